@@ -1,0 +1,52 @@
+"""The one tree of errors of this project.
+
+RationaleError              carries an HTTP `status`, for whoever serves it
+├── InvalidModelError       the file is no ONNX model, is damaged, or cannot be loaded
+├── UnsupportedModelError   a sound model that cannot be explained: the nodes and what to do
+├── InvalidReferencesError  wrong shape, dtype, names or values
+├── InvalidOptionError      a flag or an argument
+├── CheckFailedError        the compiled graph did not pass its own check; nothing was written
+└── RepositoryError         the model repository cannot be read or written
+"""
+
+
+class RationaleError(Exception):
+    """Base of every error this project raises on purpose; its text is meant for the user."""
+
+    status = 500
+
+
+class InvalidModelError(RationaleError):
+    """The file is no ONNX model, is damaged, or ONNX Runtime cannot load it."""
+
+    status = 422
+
+
+class UnsupportedModelError(RationaleError):
+    """A sound model that cannot be explained; the text names every offending node."""
+
+    status = 422
+
+
+class InvalidReferencesError(RationaleError):
+    """A reference set that does not fit its model: shape, dtype, names, NaN."""
+
+    status = 422
+
+
+class InvalidOptionError(RationaleError):
+    """A flag, argument or method option that makes no sense, or not for this model."""
+
+    status = 422
+
+
+class CheckFailedError(RationaleError):
+    """The compiled graph failed its own check, so it was not written."""
+
+    status = 500
+
+
+class RepositoryError(RationaleError):
+    """The model repository, or an entry of it, cannot be read or written."""
+
+    status = 500

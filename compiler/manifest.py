@@ -1,0 +1,122 @@
+"""`explanation.json`: what a combined graph is, for whoever serves it.
+
+The compiler writes it and the service reads it; the two packages meet nowhere else.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from compiler.errors import RepositoryError
+
+FILE_NAME = "explanation.json"
+EXPLAIN_SUFFIX = "_explain"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TensorSpec(_Frozen):
+    """A tensor of the graph. `shape` leaves the batch axis out; −1 is a size known at run time only."""
+
+    name: str
+    datatype: str = Field(description="as OIP spells it: FP32, INT64, BYTES …")
+    shape: tuple[int, ...]
+
+
+class ExplainedInput(_Frozen):
+    """An input with attributions: `tensor` is what is explained, `attributions` the output that explains it.
+
+    `attributions` is a float tensor [N, T, *tensor.shape]. `feature_names` names the flattened features
+    of one row in row-major order; None where they are too many to be named (images).
+    """
+
+    tensor: TensorSpec
+    attributions: str
+    feature_names: tuple[str, ...] | None = None
+
+
+class Method(_Frozen):
+    name: str = Field(description="deepshap, gradient …")
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class References(_Frozen):
+    count: int = Field(ge=1, description="K: rows of the set, after equal ones were merged")
+    given: int = Field(ge=1, description="rows of the set as given")
+    base_value: tuple[float, ...] | None = Field(description="mean output over the references, per target")
+
+
+class Digests(_Frozen):
+    """SHA-256, so that an answer can be reproduced. `explanation` is the digest of the other three."""
+
+    model: str
+    references: str | None
+    options: str
+    explanation: str
+
+
+class Measured(_Frozen):
+    """What the check at compile time measured, on `rows` rows."""
+
+    rows: int
+    outputs_error: float = Field(description="largest |combined − original| over largest |original|")
+    completeness_gap: float | None = Field(
+        description="largest |gap| over largest |explained − base|; None where the method promises nothing"
+    )
+    rows_error: float = Field(description="largest relative difference between a batch and its rows alone")
+    nodes: int
+    model_bytes: int
+    latency_ms: float = Field(description="one row, median, on the machine that compiled")
+
+
+class Manifest(_Frozen):
+    version: Literal[1] = 1
+    model: str = Field(description="the plain model's entry, `NAME`")
+    method: Method
+    digests: Digests
+    inputs: tuple[TensorSpec, ...] = Field(description="every input of the graph")
+    explained: tuple[ExplainedInput, ...]
+    outputs: tuple[TensorSpec, ...] = Field(description="the original model's outputs, unchanged")
+    explained_output: str = Field(description="the tensor that is explained")
+    targets: tuple[int, ...] | Literal["predicted"] = Field(
+        description="flat indices into explained_output's row; 'predicted': each row's argmax (T = 1)"
+    )
+    base_value: str | None = Field(description="name of the output [N, T], None where the method has none")
+    explained_value: str = Field(description="name of the output [N, T]")
+    completeness_gap: str | None = Field(description="name of the output [N, T]")
+    references: References | None
+    opset: int
+    ir_version: int
+    least_onnxruntime: str
+    tools: dict[str, str] = Field(description="versions of what made the graph")
+    measured: Measured
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def target_count(self) -> int:
+        return 1 if self.targets == "predicted" else len(self.targets)
+
+    def to_json(self) -> str:
+        return self.model_dump_json(indent=2) + "\n"
+
+    @staticmethod
+    def read(path: Path) -> "Manifest":
+        """Reads `explanation.json`.
+
+        Raises:
+            RepositoryError: the file is missing, is no JSON, or is not a manifest of this version.
+        """
+        try:
+            return Manifest.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise RepositoryError(f"{path}: cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the file"
+            raise RepositoryError(
+                f"{path}: not a manifest this version understands ({where}: {first['msg']}). "
+                "Compile the entry again with `rationale compile`."
+            ) from error
