@@ -1,0 +1,56 @@
+# What people type here. `make` alone lists it.
+PYTHON ?= python3
+REPOSITORY ?= model_repository
+ARGS ?=
+
+DEMO := .venv/demo/bin
+TEST := .venv/test/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check fix triton triton-serve serve clean env-demo env-test
+
+help: ## this list
+	@echo "Rationale: one graph that answers with the prediction and its explanation."
+	@echo
+	@echo "  make TARGET [PYTHON=python3.12]   everything a target needs is set up by itself, once"
+	@echo
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' \
+		| while IFS='|' read -r name text; do printf '  %-14s %s\n' "$$name" "$$text"; done
+
+demo: env-demo ## explain four loan applicants: compile, serve, ask over HTTP (no torch; ends by itself)
+	@$(DEMO)/rationale demo
+
+test: env-test triton ## the tests, against a real Triton too; ARGS="-k name" picks some
+	@$(TEST)/python -m pytest $(ARGS)
+
+test-slow: env-test triton ## only the tests that take minutes: run them before a release
+	@$(TEST)/python -m pytest -m slow $(ARGS)
+
+check: env-test ## lint, format, strict types and the import contract, changing nothing
+	@$(TEST)/ruff check .
+	@$(TEST)/ruff format --check .
+	@$(TEST)/mypy
+	@$(TEST)/lint-imports
+
+fix: env-test ## let ruff repair and format what it can
+	@$(TEST)/ruff check --fix .
+	@$(TEST)/ruff format .
+
+serve: env-demo ## run the gateway on model_repository; REPOSITORY=folder, ARGS="--port 9000"
+	@$(DEMO)/rationale serve --repository $(REPOSITORY) $(ARGS)
+
+triton: ## fetch a Triton server that needs no Docker into .triton, once
+	@$(PYTHON) scripts/triton/fetch.py
+
+triton-serve: triton ## run that Triton on model_repository; REPOSITORY=folder
+	@$(PYTHON) scripts/triton/serve.py --repository $(REPOSITORY) $(ARGS)
+
+clean: ## remove environments, the fetched Triton and every cache
+	@rm -rf .venv .triton .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+env-demo:
+	@$(PYTHON) scripts/env.py demo
+
+env-test:
+	@$(PYTHON) scripts/env.py test

@@ -1,0 +1,224 @@
+"""Makes the environments that the Makefile uses: `.venv/demo` (to run) and `.venv/test` (to test).
+
+    python3 scripts/env.py demo|test
+
+Needs nothing but Python's standard library. An environment is made once per digest of its inputs (the
+dependency tables of pyproject.toml, the Python version, the place of the checkout), and the digest is
+stamped into it last: what was half made is made again. The project is installed editable, so that an edit of
+its code needs no new environment.
+"""
+
+from __future__ import annotations  # an old Python must get as far as its own error message
+
+import fcntl
+import hashlib
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LEAST_PYTHON = (3, 11)
+EXTRAS = {"demo": None, "test": "test"}
+ROOT = Path(__file__).resolve().parent.parent
+RECIPE = 1  # raise it when this script makes an environment differently
+STAMP = "rationale-inputs.sha256"
+PROGRESS_S = 5.0
+
+# What to do, by what the log says; the first match wins.
+HINTS = (
+    (
+        r"ensurepip|No module named '?venv",
+        "Python's venv module is incomplete: on Debian and Ubuntu, `apt-get install python3-venv`.",
+    ),
+    (r"No space left", "The disk is full: free some space, and run it again."),
+    (
+        r"NewConnectionError|Max retries|Temporary failure|Could not fetch URL|timed out|ProxyError",
+        "No package index answered: check the network, the proxy, and `pip config list`; then run it again.",
+    ),
+    (
+        r"No matching distribution|ResolutionImpossible|requires a different Python",
+        "A dependency has no version for this Python or platform: try `make PYTHON=python3.12 …`.",
+    ),
+    (r"Permission denied", "A file cannot be written: check who owns .venv and pip's cache."),
+)
+
+
+class SetUpError(Exception):
+    """The environment cannot be made; the text says what to do."""
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1 or arguments[0] not in EXTRAS:
+        print(f"usage: env.py {'|'.join(EXTRAS)}", file=sys.stderr)
+        return 2
+    try:
+        make_environment(arguments[0], ROOT)
+    except SetUpError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted: the next run starts this environment afresh", file=sys.stderr)
+        return 130
+    return 0
+
+
+def make_environment(name: str, root: Path) -> Path:
+    """Returns the folder of the environment, which is complete and fits its inputs.
+
+    Raises:
+        SetUpError: with the log's last lines and what to do.
+    """
+    check_python()
+    folder = root / ".venv" / name
+    digest = inputs_digest(root, EXTRAS[name])
+    if is_complete(folder, digest):
+        return folder
+    folder.parent.mkdir(exist_ok=True)
+    with only_one(folder.with_suffix(".lock"), name):
+        if not is_complete(folder, digest):
+            build(folder, root, name)
+            (folder / STAMP).write_text(digest, encoding="ascii")
+    return folder
+
+
+def check_python() -> None:
+    if sys.version_info < LEAST_PYTHON:
+        wanted = ".".join(str(part) for part in LEAST_PYTHON)
+        raise SetUpError(
+            f"Python {wanted} or newer is needed, and this is {platform.python_version()}: "
+            f"name one with `make PYTHON=python{wanted} …`."
+        )
+
+
+def inputs_digest(root: Path, extra: str | None) -> str:
+    """SHA-256 of all that decides what is in the environment."""
+    import tomllib
+
+    table = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    project = table["project"]
+    inputs = [
+        RECIPE,
+        str(root),
+        [sys.version, platform.machine(), sys.base_prefix],
+        [table["build-system"], table.get("tool", {}).get("hatch")],
+        [project[key] for key in ("name", "version", "dependencies", "scripts")],
+        requirements(project, extra),
+    ]
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+def requirements(project: dict[str, Any], extra: str | None) -> list[str]:
+    """The requirements of an extra; `rationale[bench,docker]` among them stands for those of these extras."""
+    if extra is None:
+        return []
+    found: list[str] = []
+    for requirement in project["optional-dependencies"][extra]:
+        nested = re.fullmatch(rf"{project['name']}\[([\w, -]+)\]", requirement)
+        if nested is None:
+            found.append(requirement)
+        else:
+            for inner in nested.group(1).split(","):
+                found += requirements(project, inner.strip())
+    return found
+
+
+def is_complete(folder: Path, digest: str) -> bool:
+    """Whether the stamp fits and the interpreter is still there (a link into an installation that may go)."""
+    stamp = folder / STAMP
+    return (folder / "bin" / "python").exists() and stamp.is_file() and stamp.read_text() == digest
+
+
+@contextmanager
+def only_one(lock: Path, name: str) -> Iterator[None]:
+    """Two makes at once: the second waits for the first, and then finds the environment made."""
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"[{name}] another process is making this environment: waiting", flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def build(folder: Path, root: Path, name: str) -> None:
+    """Makes the environment afresh, without its stamp."""
+    if sys.prefix == str(folder):
+        raise SetUpError(f"{folder} cannot replace itself: run this with a Python outside .venv.")
+    started = time.monotonic()
+    if folder.exists():
+        (folder / STAMP).unlink(missing_ok=True)
+        shutil.rmtree(folder)
+    log = folder.with_suffix(".log")
+    log.unlink(missing_ok=True)
+    extra = EXTRAS[name]
+    target = f"{root}[{extra}]" if extra else str(root)
+    say(name, f"making .venv/{name} with Python {platform.python_version()}")
+    run([sys.executable, "-m", "venv", str(folder)], name, log, started)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
+    run([*pip, "--no-input", "--progress-bar", "off", "--editable", target], name, log, started)
+    say(name, f"ready after {time.monotonic() - started:.0f} s")
+
+
+def run(command: list[str], name: str, log: Path, started: float) -> None:
+    """Runs a command with its output in `log`, and says every few seconds what it is at.
+
+    Raises:
+        SetUpError: the command failed.
+    """
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    try:
+        while not finished(process):
+            say(name, f"{time.monotonic() - started:4.0f} s  {doing(log)}")
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+    if process.returncode:
+        raise SetUpError(failure(command, log))
+
+
+def finished(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(timeout=PROGRESS_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def doing(log: Path) -> str:
+    """pip's log in half a line."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    collected = [line.split()[1] for line in lines if line.startswith("Collecting ")]
+    installing = [line for line in lines if line.startswith("Installing collected packages:")]
+    if installing:
+        return f"installing {installing[-1].count(',') + 1} packages"
+    return f"collecting packages: {len(collected)}, now {collected[-1]}" if collected else "starting"
+
+
+def failure(command: list[str], log: Path) -> str:
+    text = log.read_text(encoding="utf-8", errors="replace")
+    hint = next((hint for pattern, hint in HINTS if re.search(pattern, text)), f"The whole log is {log}.")
+    tail = "\n".join(f"  | {line}" for line in text.splitlines()[-15:])
+    step = "python -m venv" if "venv" in command else "pip install"
+    return f"{step} failed; the last lines it wrote:\n{tail}\n{hint}"
+
+
+def say(name: str, text: str) -> None:
+    print(f"[{name}] {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
