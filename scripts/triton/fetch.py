@@ -1,0 +1,270 @@
+"""Fetches a real Triton Inference Server into a folder, without Docker.
+
+    python3 scripts/triton/fetch.py [--into .triton]
+
+The wheel `nvidia-pytriton` carries the `tritonserver` binary and its Python backend; this script gives
+it an environment of its own and builds the backend folder beside it. Afterwards the folder holds
+
+    venv/                 Python, the server, ONNX Runtime, numpy 1.26
+    backends/python/      Triton's Python backend and the stub of this Python
+    backends/onnxruntime/ our `onnxruntime` backend (onnxruntime_backend/model.py)
+    lib/                  libpython of the Python the stub runs, where the system does not offer it
+    stamp.json            written last: what this was made from, and where the parts are
+
+A second run compares the stamp and returns at once. Only the standard library is used.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+DEFAULT_FOLDER = ROOT / ".triton"
+REQUIREMENTS = HERE / "requirements.txt"
+BACKEND = HERE / "onnxruntime_backend" / "model.py"
+
+PYTHONS = ("3.11", "3.12")  # the server ships a stub for these, and numpy 1.26 a wheel
+LEAST_GLIBC = (2, 35)
+LAYOUT = 1  # raise it when what this script makes from the same inputs changes
+PARTS = ("stamp.json", "venv", "backends", "lib")
+SERVER = "pytriton/tritonserver"
+PROBE = "import json, sys, sysconfig as s; print(json.dumps([s.get_config_var(x) for x in sys.argv[1:]]))"
+
+
+class FetchError(Exception):
+    """The server cannot be fetched; the text says what to do."""
+
+
+def say(text: str) -> None:
+    print(f"triton: {text}", flush=True)
+
+
+def run(command: list[str | Path], problem: str, environment: dict[str, str] | None = None) -> str:
+    """The command's output. Raises FetchError with `problem` and the end of what it printed."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode == 0:
+        return done.stdout
+    lines = (done.stderr + done.stdout).strip().splitlines()
+    raise FetchError("\n".join([problem, *(f"    {line}" for line in lines[-8:])]))
+
+
+# --- what this machine offers -------------------------------------------------------------------------
+
+
+def check_platform() -> None:
+    """Raises FetchError where the server's binary cannot run."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        raise FetchError(
+            f"the server's binary is for Linux on x86-64, and this is {sys.platform} on {platform.machine()}."
+            "\nUse the official container instead: `rationale triton start`, or `docker compose up`."
+        )
+    name, version = platform.libc_ver()
+    found = tuple(int(part) for part in version.split(".")[:2]) if name == "glibc" else (0, 0)
+    if found < LEAST_GLIBC:
+        raise FetchError(
+            f"the server's binary needs glibc 2.35 or newer, and this is {name or 'another libc'} {version}."
+            "\nUse the official container (`rationale triton start`), or a newer system:"
+            " Debian 12, Ubuntu 22.04 …"
+        )
+
+
+def describe(python: str) -> tuple[str, str] | None:
+    """The interpreter behind `python` (a shim, a virtual environment …) and its version, None if it fails."""
+    code = "import platform, sys; print(sys._base_executable); print(platform.python_version())"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    if done.returncode != 0:
+        return None
+    path, version = done.stdout.splitlines()
+    return os.path.realpath(path), version
+
+
+def find_python() -> tuple[str, str]:
+    """The interpreter to build on and its version: this one, else one on PATH."""
+    for name in (sys.executable, *(f"python{version}" for version in PYTHONS)):
+        found = describe(name)
+        if found and found[1].rpartition(".")[0] in PYTHONS:
+            return found
+    raise FetchError(
+        f"Python {' or '.join(PYTHONS)} is needed, and this is {platform.python_version()}."
+        "\nInstall one, so that `python3.11` is on PATH"
+        " (Debian 12: apt-get install python3.11-venv libpython3.11)."
+    )
+
+
+# --- the parts ----------------------------------------------------------------------------------------
+
+
+def inputs(python: str, version: str) -> dict[str, str]:
+    """What the environment and the backend folder are made from."""
+    environment = f"{LAYOUT} {python} {version} {platform.machine()}\n{REQUIREMENTS.read_text()}"
+    return {
+        "environment": hashlib.sha256(environment.encode()).hexdigest(),
+        "backend": hashlib.sha256(BACKEND.read_bytes()).hexdigest(),
+    }
+
+
+def read_stamp(folder: Path) -> dict[str, str]:
+    """The stamp, empty where there is none or it is damaged."""
+    try:
+        stamp = json.loads((folder / "stamp.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return stamp if isinstance(stamp, dict) else {}
+
+
+def write_stamp(folder: Path, stamp: dict[str, str]) -> None:
+    partial = folder / "stamp.json.partial"
+    partial.write_text(json.dumps(stamp, indent=2) + "\n")
+    partial.replace(folder / "stamp.json")
+
+
+def make_environment(folder: Path, python: str) -> None:
+    say(f"1/3 an environment of its own, {python}")
+    run(
+        [python, "-m", "venv", folder / "venv"],
+        f"{python} cannot make a virtual environment.\n"
+        "Debian and Ubuntu ship that apart: apt-get install python3-venv (or python3.11-venv).",
+    )
+    say("2/3 the server and ONNX Runtime (about 150 MB the first time)")
+    pip: list[str | Path] = [
+        folder / "venv/bin/python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
+    run(
+        [*pip, "--no-input", "--only-binary", ":all:", "--requirement", REQUIREMENTS],
+        "pip could not install the server. Is a package index within reach (pip config, proxy, network)?",
+    )
+
+
+def link_libpython(folder: Path, python: str) -> None:
+    """Links the shared libpython of `python`, so that the stub runs the Python it was given."""
+    (folder / "lib").mkdir()
+    code = run([python, "-c", PROBE, "LIBDIR", "INSTSONAME"], f"{python} does not start.")
+    libdir, name = json.loads(code)
+    library = Path(libdir or "/", name or "")
+    if ".so" in library.name and library.exists():
+        (folder / "lib" / library.name).symlink_to(library)
+
+
+def make_backends(folder: Path, version: str) -> None:
+    say("3/3 the backend folder")
+    backends, server = folder / "backends", next(folder.glob(f"venv/lib/python*/site-packages/{SERVER}"))
+    shutil.rmtree(backends, ignore_errors=True)
+    shutil.copytree(
+        server / "backends/python", backends / "python", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    stub = server / "python_backend_stubs" / version.rpartition(".")[0] / "triton_python_backend_stub"
+    (backends / "python" / stub.name).symlink_to(os.path.relpath(stub, backends / "python"))
+    (backends / "onnxruntime").mkdir()
+    shutil.copy(BACKEND, backends / "onnxruntime" / "model.py")
+
+
+def check_libraries(folder: Path) -> None:
+    """Raises FetchError where the loader misses a library that the server or its stub wants."""
+    server = next(folder.glob(f"venv/lib/python*/site-packages/{SERVER}"))
+    stub = folder / "backends/python/triton_python_backend_stub"
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder / "lib")}
+    listing = run(
+        ["ldd", server / "bin/tritonserver", stub.resolve()], "ldd cannot read the server.", environment
+    )
+    missing = sorted({line.split()[0] for line in listing.splitlines() if "not found" in line})
+    if missing:
+        raise FetchError(
+            f"the system lacks {', '.join(missing)}, which the server needs."
+            "\nDebian and Ubuntu: apt-get install libpython3.11 libexpat1 zlib1g libstdc++6."
+        )
+
+
+# --- the story ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One fetch at a time; a folder that is not ours is refused.
+
+    Raises:
+        FetchError: the folder holds something else, or cannot be written.
+    """
+    lock = folder / "lock"
+    if folder.exists() and not lock.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FetchError(f"{folder} was not made by this script; name an empty or a new folder with --into.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = lock.open("w")
+    except OSError as error:
+        raise FetchError(f"{folder} cannot be written: {error.strerror}") from error
+    with handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def remove(folder: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def fetch(folder: Path = DEFAULT_FOLDER) -> bool:
+    """Makes the folder, or only its backend where the rest is as it should be.
+
+    Returns True where something was made. Raises FetchError; what was half made is never stamped.
+    """
+    check_platform()
+    python, version = find_python()
+    wanted = inputs(python, version)
+    with locked(folder):
+        stamp = read_stamp(folder)
+        whole = (folder / stamp.get("server", "venv") / "bin/tritonserver").exists()
+        if whole and all(stamp.get(key) == value for key, value in wanted.items()):
+            return False
+        if whole and stamp.get("environment") == wanted["environment"]:
+            remove(folder, ("stamp.json",))
+        else:
+            remove(folder, PARTS)
+            make_environment(folder, python)
+            link_libpython(folder, python)
+        make_backends(folder, version)
+        check_libraries(folder)
+        server = next(folder.glob(f"venv/lib/python*/site-packages/{SERVER}"))
+        write_stamp(folder, {**wanted, "python": version, "server": str(server.relative_to(folder))})
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Fetch a real Triton Inference Server, without Docker.")
+    parser.add_argument("--into", type=Path, default=DEFAULT_FOLDER, help="the folder (default: .triton)")
+    folder = parser.parse_args().into.resolve()
+    try:
+        made = fetch(folder)
+    except (FetchError, OSError) as error:  # OSError: a full disk, a folder without rights
+        print(f"triton: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("triton: interrupted; the next run begins again", file=sys.stderr)
+        return 130
+    say(f"{'ready' if made else 'already there'}: {folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

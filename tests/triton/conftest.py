@@ -1,0 +1,56 @@
+"""A real Triton for the tests. Where it cannot start they fail: they are never skipped."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from scripts.triton.fetch import FetchError, fetch
+from scripts.triton.serve import TritonAddresses, TritonError, run_triton
+from tests.triton import by_hand
+from tests.triton.entries import Linear, write_linear
+
+
+class StartTriton(Protocol):
+    """`run_triton`, as the tests call it."""
+
+    def __call__(
+        self, repository: Path, *, control_mode: str = "none", load: tuple[str, ...] = ()
+    ) -> AbstractContextManager[TritonAddresses]: ...
+
+
+@dataclass(frozen=True)
+class Served:
+    """The server that most tests share, and what its `linear` model computes."""
+
+    http: str
+    grpc: str
+    metrics: str
+    linear: Linear
+    pid: int
+
+
+@pytest.fixture(scope="session")
+def start_triton() -> StartTriton:
+    """Fetches the server if needed; answers with `run_triton(repository, control_mode=…)`."""
+    try:
+        fetch()
+    except FetchError as error:
+        pytest.fail(f"no Triton to test against: {error}", pytrace=False)
+    return run_triton
+
+
+@pytest.fixture(scope="session")
+def triton(start_triton: StartTriton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A running Triton with `linear`, `linear_explain` and the entries of by_hand.py."""
+    repository = tmp_path_factory.mktemp("repository")
+    linear = write_linear(repository)
+    by_hand.write_all(repository)
+    try:
+        with start_triton(repository) as at:
+            yield Served(at.http, at.grpc, at.metrics, linear, at.pid)
+    except TritonError as error:
+        pytest.fail(str(error), pytrace=False)
