@@ -114,7 +114,7 @@ def test_what_is_printed(stubbed):
     first = lines.index("Applicant 1 of 4: APPROVED   default probability 5.00% (declined from 20% on)")
     left, right = "█" * HALF_BAR, "█" * 15
     assert lines[first + 2].rstrip() == f"recent_inquiries           0   -9.00  {left} │"
-    assert lines[first + 3].rstrip() == f"employment_years         8.5   +8.00  {' ' * HALF_BAR} │ {'█' * 15}"
+    assert lines[first + 3].rstrip() == f"employment_years         8.5   +8.00  {' ' * HALF_BAR} │ {right}"
     assert lines[first + 11].rstrip() == f"income                58,000   +0.00  {' ' * HALF_BAR} │"
     assert lines[first + 12] == "base value 10.00%, effects -5.00 points = 5.00%; completeness gap 1.5e-08"
     assert "compared with 97 typical approved applicants" in " ".join(lines)

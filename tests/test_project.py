@@ -1,0 +1,288 @@
+"""The project around the code: Makefile, environments, pins, and what no tracked file may hold."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+MAKEFILE = (ROOT / "Makefile").read_text()
+PINNED = {"torch", "torchvision"}  # torchvision is built for one torch, and torch's numbers are compared
+UNBOUNDED = {
+    "pyarrow",
+    "types-protobuf",
+    "grimp",
+}  # versioned by date or every quarter, and used at their edge
+
+# Words that would tie the project to one machine or one package index, taken apart so that this file passes.
+FOREIGN = re.compile(
+    "|".join(
+        [
+            r"(?<![\w./~-])/(?:work|root|home/\w+|Users/\w+)/[\w.]",
+            r"(?<![\w./~-])/tmp/\w+/",  # a fixed place; tests have tmp_path
+            r"/opt/(?:wheels|pypi)",
+            r"pypi\." + r"org|pythonhosted\." + r"org|download\.py" + r"torch",
+        ]
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def env() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("env", ROOT / "scripts" / "env.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def make(*arguments: str) -> str:
+    done = subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def targets() -> list[str]:
+    """The targets that a user types: those of .PHONY but the environments' own."""
+    phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[1].split()
+    return [name for name in phony if not name.startswith("env-")]
+
+
+def tracked_files() -> list[Path]:
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("not a git checkout: no list of tracked files")
+    return [path for name in done.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+# --- the Makefile and the README ---
+
+
+def test_help_is_the_default_and_names_every_target():
+    text = make()
+    assert text == make("help")
+    assert [re.match(r"  (\S+) +\S", line)[1] for line in text.splitlines()[4:]] == sorted_as(targets(), text)
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def sorted_as(names: list[str], text: str) -> list[str]:
+    """The names in the order in which `text` has them at the start of a line; missing ones first."""
+    return sorted(names, key=lambda name: text.find(f"\n  {name} "))
+
+
+def test_every_target_can_be_planned():
+    for name in targets():
+        assert make("--dry-run", name).strip(), name
+
+
+def readme_commands(tool: str) -> set[str]:
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    return set(re.findall(rf"^\$? *(?:\S*/)?{tool} ([a-z][\w-]*)", "".join(blocks), re.MULTILINE))
+
+
+def test_the_readme_names_targets_that_exist():
+    assert {"demo", "test"} <= readme_commands("make") <= set(targets())
+
+
+def test_the_readme_names_commands_that_exist():
+    from typer.main import get_command
+
+    from service.cli import app
+
+    commands = get_command(app).commands
+    assert {"compile", "serve"} <= readme_commands("rationale") <= set(commands)
+
+
+def test_ci_calls_what_the_readme_calls():
+    text = (ROOT / ".ci" / "run").read_text()
+    assert re.findall(r"^ *make ([a-z-]+)$", text, re.MULTILINE) == ["check", "demo", "test-slow", "test"]
+    assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
+    subprocess.run(["bash", "-n", ROOT / ".ci" / "run"], check=True)
+
+
+# --- what no file may hold ---
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("see /ro" + "ot/notes", True),
+        ("cp x /tm" + "p/abc/y", True),
+        ("https://py" + "pi.org/simple", True),
+        ("docs/work/plan and ~/work/x, https://a.b/work/c", False),
+        ("tmp_path / 'x', /tmp", False),
+    ],
+)
+def test_what_counts_as_foreign(text, found):
+    assert bool(FOREIGN.search(text)) == found
+
+
+def test_no_file_names_a_machine_or_an_index():
+    found = []
+    for path in tracked_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        lines = enumerate(text.splitlines(), start=1)
+        found += [
+            f"{path.relative_to(ROOT)}:{n}: {line.strip()}" for n, line in lines if FOREIGN.search(line)
+        ]
+    assert [line for line in found if not line.startswith("tests/test_project.py")] == []
+
+
+# --- dependencies ---
+
+
+def requirements() -> list[Requirement]:
+    extras = PROJECT["optional-dependencies"].values()
+    return [Requirement(text) for group in (PROJECT["dependencies"], *extras) for text in group]
+
+
+def test_pins_are_ranges():
+    for requirement in requirements():
+        operators = {specifier.operator for specifier in requirement.specifier}
+        if requirement.name in PINNED:
+            assert operators == {"=="}, requirement
+        elif requirement.name not in UNBOUNDED | {PROJECT["name"]}:
+            assert operators == {">=", "<"}, requirement
+
+
+def test_the_demo_needs_no_torch(env):
+    assert not {Requirement(text).name for text in PROJECT["dependencies"]} & {
+        "torch",
+        "shap",
+        "scikit-learn",
+    }
+    assert env.requirements(PROJECT, None) == []
+
+
+def test_torch_is_the_version_that_is_pinned():
+    torch = pytest.importorskip("torch")
+    assert torch.__version__.split("+")[0] == "2.13.0"
+
+
+# --- the environments ---
+
+
+def copy_project(folder: Path, **changes: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    text = (ROOT / "pyproject.toml").read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "pyproject.toml").write_text(text)
+    return folder
+
+
+def test_requirements_of_an_extra_are_expanded(env):
+    names = {Requirement(text).name for text in env.requirements(PROJECT, "test")}
+    assert {"pytest", "torch", "shap", "docker", "pyarrow"} <= names
+    assert "rationale" not in names
+
+
+def test_the_digest_follows_the_inputs(env, tmp_path):
+    """One of an extra changes that extra's environment alone; words change none."""
+    folder = copy_project(tmp_path / "a")
+    before = {extra: env.inputs_digest(folder, extra) for extra in (None, "test")}
+    copy_project(folder, **{"Why did the model": "Wherefore did the model"})
+    assert {extra: env.inputs_digest(folder, extra) for extra in (None, "test")} == before
+    copy_project(folder, **{"torch==2.13.0": "torch==2.13.1"})
+    assert env.inputs_digest(folder, None) == before[None]
+    assert env.inputs_digest(folder, "test") != before["test"]
+    copy_project(folder, **{"fastapi>=0.120": "fastapi>=0.121"})
+    assert env.inputs_digest(folder, None) != before[None]
+
+
+def fake_build(env, monkeypatch, fails=False):
+    """Replaces the build, which takes a minute and a network; returns the list of its calls."""
+    calls = []
+
+    def build(folder, _root, name):
+        calls.append(name)
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "python").touch()
+        if fails:
+            raise env.SetUpError("no network")
+
+    monkeypatch.setattr(env, "build", build)
+    return calls
+
+
+def test_an_environment_is_made_once(env, monkeypatch, tmp_path):
+    folder = copy_project(tmp_path / "a")
+    calls = fake_build(env, monkeypatch)
+    assert env.make_environment("demo", folder) == folder / ".venv" / "demo"
+    env.make_environment("demo", folder)
+    assert calls == ["demo"]
+    copy_project(folder, **{"fastapi>=0.120": "fastapi>=0.121"})
+    env.make_environment("demo", folder)
+    assert calls == ["demo", "demo"]
+    (folder / ".venv" / "demo" / "bin" / "python").unlink()
+    env.make_environment("demo", folder)
+    assert calls == ["demo", "demo", "demo"]
+
+
+def test_a_half_made_environment_is_made_again(env, monkeypatch, tmp_path):
+    folder = copy_project(tmp_path / "a")
+    fake_build(env, monkeypatch, fails=True)
+    with pytest.raises(env.SetUpError, match="no network"):
+        env.make_environment("demo", folder)
+    calls = fake_build(env, monkeypatch)
+    env.make_environment("demo", folder)
+    assert calls == ["demo"]
+
+
+def test_a_real_build_that_fails_says_what_to_do(env, tmp_path):
+    """venv and pip run for real, and pip finds no such package."""
+    folder = copy_project(tmp_path / "a", **{"fastapi>=0.120,<1": "fastapi>=0.120,<0.120"})
+    for name in ("compiler", "service", "examples/credit"):
+        (folder / name).mkdir(parents=True)
+    for name in ("README.md", "LICENSE"):
+        (folder / name).touch()
+    with pytest.raises(
+        env.SetUpError, match=r"pip install failed(?s:.*)(?:no version for this|index answered)"
+    ):
+        env.make_environment("demo", folder)
+    assert not (folder / ".venv" / "demo" / env.STAMP).exists()
+
+
+@pytest.mark.parametrize(
+    ("log", "hint"),
+    [
+        ("ensurepip is not available", "apt-get install python3-venv"),
+        ("OSError: [Errno 28] No space left on device", "disk is full"),
+        (
+            "WARNING: Retrying … NewConnectionError(…)\nERROR: No matching distribution",
+            "No package index answered",
+        ),
+        ("ERROR: No matching distribution found for torch==2.13.0", "PYTHON=python3.12"),
+        ("something new", "The whole log is"),
+    ],
+)
+def test_hints(env, tmp_path, log, hint):
+    (tmp_path / "log").write_text(log)
+    text = env.failure(["pip"], tmp_path / "log")
+    assert f"| {log.splitlines()[-1]}" in text
+    assert hint in text.splitlines()[-1]
+
+
+def test_an_old_python_is_told_so(env, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "version_info", (3, 9, 18))
+    assert env.main(["demo"]) == 1
+    assert "Python 3.11 or newer is needed" in capsys.readouterr().err
+
+
+def test_usage(env, capsys):
+    assert env.main(["prod"]) == 2
+    assert capsys.readouterr().err == "usage: env.py demo|test\n"
