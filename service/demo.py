@@ -266,8 +266,9 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 def child_environment() -> dict[str, str]:
-    """Lines come as they are written, uncoloured and unwrapped: an error message may show them."""
-    return {**os.environ, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1", "COLUMNS": "120"}
+    """The reader's own settings stay out of the demo; lines come as they are written, uncoloured, unwrapped."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RATIONALE_")}
+    return {**own, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1", "COLUMNS": "120"}
 
 
 @contextmanager

@@ -51,7 +51,12 @@ def is_alive(pid: int) -> bool:
 @pytest.fixture(scope="module")
 def real():
     """What `rationale demo` prints in 80 columns and without colour, and the seconds that it took."""
-    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+    terminal = {"COLUMNS": "80", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+    astray = {
+        "RATIONALE_TRITON": "localhost:1",
+        "HTTP_PROXY": "http://localhost:1",
+    }  # no business of the demo's
+    environment = {**os.environ, **terminal, **astray}
     started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "service.cli", "demo"],
