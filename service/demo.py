@@ -266,7 +266,7 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 def child_environment() -> dict[str, str]:
-    """The reader's own settings stay out of the demo; lines come as they are written, uncoloured, unwrapped."""
+    """The reader's own settings stay out; lines come as they are written, uncoloured and unwrapped."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("RATIONALE_")}
     return {**own, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1", "COLUMNS": "120"}
 
