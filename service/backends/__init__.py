@@ -1,0 +1,1 @@
+"""Where models run: in this process (embedded) or in Triton."""

@@ -1,0 +1,65 @@
+"""The protocol of a backend: what a data plane needs to run an entry."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from service.entries import Entry
+from service.errors import InvalidInputError, ModelFailedError
+from service.tensors import Tensors
+
+NODE_REFUSED = (
+    "model '{name}' cannot compute these values: one is out of the range that the model knows "
+    "(such as an index past the end of a table), or shapes do not go together"
+)
+NODE_FAILED = "model '{name}' failed on this input; the server's log tells why"
+
+
+class Backend(Protocol):
+    """Runs entries. Every method belongs to the event loop; `infer` may be called concurrently."""
+
+    name: str
+
+    async def start(self, entries: Iterable[Entry]) -> None:
+        """Loads and warms every entry.
+
+        Raises:
+            RepositoryError: an entry cannot be loaded, or fails its warmup.
+            NotReadyError: the server behind it cannot be reached.
+        """
+
+    async def ready(self, entry: Entry | None = None) -> bool:
+        """Whether the entry can run now; None asks for all."""
+
+    async def infer(self, entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
+        """Runs at most `max_batch_size` rows (axis 0 of every input), gives the outputs asked for.
+
+        `inputs` are checked: their names, dtypes and shapes are the entry's. Cancelling the call
+        gives its place up and disturbs no other call.
+
+        Raises:
+            QueueFullError, NotReadyError, DeadlineError, InvalidInputError, ModelFailedError.
+        """
+
+    async def stop(self) -> None:
+        """Finishes what was accepted, then frees everything."""
+
+
+def run_failure(entry: Entry, *, refused: bool) -> InvalidInputError | ModelFailedError:
+    """What a failed run means. ONNX Runtime's own text names inner nodes and stays in the log.
+
+    Args:
+        refused: a node found its arguments invalid, which checked input can bring about by its values.
+    """
+    if refused or entry.variable_shape:  # open shapes cannot be checked beforehand
+        return InvalidInputError(NODE_REFUSED.format(name=entry.name))
+    return ModelFailedError(NODE_FAILED.format(name=entry.name))
+
+
+def check_rows(entry: Entry, outputs: Tensors, rows: int) -> None:
+    """Raises ModelFailedError where an output does not have one row per input row."""
+    for name, array in outputs.items():
+        if array.ndim == 0 or array.shape[0] != rows:
+            raise ModelFailedError(
+                f"model '{entry.name}' does not treat rows apart: output '{name}' has shape "
+                f"{list(array.shape)} for {rows} rows"
+            )

@@ -1,0 +1,182 @@
+"""Runs the repository in ONNX Runtime, inside this process."""
+
+import asyncio
+import logging
+import math
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnxruntime as ort
+
+from compiler.errors import RationaleError, RepositoryError
+from compiler.manifest import TensorSpec
+from service.backends.base import check_rows, run_failure
+from service.entries import Entry, Warmup
+from service.errors import InvalidInputError
+from service.scheduler import BatchQueue
+from service.tensors import DTYPES, Array, Tensors, from_binary
+
+log = logging.getLogger(__name__)
+
+_ORT_TYPES = {
+    "tensor(bool)": "BOOL",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    "tensor(string)": "BYTES",
+}
+# ONNX Runtime's Python exceptions have no common base but Exception; these are all a run can raise.
+_ORT_REFUSED = (ort.capi.onnxruntime_pybind11_state.InvalidArgument,)
+_QUIET = 4  # ONNX Runtime's log on stderr: fatal only, since every failure is raised and logged here
+
+
+class EmbeddedBackend:
+    """One session per entry, shared by its instances: the weights are held once."""
+
+    name = "onnxruntime"
+
+    def __init__(self, max_queue_size: int) -> None:
+        self._max_queue_size = max_queue_size
+        self._queues: dict[str, BatchQueue] = {}
+        self._threads: ThreadPoolExecutor | None = None
+
+    async def start(self, entries: Iterable[Entry]) -> None:
+        entries = list(entries)
+        workers = sum(entry.instances for entry in entries)
+        self._threads = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="rationale-run")
+        loop = asyncio.get_running_loop()
+        for entry in entries:
+            session = await loop.run_in_executor(self._threads, load, entry)
+            self._queues[entry.name] = self._queue(entry, session)
+
+    async def ready(self, entry: Entry | None = None) -> bool:
+        return bool(self._queues) if entry is None else entry.name in self._queues
+
+    async def infer(self, entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
+        return await self._queues[entry.name].submit(inputs, outputs)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(queue.close() for queue in self._queues.values()))
+        self._queues.clear()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _queue(self, entry: Entry, session: ort.InferenceSession) -> BatchQueue:
+        loop, threads = asyncio.get_running_loop(), self._threads
+
+        async def run_in_thread(inputs: Tensors, outputs: Sequence[str]) -> Tensors:
+            return await loop.run_in_executor(threads, run, entry, session, inputs, outputs)
+
+        return BatchQueue(entry, run_in_thread, entry.max_queue_size or self._max_queue_size)
+
+
+def load(entry: Entry) -> ort.InferenceSession:
+    """A warmed session.
+
+    Raises:
+        RepositoryError: ONNX Runtime refuses the model, its tensors are not those of the config,
+            or a warmup sample fails.
+    """
+    try:
+        session = ort.InferenceSession(entry.model_path, session_options(entry))
+    except Exception as error:  # ONNX Runtime's errors have no common base; all mean: not loadable
+        raise RepositoryError(f"{entry.model_path}: ONNX Runtime cannot load it: {error}") from error
+    _check_tensors(entry, "input", entry.inputs, session.get_inputs())
+    _check_tensors(entry, "output", entry.outputs, session.get_outputs())
+    for sample in entry.warmups:
+        _warm(entry, session, sample)
+    return session
+
+
+def session_options(entry: Entry) -> ort.SessionOptions:
+    """Threads as the config says, else the machine's cores divided by the entry's instances."""
+    options = ort.SessionOptions()
+    options.log_severity_level = _QUIET
+    options.intra_op_num_threads = entry.intra_op_threads or max(_cores() // entry.instances, 1)
+    if entry.inter_op_threads is not None:
+        options.inter_op_num_threads = entry.inter_op_threads
+    return options
+
+
+def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
+    """Runs the session in the calling thread.
+
+    Raises:
+        InvalidInputError: the model cannot compute these values, or a string is not UTF-8.
+        ModelFailedError: anything else; the cause goes to the log.
+    """
+    feeds = {name: _to_ort(name, array) for name, array in inputs.items()}
+    try:
+        arrays = session.run(list(outputs), feeds)
+    except Exception as error:  # see load
+        log.warning("model %s failed: %s", entry.name, error)
+        raise run_failure(entry, refused=isinstance(error, _ORT_REFUSED)) from error
+    return {name: _from_ort(array) for name, array in zip(outputs, arrays, strict=True)}
+
+
+def _check_tensors(
+    entry: Entry, role: str, promised: Sequence[TensorSpec], found: Sequence[ort.NodeArg]
+) -> None:
+    types = {node.name: _ORT_TYPES.get(node.type, node.type) for node in found}
+    for spec in promised:
+        if spec.name not in types:
+            raise RepositoryError(
+                f"{entry.model_path}: has no {role} '{spec.name}', which config.pbtxt lists"
+            )
+        if types[spec.name] != spec.datatype:
+            raise RepositoryError(
+                f"{entry.model_path}: {role} '{spec.name}' is {types[spec.name]}, "
+                f"but {spec.datatype} in config.pbtxt"
+            )
+    extra = set(types) - {spec.name for spec in promised}
+    if role == "input" and extra:
+        raise RepositoryError(f"{entry.model_path}: config.pbtxt lacks its inputs {sorted(extra)}")
+
+
+def _warm(entry: Entry, session: ort.InferenceSession, sample: Warmup) -> None:
+    inputs = {}
+    for given in sample.inputs:
+        spec, shape = given.spec, (1, *given.spec.shape)
+        zeros = b"\0\0\0\0" if spec.datatype == "BYTES" else bytes(DTYPES[spec.datatype].itemsize)
+        data = zeros * math.prod(shape) if given.data is None else given.data
+        try:
+            row = from_binary(spec.name, spec.datatype, shape, memoryview(data))
+        except InvalidInputError as error:
+            raise RepositoryError(f"{entry.name}: warmup: {error}") from error
+        inputs[spec.name] = np.repeat(row, sample.rows, axis=0)
+    try:
+        for _ in range(sample.count):
+            check_rows(entry, run(entry, session, inputs, [spec.name for spec in entry.outputs]), sample.rows)
+    except RationaleError as error:
+        cause = error.__cause__ or error
+        raise RepositoryError(f"{entry.name}: its warmup sample fails: {cause}") from error
+
+
+def _to_ort(name: str, array: Array) -> Array:
+    if array.dtype.kind != "O":
+        return array
+    try:
+        return np.array([item.decode() for item in array.reshape(-1)], dtype=np.object_).reshape(array.shape)
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"input '{name}' holds bytes that are not UTF-8") from error
+
+
+def _from_ort(array: Array) -> Array:
+    if array.dtype.kind not in "OU":
+        return array
+    return np.array([str(item).encode() for item in array.reshape(-1)], dtype=np.object_).reshape(array.shape)
+
+
+def _cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -1,0 +1,138 @@
+"""Runs the repository in NVIDIA Triton, over tritonclient's asyncio gRPC."""
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from tritonclient.grpc import InferInput, InferRequestedOutput
+from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from service.backends.base import run_failure
+from service.entries import Entry
+from service.errors import (
+    DeadlineError,
+    InvalidInputError,
+    ModelFailedError,
+    NotReadyError,
+    QueueFullError,
+    ServiceError,
+    UnknownModelError,
+)
+from service.tensors import DTYPES, Array, Tensors, datatype_of
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.25
+_PROBE_S = 5.0  # a health question that takes longer counts as a no
+_ORT_REFUSED = re.compile(r"onnx runtime error 2\b")  # ONNX Runtime's INVALID_ARGUMENT, through Triton
+_BROKEN_OFF = (InferenceServerException, asyncio.TimeoutError, OSError)
+
+
+class TritonBackend:
+    """Speaks to one Triton; the entries must be loaded there under the same names."""
+
+    name = "triton"
+
+    def __init__(self, address: str, wait_s: float) -> None:
+        self._address = address
+        self._wait_s = wait_s
+        self._client: InferenceServerClient | None = None
+
+    @property
+    def client(self) -> InferenceServerClient:
+        """Raises NotReadyError before `start` and after `stop`."""
+        if self._client is None:
+            raise NotReadyError("the connection to Triton is not open")
+        return self._client
+
+    async def start(self, entries: Iterable[Entry]) -> None:
+        """Waits until Triton serves every entry, at most `wait_s` seconds."""
+        self._client = InferenceServerClient(self._address)
+        missing = list(entries)
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self._wait_s
+        while missing:
+            missing = [entry for entry in missing if not await self.ready(entry)]
+            if missing and loop.time() > end_s:
+                raise NotReadyError(await self._absence(missing))
+            if missing:
+                await asyncio.sleep(_POLL_S)
+
+    async def ready(self, entry: Entry | None = None) -> bool:
+        probe = (
+            self.client.is_server_ready(client_timeout=_PROBE_S)
+            if entry is None
+            else self.client.is_model_ready(entry.name, entry.version, client_timeout=_PROBE_S)
+        )
+        with contextlib.suppress(*_BROKEN_OFF):
+            return bool(await probe)
+        return False
+
+    async def infer(self, entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
+        try:
+            result = await self.client.infer(
+                entry.name,
+                [_to_triton(name, array) for name, array in inputs.items()],
+                model_version=entry.version,
+                outputs=[InferRequestedOutput(name) for name in outputs],
+            )
+        except InferenceServerException as error:
+            raise translate(entry, error) from error
+        return {name: _from_triton(entry, name, result.as_numpy(name)) for name in outputs}
+
+    async def stop(self) -> None:
+        if self._client is not None:
+            client, self._client = self._client, None
+            await client.close()
+
+    async def _absence(self, missing: Sequence[Entry]) -> str:
+        waited = f"within {self._wait_s:g} s"
+        if not await self.ready():
+            return (
+                f"no Triton answered at {self._address} {waited}. Is that its gRPC port (8001 by default), "
+                "and has it started?"
+            )
+        names = ", ".join(entry.name for entry in missing)
+        return (
+            f"the Triton at {self._address} did not load {names} {waited}. "
+            "Does it serve the same model repository? Its log says why an entry was refused."
+        )
+
+
+def translate(entry: Entry, error: InferenceServerException) -> ServiceError:
+    """Triton's gRPC status → ours. Texts of Triton's own faults go to the log, not to the caller."""
+    status = str(error.status()).removeprefix("StatusCode.")
+    text = str(error.message() or "")
+    log.warning("triton: model %s: %s: %s", entry.name, status, text)
+    if "maximum queue size" in text.lower() or status == "RESOURCE_EXHAUSTED":
+        return QueueFullError(f"Triton's queue for '{entry.name}' is full: try again later")
+    if "timeout expired" in text.lower() or status == "DEADLINE_EXCEEDED":
+        return DeadlineError(f"model '{entry.name}' did not answer before Triton's deadline")
+    if _ORT_REFUSED.search(text):
+        return run_failure(entry, refused=True)
+    match status:
+        case "INVALID_ARGUMENT":
+            return InvalidInputError(f"Triton refused the input of '{entry.name}': {text}")
+        case "NOT_FOUND":
+            return UnknownModelError(f"Triton has no model '{entry.name}', version {entry.version}")
+        case "UNAVAILABLE":
+            return NotReadyError(f"Triton cannot serve '{entry.name}' now: try again later")
+    return run_failure(entry, refused=False)
+
+
+def _to_triton(name: str, array: Array) -> InferInput:
+    tensor = InferInput(name, list(array.shape), datatype_of(array))
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+def _from_triton(entry: Entry, name: str, array: Array | None) -> Array:
+    if array is None:
+        raise ModelFailedError(f"Triton did not return output '{name}' of '{entry.name}'")
+    if array.dtype.kind in "OS":
+        return np.array(array, dtype=np.object_)
+    return array.astype(DTYPES[datatype_of(array)], copy=False)

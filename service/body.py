@@ -1,0 +1,70 @@
+"""Reads a request body with a bound on memory, whatever its headers claim."""
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from starlette.requests import ClientDisconnect, Request
+
+from service.errors import MalformedError, TooLargeError, UnsupportedMediaError
+
+_GZIP_OR_ZLIB = 47  # zlib's own way to say: tell by the header
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The body, decompressed. Stops reading as soon as more than `limit` bytes are there.
+
+    Raises:
+        TooLargeError, UnsupportedMediaError (Content-Encoding), MalformedError (broken compression).
+    """
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared) > limit:
+        raise _too_large(limit)
+    inflate, finished = _decoder(request.headers.get("content-encoding", "identity"))
+    pieces, size = [], 0
+    try:
+        async for chunk in request.stream():
+            piece = inflate(chunk, limit - size + 1)
+            size += len(piece)
+            if size > limit:
+                raise _too_large(limit)
+            pieces.append(piece)
+    except zlib.error as error:
+        raise MalformedError("the body is not what its Content-Encoding says") from error
+    except ClientDisconnect as error:
+        raise MalformedError("the connection was closed before the body ended") from error
+    if not finished():
+        raise MalformedError("the compressed body ends too early")
+    return b"".join(pieces)
+
+
+def check_media_type(request: Request, *allowed: str) -> None:
+    """Raises UnsupportedMediaError; a request without a Content-Type is taken at its word."""
+    given = request.headers.get("content-type", allowed[0]).partition(";")[0].strip().lower()
+    if given not in allowed:
+        raise UnsupportedMediaError(
+            f"Content-Type '{given[:80]}' is not read here; send {' or '.join(allowed)}"
+        )
+
+
+def parse_json(body: bytes | memoryview) -> Any:
+    """Raises MalformedError, which says where the JSON breaks."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedError(f"the body is not valid JSON: {error}") from error
+
+
+def _decoder(encoding: str) -> tuple[Callable[[bytes, int], bytes], Callable[[], bool]]:
+    match encoding.strip().lower():
+        case "identity" | "":
+            return lambda chunk, _: chunk, lambda: True
+        case "gzip" | "deflate":
+            inflater = zlib.decompressobj(_GZIP_OR_ZLIB)
+            return inflater.decompress, lambda: inflater.eof
+    raise UnsupportedMediaError(f"Content-Encoding '{encoding[:80]}' is not read here; send gzip or deflate")
+
+
+def _too_large(limit: int) -> TooLargeError:
+    return TooLargeError(f"the body has more than {limit} bytes: send fewer rows, or binary tensors")

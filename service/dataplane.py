@@ -1,0 +1,188 @@
+"""Inference and explanation over a backend. Knows no transport: REST and gRPC are thin over it."""
+
+import asyncio
+import enum
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.manifest import TensorSpec
+from service.backends.base import Backend, check_rows
+from service.entries import Entry, Repository
+from service.errors import DeadlineError, InvalidInputError, NotFiniteError, NotReadyError
+from service.tensors import DTYPES, Array, Tensors, datatype_of
+
+log = logging.getLogger(__name__)
+
+
+class State(enum.Enum):
+    LOADING = "the models are being loaded"
+    READY = "ready"
+    FAILED = "a model could not be loaded; the server's log tells which"
+    STOPPING = "the server is stopping"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Tensors by name, in the order asked for, and the entry that computed them."""
+
+    entry: Entry
+    tensors: Tensors
+
+
+class DataPlane:
+    """Checks a request, splits it to the entry's batch size, runs it and checks the answer."""
+
+    def __init__(self, repository: Repository, backend: Backend, request_timeout_s: float) -> None:
+        self.repository = repository
+        self.backend = backend
+        self.state = State.LOADING
+        self._timeout_s = request_timeout_s
+
+    async def start(self) -> None:
+        """Loads and warms every entry. Raises what the backend raises, and is never ready then."""
+        try:
+            await self.backend.start(self.repository.entries.values())
+        except BaseException:
+            self.state = State.FAILED
+            raise
+        if self.state is State.LOADING:  # a stop may have come meanwhile
+            self.state = State.READY
+
+    def refuse_new_work(self) -> None:
+        """The first step of a stop: no longer ready; what runs goes on."""
+        self.state = State.STOPPING
+
+    async def stop(self) -> None:
+        self.refuse_new_work()
+        await self.backend.stop()
+
+    async def ready(self, entry: Entry | None = None) -> bool:
+        return self.state is State.READY and await self.backend.ready(entry)
+
+    def not_ready_reason(self) -> str:
+        return "the backend does not answer" if self.state is State.READY else self.state.value
+
+    async def infer(
+        self,
+        entry: Entry,
+        inputs: Tensors,
+        outputs: Sequence[str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Answer:
+        """Runs `entry` on [N, …] inputs; `outputs` None asks for all.
+
+        A request of more than `max_batch_size` rows runs in pieces, one after the other, so that it
+        takes one place in the queue and others get their turn between them.
+
+        Raises:
+            NotReadyError, InvalidInputError, NotFiniteError, QueueFullError, DeadlineError,
+            ModelFailedError.
+        """
+        if self.state is not State.READY:
+            raise NotReadyError(self.state.value)
+        rows = check_inputs(entry, inputs)
+        wanted = check_outputs(entry, outputs)
+        limit_s = min(self._timeout_s, timeout_s or self._timeout_s)
+        try:
+            async with asyncio.timeout(limit_s):
+                pieces = [
+                    await self.backend.infer(entry, piece, wanted)
+                    for piece in _pieces(inputs, rows, entry.max_batch_size)
+                ]
+        except TimeoutError as error:
+            raise DeadlineError(f"no answer from '{entry.name}' within {limit_s:g} s") from error
+        tensors = pieces[0] if len(pieces) == 1 else _joined(pieces)
+        check_rows(entry, tensors, rows)
+        for name, array in tensors.items():
+            _check_result(entry, name, array)
+        return Answer(entry, tensors)
+
+
+def check_inputs(entry: Entry, inputs: Tensors) -> int:
+    """The number of rows N, if `inputs` are the entry's own. Raises InvalidInputError."""
+    known = {spec.name: spec for spec in entry.inputs}
+    for verb, names in (("unknown", inputs.keys() - known.keys()), ("missing", known.keys() - inputs.keys())):
+        if names:
+            raise InvalidInputError(
+                f"{verb} input {_quoted(sorted(names))}: model '{entry.name}' takes {_quoted(known)}"
+            )
+    for name, array in inputs.items():
+        _check_input(known[name], array)
+    counts = {name: array.shape[0] for name, array in inputs.items()}
+    if len(set(counts.values())) > 1:
+        raise InvalidInputError(f"the inputs differ in their number of rows (axis 0): {counts}")
+    return int(next(iter(counts.values())))
+
+
+def check_outputs(entry: Entry, outputs: Sequence[str] | None) -> tuple[str, ...]:
+    """The outputs to compute. Raises InvalidInputError for one the entry does not have."""
+    known = tuple(spec.name for spec in entry.outputs)
+    unknown = [name for name in outputs or () if name not in known]
+    if unknown:
+        raise InvalidInputError(
+            f"unknown output {_quoted(unknown)}: model '{entry.name}' gives {_quoted(known)}"
+        )
+    return tuple(dict.fromkeys(outputs)) if outputs else known
+
+
+def _check_input(spec: TensorSpec, array: Array) -> None:
+    if array.dtype != DTYPES[spec.datatype]:
+        raise InvalidInputError(
+            f"input '{spec.name}' is {datatype_of(array)}, but the model takes {spec.datatype}"
+        )
+    fits = array.ndim == len(spec.shape) + 1 and all(
+        size == expected or (expected == -1 and size > 0)
+        for size, expected in zip(array.shape[1:], spec.shape, strict=True)
+    )
+    if not fits:
+        raise InvalidInputError(
+            f"input '{spec.name}' has shape {list(array.shape)}, but the model takes "
+            f"{[-1, *spec.shape]}, where -1 is any size"
+        )
+    if array.shape[0] == 0:
+        raise InvalidInputError(f"input '{spec.name}' is empty: send at least one row")
+    index = first_non_finite(array)
+    if index is not None:
+        raise InvalidInputError(
+            f"input '{spec.name}' holds {array[index]} at {list(index)}: send finite numbers "
+            f"within the range of {spec.datatype}"
+        )
+
+
+def _check_result(entry: Entry, name: str, array: Array) -> None:
+    index = first_non_finite(array)
+    if index is not None:
+        raise NotFiniteError(
+            f"model '{entry.name}' gives {array[index]} for output '{name}' at {list(index)}: "
+            "the input lies outside of what it can compute"
+        )
+
+
+def first_non_finite(array: Array) -> tuple[int, ...] | None:
+    """Index of the first NaN or infinity of a float array, None where there is none."""
+    if array.dtype.kind != "f":
+        return None
+    finite = np.isfinite(array)
+    if finite.all():
+        return None
+    return tuple(int(axis) for axis in np.unravel_index(int(finite.argmin()), array.shape))
+
+
+def _pieces(inputs: Tensors, rows: int, size: int) -> list[Tensors]:
+    if rows <= size:
+        return [inputs]
+    return [
+        {name: array[start : start + size] for name, array in inputs.items()}
+        for start in range(0, rows, size)
+    ]
+
+
+def _joined(pieces: Sequence[Tensors]) -> Tensors:
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name[:80]}'" for name in names)

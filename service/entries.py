@@ -1,0 +1,265 @@
+"""Reads a model repository: what each entry's `config.pbtxt` and `explanation.json` promise."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+from compiler.errors import RepositoryError
+from compiler.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest, TensorSpec
+from service.errors import NotExplainableError, UnknownModelError
+from service.tensors import DTYPES
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+_DATATYPES = {
+    pb.DataType.Value(f"TYPE_{'STRING' if name == 'BYTES' else name}"): name for name in DTYPES
+}  # TYPE_BF16 is left out: numpy has no such type
+_UNSUPPORTED_FIELDS = ("reshape", "optional", "allow_ragged_batch", "is_shape_tensor")
+
+
+@dataclass(frozen=True)
+class WarmupInput:
+    """One tensor of a warmup sample; `data` is one row, None where zeros do."""
+
+    spec: TensorSpec
+    data: bytes | None
+
+
+@dataclass(frozen=True)
+class Warmup:
+    rows: int
+    count: int
+    inputs: tuple[WarmupInput, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the repository, at its newest version."""
+
+    name: str
+    version: str
+    model_path: Path
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    max_batch_size: int
+    batching: bool = False  # may rows of several requests share a batch?
+    max_queue_delay_s: float = 0.0
+    max_queue_size: int | None = None
+    instances: int = 1
+    intra_op_threads: int | None = None
+    inter_op_threads: int | None = None
+    warmups: tuple[Warmup, ...] = ()
+    manifest: Manifest | None = None
+
+    @property
+    def variable_shape(self) -> bool:
+        """Whether an input has axes beyond the batch whose size the config leaves open."""
+        return any(-1 in spec.shape for spec in self.inputs)
+
+
+@dataclass(frozen=True)
+class Repository:
+    folder: Path
+    entries: Mapping[str, Entry]
+
+    def entry(self, name: str, version: str | None = None) -> Entry:
+        """Raises UnknownModelError."""
+        entry = self.entries.get(name)
+        if entry is None:
+            raise UnknownModelError(f"no model '{_shown(name)}' here; there are: {', '.join(self.entries)}")
+        if version not in (None, entry.version):
+            raise UnknownModelError(
+                f"model '{name}' has no version '{_shown(version)}'; version {entry.version} is served"
+            )
+        return entry
+
+    def explainer(self, name: str, version: str | None = None) -> Entry:
+        """The entry that explains model `name`. Raises UnknownModelError, NotExplainableError."""
+        entry = self.entry(name, version)
+        if entry.manifest is not None:
+            return entry
+        twin = self.entries.get(name + EXPLAIN_SUFFIX)
+        if twin is None or twin.manifest is None:
+            raise NotExplainableError(
+                f"model '{name}' was not compiled for explanations. Make an explain entry with "
+                f"`rationale compile MODEL.onnx --method deepshap --references FILE --name {name}` "
+                "and restart the server."
+            )
+        return twin
+
+
+def read_repository(folder: Path) -> Repository:
+    """Reads every entry of a model repository; hidden folders and plain files are passed over.
+
+    Raises:
+        RepositoryError: the folder is missing or empty, or entries are broken; names each and why.
+    """
+    if not folder.is_dir():
+        raise RepositoryError(
+            f"{folder}: there is no such folder. Make a model repository with `rationale compile`, "
+            "or name another one with --repository."
+        )
+    entries: dict[str, Entry] = {}
+    faults = []
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.name.startswith("."):
+            try:
+                entries[path.name] = read_entry(path)
+            except RepositoryError as error:
+                faults.append(str(error))
+    if faults:
+        raise RepositoryError("\n".join(faults))
+    if not entries:
+        raise RepositoryError(f"{folder}: holds no model. Make an entry with `rationale compile`.")
+    return Repository(folder, entries)
+
+
+def read_entry(folder: Path) -> Entry:
+    """Reads one entry.
+
+    Raises:
+        RepositoryError: names the entry's folder and what is wrong with it.
+    """
+    if not _NAME.fullmatch(folder.name) or ".." in folder.name:
+        raise RepositoryError(f"{folder}: a model's name is made of letters, digits, '_', '-' and '.'")
+    config = _read_config(folder)
+    version, model_path = _newest_version(folder, config.default_model_filename or "model.onnx")
+    queue = config.dynamic_batching
+    manifest_path = folder / FILE_NAME
+    entry = Entry(
+        name=folder.name,
+        version=version,
+        model_path=model_path,
+        inputs=tuple(_tensor(folder, spec) for spec in config.input),
+        outputs=tuple(_tensor(folder, spec) for spec in config.output),
+        max_batch_size=config.max_batch_size,
+        batching=config.HasField("dynamic_batching"),
+        max_queue_delay_s=queue.max_queue_delay_microseconds / 1e6,
+        max_queue_size=queue.default_queue_policy.max_queue_size or None,
+        instances=sum(max(group.count, 1) for group in config.instance_group) or 1,
+        intra_op_threads=_threads(folder, config, "intra_op_thread_count"),
+        inter_op_threads=_threads(folder, config, "inter_op_thread_count"),
+        warmups=tuple(_warmup(folder, sample) for sample in config.model_warmup),
+        manifest=Manifest.read(manifest_path) if manifest_path.exists() else None,
+    )
+    if entry.manifest is not None:
+        _check_manifest(manifest_path, entry, entry.manifest)
+    return entry
+
+
+def _read_config(folder: Path) -> pb.ModelConfig:
+    path = folder / "config.pbtxt"
+    try:
+        config = text_format.Parse(path.read_text("utf-8"), pb.ModelConfig())
+    except OSError as error:
+        raise RepositoryError(f"{path}: cannot be read: {error.strerror}") from error
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise RepositoryError(f"{path}: is no model configuration: {error}") from error
+    wrong = {
+        f"it names the model '{config.name}'": config.name not in ("", folder.name),
+        "its backend is not onnxruntime": "onnxruntime" not in (config.backend or config.platform),
+        "max_batch_size must be 1 or more, since rows are batched": config.max_batch_size < 1,
+        "it lists no input": not config.input,
+        "it lists no output": not config.output,
+    }
+    for fault, found in wrong.items():
+        if found:
+            raise RepositoryError(f"{path}: {fault}")
+    return config
+
+
+def _newest_version(folder: Path, file_name: str) -> tuple[str, Path]:
+    versions = [path.name for path in folder.iterdir() if path.is_dir() and path.name.isdecimal()]
+    if not versions:
+        raise RepositoryError(f"{folder}: has no version folder such as {folder.name}/1")
+    version = max(versions, key=int)
+    model_path = folder / version / file_name
+    if not model_path.is_file():
+        raise RepositoryError(f"{model_path}: is missing")
+    return version, model_path
+
+
+def _tensor(folder: Path, spec: pb.ModelInput | pb.ModelOutput) -> TensorSpec:
+    where = f"{folder / 'config.pbtxt'}: tensor '{spec.name}'"
+    if spec.data_type not in _DATATYPES:
+        raise RepositoryError(f"{where}: {pb.DataType.Name(spec.data_type)} is not supported")
+    for field, value in spec.ListFields():
+        if field.name in _UNSUPPORTED_FIELDS and value:
+            raise RepositoryError(f"{where}: {field.name} is not supported")
+    if any(size < 1 and size != -1 for size in spec.dims):
+        raise RepositoryError(f"{where}: dims must be -1, or 1 or more, not {list(spec.dims)}")
+    return TensorSpec(name=spec.name, datatype=_DATATYPES[spec.data_type], shape=tuple(spec.dims))
+
+
+def _threads(folder: Path, config: pb.ModelConfig, key: str) -> int | None:
+    if key not in config.parameters:
+        return None
+    text = config.parameters[key].string_value
+    if not text.isdecimal():
+        raise RepositoryError(f"{folder / 'config.pbtxt'}: {key} must be a whole number, not '{text}'")
+    return int(text) or None
+
+
+def _warmup(folder: Path, sample: pb.ModelWarmup) -> Warmup:
+    inputs = tuple(_warmup_input(folder, name, given) for name, given in sorted(sample.inputs.items()))
+    return Warmup(rows=max(sample.batch_size, 1), count=max(sample.count, 1), inputs=inputs)
+
+
+def _warmup_input(folder: Path, name: str, given: pb.ModelWarmup.Input) -> WarmupInput:
+    where = f"{folder / 'config.pbtxt'}: warmup input '{name}'"
+    if given.data_type not in _DATATYPES or any(size < 1 for size in given.dims):
+        raise RepositoryError(f"{where}: needs a data_type and dims of 1 or more")
+    spec = TensorSpec(name=name, datatype=_DATATYPES[given.data_type], shape=tuple(given.dims))
+    if not given.input_data_file:
+        return WarmupInput(spec, None)  # random bytes may be NaN, so zeros stand for random_data too
+    path = folder / "warmup" / given.input_data_file
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RepositoryError(f"{path}: cannot be read: {error.strerror}") from error
+    expected = math.prod(spec.shape) * DTYPES[spec.datatype].itemsize
+    if spec.datatype != "BYTES" and len(data) != expected:
+        raise RepositoryError(f"{path}: has {len(data)} bytes; one row of '{name}' takes {expected}")
+    return WarmupInput(spec, data)
+
+
+def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
+    """Raises RepositoryError where `explanation.json` and `config.pbtxt` describe different graphs."""
+    outputs = {spec.name: spec for spec in entry.outputs}
+    scalars = (manifest.base_value, manifest.explained_value, manifest.completeness_gap)
+    promised: dict[str, tuple[int, ...]] = {
+        name: (manifest.target_count,) for name in scalars if name is not None
+    }
+    promised |= {spec.name: spec.shape for spec in manifest.outputs}
+    promised |= {
+        item.attributions: (manifest.target_count, *item.tensor.shape) for item in manifest.explained
+    }
+    for name, shape in promised.items():
+        if name not in outputs:
+            raise RepositoryError(f"{path}: promises output '{name}', which config.pbtxt does not list")
+        if not _agree(outputs[name].shape, shape):
+            raise RepositoryError(
+                f"{path}: '{name}' has shape {list(shape)}, but {list(outputs[name].shape)} in config.pbtxt"
+            )
+    if {spec.name for spec in manifest.inputs} != {spec.name for spec in entry.inputs}:
+        raise RepositoryError(f"{path}: its inputs are not those of config.pbtxt")
+    for item in manifest.explained:
+        names, shape = item.feature_names, item.tensor.shape
+        if names is not None and (len(names) != math.prod(shape) or len(set(names)) != len(names)):
+            raise RepositoryError(
+                f"{path}: the feature names of '{item.tensor.name}' are not one distinct name per feature"
+            )
+
+
+def _agree(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
+    """Equal shapes, where -1 agrees with every size."""
+    return len(left) == len(right) and all(-1 in (a, b) or a == b for a, b in zip(left, right, strict=True))
+
+
+def _shown(text: str | None) -> str:
+    """A caller's own text in an error, kept short."""
+    return (text or "")[:80]

@@ -1,0 +1,99 @@
+"""What can go wrong while serving; each error knows its HTTP status and how it is told.
+
+RationaleError
+└── ServiceError              status, slug and title; the message is meant for the caller
+    ├── MalformedError        400  not JSON, or not a request of this protocol
+    ├── UnknownModelError     404
+    ├── NotExplainableError   404  the model is there, its explanation is not
+    ├── TooLargeError         413
+    ├── UnsupportedMediaError 415
+    ├── InvalidInputError     422  names, shape, datatype, empty batch, values
+    ├── NotFiniteError        422  this input makes the model overflow
+    ├── QueueFullError        429  come back after `retry_after_s`
+    ├── ModelFailedError      500  the log holds the cause, the answer does not
+    ├── NotReadyError         503  come back after `retry_after_s`
+    └── DeadlineError         504
+"""
+
+from typing import ClassVar
+
+from compiler.errors import RationaleError
+
+
+class ServiceError(RationaleError):
+    """An error with an answer for the caller."""
+
+    status = 500
+    slug: ClassVar[str] = "internal-error"
+    title: ClassVar[str] = "The server failed"
+    retry_after_s: int | None = None
+
+
+class MalformedError(ServiceError):
+    status = 400
+    slug = "malformed-request"
+    title = "The request cannot be read"
+
+
+class UnknownModelError(ServiceError):
+    status = 404
+    slug = "unknown-model"
+    title = "No such model"
+
+
+class NotExplainableError(ServiceError):
+    status = 404
+    slug = "not-explainable"
+    title = "The model has no explanation"
+
+
+class TooLargeError(ServiceError):
+    status = 413
+    slug = "too-large"
+    title = "The request is too large"
+
+
+class UnsupportedMediaError(ServiceError):
+    status = 415
+    slug = "unsupported-media-type"
+    title = "The content type is not supported"
+
+
+class InvalidInputError(ServiceError):
+    status = 422
+    slug = "invalid-input"
+    title = "The input does not fit the model"
+
+
+class NotFiniteError(ServiceError):
+    """The model answered NaN or infinity. It follows from the input alone, so a retry cannot help: no 500."""
+
+    status = 422
+    slug = "not-finite"
+    title = "The model has no finite answer to this input"
+
+
+class QueueFullError(ServiceError):
+    status = 429
+    slug = "queue-full"
+    title = "Too many requests are waiting"
+    retry_after_s = 1
+
+
+class ModelFailedError(ServiceError):
+    status = 500
+    slug = "model-failed"
+    title = "The model failed"
+
+
+class NotReadyError(ServiceError):
+    status = 503
+    slug = "not-ready"
+    title = "The server is not ready"
+    retry_after_s = 1
+
+
+class DeadlineError(ServiceError):
+    status = 504
+    slug = "deadline-exceeded"
+    title = "The answer came too late"

@@ -1,0 +1,249 @@
+"""v1's instances ↔ tensors: named features in, named attributions out."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compiler.manifest import Manifest, TensorSpec
+from service.entries import Entry
+from service.errors import InvalidInputError, MalformedError
+from service.tensors import DTYPES, Array, Tensors, flatten, from_values, json_type_name
+
+_SHOWN_NAMES = 10
+
+
+@dataclass(frozen=True)
+class Form:
+    """How an entry's instances may be written: `features` maps a name to (input, flat index)."""
+
+    inputs: tuple[TensorSpec, ...]
+    features: dict[str, tuple[str, int]]
+
+    def names(self) -> list[str]:
+        """What an object must hold: the features, and the inputs that have none."""
+        owners = {tensor for tensor, _ in self.features.values()}
+        return [*self.features, *(spec.name for spec in self.inputs if spec.name not in owners)]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One input's part of one instance: values in row-major order and their shape."""
+
+    values: list[Any]
+    shape: tuple[int, ...]
+
+
+# An explained tensor in an answer: the output that attributes it, its own name, its features' names.
+_Part = tuple[str, str, tuple[str, ...] | None]
+
+
+def form_of(entry: Entry, manifest: Manifest | None) -> Form:
+    """The form of `entry`; without a manifest there are no feature names."""
+    inputs = {spec.name for spec in entry.inputs}
+    features = {
+        feature: (name, index)
+        for name, names in named_tensors(manifest).items()
+        for index, feature in enumerate(names)
+        if name in inputs
+    }
+    return Form(entry.inputs, features)
+
+
+def named_tensors(manifest: Manifest | None) -> dict[str, tuple[str, ...]]:
+    """Explained tensors whose features have names that no other tensor's features share."""
+    named = {item.tensor.name: item.feature_names for item in manifest.explained} if manifest else {}
+    uses = Counter(feature for names in named.values() for feature in names or ())
+    return {
+        name: names for name, names in named.items() if names and all(uses[feature] == 1 for feature in names)
+    }
+
+
+def check_no_duplicates(body: bytes) -> None:
+    """Raises InvalidInputError where an object names a member twice; most parsers keep the last, silently."""
+
+    def members(pairs: list[tuple[str, Any]]) -> None:
+        seen = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise InvalidInputError(f"feature '{name[:80]}' is given twice")
+            seen.add(name)
+
+    try:
+        json.loads(body, object_pairs_hook=members)
+    except (ValueError, RecursionError) as error:  # valid JSON by now, but this parser has other limits
+        raise MalformedError(
+            "the body is not valid JSON: a number is too long or the nesting too deep"
+        ) from error
+
+
+def to_tensors(form: Form, instances: Sequence[Any]) -> Tensors:
+    """Instances → one [N, …] array per input.
+
+    Raises:
+        InvalidInputError: names the instance, and the feature or input, at fault.
+    """
+    if not instances:
+        raise InvalidInputError("instances is empty: send at least one")
+    rows = [_split(form, instance, f"instances[{i}]") for i, instance in enumerate(instances)]
+    return {spec.name: _stack(spec, [row[spec.name] for row in rows]) for spec in form.inputs}
+
+
+def predictions(outputs: Sequence[str], tensors: Tensors) -> list[Any]:
+    """Per row the output's own row, or {output: row} where there are several. Made for orjson."""
+    readable = {name: _readable(tensors[name]) for name in outputs}
+    if len(readable) == 1:
+        return list(next(iter(readable.values())))
+    return [dict(zip(readable, row, strict=True)) for row in zip(*readable.values(), strict=True)]
+
+
+def explanations(manifest: Manifest, tensors: Tensors) -> list[dict[str, Any]]:
+    """Per row one explanation, or {"targets": […]} where T > 1. Made for orjson."""
+    rows = len(tensors[manifest.explained_value])
+    targets, named = _targets(manifest, tensors, rows), named_tensors(manifest)
+    layout = [
+        (item.attributions, item.tensor.name, named.get(item.tensor.name)) for item in manifest.explained
+    ]
+    answers: list[dict[str, Any]] = []
+    for i in range(rows):
+        row = {name: array[i] for name, array in tensors.items()}
+        told = [_explanation(manifest, layout, row, t, targets[i][t]) for t in range(manifest.target_count)]
+        answers.append(told[0] if len(told) == 1 else {"targets": told})
+    return answers
+
+
+def _split(form: Form, instance: Any, where: str) -> dict[str, _Row]:
+    """One instance → a row per input."""
+    if isinstance(instance, dict):
+        return _split_object(form, instance, where)
+    if len(form.inputs) > 1:
+        names = _listed([spec.name for spec in form.inputs])
+        raise InvalidInputError(f"{where} must be an object with a member for each of the inputs {names}")
+    spec = form.inputs[0]
+    return {spec.name: _array_row(spec, instance, where)}
+
+
+def _split_object(form: Form, instance: dict[str, Any], where: str) -> dict[str, _Row]:
+    rows: dict[str, _Row] = {}
+    named: dict[str, dict[int, Any]] = {}
+    specs = {spec.name: spec for spec in form.inputs}
+    for name, value in instance.items():
+        if name in form.features and not isinstance(value, list):
+            tensor, index = form.features[name]
+            _check_scalar(specs[tensor], name, value, where)
+            named.setdefault(tensor, {})[index] = value
+        elif name in specs:
+            rows[name] = _array_row(specs[name], value, f"{where}.{name[:80]}")
+        elif name in form.features:
+            raise InvalidInputError(f"{where}: feature '{name}' is one value, not a list")
+        else:
+            known = _listed(form.names())
+            raise InvalidInputError(f"{where}: unknown feature '{name[:80]}'; the model takes {known}")
+    for name, values in named.items():
+        if name in rows:
+            raise InvalidInputError(f"{where}: input '{name}' is given twice, whole and by its features")
+        rows[name] = _Row(_complete(form, name, values, where), specs[name].shape)
+    for name in specs.keys() - rows.keys():
+        missing = [feature for feature, (tensor, _) in form.features.items() if tensor == name] or [name]
+        raise InvalidInputError(f"{where}: missing {_listed(missing)}")
+    return rows
+
+
+def _complete(form: Form, tensor: str, values: dict[int, Any], where: str) -> list[Any]:
+    """All features' values in row-major order. Raises InvalidInputError, which names the missing ones."""
+    order = {index: feature for feature, (owner, index) in form.features.items() if owner == tensor}
+    missing = [feature for index, feature in sorted(order.items()) if index not in values]
+    if missing:
+        raise InvalidInputError(f"{where}: missing feature {_listed(missing)}")
+    return [values[index] for index in range(len(order))]
+
+
+def _array_row(spec: TensorSpec, data: Any, where: str) -> _Row:
+    try:
+        values, shape = flatten(data)
+    except ValueError as error:
+        raise InvalidInputError(f"{where} is ragged: {error}") from error
+    single = shape == () and all(size == 1 for size in spec.shape)
+    if single:
+        shape = spec.shape
+    fits = len(shape) == len(spec.shape) and all(
+        size == expected or expected == -1 for size, expected in zip(shape, spec.shape, strict=True)
+    )
+    if not fits:
+        given = f"a list of shape {list(shape)}" if shape else json_type_name(data)
+        raise InvalidInputError(
+            f"{where} is {given}, but input '{spec.name}' takes {list(spec.shape)} per row"
+        )
+    return _Row(values, shape)
+
+
+def _stack(spec: TensorSpec, rows: Sequence[_Row]) -> Array:
+    shapes = {row.shape for row in rows}
+    if len(shapes) > 1:
+        raise InvalidInputError(
+            f"input '{spec.name}' has rows of different shapes ({', '.join(map(str, sorted(shapes)[:4]))}): "
+            "send them in requests of their own"
+        )
+    values = [value for row in rows for value in row.values]
+    return from_values(spec.name, spec.datatype, (len(rows), *shapes.pop()), values)
+
+
+_SCALARS: dict[str, tuple[tuple[type, ...], str]] = {
+    "b": ((bool,), "true or false"),
+    "u": ((int,), "a whole number"),
+    "i": ((int,), "a whole number"),
+    "f": ((int, float), "a number"),
+    "O": ((str,), "a string"),
+}
+
+
+def _check_scalar(spec: TensorSpec, feature: str, value: Any, where: str) -> None:
+    allowed, said = _SCALARS[DTYPES[spec.datatype].kind]
+    if type(value) not in allowed:
+        raise InvalidInputError(
+            f"{where}: feature '{feature}' must be {said}, not {json_type_name(value)[:80]}"
+        )
+
+
+def _targets(manifest: Manifest, tensors: Tensors, rows: int) -> list[Sequence[int | None]]:
+    """[N][T] flat indices; None for 'predicted' where the explained output is not among the answers."""
+    if manifest.targets != "predicted":
+        return [manifest.targets] * rows
+    explained = tensors.get(manifest.explained_output)
+    if explained is None:
+        return [(None,)] * rows
+    return [(int(row.argmax()),) for row in explained.reshape(rows, -1)]
+
+
+def _explanation(
+    manifest: Manifest, layout: Sequence[_Part], row: Tensors, t: int, target: int | None
+) -> dict[str, Any]:
+    """One target of one row; `row` holds [T, …] arrays."""
+    scalars = {
+        "explained_value": manifest.explained_value,
+        "base_value": manifest.base_value,
+        "completeness_gap": manifest.completeness_gap,
+    }
+    told = {"target": target} | {member: row[name][t] for member, name in scalars.items() if name is not None}
+    attributions: dict[str, Any] = {}
+    for attributed, tensor, names in layout:
+        values = row[attributed][t]
+        attributions |= (
+            zip(names, values.reshape(-1), strict=True) if names else {tensor: np.ascontiguousarray(values)}
+        )
+    return told | {"attributions": attributions}
+
+
+def _readable(array: Array) -> Any:
+    if array.dtype.kind != "O":
+        return np.ascontiguousarray(array)
+    decoded = [element.decode(errors="replace") for element in array.reshape(-1)]
+    return np.array(decoded, dtype=np.object_).reshape(array.shape).tolist()
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return ", ".join(f"'{name}'" for name in names[:_SHOWN_NAMES]) + more

@@ -1,0 +1,87 @@
+"""Errors → RFC 9457 problem documents that clients of the Open Inference Protocol understand too."""
+
+import http
+import logging
+from typing import Any
+
+import orjson
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.errors import ModelFailedError, ServiceError, TooLargeError
+from service.schemas import Problem
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+_URN = "urn:rationale:problem:"
+
+
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For OpenAPI: what a route may answer beside its 200."""
+    return {
+        status: {
+            "description": http.HTTPStatus(status).phrase,
+            "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}},
+        }
+        for status in statuses
+    }
+
+
+def install(app: FastAPI) -> None:
+    """Answers every error of the app as a problem document."""
+    for kind in (ServiceError, HTTPException, Exception):
+        app.add_exception_handler(kind, _answer)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    match error:
+        case ServiceError():
+            return _service_error(request, error)
+        case HTTPException():
+            return _router_error(request, error)
+    return _unexpected(request, error)
+
+
+def _problem(
+    request: Request, status: int, slug: str, title: str, detail: str, headers: dict[str, str]
+) -> Response:
+    document = Problem(
+        type=_URN + slug,
+        title=title,
+        status=status,
+        detail=detail,
+        instance=request.url.path,
+        error=f"{title}: {detail}",
+    )
+    return Response(orjson.dumps(document.model_dump()), status, headers, MEDIA_TYPE)
+
+
+def _service_error(request: Request, error: ServiceError) -> Response:
+    if isinstance(error, ModelFailedError):
+        log.error("%s: %s", request.url.path, error)
+    wait_s = error.retry_after_s
+    headers = {} if wait_s is None else {"Retry-After": str(wait_s)}
+    if isinstance(error, TooLargeError):
+        headers["Connection"] = "close"  # the rest of the body was not read
+    return _problem(request, error.status, error.slug, error.title, str(error), headers)
+
+
+def _router_error(request: Request, error: HTTPException) -> Response:
+    """What the router answers: no such path, or not by this method."""
+    status = http.HTTPStatus(error.status_code)
+    detail = {
+        404: "there is nothing at this path; /docs lists what there is",
+        405: f"{request.method} is not allowed here",
+    }.get(status, status.phrase)
+    slug = status.phrase.lower().replace(" ", "-")
+    return _problem(request, status, slug, status.phrase, detail, dict(error.headers or {}))
+
+
+def _unexpected(request: Request, error: Exception) -> Response:
+    """A fault of ours. The server's log has its traceback; the caller gets no inner text."""
+    log.error("%s: %s", request.url.path, type(error).__name__)
+    detail = "an unexpected fault; the server's log tells more"
+    return _problem(request, 500, ServiceError.slug, ServiceError.title, detail, {})

@@ -1,0 +1,122 @@
+"""KServe v1: `{"instances": […]}` in; predictions, and explanations with named features, out."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from compiler.manifest import EXPLAIN_SUFFIX, Manifest
+from service.body import check_media_type, parse_json, read_body
+from service.entries import Repository
+from service.errors import MalformedError, NotExplainableError
+from service.instances import Form, check_no_duplicates, explanations, form_of, predictions, to_tensors
+from service.problems import problem_responses
+from service.routes_v2 import JSON, REFUSALS, plane_of
+from service.schemas import Explanations, Instances, ModelList, ModelStatus, Predictions
+from service.tensors import Tensors
+
+router = APIRouter(prefix="/v1/models", tags=["v1"])
+
+_BODY = {"requestBody": {"required": True, "content": {JSON: {"schema": Instances.model_json_schema()}}}}
+
+
+@router.get("", summary="The models served here")
+async def models(request: Request) -> ModelList:
+    """Explain entries are left out: they are part of the model that they explain."""
+    repository = plane_of(request).repository
+    return ModelList(models=[name for name in repository.entries if not _is_twin(repository, name)])
+
+
+@router.get(
+    "/{model}", summary="Is the model ready, and what may be asked of it?", responses=problem_responses(404)
+)
+async def status(request: Request, model: str) -> ModelStatus:
+    plane = plane_of(request)
+    entry = plane.repository.entry(model)
+    manifest = _manifest(plane.repository, model)
+    names = {item.tensor.name: item.feature_names for item in manifest.explained} if manifest else {}
+    targets: list[int] | str | None = None
+    if manifest is not None:
+        targets = manifest.targets if isinstance(manifest.targets, str) else list(manifest.targets)
+    return ModelStatus(
+        name=model,
+        ready=await plane.ready(entry),
+        explainable=manifest is not None,
+        method=manifest.method.name if manifest else None,
+        targets=targets,
+        features={spec.name: _as_list(names.get(spec.name)) for spec in entry.inputs},
+    )
+
+
+@router.post(
+    "/{model}:predict",
+    summary="Predict",
+    response_model=Predictions,
+    responses=problem_responses(*REFUSALS),
+    openapi_extra=_BODY,
+)
+async def predict(request: Request, model: str) -> Response:
+    plane = plane_of(request)
+    entry = plane.repository.entry(model)
+    manifest = _manifest(plane.repository, model)
+    inputs = await _read_instances(request, form_of(entry, manifest))
+    answer = await plane.infer(entry, inputs)
+    return _json({"predictions": predictions(list(answer.tensors), answer.tensors)})
+
+
+@router.post(
+    "/{model}:explain",
+    summary="Predict and explain",
+    description="One explanation per instance. `explained_value` = `base_value` + the sum of `attributions` "
+    "+ `completeness_gap`, as far as the method has these. With several targets an explanation is "
+    '`{"targets": […]}`.',
+    response_model=Explanations,
+    responses=problem_responses(*REFUSALS),
+    openapi_extra=_BODY,
+)
+async def explain(request: Request, model: str) -> Response:
+    plane = plane_of(request)
+    entry = plane.repository.explainer(model)
+    manifest = entry.manifest
+    if manifest is None:
+        raise NotExplainableError(f"model '{model}' has no explanation")
+    inputs = await _read_instances(request, form_of(entry, manifest))
+    tensors = (await plane.infer(entry, inputs)).tensors
+    outputs = [spec.name for spec in manifest.outputs]
+    return _json(
+        {"predictions": predictions(outputs, tensors), "explanations": explanations(manifest, tensors)}
+    )
+
+
+async def _read_instances(request: Request, form: Form) -> Tensors:
+    check_media_type(request, JSON)
+    body = await read_body(request, request.app.state.settings.max_body_bytes)
+    message = parse_json(body)
+    instances = message.get("instances") if isinstance(message, dict) else None
+    if not isinstance(instances, list):
+        raise MalformedError('the body must be an object with a list: {"instances": [ … ]}')
+    if any(isinstance(instance, dict) for instance in instances):
+        check_no_duplicates(body)
+    return to_tensors(form, instances)
+
+
+def _manifest(repository: Repository, model: str) -> Manifest | None:
+    try:
+        return repository.explainer(model).manifest
+    except NotExplainableError:
+        return None
+
+
+def _is_twin(repository: Repository, name: str) -> bool:
+    plain = name.removesuffix(EXPLAIN_SUFFIX)
+    return plain != name and plain in repository.entries and repository.entries[name].manifest is not None
+
+
+def _as_list(names: Sequence[str] | None) -> list[str] | None:
+    return None if names is None else list(names)
+
+
+def _json(content: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), media_type=JSON)

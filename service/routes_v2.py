@@ -1,0 +1,158 @@
+"""The Open Inference Protocol (KServe v2) over HTTP, and `explain`, its missing verb."""
+
+from importlib.metadata import version as package_version
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from service import oip
+from service.body import check_media_type, read_body
+from service.dataplane import DataPlane
+from service.entries import Entry
+from service.errors import NotReadyError
+from service.problems import problem_responses
+from service.schemas import (
+    InferRequest,
+    InferResponse,
+    Live,
+    ModelMetadata,
+    ModelReady,
+    Ready,
+    ServerMetadata,
+    TensorMetadata,
+)
+
+JSON = "application/json"
+BINARY = "application/octet-stream"
+REFUSALS = (400, 404, 413, 415, 422, 429, 500, 503, 504)
+EXTENSIONS = ["binary_tensor_data", "explain"]
+PLATFORM = "onnxruntime_onnx"
+
+router = APIRouter(prefix="/v2")
+
+
+def plane_of(request: Request) -> DataPlane:
+    plane: DataPlane = request.app.state.plane
+    return plane
+
+
+@router.get("", summary="What this server is", tags=["server"])
+async def server_metadata() -> ServerMetadata:
+    return ServerMetadata(version=package_version("rationale"), extensions=EXTENSIONS)
+
+
+@router.get("/health/live", summary="Is the process alive?", tags=["server"])
+async def live() -> Live:
+    return Live(live=True)
+
+
+@router.get(
+    "/health/ready",
+    summary="Is every model loaded and warmed?",
+    tags=["server"],
+    responses=problem_responses(503),
+)
+async def ready(request: Request) -> Ready:
+    plane = plane_of(request)
+    if not await plane.ready():
+        raise NotReadyError(plane.not_ready_reason())
+    return Ready(ready=True)
+
+
+@router.get("/models/{model}/versions/{version}", include_in_schema=False)
+@router.get(
+    "/models/{model}",
+    summary="A model's inputs and outputs",
+    description="Also under `/models/{model}/versions/{version}`, as all routes of a model.",
+    tags=["models"],
+    responses=problem_responses(404),
+)
+async def model_metadata(request: Request, model: str, version: str | None = None) -> ModelMetadata:
+    entry = plane_of(request).repository.entry(model, version)
+    return ModelMetadata(
+        name=entry.name,
+        versions=[entry.version],
+        platform=PLATFORM,
+        inputs=[_tensor(spec.name, spec.datatype, spec.shape) for spec in entry.inputs],
+        outputs=[_tensor(spec.name, spec.datatype, spec.shape) for spec in entry.outputs],
+    )
+
+
+@router.get("/models/{model}/versions/{version}/ready", include_in_schema=False)
+@router.get(
+    "/models/{model}/ready",
+    summary="Can the model answer now?",
+    tags=["models"],
+    responses=problem_responses(404, 503),
+)
+async def model_ready(request: Request, model: str, version: str | None = None) -> ModelReady:
+    plane = plane_of(request)
+    entry = plane.repository.entry(model, version)
+    if not await plane.ready(entry):
+        raise NotReadyError(plane.not_ready_reason())
+    return ModelReady(name=entry.name, ready=True)
+
+
+def _infer_docs(summary: str, description: str) -> dict[str, Any]:
+    schema = InferRequest.model_json_schema()
+    schema["$defs"] = schema.pop("$defs", {})
+    return {
+        "summary": summary,
+        "description": description,
+        "tags": ["inference"],
+        "response_model": InferResponse,
+        "response_model_exclude_none": True,
+        "responses": problem_responses(*REFUSALS),
+        "openapi_extra": {"requestBody": {"required": True, "content": {JSON: {"schema": schema}}}},
+    }
+
+
+_INFER = _infer_docs(
+    "Predict",
+    "An OIP request, as JSON or with binary tensors after it (header `Inference-Header-Content-Length`). "
+    "`outputs` selects; none gives all. More rows than the model's batch size are split and joined again. "
+    "A model's explain entry, `{model}_explain`, is a model of its own here.",
+)
+_EXPLAIN = _infer_docs(
+    "Predict and explain",
+    "The same request as `infer`. The answer holds the model's outputs and the tensors that explain them: "
+    "`{input}_attributions` [N, T, …], and `explained_value`, `base_value`, `completeness_gap` [N, T] as far "
+    "as the method has them. `parameters` name the method and the digest of the explanation.",
+)
+
+
+@router.post("/models/{model}/versions/{version}/infer", include_in_schema=False)
+@router.post("/models/{model}/infer", **_INFER)
+async def infer(request: Request, model: str, version: str | None = None) -> Response:
+    entry = plane_of(request).repository.entry(model, version)
+    return await _answer(request, entry, {"model_name": model, "model_version": entry.version})
+
+
+@router.post("/models/{model}/versions/{version}/explain", include_in_schema=False)
+@router.post("/models/{model}/explain", **_EXPLAIN)
+async def explain(request: Request, model: str, version: str | None = None) -> Response:
+    entry = plane_of(request).repository.explainer(model, version)
+    head: dict[str, Any] = {"model_name": model, "model_version": version or entry.version}
+    if entry.manifest is not None:
+        head["parameters"] = {
+            "method": entry.manifest.method.name,
+            "explanation": entry.manifest.digests.explanation,
+        }
+    return await _answer(request, entry, head)
+
+
+async def _answer(request: Request, entry: Entry, head: dict[str, Any]) -> Response:
+    plane = plane_of(request)
+    check_media_type(request, JSON, BINARY)
+    body = await read_body(request, request.app.state.settings.max_body_bytes)
+    asked = oip.decode_request(body, request.headers.get(oip.LENGTH_HEADER))
+    answer = await plane.infer(entry, asked.inputs, asked.outputs, asked.timeout_s)
+    content, length = oip.encode_answer(head, answer.tensors, asked)
+    if length is None:
+        return Response(content, media_type=JSON)
+    return Response(content, media_type=BINARY, headers={oip.LENGTH_HEADER: str(length)})
+
+
+def _tensor(name: str, datatype: str, shape: tuple[int, ...]) -> TensorMetadata:
+    return TensorMetadata(name=name, datatype=datatype, shape=[-1, *shape])

@@ -1,0 +1,143 @@
+"""The bodies of requests and answers, as the OpenAPI page shows them and as OIP requests are checked."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Parameters = dict[str, Any]
+
+
+class _Strict(BaseModel):
+    """Unknown members pass, as OIP demands; known ones have exactly their JSON type."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class InputTensor(_Strict):
+    name: str
+    shape: list[int] = Field(description="with the batch axis first", examples=[[2, 3]])
+    datatype: str = Field(examples=["FP32"])
+    parameters: Parameters = Field(default_factory=dict, description="`binary_data_size`")
+    data: Any = Field(None, description="flat in row-major order, or nested", examples=[[1, 2, 3, 4, 5, 6]])
+
+
+class RequestedOutput(_Strict):
+    name: str
+    parameters: Parameters = Field(default_factory=dict, description="`binary_data`")
+
+
+class InferRequest(_Strict):
+    id: str = ""
+    inputs: list[InputTensor]
+    outputs: list[RequestedOutput] = Field(default_factory=list, description="none: all outputs")
+    parameters: Parameters = Field(
+        default_factory=dict,
+        description="`binary_data_output`: answer with binary tensors; `timeout`: microseconds until 504",
+    )
+
+
+class OutputTensor(BaseModel):
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: Parameters | None = Field(None, description="`binary_data_size` where the data is binary")
+    data: list[Any] | None = Field(None, description="flat, in row-major order")
+
+
+class InferResponse(BaseModel):
+    model_name: str
+    model_version: str
+    id: str | None = Field(None, description="the request's own, if it had one")
+    parameters: Parameters | None = Field(
+        None, description="of an explanation: `method` and `explanation`, its digest"
+    )
+    outputs: list[OutputTensor]
+
+
+class ServerMetadata(BaseModel):
+    name: str = "rationale"
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(BaseModel):
+    name: str
+    datatype: str
+    shape: list[int] = Field(description="-1 is any size; the batch axis comes first")
+
+
+class ModelMetadata(BaseModel):
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class Live(BaseModel):
+    live: bool
+
+
+class Ready(BaseModel):
+    ready: bool
+
+
+class ModelReady(Ready):
+    name: str
+
+
+class Problem(BaseModel):
+    """RFC 9457. `error` repeats title and detail for clients of the Open Inference Protocol."""
+
+    type: str = Field(examples=["urn:rationale:problem:invalid-input"])
+    title: str
+    status: int
+    detail: str
+    instance: str = Field(description="the path that was asked for")
+    error: str
+
+
+class Instances(BaseModel):
+    instances: list[Any] = Field(
+        description="objects by feature name (or input name), or plain arrays for a model of one input"
+    )
+
+
+class Predictions(BaseModel):
+    predictions: list[Any] = Field(
+        description="a list per row; {output: list} for a model of several outputs"
+    )
+
+
+class Explanation(BaseModel):
+    """Members that the method does not give are absent. With several targets: `targets`, a list of these."""
+
+    target: int | None = Field(
+        description="flat index into a row of the explained output; null where it follows from an output "
+        "that the model does not return"
+    )
+    explained_value: float = Field(description="the model's output at the target")
+    base_value: float | None = Field(None, description="its mean over the references")
+    completeness_gap: float | None = Field(None, description="explained - base - sum of attributions")
+    attributions: dict[str, Any] = Field(description="by feature name, or nested lists by input name")
+
+
+class SeveralTargets(BaseModel):
+    targets: list[Explanation]
+
+
+class Explanations(Predictions):
+    explanations: list[Explanation | SeveralTargets]
+
+
+class ModelList(BaseModel):
+    models: list[str]
+
+
+class ModelStatus(ModelReady):
+    explainable: bool
+    method: str | None = None
+    targets: list[int] | str | None = Field(None, description="flat indices into the explained output's row")
+    features: dict[str, list[str] | None] = Field(
+        description="by input: the names an instance may use; null where features have none"
+    )

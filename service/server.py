@@ -1,0 +1,117 @@
+"""Runs the gateway in this process until a signal: listen, load, announce, drain."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from compiler.errors import RationaleError
+from service.app import create_app, create_backend
+from service.settings import Settings
+
+Announce = Callable[[str], None]
+_BACKLOG = 2048
+
+
+class CannotListenError(RationaleError):
+    """The address is taken, not this machine's, or not allowed."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with the signals left to `_serve`: it would end the process by the signal, not by status 0."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def run_server(settings: Settings, announce: Announce) -> None:
+    """Serves until SIGTERM or Ctrl-C; returns when the running requests are answered.
+
+    Raises:
+        RationaleError: the repository is broken, a model cannot be loaded, Triton does not answer,
+            or the address cannot be listened on.
+    """
+    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    app = create_app(settings, create_backend(settings))
+    listener = listen(settings.host, settings.port)
+    with listener:
+        asyncio.run(_serve(app, settings, listener, announce))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket, IPv4 or IPv6. Raises CannotListenError."""
+    with contextlib.ExitStack() as on_failure:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            listener = on_failure.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            raise CannotListenError(_hint(error, host, port)) from error
+        on_failure.pop_all()
+    return listener
+
+
+def _hint(error: OSError, host: str, port: int) -> str:
+    return {
+        errno.EADDRINUSE: f"port {port} is taken: choose another with --port, or --port 0 for a free one",
+        errno.EACCES: f"port {port} needs more rights: choose one above 1023 with --port",
+    }.get(error.errno or 0, f"cannot listen on {host}: {error.strerror}")
+
+
+async def _serve(app: FastAPI, settings: Settings, listener: socket.socket, announce: Announce) -> None:
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_level=settings.log_level,
+            access_log=settings.log_level in ("info", "debug"),
+            timeout_graceful_shutdown=max(round(settings.drain_timeout_s), 1),
+            server_header=False,
+        )
+    )
+    address = _url(listener)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.01)
+    loading: asyncio.Task[None] = app.state.loading
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([loading, stopping, serving], return_when=asyncio.FIRST_COMPLETED)
+    failure = loading.exception() if loading.done() and not loading.cancelled() else None
+    if loading.done() and failure is None:
+        announce_ready(app, address, announce)
+        await asyncio.wait([stopping, serving], return_when=asyncio.FIRST_COMPLETED)
+    app.state.plane.refuse_new_work()
+    server.should_exit = True
+    await serving
+    stopping.cancel()
+    if failure is not None:
+        raise failure
+
+
+def announce_ready(app: FastAPI, address: str, announce: Announce) -> None:
+    """Prints the models and, as the last line, the address: scripts wait for it."""
+    plane = app.state.plane
+    for entry in plane.repository.entries.values():
+        if entry.manifest is None:
+            announce(f"model {entry.name}")
+        else:
+            announce(f"model {entry.name}: explains {entry.manifest.model} by {entry.manifest.method.name}")
+    announce(f"{plane.backend.name}; API at {address}/docs; Ctrl-C stops")
+    announce(f"ready on {address}")
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

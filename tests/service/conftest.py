@@ -1,0 +1,75 @@
+"""A repository of hand-made entries, the gateway over it, and a real server on a port."""
+
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from service.app import create_app, create_backend
+from service.backends.base import Backend
+from service.server import listen
+from service.settings import Settings
+from tests.service import handmade
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model_repository")
+    handmade.write_all(folder)
+    return folder
+
+
+@contextlib.asynccontextmanager
+async def gateway(settings: Settings, backend: Backend | None = None) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the gateway without a network; every model is loaded."""
+    app = create_app(settings, backend or create_backend(settings))
+    async with app.router.lifespan_context(app), client_of(app) as client:
+        await app.state.loading
+        yield client
+
+
+def client_of(app: FastAPI) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://gateway")
+
+
+@pytest.fixture
+async def client(repository: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with gateway(Settings(repository=repository)) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def serving(app: FastAPI) -> Iterator[str]:
+    """Runs the app in uvicorn, in a thread, on a free port; gives `host:port`. Ready when entered."""
+    listener = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=10))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    address = "127.0.0.1:{1}".format(*listener.getsockname())
+    try:
+        wait_until_ready(f"http://{address}")
+        yield address
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def wait_until_ready(url: str, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while httpx.get(f"{url}/v2/health/ready").status_code != 200:
+        assert time.monotonic() < end, "the gateway did not become ready"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def address(repository: Path) -> Iterator[str]:
+    settings = Settings(repository=repository)
+    with serving(create_app(settings, create_backend(settings))) as address:
+        yield address

@@ -1,0 +1,167 @@
+"""v1: named features in, named attributions out; values asserted."""
+
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.service import handmade as made
+
+
+def named(row: np.ndarray) -> dict[str, float]:
+    return dict(zip(made.FEATURES, row.tolist(), strict=True))
+
+
+async def ask(client: httpx.AsyncClient, path: str, instances: list[Any]) -> dict[str, Any]:
+    answer = await client.post(f"/v1/models/{path}", json={"instances": instances})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def detail(client: httpx.AsyncClient, path: str, instances: Any) -> str:
+    answer = await client.post(f"/v1/models/{path}", json={"instances": instances})
+    assert answer.status_code == 422, answer.text
+    return answer.json()["detail"]
+
+
+async def test_models_and_what_may_be_asked_of_them(client: httpx.AsyncClient) -> None:
+    models = (await client.get("/v1/models")).json()["models"]
+    assert models == ["image", "log", "mixing", "open", "pair", "score", "slope", "table", "typed"]
+    assert (await client.get("/v1/models/score")).json() == {
+        "name": "score",
+        "ready": True,
+        "explainable": True,
+        "method": "deepshap",
+        "targets": [0, 1, 2],
+        "features": {"x": list(made.FEATURES)},
+    }
+    plain = (await client.get("/v1/models/typed")).json()
+    assert (plain["explainable"], plain["features"]) == (False, {"ids": None, "text": None})
+
+
+@pytest.mark.parametrize("form", [named, lambda row: row.tolist(), lambda row: {"x": row.tolist()}])
+async def test_predict_takes_names_and_arrays(client: httpx.AsyncClient, form: Any) -> None:
+    answer = await ask(client, "score:predict", [form(row) for row in made.X])
+    np.testing.assert_allclose(answer["predictions"], made.predict(made.X), rtol=1e-6)
+    assert list(answer) == ["predictions"]
+
+
+async def test_features_may_come_in_any_order(client: httpx.AsyncClient) -> None:
+    backwards = dict(reversed(named(made.X[2]).items()))
+    answer = await ask(client, "score:predict", [backwards])
+    np.testing.assert_allclose(answer["predictions"], made.predict(made.X[2:3]), rtol=1e-6)
+
+
+async def test_explain_with_several_targets(client: httpx.AsyncClient) -> None:
+    answer = await ask(client, "score:explain", [named(row) for row in made.X])
+    np.testing.assert_allclose(answer["predictions"], made.predict(made.X), rtol=1e-6)
+    expected = made.attribute(made.X)
+    for i, explanation in enumerate(answer["explanations"]):
+        assert [told["target"] for told in explanation["targets"]] == [0, 1, 2]
+        for t, told in enumerate(explanation["targets"]):
+            assert list(told["attributions"]) == list(made.FEATURES)
+            np.testing.assert_allclose(list(told["attributions"].values()), expected[i, t], rtol=1e-6)
+            assert told["base_value"] == pytest.approx(made.predict(made.R)[t])
+            assert told["explained_value"] == pytest.approx(made.predict(made.X)[i, t])
+            assert told["completeness_gap"] == pytest.approx(0, abs=1e-5)
+
+
+async def test_a_gradient_has_no_base_value_and_no_gap(client: httpx.AsyncClient) -> None:
+    answer = await ask(client, "slope:explain", [{"v": 1, "u": 4}, [0.5, 0.5]])
+    assert answer == {
+        "predictions": [[5.0], [-0.5]],
+        "explanations": [
+            {"target": 0, "explained_value": 5.0, "attributions": {"u": 2.0, "v": -3.0}},
+            {"target": 0, "explained_value": -0.5, "attributions": {"u": 2.0, "v": -3.0}},
+        ],
+    }
+
+
+async def test_two_inputs_of_which_one_has_names(client: httpx.AsyncClient) -> None:
+    instance = {"b": [[1, 0], [0, 0.5]], "left": 3, "right": 4}
+    answer = await ask(client, "pair:explain", [instance])
+    assert answer["predictions"] == [{"y": [22.0], "a_sum": [7.0]}]
+    assert answer["explanations"][0]["attributions"] == {"left": 3.0, "right": 4.0, "b": [[10, 0], [0, 5]]}
+    same = await ask(client, "pair:predict", [{"a": [3, 4], "b": [[1, 0], [0, 0.5]]}])
+    assert same["predictions"] == answer["predictions"]
+
+
+async def test_predicted_targets_name_each_rows_argmax(client: httpx.AsyncClient) -> None:
+    image = np.zeros((2, 2, 3, 3))
+    image[0, 1, 2, 2] = 5
+    image[1, 0, 0, 1] = 7
+    answer = await ask(client, "image:explain", image.tolist())
+    assert [told["target"] for told in answer["explanations"]] == [1, 0]
+    assert [told["explained_value"] for told in answer["explanations"]] == [5, 7]
+    np.testing.assert_allclose(answer["explanations"][0]["attributions"]["image"], image[0])
+
+
+async def test_typed_inputs_by_name(client: httpx.AsyncClient) -> None:
+    answer = await ask(
+        client, "typed:predict", [{"ids": [5, 0], "text": "é"}, {"ids": [1, 2], "text": ["b"]}]
+    )
+    first, second = answer["predictions"]
+    assert first == {
+        "ids_out": [5, 0],
+        "text_out": ["é"],
+        "half": [5.0, 0.0],
+        "double": [5.0, 0.0],
+        "small": [5, 0],
+        "positive": [True, False],
+    }
+    assert second["text_out"] == ["b"]
+
+
+async def test_floats_keep_their_short_form(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/v1/models/open:predict", json={"instances": [{"x": [0.1], "z": [0]}]})
+    assert answer.text == '{"predictions":[[0.1]]}'
+
+
+@pytest.mark.parametrize(
+    ("instances", "said"),
+    [
+        ([], "instances is empty"),
+        ([{"income": 1}], "instances[0]: missing feature 'debt', 'age_of_account', 'late_payments'"),
+        ([{}], "instances[0]: missing 'income', 'debt', 'age_of_account', 'late_payments'"),
+        ([named(made.X[0]), named(made.X[0]) | {"sex": 1}], "instances[1]: unknown feature 'sex'; the model"),
+        ([named(made.X[0]) | {"x": [1, 2, 3, 4]}], "input 'x' is given twice"),
+        ([named(made.X[0]) | {"debt": "much"}], "feature 'debt' must be a number, not a string"),
+        ([named(made.X[0]) | {"debt": None}], "feature 'debt' must be a number, not null"),
+        ([named(made.X[0]) | {"debt": True}], "feature 'debt' must be a number, not a boolean"),
+        ([named(made.X[0]) | {"debt": [1]}], "feature 'debt' is one value, not a list"),
+        ([named(made.X[0]) | {"debt": 1e39}], "input 'x' holds inf at [0, 1]"),
+        ([[1, 2, 3]], "instances[0] is a list of shape [3], but input 'x' takes [4] per row"),
+        ([[1, 2, [3], 4]], "instances[0] is ragged"),
+        ([[1, 2, 3, "4"]], "input 'x' is FP32 and takes numbers, but value 3 is a string"),
+        (["abc"], "instances[0] is a string, but input 'x' takes [4] per row"),
+        ([None], "instances[0] is null"),
+        ([3], "instances[0] is 3, but input"),
+    ],
+)
+async def test_faults_are_named(client: httpx.AsyncClient, instances: list[Any], said: str) -> None:
+    assert said in await detail(client, "score:explain", instances)
+    assert said in await detail(client, "score:predict", instances)
+
+
+async def test_duplicate_features_are_named(client: httpx.AsyncClient) -> None:
+    body = '{"instances": [{"income": 1, "debt": 2, "income": 3, "age_of_account": 1, "late_payments": 0}]}'
+    answer = await client.post("/v1/models/score:predict", content=body)
+    assert (answer.status_code, answer.json()["detail"]) == (422, "feature 'income' is given twice")
+
+
+async def test_rows_of_different_shapes(client: httpx.AsyncClient) -> None:
+    instances = [{"x": [1], "z": [1]}, {"x": [1, 2], "z": [1, 2]}]
+    assert "rows of different shapes ((1,), (2,))" in await detail(client, "open:predict", instances)
+
+
+async def test_a_model_of_several_inputs_wants_objects(client: httpx.AsyncClient) -> None:
+    assert "must be an object" in await detail(client, "pair:predict", [[1, 2]])
+    assert "missing 'b'" in await detail(client, "pair:predict", [{"left": 1, "right": 2}])
+
+
+@pytest.mark.parametrize("body", ['{"inputs": []}', '{"instances": {}}', "[]", "3", '{"instances": null}'])
+async def test_a_body_without_instances(client: httpx.AsyncClient, body: str) -> None:
+    answer = await client.post("/v1/models/score:predict", content=body)
+    assert answer.status_code == 400
+    assert '{"instances": [ … ]}' in answer.json()["detail"]

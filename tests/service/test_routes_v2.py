@@ -1,0 +1,151 @@
+"""The Open Inference Protocol, with JSON in and out; values asserted."""
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.service import handmade as made
+
+
+def oip(array: np.ndarray, name: str = "x", datatype: str = "FP32") -> dict:
+    return {"name": name, "shape": list(array.shape), "datatype": datatype, "data": array.ravel().tolist()}
+
+
+def tensors(answer: httpx.Response) -> dict[str, np.ndarray]:
+    assert answer.status_code == 200, answer.text
+    return {item["name"]: np.array(item["data"]).reshape(item["shape"]) for item in answer.json()["outputs"]}
+
+
+async def test_server_tells_what_it_is(client: httpx.AsyncClient) -> None:
+    answer = (await client.get("/v2")).json()
+    assert answer["name"] == "rationale"
+    assert answer["extensions"] == ["binary_tensor_data", "explain"]
+
+
+async def test_health(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/v2/health/live")).json() == {"live": True}
+    assert (await client.get("/v2/health/ready")).json() == {"ready": True}
+
+
+@pytest.mark.parametrize("path", ["/v2/models/score_explain", "/v2/models/score_explain/versions/1"])
+async def test_metadata(client: httpx.AsyncClient, path: str) -> None:
+    answer = (await client.get(path)).json()
+    assert answer["name"] == "score_explain"
+    assert answer["versions"] == ["1"]
+    assert answer["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]
+    assert answer["outputs"][1] == {"name": "x_attributions", "datatype": "FP32", "shape": [-1, 3, 4]}
+    assert (await client.get(path + "/ready")).json() == {"name": "score_explain", "ready": True}
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5])  # 5 is more than max_batch_size
+async def test_infer(client: httpx.AsyncClient, rows: int) -> None:
+    x = made.X[:rows]
+    answer = await client.post("/v2/models/score/infer", json={"id": "42", "inputs": [oip(x)]})
+    body = answer.json()
+    assert (body["model_name"], body["model_version"], body["id"]) == ("score", "1", "42")
+    assert [item["name"] for item in body["outputs"]] == ["y"]
+    np.testing.assert_allclose(tensors(answer)["y"], made.predict(x), rtol=1e-6)
+
+
+async def test_nested_data_is_taken(client: httpx.AsyncClient) -> None:
+    x = made.X[:2]
+    tensor = {"name": "x", "shape": [2, 4], "datatype": "FP32", "data": x.tolist()}
+    answer = await client.post("/v2/models/score/versions/1/infer", json={"inputs": [tensor]})
+    np.testing.assert_allclose(tensors(answer)["y"], made.predict(x), rtol=1e-6)
+
+
+async def test_explain_gives_prediction_and_attributions_in_one_answer(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/v2/models/score/explain", json={"inputs": [oip(made.X)]})
+    got = tensors(answer)
+    assert answer.json()["model_name"] == "score"
+    assert answer.json()["parameters"] == {"method": "deepshap", "explanation": "e" * 64}
+    assert list(got) == ["y", "x_attributions", "base_value", "explained_value", "completeness_gap"]
+    np.testing.assert_allclose(got["y"], made.predict(made.X), rtol=1e-6)
+    np.testing.assert_allclose(got["x_attributions"], made.attribute(made.X), rtol=1e-6)
+    np.testing.assert_allclose(got["base_value"], np.tile(made.predict(made.R), (5, 1)), rtol=1e-6)
+    np.testing.assert_allclose(
+        got["explained_value"], got["base_value"] + got["x_attributions"].sum(-1), atol=1e-5
+    )
+    np.testing.assert_allclose(got["completeness_gap"], 0, atol=1e-5)
+
+
+async def test_the_explain_entry_is_a_model_of_its_own(client: httpx.AsyncClient) -> None:
+    for path in ("/v2/models/score_explain/infer", "/v2/models/score_explain/explain"):
+        answer = await client.post(path, json={"inputs": [oip(made.X[:1])]})
+        assert answer.json()["model_name"] == "score_explain"
+        np.testing.assert_allclose(tensors(answer)["x_attributions"], made.attribute(made.X[:1]), rtol=1e-6)
+
+
+async def test_outputs_select(client: httpx.AsyncClient) -> None:
+    request = {"inputs": [oip(made.X)], "outputs": [{"name": "base_value"}, {"name": "y"}]}
+    got = tensors(await client.post("/v2/models/score/explain", json=request))
+    assert list(got) == ["base_value", "y"]
+    np.testing.assert_allclose(got["y"], made.predict(made.X), rtol=1e-6)
+
+
+async def test_several_inputs(client: httpx.AsyncClient) -> None:
+    a = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+    b = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    request = {"inputs": [oip(b, "b"), oip(a, "a")]}
+    got = tensors(await client.post("/v2/models/pair/explain", json=request))
+    np.testing.assert_allclose(got["y"][:, 0], a.sum(1) + 10 * b.sum((1, 2)))
+    np.testing.assert_allclose(got["a_attributions"][:, 0], a)
+    np.testing.assert_allclose(got["b_attributions"][:, 0], 10 * b)
+
+
+async def test_an_image_explained_at_its_own_argmax(client: httpx.AsyncClient) -> None:
+    image = np.random.default_rng(3).normal(size=(3, 2, 3, 3)).astype(np.float32)
+    got = tensors(await client.post("/v2/models/image/explain", json={"inputs": [oip(image, "image")]}))
+    winner = image.sum((2, 3)).argmax(1)
+    expected = np.zeros_like(image)
+    for row, channel in enumerate(winner):
+        expected[row, channel] = image[row, channel]
+    np.testing.assert_allclose(got["image_attributions"][:, 0], expected, rtol=1e-6)
+
+
+async def test_every_datatype_passes_through_json(client: httpx.AsyncClient) -> None:
+    ids = np.array([[1, 250], [0, 3], [7, 9]])
+    text = {"name": "text", "shape": [3, 1], "datatype": "BYTES", "data": ["a", "", "ünï"]}
+    answer = await client.post("/v2/models/typed/infer", json={"inputs": [oip(ids, "ids", "INT64"), text]})
+    outputs = {item["name"]: item for item in answer.json()["outputs"]}
+    assert outputs["ids_out"]["data"] == [1, 250, 0, 3, 7, 9]
+    assert outputs["text_out"]["data"] == ["a", "", "ünï"]
+    assert outputs["half"] == {
+        "name": "half",
+        "datatype": "FP16",
+        "shape": [3, 2],
+        "data": [1.0, 250.0, 0.0, 3.0, 7.0, 9.0],
+    }
+    assert outputs["double"]["datatype"] == "FP64"
+    assert outputs["small"]["data"] == [1, 250, 0, 3, 7, 9]
+    assert outputs["positive"]["data"] == [True, True, False, True, True, True]
+
+
+async def test_int64_keeps_every_digit(client: httpx.AsyncClient) -> None:
+    ids = np.array([[2**63 - 1, -(2**63)]])
+    text = {"name": "text", "shape": [1, 1], "datatype": "BYTES", "data": ["a"]}
+    request = {"inputs": [oip(ids, "ids", "INT64"), text], "outputs": [{"name": "ids_out"}]}
+    answer = await client.post("/v2/models/typed/infer", json=request)
+    assert answer.json()["outputs"][0]["data"] == [2**63 - 1, -(2**63)]
+
+
+async def test_a_compressed_body_is_read(client: httpx.AsyncClient) -> None:
+    import gzip
+
+    import orjson
+
+    body = gzip.compress(orjson.dumps({"inputs": [oip(made.X[:2])]}))
+    answer = await client.post("/v2/models/score/infer", content=body, headers={"Content-Encoding": "gzip"})
+    np.testing.assert_allclose(tensors(answer)["y"], made.predict(made.X[:2]), rtol=1e-6)
+
+
+async def test_the_openapi_page_documents_bodies_and_problems(client: httpx.AsyncClient) -> None:
+    document = (await client.get("/openapi.json")).json()
+    for path in ("/v2/models/{model}/infer", "/v2/models/{model}/explain", "/v1/models/{model}:explain"):
+        operation = document["paths"][path]["post"]
+        assert operation["summary"]
+        assert operation["requestBody"]["content"]["application/json"]["schema"]["properties"]
+        assert {"200", "400", "404", "413", "415", "422", "429", "503", "504"} <= operation[
+            "responses"
+        ].keys()
+    assert (await client.get("/docs")).status_code == 200
