@@ -49,6 +49,8 @@ def report(
     console: Console, manifest: Manifest, applicants: Sequence[Applicant], latency: Latency, example: Path
 ) -> None:
     say(console, "")
+    say(console, graph(manifest))
+    say(console, "")
     say(console, introduction(manifest, applicants))
     for number, applicant in enumerate(applicants, start=1):
         say(console, "")
@@ -68,6 +70,17 @@ def introduction(manifest: Manifest, applicants: Sequence[Applicant]) -> str:
         f"probability, {applicants[0].base:.2%}, is the base value. The effect of a feature is its DeepSHAP "
         "attribution, an estimate of its Shapley value, in percentage points: what the applicant's value, "
         "rather than theirs, adds to the probability. Base value and effects add up to it."
+    )
+
+
+def graph(manifest: Manifest) -> str:
+    measured = manifest.measured
+    gap = measured.completeness_gap
+    promised = "" if gap is None else f", completeness gaps by {gap:.1e}"
+    return (
+        f"The combined graph: {measured.nodes} nodes, {measured.model_bytes / 1e3:.0f} kB. Checked on "
+        f"{measured.rows} rows when compiled: outputs off by {measured.outputs_error:.1e} of the largest"
+        f"{promised}."
     )
 
 
@@ -116,7 +129,7 @@ def summary(applicant: Applicant) -> str:
     total = 100 * sum(applicant.effects.values())
     return (
         f"base value {applicant.base:.2%}, effects {total:+.2f} points = {applicant.probability:.2%}; "
-        f"completeness gap {applicant.gap:.1e}"
+        f"completeness gap {abs(applicant.gap):.1e}"
     )
 
 

@@ -5,7 +5,9 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -203,12 +205,13 @@ def test_the_digest_follows_the_inputs(env, tmp_path):
     assert env.inputs_digest(folder, None) != before[None]
 
 
-def fake_build(env, monkeypatch, fails=False):
+def fake_build(env, monkeypatch, fails=False, takes_s=0.0):
     """Replaces the build, which takes a minute and a network; returns the list of its calls."""
     calls = []
 
     def build(folder, _root, name):
         calls.append(name)
+        time.sleep(takes_s)
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "bin").mkdir(parents=True)
         (folder / "bin" / "python").touch()
@@ -231,6 +234,15 @@ def test_an_environment_is_made_once(env, monkeypatch, tmp_path):
     (folder / ".venv" / "demo" / "bin" / "python").unlink()
     env.make_environment("demo", folder)
     assert calls == ["demo", "demo", "demo"]
+
+
+def test_two_makes_at_once_build_one_environment(env, monkeypatch, tmp_path):
+    folder = copy_project(tmp_path / "a")
+    calls = fake_build(env, monkeypatch, takes_s=0.3)
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(lambda name: env.make_environment(name, folder), ["demo", "demo"]))
+    assert made == [folder / ".venv" / "demo"] * 2
+    assert calls == ["demo"]
 
 
 def test_a_half_made_environment_is_made_again(env, monkeypatch, tmp_path):
