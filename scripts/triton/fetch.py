@@ -14,6 +14,8 @@ it an environment of its own and builds the backend folder beside it. Afterwards
 A second run compares the stamp and returns at once. Only the standard library is used.
 """
 
+from __future__ import annotations  # an old Python must get as far as the error message
+
 import argparse
 import fcntl
 import hashlib
@@ -23,17 +25,20 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 DEFAULT_FOLDER = ROOT / ".triton"
-REQUIREMENTS = HERE / "requirements.txt"
 BACKEND = HERE / "onnxruntime_backend" / "model.py"
 
 PYTHONS = ("3.11", "3.12")  # the server ships a stub for these, and numpy 1.26 a wheel
+# Taken without what they depend on: only the binaries inside are used (tritonclient brings perf_analyzer).
+WHEELS = ("nvidia-pytriton==0.7.0", "tritonclient==2.51.0")
+# numpy must stay below 2: under numpy 2 the stub answers the right shapes, zero bytes of data, and no error.
+LIBRARIES = ("numpy==1.26.4", "onnxruntime>=1.20,<2")
 LEAST_GLIBC = (2, 35)
 LAYOUT = 1  # raise it when what this script makes from the same inputs changes
 PARTS = ("stamp.json", "venv", "backends", "lib")
@@ -49,12 +54,13 @@ def say(text: str) -> None:
     print(f"triton: {text}", flush=True)
 
 
-def run(command: list[str | Path], problem: str, environment: dict[str, str] | None = None) -> str:
+def run(command: Sequence[str | Path], problem: str, environment: dict[str, str] | None = None) -> str:
     """The command's output. Raises FetchError with `problem` and the end of what it printed."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode == 0:
         return done.stdout
     lines = (done.stderr + done.stdout).strip().splitlines()
+    lines = [line for line in lines if line.startswith("ERROR")] or lines  # pip's warnings would bury it
     raise FetchError("\n".join([problem, *(f"    {line}" for line in lines[-8:])]))
 
 
@@ -109,7 +115,7 @@ def find_python() -> tuple[str, str]:
 
 def inputs(python: str, version: str) -> dict[str, str]:
     """What the environment and the backend folder are made from."""
-    environment = f"{LAYOUT} {python} {version} {platform.machine()}\n{REQUIREMENTS.read_text()}"
+    environment = f"{LAYOUT} {python} {version} {platform.machine()} {WHEELS} {LIBRARIES}"
     return {
         "environment": hashlib.sha256(environment.encode()).hexdigest(),
         "backend": hashlib.sha256(BACKEND.read_bytes()).hexdigest(),
@@ -138,19 +144,13 @@ def make_environment(folder: Path, python: str) -> None:
         f"{python} cannot make a virtual environment.\n"
         "Debian and Ubuntu ship that apart: apt-get install python3-venv (or python3.11-venv).",
     )
-    say("2/3 the server and ONNX Runtime (about 150 MB the first time)")
-    pip: list[str | Path] = [
-        folder / "venv/bin/python",
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-    ]
-    run(
-        [*pip, "--no-input", "--only-binary", ":all:", "--requirement", REQUIREMENTS],
-        "pip could not install the server. Is a package index within reach (pip config, proxy, network)?",
-    )
+    say("2/3 the server and ONNX Runtime (about 100 MB the first time)")
+    pip = (folder / "venv/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    for packages in (("--no-deps", *WHEELS), LIBRARIES):
+        run(
+            [*pip, "--no-input", "--only-binary", ":all:", *packages],
+            "pip could not install the server. Is a package index within reach (pip config, proxy, network)?",
+        )
 
 
 def link_libpython(folder: Path, python: str) -> None:

@@ -29,6 +29,7 @@ class Served:
     http: str
     grpc: str
     metrics: str
+    repository: Path
     linear: Linear
     pid: int
 
@@ -44,13 +45,13 @@ def start_triton() -> StartTriton:
 
 
 @pytest.fixture(scope="session")
-def triton(start_triton: StartTriton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def triton_server(start_triton: StartTriton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A running Triton with `linear`, `linear_explain` and the entries of by_hand.py."""
     repository = tmp_path_factory.mktemp("repository")
     linear = write_linear(repository)
     by_hand.write_all(repository)
     try:
         with start_triton(repository) as at:
-            yield Served(at.http, at.grpc, at.metrics, linear, at.pid)
+            yield Served(at.http, at.grpc, at.metrics, repository, linear, at.pid)
     except TritonError as error:
         pytest.fail(str(error), pytrace=False)
