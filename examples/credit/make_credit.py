@@ -160,7 +160,7 @@ def train(
 
     mean, scale = x.mean(axis=0), x.std(axis=0)
     network = MLPClassifier(
-        HIDDEN, alpha=1e-3, batch_size=256, learning_rate_init=2e-3, shuffle=True, random_state=SEED % 2**32
+        HIDDEN, alpha=1e-3, batch_size=256, learning_rate_init=2e-3, shuffle=True, random_state=SEED
     )
     for _ in range(EPOCHS):
         network.partial_fit((x - mean) / scale, defaulted, classes=[False, True])
