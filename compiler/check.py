@@ -1,0 +1,143 @@
+"""What every compile measures before anything is written."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from compiler.combine import BASE_VALUE, EXPLAINED_VALUE, GAP
+from compiler.errors import CheckFailedError
+from compiler.manifest import Measured
+from compiler.runtime import Runner
+
+ROWS = 6  # probe rows: a third references, a third near them, a third at random
+OUTPUTS_LIMIT = 1e-4  # relative to the largest value: far above float32's noise, far below a wrong graph
+GAP_LIMIT, GAP_WARNING = 1e-2, 1e-4  # relative to the largest explained − base
+ROWS_LIMIT = 1e-3  # a batch against its rows alone; float32 sums in another order differ by about 1e-6
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def measure(
+    source: onnx.ModelProto, combined: onnx.ModelProto, attributions: Sequence[str], probes: Arrays
+) -> Measured:
+    """Runs the combined graph beside the original, on the probe rows together and one by one.
+
+    Args:
+        attributions: names of the attribution outputs.
+        probes: [rows, …] for each input.
+    """
+    runner, original = Runner(combined), Runner(source)
+    together = runner(probes)
+    rows = max(len(p) for p in probes.values() if p.ndim)
+    explained = {name: together[name] for name in (*attributions, EXPLAINED_VALUE)}
+    return Measured(
+        rows=rows,
+        outputs_error=_outputs_error(original(probes), together),
+        completeness_gap=_gap(together) if GAP in together else None,
+        rows_error=max(_rows_error(runner, probes, explained, i) for i in range(rows)),
+        nodes=len(combined.graph.node),
+        model_bytes=combined.ByteSize(),
+        latency_ms=_latency_ms(runner, _row(probes, 0)),
+    )
+
+
+def demand(measured: Measured) -> tuple[str, ...]:
+    """Warnings for the user.
+
+    Raises:
+        CheckFailedError: outputs differ, rows mix, or attributions do not add up.
+    """
+    if not measured.outputs_error <= OUTPUTS_LIMIT:
+        raise CheckFailedError(
+            f"the combined graph's outputs differ from the model's by {measured.outputs_error:.1e} (relative). "
+            "Please report the model."
+        )
+    if not measured.rows_error <= ROWS_LIMIT:
+        raise CheckFailedError(
+            f"explaining a batch differs from explaining its rows one by one by {measured.rows_error:.1e} "
+            "(relative): the model mixes the rows of a batch, or overflows on the probe rows."
+        )
+    gap = measured.completeness_gap
+    if gap is not None and not gap <= GAP_LIMIT:
+        raise CheckFailedError(
+            f"attributions miss the output's difference by {gap:.1e} of it. The model overflows near its "
+            "references, or a rule is not complete here: please report it."
+        )
+    if gap is not None and gap > GAP_WARNING:
+        return (f"attributions add up to the output's difference within {gap:.1e} of it only",)
+    return ()
+
+
+def probe_rows(model: onnx.ModelProto, known: Arrays) -> dict[str, np.ndarray]:
+    """[ROWS, …] for each input of a model: around the `known` rows of an input where there are any."""
+    random = np.random.default_rng(0)
+    initializers = {t.name for t in model.graph.initializer}
+    return {
+        v.name: _probe(random, v.type.tensor_type, known.get(v.name))
+        for v in model.graph.input
+        if v.name not in initializers
+    }
+
+
+def _probe(
+    random: np.random.Generator, tensor: onnx.TypeProto.Tensor, known: np.ndarray | None
+) -> np.ndarray:
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    shape = tuple(d.dim_value or 1 for d in tensor.shape.dim)
+    size = (ROWS, *shape[1:]) if shape else ()
+    if dtype.kind != "f":
+        return np.zeros(size, dtype)
+    if known is None:
+        return random.standard_normal(size).astype(dtype)
+    pick = known[np.arange(ROWS) % len(known)].astype(np.float64)
+    spread = known.std(axis=0, dtype=np.float64) + 1e-3 * (1 + np.abs(known).mean(dtype=np.float64))
+    step = np.zeros(ROWS)
+    step[ROWS // 3 :], step[2 * ROWS // 3 :] = 0.1, 1.0
+    noise = random.standard_normal(pick.shape) * spread
+    return np.asarray(pick + noise * step.reshape(-1, *(1 for _ in size[1:])), dtype)
+
+
+def _row(probes: Arrays, i: int) -> dict[str, np.ndarray]:
+    return {name: rows[i : i + 1] if rows.ndim else rows for name, rows in probes.items()}
+
+
+def relative_error(a: np.ndarray, b: np.ndarray) -> float:
+    """Largest |a − b| over the largest |b|; infinite where only one of them is finite."""
+    if b.dtype.kind not in "fiub":
+        return 0.0 if np.array_equal(a, b) else float("inf")
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(np.isfinite(a), finite):
+        return float("inf")
+    scale = np.abs(b[finite]).max(initial=0.0) or 1.0
+    return float(np.abs(a[finite] - b[finite]).max(initial=0.0) / scale)
+
+
+def _outputs_error(original: Arrays, combined: Arrays) -> float:
+    tensors = {name: value for name, value in original.items() if isinstance(value, np.ndarray)}
+    return max((relative_error(combined[name], value) for name, value in tensors.items()), default=0.0)
+
+
+def _rows_error(runner: Runner, probes: Arrays, together: Arrays, i: int) -> float:
+    alone = runner(_row(probes, i), list(together))
+    scale = {name: np.abs(value).max() or 1.0 for name, value in together.items()}
+    return max(float(np.abs(alone[name][0] - together[name][i]).max() / scale[name]) for name in together)
+
+
+def _gap(results: Arrays) -> float:
+    """The largest gap over the largest difference it should explain, float noise of the output allowed for."""
+    explained = results[EXPLAINED_VALUE].astype(np.float64)
+    difference = np.abs(explained - results[BASE_VALUE]).max()
+    noise = 64 * np.finfo(results[GAP].dtype).eps * np.abs(explained).max()
+    return float(np.abs(results[GAP].astype(np.float64)).max() / (max(difference, noise) or 1.0))
+
+
+def _latency_ms(runner: Runner, row: Arrays, repeats: int = 5) -> float:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        runner(row)
+        times.append(time.perf_counter() - start)
+    return float(np.median(times) * 1e3)

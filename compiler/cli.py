@@ -1,0 +1,231 @@
+"""The compiler's commands of `rationale`; the service adds its own."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from compiler.errors import InvalidOptionError, RationaleError
+
+if TYPE_CHECKING:
+    from compiler.manifest import Manifest
+    from compiler.methods import Method
+
+app = typer.Typer(
+    name="rationale",
+    help="Why did the model decide this? Compiles an ONNX model into one graph that answers with the "
+    "prediction and its explanation, and serves it.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+Repository = Annotated[Path, typer.Option(help="The model repository.", metavar="FOLDER")]
+
+
+@contextmanager
+def told_plainly() -> Iterator[None]:
+    """Turns this project's errors into a line on stderr and exit status 2."""
+    try:
+        yield
+    except RationaleError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+
+
+@app.command("compile")
+def compile_command(
+    model: Annotated[Path, typer.Argument(help="The ONNX model.", metavar="MODEL.onnx", show_default=False)],
+    name: Annotated[
+        str, typer.Option(help="Name of the entries NAME and NAME_explain.", metavar="NAME", show_default=False)
+    ],
+    method: Annotated[str, typer.Option(help="deepshap, gradient or input-x-gradient.")] = "deepshap",
+    references: Annotated[
+        Path | None,
+        typer.Option(
+            help="Rows that stand for 'nothing special', against which a decision is explained: .npz (an array "
+            "for each input), .npy, .csv or .parquet. deepshap needs them; 50 to 200 typical rows are usual.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    repository: Repository = Path("model_repository"),
+    targets: Annotated[
+        str | None,
+        typer.Option(
+            help="Which elements of the output to explain: indices such as 0,3, 'all', or 'predicted' (each "
+            "row's own largest). Default: the only element, else predicted.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            help="The tensor to explain, inner ones too (the logits before a Softmax). Default: the first "
+            "float output.",
+            metavar="TENSOR",
+            show_default=False,
+        ),
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", help="An input to attribute to; repeat for several. Default: all.", show_default=False
+        ),
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="Feature names, by commas; they also choose the columns of a table that has more. Default: "
+            "the headers of the reference file.",
+            metavar="A,B,C",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Compile MODEL.onnx and its explanation into a model repository.
+
+    Writes two entries that `rationale serve` and Triton serve as they are: NAME, the plain model, and
+    NAME_explain, one graph that also returns attributions, base value and completeness gap. Nothing is
+    written unless the graph reproduces the model and its attributions add up.
+
+    Example: rationale compile credit.onnx --references approved.csv --name credit
+    """
+    with told_plainly():
+        from compiler.compile import compile_model
+        from compiler.repository import check_name
+
+        check_name(name)
+        names = None if features is None else [f.strip() for f in features.split(",")]
+        chosen, columns = _method(method, references, names)
+        with _progress() as progress:
+            compiled = compile_model(
+                model,
+                chosen,
+                output=output,
+                targets=_targets(targets),
+                inputs=inputs,
+                feature_names=names or columns,
+                progress=progress,
+            )
+            entry = compiled.write(repository, name)
+        _report(compiled.manifest)
+        print(f"wrote {entry.parent / name} and {entry}")
+
+
+def _targets(text: str | None) -> list[int] | str | None:
+    if text is None or text in ("all", "predicted"):
+        return text
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InvalidOptionError(f"--targets {text!r}: give indices by commas, 'all' or 'predicted'.") from error
+
+
+def _method(name: str, references: Path | None, columns: list[str] | None) -> "tuple[Method, list[str] | None]":
+    """The method by its name on the command line, and the reference file's column names."""
+    from compiler.methods import DeepShap, Gradient
+    from compiler.references import read_rows
+
+    plain: dict[str, Callable[[], Method]] = {
+        "gradient": Gradient,
+        "input-x-gradient": lambda: Gradient(times_input=True),
+    }
+    if name in plain:
+        if references is not None:
+            raise InvalidOptionError(f"--method {name} takes no references.")
+        return plain[name](), None
+    if name != "deepshap":
+        raise InvalidOptionError(f"--method {name!r}: choose deepshap, {' or '.join(plain)}.")
+    if references is None:
+        raise InvalidOptionError("--method deepshap needs --references FILE: typical rows to compare with.")
+    table = read_rows(references, columns)
+    arrays = table.arrays[None] if None in table.arrays else {str(k): v for k, v in table.arrays.items()}
+    return DeepShap(arrays), list(table.columns) if table.columns else None
+
+
+@contextmanager
+def _progress() -> "Iterator[Callable[[str, int, int], None]]":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<32}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1)
+        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
+
+
+def _report(manifest: "Manifest") -> None:
+    """What was measured, in a few lines."""
+    from rich.console import Console
+    from rich.table import Table
+
+    m = manifest.measured
+    table = Table(show_header=False, box=None, pad_edge=False)
+    names = ", ".join(e.tensor.name for e in manifest.explained)
+    targets = manifest.targets if isinstance(manifest.targets, str) else ", ".join(map(str, manifest.targets))
+    table.add_row("explains", f"{manifest.explained_output} (targets: {targets}) by {names}, {manifest.method.name}")
+    if manifest.references:
+        merged = manifest.references.given - manifest.references.count
+        table.add_row("references", f"{manifest.references.count}" + (f" ({merged} equal ones merged)" * bool(merged)))
+    table.add_row("original outputs", f"unchanged to {m.outputs_error:.1e} of the largest")
+    if m.completeness_gap is not None:
+        table.add_row("completeness gap", f"{m.completeness_gap:.1e} of the largest difference, {m.rows} probe rows")
+    table.add_row("batch or row by row", f"equal to {m.rows_error:.1e}")
+    table.add_row("graph", f"{m.nodes} nodes, {m.model_bytes / 1e6:.1f} MB, {m.latency_ms:.2f} ms a row here")
+    Console(soft_wrap=True).print(table)
+    for warning in manifest.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+@app.command("explain")
+def explain_command(
+    name: Annotated[str, typer.Argument(help="The entry's name.", show_default=False)],
+    input_file: Annotated[
+        Path,
+        typer.Option(
+            "--input", help="Rows to explain: .npz, .npy, .csv or .parquet.", metavar="FILE", show_default=False
+        ),
+    ],
+    repository: Repository = Path("model_repository"),
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Write every tensor of the answer to this .npz.", metavar="FILE", show_default=False),
+    ] = None,
+    top: Annotated[int, typer.Option(help="Show this many features of each row.", min=1)] = 10,
+) -> None:
+    """Explain the rows of a file with a compiled entry, without a server."""
+    with told_plainly():
+        from compiler.local import explain_file
+
+        explain_file(repository, name, input_file, save, top)
+
+
+@app.command("check")
+def check_command(
+    name: Annotated[str, typer.Argument(help="The entry's name.", show_default=False)],
+    repository: Repository = Path("model_repository"),
+) -> None:
+    """Measure a written entry again: outputs unchanged, attributions complete, rows apart."""
+    with told_plainly():
+        from compiler.local import check_entry
+
+        _report(check_entry(repository, name))
+
+
+@app.command("operators")
+def operators_command() -> None:
+    """List the operators that can be explained, with their kinds."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from compiler.operators import operator_table
+
+    table = Table("operator", "kind", "how", box=None, pad_edge=False)
+    for row in operator_table():
+        table.add_row(row.name, row.kind, row.how)
+    Console(soft_wrap=True).print(table)
+

@@ -1,0 +1,115 @@
+"""What a compile returns."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from compiler.errors import InvalidOptionError
+from compiler.manifest import Manifest
+from compiler.repository import write_entries
+from compiler.runtime import Runner
+
+
+class Explanation(dict[str, np.ndarray]):
+    """The combined graph's outputs by name: predictions, attributions, base value, gap."""
+
+    def __init__(
+        self, outputs: Mapping[str, np.ndarray], manifest: Manifest, inputs: Mapping[str, np.ndarray]
+    ) -> None:
+        super().__init__(outputs)
+        self.manifest = manifest
+        self.inputs = dict(inputs)
+
+    def to_shap(self, target: int = 0) -> Any:
+        """A `shap.Explanation` of one target (its position among the targets), for SHAP's own plots.
+
+        Raises:
+            InvalidOptionError: no such target, several explained inputs, or shap is not installed.
+        """
+        if len(self.manifest.explained) != 1 or not 0 <= target < self.manifest.target_count:
+            raise InvalidOptionError("to_shap() serves one input and one of the targets at a time.")
+        try:
+            import shap
+        except ModuleNotFoundError as error:
+            raise InvalidOptionError("to_shap() needs the shap package: pip install shap.") from error
+        explained = self.manifest.explained[0]
+        names = explained.feature_names
+        base = self[self.manifest.base_value][:, target] if self.manifest.base_value else None
+        return shap.Explanation(
+            values=self[explained.attributions][:, target],
+            base_values=base,
+            data=self.inputs[explained.tensor.name],
+            feature_names=list(names) if names else None,
+        )
+
+
+class Compiled:
+    """A combined model.
+
+    Attributes:
+        model: the combined graph.
+        manifest: what it is; `explanation.json`.
+        source: the plain model, with a symbolic batch.
+        sample: one row for each input, with which a server warms up.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        manifest: Manifest,
+        source: onnx.ModelProto,
+        sample: Mapping[str, np.ndarray],
+    ) -> None:
+        self.model = model
+        self.manifest = manifest
+        self.source = source
+        self.sample = sample
+
+    @cached_property
+    def _runner(self) -> Runner:
+        return Runner(self.model)
+
+    def explain(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> Explanation:
+        """Runs the combined graph here.
+
+        Args:
+            x: rows [N, …] of the only input, or a mapping from input name to rows.
+
+        Raises:
+            InvalidOptionError: names, shapes or dtypes that do not fit the model.
+        """
+        inputs = self._inputs(x)
+        return Explanation(self._runner(inputs), self.manifest, inputs)
+
+    def _inputs(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, np.ndarray]:
+        specs = {value.name: value.type.tensor_type for value in self.model.graph.input}
+        given = dict(x) if isinstance(x, Mapping) else {next(iter(specs)): x}
+        if set(given) != set(specs):
+            raise InvalidOptionError(f"inputs {sorted(given)} are given; the model takes {sorted(specs)}.")
+        arrays = {}
+        for name, tensor in specs.items():
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+            array = np.asarray(given[name])
+            want = tuple(d.dim_value for d in tensor.shape.dim[1:])
+            if array.shape[1:] != want or array.ndim != len(want) + 1 or len(array) == 0:
+                raise InvalidOptionError(
+                    f"{name!r} has shape {list(array.shape)}; the model takes {['N', *want]}."
+                )
+            arrays[name] = array.astype(dtype)
+        return arrays
+
+    def write(self, repository: str | Path, name: str) -> Path:
+        """Writes `NAME/` and `NAME_explain/` into a Triton model repository, each at once or not at all.
+
+        Returns:
+            The folder of the explain entry.
+
+        Raises:
+            RepositoryError: the name is not one Triton takes, or the folder cannot be written.
+        """
+        return write_entries(self.source, self.model, self.manifest, self.sample, Path(repository), name)

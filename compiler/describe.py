@@ -1,0 +1,153 @@
+"""The manifest of a compiled model: names, digests, versions, measurements."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from compiler.combine import BASE_VALUE, EXPLAINED_VALUE, GAP, attributions_name
+from compiler.errors import InvalidOptionError
+from compiler.lowering import Lowered
+from compiler.manifest import Digests, ExplainedInput, Manifest, Measured, References, TensorSpec
+from compiler.manifest import Method as MethodEntry
+from compiler.methods import Method
+from compiler.references import ReferenceSet
+from compiler.runtime import Runner
+from compiler.targets import Path
+
+NAMED_FEATURES = 4096  # inputs with more features, or with inner axes, are answered as arrays
+
+_DATATYPES = {
+    onnx.TensorProto.FLOAT: "FP32",
+    onnx.TensorProto.DOUBLE: "FP64",
+    onnx.TensorProto.FLOAT16: "FP16",
+    onnx.TensorProto.BFLOAT16: "BF16",
+    onnx.TensorProto.BOOL: "BOOL",
+    onnx.TensorProto.STRING: "BYTES",
+    **{getattr(onnx.TensorProto, f"{u}INT{n}"): f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64)},
+}
+
+
+def describe(
+    lowered: Lowered,
+    combined: onnx.ModelProto,
+    path: Path,
+    method: Method,
+    references: ReferenceSet | None,
+    measured: Measured,
+    feature_names: Sequence[str] | Mapping[str, Sequence[str]] | None,
+    warnings: tuple[str, ...],
+) -> Manifest:
+    """Raises InvalidOptionError for feature names that do not fit or repeat."""
+    inputs = {v.name: tensor_spec(v) for v in combined.graph.input}
+    names = _feature_names(path.inputs, inputs, feature_names)
+    originals = {v.name for v in lowered.source.graph.output}
+    return Manifest(
+        model="",
+        method=MethodEntry(name=method.name, options=method.options),
+        digests=_digests(lowered, path, method, references),
+        inputs=tuple(inputs.values()),
+        explained=tuple(
+            ExplainedInput(tensor=inputs[i], attributions=attributions_name(i), feature_names=names[i])
+            for i in path.inputs
+        ),
+        outputs=tuple(tensor_spec(v) for v in combined.graph.output if v.name in originals and is_tensor(v)),
+        explained_output=path.output,
+        targets=path.targets,
+        base_value=BASE_VALUE if references else None,
+        explained_value=EXPLAINED_VALUE,
+        completeness_gap=GAP if references and method.is_complete else None,
+        references=_references(combined, path, references),
+        opset=next(e.version for e in combined.opset_import if e.domain in ("", "ai.onnx")),
+        ir_version=combined.ir_version,
+        least_onnxruntime=_least_onnxruntime(combined),
+        tools={
+            "rationale": metadata.version("rationale"),
+            "onnx": onnx.__version__,
+            "onnxruntime": onnxruntime.__version__,
+            "numpy": np.__version__,
+        },
+        measured=measured,
+        warnings=warnings,
+    )
+
+
+def is_tensor(value: onnx.ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type")
+
+
+def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    """OIP name, datatype and shape without the batch axis."""
+    tensor = value.type.tensor_type
+    dims = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
+    return TensorSpec(name=value.name, datatype=_DATATYPES[tensor.elem_type], shape=dims[1:])
+
+
+def _feature_names(
+    explained: Sequence[str],
+    specs: Mapping[str, TensorSpec],
+    given: Sequence[str] | Mapping[str, Sequence[str]] | None,
+) -> dict[str, tuple[str, ...] | None]:
+    if given is not None and not isinstance(given, Mapping):
+        if len(explained) != 1:
+            raise InvalidOptionError(f"name the features of each input: {list(explained)}.")
+        given = {explained[0]: given}
+    unknown = sorted(set(given or {}) - set(explained))
+    if unknown:
+        raise InvalidOptionError(f"feature names for {unknown}; the explained inputs are {list(explained)}.")
+    names = {i: _names_of(specs[i], (given or {}).get(i)) for i in explained}
+    every = [n for group in names.values() if group for n in group]
+    repeated = sorted({n for n in every if every.count(n) > 1}) if len(set(every)) < len(every) else []
+    if repeated:
+        raise InvalidOptionError(f"feature names must be unique; {repeated} are not.")
+    return names
+
+
+def _names_of(spec: TensorSpec, given: Sequence[str] | None) -> tuple[str, ...] | None:
+    count = math.prod(spec.shape)
+    if given is not None:
+        if len(given) != count:
+            raise InvalidOptionError(
+                f"{len(given)} feature names for {spec.name!r}, which has {count} features."
+            )
+        return tuple(given)
+    if len(spec.shape) != 1 or count > NAMED_FEATURES:
+        return None
+    return tuple(f"{spec.name}[{i}]" for i in range(count))
+
+
+def _digests(lowered: Lowered, path: Path, method: Method, references: ReferenceSet | None) -> Digests:
+    options = {
+        "method": method.name,
+        "options": method.options,
+        "output": path.output,
+        "targets": path.targets,
+        "inputs": path.inputs,
+        "rationale": metadata.version("rationale"),
+    }
+    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+    parts = [lowered.digest, references.digest if references else None, digest]
+    whole = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return Digests(model=lowered.digest, references=parts[1], options=digest, explanation=whole)
+
+
+def _references(combined: onnx.ModelProto, path: Path, references: ReferenceSet | None) -> References | None:
+    if references is None:
+        return None
+    base = None
+    if path.targets != "predicted" and len(combined.graph.input) == len(path.inputs):
+        rows = {name: array[:1] for name, array in references.arrays.items()}
+        base = tuple(float(v) for v in Runner(combined)(rows, [BASE_VALUE])[BASE_VALUE][0])
+    return References(count=references.count, given=references.given, base_value=base)
+
+
+def _least_onnxruntime(model: onnx.ModelProto) -> str:
+    """The first release that loads the opset; ONNX Runtime's compatibility table."""
+    opset = next(e.version for e in model.opset_import if e.domain in ("", "ai.onnx"))
+    releases = {21: "1.18", 22: "1.20", 23: "1.23", 24: "1.24"}
+    return releases.get(opset, "1.18" if opset < 21 else "the newest")

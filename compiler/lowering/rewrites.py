@@ -1,0 +1,158 @@
+"""Operators that are defined by others: one function each, in terms of operators that have rules.
+
+The lowering defines the method: Softmax with and without its max shift are both complete, yet their
+attributions differ. What stands here is what the documentation of each method refers to.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+Rewrite = Callable[..., ir.Value | None]
+_REWRITES: dict[str, Rewrite] = {}
+
+
+class _Nodes:
+    """`op.Mul(a, b)` inserts a plain node before the one that is rewritten."""
+
+    def __init__(self, graph: ir.Graph, before: ir.Node) -> None:
+        self.graph, self.before, self.count = graph, before, 0
+
+    def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
+        if not op_type[:1].isupper():
+            raise AttributeError(op_type)
+        return functools.partial(self._emit, op_type)
+
+    def _emit(self, op_type: str, *operands: Any, **attributes: Any) -> ir.Value:
+        values = [o if o is None or isinstance(o, ir.Value) else self._constant(o) for o in operands]
+        node = ir.node(op_type, values, attributes, name=self._fresh(op_type))
+        node.outputs[0].name = node.name
+        self.graph.insert_before(self.before, node)
+        return node.outputs[0]
+
+    def _constant(self, operand: float | list[int] | np.ndarray) -> ir.Value:
+        if isinstance(operand, list):
+            array = np.asarray(operand, np.int64)
+        elif isinstance(operand, np.ndarray):
+            array = operand
+        else:
+            dtype = self.before.outputs[0].dtype or ir.DataType.FLOAT
+            array = np.asarray(operand, dtype.numpy())
+        name = self._fresh("constant")
+        value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
+        value.dtype, value.shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
+        self.graph.register_initializer(value)
+        return value
+
+    def _fresh(self, what: str) -> str:
+        self.count += 1
+        return f"{self.before.outputs[0].name}/{what}_{self.count}"
+
+
+def rewrites(op_type: str) -> Callable[[Rewrite], Rewrite]:
+    def declare(function: Rewrite) -> Rewrite:
+        _REWRITES[op_type] = function
+        return function
+
+    return declare
+
+
+def rewritten_operators() -> dict[str, Rewrite]:
+    return dict(sorted(_REWRITES.items()))
+
+
+def rewrite(model: ir.Model) -> None:
+    """Replaces, in place, every node of an operator that stands here; names of outputs are kept.
+
+    A function that returns None leaves its node as it is.
+    """
+    for node in list(model.graph):
+        function = _REWRITES.get(node.op_type) if not node.domain else None
+        if function is None:
+            continue
+        attributes = {a.name: a.value for a in node.attributes.values()}
+        op = _Nodes(model.graph, node)
+        replacement = function(op, *node.inputs, **attributes)
+        if replacement is None:
+            continue
+        if replacement in node.inputs or replacement.is_graph_input():
+            replacement = op.Identity(replacement)
+        old = node.outputs[0]
+        ir.convenience.replace_all_uses_with(old, replacement, replace_graph_outputs=True)
+        name, old.name = old.name, None
+        replacement.name, replacement.dtype, replacement.shape = name, old.dtype, old.shape
+        model.graph.remove(node, safe=True)
+
+
+@rewrites("LogSoftmax")
+def log_softmax(op: Any, x: ir.Value, *, axis: int = -1) -> ir.Value:
+    """z − LSE(z)."""
+    return op.Sub(x, op.ReduceLogSumExp(x, [axis], keepdims=1))
+
+
+@rewrites("Div")
+def div(op: Any, a: ir.Value, b: ir.Value) -> ir.Value:
+    """a·(1/b); a constant divisor becomes a constant factor."""
+    return op.Mul(a, op.Reciprocal(b))
+
+
+@rewrites("LRN")
+def lrn(
+    op: Any, x: ir.Value, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
+) -> ir.Value:
+    """x · s^−β with s = bias + α/size · Σ_window x², the window running over channels."""
+    channels, dtype = int(x.shape[1]), (x.dtype or ir.DataType.FLOAT).numpy()
+    below, above = (size - 1) // 2, size - 1 - (size - 1) // 2
+    offset = np.arange(channels)[None, :] - np.arange(channels)[:, None]
+    band = ((offset >= -below) & (offset <= above)).astype(dtype) * (alpha / size)
+    kernel = band.reshape(channels, channels, *(1 for _ in range(len(x.shape) - 2))).astype(dtype)
+    s = op.Add(op.Conv(op.Mul(x, x), kernel), float(bias))
+    return op.Mul(x, op.Exp(op.Mul(op.Log(s), -float(beta))))
+
+
+@rewrites("HardSwish")
+def hard_swish(op: Any, x: ir.Value) -> ir.Value:
+    return op.Mul(x, op.HardSigmoid(x, alpha=1 / 6, beta=0.5))
+
+
+@rewrites("Swish")
+def swish(op: Any, x: ir.Value, *, alpha: float = 1.0) -> ir.Value:
+    return op.Mul(x, op.Sigmoid(op.Mul(x, float(alpha)) if alpha != 1.0 else x))
+
+
+@rewrites("Mish")
+def mish(op: Any, x: ir.Value) -> ir.Value:
+    return op.Mul(x, op.Tanh(op.Softplus(x)))
+
+
+@rewrites("Gelu")
+def gelu(op: Any, x: ir.Value, *, approximate: str = "none") -> ir.Value:
+    if approximate == "tanh":
+        inner = op.Mul(op.Add(x, op.Mul(op.Mul(op.Mul(x, x), x), 0.044715)), float(np.sqrt(2 / np.pi)))
+        return op.Mul(op.Mul(x, 0.5), op.Add(op.Tanh(inner), 1.0))
+    return op.Mul(op.Mul(x, 0.5), op.Add(op.Erf(op.Mul(x, float(np.sqrt(0.5)))), 1.0))
+
+
+@rewrites("GlobalMaxPool")
+def global_max_pool(op: Any, x: ir.Value) -> ir.Value:
+    return op.ReduceMax(x, list(range(2, len(x.shape))), keepdims=1)
+
+
+@rewrites("Mean")
+def mean(op: Any, *xs: ir.Value) -> ir.Value:
+    return op.Mul(op.Sum(*xs), 1.0 / len(xs))
+
+
+@rewrites("Max")
+def maximum(op: Any, *xs: ir.Value) -> ir.Value | None:
+    """Pairwise, from the left."""
+    return None if len(xs) == 2 else functools.reduce(op.Max, xs)
+
+
+@rewrites("Min")
+def minimum(op: Any, *xs: ir.Value) -> ir.Value:
+    """−max(−x)."""
+    return xs[0] if len(xs) == 1 else op.Neg(functools.reduce(op.Max, [op.Neg(x) for x in xs]))

@@ -1,0 +1,7 @@
+"""Attribution methods: frozen dataclasses that say where rules are called."""
+
+from compiler.methods.base import Method
+from compiler.methods.deepshap import DeepShap
+from compiler.methods.gradients import Gradient
+
+__all__ = ["DeepShap", "Gradient", "Method"]

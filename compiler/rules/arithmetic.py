@@ -1,0 +1,165 @@
+"""Sums and products. Broadcasting is undone by the walk, so no rule here mentions shapes."""
+
+from compiler.errors import UnsupportedModelError
+from compiler.graph import Ops, Tensor
+from compiler.rule import Evaluation, Kind, rule
+from compiler.rules.secants import relu_secant
+
+BILINEAR = Kind.BILINEAR
+
+
+def same(m: Tensor) -> Tensor:
+    return m
+
+
+@rule("Add", kind=BILINEAR)
+def add(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
+    """y = a + b."""
+    return op.Add(a, b), (same, same)
+
+
+@rule("Sub", kind=BILINEAR)
+def sub(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
+    """y = a − b."""
+    return op.Sub(a, b), (same, op.Neg)
+
+
+@rule("Sum", kind=BILINEAR)
+def sum_(op: Ops, *xs: Tensor) -> Evaluation:
+    """y = Σ x."""
+    return op.Sum(*xs), tuple(same for _ in xs)
+
+
+@rule("Neg", kind=BILINEAR)
+def neg(op: Ops, x: Tensor) -> Evaluation:
+    """y = −x."""
+    return op.Neg(x), op.Neg
+
+
+@rule("Mul", kind=BILINEAR)
+def mul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
+    """y = a·b."""
+
+    def mul_pullback_a(m: Tensor) -> Tensor:
+        return op.Mul(m, b)
+
+    def mul_pullback_b(m: Tensor) -> Tensor:
+        return op.Mul(m, a)
+
+    return op.Mul(a, b), (mul_pullback_a, mul_pullback_b)
+
+
+@rule("MatMul", kind=BILINEAR)
+def matmul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
+    """y = a·b over the last two axes."""
+    if min(a.rank, b.rank) < 2:
+        raise UnsupportedModelError("MatMul of a vector")
+
+    def matmul_pullback_a(m: Tensor) -> Tensor:
+        return op.MatMul(m, transposed(op, b))
+
+    def matmul_pullback_b(m: Tensor) -> Tensor:
+        if b.rank == 2:
+            raise UnsupportedModelError("MatMul: the second operand varies and has no batch axis of its own")
+        return op.MatMul(transposed(op, a), m)
+
+    return op.MatMul(a, b), (matmul_pullback_a, matmul_pullback_b)
+
+
+def transposed(op: Ops, x: Tensor) -> Tensor:
+    """The last two axes exchanged."""
+    order = list(range(x.rank))
+    order[-2:] = order[-1], order[-2]
+    return op.Transpose(x, perm=order)
+
+
+@rule("Gemm", kind=BILINEAR)
+def gemm(
+    op: Ops,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Evaluation:
+    """y = α·a·b + β·c."""
+    if transA:
+        raise UnsupportedModelError("Gemm with transA: the batch would leave axis 0")
+
+    def gemm_pullback_a(m: Tensor) -> Tensor:
+        return op.Gemm(m, b, alpha=alpha, transB=1 - transB)
+
+    def gemm_pullback_c(m: Tensor) -> Tensor:
+        return op.Mul(m, beta) if beta != 1.0 else m
+
+    y = op.Gemm(a, b, c, alpha=alpha, beta=beta, transB=transB)
+    return y, (gemm_pullback_a, None, gemm_pullback_c)
+
+
+@rule("BatchNormalization", kind=BILINEAR)
+def batch_normalization(
+    op: Ops,
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+) -> Evaluation:
+    """y = (x − mean)·scale/√(variance + ε) + bias, per channel."""
+    if training_mode:
+        raise UnsupportedModelError(
+            "BatchNormalization in training mode mixes rows: export with model.eval()"
+        )
+    shape = [-1, *(1 for _ in range(x.rank - 2))]
+
+    def batch_normalization_pullback(m: Tensor) -> Tensor:
+        factor = op.Div(scale, op.Sqrt(op.Add(variance, epsilon)))
+        return op.Mul(m, op.Reshape(factor, shape) if x.rank > 2 else factor)
+
+    y = op.BatchNormalization(x, scale, bias, mean, variance, epsilon=epsilon, momentum=momentum)
+    return y, (batch_normalization_pullback, None, None, None, None)
+
+
+@rule("Scaler", kind=BILINEAR, domain="ai.onnx.ml")
+def scaler(op: Ops, x: Tensor, *, offset: list[float], scale: list[float]) -> Evaluation:
+    """y = (x − offset)·scale, per feature."""
+
+    def scaler_pullback(m: Tensor) -> Tensor:
+        return op.Mul(m, op.array(scale, x))
+
+    return op.Scaler(x, offset=offset, scale=scale, domain="ai.onnx.ml"), scaler_pullback
+
+
+@rule("Max", kind=Kind.LOCAL)
+def maximum(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
+    """y = max(a, b); ties go to b."""
+
+    def max_pullback_a(m: Tensor) -> Tensor:
+        return op.Where(op.Greater(a, b), m, 0.0)
+
+    def max_pullback_b(m: Tensor) -> Tensor:
+        return op.Where(op.Greater(a, b), 0.0, m)
+
+    return op.Max(a, b), (max_pullback_a, max_pullback_b)
+
+
+@maximum.deeplift
+def max_shapley(
+    op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The two-player Shapley value: each operand's slope, averaged over the other at x and at r."""
+    (a, b), (a_r, b_r) = xs, rs
+    slope_a = op.Add(
+        relu_secant(op, op.Sub(a, b), op.Sub(a_r, b)), relu_secant(op, op.Sub(a, b_r), op.Sub(a_r, b_r))
+    )
+    slope_b = op.Add(
+        relu_secant(op, op.Sub(b, a), op.Sub(b_r, a)), relu_secant(op, op.Sub(b, a_r), op.Sub(b_r, a_r))
+    )
+    return op.Mul(m, op.Mul(slope_a, 0.5)), op.Mul(m, op.Mul(slope_b, 0.5))

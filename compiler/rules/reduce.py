@@ -1,0 +1,142 @@
+"""Reductions over axes other than the batch's."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.errors import UnsupportedModelError
+from compiler.graph import Ops, Tensor
+from compiler.rule import Evaluation, Kind, Selection, rule
+from compiler.rules.secants import phi
+
+
+def reduced_axes(x: Tensor, axes: Tensor | None, noop: int) -> list[int]:
+    """The axes as non-negative numbers.
+
+    Raises:
+        UnsupportedModelError: they are computed, or the batch is among them.
+    """
+    if axes is None:
+        chosen = [] if noop else list(range(x.rank))
+    elif axes.constant is None:
+        raise UnsupportedModelError("a reduction over computed axes")
+    else:
+        chosen = sorted(int(a) % x.rank for a in axes.constant.reshape(-1))
+    if x.rows and 0 in chosen:
+        raise UnsupportedModelError("a reduction over the batch axis mixes rows")
+    return chosen
+
+
+def kept(x: Tensor, axes: Sequence[int]) -> list[int]:
+    """The row shape with 1 on the reduced axes."""
+    return [1 if i in axes else n for i, n in enumerate(x.shape)]
+
+
+@rule("ReduceSum", kind=Kind.BILINEAR)
+def reduce_sum(
+    op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Evaluation:
+    """y = Σ x over the axes."""
+    chosen = reduced_axes(x, axes, noop_with_empty_axes)
+
+    def reduce_sum_pullback(m: Tensor) -> Tensor:
+        return op.reshape(m, kept(x, chosen))
+
+    y = op.ReduceSum(x, chosen, keepdims=keepdims, noop_with_empty_axes=1)
+    return y, (reduce_sum_pullback, None)
+
+
+@rule("ReduceMean", kind=Kind.BILINEAR)
+def reduce_mean(
+    op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Evaluation:
+    """y = the mean of x over the axes."""
+    chosen = reduced_axes(x, axes, noop_with_empty_axes)
+
+    def reduce_mean_pullback(m: Tensor) -> Tensor:
+        count = math.prod(x.shape[a] for a in chosen)
+        return op.reshape(op.Mul(m, 1.0 / count), kept(x, chosen))
+
+    y = op.ReduceMean(x, chosen, keepdims=keepdims, noop_with_empty_axes=1)
+    return y, (reduce_mean_pullback, None)
+
+
+def _select(op: Ops, x: Tensor, axes: Tensor | None, keepdims: int, noop: int, reduce: str) -> Evaluation:
+    """ReduceMax and ReduceMin: the reduced axes are brought last and flattened, one winner each."""
+    chosen = reduced_axes(x, axes, noop)
+    others = [i for i in range(x.rank) if i not in chosen]
+    order, outer = [*others, *chosen], [x.shape[i] for i in others]
+    count = math.prod(x.shape[i] for i in chosen)
+    back = [order.index(i) for i in range(x.rank)]
+    flat = op.reshape(op.Transpose(x, perm=order), [*outer, count])
+    y = getattr(op, reduce)(x, chosen, keepdims=keepdims, noop_with_empty_axes=1)
+    winners = getattr(op, reduce.replace("Reduce", "Arg"))(flat, axis=-1, keepdims=1)
+
+    def scatter(v: Tensor, to: Tensor) -> Tensor:
+        zeros = op.row_constant(np.zeros((*outer, count), x.dtype.numpy()))
+        filled = op.ScatterElements(zeros, to, op.reshape(v, [*outer, 1]), axis=len(outer), reduction="add")
+        return op.Transpose(op.reshape(filled, [x.shape[i] for i in order]), perm=back)
+
+    return y, (Selection(winners, scatter), None)
+
+
+@rule("ReduceMax", kind=Kind.SELECTION)
+def reduce_max(
+    op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Evaluation:
+    """y = the largest over the axes."""
+    return _select(op, x, axes, keepdims, noop_with_empty_axes, "ReduceMax")
+
+
+@rule("ReduceMin", kind=Kind.SELECTION)
+def reduce_min(
+    op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Evaluation:
+    """y = the smallest over the axes."""
+    return _select(op, x, axes, keepdims, noop_with_empty_axes, "ReduceMin")
+
+
+@rule("ReduceLogSumExp", kind=Kind.LOCAL)
+def reduce_log_sum_exp(
+    op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Evaluation:
+    """y = ln Σ e^x over the axes;  dy/dx = e^(x − y)."""
+    chosen = reduced_axes(x, axes, noop_with_empty_axes)
+    y = op.ReduceLogSumExp(x, chosen, keepdims=keepdims, noop_with_empty_axes=1)
+
+    def reduce_log_sum_exp_pullback(m: Tensor) -> Tensor:
+        shape = kept(x, chosen)
+        return op.Mul(op.reshape(m, shape), op.Exp(op.Sub(x, op.reshape(y, shape))))
+
+    return y, (reduce_log_sum_exp_pullback, None)
+
+
+@reduce_log_sum_exp.deeplift
+def log_sum_exp_multiplier(
+    op: Ops,
+    m: Tensor,
+    xs: list[Tensor],
+    rs: list[Tensor],
+    y: Tensor,
+    y_r: Tensor,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+) -> tuple[Tensor, None]:
+    """ln ∘ Σ ∘ exp by the chain of secants: w_j = L(e^z, e^z_r)/L(Σ, Σ_r)."""
+    shape = kept(xs[0], reduced_axes(xs[0], xs[1], noop_with_empty_axes))
+    total, total_r = op.reshape(y, shape), op.reshape(y_r, shape)
+    weight = log_mean_ratio(op, xs[0], rs[0], total, total_r)
+    return op.Mul(op.reshape(m, shape), weight), None
+
+
+def log_mean_ratio(op: Ops, z: Tensor, z_r: Tensor, lse: Tensor, lse_r: Tensor) -> Tensor:
+    """L(e^z, e^z_r)/L(e^lse, e^lse_r) = e^(max(z, z_r) − max(lse, lse_r))·φ(Δz)/φ(Δlse)."""
+    size = op.Exp(op.Sub(op.Max(z, z_r), op.Max(lse, lse_r)))
+    return op.Mul(size, op.Div(phi(op, difference(op, z, z_r)), phi(op, op.Sub(lse, lse_r))))
+
+
+def difference(op: Ops, z: Tensor, z_r: Tensor) -> Tensor:
+    """z − z_r, 0 where both are equal: −inf masks included."""
+    return op.Where(op.Equal(z, z_r), 0.0, op.Sub(z, z_r))

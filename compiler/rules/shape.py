@@ -1,0 +1,235 @@
+"""Operators that move values and compute nothing; each adjoint moves them back."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from compiler.errors import UnsupportedModelError
+from compiler.graph import Ops, Tensor
+from compiler.rule import Evaluation, Kind, rule
+
+BILINEAR = Kind.BILINEAR
+
+
+def ints(tensor: Tensor | None, what: str) -> list[int]:
+    """A constant operand as a list of ints.
+
+    Raises:
+        UnsupportedModelError: it is computed.
+    """
+    if tensor is None or tensor.constant is None:
+        raise UnsupportedModelError(f"{what} that are computed")
+    return [int(i) for i in tensor.constant.reshape(-1)]
+
+
+@rule("Identity", kind=BILINEAR)
+def identity(op: Ops, x: Tensor) -> Evaluation:
+    """y = x."""
+    return op.Identity(x), lambda m: m
+
+
+@rule("Dropout", kind=BILINEAR)
+def dropout(
+    op: Ops,
+    x: Tensor,
+    ratio: Tensor | None = None,
+    training: Tensor | None = None,
+    *,
+    seed: int | None = None,
+) -> Evaluation:
+    """y = x at inference."""
+    if training is not None and (training.constant is None or bool(training.constant)):
+        raise UnsupportedModelError("Dropout in training mode is random: export with model.eval()")
+    return op.Identity(x), (lambda m: m, None, None)
+
+
+@rule("Cast", kind=BILINEAR)
+def cast(op: Ops, x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Evaluation:
+    """y = x in another float type."""
+
+    def cast_pullback(m: Tensor) -> Tensor:
+        return op.Cast(m, to=int(x.dtype))
+
+    return op.Cast(x, to=to), cast_pullback
+
+
+def _reshaped(op_type: str) -> None:
+    def forward(op: Ops, x: Tensor, shape: Tensor | None = None, **attributes: int) -> Evaluation:
+        def pullback(m: Tensor) -> Tensor:
+            return op.reshape(m, x.shape)
+
+        pullback.__name__ = f"{op_type.lower()}_pullback"
+        return getattr(op, op_type)(x, shape, **attributes), (pullback, None)
+
+    forward.__doc__ = "y = x with another shape."
+    rule(op_type, kind=BILINEAR)(forward)
+
+
+for _op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
+    _reshaped(_op_type)
+
+
+@rule("Expand", kind=BILINEAR)
+def expand(op: Ops, x: Tensor, shape: Tensor) -> Evaluation:
+    """y = x broadcast; the walk sums what was repeated."""
+    return op.Expand(x, shape), (lambda m: m, None)
+
+
+@rule("Transpose", kind=BILINEAR)
+def transpose(op: Ops, x: Tensor, *, perm: Sequence[int] | None = None) -> Evaluation:
+    """y = x with its axes in another order."""
+    perm = list(perm) if perm is not None else list(reversed(range(x.rank)))
+
+    def transpose_pullback(m: Tensor) -> Tensor:
+        return op.Transpose(m, perm=[perm.index(i) for i in range(len(perm))])
+
+    return op.Transpose(x, perm=perm), transpose_pullback
+
+
+def _part(op: Ops, sizes: Sequence[int], axis: int, i: int) -> Callable[[Tensor], Tensor]:
+    def concat_pullback(m: Tensor) -> Tensor:
+        return op.emit("Split", (m, list(sizes)), {"axis": axis}, outputs=len(sizes))[i]
+
+    return concat_pullback
+
+
+@rule("Concat", kind=BILINEAR)
+def concat(op: Ops, *xs: Tensor, axis: int) -> Evaluation:
+    """y = the inputs side by side."""
+    axis = axis % xs[0].rank
+    if axis == 0 and any(x.rows for x in xs):
+        raise UnsupportedModelError("Concat along the batch axis")
+    sizes = [x.shape[axis] for x in xs]
+    pullbacks = tuple(_part(op, sizes, axis, i) if len(xs) > 1 else (lambda m: m) for i in range(len(xs)))
+    return op.Concat(*xs, axis=axis), pullbacks
+
+
+@rule("Split", kind=BILINEAR)
+def split(
+    op: Ops, x: Tensor, sizes: Tensor | None = None, *, axis: int = 0, num_outputs: int | None = None
+) -> Evaluation:
+    """ys = x in parts along an axis."""
+    axis = axis % x.rank
+    if axis == 0:
+        raise UnsupportedModelError("Split along the batch axis")
+    if sizes is None:
+        count = num_outputs or 1
+        part = -(-x.shape[axis] // count)
+        parts = [min(part, x.shape[axis] - i * part) for i in range(count)]
+    else:
+        parts = ints(sizes, "Split sizes")
+    ys = op.emit("Split", (x, parts), {"axis": axis}, outputs=len(parts))
+
+    def split_pullback(ms: tuple[Tensor, ...]) -> Tensor:
+        return op.Concat(*ms, axis=axis)
+
+    return tuple(ys), (split_pullback, None)
+
+
+@rule("Pad", kind=BILINEAR)
+def pad(
+    op: Ops,
+    x: Tensor,
+    pads: Tensor,
+    value: Tensor | None = None,
+    axes: Tensor | None = None,
+    *,
+    mode: str = "constant",
+) -> Evaluation:
+    """y = x with a constant border; the adjoint cuts the border off."""
+    if mode != "constant":
+        raise UnsupportedModelError(f"Pad with mode {mode!r}")
+    amounts = ints(pads, "Pad amounts")
+    chosen = [a % x.rank for a in ints(axes, "Pad axes")] if axes is not None else list(range(x.rank))
+    n = len(chosen)
+    if 0 in chosen and (amounts[chosen.index(0)] or amounts[n + chosen.index(0)]):
+        raise UnsupportedModelError("Pad of the batch axis")
+    padded = [i for i in range(n) if amounts[i] or amounts[n + i]]
+
+    def pad_pullback(m: Tensor) -> Tensor:
+        cut = [i for i in padded if amounts[i] > 0 or amounts[n + i] > 0]
+        if cut:
+            starts = [max(amounts[i], 0) for i in cut]
+            ends = [m.shape[chosen[i]] - max(amounts[n + i], 0) for i in cut]
+            m = op.Slice(m, starts, ends, [chosen[i] for i in cut])
+        lost = [max(-a, 0) for a in amounts]
+        return op.Pad(m, lost, None, chosen) if any(lost) else m
+
+    return op.Pad(x, pads, value, axes), (pad_pullback, None, None, None)
+
+
+@rule("Slice", kind=BILINEAR)
+def slice_(
+    op: Ops,
+    x: Tensor,
+    starts: Tensor,
+    ends: Tensor,
+    axes: Tensor | None = None,
+    steps: Tensor | None = None,
+) -> Evaluation:
+    """y = a strided part of x; the adjoint puts it back among zeros."""
+    begin, end = ints(starts, "Slice starts"), ints(ends, "Slice ends")
+    chosen = [a % x.rank for a in ints(axes, "Slice axes")] if axes is not None else list(range(len(begin)))
+    stride = ints(steps, "Slice steps") if steps is not None else [1] * len(begin)
+    picks = {
+        a: list(range(*slice(b, _open(e, s), s).indices(x.shape[a])))
+        for a, b, e, s in zip(chosen, begin, end, stride, strict=True)
+    }
+    if 0 in picks and x.rows:
+        if picks.pop(0) != list(range(x.shape[0])):
+            raise UnsupportedModelError("Slice of the batch axis")
+        chosen = [a for a in chosen if a != 0]
+
+    def slice_pullback(m: Tensor) -> Tensor:
+        for axis, index in picks.items():
+            m = _put_back(op, m, index, axis, x.shape[axis])
+        return m
+
+    y = x
+    for axis, index in picks.items():
+        y = _take(op, y, index, axis)
+    return (op.Identity(x) if y is x else y), (slice_pullback, None, None, None, None)
+
+
+def _open(end: int, step: int) -> int | None:
+    """ONNX's `end` far below 0 means "past the first element" when going backwards."""
+    return None if step < 0 and end < -(2**30) else end
+
+
+def _is_run(index: Sequence[int]) -> bool:
+    return len(index) > 0 and list(index) == list(range(index[0], index[0] + len(index)))
+
+
+def _take(op: Ops, x: Tensor, index: Sequence[int], axis: int) -> Tensor:
+    if _is_run(index):
+        return op.Slice(x, [index[0]], [index[0] + len(index)], [axis])
+    return op.Gather(x, list(index), axis=axis)
+
+
+def _put_back(op: Ops, m: Tensor, index: Sequence[int], axis: int, size: int) -> Tensor:
+    """Adds the slices of `m` at the places `index` of an axis of `size` zeros."""
+    if _is_run(index):
+        before, after = index[0], size - index[0] - len(index)
+        return op.Pad(m, [before, after], None, [axis]) if before or after else m
+    shape = [*m.shape[:axis], size, *m.shape[axis + 1 :]]
+    zeros = op.row_constant(np.zeros(shape, m.dtype.numpy()))
+    places = np.asarray(index, np.int64).reshape([-1, *(1 for _ in m.shape[axis + 1 :])])
+    to = op.row_constant(np.broadcast_to(places, m.shape).copy())
+    return op.ScatterElements(zeros, to, m, axis=axis, reduction="add")
+
+
+@rule("Gather", kind=BILINEAR)
+def gather(op: Ops, x: Tensor, indices: Tensor, *, axis: int = 0) -> Evaluation:
+    """y = slices of x at constant places; the adjoint adds them up where they came from."""
+    axis = axis % x.rank
+    if indices.constant is None:
+        raise UnsupportedModelError("Gather at places that are computed")
+    if axis == 0 and x.rows:
+        raise UnsupportedModelError("Gather along the batch axis")
+    index = [int(i) % x.shape[axis] for i in indices.constant.reshape(-1)]
+
+    def gather_pullback(m: Tensor) -> Tensor:
+        m = op.reshape(m, [*x.shape[:axis], len(index), *x.shape[axis + 1 :]])
+        return _put_back(op, m, index, axis, x.shape[axis])
+
+    return op.Gather(x, indices, axis=axis), (gather_pullback, None)

@@ -1,0 +1,40 @@
+"""Softmax, with DeepLIFT's multiplier in closed form."""
+
+from compiler.errors import UnsupportedModelError
+from compiler.graph import Ops, Tensor
+from compiler.rule import Evaluation, Kind, rule
+from compiler.rules.reduce import difference, log_mean_ratio
+from compiler.rules.secants import phi
+
+
+@rule("Softmax", kind=Kind.LOCAL)
+def softmax(op: Ops, x: Tensor, *, axis: int = -1) -> Evaluation:
+    """p = e^z/Σe^z;  m_z = p·(m − Σ p·m)."""
+    axis = axis % x.rank
+    if axis == 0:
+        raise UnsupportedModelError("Softmax over the batch axis mixes rows")
+    p = op.Softmax(x, axis=axis)
+
+    def softmax_pullback(m: Tensor) -> Tensor:
+        return op.Mul(p, op.Sub(m, op.ReduceSum(op.Mul(p, m), [axis], keepdims=1)))
+
+    return p, softmax_pullback
+
+
+@softmax.deeplift
+def softmax_multiplier(
+    op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor, *, axis: int = -1
+) -> tuple[Tensor]:
+    """m_z,j = L_j·m_j − w_j·Σ_i L_i·m_i: p_i = e^(z_i − LSE) by the chain of secants.
+
+    L_i is the logarithmic mean of p_i and p_i,r; w_j is the multiplier of LSE. Written with
+    log p = z − LSE, which keeps its precision where p is near 0 or 1.
+    """
+    z, z_r = xs[0], rs[0]
+    axis = axis % z.rank
+    lse, lse_r = (op.ReduceLogSumExp(v, [axis], keepdims=1) for v in (z, z_r))
+    d_log_p = op.Sub(difference(op, z, z_r), op.Sub(lse, lse_r))
+    mean_p = op.Mul(op.Max(y, y_r), phi(op, d_log_p))
+    w = log_mean_ratio(op, z, z_r, lse, lse_r)
+    scaled = op.Mul(mean_p, m)
+    return (op.Sub(scaled, op.Mul(w, op.ReduceSum(scaled, [axis], keepdims=1))),)
