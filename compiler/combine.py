@@ -132,7 +132,8 @@ class _Values:
         name = str(old.name)
         ir.convenience.replace_all_uses_with(old, new.value, replace_graph_outputs=True)
         old.name, new.value.name = None, name
-        new.value.dtype, new.value.shape = new.dtype, old.shape
+        new.value.dtype = new.dtype
+        new.value.shape = ir.Shape(["N", *new.shape[1:]]) if new.shape[0] == 1 else None
         self._values[name], self._x[name] = new.value, new
         return new
 

@@ -38,6 +38,9 @@ def free_batch(model: ir.Model) -> bool:
         if node.op_type in _RESHAPES and not node.domain and node.inputs[0].name in batched:
             _reshape_rows(model, node, specs)
     passes.RemoveUnusedNodesPass()(model)
+    for node in model.graph:
+        for value in node.outputs:
+            value.shape = None  # what the exporter noted may hold the old batch
     for value in model.graph.outputs:
         if value.name in batched and value.name in specs:
             value.shape = ir.Shape([BATCH, *specs[value.name][0][1:]])
@@ -58,7 +61,7 @@ def _reshape_rows(model: ir.Model, node: ir.Node, specs: dict[str, Spec]) -> Non
     model.graph.insert_before(node, reshaped)
     ir.convenience.replace_all_uses_with(output, replacement, replace_graph_outputs=True)
     output.name, replacement.name = None, output.name
-    replacement.dtype = output.dtype
+    replacement.type = output.type
     model.graph.remove(node, safe=True)
 
 
