@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 from importlib.metadata import version as package_version
 
@@ -13,8 +12,6 @@ from service.backends.base import Backend
 from service.dataplane import DataPlane
 from service.entries import read_repository
 from service.settings import Settings
-
-log = logging.getLogger(__name__)
 
 DESCRIPTION = """
 Why did the model decide this? Predictions and their explanations, at the speed of the prediction.
@@ -28,7 +25,7 @@ Errors are problem documents (RFC 9457), with the member `error` for clients of 
 
 def create_app(settings: Settings, backend: Backend) -> FastAPI:
     """The gateway over `backend`. It answers at once and is ready when every entry is loaded and warmed;
-    `app.state.loading` is the task that loads them, for whoever wants to know how that went.
+    `app.state.loading` is the task that loads them: whoever runs the app looks how that ends.
 
     Raises:
         RepositoryError: the repository is missing, empty or broken.
@@ -39,7 +36,6 @@ def create_app(settings: Settings, backend: Backend) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.loading = asyncio.create_task(plane.start())
-        app.state.loading.add_done_callback(_log_failure)
         try:
             yield
         finally:
@@ -72,8 +68,3 @@ def create_backend(settings: Settings) -> Backend:
     from service.backends.embedded import EmbeddedBackend
 
     return EmbeddedBackend(settings.max_queue_size)
-
-
-def _log_failure(loading: asyncio.Task[None]) -> None:
-    if not loading.cancelled() and loading.exception() is not None:
-        log.error("the models could not be loaded: %s", loading.exception())

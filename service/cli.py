@@ -72,7 +72,7 @@ def serve(repository: Repository = None, host: Host = None, port: Port = None, t
         run_server(settings, announce=lambda line: print(line, flush=True))
     except ValidationError as error:
         first = error.errors()[0]
-        fail(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}")
+        fail(f"setting {'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}")
     except RationaleError as error:
         fail(str(error))
 

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 class State(enum.Enum):
     LOADING = "the models are being loaded"
     READY = "ready"
-    FAILED = "a model could not be loaded; the server's log tells which"
+    FAILED = "a model could not be loaded"
     STOPPING = "the server is stopping"
 
 

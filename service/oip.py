@@ -4,6 +4,7 @@ A body is JSON, or JSON followed by raw tensors; then the header `Inference-Head
 says where the JSON ends.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ from service.schemas import InferRequest, InputTensor, RequestedOutput
 from service.tensors import DTYPES, Array, Tensors, datatype_of, from_binary, from_json, to_binary, to_json
 
 LENGTH_HEADER = "Inference-Header-Content-Length"
+# What numpy can shape at all; how much really comes is bounded by the body.
+_MAX_RANK = 32
+_MAX_SIZE = 1 << 48
 _SHARED_MEMORY = "shared_memory_region"
 
 
@@ -140,6 +144,8 @@ def _check_form(tensor: InputTensor) -> None:
         )
     if any(size < 0 for size in tensor.shape):
         raise InvalidInputError(f"input '{tensor.name[:80]}': shape {tensor.shape[:8]} has a negative size")
+    if len(tensor.shape) > _MAX_RANK or math.prod(max(size, 1) for size in tensor.shape) > _MAX_SIZE:
+        raise InvalidInputError(f"input '{tensor.name[:80]}': shape {tensor.shape[:8]} is too large")
 
 
 def _decode_binary(tensor: InputTensor, size: Any, raw: memoryview) -> Array:

@@ -1,8 +1,9 @@
 """Every setting of the gateway, in one place: environment variables `RATIONALE_…`, overridden by flags."""
 
+import re
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MEBIBYTE = 1 << 20
@@ -23,3 +24,10 @@ class Settings(BaseSettings):
     max_queue_size: int = Field(default=256, gt=0)
     drain_timeout_s: float = Field(default=30.0, gt=0)
     log_level: str = Field(default="warning", pattern="^(critical|error|warning|info|debug)$")
+
+    @field_validator("triton")
+    @classmethod
+    def _is_an_address(cls, address: str | None) -> str | None:
+        if address is not None and not re.fullmatch(r"[^\s/]+:\d{1,5}", address):
+            raise ValueError(f"'{address}' must be host:port of Triton's gRPC end, such as localhost:8001")
+        return address

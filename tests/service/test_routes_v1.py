@@ -8,6 +8,8 @@ import pytest
 
 from tests.service import handmade as made
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 
 def named(row: np.ndarray) -> dict[str, float]:
     return dict(zip(made.FEATURES, row.tolist(), strict=True))

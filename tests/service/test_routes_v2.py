@@ -1,10 +1,15 @@
 """The Open Inference Protocol, with JSON in and out; values asserted."""
 
+import gzip
+
 import httpx
 import numpy as np
+import orjson
 import pytest
 
 from tests.service import handmade as made
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def oip(array: np.ndarray, name: str = "x", datatype: str = "FP32") -> dict:
@@ -130,10 +135,6 @@ async def test_int64_keeps_every_digit(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_compressed_body_is_read(client: httpx.AsyncClient) -> None:
-    import gzip
-
-    import orjson
-
     body = gzip.compress(orjson.dumps({"inputs": [oip(made.X[:2])]}))
     answer = await client.post("/v2/models/score/infer", content=body, headers={"Content-Encoding": "gzip"})
     np.testing.assert_allclose(tensors(answer)["y"], made.predict(made.X[:2]), rtol=1e-6)

@@ -1,0 +1,69 @@
+"""The embedded backend under concurrent clients, over real connections."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from service.app import create_backend
+from service.backends import embedded
+from service.entries import read_repository
+from service.settings import Settings
+from tests.service import handmade as made
+
+EXTRA = "dynamic_batching { max_queue_delay_microseconds: 3000 }"
+
+
+async def test_sixty_callers_at_once_each_get_their_own_rows(address: str) -> None:
+    generator = np.random.default_rng(11)
+    asked = [generator.normal(size=(1 + i % 5, 4)).astype(np.float32) for i in range(60)]
+
+    async with httpx.AsyncClient(base_url=f"http://{address}", timeout=60) as client:
+
+        async def ask(x: np.ndarray) -> list:
+            answer = await client.post("/v2/models/score/explain", json=body(x))
+            assert answer.status_code == 200, answer.text
+            return answer.json()["outputs"]
+
+        answers = await asyncio.gather(*map(ask, asked))
+    for x, (y, attributions, *_) in zip(asked, answers, strict=True):
+        np.testing.assert_allclose(y["data"], made.predict(x).ravel(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(attributions["data"], made.attribute(x).ravel(), rtol=1e-4, atol=1e-5)
+
+
+def body(x: np.ndarray) -> dict:
+    return {"inputs": [{"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.ravel().tolist()}]}
+
+
+async def test_concurrent_rows_share_runs_and_stay_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.write_score(tmp_path, extra=EXTRA)
+    entry = read_repository(tmp_path).entry("score")
+    backend = create_backend(Settings(repository=tmp_path))
+    sizes = []
+    run = embedded.run
+
+    def counted(entry, session, inputs, outputs):
+        sizes.append(len(inputs["x"]))
+        return run(entry, session, inputs, outputs)
+
+    monkeypatch.setattr(embedded, "run", counted)
+    await backend.start([entry])
+    answers = await asyncio.gather(*(backend.infer(entry, {"x": made.X[i : i + 1]}, ["y"]) for i in range(5)))
+    np.testing.assert_allclose(np.concatenate([a["y"] for a in answers]), made.predict(made.X), rtol=1e-6)
+    assert sizes == [4, 1]
+    await backend.stop()
+    assert not await backend.ready()
+
+
+def test_cores_are_divided_by_instances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.backends.embedded._cores", lambda: 8)
+    for count, threads in ((1, 8), (3, 2), (20, 1)):
+        folder = tmp_path / str(count)
+        made.write_score(folder, extra=f"instance_group {{ count: {count} }}")
+        assert (
+            embedded.session_options(read_repository(folder).entry("score")).intra_op_num_threads == threads
+        )

@@ -1,0 +1,130 @@
+"""Random and mangled bodies: whatever a caller sends, it is never a 500 and always a problem document."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from service.settings import Settings
+from tests.service.conftest import gateway
+
+FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+PATHS = (
+    "/v2/models/score/infer",
+    "/v2/models/score/explain",
+    "/v2/models/pair/explain",
+    "/v2/models/typed/infer",
+    "/v2/models/open/infer",
+    "/v1/models/score:predict",
+    "/v1/models/pair:explain",
+    "/v1/models/typed:predict",
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+    | st.sampled_from(["x", "a", "b", "ids", "text", "income", "FP32", "INT64", "BYTES"])
+)
+KEYS = st.sampled_from(
+    [
+        "inputs",
+        "outputs",
+        "instances",
+        "name",
+        "shape",
+        "datatype",
+        "data",
+        "parameters",
+        "x",
+        "income",
+        "left",
+    ]
+)
+TREES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS | st.text(max_size=3), inner),
+    max_leaves=12,
+)
+TENSORS = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(["x", "a", "b", "z", "ids", "text"]),
+        "shape": st.lists(st.integers(-2, 5) | st.sampled_from([2**31, 2**63 - 1]), max_size=4),
+        "datatype": st.sampled_from(["FP32", "FP64", "INT64", "BOOL", "BYTES", "BF16", "UINT8"]),
+    },
+    optional={
+        "data": st.lists(SCALARS, max_size=8) | TREES,
+        "parameters": st.dictionaries(st.sampled_from(["binary_data_size", "shared_memory_region"]), SCALARS),
+    },
+)
+REQUESTS = st.fixed_dictionaries(
+    {"inputs": st.lists(TENSORS, max_size=3)},
+    optional={
+        "id": SCALARS,
+        "outputs": st.lists(st.fixed_dictionaries({"name": SCALARS}), max_size=2),
+        "parameters": st.dictionaries(st.sampled_from(["timeout", "binary_data_output"]), SCALARS),
+    },
+)
+INSTANCES = st.fixed_dictionaries({"instances": st.lists(TREES, max_size=3)})
+
+
+@pytest.fixture(scope="module")
+def post(repository: Path) -> Iterator[Any]:
+    """Posts to a gateway that lives in a loop of this module, since hypothesis calls plain functions."""
+    with asyncio.Runner() as runner:
+        stack = contextlib.AsyncExitStack()
+        client: httpx.AsyncClient = runner.run(
+            stack.enter_async_context(gateway(Settings(repository=repository)))
+        )
+        yield lambda path, content, **headers: runner.run(client.post(path, content=content, headers=headers))
+        runner.run(stack.aclose())
+
+
+def check(answer: httpx.Response) -> None:
+    if answer.status_code == 200:
+        return
+    assert answer.status_code in (400, 422), answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    document = answer.json()
+    assert document["status"] == answer.status_code
+    assert document["detail"]
+    assert len(document["detail"]) < 2000
+
+
+@FUZZ
+@given(path=st.sampled_from(PATHS), body=st.binary(max_size=200), length=st.none() | st.integers(-5, 300))
+def test_random_bytes(post: Any, path: str, body: bytes, length: int | None) -> None:
+    headers = {} if length is None else {"Inference-Header-Content-Length": str(length)}
+    check(post(path, body, **headers))
+
+
+@FUZZ
+@given(path=st.sampled_from(PATHS), tree=TREES | REQUESTS | INSTANCES)
+def test_random_json(post: Any, path: str, tree: Any) -> None:
+    check(post(path, orjson.dumps(tree)))
+
+
+@FUZZ
+@given(path=st.sampled_from(PATHS[:5]), request=REQUESTS, raw=st.binary(max_size=64), cut=st.integers(-2, 2))
+def test_random_binary_tensors(post: Any, path: str, request: Any, raw: bytes, cut: int) -> None:
+    for tensor in request["inputs"]:
+        if "data" not in tensor:
+            tensor["parameters"] = {"binary_data_size": len(raw) // len(request["inputs"])}
+    head = orjson.dumps(request)
+    check(post(path, head + raw, **{"Inference-Header-Content-Length": str(len(head) + cut)}))
+
+
+@FUZZ
+@given(value=st.floats(width=32, allow_nan=False, allow_infinity=False), column=st.integers(0, 3))
+def test_extreme_numbers(post: Any, value: float, column: int) -> None:
+    row = [1.0, 2.0, 3.0, 4.0]
+    row[column] = value
+    check(post("/v1/models/score:explain", orjson.dumps({"instances": [row]})))
