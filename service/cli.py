@@ -6,15 +6,11 @@ from typing import Annotated, Any, Never
 
 import typer
 
+from compiler.cli import app
 from compiler.errors import RationaleError
+from service.docker_engine import app as triton_app
 
-app = typer.Typer(
-    name="rationale",
-    help="Why did the model decide this? Makes ONNX models explain themselves, and serves them.",
-    rich_markup_mode="markdown",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app.add_typer(triton_app, name="triton")
 
 Repository = Annotated[
     Path | None,
@@ -45,11 +41,6 @@ Triton = Annotated[
 ]
 
 
-@app.callback()
-def main() -> None:
-    """Keeps `serve` a command of its own while it is the only one."""
-
-
 @app.command()
 def serve(repository: Repository = None, host: Host = None, port: Port = None, triton: Triton = None) -> None:
     """Serve predictions and explanations over HTTP.
@@ -75,6 +66,21 @@ def serve(repository: Repository = None, host: Host = None, port: Port = None, t
         fail(f"setting {'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}")
     except RationaleError as error:
         fail(str(error))
+
+
+@app.command()
+def demo(
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="An example folder. Default: the credit example.", metavar="FOLDER", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Show the whole path: compile a small credit model, serve it, ask over HTTP, explain its decisions."""
+    from service.demo import run_demo
+
+    raise typer.Exit(run_demo(folder))
 
 
 def fail(message: str) -> Never:

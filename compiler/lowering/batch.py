@@ -38,13 +38,17 @@ def free_batch(model: ir.Model) -> bool:
         if node.op_type in _RESHAPES and not node.domain and node.inputs[0].name in batched:
             _reshape_rows(model, node, specs)
     passes.RemoveUnusedNodesPass()(model)
-    for node in model.graph:
+    for node in model.graph:  # what the exporter noted may hold the old batch
         for value in node.outputs:
-            value.shape = None  # what the exporter noted may hold the old batch
-    for value in model.graph.outputs:
-        if value.name in batched and value.name in specs:
-            value.shape = ir.Shape([BATCH, *specs[value.name][0][1:]])
+            value.shape = _symbolic(specs.get(str(value.name)), value.name in batched)
     return fixed
+
+
+def _symbolic(spec: Spec | None, batched: bool) -> ir.Shape | None:
+    if spec is None or not batched or not spec[0]:
+        return None if spec is None else ir.Shape(spec[0])
+    first, *others = spec[0]
+    return ir.Shape([BATCH if first == 1 else None, *others])
 
 
 def _reshape_rows(model: ir.Model, node: ir.Node, specs: dict[str, Spec]) -> None:

@@ -83,7 +83,7 @@ def rewrite(model: ir.Model) -> None:
         old = node.outputs[0]
         ir.convenience.replace_all_uses_with(old, replacement, replace_graph_outputs=True)
         name, old.name = old.name, None
-        replacement.name, replacement.dtype, replacement.shape = name, old.dtype, old.shape
+        replacement.name, replacement.type, replacement.shape = name, old.type, old.shape
         model.graph.remove(node, safe=True)
 
 
