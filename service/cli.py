@@ -1,14 +1,16 @@
-"""The command line `rationale`: what the compiler offers, and `serve`."""
+"""The command line `rationale`: the compiler's commands, and the service's."""
 
-import sys
 from pathlib import Path
-from typing import Annotated, Any, Never
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from compiler.cli import app
-from compiler.errors import RationaleError
+from compiler.cli import app, told_plainly
+from compiler.errors import InvalidOptionError
 from service.docker_engine import app as triton_app
+
+if TYPE_CHECKING:
+    from service.settings import Settings
 
 app.add_typer(triton_app, name="triton")
 
@@ -52,20 +54,11 @@ def serve(repository: Repository = None, host: Host = None, port: Port = None, t
     Each flag can also be an environment variable, RATIONALE_REPOSITORY, RATIONALE_PORT …, and some settings
     have no flag: docs/settings.md lists them.
     """
-    from pydantic import ValidationError
-
     given: dict[str, Any] = {"repository": repository, "host": host, "port": port, "triton": triton}
-    try:
+    with told_plainly():
         from service.server import run_server
-        from service.settings import Settings
 
-        settings = Settings(**{name: value for name, value in given.items() if value is not None})
-        run_server(settings, announce=lambda line: print(line, flush=True))
-    except ValidationError as error:
-        first = error.errors()[0]
-        fail(f"setting {'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}")
-    except RationaleError as error:
-        fail(str(error))
+        run_server(_settings(given), announce=lambda line: print(line, flush=True))
 
 
 @app.command()
@@ -83,10 +76,18 @@ def demo(
     raise typer.Exit(run_demo(folder))
 
 
-def fail(message: str) -> Never:
-    """Says what is wrong on stderr and exits with status 2."""
-    print(f"rationale: {message}", file=sys.stderr)
-    raise typer.Exit(2)
+def _settings(given: dict[str, Any]) -> "Settings":
+    """Flags over environment variables over defaults. Raises InvalidOptionError."""
+    from pydantic import ValidationError
+
+    from service.settings import Settings
+
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name, fault = first["loc"][0], first["msg"].removeprefix("Value error, ")
+        raise InvalidOptionError(f"setting {name} (RATIONALE_{str(name).upper()}): {fault}") from error
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _DATATYPES = {
     pb.DataType.Value(f"TYPE_{'STRING' if name == 'BYTES' else name}"): name for name in DTYPES
 }  # TYPE_BF16 is left out: numpy has no such type
-_UNSUPPORTED_FIELDS = ("reshape", "optional", "allow_ragged_batch", "is_shape_tensor")
+_UNSUPPORTED_FIELDS = ("optional", "allow_ragged_batch", "is_shape_tensor")
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ class Entry:
     inter_op_threads: int | None = None
     warmups: tuple[Warmup, ...] = ()
     manifest: Manifest | None = None
+    # Model's own shapes of tensors whose config says `reshape`: {name: shape without the batch axis}.
+    reshapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def variable_shape(self) -> bool:
@@ -145,6 +147,11 @@ def read_entry(folder: Path) -> Entry:
         inter_op_threads=_threads(folder, config, "inter_op_thread_count"),
         warmups=tuple(_warmup(folder, sample) for sample in config.model_warmup),
         manifest=Manifest.read(manifest_path) if manifest_path.exists() else None,
+        reshapes={
+            spec.name: tuple(spec.reshape.shape)
+            for spec in (*config.input, *config.output)
+            if spec.HasField("reshape")
+        },
     )
     if entry.manifest is not None:
         _check_manifest(manifest_path, entry, entry.manifest)
@@ -187,11 +194,16 @@ def _tensor(folder: Path, spec: pb.ModelInput | pb.ModelOutput) -> TensorSpec:
     where = f"{folder / 'config.pbtxt'}: tensor '{spec.name}'"
     if spec.data_type not in _DATATYPES:
         raise RepositoryError(f"{where}: {pb.DataType.Name(spec.data_type)} is not supported")
-    for field, value in spec.ListFields():
-        if field.name in _UNSUPPORTED_FIELDS and value:
-            raise RepositoryError(f"{where}: {field.name} is not supported")
+    for known, value in spec.ListFields():
+        if known.name in _UNSUPPORTED_FIELDS and value:
+            raise RepositoryError(f"{where}: {known.name} is not supported")
     if any(size < 1 and size != -1 for size in spec.dims):
         raise RepositoryError(f"{where}: dims must be -1, or 1 or more, not {list(spec.dims)}")
+    if spec.HasField("reshape") and not _same_size(spec.dims, spec.reshape.shape):
+        raise RepositoryError(
+            f"{where}: reshape {list(spec.reshape.shape)} does not hold as many values as its "
+            f"dims {list(spec.dims)}"
+        )
     return TensorSpec(name=spec.name, datatype=_DATATYPES[spec.data_type], shape=tuple(spec.dims))
 
 
@@ -229,7 +241,7 @@ def _warmup_input(folder: Path, name: str, given: pb.ModelWarmup.Input) -> Warmu
 
 def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
     """Raises RepositoryError where `explanation.json` and `config.pbtxt` describe different graphs."""
-    outputs = {spec.name: spec for spec in entry.outputs}
+    outputs = {spec.name: entry.reshapes.get(spec.name, spec.shape) for spec in entry.outputs}
     scalars = (manifest.base_value, manifest.explained_value, manifest.completeness_gap)
     promised: dict[str, tuple[int, ...]] = {
         name: (manifest.target_count,) for name in scalars if name is not None
@@ -241,9 +253,9 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
     for name, shape in promised.items():
         if name not in outputs:
             raise RepositoryError(f"{path}: promises output '{name}', which config.pbtxt does not list")
-        if not _agree(outputs[name].shape, shape):
+        if not _agree(outputs[name], shape):
             raise RepositoryError(
-                f"{path}: '{name}' has shape {list(shape)}, but {list(outputs[name].shape)} in config.pbtxt"
+                f"{path}: '{name}' has shape {list(shape)}, but {list(outputs[name])} in config.pbtxt"
             )
     if {spec.name for spec in manifest.inputs} != {spec.name for spec in entry.inputs}:
         raise RepositoryError(f"{path}: its inputs are not those of config.pbtxt")
@@ -253,6 +265,12 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
             raise RepositoryError(
                 f"{path}: the feature names of '{item.tensor.name}' are not one distinct name per feature"
             )
+
+
+def _same_size(left: Sequence[int], right: Sequence[int]) -> bool:
+    """Whether one shape can be reshaped to the other, whatever the one size that each may leave open."""
+    open_sizes = (list(left).count(-1), list(right).count(-1))
+    return open_sizes in ((0, 0), (1, 1)) and abs(math.prod(left)) == abs(math.prod(right))
 
 
 def _agree(left: tuple[int, ...], right: tuple[int, ...]) -> bool:

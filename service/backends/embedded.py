@@ -115,13 +115,16 @@ def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: S
         InvalidInputError: the model cannot compute these values, or a string is not UTF-8.
         ModelFailedError: anything else; the cause goes to the log.
     """
-    feeds = {name: _to_ort(name, array) for name, array in inputs.items()}
+    feeds = {name: _to_ort(name, _shaped(array, entry.reshapes.get(name))) for name, array in inputs.items()}
     try:
         arrays = session.run(list(outputs), feeds)
     except Exception as error:  # see load
         log.warning("model %s failed: %s", entry.name, error)
         raise run_failure(entry, refused=isinstance(error, _ORT_REFUSED)) from error
-    return {name: _from_ort(array) for name, array in zip(outputs, arrays, strict=True)}
+    shapes = {spec.name: spec.shape for spec in entry.outputs if spec.name in entry.reshapes}
+    return {
+        name: _shaped(_from_ort(array), shapes.get(name)) for name, array in zip(outputs, arrays, strict=True)
+    }
 
 
 def _check_tensors(
@@ -160,6 +163,11 @@ def _warm(entry: Entry, session: ort.InferenceSession, sample: Warmup) -> None:
     except RationaleError as error:
         cause = error.__cause__ or error
         raise RepositoryError(f"{entry.name}: its warmup sample fails: {cause}") from error
+
+
+def _shaped(array: Array, shape: tuple[int, ...] | None) -> Array:
+    """[N, …] → [N, *shape]; None leaves it. The `reshape` of a config, as Triton applies it."""
+    return array if shape is None else array.reshape(len(array), *shape)
 
 
 def _to_ort(name: str, array: Array) -> Array:

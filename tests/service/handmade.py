@@ -312,6 +312,32 @@ def write_faulty(repository: Path) -> None:
     )
 
 
+def write_vector(repository: Path) -> None:
+    """The model takes [N] and gives [N], which Triton cannot say but by `reshape`: dims [1], y = 2x."""
+    x, y = [spec("x", "FP32")], [spec("y", "FP32"), spec("grid", "FP32", 1, 2)]
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["y"]),
+        helper.make_node("Unsqueeze", ["x", "axes"], ["x3"]),
+        helper.make_node("Concat", ["x3", "x3"], ["grid"], axis=2),
+    ]
+    folder = write_entry(repository, "vector", nodes, x, y, {"axes": np.array([1, 2])})
+    settings = text_format.Parse((folder / "config.pbtxt").read_text(), pb.ModelConfig())
+    for tensor in (settings.input[0], settings.output[0]):
+        tensor.dims[:] = [1]
+        tensor.reshape.SetInParent()
+    settings.output[1].dims[:] = [2]
+    settings.output[1].reshape.shape[:] = [1, 2]
+    (folder / "config.pbtxt").write_text(text_format.MessageToString(settings))
+
+
 def write_all(repository: Path) -> None:
-    for write in (write_score, write_gradient, write_pair, write_image, write_typed, write_faulty):
+    for write in (
+        write_score,
+        write_gradient,
+        write_pair,
+        write_image,
+        write_typed,
+        write_faulty,
+        write_vector,
+    ):
         write(repository)

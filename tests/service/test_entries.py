@@ -80,7 +80,12 @@ def test_a_plain_entry_has_no_explainer(repository: Path) -> None:
         ('name: "score"', 'name: "other"', "it names the model 'other'"),
         ("TYPE_FP32", "TYPE_BF16", "tensor 'x': TYPE_BF16 is not supported"),
         ("dims: 4", "dims: 0", "dims must be -1, or 1 or more, not [0]"),
-        ("dims: 4", "dims: 4 reshape { shape: [2, 2] }", "reshape is not supported"),
+        (
+            "dims: 4",
+            "dims: 4 reshape { shape: [2, 3] }",
+            "reshape [2, 3] does not hold as many values as its dims [4]",
+        ),
+        ("dims: 4", "dims: 4 allow_ragged_batch: true", "allow_ragged_batch is not supported"),
         ("dims: 4", "dims: [4", "is no model configuration"),
         ("dynamic_batching {}", "nonsense {}", "nonsense"),
         (

@@ -100,14 +100,16 @@ def test_no_triton(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATIONALE_TRITON_WAIT_S", "0.5")
     (line,) = refused("--repository", str(repository), "--triton", address, "--port", "0")
     assert line == (
-        f"rationale: no Triton answered at {address} within 0.5 s. Is that its gRPC port (8001 by default), "
+        f"error: no Triton answered at {address} within 0.5 s. Is that its gRPC port (8001 by default), "
         "and has it started?"
     )
 
 
 def test_a_setting_that_makes_no_sense(repository: Path) -> None:
     (line,) = refused("--repository", str(repository), "--triton", "localhost")
-    assert line.startswith("rationale: setting triton: 'localhost' must be host:port of Triton's gRPC end")
+    assert line.startswith(
+        "error: setting triton (RATIONALE_TRITON): 'localhost' must be host:port of Triton's gRPC end"
+    )
 
 
 def write_slow(repository: Path) -> None:

@@ -29,7 +29,7 @@ async def detail(client: httpx.AsyncClient, path: str, instances: Any) -> str:
 
 async def test_models_and_what_may_be_asked_of_them(client: httpx.AsyncClient) -> None:
     models = (await client.get("/v1/models")).json()["models"]
-    assert models == ["image", "log", "mixing", "open", "pair", "score", "slope", "table", "typed"]
+    assert models == ["image", "log", "mixing", "open", "pair", "score", "slope", "table", "typed", "vector"]
     assert (await client.get("/v1/models/score")).json() == {
         "name": "score",
         "ready": True,

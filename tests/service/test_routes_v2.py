@@ -150,3 +150,10 @@ async def test_the_openapi_page_documents_bodies_and_problems(client: httpx.Asyn
             "responses"
         ].keys()
     assert (await client.get("/docs")).status_code == 200
+
+
+async def test_a_reshape_in_the_config_is_honoured(client: httpx.AsyncClient) -> None:
+    x = np.array([[1.5], [2.5]], np.float32)
+    got = tensors(await client.post("/v2/models/vector/infer", json={"inputs": [oip(x)]}))
+    np.testing.assert_array_equal(got["y"], 2 * x)
+    np.testing.assert_array_equal(got["grid"], np.hstack([x, x]))
