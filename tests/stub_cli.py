@@ -1,6 +1,6 @@
 """Stands in for `python -m service.cli`, to bring about what a sound one never does.
 
-    stub_cli.py MODE PIDS compile|serve ARGUMENTS…
+    python -P stub_cli.py MODE PIDS compile|serve ARGUMENTS…     (-P: tests/compiler is no compiler)
 
 MODE says what goes wrong; the process id of every child is appended to the file PIDS.
 """

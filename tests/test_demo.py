@@ -25,7 +25,7 @@ def stubbed(monkeypatch, tmp_path):
     pids = tmp_path / "pids"
 
     def run(mode, folder=None):
-        monkeypatch.setattr(demo, "CLI", (sys.executable, str(STUB), mode, str(pids)))
+        monkeypatch.setattr(demo, "CLI", (sys.executable, "-P", str(STUB), mode, str(pids)))
         console = Console(file=io.StringIO(), width=80)
         return demo.run_demo(folder, console), console.file.getvalue()
 
@@ -128,7 +128,7 @@ def test_what_is_printed(stubbed):
 
 
 def test_it_prints_ascii_where_the_terminal_has_no_more(monkeypatch, tmp_path):
-    monkeypatch.setattr(demo, "CLI", (sys.executable, str(STUB), "good", str(tmp_path / "pids")))
+    monkeypatch.setattr(demo, "CLI", (sys.executable, "-P", str(STUB), "good", str(tmp_path / "pids")))
     written = io.BytesIO()
     console = Console(file=io.TextIOWrapper(written, encoding="ascii"), width=80)
     assert demo.run_demo(None, console) == 0
@@ -176,7 +176,7 @@ def test_a_signal_ends_the_child_too(tmp_path, number, status):
         "import sys",
         "from service import demo",
         "demo.STOP_TIMEOUT_S = 0.3",
-        f"demo.CLI = (sys.executable, {str(STUB)!r}, 'hangs', {str(pids)!r})",
+        f"demo.CLI = (sys.executable, "-P", {str(STUB)!r}, 'hangs', {str(pids)!r})",
         "sys.exit(demo.run_demo())",
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
