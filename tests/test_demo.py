@@ -176,7 +176,7 @@ def test_a_signal_ends_the_child_too(tmp_path, number, status):
         "import sys",
         "from service import demo",
         "demo.STOP_TIMEOUT_S = 0.3",
-        f"demo.CLI = (sys.executable, "-P", {str(STUB)!r}, 'hangs', {str(pids)!r})",
+        f"demo.CLI = (sys.executable, '-P', {str(STUB)!r}, 'hangs', {str(pids)!r})",
         "sys.exit(demo.run_demo())",
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
