@@ -1,0 +1,32 @@
+"""What counts as agreement: every tolerance of the peer tests, with its reason."""
+
+import numpy as np
+
+ATOL, RTOL = 1e-5, 1e-3
+"""Per value, against SHAP and captum. Both sides are float32, and theirs divides a rounded difference by a
+rounded difference: one unit whose x and r differ by 1e-3 already costs a relative 1e-4."""
+
+TRUTH = 1e-5
+"""Against float64, relative to the largest attribution: float32's 6e-8 times the depth and width of what is
+summed, and the odd near-tie; the largest error seen is a tenth of it."""
+
+GRADIENT = 1e-5
+"""Against torch.autograd in float64, relative to the largest; nothing is divided there."""
+
+GAP = 1e-4
+"""Completeness gap, relative to the largest |explained − base|."""
+
+OUTPUTS = 1e-6
+"""Original outputs, relative to the largest: the combined graph may order the sums of a MatMul otherwise."""
+
+
+def assert_agree(ours: np.ndarray, peer: np.ndarray) -> None:
+    """Per value, and the peer's largest value is well above the tolerance."""
+    assert np.abs(peer).max() > 1000 * ATOL, "nothing to compare: every attribution is near zero"
+    np.testing.assert_allclose(ours, peer, atol=ATOL, rtol=RTOL)
+
+
+def error(values: np.ndarray, truth: np.ndarray) -> float:
+    """The largest difference over the largest true value."""
+    assert values.shape == truth.shape
+    return float(np.abs(values - truth).max() / np.abs(truth).max())
