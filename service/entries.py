@@ -253,7 +253,7 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
     for name, shape in promised.items():
         if name not in outputs:
             raise RepositoryError(f"{path}: promises output '{name}', which config.pbtxt does not list")
-        if not _agree(outputs[name], shape):
+        if not agree(outputs[name], shape):
             raise RepositoryError(
                 f"{path}: '{name}' has shape {list(shape)}, but {list(outputs[name])} in config.pbtxt"
             )
@@ -273,7 +273,7 @@ def _same_size(left: Sequence[int], right: Sequence[int]) -> bool:
     return open_sizes in ((0, 0), (1, 1)) and abs(math.prod(left)) == abs(math.prod(right))
 
 
-def _agree(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
+def agree(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
     """Equal shapes, where -1 agrees with every size."""
     return len(left) == len(right) and all(-1 in (a, b) or a == b for a, b in zip(left, right, strict=True))
 

@@ -1,6 +1,7 @@
 """The queue before one entry: joins waiting requests into batches and gives each caller its own rows."""
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from service.entries import Entry
 from service.errors import NotReadyError, QueueFullError
 from service.tensors import Tensors
 
+TIMER_S = 0.001  # asyncio's timers are no finer: shorter delays pass in turns of the event loop
 Run = Callable[[Tensors, Sequence[str]], Awaitable[Tensors]]
 Key = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -38,7 +40,7 @@ class BatchQueue:
     """Runs an entry's requests, `entry.instances` batches at a time, oldest first.
 
     A batch leaves when it is full, when its oldest request has waited `max_queue_delay_s`, and not
-    before an instance is free. Delays are as fine as the event loop's clock, about a millisecond.
+    before an instance is free.
     """
 
     def __init__(self, entry: Entry, run: Run, max_size: int) -> None:
@@ -95,11 +97,16 @@ class BatchQueue:
                 left_s = self._waiting[0].arrived_s + self._entry.max_queue_delay_s - clock()
                 if left_s <= 0 or not self._entry.batching or self._is_full():
                     return
-            self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), left_s)
-            except TimeoutError:
-                return
+            await self._change(left_s)
+
+    async def _change(self, left_s: float | None) -> None:
+        """Waits for a change, about `left_s` seconds at most."""
+        if left_s is not None and left_s < TIMER_S:
+            await asyncio.sleep(0)  # one turn of the event loop, in which requests may arrive
+            return
+        self._changed.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), left_s)
 
     def _is_full(self) -> bool:
         return sum(item.rows for item in self._waiting) >= self._entry.max_batch_size

@@ -13,7 +13,7 @@ import onnxruntime as ort
 from compiler.errors import RationaleError, RepositoryError
 from compiler.manifest import TensorSpec
 from service.backends.base import check_rows, run_failure
-from service.entries import Entry, Warmup
+from service.entries import Entry, Warmup, agree
 from service.errors import InvalidInputError
 from service.scheduler import BatchQueue
 from service.tensors import DTYPES, Array, Tensors, from_binary
@@ -141,9 +141,26 @@ def _check_tensors(
                 f"{entry.model_path}: {role} '{spec.name}' is {types[spec.name]}, "
                 f"but {spec.datatype} in config.pbtxt"
             )
+        _check_shape(entry, role, spec, next(node.shape for node in found if node.name == spec.name))
     extra = set(types) - {spec.name for spec in promised}
     if role == "input" and extra:
         raise RepositoryError(f"{entry.model_path}: config.pbtxt lacks its inputs {sorted(extra)}")
+
+
+def _check_shape(entry: Entry, role: str, spec: TensorSpec, found: Sequence[int | str | None]) -> None:
+    if not found:  # unknown, even its rank
+        return
+    batch, *shape = (size if isinstance(size, int) else -1 for size in found)
+    expected = entry.reshapes.get(spec.name, spec.shape)
+    if batch != -1:
+        raise RepositoryError(
+            f"{entry.model_path}: {role} '{spec.name}' has a fixed batch of {batch}: rows cannot be batched"
+        )
+    if not agree(tuple(shape), expected):
+        raise RepositoryError(
+            f"{entry.model_path}: {role} '{spec.name}' has shape {shape} per row, but {list(expected)} "
+            "in config.pbtxt"
+        )
 
 
 def _warm(entry: Entry, session: ort.InferenceSession, sample: Warmup) -> None:

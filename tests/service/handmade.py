@@ -292,10 +292,10 @@ def write_faulty(repository: Path) -> None:
     write_entry(
         repository,
         "mixing",
-        [node("ReduceSum", ["x", "zero"], ["y"], keepdims=1)],
+        [node("Compress", ["x", "first"], ["y"], axis=0)],
         x,
         y,
-        {"zero": np.array([0])},
+        {"first": np.array([True])},
     )
     table = np.array([[10.0], [20.0], [30.0]], np.float32)
     nodes = [node("Reshape", ["ids", "flat"], ["i"]), node("Gather", ["table", "i"], ["y"], axis=0)]

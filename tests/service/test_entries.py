@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from compiler.errors import RepositoryError
@@ -163,6 +164,8 @@ def test_no_folder_and_an_empty_one(tmp_path: Path) -> None:
         ('name: "x"', 'name: "z"', "has no input 'z'"),
         ('name: "y"', 'name: "z"', "has no output 'z'"),
         ("TYPE_FP32", "TYPE_FP64", "input 'x' is FP32, but FP64 in config.pbtxt"),
+        ("dims: 3", "dims: 2", "output 'y' has shape [3] per row, but [2] in config.pbtxt"),
+        ("dims: 3", "dims: [3, 1]", "output 'y' has shape [3] per row, but [3, 1] in config.pbtxt"),
     ],
 )
 def test_a_config_that_is_not_the_models(score: Path, old: str, new: str, said: str) -> None:
@@ -170,6 +173,15 @@ def test_a_config_that_is_not_the_models(score: Path, old: str, new: str, said: 
     with pytest.raises(RepositoryError) as caught:
         load(read_entry(score))
     assert said in str(caught.value)
+
+
+def test_a_model_with_a_fixed_batch(score: Path) -> None:
+    path = score / "1" / "model.onnx"
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(model, path)
+    with pytest.raises(RepositoryError, match="input 'x' has a fixed batch of 1"):
+        load(read_entry(score))
 
 
 def test_a_model_that_is_no_onnx(score: Path) -> None:
