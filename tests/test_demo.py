@@ -12,28 +12,69 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from compiler.manifest import (
+    Digests,
+    ExplainedInput,
+    Manifest,
+    Measured,
+    Method,
+    References,
+    TensorSpec,
+)
 from service import demo
 from service.demo_report import HALF_BAR, bar, short
 
 ROOT = Path(__file__).parent.parent
 STUB = Path(__file__).parent / "stub_cli.py"
 
+APPLICANT = TensorSpec(name="applicant", datatype="FP32", shape=(10,))
+PROBABILITY = TensorSpec(name="default_probability", datatype="FP32", shape=(1,))
+MANIFEST = Manifest(
+    model="credit",
+    method=Method(name="deepshap"),
+    digests=Digests(model="m", references="r", options="o", explanation="e"),
+    inputs=(APPLICANT,),
+    explained=(ExplainedInput(tensor=APPLICANT, attributions="applicant_attributions"),),
+    outputs=(PROBABILITY,),
+    explained_output="default_probability",
+    targets=(0,),
+    base_value="base_value",
+    explained_value="explained_value",
+    completeness_gap="completeness_gap",
+    references=References(count=97, given=100, base_value=(0.1,)),
+    opset=21,
+    ir_version=10,
+    least_onnxruntime="1.18",
+    tools={},
+    measured=Measured(
+        rows=3, outputs_error=0, completeness_gap=0, rows_error=0, nodes=9, model_bytes=9, latency_ms=1
+    ),
+)
+
 
 @pytest.fixture
-def stubbed(monkeypatch, tmp_path):
-    """A function from a mode of the stub to (exit status, what was printed); afterwards no child is left."""
-    pids = tmp_path / "pids"
+def stub(tmp_path_factory):
+    """The folder that the stub works with; when the test is over, no child is left."""
+    folder = tmp_path_factory.mktemp("stub")
+    (folder / "manifest.json").write_text(MANIFEST.to_json())
+    yield folder
+    assert not any(is_alive(pid) for pid in read_pids(folder))
+
+
+@pytest.fixture
+def stubbed(monkeypatch, stub):
+    """A function from a mode of the stub to (exit status, what was printed)."""
 
     def run(mode, folder=None):
-        monkeypatch.setattr(demo, "CLI", (sys.executable, "-P", str(STUB), mode, str(pids)))
+        monkeypatch.setattr(demo, "CLI", (sys.executable, str(STUB), mode, str(stub)))
         console = Console(file=io.StringIO(), width=80)
         return demo.run_demo(folder, console), console.file.getvalue()
 
-    yield run
-    assert not any(is_alive(pid) for pid in read_pids(pids))
+    return run
 
 
-def read_pids(path: Path) -> list[int]:
+def read_pids(folder: Path) -> list[int]:
+    path = folder / "pids"
     return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -127,8 +168,8 @@ def test_what_is_printed(stubbed):
     assert "compared with 97 typical approved applicants" in words
 
 
-def test_it_prints_ascii_where_the_terminal_has_no_more(monkeypatch, tmp_path):
-    monkeypatch.setattr(demo, "CLI", (sys.executable, "-P", str(STUB), "good", str(tmp_path / "pids")))
+def test_it_prints_ascii_where_the_terminal_has_no_more(monkeypatch, stub):
+    monkeypatch.setattr(demo, "CLI", (sys.executable, str(STUB), "good", str(stub)))
     written = io.BytesIO()
     console = Console(file=io.TextIOWrapper(written, encoding="ascii"), width=80)
     assert demo.run_demo(None, console) == 0
@@ -169,14 +210,13 @@ def test_a_gateway_that_ignores_sigterm_is_killed(stubbed, monkeypatch):
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_child_too(tmp_path, number, status):
+def test_a_signal_ends_the_child_too(stub, tmp_path, number, status):
     """The stub ignores what the demo sends it first, and hangs in the middle of an answer."""
-    pids = tmp_path / "pids"
     lines = (
         "import sys",
         "from service import demo",
         "demo.STOP_TIMEOUT_S = 0.3",
-        f"demo.CLI = (sys.executable, '-P', {str(STUB)!r}, 'hangs', {str(pids)!r})",
+        f"demo.CLI = (sys.executable, {str(STUB)!r}, 'hangs', {str(stub)!r})",
         "sys.exit(demo.run_demo())",
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -186,8 +226,8 @@ def test_a_signal_ends_the_child_too(tmp_path, number, status):
         assert any(line.startswith("starting the gateway") for line in process.stdout)
         process.send_signal(number)
         assert process.wait(20) == status
-    assert len(read_pids(pids)) == 2
-    assert not any(is_alive(pid) for pid in read_pids(pids))
+    assert len(read_pids(stub)) == 2
+    assert not any(is_alive(pid) for pid in read_pids(stub))
     assert list(tmp_path.glob("rationale-demo-*")) == []
 
 
