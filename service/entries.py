@@ -18,6 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _DATATYPES = {
     pb.DataType.Value(f"TYPE_{'STRING' if name == 'BYTES' else name}"): name for name in DTYPES
 }  # TYPE_BF16 is left out: numpy has no such type
+_SHOWN_NAMES = 20
 _UNSUPPORTED_FIELDS = ("optional", "allow_ragged_batch", "is_shape_tensor")
 
 
@@ -72,7 +73,9 @@ class Repository:
         """Raises UnknownModelError."""
         entry = self.entries.get(name)
         if entry is None:
-            raise UnknownModelError(f"no model '{_shown(name)}' here; there are: {', '.join(self.entries)}")
+            names = list(self.entries)
+            known = ", ".join(names[:_SHOWN_NAMES]) + (" …" if len(names) > _SHOWN_NAMES else "")
+            raise UnknownModelError(f"no model '{_shown(name)}' here; there are: {known}")
         if version not in (None, entry.version):
             raise UnknownModelError(
                 f"model '{name}' has no version '{_shown(version)}'; version {entry.version} is served"

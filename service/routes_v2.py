@@ -94,9 +94,24 @@ async def model_ready(request: Request, model: str, version: str | None = None) 
     return ModelReady(name=entry.name, ready=True)
 
 
+def inlined(schema: dict[str, Any]) -> Any:
+    """A JSON schema with its `$defs` put where they are used: OpenAPI looks for them elsewhere."""
+    definitions = schema.pop("$defs", {})
+
+    def resolve(node: Any) -> Any:
+        if isinstance(node, list):
+            return [resolve(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            return resolve(definitions[node["$ref"].rpartition("/")[2]])
+        return {key: resolve(value) for key, value in node.items()}
+
+    return resolve(schema)
+
+
 def _infer_docs(summary: str, description: str) -> dict[str, Any]:
-    schema = InferRequest.model_json_schema()
-    schema["$defs"] = schema.pop("$defs", {})
+    schema = inlined(InferRequest.model_json_schema())
     return {
         "summary": summary,
         "description": description,

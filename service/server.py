@@ -68,36 +68,51 @@ def _hint(error: OSError, host: str, port: int) -> str:
 
 
 async def _serve(app: FastAPI, settings: Settings, listener: socket.socket, announce: Announce) -> None:
-    server = _Server(
-        uvicorn.Config(
-            app,
-            log_level=settings.log_level,
-            access_log=settings.log_level in ("info", "debug"),
-            timeout_graceful_shutdown=max(round(settings.drain_timeout_s), 1),
-            server_header=False,
-        )
-    )
     address = _url(listener)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    server = _Server(_uvicorn_config(app, settings))
+    stop = _on_signals()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.01)
-    loading: asyncio.Task[None] = app.state.loading
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait([loading, stopping, serving], return_when=asyncio.FIRST_COMPLETED)
-    failure = loading.exception() if loading.done() and not loading.cancelled() else None
-    if loading.done() and failure is None:
-        announce_ready(app, address, announce)
-        await asyncio.wait([stopping, serving], return_when=asyncio.FIRST_COMPLETED)
-    app.state.plane.refuse_new_work()
-    server.should_exit = True
-    await serving
-    stopping.cancel()
-    if failure is not None:
-        raise failure
+    try:
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        loading: asyncio.Task[None] = app.state.loading
+        await _first_of(loading, stop, serving)
+        if loading.done():
+            loading.result()
+            announce_ready(app, address, announce)
+            await _first_of(stop, serving)
+    finally:
+        app.state.plane.refuse_new_work()
+        server.should_exit = True
+        await serving
+
+
+def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_level=settings.log_level,
+        access_log=settings.log_level in ("info", "debug"),
+        timeout_graceful_shutdown=max(round(settings.drain_timeout_s), 1),
+        server_header=False,
+    )
+
+
+def _on_signals() -> asyncio.Future[None]:
+    """Done when SIGTERM or Ctrl-C comes."""
+    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[None] = loop.create_future()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, _settle, stop)
+    return stop
+
+
+def _settle(stop: asyncio.Future[None]) -> None:
+    if not stop.done():  # a second signal changes nothing
+        stop.set_result(None)
+
+
+async def _first_of(*waited: asyncio.Future[None]) -> None:
+    await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
 
 
 def announce_ready(app: FastAPI, address: str, announce: Announce) -> None:

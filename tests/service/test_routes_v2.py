@@ -1,6 +1,7 @@
 """The Open Inference Protocol, with JSON in and out; values asserted."""
 
 import gzip
+import re
 
 import httpx
 import numpy as np
@@ -150,6 +151,10 @@ async def test_the_openapi_page_documents_bodies_and_problems(client: httpx.Asyn
             "responses"
         ].keys()
     assert (await client.get("/docs")).status_code == 200
+    for reference in re.findall(r'"\$ref":"#/([^"]+)"', orjson.dumps(document).decode()):
+        node = document
+        for part in reference.split("/"):
+            node = node[part]
 
 
 async def test_a_reshape_in_the_config_is_honoured(client: httpx.AsyncClient) -> None:
