@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -50,7 +51,7 @@ def routed(repository: Path, triton: TritonAddresses) -> Iterator[str]:
         yield address
 
 
-def ask(module, address: str, model: str, rows: slice = slice(None)) -> dict[str, np.ndarray]:  # type: ignore[no-untyped-def]
+def ask(module: Any, address: str, model: str, rows: slice = slice(None)) -> dict[str, np.ndarray]:
     """The same call through tritonclient's HTTP or gRPC `module`."""
     client = module.InferenceServerClient(address)
     inputs = []
