@@ -46,5 +46,5 @@ def lower(model: str | Path | onnx.ModelProto) -> Lowered:
     rewrite(lowered)
     fold_constants(lowered)
     specs, batched = row_specs(lowered)
-    warnings = ("the batch was fixed at 1; it is symbolic in the entries",) if fixed else ()
-    return Lowered(source, loaded.digest, lowered, specs, batched, warnings)
+    freed = ("the batch was fixed at 1; it is symbolic in the entries",) if fixed else ()
+    return Lowered(source, loaded.digest, lowered, specs, batched, (*loaded.warnings, *freed))

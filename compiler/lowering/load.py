@@ -1,6 +1,11 @@
 """Reading an ONNX file with distrust, and bringing it to the opset that is emitted."""
 
 import hashlib
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,71 +13,200 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from google.protobuf.message import DecodeError
+from onnx import helper
 from onnxscript.version_converter import ConvertVersionPass
 
 from compiler.errors import InvalidModelError, UnsupportedModelError
+from compiler.runtime import Runner
 
 OPSET = 21  # every ONNX Runtime since 1.18, every Triton since 24.05
 IR_VERSION = 10
-DOMAINS = frozenset({"", "ai.onnx.ml"})
+LARGE = 1_900_000_000  # bytes of weights; protobuf serialises less than 2 GB in one piece
+LONGEST_REASON = 400
+_RUNTIME_PREFIX = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_UNKNOWN_OPERATOR = "is not a registered function/op"
 
 
 @dataclass(frozen=True)
 class Loaded:
+    """A model that ONNX's checker and ONNX Runtime accept.
+
+    Attributes:
+        proto: the model as given, but for ZipMaps, which no server can return.
+        digest: SHA-256 of the file and of the weights beside it.
+        warnings: what was changed.
+    """
+
     model: ir.Model
     proto: onnx.ModelProto
     digest: str
+    warnings: tuple[str, ...] = ()
 
 
-def load(model: str | Path | onnx.ModelProto) -> Loaded:
+def load(model: str | os.PathLike[str] | onnx.ModelProto) -> Loaded:
     """Reads and checks a model.
 
     Raises:
         InvalidModelError: no ONNX model, truncated, inconsistent, or an opset that is not known.
     """
-    proto, digest = _from_proto(model) if isinstance(model, onnx.ModelProto) else _from_file(Path(model))
-    name = "the model" if isinstance(model, onnx.ModelProto) else str(model)
+    path = None if isinstance(model, onnx.ModelProto) else _path(model)
+    name = "the model" if path is None else str(path)
+    proto, digest = _from_proto(model) if isinstance(model, onnx.ModelProto) else _from_file(_path(model))
     if not proto.graph.output or not proto.opset_import:
         raise InvalidModelError(
             f"{name}: not an ONNX model (it has no outputs or no opset). Export it again."
         )
     _check_opsets(proto, name)
+    _check_values(proto, name)
+    proto, replaced = without_zip_maps(proto)
     try:
-        onnx.checker.check_model(proto)
-        return Loaded(ir.from_proto(proto), proto, digest)
+        _check(proto, path)
+        loaded = Loaded(ir.from_proto(proto), proto, digest, replaced)
     except (onnx.checker.ValidationError, ValueError, TypeError, KeyError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InvalidModelError(f"{name}: damaged or not valid ONNX: {reason}. Export it again.") from error
+        raise InvalidModelError(
+            f"{name}: damaged or not valid ONNX: {_reason(error)}. Export it again."
+        ) from error
+    _check_loads(proto, name)
+    return loaded
+
+
+def _path(model: object) -> Path:
+    if isinstance(model, str | os.PathLike):
+        return Path(model)
+    raise InvalidModelError(f"a {type(model).__name__} is no model: give a path or an onnx.ModelProto.")
 
 
 def _from_proto(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
-    return proto, hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+    digest = hashlib.sha256()
+    if _weight_bytes(proto) < LARGE:
+        digest.update(proto.SerializeToString(deterministic=True))
+    else:  # more than protobuf can serialise in one piece
+        for part in (*proto.graph.node, *proto.graph.input, *proto.graph.output, *proto.graph.initializer):
+            digest.update(part.SerializeToString(deterministic=True))
+    return proto, digest.hexdigest()
 
 
 def _from_file(path: Path) -> tuple[onnx.ModelProto, str]:
     try:
         content = path.read_bytes()
         proto = onnx.load_model_from_string(content)
+        external = [t for t in _tensors(proto.graph) if t.data_location == onnx.TensorProto.EXTERNAL]
         onnx.load_external_data_for_model(proto, str(path.parent))
     except DecodeError as error:
         raise InvalidModelError(
             f"{path}: not an ONNX model, or a truncated one ({len(content)} bytes). Export or copy it again."
         ) from error
     except (onnx.checker.ValidationError, ValueError) as error:
-        raise InvalidModelError(f"{path}: its external data cannot be read: {error}") from error
+        raise InvalidModelError(
+            f"{path}: its external data cannot be read: {_reason(error)}. Copy the data file beside the model, "
+            "whole and under the name it was exported with."
+        ) from error
     except OSError as error:
-        raise InvalidModelError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return proto, hashlib.sha256(content).hexdigest()
+        raise InvalidModelError(f"{path}: cannot be read: {error.strerror or error}.") from error
+    digest = hashlib.sha256(content)
+    for tensor in external:
+        digest.update(tensor.raw_data)
+    return proto, digest.hexdigest()
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor that may lie in a file of its own, subgraphs included."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _tensors(inner)
+
+
+def _weight_bytes(proto: onnx.ModelProto) -> int:
+    return sum(len(t.raw_data) for t in proto.graph.initializer)
+
+
+def _reason(error: BaseException) -> str:
+    """The first cause, on one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = " ".join(_RUNTIME_PREFIX.sub("", str(error)).split()).rstrip(".") or type(error).__name__
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]} …"
 
 
 def _check_opsets(proto: onnx.ModelProto, name: str) -> None:
     newest = onnx.defs.onnx_opset_version()
-    for entry in proto.opset_import:
-        if entry.domain in ("", "ai.onnx") and not 1 <= entry.version <= newest:
+    versions = [entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")]
+    if len(versions) > 1:
+        raise InvalidModelError(
+            f"{name}: imports the opset of ai.onnx twice, as {versions}. Export it again."
+        )
+    for version in versions:
+        if not 1 <= version <= newest:
             raise InvalidModelError(
-                f"{name}: opset {entry.version} is not known; the installed onnx {onnx.__version__} knows 1 to "
+                f"{name}: opset {version} is not known; the installed onnx {onnx.__version__} knows 1 to "
                 f"{newest}. Export with an opset in that range or install a newer onnx."
             )
+
+
+def _check_values(proto: onnx.ModelProto, name: str) -> None:
+    """What the checker words badly or lets pass."""
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+            raise InvalidModelError(
+                f"{name}: {value.name!r} has no shape. Export the model with shapes, or add them with "
+                "onnx.shape_inference.infer_shapes."
+            )
+    outputs = [v.name for v in proto.graph.output]
+    repeated = sorted({o for o in outputs if outputs.count(o) > 1})
+    if repeated:
+        raise InvalidModelError(f"{name}: outputs {repeated} are listed twice. Export it again.")
+
+
+def _check(proto: onnx.ModelProto, path: Path | None) -> None:
+    if _weight_bytes(proto) < LARGE:
+        onnx.checker.check_model(proto)
+    elif path is not None:
+        onnx.checker.check_model(str(path))
+
+
+def _check_loads(proto: onnx.ModelProto, name: str) -> None:
+    """ONNX Runtime is what serves the model: it must take it as it is.
+
+    An operator it does not know is let through: the compiler lists it with all others that have no rule.
+    """
+    try:
+        Runner(proto, optimise=False)
+    except InvalidModelError as error:
+        if _UNKNOWN_OPERATOR not in str(error):
+            raise InvalidModelError(
+                f"{name}: ONNX Runtime cannot load it: {_reason(error)}. Export it again, or repair what is named."
+            ) from error
+
+
+def without_zip_maps(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Returns the tensor of probabilities where skl2onnx returns a list of dictionaries, under the same name.
+
+    No tensor protocol can carry a ZipMap's output: neither Triton nor this gateway could serve it.
+    """
+    zips = [node for node in proto.graph.node if node.op_type == "ZipMap" and node.domain == "ai.onnx.ml"]
+    if not zips:
+        return proto, ()
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    outputs = {v.name: v for v in copy.graph.output}
+    warnings = []
+    for node in copy.graph.node:
+        if node.op_type != "ZipMap" or node.domain != "ai.onnx.ml" or len(node.output) != 1:
+            continue
+        labels = sum(len(a.ints) + len(a.strings) for a in node.attribute if a.name.startswith("classlabels"))
+        node.op_type, node.domain = "Identity", ""
+        del node.attribute[:]
+        if node.output[0] in outputs:
+            value = helper.make_tensor_value_info(node.output[0], onnx.TensorProto.FLOAT, ["N", labels])
+            outputs[node.output[0]].CopyFrom(value)
+            warnings.append(
+                f"output {node.output[0]!r} is a ZipMap (dictionaries), which no server can return; the entries "
+                f"return its tensor [N, {labels}] under that name"
+            )
+    return copy, tuple(warnings)
 
 
 def standardise(model: ir.Model) -> ir.Model:
@@ -115,12 +249,24 @@ def _convert_opset(model: ir.Model) -> None:
         return
     if version > OPSET:
         return
-    ConvertVersionPass(OPSET, fallback=True)(model)
+    with _quiet("onnxscript.version_converter"):
+        ConvertVersionPass(OPSET, fallback=True)(model)
     if _opset(model) != OPSET:
         raise UnsupportedModelError(
             f"opset {version} cannot be converted to {OPSET}. Export the model with opset {OPSET}, "
             "or convert it with onnx.version_converter and look at its error."
         )
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """A library that logs each step as a warning, and a failure with its traceback: ours says what to do."""
+    logger = logging.getLogger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _since(node: ir.Node, version: int) -> int | None:
