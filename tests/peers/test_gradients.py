@@ -1,0 +1,21 @@
+"""The gradient and input × gradient of every network, against torch.autograd in float64."""
+
+import pytest
+
+from compiler import Gradient, compile_model
+from tests.peers.agreement import GRADIENT, error
+from tests.peers.networks import EXPORTS, case, exported
+from tests.peers.others import autograd
+
+
+@pytest.mark.parametrize(("name", "exporter"), EXPORTS)
+def test_gradient(name: str, exporter: str) -> None:
+    given = case(name)
+    truth = autograd(given.fresh(), given.x)
+    model = exported(name, exporter)
+    plain = compile_model(model, Gradient(), targets="all").explain(given.x)
+    product = compile_model(model, Gradient(times_input=True), targets="all").explain(given.x)
+    assert error(plain["x_attributions"], truth) <= GRADIENT
+    assert error(product["x_attributions"], truth * given.x[:, None]) <= GRADIENT
+    assert "completeness_gap" not in plain
+    assert "base_value" not in plain
