@@ -1,18 +1,23 @@
 """Rationale's compiler: an ONNX model in, one graph with its prediction and its explanation out.
 
-from compiler import DeepShap, compile_model
+    from compiler import DeepShap, compile_model
 
-compiled = compile_model("credit.onnx", DeepShap(references))
-compiled.explain(applicants)["applicant_attributions"]  # [N, T, features]
-compiled.write("model_repository", "credit")
+    compiled = compile_model("credit.onnx", DeepShap(references))
+    compiled.explain(applicants)["applicant_attributions"]  # [N, T, features]
+    compiled.write("model_repository", "credit")
+
+Names are imported when they are first used: the service reads manifests without loading the compiler.
 """
 
-from compiler import rules  # fills the rule table
-from compiler.compile import compile_model
-from compiler.compiled import Compiled, Explanation
-from compiler.errors import RationaleError
-from compiler.manifest import Manifest
-from compiler.methods import DeepShap, Gradient
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from compiler.compile import compile_model
+    from compiler.compiled import Compiled, Explanation
+    from compiler.errors import RationaleError
+    from compiler.manifest import Manifest
+    from compiler.methods import DeepShap, Gradient
 
 __all__ = [
     "Compiled",
@@ -22,5 +27,20 @@ __all__ = [
     "Manifest",
     "RationaleError",
     "compile_model",
-    "rules",
 ]
+
+_HOME = {
+    "Compiled": "compiler.compiled",
+    "DeepShap": "compiler.methods",
+    "Explanation": "compiler.compiled",
+    "Gradient": "compiler.methods",
+    "Manifest": "compiler.manifest",
+    "RationaleError": "compiler.errors",
+    "compile_model": "compiler.compile",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'compiler' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

@@ -10,7 +10,7 @@ import onnx_ir.passes.common as passes
 from compiler.backward import walk
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.fold import fold_constants
-from compiler.forward import At, Call, evaluate
+from compiler.forward import At, Call, attributes_of, evaluate
 from compiler.graph import Ops, Tensor
 from compiler.lowering import Lowered
 from compiler.methods import Method
@@ -106,7 +106,7 @@ class _Values:
         name = node.name or str(node.outputs[0].name)
         inputs = tuple(None if v is None else v.name for v in node.inputs)
         self.op.scope = f"forward/{name}"
-        attributes = {a.name: a.value for a in node.attributes.values()}
+        attributes = attributes_of({a.name: a.value for a in node.attributes.values()})
         at = evaluate(self.op, rule, [None if i is None else self.at_x(i) for i in inputs], attributes, name)
         self._check_rows(node, at)
         outputs = tuple(str(v.name) for v in node.outputs)[: len(at.outputs)]

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from compiler.errors import UnsupportedModelError
 from compiler.graph import Ops, Tensor
 from compiler.rule import Rule
@@ -53,6 +55,11 @@ class Call:
     def reference(self) -> At:
         assert self.r is not None, "the method has no references"
         return self.r
+
+
+def attributes_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """ONNX stores float attributes in float32: what a rule computes with must be that number."""
+    return {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in values.items()}
 
 
 def evaluate(

@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 
-from compiler import rules
 from compiler.lowering.rewrites import rewritten_operators
 from compiler.rule import all_rules
-
-TABLE_IS_FILLED_BY = rules
 
 
 @dataclass(frozen=True)

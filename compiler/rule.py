@@ -19,6 +19,7 @@ Methods never know operators. They know kinds (see `Kind`), and choose where a r
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
 from typing import Any
 
 from compiler.graph import Ops, Tensor
@@ -94,8 +95,15 @@ def rule(op_type: str, *, kind: Kind, domain: str = "") -> Callable[[Callable[..
 
 
 def find_rule(op_type: str, domain: str = "") -> Rule | None:
+    _fill()
     return _RULES.get((domain, op_type))
 
 
 def all_rules() -> Iterator[Rule]:
+    _fill()
     yield from (_RULES[key] for key in sorted(_RULES))
+
+
+def _fill() -> None:
+    """Importing the rules declares them."""
+    import_module("compiler.rules")

@@ -45,7 +45,10 @@ class Runner:
         names = list(outputs or self.outputs)
         engine = self._session or self._evaluator
         assert engine is not None
-        return dict(zip(names, engine.run(names, dict(inputs)), strict=True))
+        try:
+            return dict(zip(names, engine.run(names, dict(inputs)), strict=True))
+        except _LOAD_ERRORS as error:
+            raise InvalidModelError(f"ONNX Runtime cannot run the model: {_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -115,21 +115,25 @@ def lrn(
 
 @rewrites("HardSwish")
 def hard_swish(op: Any, x: ir.Value) -> ir.Value:
-    return op.Mul(x, op.HardSigmoid(x, alpha=1 / 6, beta=0.5))
+    """x · max(0, min(1, x/6 + 1/2))."""
+    return op.Mul(x, op.Clip(op.Add(op.Mul(x, 1 / 6), 0.5), 0.0, 1.0))
 
 
 @rewrites("Swish")
 def swish(op: Any, x: ir.Value, *, alpha: float = 1.0) -> ir.Value:
+    """x · σ(αx)."""
     return op.Mul(x, op.Sigmoid(op.Mul(x, float(alpha)) if alpha != 1.0 else x))
 
 
 @rewrites("Mish")
 def mish(op: Any, x: ir.Value) -> ir.Value:
+    """x · tanh(ln(1 + e^x))."""
     return op.Mul(x, op.Tanh(op.Softplus(x)))
 
 
 @rewrites("Gelu")
 def gelu(op: Any, x: ir.Value, *, approximate: str = "none") -> ir.Value:
+    """x/2 · (1 + erf(x/√2)), or its approximation by tanh."""
     if approximate == "tanh":
         inner = op.Mul(op.Add(x, op.Mul(op.Mul(op.Mul(x, x), x), 0.044715)), float(np.sqrt(2 / np.pi)))
         return op.Mul(op.Mul(x, 0.5), op.Add(op.Tanh(inner), 1.0))
@@ -138,11 +142,13 @@ def gelu(op: Any, x: ir.Value, *, approximate: str = "none") -> ir.Value:
 
 @rewrites("GlobalMaxPool")
 def global_max_pool(op: Any, x: ir.Value) -> ir.Value:
+    """The maximum over all spatial axes."""
     return op.ReduceMax(x, list(range(2, len(x.shape))), keepdims=1)
 
 
 @rewrites("Mean")
 def mean(op: Any, *xs: ir.Value) -> ir.Value:
+    """Σ x / n."""
     return op.Mul(op.Sum(*xs), 1.0 / len(xs))
 
 
@@ -156,3 +162,15 @@ def maximum(op: Any, *xs: ir.Value) -> ir.Value | None:
 def minimum(op: Any, *xs: ir.Value) -> ir.Value:
     """−max(−x)."""
     return xs[0] if len(xs) == 1 else op.Neg(functools.reduce(op.Max, [op.Neg(x) for x in xs]))
+
+
+@rewrites("ReduceMin")
+def reduce_min(op: Any, x: ir.Value, axes: ir.Value | None = None, **attributes: int) -> ir.Value:
+    """−max(−x) over the axes."""
+    return op.Neg(op.ReduceMax(op.Neg(x), axes, **attributes))
+
+
+@rewrites("Celu")
+def celu(op: Any, x: ir.Value, *, alpha: float = 1.0) -> ir.Value:
+    """α · elu(x/α)."""
+    return op.Mul(op.Elu(op.Mul(x, 1.0 / alpha)), float(alpha))

@@ -300,20 +300,17 @@ def pow_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, n: Tensor) 
     return op.Mul(exp_secant(op, d, y, y_r), op.Mul(log_secant(op, x, r), c))
 
 
-def _elu(op: Ops, x: Tensor, alpha: float, scale: float, width: float) -> tuple[Tensor, Tensor]:
-    """e^(min(x, 0)/width) and dy/dx of y = scale·(x⁺ + α·(e^(min(x, 0)/width) − 1))."""
-    e = op.Exp(op.Mul(op.Min(x, 0.0), 1 / width))
-    slope = op.Where(op.Greater(x, 0.0), scale, op.Mul(e, scale * alpha / width))
-    return e, slope
+def _elu_gradient(op: Ops, x: Tensor, alpha: float) -> Tensor:
+    """1 where x > 0, else α·e^x."""
+    return op.Where(op.Greater(x, 0.0), 1.0, op.Mul(op.Exp(op.Min(x, 0.0)), alpha))
 
 
-def _elu_slope(op: Ops, x: Tensor, r: Tensor, alpha: float, scale: float, width: float) -> Tensor:
+def _elu_secant(op: Ops, x: Tensor, r: Tensor, alpha: float) -> Tensor:
     """x⁺ has the ReLU's secant s, min(x, 0) = x − x⁺ has 1 − s; the rest is a chain."""
     s = relu_secant(op, x, r)
-    u, u_r = (op.Mul(op.Min(v, 0.0), 1 / width) for v in (x, r))
+    u, u_r = op.Min(x, 0.0), op.Min(r, 0.0)
     e = exp_secant(op, op.Sub(u, u_r), op.Exp(u), op.Exp(u_r))
-    below = op.Mul(op.Mul(e, op.Sub(1.0, s)), alpha / width)
-    return op.Mul(op.Add(s, below), scale)
+    return op.Add(s, op.Mul(op.Mul(e, op.Sub(1.0, s)), alpha))
 
 
 @rule("Elu", kind=POINTWISE)
@@ -321,14 +318,14 @@ def elu(op: Ops, x: Tensor, *, alpha: float = 1.0) -> Evaluation:
     """y = x⁺ + α·(e^min(x, 0) − 1)."""
 
     def elu_pullback(m: Tensor) -> Tensor:
-        return op.Mul(m, _elu(op, x, alpha, 1.0, 1.0)[1])
+        return op.Mul(m, _elu_gradient(op, x, alpha))
 
     return op.Elu(x, alpha=alpha), elu_pullback
 
 
 @elu.secant
 def elu_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, *, alpha: float = 1.0) -> Tensor:
-    return _elu_slope(op, x, r, alpha, 1.0, 1.0)
+    return _elu_secant(op, x, r, alpha)
 
 
 SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
@@ -339,7 +336,7 @@ def selu(op: Ops, x: Tensor, *, alpha: float = SELU_ALPHA, gamma: float = SELU_G
     """y = γ·(x⁺ + α·(e^min(x, 0) − 1))."""
 
     def selu_pullback(m: Tensor) -> Tensor:
-        return op.Mul(m, _elu(op, x, alpha, gamma, 1.0)[1])
+        return op.Mul(op.Mul(m, gamma), _elu_gradient(op, x, alpha))
 
     return op.Selu(x, alpha=alpha, gamma=gamma), selu_pullback
 
@@ -355,22 +352,7 @@ def selu_slope(
     alpha: float = SELU_ALPHA,
     gamma: float = SELU_GAMMA,
 ) -> Tensor:
-    return _elu_slope(op, x, r, alpha, gamma, 1.0)
-
-
-@rule("Celu", kind=POINTWISE)
-def celu(op: Ops, x: Tensor, *, alpha: float = 1.0) -> Evaluation:
-    """y = x⁺ + α·(e^(min(x, 0)/α) − 1)."""
-
-    def celu_pullback(m: Tensor) -> Tensor:
-        return op.Mul(m, _elu(op, x, alpha, 1.0, alpha)[1])
-
-    return op.Celu(x, alpha=alpha), celu_pullback
-
-
-@celu.secant
-def celu_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, *, alpha: float = 1.0) -> Tensor:
-    return _elu_slope(op, x, r, alpha, 1.0, alpha)
+    return op.Mul(_elu_secant(op, x, r, alpha), gamma)
 
 
 @rule("Softsign", kind=POINTWISE)

@@ -62,39 +62,26 @@ def reduce_mean(
     return y, (reduce_mean_pullback, None)
 
 
-def _select(op: Ops, x: Tensor, axes: Tensor | None, keepdims: int, noop: int, reduce: str) -> Evaluation:
-    """ReduceMax and ReduceMin: the reduced axes are brought last and flattened, one winner each."""
-    chosen = reduced_axes(x, axes, noop)
-    others = [i for i in range(x.rank) if i not in chosen]
-    order, outer = [*others, *chosen], [x.shape[i] for i in others]
-    count = math.prod(x.shape[i] for i in chosen)
-    back = [order.index(i) for i in range(x.rank)]
-    flat = op.reshape(op.Transpose(x, perm=order), [*outer, count])
-    y = getattr(op, reduce)(x, chosen, keepdims=keepdims, noop_with_empty_axes=1)
-    winners = getattr(op, reduce.replace("Reduce", "Arg"))(flat, axis=-1, keepdims=1)
-
-    def scatter(v: Tensor, to: Tensor) -> Tensor:
-        zeros = op.row_constant(np.zeros((*outer, count), x.dtype.numpy()))
-        filled = op.ScatterElements(zeros, to, op.reshape(v, [*outer, 1]), axis=len(outer), reduction="add")
-        return op.Transpose(op.reshape(filled, [x.shape[i] for i in order]), perm=back)
-
-    return y, (Selection(winners, scatter), None)
-
-
 @rule("ReduceMax", kind=Kind.SELECTION)
 def reduce_max(
     op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Evaluation:
-    """y = the largest over the axes."""
-    return _select(op, x, axes, keepdims, noop_with_empty_axes, "ReduceMax")
+    """y = the largest over the axes, which are brought last and flattened: one winner for each y."""
+    chosen = reduced_axes(x, axes, noop_with_empty_axes)
+    others = [i for i in range(x.rank) if i not in chosen]
+    order, outer = [*others, *chosen], [x.shape[i] for i in others]
+    count = math.prod(x.shape[i] for i in chosen)
+    flat = op.reshape(op.Transpose(x, perm=order), [*outer, count])
+    y = op.ReduceMax(x, chosen, keepdims=keepdims, noop_with_empty_axes=1)
+    winners = op.ArgMax(flat, axis=-1, keepdims=1)
 
+    def scatter(v: Tensor, to: Tensor) -> Tensor:
+        zeros = op.row_constant(np.zeros((*outer, count), x.dtype.numpy()))
+        filled = op.ScatterElements(zeros, to, op.reshape(v, [*outer, 1]), axis=len(outer), reduction="add")
+        restored = op.reshape(filled, [x.shape[i] for i in order])
+        return op.Transpose(restored, perm=[order.index(i) for i in range(x.rank)])
 
-@rule("ReduceMin", kind=Kind.SELECTION)
-def reduce_min(
-    op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-) -> Evaluation:
-    """y = the smallest over the axes."""
-    return _select(op, x, axes, keepdims, noop_with_empty_axes, "ReduceMin")
+    return y, (Selection(winners, scatter), None)
 
 
 @rule("ReduceLogSumExp", kind=Kind.LOCAL)

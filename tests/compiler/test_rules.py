@@ -1,0 +1,171 @@
+"""Every rule, by the same tests: complete, equal to finite differences, alive at ties, right in float32."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from compiler import DeepShap, Gradient, compile_model
+from compiler.lowering.rewrites import rewritten_operators
+from compiler.rule import all_rules
+from tests.compiler.samples import SAMPLES, Sample, Var
+from tests.references.interpreter import run64
+from tests.tolerances import COMPLETE_64, FINITE_DIFFERENCE, NEAR, PARITY_32
+
+N, K = 2, 3
+
+SAMPLES_64 = [s for s in SAMPLES if s.float64]
+
+any_sample = pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.label)
+each_sample = pytest.mark.parametrize("sample", SAMPLES_64, ids=lambda s: s.label)
+each_smooth_sample = pytest.mark.parametrize(
+    "sample", [s for s in SAMPLES_64 if s.smooth], ids=lambda s: s.label
+)
+
+
+def targets_of(model: onnx.ModelProto) -> list[int]:
+    """A few elements of the output, not all of them."""
+    size = int(np.prod([d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim[1:]]))
+    return sorted({0, size // 2, size - 1})
+
+
+def explain64(sample: Sample, method: Any, x: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The answer of the graph emitted for a float64 model."""
+    model = sample.model(np.float64)
+    compiled = compile_model(model, method, targets=targets_of(model))
+    return run64(compiled.model, x)
+
+
+@pytest.fixture
+def float64_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants are folded and checks are run by the interpreter: ONNX Runtime lacks float64 kernels."""
+
+    class Runner64:
+        def __init__(self, model: Any, **_: Any) -> None:
+            self.model = model if isinstance(model, onnx.ModelProto) else ir.to_proto(model)
+
+        def __call__(self, inputs: Any, outputs: Any = None) -> dict[str, np.ndarray]:
+            return run64(self.model, inputs, outputs)
+
+    monkeypatch.setattr("compiler.fold.run_model", lambda model, inputs, **_: Runner64(model)(inputs))
+    monkeypatch.setattr("compiler.check.Runner", Runner64)
+    monkeypatch.setattr("compiler.describe.Runner", Runner64)
+
+
+def attributions(answer: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {k.removesuffix("_attributions"): v for k, v in answer.items() if k.endswith("_attributions")}
+
+
+def test_every_operator_has_a_sample() -> None:
+    sampled = {(s.domain, s.op_type) for s in SAMPLES}
+    known = {(r.domain, r.op_type) for r in all_rules()} | {("", name) for name in rewritten_operators()}
+    assert known - sampled == set()
+
+
+@each_sample
+@pytest.mark.usefixtures("float64_engine")
+def test_attributions_add_up_for_every_reference(sample: Sample) -> None:
+    x = sample.draw(N, 1, np.float64)
+    for k in range(K):
+        references = {name: a[k : k + 1] for name, a in sample.draw(K, 2, np.float64).items()}
+        answer = explain64(sample, DeepShap(references), x)
+        total = sum(a.reshape(*a.shape[:2], -1).sum(-1) for a in attributions(answer).values())
+        difference = answer["explained_value"] - answer["base_value"]
+        scale = max(1.0, np.abs(answer["explained_value"]).max())
+        assert np.abs(total - difference).max() <= COMPLETE_64 * scale
+        assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_64 * scale
+
+
+@each_sample
+@pytest.mark.usefixtures("float64_engine")
+def test_the_mean_over_references_is_the_mean_of_each(sample: Sample) -> None:
+    x = sample.draw(N, 1, np.float64)
+    references = sample.draw(K, 2, np.float64)
+    weights = [0.5, 0.2, 0.3]
+    together = attributions(explain64(sample, DeepShap(references, weights), x))
+    alone = [
+        attributions(explain64(sample, DeepShap({n: a[k : k + 1] for n, a in references.items()}), x))
+        for k in range(K)
+    ]
+    for name, value in together.items():
+        mean = sum(w * a[name] for w, a in zip(weights, alone, strict=True))
+        np.testing.assert_allclose(value, mean, atol=COMPLETE_64 * max(1.0, np.abs(mean).max()), rtol=0)
+
+
+@each_smooth_sample
+@pytest.mark.usefixtures("float64_engine")
+def test_the_gradient_is_the_finite_difference(sample: Sample) -> None:
+    x = sample.draw(N, 3, np.float64)
+    model = sample.model(np.float64)
+    targets = targets_of(model)
+    got = attributions(explain64(sample, Gradient(), x))
+    for name, value in got.items():
+        want = np.zeros_like(value)
+        h = 1e-5
+        for index in np.ndindex(x[name].shape[1:]):
+            step = np.zeros(x[name].shape)
+            step[(slice(None), *index)] = h
+            up, down = (
+                run64(model, {**x, name: x[name] + s})[model.graph.output[0].name] for s in (step, -step)
+            )
+            change = ((up - down) / (2 * h)).reshape(N, -1)[:, targets]
+            want[(slice(None), slice(None), *index)] = change
+        np.testing.assert_allclose(value, want, atol=FINITE_DIFFERENCE * max(1.0, np.abs(want).max()), rtol=0)
+
+
+@each_smooth_sample
+@pytest.mark.usefixtures("float64_engine")
+def test_near_the_reference_deepshap_is_the_gradient(sample: Sample) -> None:
+    """Multipliers must not lose their precision as x − r shrinks: here to 1e-9 of x."""
+    references = sample.draw(1, 4, np.float64)
+    x = {name: a * (1 + 1e-9) for name, a in references.items()}
+    gradient = attributions(explain64(sample, Gradient(), x))
+    deepshap = attributions(explain64(sample, DeepShap(references), x))
+    for name, value in deepshap.items():
+        delta = (x[name] - references[name])[:, None]
+        want = gradient[name] * delta
+        np.testing.assert_allclose(value, want, atol=NEAR * max(np.abs(want).max(), 1e-300), rtol=0)
+
+
+@each_sample
+@pytest.mark.usefixtures("float64_engine")
+def test_at_the_reference_there_is_nothing_to_attribute(sample: Sample) -> None:
+    references = sample.draw(1, 5, np.float64)
+    answer = explain64(sample, DeepShap(references), references)
+    for value in attributions(answer).values():
+        assert np.array_equal(value, np.zeros_like(value))
+
+
+@each_sample
+@pytest.mark.usefixtures("float64_engine")
+def test_ties_and_zeros_stay_finite_and_complete(sample: Sample) -> None:
+    """Half of the features equal their reference, or both are the same number everywhere."""
+    references, x = sample.draw(1, 6, np.float64), sample.draw(N, 7, np.float64)
+    ranges = {f"x{i}": (o.low, o.high) for i, o in enumerate(sample.operands) if isinstance(o, Var)}
+    for name, value in x.items():
+        low, high = ranges[name]
+        flat = value.reshape(N, -1)
+        flat[:, ::2] = references[name].reshape(1, -1)[:, ::2]
+        if low < 0 < high:
+            flat[0, 1::2] = 0.0
+            references[name].reshape(1, -1)[0, 1::4] = 0.0
+    answer = explain64(sample, DeepShap(references), x)
+    assert all(np.isfinite(v).all() for v in attributions(answer).values())
+    scale = max(1.0, np.abs(answer["explained_value"]).max())
+    assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_64 * scale
+
+
+@any_sample
+@pytest.mark.parametrize("method", ["deepshap", "gradient"])
+def test_the_float32_graph_means_what_its_nodes_mean_in_float64(sample: Sample, method: str) -> None:
+    model = sample.model(np.float32)
+    chosen = DeepShap(sample.draw(K, 8, np.float32)) if method == "deepshap" else Gradient()
+    x = sample.draw(N, 9, np.float32)
+    compiled = compile_model(model, chosen, targets=targets_of(model))
+    got, want = compiled.explain(x), run64(compiled.model, x)
+    size = max(np.abs(value).max() for name, value in want.items() if name != "completeness_gap")
+    for name, value in want.items():
+        assert np.abs(got[name] - value).max() <= PARITY_32 * size, name
+    assert np.abs(got.get("completeness_gap", np.zeros(1))).max() <= PARITY_32 * size

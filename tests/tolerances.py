@@ -1,0 +1,14 @@
+"""Every tolerance of the numeric tests, once, with its reason."""
+
+# float64: rules are algebra, so what is left is rounding over a few dozen operations.
+COMPLETE_64 = 1e-12  # |Σ m·Δ − Δy| over max(1, largest |y|)
+# central differences in float64: error h²·f‴ + ε/h with h = 1e-5.
+FINITE_DIFFERENCE = 1e-8
+# the emitted float32 graph against the same nodes in float64: ε = 6e-8 over sums of some hundred terms.
+PARITY_32 = 2e-5  # over the largest attribution
+# float32 completeness on whole networks, over the largest |explained − base| (issue: 1e-4).
+COMPLETE_32 = 1e-4
+# the model's own outputs in the combined graph, over the largest (issue: 1e-6); lowering rounds differently.
+OUTPUTS_32 = 1e-6
+# DeepSHAP at x = r·(1 + 1e-9) against the gradient, over the largest: the curvature's share of such a step.
+NEAR = 1e-6
