@@ -11,8 +11,11 @@ import typer
 from compiler.errors import InvalidOptionError, RationaleError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from compiler.manifest import Manifest
     from compiler.methods import Method
+    from compiler.targets import Targets
 
 app = typer.Typer(
     name="rationale",
@@ -40,14 +43,15 @@ def told_plainly() -> Iterator[None]:
 def compile_command(
     model: Annotated[Path, typer.Argument(help="The ONNX model.", metavar="MODEL.onnx", show_default=False)],
     name: Annotated[
-        str, typer.Option(help="Name of the entries NAME and NAME_explain.", metavar="NAME", show_default=False)
+        str,
+        typer.Option(help="Name of the entries NAME and NAME_explain.", metavar="NAME", show_default=False),
     ],
     method: Annotated[str, typer.Option(help="deepshap, gradient or input-x-gradient.")] = "deepshap",
     references: Annotated[
         Path | None,
         typer.Option(
-            help="Rows that stand for 'nothing special', against which a decision is explained: .npz (an array "
-            "for each input), .npy, .csv or .parquet. deepshap needs them; 50 to 200 typical rows are usual.",
+            help="Rows that stand for 'nothing special', against which a decision is explained: .npz (an "
+            "array for each input), .npy, .csv or .parquet. deepshap needs them; 50 to 200 typical rows are usual.",
             metavar="FILE",
             show_default=False,
         ),
@@ -116,19 +120,24 @@ def compile_command(
         print(f"wrote {entry.parent / name} and {entry}")
 
 
-def _targets(text: str | None) -> list[int] | str | None:
-    if text is None or text in ("all", "predicted"):
-        return text
+def _targets(text: str | None) -> "Targets":
+    words: dict[str | None, Targets] = {None: None, "all": "all", "predicted": "predicted"}
+    if text in words:
+        return words[text]
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
-        raise InvalidOptionError(f"--targets {text!r}: give indices by commas, 'all' or 'predicted'.") from error
+        raise InvalidOptionError(
+            f"--targets {text!r}: give indices by commas, 'all' or 'predicted'."
+        ) from error
 
 
-def _method(name: str, references: Path | None, columns: list[str] | None) -> "tuple[Method, list[str] | None]":
+def _method(
+    name: str, references: Path | None, columns: list[str] | None
+) -> "tuple[Method, list[str] | None]":
     """The method by its name on the command line, and the reference file's column names."""
     from compiler.methods import DeepShap, Gradient
-    from compiler.references import read_rows
+    from compiler.tables import read_rows
 
     plain: dict[str, Callable[[], Method]] = {
         "gradient": Gradient,
@@ -149,34 +158,49 @@ def _method(name: str, references: Path | None, columns: list[str] | None) -> "t
 
 @contextmanager
 def _progress() -> "Iterator[Callable[[str, int, int], None]]":
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:<32}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(
+        *columns, console=_console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    ) as bar:
         task = bar.add_task("", total=1)
         yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
 
 
+def _console(stderr: bool = False) -> "Console":
+    """Wide enough for every line where nobody looks at it in a terminal; names are printed as they are."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else 200
+    return Console(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
+
+
 def _report(manifest: "Manifest") -> None:
     """What was measured, in a few lines."""
-    from rich.console import Console
     from rich.table import Table
 
     m = manifest.measured
     table = Table(show_header=False, box=None, pad_edge=False)
     names = ", ".join(e.tensor.name for e in manifest.explained)
     targets = manifest.targets if isinstance(manifest.targets, str) else ", ".join(map(str, manifest.targets))
-    table.add_row("explains", f"{manifest.explained_output} (targets: {targets}) by {names}, {manifest.method.name}")
+    table.add_row(
+        "explains", f"{manifest.explained_output} (targets: {targets}) by {names}, {manifest.method.name}"
+    )
     if manifest.references:
         merged = manifest.references.given - manifest.references.count
-        table.add_row("references", f"{manifest.references.count}" + (f" ({merged} equal ones merged)" * bool(merged)))
+        table.add_row(
+            "references", f"{manifest.references.count}" + (f" ({merged} equal ones merged)" * bool(merged))
+        )
     table.add_row("original outputs", f"unchanged to {m.outputs_error:.1e} of the largest")
     if m.completeness_gap is not None:
-        table.add_row("completeness gap", f"{m.completeness_gap:.1e} of the largest difference, {m.rows} probe rows")
+        table.add_row(
+            "completeness gap", f"{m.completeness_gap:.1e} of the largest difference, {m.rows} probe rows"
+        )
     table.add_row("batch or row by row", f"equal to {m.rows_error:.1e}")
     table.add_row("graph", f"{m.nodes} nodes, {m.model_bytes / 1e6:.1f} MB, {m.latency_ms:.2f} ms a row here")
-    Console(soft_wrap=True).print(table)
+    _console().print(table)
     for warning in manifest.warnings:
         print(f"warning: {warning}", file=sys.stderr)
 
@@ -187,13 +211,18 @@ def explain_command(
     input_file: Annotated[
         Path,
         typer.Option(
-            "--input", help="Rows to explain: .npz, .npy, .csv or .parquet.", metavar="FILE", show_default=False
+            "--input",
+            help="Rows to explain: .npz, .npy, .csv or .parquet.",
+            metavar="FILE",
+            show_default=False,
         ),
     ],
     repository: Repository = Path("model_repository"),
     save: Annotated[
         Path | None,
-        typer.Option(help="Write every tensor of the answer to this .npz.", metavar="FILE", show_default=False),
+        typer.Option(
+            help="Write every tensor of the answer to this .npz.", metavar="FILE", show_default=False
+        ),
     ] = None,
     top: Annotated[int, typer.Option(help="Show this many features of each row.", min=1)] = 10,
 ) -> None:
@@ -219,7 +248,6 @@ def check_command(
 @app.command("operators")
 def operators_command() -> None:
     """List the operators that can be explained, with their kinds."""
-    from rich.console import Console
     from rich.table import Table
 
     from compiler.operators import operator_table
@@ -227,5 +255,4 @@ def operators_command() -> None:
     table = Table("operator", "kind", "how", box=None, pad_edge=False)
     for row in operator_table():
         table.add_row(row.name, row.kind, row.how)
-    Console(soft_wrap=True).print(table)
-
+    _console().print(table)

@@ -10,6 +10,7 @@ from compiler.check import demand, measure, probe_rows
 from compiler.combine import attributions_name, combine
 from compiler.compiled import Compiled
 from compiler.describe import describe
+from compiler.errors import InvalidReferencesError
 from compiler.lowering import lower
 from compiler.methods import Method
 from compiler.references import prepare, sample_rows
@@ -57,6 +58,8 @@ def compile_model(
     path = choose_path(lowered, output, targets, inputs)
     rows = {name: (lowered.specs[name][0], lowered.specs[name][1].numpy()) for name in path.inputs}
     given = method.reference_set
+    if given is None and method.has_base_value:
+        raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
     references = None if given is None else prepare(given, method.reference_weights, rows)
     combined = ir.to_proto(combine(lowered, path, method, references, tell))
     tell("checking against the original", 0, 1)

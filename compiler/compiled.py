@@ -90,17 +90,14 @@ class Compiled:
         specs = {value.name: value.type.tensor_type for value in self.model.graph.input}
         given = dict(x) if isinstance(x, Mapping) else {next(iter(specs)): x}
         if set(given) != set(specs):
-            raise InvalidOptionError(f"inputs {sorted(given)} are given; the model takes {sorted(specs)}.")
-        arrays = {}
-        for name, tensor in specs.items():
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-            array = np.asarray(given[name])
-            want = tuple(d.dim_value for d in tensor.shape.dim[1:])
-            if array.shape[1:] != want or array.ndim != len(want) + 1 or len(array) == 0:
-                raise InvalidOptionError(
-                    f"{name!r} has shape {list(array.shape)}; the model takes {['N', *want]}."
-                )
-            arrays[name] = array.astype(dtype)
+            raise InvalidOptionError(
+                f"inputs {sorted(map(str, given))} are given; the model takes {sorted(specs)}: give a "
+                "mapping from each name to its rows (a .npz file)."
+            )
+        arrays = {name: _fit(name, given[name], tensor) for name, tensor in specs.items()}
+        counts = {name: len(a) for name, a in arrays.items() if a.ndim}
+        if len(set(counts.values())) > 1:
+            raise InvalidOptionError(f"every input needs the same number of rows, not {counts}.")
         return arrays
 
     def write(self, repository: str | Path, name: str) -> Path:
@@ -113,3 +110,40 @@ class Compiled:
             RepositoryError: the name is not one Triton takes, or the folder cannot be written.
         """
         return write_entries(self.source, self.model, self.manifest, self.sample, Path(repository), name)
+
+
+def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor) -> np.ndarray:
+    """Rows [N, …] in the dtype of an input.
+
+    Raises:
+        InvalidOptionError: another shape, no rows, or values that are no numbers or too large.
+    """
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise InvalidOptionError(f"{name!r} is no array: rows differ in length ({error}).") from error
+    dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
+    fits = array.ndim == len(dims) and all(
+        want in (None, have) for want, have in zip(dims[1:], array.shape[1:], strict=True)
+    )
+    if not fits or array.size == 0:
+        want = ", ".join(["N", *("any" if d is None else str(d) for d in dims[1:])][: len(dims)])
+        raise InvalidOptionError(f"{name!r} has shape {list(array.shape)}; the model takes [{want}], N ≥ 1.")
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    if array.dtype.kind not in ("UTO" if dtype.kind == "O" else "fiub"):
+        raise InvalidOptionError(f"{name!r} holds {array.dtype}; the model takes {dtype}.")
+    return array.astype(object) if dtype.kind == "O" else _cast(name, array, dtype)
+
+
+def _cast(name: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Floats are rounded; integers and booleans must survive unchanged."""
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+    kept = np.isfinite(cast) if dtype.kind == "f" else cast == array
+    if not kept.all():
+        place = tuple(int(i) for i in np.argwhere(~kept)[0])
+        raise InvalidOptionError(
+            f"{name!r} holds {array[place]} at {list(place)}, which is no {dtype} that can be explained. "
+            "Impute, scale or drop such rows."
+        )
+    return cast

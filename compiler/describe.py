@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 
 from compiler.combine import BASE_VALUE, EXPLAINED_VALUE, GAP, attributions_name
-from compiler.errors import InvalidOptionError
+from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.lowering import Lowered
 from compiler.manifest import Digests, ExplainedInput, Manifest, Measured, References, TensorSpec
 from compiler.manifest import Method as MethodEntry
@@ -82,8 +82,17 @@ def is_tensor(value: onnx.ValueInfoProto) -> bool:
 
 
 def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
-    """OIP name, datatype and shape without the batch axis."""
+    """OIP name, datatype and shape without the batch axis.
+
+    Raises:
+        UnsupportedModelError: a type that no protocol carries, such as complex64.
+    """
     tensor = value.type.tensor_type
+    if tensor.elem_type not in _DATATYPES:
+        raise UnsupportedModelError(
+            f"{value.name!r} holds {onnx.TensorProto.DataType.Name(tensor.elem_type)}, which no server can "
+            "carry. Cast it to another type, or drop it from the model's outputs."
+        )
     dims = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
     return TensorSpec(name=value.name, datatype=_DATATYPES[tensor.elem_type], shape=dims[1:])
 
@@ -111,9 +120,11 @@ def _feature_names(
 def _names_of(spec: TensorSpec, given: Sequence[str] | None) -> tuple[str, ...] | None:
     count = math.prod(spec.shape)
     if given is not None:
+        if isinstance(given, str) or not all(isinstance(n, str) and n.strip() for n in given):
+            raise InvalidOptionError(f"feature names of {spec.name!r} must be a list of words: {given!r}.")
         if len(given) != count:
             raise InvalidOptionError(
-                f"{len(given)} feature names for {spec.name!r}, which has {count} features."
+                f"{len(given)} feature names for {spec.name!r}, which has {count} features a row."
             )
         return tuple(given)
     if len(spec.shape) != 1 or count > NAMED_FEATURES:

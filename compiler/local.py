@@ -1,17 +1,21 @@
 """Written entries, used without a server: `rationale explain` and `rationale check`."""
 
+import math
+import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
 
 from compiler.check import measure, probe_rows
 from compiler.compiled import Compiled, Explanation
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest
-from compiler.references import read_rows
 from compiler.repository import check_name
+from compiler.tables import Table, read_rows
 
 
 def open_entry(repository: Path, name: str) -> Compiled:
@@ -24,14 +28,28 @@ def open_entry(repository: Path, name: str) -> Compiled:
     if not (explain / FILE_NAME).is_file():
         known = sorted(p.parent.name.removesuffix(EXPLAIN_SUFFIX) for p in repository.glob(f"*/{FILE_NAME}"))
         raise RepositoryError(
-            f"{explain}: no such entry; {repository} has {known or 'none'}. Make one with `rationale compile`."
+            f"{explain}: no such entry; {repository} has {known or 'none'}. "
+            "Make one with `rationale compile`."
         )
     manifest = Manifest.read(explain / FILE_NAME)
     try:
         models = [onnx.load(folder / "1" / "model.onnx") for folder in (explain, plain)]
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        raise RepositoryError(f"{repository}: entry {name!r} cannot be read: {error}. Compile it again.") from error
-    return Compiled(models[0], manifest, models[1], _sample(models[0], explain / "warmup"))
+        sample = _sample(models[0], explain / "warmup")
+    except (OSError, ValueError, DecodeError, onnx.checker.ValidationError) as error:
+        raise RepositoryError(
+            f"{repository}: entry {name!r} cannot be read: {error}. Compile it again."
+        ) from error
+    missing = _promised(manifest) - {v.name for v in models[0].graph.output}
+    if missing:
+        raise RepositoryError(
+            f"{explain}: the graph lacks {sorted(missing)} of its manifest. Compile it again."
+        )
+    return Compiled(models[0], manifest, models[1], sample)
+
+
+def _promised(manifest: Manifest) -> set[str]:
+    named = (manifest.base_value, manifest.explained_value, manifest.completeness_gap)
+    return {name for name in named if name} | {e.attributions for e in manifest.explained}
 
 
 def _sample(model: onnx.ModelProto, warmup: Path) -> dict[str, np.ndarray]:
@@ -39,7 +57,9 @@ def _sample(model: onnx.ModelProto, warmup: Path) -> dict[str, np.ndarray]:
     rows = {}
     for i, value in enumerate(model.graph.input):
         tensor = value.type.tensor_type
-        shape = (1, *(d.dim_value for d in tensor.shape.dim[1:]))
+        if tensor.elem_type == onnx.TensorProto.STRING:
+            continue
+        shape = (1, *(d.dim_value or 1 for d in tensor.shape.dim[1:]))
         file = warmup / f"input_{i}"
         if file.is_file():
             array = np.frombuffer(file.read_bytes(), onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
@@ -54,21 +74,46 @@ def explain_file(repository: Path, name: str, file: Path, save: Path | None, top
         InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
     """
     compiled = open_entry(repository, name)
-    names = compiled.manifest.explained[0].feature_names
-    table = read_rows(file)
-    if table.columns is not None and names is not None and set(names) <= set(table.columns):
-        table = read_rows(file, names)
+    table = read_rows(file, _own_names(compiled.manifest))
     rows: Mapping[str, np.ndarray] | np.ndarray
     rows = table.arrays[None] if None in table.arrays else {str(k): v for k, v in table.arrays.items()}
+    _check_width(file, table, compiled.manifest)
     answer = compiled.explain(rows)
     if save is not None:
-        try:
-            with save.open("wb") as target:
-                np.savez(target, **dict(answer))
-        except OSError as error:
-            raise InvalidOptionError(f"{save}: cannot be written: {error.strerror}") from error
+        _save(save, answer)
         print(f"wrote {save}: {', '.join(f'{k} {list(v.shape)}' for k, v in answer.items())}")
     _print_rows(answer, top)
+
+
+def _save(path: Path, answer: Explanation) -> None:
+    """Writes a .npz that loads without pickle, whole or not at all; any name of a tensor is fine."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".rationale-", dir=path.parent) as folder:
+            part = Path(folder) / "answer.npz"
+            with zipfile.ZipFile(part, "w") as archive:
+                for name, array in answer.items():
+                    plain = array.astype(str) if array.dtype.kind == "O" else array
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, plain, allow_pickle=False)
+            part.replace(path)
+    except OSError as error:
+        raise InvalidOptionError(f"{path}: cannot be written: {error.strerror or error}.") from error
+
+
+def _own_names(manifest: Manifest) -> tuple[str, ...] | None:
+    """Feature names that someone gave, by which a table's columns are found; None for x[0], x[1] …"""
+    tensor, names = manifest.explained[0].tensor, manifest.explained[0].feature_names
+    made_up = tuple(f"{tensor.name}[{i}]" for i in range(len(names or ())))
+    return None if names == made_up or len(tensor.shape) != 1 else names
+
+
+def _check_width(file: Path, table: Table, manifest: Manifest) -> None:
+    width = math.prod(manifest.explained[0].tensor.shape)
+    if table.columns is not None and len(table.columns) != width:
+        raise InvalidOptionError(
+            f"{file}: has {len(table.columns)} columns where the model takes {width} features. Leave the "
+            "others out, or compile the entry with --features so that columns are found by name."
+        )
 
 
 def _print_rows(answer: Explanation, top: int) -> None:

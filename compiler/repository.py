@@ -1,34 +1,62 @@
 """Triton model repository entries, written whole or not at all."""
 
+import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 from google.protobuf import text_format
 
-from compiler.describe import is_tensor, tensor_spec
-from compiler.errors import InvalidOptionError, RepositoryError
+from compiler.errors import InvalidOptionError, RepositoryError, UnsupportedModelError
 from compiler.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest, TensorSpec
 from compiler.runtime import save
+
+try:
+    import fcntl
+except ImportError:  # Windows: two compiles of one name at once are not kept apart there
+    fcntl = None  # type: ignore[assignment]  # the module or nothing; tested where it is used
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 MAX_BATCH = 64
 EXPLAIN_ROWS = 4096  # rows (N·T·K) that one explain batch may walk
 QUEUE_DELAY_US = 200
 MAX_QUEUE = 256
+_ORT_ERRORS = tuple(
+    getattr(ort.capi.onnxruntime_pybind11_state, name)
+    for name in (
+        "Fail",
+        "InvalidArgument",
+        "InvalidGraph",
+        "InvalidProtobuf",
+        "NotImplemented",
+        "RuntimeException",
+    )
+)
+_OWN_FILES = frozenset({"1", "config.pbtxt", "warmup", FILE_NAME})
+_TYPES = {
+    "float": "FP32",
+    "double": "FP64",
+    "float16": "FP16",
+    "bfloat16": "BF16",
+    "bool": "BOOL",
+    "string": "BYTES",
+    **{f"{u}int{n}": f"{u}int{n}".upper() for u in ("", "u") for n in (8, 16, 32, 64)},
+}
 
 
 def check_name(name: str) -> str:
     """Raises InvalidOptionError for a name that Triton or a URL would not take."""
     if not NAME.fullmatch(name) or ".." in name or name.endswith(EXPLAIN_SUFFIX):
         raise InvalidOptionError(
-            f"{name!r} is no model name: letters, digits, '.', '_' and '-', beginning with a letter or digit, "
-            f"and not ending in {EXPLAIN_SUFFIX!r}."
+            f"{name!r} is no model name: letters, digits, '.', '_' and '-', beginning with a letter or "
+            f"digit, and not ending in {EXPLAIN_SUFFIX!r}."
         )
     return name
 
@@ -50,14 +78,18 @@ def write_entries(
     manifest = manifest.model_copy(update={"model": name})
     try:
         repository.mkdir(parents=True, exist_ok=True)
+        _spare_foreign_folders([repository / name, repository / f"{name}{EXPLAIN_SUFFIX}"])
         with tempfile.TemporaryDirectory(prefix=".rationale-", dir=repository) as folder:
             plain, explain = Path(folder) / name, Path(folder) / f"{name}{EXPLAIN_SUFFIX}"
             _write_entry(plain, source, sample, MAX_BATCH)
             _write_entry(explain, combined, sample, explain_batch(manifest))
             (explain / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
-            _move_into_place([plain, explain], repository, Path(folder))
+            with _locked(repository):
+                _move_into_place([plain, explain], repository, Path(folder))
     except OSError as error:
-        raise RepositoryError(f"{repository}: cannot be written: {error.strerror or error}.") from error
+        raise RepositoryError(
+            f"{repository}: cannot be written: {error.strerror or error}. Nothing was changed."
+        ) from error
     return repository / f"{name}{EXPLAIN_SUFFIX}"
 
 
@@ -65,6 +97,33 @@ def explain_batch(manifest: Manifest) -> int:
     """How many rows one explain request may hold: each costs K·T rows of the model."""
     references = manifest.references.count if manifest.references else 1
     return max(1, min(MAX_BATCH, EXPLAIN_ROWS // (references * manifest.target_count)))
+
+
+def _spare_foreign_folders(targets: list[Path]) -> None:
+    """Raises RepositoryError where something stands that this project did not write."""
+    for target in targets:
+        strange = (
+            sorted(p.name for p in target.iterdir() if p.name not in _OWN_FILES) if target.is_dir() else []
+        )
+        if strange or (target.exists() and not target.is_dir()):
+            raise RepositoryError(
+                f"{target}: is there and was not written by `rationale compile` "
+                f"({', '.join(strange[:3]) or 'a file'}). Choose another --name, or move it away."
+            )
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One writer at a time, where the file system has locks, so that both entries are of one compile."""
+    handle = os.open(folder, os.O_RDONLY) if fcntl is not None else None
+    try:
+        if handle is not None:
+            with suppress(OSError):  # some network file systems have no locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def _move_into_place(entries: list[Path], repository: Path, aside: Path) -> None:
@@ -78,7 +137,7 @@ def _move_into_place(entries: list[Path], repository: Path, aside: Path) -> None
                 moved.append((old, target))
             entry.rename(target)
             moved.append((target, entry))
-    except OSError:
+    except BaseException:  # an interrupt too: what was moved aside is deleted with its folder
         for now, before in reversed(moved):
             now.rename(before)
         raise
@@ -87,19 +146,72 @@ def _move_into_place(entries: list[Path], repository: Path, aside: Path) -> None
 def _write_entry(
     folder: Path, model: onnx.ModelProto, sample: Mapping[str, np.ndarray], max_batch: int
 ) -> None:
+    """Raises UnsupportedModelError for a tensor that Triton cannot batch."""
     (folder / "1").mkdir(parents=True)
-    save(ir.from_proto(model), folder / "1" / "model.onnx")
-    initializers = {t.name for t in model.graph.initializer}
-    inputs = [tensor_spec(v) for v in model.graph.input if v.name not in initializers]
-    outputs = [tensor_spec(v) for v in model.graph.output if is_tensor(v)]
+    path = folder / "1" / "model.onnx"
+    save(_with_free_outputs(ir.from_proto(model)), path)
+    inputs, outputs = _tensors(path)
     warmup = folder / "warmup"
     warmup.mkdir()
     files = {}
     for i, spec in enumerate(inputs):
         files[spec.name] = f"input_{i}"
-        (warmup / files[spec.name]).write_bytes(sample[spec.name].tobytes())
+        (warmup / files[spec.name]).write_bytes(_bytes(spec, sample[spec.name]))
     config = _config(folder.name, inputs, outputs, files, max_batch)
     (folder / "config.pbtxt").write_text(config, encoding="utf-8")
+
+
+def _with_free_outputs(model: ir.Model) -> ir.Model:
+    """Axis 0 of every output as ONNX Runtime infers it, where the file notes a fixed batch."""
+    for value in model.graph.outputs:
+        if value.shape is not None and value.shape.rank() and isinstance(value.shape[0], int):
+            value.shape = ir.Shape([None, *value.shape[1:]])
+    return model
+
+
+def _tensors(path: Path) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    """Inputs and outputs with the shapes that ONNX Runtime reports, which is what Triton compares with.
+
+    Raises:
+        RepositoryError: ONNX Runtime cannot run the file.
+        UnsupportedModelError: a tensor without a symbolic batch on axis 0.
+    """
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except _ORT_ERRORS as error:
+        raise RepositoryError(f"ONNX Runtime cannot run the entry: {' '.join(str(error).split())}") from error
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    unfit = [v.name for v in (*inputs, *outputs) if not _is_batched(v)]
+    if unfit:
+        raise UnsupportedModelError(
+            f"{unfit} cannot be served: every input and output must be a tensor with the batch on axis 0, "
+            "since requests are batched. Drop it from the model, or make it a constant or a column [N, 1]."
+        )
+    return [_spec(v) for v in inputs], [_spec(v) for v in outputs]
+
+
+def _is_batched(value: ort.NodeArg) -> bool:
+    return _oip_type(value) is not None and bool(value.shape) and not isinstance(value.shape[0], int)
+
+
+def _oip_type(value: ort.NodeArg) -> str | None:
+    return _TYPES.get(value.type.removeprefix("tensor(").removesuffix(")"))
+
+
+def _spec(value: ort.NodeArg) -> TensorSpec:
+    dims = tuple(d if isinstance(d, int) else -1 for d in value.shape[1:])
+    return TensorSpec(name=value.name, datatype=_oip_type(value) or "", shape=dims)
+
+
+def _bytes(spec: TensorSpec, row: np.ndarray) -> bytes:
+    """One row as a server reads it: raw, strings each behind their length (uint32, little endian)."""
+    if spec.datatype != "BYTES":
+        return row.tobytes()
+    words = [str(word).encode() for word in row.reshape(-1)]
+    return b"".join(len(word).to_bytes(4, "little") + word for word in words)
 
 
 def _config(

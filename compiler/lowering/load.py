@@ -98,8 +98,8 @@ def _from_file(path: Path) -> tuple[onnx.ModelProto, str]:
         ) from error
     except (onnx.checker.ValidationError, ValueError) as error:
         raise InvalidModelError(
-            f"{path}: its external data cannot be read: {_reason(error)}. Copy the data file beside the model, "
-            "whole and under the name it was exported with."
+            f"{path}: its external data cannot be read: {_reason(error)}. Copy the data file "
+            "beside the model, whole and under the name it was exported with."
         ) from error
     except OSError as error:
         raise InvalidModelError(f"{path}: cannot be read: {error.strerror or error}.") from error
@@ -177,7 +177,8 @@ def _check_loads(proto: onnx.ModelProto, name: str) -> None:
     except InvalidModelError as error:
         if _UNKNOWN_OPERATOR not in str(error):
             raise InvalidModelError(
-                f"{name}: ONNX Runtime cannot load it: {_reason(error)}. Export it again, or repair what is named."
+                f"{name}: ONNX Runtime cannot load it: {_reason(error)}. "
+                "Export it again, or repair what is named."
             ) from error
 
 
@@ -203,8 +204,8 @@ def without_zip_maps(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str
             value = helper.make_tensor_value_info(node.output[0], onnx.TensorProto.FLOAT, ["N", labels])
             outputs[node.output[0]].CopyFrom(value)
             warnings.append(
-                f"output {node.output[0]!r} is a ZipMap (dictionaries), which no server can return; the entries "
-                f"return its tensor [N, {labels}] under that name"
+                f"output {node.output[0]!r} is a ZipMap (dictionaries), which no server can return; "
+                f"the entries return its tensor [N, {labels}] under that name"
             )
     return copy, tuple(warnings)
 

@@ -4,6 +4,7 @@ Weights are drawn from a fixed seed; no two axes of a model have the same length
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -40,7 +41,7 @@ def mlp(
     """x [N, widths[0]] through Gemm and Relu to y [N, widths[-1]]; `last` is the operator at the end."""
     random = np.random.default_rng(seed)
     nodes, weights, value = [], [], "x"
-    for i, (a, b) in enumerate(zip(widths, widths[1:], strict=False), start=1):
+    for i, (a, b) in enumerate(pairwise(widths), start=1):
         weights += [
             numpy_helper.from_array(
                 (random.standard_normal((a, b)) / np.sqrt(a)).astype(np.float32), f"w{i}"
