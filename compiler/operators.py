@@ -15,20 +15,21 @@ class OperatorRow:
 
 def operator_table() -> list[OperatorRow]:
     """One row for each operator that has a rule or is rewritten into operators that have one."""
+    rules = {(rule.domain, rule.op_type): rule for rule in all_rules()}
     rows = [
-        OperatorRow(
-            f"{rule.domain}.{rule.op_type}" if rule.domain else rule.op_type,
-            str(rule.kind),
-            _first_line(rule.forward.__doc__),
-        )
-        for rule in all_rules()
+        OperatorRow(_full_name(*key), str(rule.kind), _first_line(rule.forward.__doc__))
+        for key, rule in rules.items()
     ]
     rows += [
-        OperatorRow(name, "rewritten", _first_line(function.__doc__))
-        for name, function in rewritten_operators().items()
-        if name not in {r.name for r in rows}
+        OperatorRow(_full_name(*key), "rewritten", _first_line(function.__doc__))
+        for key, function in rewritten_operators().items()
+        if key not in rules
     ]
     return sorted(rows, key=lambda row: row.name)
+
+
+def _full_name(domain: str, op_type: str) -> str:
+    return f"{domain}.{op_type}" if domain else op_type
 
 
 def _first_line(doc: str | None) -> str:

@@ -41,10 +41,12 @@ def lower(model: str | Path | onnx.ModelProto) -> Lowered:
     loaded = load(model)
     lowered = standardise(loaded.model)
     fold_constants(lowered)
-    fixed = free_batch(lowered)
-    source = ir.to_proto(lowered) if fixed else loaded.proto
+    freed = lowered.clone()
+    fixed = free_batch(freed)
+    source = ir.to_proto(freed) if fixed else loaded.proto
     rewrite(lowered)
     fold_constants(lowered)
+    free_batch(lowered)
     specs, batched = row_specs(lowered)
-    freed = ("the batch was fixed at 1; it is symbolic in the entries",) if fixed else ()
-    return Lowered(source, loaded.digest, lowered, specs, batched, (*loaded.warnings, *freed))
+    notes = ("the batch was fixed at 1; it is symbolic in the entries",) if fixed else ()
+    return Lowered(source, loaded.digest, lowered, specs, batched, (*loaded.warnings, *notes))

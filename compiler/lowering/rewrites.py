@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
 
 Rewrite = Callable[..., ir.Value | None]
-_REWRITES: dict[str, Rewrite] = {}
+_REWRITES: dict[tuple[str, str], Rewrite] = {}
 
 
 class _Nodes:
@@ -52,15 +53,18 @@ class _Nodes:
         return f"{self.before.outputs[0].name}/{what}_{self.count}"
 
 
-def rewrites(op_type: str) -> Callable[[Rewrite], Rewrite]:
+def rewrites(op_type: str, domain: str = "") -> Callable[[Rewrite], Rewrite]:
+    """Declares the definition of an operator by others."""
+
     def declare(function: Rewrite) -> Rewrite:
-        _REWRITES[op_type] = function
+        _REWRITES[domain, op_type] = function
         return function
 
     return declare
 
 
-def rewritten_operators() -> dict[str, Rewrite]:
+def rewritten_operators() -> dict[tuple[str, str], Rewrite]:
+    """By domain and operator."""
     return dict(sorted(_REWRITES.items()))
 
 
@@ -69,8 +73,9 @@ def rewrite(model: ir.Model) -> None:
 
     A function that returns None leaves its node as it is.
     """
+    ShapeInferencePass(data_prop=True)(model)
     for node in list(model.graph):
-        function = _REWRITES.get(node.op_type) if not node.domain else None
+        function = _REWRITES.get((node.domain, node.op_type))
         if function is None:
             continue
         attributes = {a.name: a.value for a in node.attributes.values()}
@@ -174,3 +179,9 @@ def reduce_min(op: Any, x: ir.Value, axes: ir.Value | None = None, **attributes:
 def celu(op: Any, x: ir.Value, *, alpha: float = 1.0) -> ir.Value:
     """α · elu(x/α)."""
     return op.Mul(op.Elu(op.Mul(x, 1.0 / alpha)), float(alpha))
+
+
+@rewrites("Scaler", domain="ai.onnx.ml")
+def scaler(op: Any, x: ir.Value, *, offset: list[float], scale: list[float]) -> ir.Value:
+    """(x − offset) · scale, per feature."""
+    return op.Mul(op.Sub(x, np.asarray(offset, np.float32)), np.asarray(scale, np.float32))

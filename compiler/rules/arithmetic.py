@@ -127,16 +127,6 @@ def batch_normalization(
     return y, (batch_normalization_pullback, None, None, None, None)
 
 
-@rule("Scaler", kind=BILINEAR, domain="ai.onnx.ml")
-def scaler(op: Ops, x: Tensor, *, offset: list[float], scale: list[float]) -> Evaluation:
-    """y = (x − offset)·scale, per feature."""
-
-    def scaler_pullback(m: Tensor) -> Tensor:
-        return op.Mul(m, op.array(scale, x))
-
-    return op.Scaler(x, offset=offset, scale=scale, domain="ai.onnx.ml"), scaler_pullback
-
-
 @rule("Max", kind=Kind.LOCAL)
 def maximum(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     """y = max(a, b); ties go to b."""
