@@ -51,7 +51,8 @@ def compile_command(
         Path | None,
         typer.Option(
             help="Rows that stand for 'nothing special', against which a decision is explained: .npz (an "
-            "array for each input), .npy, .csv or .parquet. deepshap needs them; 50 to 200 typical rows are usual.",
+            "array for each input), .npy, .csv or .parquet. deepshap needs them; 50 to 200 typical rows are "
+            "usual.",
             metavar="FILE",
             show_default=False,
         ),
@@ -122,7 +123,7 @@ def compile_command(
 
 def _targets(text: str | None) -> "Targets":
     words: dict[str | None, Targets] = {None: None, "all": "all", "predicted": "predicted"}
-    if text in words:
+    if text is None or text in words:
         return words[text]
     try:
         return [int(part) for part in text.split(",")]

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -10,6 +11,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from compiler.errors import InvalidModelError
+
+if TYPE_CHECKING:
+    from onnx.reference import ReferenceEvaluator
 
 EXTERNAL_BYTES = 1_500_000_000  # protobuf ends at 2 GB; weights above this go beside the model
 
@@ -28,13 +32,13 @@ class Runner:
 
     def __init__(self, model: onnx.ModelProto | ir.Model, *, optimise: bool = True) -> None:
         self._session: ort.InferenceSession | None = None
-        self._evaluator: onnx.reference.ReferenceEvaluator | None = None
+        self._evaluator: ReferenceEvaluator | None = None
         try:
             self._session = _session(model, optimise)
             self.outputs = [o.name for o in self._session.get_outputs()]
-        except _NO_KERNEL:
+        except _NO_KERNEL as error:
             proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
-            self._evaluator = onnx.reference.ReferenceEvaluator(proto)
+            self._evaluator = _evaluator(proto, _first_line(error))
             self.outputs = [o.name for o in proto.graph.output]
         except _LOAD_ERRORS as error:
             raise InvalidModelError(f"ONNX Runtime cannot load the model: {_first_line(error)}") from error
@@ -49,6 +53,15 @@ class Runner:
             return dict(zip(names, engine.run(names, dict(inputs)), strict=True))
         except _LOAD_ERRORS as error:
             raise InvalidModelError(f"ONNX Runtime cannot run the model: {_first_line(error)}") from error
+
+
+def _evaluator(proto: onnx.ModelProto, reason: str) -> "ReferenceEvaluator":
+    from onnx.reference import ReferenceEvaluator  # here, since it is rarely needed and slow to import
+
+    try:
+        return ReferenceEvaluator(proto)
+    except (RuntimeError, NotImplementedError) as error:
+        raise InvalidModelError(f"ONNX Runtime cannot run the model: {reason}") from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,0 +1,513 @@
+"""Models that cannot be compiled: an error of ours names the fault and says what to do."""
+
+import functools
+import io
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+from skl2onnx import to_onnx
+from sklearn.neural_network import MLPClassifier
+
+from compiler import Compiled, DeepShap, Gradient, compile_model
+from compiler.errors import InvalidModelError, InvalidOptionError, RationaleError, UnsupportedModelError
+from tests.compiler.models import CLASSES, FEATURES, HIDDEN, mlp, parsed, rows
+
+REFERENCES = rows(4, FEATURES)
+
+
+def compile_mlp(model: onnx.ModelProto | Path) -> Compiled:
+    return compile_model(model, DeepShap(REFERENCES))
+
+
+def changed(change: Callable[[onnx.ModelProto], object]) -> onnx.ModelProto:
+    model = mlp()
+    change(model)
+    return model
+
+
+def graph(body: str, output: str = f"float[N, {FEATURES}] y", **weights: np.ndarray) -> onnx.ModelProto:
+    return parsed(f"g (float[N, {FEATURES}] x) => ({output}) {{ {body} }}", weights)
+
+
+# -- files ---------------------------------------------------------------------------------------------
+
+
+def an_archive() -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("model.txt", "not a model")
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"this is no model at all\n",
+        b"",
+        b'{"model": 1}',
+        an_archive(),
+        np.random.default_rng(0).bytes(1000),
+        b"\x89PNG\r\n\x1a\n" + bytes(50),
+    ],
+    ids=["text", "empty", "json", "zip", "random", "png"],
+)
+def test_a_file_that_is_no_onnx(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    with pytest.raises(InvalidModelError, match=r"model\.onnx: not an ONNX model.*(Export|copy) it again"):
+        compile_mlp(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidModelError, match=r"none\.onnx: cannot be read: No such file"):
+        compile_mlp(tmp_path / "none.onnx")
+    with pytest.raises(InvalidModelError, match=r"cannot be read: Is a directory"):
+        compile_mlp(tmp_path)
+    with pytest.raises(InvalidModelError, match=r"a int is no model: give a path"):
+        compile_model(3, Gradient())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tenth", range(1, 10))
+def test_a_truncated_file(tmp_path: Path, tenth: int) -> None:
+    whole = mlp().SerializeToString()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(whole[: len(whole) * tenth // 10])
+    with pytest.raises(InvalidModelError, match=r"truncated one .* Export or copy it again"):
+        compile_mlp(path)
+
+
+# -- opsets and domains --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [99, 0, -1, 2**40])
+def test_an_unknown_opset(version: int) -> None:
+    model = changed(lambda m: m.opset_import[0].ClearField("version"))
+    model.opset_import[0].version = version
+    with pytest.raises(
+        InvalidModelError, match=rf"opset {version} is not known; .* knows 1 to \d+\. Export with"
+    ):
+        compile_mlp(model)
+
+
+def test_no_opset_or_two() -> None:
+    with pytest.raises(InvalidModelError, match="no opset"):
+        compile_mlp(changed(lambda m: m.ClearField("opset_import")))
+    with pytest.raises(InvalidModelError, match=r"opset of ai\.onnx twice, as \[21, 13\]"):
+        compile_mlp(changed(lambda m: m.opset_import.add(domain="", version=13)))
+
+
+def test_an_opset_that_cannot_be_converted(caplog: pytest.LogCaptureFixture) -> None:
+    model = changed(lambda m: setattr(m.opset_import[0], "version", 1))
+    with pytest.raises((UnsupportedModelError, InvalidModelError), match=r"opset|Export"):
+        compile_mlp(model)
+    assert not caplog.records, "the converter's own traceback is of no use to anyone"
+
+
+def test_an_unknown_domain_is_listed_like_any_operator_without_a_rule() -> None:
+    model = mlp()
+    model.opset_import.add(domain="com.acme", version=3)
+    model.graph.node[1].domain, model.graph.node[1].op_type = "com.acme", "Warp"
+    with pytest.raises(
+        UnsupportedModelError, match=r"com\.acme\.Warp \(opset 3\), node 'activation1', 2 of 4"
+    ):
+        compile_mlp(model)
+
+
+def test_a_domain_that_is_not_imported() -> None:
+    model = changed(lambda m: setattr(m.graph.node[1], "domain", "com.acme"))
+    with pytest.raises(InvalidModelError, match=r"for domain 'com\.acme' .*activation1.* Export"):
+        compile_mlp(model)
+
+
+# -- external data -------------------------------------------------------------------------------------
+
+
+def saved_apart(folder: Path) -> Path:
+    path = folder / "model.onnx"
+    onnx.save(mlp(), path, save_as_external_data=True, location="model.data", size_threshold=0)
+    return path
+
+
+def test_external_data_is_read_and_counts_in_the_digest(tmp_path: Path) -> None:
+    path = saved_apart(tmp_path)
+    first = compile_mlp(path)
+    np.testing.assert_allclose(
+        first.explain(REFERENCES)["x_attributions"],
+        compile_mlp(mlp()).explain(REFERENCES)["x_attributions"],
+        atol=1e-7,
+    )
+    data = tmp_path / "model.data"
+    content = bytearray(data.read_bytes())
+    content[1] ^= 1  # a low bit of the first weight
+    data.write_bytes(content)
+    assert compile_mlp(path).manifest.digests.model != first.manifest.digests.model
+
+
+@pytest.mark.parametrize("fault", ["missing", "short", "folder", "link"])
+def test_external_data_that_cannot_be_used(tmp_path: Path, fault: str) -> None:
+    path, data = saved_apart(tmp_path), tmp_path / "model.data"
+    content = data.read_bytes()
+    data.unlink()
+    if fault == "short":
+        data.write_bytes(content[:100])
+    elif fault == "folder":
+        data.mkdir()
+    elif fault == "link":
+        (tmp_path / "elsewhere").write_bytes(content)
+        data.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(
+        InvalidModelError, match=r"external data cannot be read: .*w1.* Copy the data file beside"
+    ):
+        compile_mlp(path)
+
+
+@pytest.mark.parametrize("location", ["../secret.data", "/etc/hostname", "a/../../secret.data", ""])
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_external_data_stays_inside_the_models_folder(tmp_path: Path, location: str, in_memory: bool) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    path = saved_apart(folder)
+    (tmp_path / "secret.data").write_bytes((folder / "model.data").read_bytes())
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        next(e for e in tensor.external_data if e.key == "location").value = location
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(InvalidModelError, match=r"outside the directory|absolute path|not be empty"):
+        compile_mlp(model if in_memory else path)
+
+
+# -- inconsistent models -------------------------------------------------------------------------------
+
+INCONSISTENT = {
+    "unsorted": (lambda m: m.graph.node.append(m.graph.node.pop(0)), "topologically sorted"),
+    "cycle": (lambda m: m.graph.node[0].input.__setitem__(0, "y"), "topologically sorted"),
+    "dangling": (lambda m: m.graph.node.add(op_type="Relu", input=["nil"], output=["q"]), "'nil'"),
+    "unknown operator": (lambda m: setattr(m.graph.node[1], "op_type", "Warp"), "No Op registered for Warp"),
+    "unknown attribute": (lambda m: m.graph.node[0].attribute.add(name="bogus", type=1, f=1.0), "bogus"),
+    "short weights": (lambda m: m.graph.initializer[0].dims.__setitem__(0, 6), "raw_data size"),
+    "negative dimension": (lambda m: m.graph.initializer[0].dims.__setitem__(0, -5), "Negative dimension"),
+    "unknown type": (
+        lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 99),
+        "99 is not a valid",
+    ),
+    "wrong type": (lambda m: setattr(m.graph.output[0].type.tensor_type, "elem_type", 11), "tensor.double."),
+    "no such output": (lambda m: setattr(m.graph.output[0], "name", "nil"), "'nil'"),
+    "output twice": (lambda m: m.graph.output.append(m.graph.output[0]), r"outputs \['y'\] are listed twice"),
+    "input twice": (lambda m: m.graph.input.append(m.graph.input[0]), "'x' has been used"),
+    "no inputs": (lambda m: m.graph.ClearField("input"), "'x'"),
+    "no outputs": (lambda m: m.graph.ClearField("output"), "no outputs"),
+    "no name": (lambda m: m.graph.ClearField("name"), "'name'"),
+    "unshaped input": (lambda m: m.graph.input[0].type.tensor_type.ClearField("shape"), "'x' has no shape"),
+    "unshaped output": (lambda m: m.graph.output[0].type.tensor_type.ClearField("shape"), "'y' has no shape"),
+    "names repeat": (
+        lambda m: [setattr(n, "name", "same") for n in m.graph.node],
+        r"same node name \(same\)",
+    ),
+    "no IR version": (lambda m: m.ClearField("ir_version"), "ir_version"),
+    "a later IR version": (lambda m: setattr(m, "ir_version", 99), "99"),
+    "a missing input": (lambda m: m.graph.node[0].input.__setitem__(1, ""), "empty string"),
+}
+
+
+@pytest.mark.parametrize("name", INCONSISTENT)
+def test_an_inconsistent_model(name: str) -> None:
+    change, words = INCONSISTENT[name]
+    with pytest.raises(InvalidModelError, match=f"(?s){words}.*(Export|add them)"):
+        compile_mlp(changed(change))
+
+
+def test_weights_of_another_width_are_found_before_any_work() -> None:
+    model = mlp()
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(rows(FEATURES - 1, HIDDEN), "w1"))
+    with pytest.raises(InvalidModelError, match=r"cannot load it: .*layer1.* Dimension mismatch"):
+        compile_mlp(model)
+
+
+# -- what cannot be explained --------------------------------------------------------------------------
+
+
+def test_every_node_without_a_rule_is_listed_at_once() -> None:
+    model = graph(
+        "[first] a = Hardmax (x) [second] b = CumSum (a, ax) c = Relu (b) d = CumSum (c, ax) y = Tanh (d)",
+        ax=np.int64(1),
+    )
+    with pytest.raises(UnsupportedModelError) as caught:
+        compile_mlp(model)
+    text = str(caught.value)
+    assert text.startswith("3 node(s) on the way to the explained output have no rule:")
+    assert "  ai.onnx.Hardmax (opset 21), node 'first', 1 of 5 on the path, x -> a\n" in text
+    assert "  ai.onnx.CumSum (opset 21), node 'second', 2 of 5 on the path, a, ax -> b\n" in text
+    assert "  ai.onnx.CumSum (opset 21), node 'd', 4 of 5 on the path, c, ax -> d\n" in text
+    assert "(--output)" in text
+    assert "`rationale operators`" in text
+
+
+def test_an_output_before_the_unknown_node_can_be_explained() -> None:
+    model = graph("a = Sigmoid (x) y = Hardmax (a)")
+    compiled = compile_model(model, DeepShap(REFERENCES), output="a", targets=[2])
+    x = rows(3, FEATURES, seed=9)
+    np.testing.assert_allclose(compiled.explain(x)["explained_value"][:, 0], 1 / (1 + np.exp(-x[:, 2])), 1e-5)
+
+
+@pytest.mark.parametrize("condition", ["const", "dynamic"])
+def test_control_flow_on_the_path_is_named(condition: str) -> None:
+    branches = f"""then_branch = t () => (float[N, {FEATURES}] p) {{ p = Relu (z) }},
+                   else_branch = e () => (float[N, {FEATURES}] q) {{ q = Tanh (z) }}"""
+    text = f"z = Relu (x) [choice] y = If (c) <{branches}>"
+    inputs = f"float[N, {FEATURES}] x" + (", bool c" if condition == "dynamic" else "")
+    weights = {} if condition == "dynamic" else {"c": np.bool_(True)}
+    model = parsed(f"g ({inputs}) => (float[N, {FEATURES}] y) {{ {text} }}", weights)
+    with pytest.raises(UnsupportedModelError, match=r"ai\.onnx\.If \(opset 21\), node 'choice'"):
+        compile_mlp(model)
+
+
+UNEXPLAINABLE = {
+    "ArgMax": (
+        graph("y = ArgMax <axis = 1> (x)", "int64[N, 1] y"),
+        r"none of the outputs \['y'\] holds floats .* inner tensor",
+    ),
+    "ArgMax as a float": (
+        graph("a = ArgMax <axis = 1> (x) y = Cast <to = 1> (a)", "float[N, 1] y"),
+        "'y' depends on x through integers or conditions alone.* Explain another output",
+    ),
+    "no float inputs": (
+        parsed("g (int64[N, 5] x) => (float[N, 5] y) { y = Cast <to = 1> (x) }"),
+        r"none of the model's inputs \['x'\] holds rows of floats.* Explain a model that takes floats",
+    ),
+    "strings": (
+        parsed("g (string[N, 5] x) => (string[N, 5] y) { y = Identity (x) }"),
+        r"none of the model's inputs \['x'\] holds rows of floats",
+    ),
+    "bfloat16": (
+        parsed("g (bfloat16[N, 5] x) => (bfloat16[N, 5] y) { y = Relu (x) }"),
+        "'x' holds BFLOAT16.* Convert the model to float32",
+    ),
+    "unknown feature sizes": (
+        parsed("g (float[N, F] x) => (float[N, F] y) { y = Relu (x) }"),
+        r"input 'x' has the shape \[N, F\].* Export the model with static feature sizes",
+    ),
+    "no features": (
+        parsed("g (float[N, 0] x) => (float[N, 0] y) { y = Relu (x) }"),
+        "input 'x' has no features",
+    ),
+    "BatchNormalization in training": (
+        graph(
+            "[bn] y, mean, var = BatchNormalization <training_mode = 1> (x, s, b, m, v)",
+            **{k: np.ones(FEATURES, np.float32) for k in "sbmv"},
+        ),
+        r"BatchNormalization node 'bn': .*training mode.* model\.eval\(\)",
+    ),
+    "Dropout in training": (
+        graph("[drop] y = Dropout (x, r, t)", r=np.float32(0.5), t=np.bool_(True)),
+        r"Dropout node 'drop': .*training mode.* model\.eval\(\)",
+    ),
+    "random": (graph("[dice] a = RandomNormalLike (x) y = Add (a, x)"), r"RandomNormalLike .* node 'dice'"),
+    "a sequence": (graph("[seq] y = SequenceConstruct (x)", "seq(float[N, 5]) y"), "node 'seq'"),
+}
+
+
+@pytest.mark.parametrize("name", UNEXPLAINABLE)
+def test_a_sound_model_that_cannot_be_explained(name: str) -> None:
+    model, words = UNEXPLAINABLE[name]
+    with pytest.raises(UnsupportedModelError, match=f"(?s){words}"):
+        compile_mlp(model)
+
+
+MIXING = {
+    "Softmax": graph("[mix] y = Softmax <axis = 0> (x)"),
+    "ReduceMean": graph("[mix] m = ReduceMean (x, ax) y = Sub (x, m)", ax=np.array([0])),
+    "Transpose": graph("[mix] y = Transpose <perm = [1, 0]> (x)", "float[5, N] y"),
+    "Transpose there and back": graph("[mix] a = Transpose (x) b = Relu (a) y = Transpose (b)"),
+    "Gather": graph("[mix] a = Gather <axis = 0> (x, i) y = Relu (a)", "float[1, 5] y", i=np.array([0])),
+    "Concat": graph("[mix] y = Concat <axis = 0> (x, x)", "float[M, 5] y"),
+    "Reshape": graph("[mix] y = Reshape (x, s)", "float[M, 1] y", s=np.array([-1, 1])),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_the_node_that_mixes_rows_is_named(name: str) -> None:
+    operator = name.split()[0]
+    with pytest.raises(UnsupportedModelError, match=f"{operator} node 'mix': .*(batch|rows)"):
+        compile_mlp(MIXING[name])
+
+
+@pytest.mark.parametrize("size", [7, 0, -1])
+def test_a_fixed_batch(size: int) -> None:
+    model = changed(lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[0], "dim_value", size))
+    with pytest.raises(
+        UnsupportedModelError, match=rf"input 'x' has a fixed batch of {size}\. Export .* dynamic"
+    ):
+        compile_mlp(model)
+
+
+@pytest.mark.parametrize("name", ["base_value", "explained_value", "completeness_gap", "x_attributions"])
+def test_a_name_that_the_explanation_needs(name: str) -> None:
+    for model in (
+        graph(f"{name} = Relu (x)", f"float[N, {FEATURES}] {name}"),
+        graph(f"{name} = Relu (x) y = Tanh ({name})"),
+    ):
+        with pytest.raises(InvalidOptionError, match=rf"\['{name}'\]: rename"):
+            compile_mlp(model)
+
+
+OPTIONS = {
+    "target too large": ({"targets": [CLASSES]}, r"targets \[3\]: output 'y' has indices 0 to 2"),
+    "negative target": ({"targets": [-1]}, "indices 0 to 2"),
+    "no target": ({"targets": []}, "indices 0 to 2"),
+    "half a target": ({"targets": [0.5]}, "indices 0 to 2"),
+    "a mask": ({"targets": [True, False, True]}, "indices 0 to 2"),
+    "a word in a list": ({"targets": ["all"]}, "indices 0 to 2"),
+    "a number": ({"targets": 1}, "give a list of indices, 'all' or 'predicted'"),
+    "another word": ({"targets": "best"}, "give a list of indices, 'all' or 'predicted'"),
+    "no such output": ({"output": "nil"}, r"no tensor 'nil' .*outputs are \['y'\]"),
+    "a weight": ({"output": "w1"}, "no tensor 'w1' depends on the explained inputs"),
+    "no such input": ({"inputs": ["nil"]}, r"no input \['nil'\]; the model has \['x'\]"),
+    "no input": ({"inputs": []}, r"give a list of different names out of \['x'\]"),
+    "an input twice": ({"inputs": ["x", "x"]}, r"give a list of different names out of \['x'\]"),
+    "inputs as one word": ({"inputs": "x"}, r"give a list of different names out of \['x'\]"),
+    "few feature names": ({"feature_names": ["a"]}, "1 feature names for 'x', which has 5 features"),
+    "equal feature names": ({"feature_names": list("aabcd")}, r"unique; \['a'\] are not"),
+    "feature names as one word": ({"feature_names": "abcde"}, "must be a list of words"),
+    "numbers for feature names": ({"feature_names": [1, 2, 3, 4, 5]}, "must be a list of words"),
+    "an empty feature name": ({"feature_names": ["a", "b", "", "d", "e"]}, "must be a list of words"),
+    "feature names of no input": ({"feature_names": {"z": list("abcde")}}, r"\['z'\]; .*inputs are \['x'\]"),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_that_does_not_fit(name: str) -> None:
+    options, words = OPTIONS[name]
+    with pytest.raises(InvalidOptionError, match=words):
+        compile_model(mlp(), DeepShap(REFERENCES), **options)
+
+
+# -- what looks bad and is fine ------------------------------------------------------------------------
+
+
+def answers(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    return dict(compile_mlp(model).explain(rows(3, FEATURES, seed=9)))
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, np.ndarray]:
+    return answers(mlp())
+
+
+def old_style(model: onnx.ModelProto) -> None:
+    """IR version 3: weights are inputs too."""
+    model.ir_version, model.opset_import[0].version = 3, 9
+    for tensor in model.graph.initializer:
+        model.graph.input.append(
+            helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        )
+
+
+SOUND = {
+    "no node names": lambda m: [n.ClearField("name") for n in m.graph.node],
+    "an unnamed batch": lambda m: m.graph.input[0].type.tensor_type.shape.dim[0].Clear(),
+    "weights listed as inputs": old_style,
+    "opset 13": lambda m: setattr(m.opset_import[0], "version", 13),
+    "opset 22": lambda m: setattr(m.opset_import[0], "version", 22),
+    "an output of unknown width": lambda m: m.graph.output[0].type.tensor_type.shape.dim[1].Clear(),
+    "a fixed batch of 1": lambda m: [
+        setattr(v.type.tensor_type.shape.dim[0], "dim_value", 1)
+        for v in (m.graph.input[0], m.graph.output[0])
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_model_that_looks_odd_gives_the_same_answer(name: str, plain: dict[str, np.ndarray]) -> None:
+    odd = answers(changed(SOUND[name]))
+    assert set(odd) == set(plain)
+    for key, value in plain.items():
+        np.testing.assert_allclose(odd[key], value, rtol=1e-5, atol=1e-6)
+
+
+def test_a_zip_map_becomes_its_tensor() -> None:
+    x = rows(40, FEATURES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it need not converge
+        model = to_onnx(MLPClassifier((4,), max_iter=3, random_state=0).fit(x, x[:, 0] > 0), x[:1])
+    given = model.SerializeToString()
+    compiled = compile_model(model, DeepShap(REFERENCES))
+    assert model.SerializeToString() == given, "the caller's model was changed"
+    assert any("'output_probability' is a ZipMap" in w for w in compiled.manifest.warnings)
+    answer = compiled.explain(x[:3])
+    session = ort.InferenceSession(given)
+    labels, dictionaries = session.run(None, {"X": x[:3]})
+    expected = [[d[label] for label in sorted(d)] for d in dictionaries]
+    np.testing.assert_allclose(answer["output_probability"], expected, rtol=1e-6)
+    np.testing.assert_array_equal(answer["output_label"], labels)
+    assert np.abs(answer["completeness_gap"]).max() < 1e-6
+
+
+def test_models_too_large_for_protobuf_take_the_way_through_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved_apart(tmp_path)
+    small = compile_mlp(path).manifest.digests
+    monkeypatch.setattr(sys.modules["compiler.lowering.load"], "LARGE", 10)
+    assert compile_mlp(path).manifest.digests == small
+    assert len(compile_mlp(mlp()).manifest.digests.model) == 64
+    with pytest.raises(InvalidModelError, match="listed twice"):
+        compile_mlp(changed(lambda m: m.graph.output.append(m.graph.output[0])))
+
+
+# -- damage --------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def intact() -> bytes:
+    return mlp((FEATURES, 4, CLASSES)).SerializeToString()
+
+
+def compile_or_refuse(content: bytes, folder: Path) -> None:
+    path = folder / "model.onnx"
+    path.write_bytes(content)
+    try:
+        compiled = compile_model(path, DeepShap(REFERENCES))
+    except RationaleError:
+        return
+    assert compiled.manifest.measured.outputs_error <= 1e-4
+
+
+@settings(
+    max_examples=300,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
+def test_one_byte_changed(tmp_path: Path, place: float, byte: int) -> None:
+    content = bytearray(intact())
+    content[int(place * len(content))] = byte
+    compile_or_refuse(bytes(content), tmp_path)
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(a=st.floats(0, 1), b=st.floats(0, 1), filler=st.binary(max_size=12))
+def test_a_stretch_replaced(tmp_path: Path, a: float, b: float, filler: bytes) -> None:
+    content = intact()
+    low, high = sorted((int(a * len(content)), int(b * len(content))))
+    compile_or_refuse(content[:low] + filler + content[high:], tmp_path)
+
+
+def test_the_batch_may_be_named_anything() -> None:
+    model = parsed("g (float[rows, 5] x) => (float[rows, 5] y) { y = Tanh (x) }")
+    assert compile_mlp(model).explain(rows(2, FEATURES))["y"].shape == (2, FEATURES)
