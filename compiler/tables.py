@@ -1,6 +1,7 @@
 """Files of rows: .npz, .npy, .csv and .parquet, read with distrust."""
 
 import csv
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -14,7 +15,20 @@ from compiler.errors import InvalidReferencesError
 
 Columns = Sequence[str] | None
 
-_DAMAGE = (ValueError, EOFError, KeyError, NotImplementedError, csv.Error, zipfile.BadZipFile, zlib.error)
+_DAMAGE = (  # what numpy, zipfile, csv and pyarrow raise for files of other kinds
+    ValueError,
+    TypeError,
+    KeyError,
+    EOFError,
+    SyntaxError,
+    MemoryError,
+    OverflowError,
+    NotImplementedError,
+    csv.Error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +66,8 @@ def read_rows(path: Path, columns: Columns = None) -> Table:
 
 
 def _read_npz(path: Path, _: Columns) -> Table:
-    with np.load(path, allow_pickle=False) as archive:
+    with path.open("rb") as file:
+        archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("a single array with the name of an archive")
         if archive.files == ["arr_0"]:  # what numpy.savez(file, array) makes of an array without a name
@@ -61,7 +76,8 @@ def _read_npz(path: Path, _: Columns) -> Table:
 
 
 def _read_npy(path: Path, _: Columns) -> Table:
-    array = np.load(path, allow_pickle=False)
+    with path.open("rb") as file:
+        array = np.load(file, allow_pickle=False)
     if not isinstance(array, np.ndarray):
         raise ValueError("an archive with the name of a single array")
     return Table({None: array})
@@ -133,7 +149,8 @@ def _read_parquet(path: Path, columns: Columns) -> Table:
         raise InvalidReferencesError(
             "parquet files need pyarrow: pip install 'rationale[parquet]', or use .csv or .npz."
         ) from error
-    table = parquet.ParquetFile(path).read()
+    with path.open("rb") as file:
+        table = parquet.ParquetFile(file).read()
     header = tuple(table.column_names)
     index = _choose(path, header, columns)
     chosen = [_column(path, header[i], table.column(i)) for i in index or range(len(header))]
