@@ -7,8 +7,9 @@ import numpy as np
 
 from compiler.errors import UnsupportedModelError
 from compiler.forward import Call
-from compiler.graph import Ops, Tensor
+from compiler.graph import Ops
 from compiler.rule import Kind
+from compiler.tensor import Tensor
 
 Pull = Callable[[Ops, Call, Tensor | tuple[Tensor, ...]], Sequence[Tensor | None]]
 

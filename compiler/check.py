@@ -51,8 +51,8 @@ def demand(measured: Measured) -> tuple[str, ...]:
     """
     if not measured.outputs_error <= OUTPUTS_LIMIT:
         raise CheckFailedError(
-            f"the combined graph's outputs differ from the model's by {measured.outputs_error:.1e} (relative). "
-            "Please report the model."
+            f"the combined graph's outputs differ from the model's by {measured.outputs_error:.1e} "
+            "(relative). Please report the model."
         )
     if not measured.rows_error <= ROWS_LIMIT:
         raise CheckFailedError(
@@ -136,7 +136,7 @@ def _sound_rows(outputs: Arrays, rows: int) -> np.ndarray:
 
 
 def _gap(results: Arrays, sound: np.ndarray) -> float:
-    """The largest gap over the largest difference it should explain, float noise of the output allowed for."""
+    """The largest gap over the largest difference it should explain, or over the output's float noise."""
     explained, base, gap = (
         results[name][sound].astype(np.float64) for name in (EXPLAINED_VALUE, BASE_VALUE, GAP)
     )

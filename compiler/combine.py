@@ -11,12 +11,13 @@ from compiler.backward import walk
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.fold import fold_constants
 from compiler.forward import At, Call, attributes_of, evaluate
-from compiler.graph import Ops, Tensor
+from compiler.graph import Ops
 from compiler.lowering import Lowered
 from compiler.methods import Method
 from compiler.references import ReferenceSet
 from compiler.rule import Rule
 from compiler.targets import Path
+from compiler.tensor import Tensor
 
 BASE_VALUE, EXPLAINED_VALUE, GAP = "base_value", "explained_value", "completeness_gap"
 
@@ -93,7 +94,8 @@ class _Values:
         if name not in self._x:
             if name not in self.lowered.specs:
                 raise UnsupportedModelError(
-                    f"the shape of {name!r} is not known before the model runs; export with static feature sizes."
+                    f"the shape of {name!r} is not known before the model runs; export with static feature "
+                    "sizes."
                 )
             shape, dtype = self.lowered.specs[name]
             rows = name in self.lowered.batched
@@ -123,8 +125,8 @@ class _Values:
             spec = self.lowered.specs.get(str(value.name))
             if not tensor.rows or (spec is not None and spec[0] != tensor.shape):
                 raise UnsupportedModelError(
-                    f"{node.op_type} node {node.name!r}: the batch does not stay on axis 0 of {value.name!r}, "
-                    "or its rows mix. Each row must be explained by itself."
+                    f"{node.op_type} node {node.name!r}: the batch does not stay on axis 0 of "
+                    f"{value.name!r}, or its rows mix. Each row must be explained by itself."
                 )
 
     def _take_over(self, old: ir.Value, new: Tensor) -> Tensor:
@@ -188,10 +190,10 @@ def _seed(op: Ops, path: Path, values: _Values, weights: np.ndarray | None, has_
         explained = op.GatherElements(row, winner, axis=1)
         return Seed(op.reshape(one_hot, y.shape), explained, base)
     targets = list(path.targets)
-    one_hot = np.zeros((len(targets), size), y.dtype.numpy())
-    one_hot[np.arange(len(targets)), targets] = 1
+    ones = np.zeros((len(targets), size), y.dtype.numpy())
+    ones[np.arange(len(targets)), targets] = 1
     lead = frozenset("T" if len(targets) > 1 else "")
-    seed = replace(op.constant(one_hot.reshape(-1, *y.shape[1:])), shape=y.shape, lead=lead, rows=True)
+    seed = replace(op.constant(ones.reshape(-1, *y.shape[1:])), shape=y.shape, lead=lead, rows=True)
     base = None if mean is None else op.Gather(mean, targets, axis=1)
     return Seed(seed, op.Gather(row, targets, axis=1), base)
 

@@ -33,7 +33,8 @@ def fold_constants(model: ir.Model) -> int:
 
 def _constant_nodes(graph: ir.Graph) -> tuple[list[ir.Value], list[ir.Node]]:
     known = set(graph.initializers.values())
-    values, nodes = [], []
+    values: list[ir.Value] = []
+    nodes: list[ir.Node] = []
     for node in graph:
         subgraph = any(
             a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()
@@ -53,8 +54,7 @@ def _evaluate(model: ir.Model, nodes: list[ir.Node], frontier: list[ir.Value]) -
     used = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v.is_initializer())
     mapping: dict[ir.Value, ir.Value] = {}
     for v in used:
-        mapping[v] = copy = ir.Value(name=v.name, const_value=v.const_value)
-        copy.dtype, copy.shape = v.dtype, v.shape
+        mapping[v] = ir.Value(name=v.name, type=v.type, shape=v.shape, const_value=v.const_value)
     initializers = list(mapping.values())
     copies = []
     for node in nodes:

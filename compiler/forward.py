@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import UnsupportedModelError
-from compiler.graph import Ops, Tensor
+from compiler.graph import Ops
 from compiler.rule import Rule
+from compiler.tensor import Tensor
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ This module and `lowering` are the only importers of onnx_ir and onnxscript.
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,114 +26,7 @@ import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
 from compiler.shapes import infer_outputs
-
-AXES = ("N", "T", "K")
-Lead = frozenset[str]
-NONE: Lead = frozenset()
-
-BROADCASTING = frozenset(
-    [
-        "Abs",
-        "Add",
-        "And",
-        "Atanh",
-        "Cast",
-        "Ceil",
-        "Clip",
-        "Cos",
-        "Cosh",
-        "Div",
-        "Elu",
-        "Equal",
-        "Erf",
-        "Exp",
-        "Floor",
-        "Greater",
-        "GreaterOrEqual",
-        "Identity",
-        "IsInf",
-        "IsNaN",
-        "LeakyRelu",
-        "Less",
-        "LessOrEqual",
-        "Log",
-        "Max",
-        "Mean",
-        "Min",
-        "Mod",
-        "Mul",
-        "Neg",
-        "Not",
-        "Or",
-        "Pow",
-        "PRelu",
-        "Reciprocal",
-        "Relu",
-        "Round",
-        "Selu",
-        "Sigmoid",
-        "Sign",
-        "Sin",
-        "Sinh",
-        "Softplus",
-        "Softsign",
-        "Sqrt",
-        "Sub",
-        "Sum",
-        "Tan",
-        "Tanh",
-        "Where",
-        "Xor",
-        "HardSigmoid",
-        "HardSwish",
-        "Celu",
-        "Mish",
-        "Gelu",
-        "ThresholdedRelu",
-        "Acos",
-        "Acosh",
-        "Asin",
-        "Asinh",
-        "Atan",
-        "Swish",
-    ]
-)
-_BOOLEAN = frozenset(
-    ["And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor"]
-)
-
-
-@dataclass(frozen=True, eq=False)
-class Tensor:
-    """A value of the combined graph.
-
-    Attributes:
-        shape: the shape it has for one row (at batch 1, one target, one reference).
-        lead: the axes among N, T, K over which it varies.
-        rows: whether axis 0 of `shape` is the batch's; False for weights.
-        split: the lead axes that stand in front of `shape` in memory; None where it is flat.
-    """
-
-    value: ir.Value
-    shape: tuple[int, ...]
-    dtype: ir.DataType
-    lead: Lead = NONE
-    rows: bool = False
-    split: tuple[str, ...] | None = None
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
-
-    @property
-    def name(self) -> str:
-        return self.value.name or "?"
-
-    @property
-    def constant(self) -> np.ndarray | None:
-        """The array behind an initializer; None for computed values."""
-        return None if self.value.const_value is None else self.value.const_value.numpy()
-
+from compiler.tensor import AXES, NONE, Lead, Tensor, broadcast_shape, broadcasts, result_dtype
 
 Operand = Tensor | float | int | np.ndarray | Sequence[int] | None
 
@@ -155,6 +48,7 @@ class Ops:
         self._constants: dict[tuple[bytes, str, tuple[int, ...]], Tensor] = {}
         self._forms: dict[tuple[ir.Value, tuple[str, ...] | None], Tensor] = {}
         self._batch: Tensor | None = None
+        self._batch_source: Tensor | None = None
 
     def __getattr__(self, op_type: str) -> Callable[..., Tensor]:
         if not op_type[:1].isupper():
@@ -180,7 +74,7 @@ class Ops:
         tensors = [self.tensor(o, first) for o in operands]
         while tensors and tensors[-1] is None:
             tensors.pop()
-        if _broadcasts(op_type, domain, tensors):
+        if broadcasts(op_type, domain, tensors):
             return [self._emit_broadcasting(op_type, tensors, attributes)]
         return self._emit_rows(op_type, tensors, attributes, outputs, domain)
 
@@ -213,7 +107,7 @@ class Ops:
         value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
         value.dtype, value.shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
         self.graph.register_initializer(value)
-        tensor = Tensor(value, array.shape, value.dtype)
+        tensor = Tensor(value, array.shape, ir.DataType.from_numpy(array.dtype))
         if key is not None:
             self._constants[key] = tensor
         return tensor
@@ -226,6 +120,7 @@ class Ops:
         """N, as an int64 tensor of shape [1]."""
         if self._batch is None:
             source = self._batch_source
+            assert source is not None
             shape = self._node("Shape", [source.value], {"start": 0, "end": 1})[0]
             self._batch = Tensor(shape, (1,), ir.DataType.INT64)
             if source.shape[0] != 1:
@@ -282,9 +177,9 @@ class Ops:
         queue = iter(aligned)
         values = [None if t is None else next(queue).value for t in tensors]
         value = self._node(op_type, values, attributes)[0]
-        shape = _broadcast_shape(op_type, aligned)
+        shape = broadcast_shape(op_type, aligned)
         rows = any(t.rows for t in aligned)
-        return Tensor(value, shape, _result_dtype(op_type, aligned, attributes), lead, rows, axes)
+        return Tensor(value, shape, result_dtype(op_type, aligned, attributes), lead, rows, axes)
 
     def _align(self, tensors: list[Tensor]) -> tuple[list[Tensor], Lead, tuple[str, ...] | None]:
         """Brings operands to forms that broadcast against each other."""
@@ -411,27 +306,3 @@ class Ops:
         value.name = name
         value.dtype, value.shape = x.dtype, ir.Shape(["N", *shape])
         return value
-
-
-def _broadcasts(op_type: str, domain: str, tensors: Sequence[Tensor | None]) -> bool:
-    if domain:
-        return False
-    if op_type == "MatMul":
-        leads = {t.lead for t in tensors if t is not None and t.rows}
-        return len(leads) > 1 and all(t is not None and t.rank >= 3 for t in tensors)
-    return op_type in BROADCASTING
-
-
-def _broadcast_shape(op_type: str, tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    if op_type == "MatMul":
-        a, b = tensors
-        return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    return np.broadcast_shapes(*(t.shape for t in tensors))
-
-
-def _result_dtype(op_type: str, tensors: Sequence[Tensor], attributes: Mapping[str, Any]) -> ir.DataType:
-    if op_type in _BOOLEAN:
-        return ir.DataType.BOOL
-    if op_type == "Cast":
-        return ir.DataType(attributes["to"])
-    return tensors[1].dtype if op_type == "Where" else tensors[0].dtype

@@ -22,7 +22,8 @@ from enum import StrEnum
 from importlib import import_module
 from typing import Any
 
-from compiler.graph import Ops, Tensor
+from compiler.graph import Ops
+from compiler.tensor import Tensor
 
 Pullback = Callable[[Any], Tensor]
 Evaluation = tuple[Any, Any]

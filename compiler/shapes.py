@@ -1,16 +1,14 @@
 """What shape an operator's outputs have for one row, and whether its rows stay apart."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
-
-if TYPE_CHECKING:
-    from compiler.graph import Tensor
+from compiler.tensor import Tensor
 
 Spec = tuple[tuple[int, ...], ir.DataType]
 
@@ -20,7 +18,7 @@ def infer_outputs(
     domain: str,
     opset: int,
     attributes: Mapping[str, Any],
-    tensors: Sequence["Tensor | None"],
+    tensors: Sequence[Tensor | None],
     outputs: int,
 ) -> list[Spec]:
     """Row shape and dtype of each output, by ONNX's own inference for one row and for two.
@@ -45,7 +43,7 @@ def _infer(
     domain: str,
     opset: int,
     attributes: Mapping[str, Any],
-    tensors: Sequence["Tensor | None"],
+    tensors: Sequence[Tensor | None],
     outputs: int,
     rows: int,
 ) -> list[Spec]:

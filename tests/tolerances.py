@@ -12,3 +12,8 @@ COMPLETE_32 = 1e-4
 OUTPUTS_32 = 1e-6
 # DeepSHAP at x = r·(1 + 1e-9) against the gradient, over the largest: the curvature's share of such a step.
 NEAR = 1e-6
+# Whole networks in float32 against float64. A window of a max pool whose two largest values agree to 1e-7 may
+# choose the other one: its relevance is unchanged, but a patch of pixels is attributed through another path.
+# The float64 graph moves as much when its input moves by 1e-6 (SqueezeNet, light: 0.3% of its largest value).
+NETWORK_L2 = 1e-2  # |a − b| over |b|, Euclidean
+FLIPPED, FLIPPED_SHARE = 1e-3, 1e-2  # at most 1% of the values differ by more than 1e-3 of the largest

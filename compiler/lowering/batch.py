@@ -27,20 +27,24 @@ def free_batch(model: ir.Model) -> bool:
         first = value.shape[0]
         if isinstance(first, int) and first != 1:
             raise UnsupportedModelError(
-                f"input {value.name!r} has a fixed batch of {first}. Export the model with a dynamic batch axis "
-                "(dynamic_axes or dynamic_shapes in torch.onnx.export), or with a batch of 1."
+                f"input {value.name!r} has a fixed batch of {first}. Export the model with a dynamic batch "
+                "axis (dynamic_axes or dynamic_shapes in torch.onnx.export), or with a batch of 1."
             )
         fixed |= isinstance(first, int)
         value.shape = ir.Shape([BATCH, *value.shape[1:]])
     specs = _infer(model, 1)
     batched = _depends_on_batch(model)
     for node in list(model.graph):
-        if node.op_type in _RESHAPES and not node.domain and node.inputs[0].name in batched:
+        data = node.inputs[0] if node.op_type in _RESHAPES and not node.domain else None
+        if data is not None and data.name in batched:
             _reshape_rows(model, node, specs)
     passes.RemoveUnusedNodesPass()(model)
     for node in model.graph:  # what the exporter noted may hold the old batch
         for value in node.outputs:
-            value.shape = _symbolic(specs.get(str(value.name)), value.name in batched)
+            spec = specs.get(str(value.name))
+            value.shape = _symbolic(spec, value.name in batched)
+            if spec is not None:
+                value.dtype = spec[1]
     return fixed
 
 

@@ -12,7 +12,9 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-Rewrite = Callable[..., ir.Value | None]
+from compiler.errors import UnsupportedModelError
+
+Rewrite = Callable[..., Any]
 _REWRITES: dict[tuple[str, str], Rewrite] = {}
 
 
@@ -93,51 +95,37 @@ def rewrite(model: ir.Model) -> None:
 
 
 @rewrites("LogSoftmax")
-def log_softmax(op: Any, x: ir.Value, *, axis: int = -1) -> ir.Value:
+def log_softmax(op: Any, x: ir.Value, *, axis: int = -1) -> Any:
     """z − LSE(z)."""
     return op.Sub(x, op.ReduceLogSumExp(x, [axis], keepdims=1))
 
 
 @rewrites("Div")
-def div(op: Any, a: ir.Value, b: ir.Value) -> ir.Value:
+def div(op: Any, a: ir.Value, b: ir.Value) -> Any:
     """a·(1/b); a constant divisor becomes a constant factor."""
     return op.Mul(a, op.Reciprocal(b))
 
 
-@rewrites("LRN")
-def lrn(
-    op: Any, x: ir.Value, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
-) -> ir.Value:
-    """x · s^−β with s = bias + α/size · Σ_window x², the window running over channels."""
-    channels, dtype = int(x.shape[1]), (x.dtype or ir.DataType.FLOAT).numpy()
-    below, above = (size - 1) // 2, size - 1 - (size - 1) // 2
-    offset = np.arange(channels)[None, :] - np.arange(channels)[:, None]
-    band = ((offset >= -below) & (offset <= above)).astype(dtype) * (alpha / size)
-    kernel = band.reshape(channels, channels, *(1 for _ in range(len(x.shape) - 2))).astype(dtype)
-    s = op.Add(op.Conv(op.Mul(x, x), kernel), float(bias))
-    return op.Mul(x, op.Exp(op.Mul(op.Log(s), -float(beta))))
-
-
 @rewrites("HardSwish")
-def hard_swish(op: Any, x: ir.Value) -> ir.Value:
+def hard_swish(op: Any, x: ir.Value) -> Any:
     """x · max(0, min(1, x/6 + 1/2))."""
     return op.Mul(x, op.Clip(op.Add(op.Mul(x, 1 / 6), 0.5), 0.0, 1.0))
 
 
 @rewrites("Swish")
-def swish(op: Any, x: ir.Value, *, alpha: float = 1.0) -> ir.Value:
+def swish(op: Any, x: ir.Value, *, alpha: float = 1.0) -> Any:
     """x · σ(αx)."""
     return op.Mul(x, op.Sigmoid(op.Mul(x, float(alpha)) if alpha != 1.0 else x))
 
 
 @rewrites("Mish")
-def mish(op: Any, x: ir.Value) -> ir.Value:
+def mish(op: Any, x: ir.Value) -> Any:
     """x · tanh(ln(1 + e^x))."""
     return op.Mul(x, op.Tanh(op.Softplus(x)))
 
 
 @rewrites("Gelu")
-def gelu(op: Any, x: ir.Value, *, approximate: str = "none") -> ir.Value:
+def gelu(op: Any, x: ir.Value, *, approximate: str = "none") -> Any:
     """x/2 · (1 + erf(x/√2)), or its approximation by tanh."""
     if approximate == "tanh":
         inner = op.Mul(op.Add(x, op.Mul(op.Mul(op.Mul(x, x), x), 0.044715)), float(np.sqrt(2 / np.pi)))
@@ -145,43 +133,49 @@ def gelu(op: Any, x: ir.Value, *, approximate: str = "none") -> ir.Value:
     return op.Mul(op.Mul(x, 0.5), op.Add(op.Erf(op.Mul(x, float(np.sqrt(0.5)))), 1.0))
 
 
+def _rank(x: ir.Value) -> int:
+    if x.shape is None:
+        raise UnsupportedModelError(f"the rank of {x.name!r} is not known before the model runs")
+    return x.shape.rank()
+
+
 @rewrites("GlobalMaxPool")
-def global_max_pool(op: Any, x: ir.Value) -> ir.Value:
+def global_max_pool(op: Any, x: ir.Value) -> Any:
     """The maximum over all spatial axes."""
-    return op.ReduceMax(x, list(range(2, len(x.shape))), keepdims=1)
+    return op.ReduceMax(x, list(range(2, _rank(x))), keepdims=1)
 
 
 @rewrites("Mean")
-def mean(op: Any, *xs: ir.Value) -> ir.Value:
+def mean(op: Any, *xs: ir.Value) -> Any:
     """Σ x / n."""
     return op.Mul(op.Sum(*xs), 1.0 / len(xs))
 
 
 @rewrites("Max")
-def maximum(op: Any, *xs: ir.Value) -> ir.Value | None:
+def maximum(op: Any, *xs: ir.Value) -> Any:
     """Pairwise, from the left."""
     return None if len(xs) == 2 else functools.reduce(op.Max, xs)
 
 
 @rewrites("Min")
-def minimum(op: Any, *xs: ir.Value) -> ir.Value:
+def minimum(op: Any, *xs: ir.Value) -> Any:
     """−max(−x)."""
     return xs[0] if len(xs) == 1 else op.Neg(functools.reduce(op.Max, [op.Neg(x) for x in xs]))
 
 
 @rewrites("ReduceMin")
-def reduce_min(op: Any, x: ir.Value, axes: ir.Value | None = None, **attributes: int) -> ir.Value:
+def reduce_min(op: Any, x: ir.Value, axes: ir.Value | None = None, **attributes: int) -> Any:
     """−max(−x) over the axes."""
     return op.Neg(op.ReduceMax(op.Neg(x), axes, **attributes))
 
 
 @rewrites("Celu")
-def celu(op: Any, x: ir.Value, *, alpha: float = 1.0) -> ir.Value:
+def celu(op: Any, x: ir.Value, *, alpha: float = 1.0) -> Any:
     """α · elu(x/α)."""
     return op.Mul(op.Elu(op.Mul(x, 1.0 / alpha)), float(alpha))
 
 
 @rewrites("Scaler", domain="ai.onnx.ml")
-def scaler(op: Any, x: ir.Value, *, offset: list[float], scale: list[float]) -> ir.Value:
+def scaler(op: Any, x: ir.Value, *, offset: list[float], scale: list[float]) -> Any:
     """(x − offset) · scale, per feature."""
     return op.Mul(op.Sub(x, np.asarray(offset, np.float32)), np.asarray(scale, np.float32))

@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from compiler.errors import UnsupportedModelError
 from compiler.forward import At, Call
-from compiler.graph import Ops, Tensor
+from compiler.graph import Ops
+from compiler.tensor import Tensor
 
 References = npt.ArrayLike | Mapping[str, npt.ArrayLike]
 
@@ -18,7 +19,7 @@ class Method(Protocol):
 
     name: ClassVar[str]
     has_base_value: ClassVar[bool]
-    is_complete: bool
+    is_complete: ClassVar[bool]
 
     @property
     def reference_set(self) -> References | None:
@@ -51,7 +52,8 @@ def pull_back(at: At, call: Call, m: Any) -> list[Tensor | None]:
     for i, (varying, pullback) in enumerate(zip(call.varying, at.pullbacks, strict=True)):
         if varying and pullback is None:
             raise UnsupportedModelError(
-                f"its input {i} ({call.inputs[i]!r}) depends on what is explained; its rule takes that as fixed"
+                f"its input {i} ({call.inputs[i]!r}) depends on what is explained; its rule takes that as "
+                "fixed"
             )
         leaving.append(pullback(m) if varying and pullback is not None else None)
     return leaving

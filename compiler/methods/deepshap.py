@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from compiler.errors import UnsupportedModelError
 from compiler.forward import Call
-from compiler.graph import Ops, Tensor
+from compiler.graph import Ops
 from compiler.methods.base import References, pull_back
 from compiler.rule import Kind, Selection
 from compiler.rules.secants import GAUSS, near_threshold
+from compiler.tensor import Tensor
 
 
 @dataclass(frozen=True, eq=False)

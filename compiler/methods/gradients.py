@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.forward import Call
-from compiler.graph import Ops, Tensor
+from compiler.graph import Ops
 from compiler.methods.base import pull_back
+from compiler.tensor import Tensor
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import UnsupportedModelError
-from compiler.graph import Ops, Tensor
+from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, rule
 from compiler.rules.secants import (
     exp_secant,
@@ -16,6 +16,7 @@ from compiler.rules.secants import (
     tanh_over,
     tiny,
 )
+from compiler.tensor import Tensor
 
 POINTWISE = Kind.POINTWISE
 

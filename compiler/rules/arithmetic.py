@@ -1,9 +1,10 @@
 """Sums and products. Broadcasting is undone by the walk, so no rule here mentions shapes."""
 
 from compiler.errors import UnsupportedModelError
-from compiler.graph import Ops, Tensor
+from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, rule
 from compiler.rules.secants import relu_secant
+from compiler.tensor import Tensor
 
 BILINEAR = Kind.BILINEAR
 

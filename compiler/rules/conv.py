@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 
 from compiler.errors import UnsupportedModelError
-from compiler.graph import Ops, Tensor
+from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, rule
+from compiler.tensor import Tensor
 
 
 def explicit_pads(

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.graph import Ops, Tensor
+from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, Selection, rule
 from compiler.rules.conv import conv_transpose, explicit_pads
+from compiler.tensor import Tensor
 
 
 @rule("MaxPool", kind=Kind.SELECTION)

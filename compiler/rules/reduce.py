@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from compiler.errors import UnsupportedModelError
-from compiler.graph import Ops, Tensor
+from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, Selection, rule
 from compiler.rules.secants import phi
+from compiler.tensor import Tensor
 
 
 def reduced_axes(x: Tensor, axes: Tensor | None, noop: int) -> list[int]:

@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from compiler.graph import Ops, Tensor
+from compiler.graph import Ops
+from compiler.tensor import Tensor
 
 GAUSS = 1 / math.sqrt(12)  # nodes of the two-point Gauss–Legendre rule, as a fraction of x − r
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from compiler.errors import UnsupportedModelError
-from compiler.graph import Ops, Tensor
+from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, rule
+from compiler.tensor import Tensor
 
 BILINEAR = Kind.BILINEAR
 

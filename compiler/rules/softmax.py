@@ -1,10 +1,11 @@
 """Softmax, with DeepLIFT's multiplier in closed form."""
 
 from compiler.errors import UnsupportedModelError
-from compiler.graph import Ops, Tensor
+from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, rule
 from compiler.rules.reduce import difference, log_mean_ratio
 from compiler.rules.secants import phi
+from compiler.tensor import Tensor
 
 
 @rule("Softmax", kind=Kind.LOCAL)

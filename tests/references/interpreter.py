@@ -283,8 +283,8 @@ def squeeze(x: T, axes: T | None = None) -> T:
     return x.reshape([n for i, n in enumerate(x.shape) if i not in chosen])
 
 
-def unsqueeze(x: T, axes: T) -> T:
-    rank = x.ndim + axes.numel()
+def unsqueeze(x: T, axes: T | list[int]) -> T:
+    rank = x.ndim + len(axes)
     for axis in sorted(int(a) % rank for a in axes):
         x = x.unsqueeze(axis)
     return x

@@ -1,0 +1,151 @@
+"""Whole networks for the tests: real architectures whose weights keep the signal alive.
+
+Default initialisation lets the signal of a deep network vanish or explode, and a gap divided by a
+difference of zero says nothing. So every Conv, Gemm and MatMul is rescaled, front to back, until its
+output has unit variance on a few random rows, and every BatchNormalization takes its statistics there.
+"""
+
+import collections
+import contextlib
+import io
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+
+from tests.references.interpreter import OPERATORS, run64
+from tests.vision import import_torchvision
+
+LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+LIGHT_MODELS = sorted(p.stem.removeprefix("light_") for p in LIGHT.glob("light_*.onnx"))
+LIGHT_SHAPE = (3, 224, 224)
+
+
+def light_model(name: str) -> onnx.ModelProto:
+    """One of the architectures the onnx package carries, with weights in place of its constants.
+
+    The files hold one constant everywhere, written as ConstantOfShape; batch 1 is baked in, and the shapes
+    of the weights are listed as inputs. All but the constants is left as it is.
+    """
+    model = onnx.load(LIGHT / f"light_{name}.onnx")
+    rng = np.random.default_rng(0)
+    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    users = collections.defaultdict(list)
+    for node in model.graph.node:
+        for i, value in enumerate(node.input):
+            users[value].append((node, i))
+    kept = []
+    for node in model.graph.node:
+        if node.op_type != "ConstantOfShape":
+            kept.append(node)
+            continue
+        shape = tuple(int(n) for n in constants[node.input[0]])
+        array = (
+            rng.standard_normal(shape)
+            if len(shape) > 1
+            else _vector(rng, shape, *users[node.output[0]][0], users)
+        )
+        weight = numpy_helper.from_array(array.astype(np.float32), node.output[0])
+        model.graph.initializer.append(weight)
+        model.graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, shape))
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    keep_signal(model, {data_input(model): rng.standard_normal((1, *LIGHT_SHAPE))})
+    return model
+
+
+def _vector(
+    rng: np.random.Generator, shape: tuple[int, ...], user: onnx.NodeProto, i: int, users: Any
+) -> np.ndarray:
+    """Scales are near 1, biases near 0."""
+    while user.op_type == "Unsqueeze":
+        user, i = users[user.output[0]][0]
+    scale = user.op_type == "Mul" or (user.op_type == "BatchNormalization" and i in (1, 4))
+    return rng.uniform(0.8, 1.2, shape) if scale else rng.uniform(-0.3, 0.3, shape)
+
+
+def data_input(model: onnx.ModelProto) -> str:
+    """The name of the only input that is no weight."""
+    weights = {t.name for t in model.graph.initializer}
+    (name,) = (v.name for v in model.graph.input if v.name not in weights)
+    return name
+
+
+def keep_signal(model: onnx.ModelProto, rows: dict[str, np.ndarray]) -> None:
+    """Rescales weights in place; see the module."""
+    initializers = {t.name: t for t in model.graph.initializer}
+
+    def rescale(node: onnx.NodeProto, values: dict[str, torch.Tensor]) -> None:
+        weight, y = initializers.get(node.input[1]), values[node.output[0]]
+        if weight is not None:
+            factor = 1 / float(y.std())
+            _set(weight, values[weight.name] * factor, values)
+            values[node.output[0]] = y * factor  # the bias shrinks with it, here alone
+
+    def standardise(node: onnx.NodeProto, values: dict[str, torch.Tensor]) -> None:
+        x = values[node.input[0]]
+        axes = [0, *range(2, x.ndim)]
+        for i, statistic in ((3, x.mean(axes)), (4, x.var(axes, unbiased=False) + 1e-3)):
+            node.input[i] = f"{node.output[0]}/statistic_{i}"  # exporters share equal ones
+            _set(model.graph.initializer.add(name=node.input[i]), statistic, values)
+            if model.ir_version < 4:  # which wants every initializer among the inputs
+                known = onnx.helper.make_tensor_value_info(
+                    node.input[i], onnx.TensorProto.FLOAT, statistic.shape
+                )
+                model.graph.input.append(known)
+        operands = [values[name] for name in node.input]
+        values[node.output[0]] = OPERATORS["BatchNormalization"](*operands)
+
+    actions = {"Conv": rescale, "Gemm": rescale, "MatMul": rescale, "BatchNormalization": standardise}
+
+    def observe(node: onnx.NodeProto, values: dict[str, torch.Tensor]) -> None:
+        if node.op_type in actions:
+            actions[node.op_type](node, values)
+
+    run64(model, rows, observe=observe)
+
+
+def _set(weight: onnx.TensorProto, value: torch.Tensor, values: dict[str, torch.Tensor]) -> None:
+    name = weight.name
+    values[name] = value
+    weight.CopyFrom(numpy_helper.from_array(value.numpy().astype(np.float32), name))
+
+
+def vision_model(name: str, size: int, *, dynamo: bool) -> onnx.ModelProto:
+    """A torchvision architecture with random weights through one of PyTorch's two exporters.
+
+    The shapes of its input are [N, 3, size, size]; the batch is dynamic.
+    """
+    torch.manual_seed(0)
+    network = getattr(import_torchvision().models, name)(weights=None).eval()
+    example = torch.randn(2, 3, size, size)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")  # both exporters warn about themselves
+        path = Path(folder) / "model.onnx"
+        if dynamo:
+            shapes = ({0: torch.export.Dim("batch")},)
+            torch.onnx.export(
+                network,
+                (example,),
+                path,
+                dynamo=True,
+                dynamic_shapes=shapes,
+                external_data=False,
+                verbose=False,
+            )
+        else:
+            torch.onnx.export(
+                network, (example,), path, dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "batch"}}
+            )
+        model = onnx.load(path)
+    keep_signal(model, {data_input(model): np.random.default_rng(0).standard_normal((1, 3, size, size))})
+    return model
