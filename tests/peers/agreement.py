@@ -1,6 +1,8 @@
-"""What counts as agreement: every tolerance of the peer tests, with its reason."""
+"""What counts as agreement: the tolerances of the peer tests, with their reasons."""
 
 import numpy as np
+
+from tests.tolerances import COMPLETE_32, OUTPUTS_32
 
 ATOL, RTOL = 1e-5, 1e-3
 """Per value, against SHAP and captum. Both sides are float32, and theirs divides a rounded difference by a
@@ -13,11 +15,7 @@ summed. The largest error seen is 1.5e-6, and 1.2e-5 on VGG11 (SHAP: 2.1e-5 and 
 GRADIENT = 1e-5
 """Against torch.autograd in float64, relative to the largest; nothing is divided there."""
 
-GAP = 1e-4
-"""Completeness gap, relative to the largest |explained − base|."""
-
-OUTPUTS = 1e-6
-"""Original outputs, relative to the largest: the combined graph may order the sums of a MatMul otherwise."""
+GAP, OUTPUTS = COMPLETE_32, OUTPUTS_32
 
 
 def assert_agree(ours: np.ndarray, peer: np.ndarray) -> None:

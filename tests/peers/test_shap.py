@@ -4,14 +4,28 @@ from functools import cache
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from compiler import DeepShap, Explanation, compile_model
+from compiler.errors import UnsupportedModelError
 from tests.peers.agreement import GAP, OUTPUTS, TRUTH, TRUTH_DEEP, assert_agree, error
-from tests.peers.networks import EXPORTS, FEATURES, IMAGE, NETWORKS, Case, build, case, export, exported
-from tests.peers.networks import resnet_like as resnet
+from tests.peers.networks import (
+    EXPORTERS,
+    EXPORTS,
+    FEATURES,
+    IMAGE,
+    NETWORKS,
+    Case,
+    build,
+    case,
+    export,
+    exported,
+    mlp,
+    resnet_like,
+)
 from tests.peers.others import shap_values
-from tests.references.deeplift import predict
+from tests.references.deeplift import Standardise, predict
 from tests.vision import import_torchvision
 
 
@@ -77,6 +91,24 @@ def test_chosen_targets_are_slices_of_all() -> None:
     assert_agree(predicted["x_attributions"], everything[np.arange(len(winners)), winners][:, None])
 
 
+@pytest.mark.xfail(
+    raises=UnsupportedModelError,
+    strict=True,
+    reason="constant folding gives a scalar divisor the shape [1], and shape inference then stops",
+)
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_scalar_statistics(exporter: str) -> None:
+    """(x − 0.5)/2.55, as pixels are scaled: the statistics are scalars, not vectors."""
+
+    def scaled() -> nn.Module:
+        return nn.Sequential(Standardise(torch.tensor(0.5), torch.tensor(2.55)), *mlp(nn.ReLU, 3))
+
+    given = build(scaled, FEATURES)
+    answer = ours(given, exporter)["x_attributions"]
+    assert_agree(answer, shap_values(given.fresh(), given.x, given.references))
+    assert error(answer, given.truth()) <= TRUTH
+
+
 def test_torchvision_vgg11() -> None:
     """A real architecture, its last pool and classifier cut to the size of a small image."""
 
@@ -108,7 +140,7 @@ def test_nearer_to_the_truth_where_references_are_near(activation: type[nn.Modul
 
 def test_overlapping_windows_add_up_here_and_not_in_shap() -> None:
     """`max_unpool` overwrites where windows overlap; see the stem of every ResNet."""
-    given = build(lambda: resnet(nn.MaxPool2d(3, stride=2, padding=1)), IMAGE)
+    given = build(lambda: resnet_like(nn.MaxPool2d(3, stride=2, padding=1)), IMAGE)
     answer, peer, exact = ours(given), shap_values(given.fresh(), given.x, given.references), given.truth()
     assert error(answer["x_attributions"], exact) <= TRUTH
     assert error(peer, exact) > 0.05

@@ -42,11 +42,11 @@ class Fitted:
     estimator: Any
     case: Case
 
-    def exported(self, **options: Any) -> onnx.ModelProto:
-        """The estimator by skl2onnx, for float32 inputs."""
+    def exported(self, dtype: type = np.float32, **options: Any) -> onnx.ModelProto:
+        """The estimator by skl2onnx, for inputs of `dtype`."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return to_onnx(self.estimator, self.case.x[:1], options=options or None)
+            return to_onnx(self.estimator, self.case.x[:1].astype(dtype), options=options or None)
 
     def explain(self, model: onnx.ModelProto) -> Explanation:
         return compile_model(model, DeepShap(self.case.references), targets="all").explain(self.case.x)
@@ -163,6 +163,14 @@ def test_regressor_of_two_values() -> None:
     answer = compile_model(model, method, output=values, targets="all").explain(fitted.case.x)
     assert error(answer["X_attributions"], fitted.case.truth()) <= TRUTH_DEEP
     assert error(answer["explained_value"], predict(fitted.case.network, fitted.case.x)) <= TRUTH_DEEP
+
+
+def test_double_precision() -> None:
+    """What skl2onnx writes for a float64 example row: all of it is float64, so nothing is lost."""
+    fitted = fit("binary", "tanh", "standard")
+    answer = fitted.explain(fitted.exported(np.float64, zipmap=False))
+    assert answer["X_attributions"].dtype == np.float64
+    assert error(answer["X_attributions"], fitted.case.truth()) <= 1e-13
 
 
 def test_default_targets_of_a_classifier() -> None:
