@@ -39,11 +39,16 @@ def open_entry(repository: Path, name: str) -> Compiled:
         raise RepositoryError(
             f"{repository}: entry {name!r} cannot be read: {error}. Compile it again."
         ) from error
-    missing = _promised(manifest) - {v.name for v in models[0].graph.output}
-    if missing:
-        raise RepositoryError(
-            f"{explain}: the graph lacks {sorted(missing)} of its manifest. Compile it again."
-        )
+    originals = {v.name for v in manifest.outputs}
+    for folder, model, names in (
+        (explain, models[0], originals | _promised(manifest)),
+        (plain, models[1], originals),
+    ):
+        missing = names - {v.name for v in model.graph.output}
+        if missing:
+            raise RepositoryError(
+                f"{folder}: the graph lacks {sorted(missing)} of its manifest. Compile it again."
+            )
     return Compiled(models[0], manifest, models[1], sample)
 
 
