@@ -161,7 +161,7 @@ def _method(
 def _progress() -> "Iterator[Callable[[str, int, int], None]]":
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description:<32}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description:<30}"), BarColumn(bar_width=30), TimeElapsedColumn())
     with Progress(
         *columns, console=_console(stderr=True), transient=True, disable=not sys.stderr.isatty()
     ) as bar:
