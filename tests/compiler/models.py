@@ -3,14 +3,16 @@
 Weights are drawn from a fixed seed; no two axes of a model have the same length.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, parser
 
 FEATURES, HIDDEN, CLASSES = 5, 7, 3
+NAMES = ["age", "income", "debt", "years", "cards"]
 OPSET, IR_VERSION = 21, 10
 
 
@@ -86,3 +88,22 @@ def cnn() -> onnx.ModelProto:
     }"""
     weights = {"k": rows(4, 2, 3, 3, seed=3) / 4, "kb": rows(4, seed=4)}
     return parsed(text, {**weights, "w": rows(48, 3, seed=5) / 7, "wb": rows(3, seed=6)})
+
+
+def changed(change: Callable[[onnx.ModelProto], object]) -> onnx.ModelProto:
+    """The perceptron with one thing wrong, or odd."""
+    model = mlp()
+    change(model)
+    return model
+
+
+def saved_apart(folder: Path) -> Path:
+    """The perceptron with its weights in a file beside it."""
+    path = folder / "model.onnx"
+    onnx.save(mlp(), path, save_as_external_data=True, location="model.data", size_threshold=0)
+    return path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below, hidden ones too."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}

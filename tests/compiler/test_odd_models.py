@@ -1,0 +1,179 @@
+"""Options that do not fit, models that look bad and are fine, and damaged files."""
+
+import functools
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import helper
+from skl2onnx import to_onnx
+from sklearn.neural_network import MLPClassifier
+
+from compiler import Compiled, DeepShap, compile_model
+from compiler.errors import InvalidModelError, InvalidOptionError, RationaleError
+from tests.compiler.models import CLASSES, FEATURES, changed, mlp, parsed, rows, saved_apart
+
+REFERENCES = rows(4, FEATURES)
+
+
+def compile_mlp(model: onnx.ModelProto | Path) -> Compiled:
+    return compile_model(model, DeepShap(REFERENCES))
+
+
+OPTIONS = {
+    "target too large": ({"targets": [CLASSES]}, r"targets \[3\]: output 'y' has indices 0 to 2"),
+    "negative target": ({"targets": [-1]}, "indices 0 to 2"),
+    "no target": ({"targets": []}, "indices 0 to 2"),
+    "half a target": ({"targets": [0.5]}, "indices 0 to 2"),
+    "a mask": ({"targets": [True, False, True]}, "indices 0 to 2"),
+    "a word in a list": ({"targets": ["all"]}, "indices 0 to 2"),
+    "a number": ({"targets": 1}, "give a list of indices, 'all' or 'predicted'"),
+    "another word": ({"targets": "best"}, "give a list of indices, 'all' or 'predicted'"),
+    "no such output": ({"output": "nil"}, r"no tensor 'nil' .*outputs are \['y'\]"),
+    "a weight": ({"output": "w1"}, "no tensor 'w1' depends on the explained inputs"),
+    "no such input": ({"inputs": ["nil"]}, r"no input \['nil'\]; the model has \['x'\]"),
+    "no input": ({"inputs": []}, r"give a list of different names out of \['x'\]"),
+    "an input twice": ({"inputs": ["x", "x"]}, r"give a list of different names out of \['x'\]"),
+    "inputs as one word": ({"inputs": "x"}, r"give a list of different names out of \['x'\]"),
+    "few feature names": ({"feature_names": ["a"]}, "1 feature names for 'x', which has 5 features"),
+    "equal feature names": ({"feature_names": list("aabcd")}, r"unique; \['a'\] are not"),
+    "feature names as one word": ({"feature_names": "abcde"}, "must be a list of words"),
+    "numbers for feature names": ({"feature_names": [1, 2, 3, 4, 5]}, "must be a list of words"),
+    "an empty feature name": ({"feature_names": ["a", "b", "", "d", "e"]}, "must be a list of words"),
+    "feature names of no input": ({"feature_names": {"z": list("abcde")}}, r"\['z'\]; .*inputs are \['x'\]"),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_that_does_not_fit(name: str) -> None:
+    options, words = OPTIONS[name]
+    with pytest.raises(InvalidOptionError, match=words):
+        compile_model(mlp(), DeepShap(REFERENCES), **options)
+
+
+# -- what looks bad and is fine ------------------------------------------------------------------------
+
+
+def answers(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    return dict(compile_mlp(model).explain(rows(3, FEATURES, seed=9)))
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, np.ndarray]:
+    return answers(mlp())
+
+
+def old_style(model: onnx.ModelProto) -> None:
+    """IR version 3: weights are inputs too."""
+    model.ir_version, model.opset_import[0].version = 3, 9
+    for tensor in model.graph.initializer:
+        model.graph.input.append(
+            helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        )
+
+
+SOUND = {
+    "no node names": lambda m: [n.ClearField("name") for n in m.graph.node],
+    "an unnamed batch": lambda m: m.graph.input[0].type.tensor_type.shape.dim[0].Clear(),
+    "weights listed as inputs": old_style,
+    "opset 13": lambda m: setattr(m.opset_import[0], "version", 13),
+    "opset 22": lambda m: setattr(m.opset_import[0], "version", 22),
+    "an output of unknown width": lambda m: m.graph.output[0].type.tensor_type.shape.dim[1].Clear(),
+    "a fixed batch of 1": lambda m: [
+        setattr(v.type.tensor_type.shape.dim[0], "dim_value", 1)
+        for v in (m.graph.input[0], m.graph.output[0])
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_model_that_looks_odd_gives_the_same_answer(name: str, plain: dict[str, np.ndarray]) -> None:
+    odd = answers(changed(SOUND[name]))
+    assert set(odd) == set(plain)
+    for key, value in plain.items():
+        np.testing.assert_allclose(odd[key], value, rtol=1e-5, atol=1e-6)
+
+
+def test_a_zip_map_becomes_its_tensor() -> None:
+    x = rows(40, FEATURES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it need not converge
+        model = to_onnx(MLPClassifier((4,), max_iter=3, random_state=0).fit(x, x[:, 0] > 0), x[:1])
+    given = model.SerializeToString()
+    compiled = compile_model(model, DeepShap(REFERENCES))
+    assert model.SerializeToString() == given, "the caller's model was changed"
+    assert any("'output_probability' is a ZipMap" in w for w in compiled.manifest.warnings)
+    answer = compiled.explain(x[:3])
+    session = ort.InferenceSession(given)
+    labels, dictionaries = session.run(None, {"X": x[:3]})
+    expected = [[d[label] for label in sorted(d)] for d in dictionaries]
+    np.testing.assert_allclose(answer["output_probability"], expected, rtol=1e-6)
+    np.testing.assert_array_equal(answer["output_label"], labels)
+    assert np.abs(answer["completeness_gap"]).max() < 1e-6
+
+
+def test_models_too_large_for_protobuf_take_the_way_through_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved_apart(tmp_path)
+    small = compile_mlp(path).manifest.digests
+    monkeypatch.setattr(sys.modules["compiler.lowering.load"], "LARGE", 10)
+    assert compile_mlp(path).manifest.digests == small
+    assert len(compile_mlp(mlp()).manifest.digests.model) == 64
+    with pytest.raises(InvalidModelError, match="listed twice"):
+        compile_mlp(changed(lambda m: m.graph.output.append(m.graph.output[0])))
+
+
+# -- damage --------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def intact() -> bytes:
+    return mlp((FEATURES, 4, CLASSES)).SerializeToString()
+
+
+def compile_or_refuse(content: bytes, folder: Path) -> None:
+    path = folder / "model.onnx"
+    path.write_bytes(content)
+    try:
+        compiled = compile_model(path, DeepShap(REFERENCES))
+    except RationaleError:
+        return
+    assert compiled.manifest.measured.outputs_error <= 1e-4
+
+
+@settings(
+    max_examples=300,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
+def test_one_byte_changed(tmp_path: Path, place: float, byte: int) -> None:
+    content = bytearray(intact())
+    content[int(place * len(content))] = byte
+    compile_or_refuse(bytes(content), tmp_path)
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(a=st.floats(0, 1), b=st.floats(0, 1), filler=st.binary(max_size=12))
+def test_a_stretch_replaced(tmp_path: Path, a: float, b: float, filler: bytes) -> None:
+    content = intact()
+    low, high = sorted((int(a * len(content)), int(b * len(content))))
+    compile_or_refuse(content[:low] + filler + content[high:], tmp_path)
+
+
+def test_the_batch_may_be_named_anything() -> None:
+    model = parsed("g (float[rows, 5] x) => (float[rows, 5] y) { y = Tanh (x) }")
+    assert compile_mlp(model).explain(rows(2, FEATURES))["y"].shape == (2, FEATURES)
