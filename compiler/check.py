@@ -14,6 +14,7 @@ from compiler.runtime import Runner
 ROWS = 3  # probe rows: a reference, one near a reference, one at random
 OUTPUTS_LIMIT = 1e-4  # relative to the largest value: far above float32's noise, far below a wrong graph
 GAP_LIMIT, GAP_WARNING = 1e-2, 1e-4  # relative to the largest explained − base
+GAP_NOISE = 8  # roundings of the output: the means and sums that form the gap
 ROWS_LIMIT = 1e-3  # a batch against its rows alone; float32 sums in another order differ by about 1e-6
 
 Arrays = Mapping[str, np.ndarray]
@@ -136,13 +137,19 @@ def _sound_rows(outputs: Arrays, rows: int) -> np.ndarray:
 
 
 def _gap(results: Arrays, sound: np.ndarray) -> float:
-    """The largest gap over the largest difference it should explain, or over the output's float noise."""
+    """The largest gap over the largest difference it should explain; 0 where it is the output's rounding.
+
+    A network that is constant near its references has a difference of a few roundings itself.
+    """
     explained, base, gap = (
         results[name][sound].astype(np.float64) for name in (EXPLAINED_VALUE, BASE_VALUE, GAP)
     )
     difference = np.abs(explained - base).max(initial=0.0)
-    noise = 64 * np.finfo(results[GAP].dtype).eps * np.abs(explained).max(initial=0.0)
-    return float(np.abs(gap).max(initial=0.0) / (max(difference, noise) or 1.0))
+    noise = GAP_NOISE * np.finfo(results[GAP].dtype).eps * np.abs(explained).max(initial=0.0)
+    largest = np.abs(gap).max(initial=0.0)
+    if largest <= noise:
+        return 0.0
+    return float(largest / difference) if difference else float("inf")
 
 
 def _latency_ms(runner: Runner, row: Arrays, repeats: int = 5) -> float:

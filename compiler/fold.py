@@ -78,7 +78,7 @@ def _evaluate(model: ir.Model, nodes: list[ir.Node], frontier: list[ir.Value]) -
 
 def _replace(graph: ir.Graph, value: ir.Value, array: np.ndarray) -> None:
     name = value.name
-    constant = ir.Value(name=name, const_value=ir.tensor(np.ascontiguousarray(array), name=name))
+    constant = ir.Value(name=name, const_value=ir.tensor(np.asarray(array, order="C"), name=name))
     constant.dtype, constant.shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
     value.name = None
     ir.convenience.replace_all_uses_with(value, constant, replace_graph_outputs=True)

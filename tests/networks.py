@@ -1,8 +1,8 @@
 """Whole networks for the tests: real architectures whose weights keep the signal alive.
 
 Default initialisation lets the signal of a deep network vanish or explode, and a gap divided by a
-difference of zero says nothing. So every Conv, Gemm and MatMul is rescaled, front to back, until its
-output has unit variance on a few random rows, and every BatchNormalization takes its statistics there.
+difference of zero says nothing. So every Conv, Gemm and MatMul is rescaled and recentred, front to back,
+until its output varies by 1 over a few random rows, and BatchNormalization takes its statistics there.
 """
 
 import collections
@@ -24,6 +24,7 @@ from tests.vision import import_torchvision
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 LIGHT_MODELS = sorted(p.stem.removeprefix("light_") for p in LIGHT.glob("light_*.onnx"))
 LIGHT_SHAPE = (3, 224, 224)
+ROWS = 3  # from which weights take their scale and biases their place
 
 
 def light_model(name: str) -> onnx.ModelProto:
@@ -55,7 +56,7 @@ def light_model(name: str) -> onnx.ModelProto:
         model.graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, shape))
     del model.graph.node[:]
     model.graph.node.extend(kept)
-    keep_signal(model, {data_input(model): rng.standard_normal((1, *LIGHT_SHAPE))})
+    keep_signal(model, {data_input(model): rng.standard_normal((ROWS, *LIGHT_SHAPE))})
     return model
 
 
@@ -80,24 +81,31 @@ def keep_signal(model: onnx.ModelProto, rows: dict[str, np.ndarray]) -> None:
     """Rescales weights in place; see the module."""
     initializers = {t.name: t for t in model.graph.initializer}
 
+    producers = {name: node for node in model.graph.node for name in node.output}
+
     def rescale(node: onnx.NodeProto, values: dict[str, torch.Tensor]) -> None:
-        weight, y = initializers.get(node.input[1]), values[node.output[0]]
-        if weight is not None:
-            factor = 1 / float(y.std())
-            _set(weight, values[weight.name] * factor, values)
-            values[node.output[0]] = y * factor  # the bias shrinks with it, here alone
+        name, y = node.input[1], values[node.output[0]]
+        while name in producers and producers[name].op_type in ("Identity", "Reshape", "Transpose"):
+            name = producers[name].input[0]
+        if name not in initializers:
+            return
+        axes = [0, *range(2, y.ndim)]
+        has_bias = len(node.input) > 2
+        mean = y.mean(axes) if has_bias else y.new_zeros(())
+        channels = [1, -1, *(1 for _ in axes[1:])] if has_bias else []
+        centred = y - mean.reshape(channels)
+        factor = 1 / float(centred.std())
+        _set(initializers[name], values[name] * factor, values)
+        if has_bias:
+            bias = (values[node.input[2]] - mean) * factor
+            node.input[2] = _own(model, f"{node.output[0]}/bias", bias, values)
+        values[node.output[0]] = centred * factor
 
     def standardise(node: onnx.NodeProto, values: dict[str, torch.Tensor]) -> None:
         x = values[node.input[0]]
         axes = [0, *range(2, x.ndim)]
         for i, statistic in ((3, x.mean(axes)), (4, x.var(axes, unbiased=False) + 1e-3)):
-            node.input[i] = f"{node.output[0]}/statistic_{i}"  # exporters share equal ones
-            _set(model.graph.initializer.add(name=node.input[i]), statistic, values)
-            if model.ir_version < 4:  # which wants every initializer among the inputs
-                known = onnx.helper.make_tensor_value_info(
-                    node.input[i], onnx.TensorProto.FLOAT, statistic.shape
-                )
-                model.graph.input.append(known)
+            node.input[i] = _own(model, f"{node.output[0]}/statistic_{i}", statistic, values)
         operands = [values[name] for name in node.input]
         values[node.output[0]] = OPERATORS["BatchNormalization"](*operands)
 
@@ -107,7 +115,24 @@ def keep_signal(model: onnx.ModelProto, rows: dict[str, np.ndarray]) -> None:
         if node.op_type in actions:
             actions[node.op_type](node, values)
 
-    run64(model, rows, observe=observe)
+    run64(model, rows, observe=observe, operators={"Reshape": _reshape_rows})
+
+
+def _reshape_rows(x: torch.Tensor, shape: torch.Tensor) -> torch.Tensor:
+    """A Reshape into which batch 1 was baked, for several rows."""
+    target = [int(n) for n in shape]
+    if -1 not in target and 0 not in target and np.prod(target) != x.numel():
+        target[0] = -1
+    return OPERATORS["Reshape"](x, torch.tensor(target))
+
+
+def _own(model: onnx.ModelProto, name: str, value: torch.Tensor, values: dict[str, torch.Tensor]) -> str:
+    """A new initializer, because exporters share equal ones between nodes."""
+    _set(model.graph.initializer.add(name=name), value, values)
+    if model.ir_version < 4:  # which wants every initializer among the inputs
+        known = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, list(value.shape))
+        model.graph.input.append(known)
+    return name
 
 
 def _set(weight: onnx.TensorProto, value: torch.Tensor, values: dict[str, torch.Tensor]) -> None:
@@ -147,5 +172,5 @@ def vision_model(name: str, size: int, *, dynamo: bool) -> onnx.ModelProto:
                 network, (example,), path, dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "batch"}}
             )
         model = onnx.load(path)
-    keep_signal(model, {data_input(model): np.random.default_rng(0).standard_normal((1, 3, size, size))})
+    keep_signal(model, {data_input(model): np.random.default_rng(0).standard_normal((ROWS, 3, size, size))})
     return model

@@ -16,6 +16,7 @@ from compiler.errors import UnsupportedModelError
 
 Rewrite = Callable[..., Any]
 _REWRITES: dict[tuple[str, str], Rewrite] = {}
+_IDIOMS: dict[tuple[str, str], Rewrite] = {}
 
 
 class _Nodes:
@@ -65,6 +66,16 @@ def rewrites(op_type: str, domain: str = "") -> Callable[[Rewrite], Rewrite]:
     return declare
 
 
+def idiom(op_type: str) -> Callable[[Rewrite], Rewrite]:
+    """Declares what several nodes, of which the last is an `op_type`, stand for in exporters' graphs."""
+
+    def declare(function: Rewrite) -> Rewrite:
+        _IDIOMS["", op_type] = function
+        return function
+
+    return declare
+
+
 def rewritten_operators() -> dict[tuple[str, str], Rewrite]:
     """By domain and operator."""
     return dict(sorted(_REWRITES.items()))
@@ -77,7 +88,8 @@ def rewrite(model: ir.Model) -> None:
     """
     ShapeInferencePass(data_prop=True)(model)
     for node in list(model.graph):
-        function = _REWRITES.get((node.domain, node.op_type))
+        key = node.domain, node.op_type
+        function = _REWRITES.get(key, _IDIOMS.get(key))
         if function is None:
             continue
         attributes = {a.name: a.value for a in node.attributes.values()}
@@ -179,3 +191,23 @@ def celu(op: Any, x: ir.Value, *, alpha: float = 1.0) -> Any:
 def scaler(op: Any, x: ir.Value, *, offset: list[float], scale: list[float]) -> Any:
     """(x − offset) · scale, per feature."""
     return op.Mul(op.Sub(x, np.asarray(offset, np.float32)), np.asarray(scale, np.float32))
+
+
+@idiom("Where")
+def guarded_softplus(_op: Any, condition: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+    """Where(β·x > 20, x, softplus(β·x)/β) is softplus(β·x)/β: PyTorch guards an overflow ONNX has not."""
+    guard, soft, beta = condition.producer(), b.producer(), None
+    if soft is not None and soft.op_type == "Mul":  # by 1/β: Div is already rewritten
+        inverse = soft.inputs[1].producer()
+        beta = (
+            inverse.inputs[0] if inverse is not None and inverse.op_type == "Reciprocal" else soft.inputs[1]
+        )
+        soft = soft.inputs[0].producer()
+    if guard is None or soft is None or (guard.op_type, soft.op_type) != ("Greater", "Softplus"):
+        return None
+    scaled, threshold = guard.inputs
+    scale = scaled.producer()
+    reads_x = scaled is a if beta is None else scale is not None and set(scale.inputs) == {a, beta}
+    limit = threshold.const_value
+    known = reads_x and soft.inputs[0] is scaled and limit is not None and limit.numpy().min() >= 20
+    return b if known else None

@@ -69,7 +69,9 @@ def test_compile_explain_check(place: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "wrote model_repository/credit and model_repository/credit_explain" in done.stdout
     assert re.search(r"^explains +y \(targets: predicted\) by x, deepshap *$", done.stdout, re.MULTILINE)
-    assert re.search(r"^completeness gap +\d\.\de[+-]\d\d of the largest difference", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^completeness gap +\d\.\de[+-]\d\d of the largest difference", done.stdout, re.MULTILINE
+    )
 
     done = run("explain", "credit", "--input", "wide.csv", "--save", "answer.npz", "--top", "2")
     assert (done.returncode, done.stderr) == (0, "")

@@ -17,11 +17,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
-import pytest
 import torch
 from torch import nn
 
-from compiler.errors import UnsupportedModelError
 from tests.references.deeplift import Concat, Sum, deepshap, predict
 
 N, K = 4, 7
@@ -134,16 +132,7 @@ CNNS: dict[str, Callable[[], nn.Module]] = {
 }
 NETWORKS = MLPS | CNNS
 
-UNSUPPORTED = pytest.mark.xfail(
-    raises=UnsupportedModelError,
-    strict=True,
-    reason="the dynamo exporter guards Softplus by Where(x > 20, x, softplus(x)), which has no rule yet",
-)
-EXPORTS = [
-    pytest.param(name, exporter, marks=[UNSUPPORTED] * (exporter == "dynamo" and "softplus" in name))
-    for name in NETWORKS
-    for exporter in EXPORTERS
-]
+EXPORTS = [(name, exporter) for name in NETWORKS for exporter in EXPORTERS]
 
 
 @cache

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from compiler import DeepShap, Explanation, compile_model
-from compiler.errors import UnsupportedModelError
 from tests.peers.agreement import GAP, OUTPUTS, TRUTH, TRUTH_DEEP, assert_agree, error
 from tests.peers.networks import (
     EXPORTERS,
@@ -91,11 +90,6 @@ def test_chosen_targets_are_slices_of_all() -> None:
     assert_agree(predicted["x_attributions"], everything[np.arange(len(winners)), winners][:, None])
 
 
-@pytest.mark.xfail(
-    raises=UnsupportedModelError,
-    strict=True,
-    reason="constant folding gives a scalar divisor the shape [1], and shape inference then stops",
-)
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_scalar_statistics(exporter: str) -> None:
     """(x − 0.5)/2.55, as pixels are scaled: the statistics are scalars, not vectors."""

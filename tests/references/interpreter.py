@@ -24,8 +24,12 @@ def run64(
     inputs: Mapping[str, np.ndarray],
     outputs: Sequence[str] | None = None,
     observe: Observe | None = None,
+    operators: Mapping[str, Callable[..., Any]] | None = None,
 ) -> dict[str, np.ndarray]:
     """Runs a model with every float in float64.
+
+    Args:
+        operators: in place of OPERATORS' own.
 
     Returns:
         The graph's outputs (or the named tensors) by name, as arrays.
@@ -34,11 +38,12 @@ def run64(
     values |= {name: _wide(np.asarray(array)) for name, array in inputs.items()}
     wanted = list(outputs or (o.name for o in model.graph.output))
     last = {name: i for i, node in enumerate(model.graph.node) for name in node.input}
+    table = {**OPERATORS, **(operators or {})}
     with torch.no_grad():
         for i, node in enumerate(model.graph.node):
             attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
             operands = [values[name] if name else None for name in node.input]
-            results = OPERATORS[node.op_type](*operands, **attributes)
+            results = table[node.op_type](*operands, **attributes)
             results = results if isinstance(results, tuple | list) else (results,)
             values.update(zip(node.output, results, strict=False))
             if observe is not None:
