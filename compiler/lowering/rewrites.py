@@ -195,19 +195,23 @@ def scaler(op: Any, x: ir.Value, *, offset: list[float], scale: list[float]) -> 
 
 @idiom("Where")
 def guarded_softplus(_op: Any, condition: ir.Value, a: ir.Value, b: ir.Value) -> Any:
-    """Where(β·x > 20, x, softplus(β·x)/β) is softplus(β·x)/β: PyTorch guards an overflow ONNX has not."""
-    guard, soft, beta = condition.producer(), b.producer(), None
-    if soft is not None and soft.op_type == "Mul":  # by 1/β: Div is already rewritten
-        inverse = soft.inputs[1].producer()
-        beta = (
-            inverse.inputs[0] if inverse is not None and inverse.op_type == "Reciprocal" else soft.inputs[1]
-        )
-        soft = soft.inputs[0].producer()
-    if guard is None or soft is None or (guard.op_type, soft.op_type) != ("Greater", "Softplus"):
+    """Where(βx > 20, x, softplus(βx)/β) is softplus(βx)/β: PyTorch guards an overflow that ONNX has not."""
+    guard, soft, beta = _operands(condition, "Greater"), b, None
+    scaled = _operands(b, "Mul")  # by 1/β: Div is already rewritten
+    if scaled:
+        soft, inverse = scaled
+        beta = (_operands(inverse, "Reciprocal") or [inverse])[0]
+    argument = _operands(soft, "Softplus")
+    if not guard or not argument or guard[0] is not argument[0]:
         return None
-    scaled, threshold = guard.inputs
-    scale = scaled.producer()
-    reads_x = scaled is a if beta is None else scale is not None and set(scale.inputs) == {a, beta}
-    limit = threshold.const_value
-    known = reads_x and soft.inputs[0] is scaled and limit is not None and limit.numpy().min() >= 20
-    return b if known else None
+    reads_x = argument[0] is a if beta is None else set(_operands(argument[0], "Mul")) == {a, beta}
+    limit = guard[1].const_value
+    return b if reads_x and limit is not None and limit.numpy().min() >= 20 else None
+
+
+def _operands(value: ir.Value, op_type: str) -> list[ir.Value]:
+    """The inputs of the node that computes `value`, if it is an `op_type`; else none."""
+    node = value.producer()
+    if node is None or node.op_type != op_type:
+        return []
+    return [v for v in node.inputs if v is not None]
