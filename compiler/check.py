@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 
 from compiler.combine import BASE_VALUE, EXPLAINED_VALUE, GAP
-from compiler.errors import CheckFailedError
+from compiler.errors import CheckFailedError, UnsupportedModelError
 from compiler.manifest import Measured
 from compiler.runtime import Runner
 
@@ -28,11 +28,16 @@ def measure(
     Args:
         attributions: names of the attribution outputs.
         probes: [rows, …] for each input.
+
+    Raises:
+        UnsupportedModelError: the original model itself mixes the rows of a batch.
+        CheckFailedError: it has no finite answer on any probe row.
     """
     runner, original = Runner(combined), Runner(source)
     together, alone = runner(probes), original(probes)
     rows = max(len(p) for p in probes.values() if p.ndim)
     explained = {name: together[name] for name in (*attributions, EXPLAINED_VALUE)}
+    _demand_separate_rows(original, probes, alone, rows)
     return Measured(
         rows=rows,
         outputs_error=_outputs_error(alone, together),
@@ -127,12 +132,29 @@ def _rows_error(runner: Runner, probes: Arrays, together: Arrays, i: int) -> flo
     return max(relative_error(alone[name], value[i : i + 1], value) for name, value in together.items())
 
 
+def _demand_separate_rows(original: Runner, probes: Arrays, outputs: Arrays, rows: int) -> None:
+    tensors = {n: v for n, v in outputs.items() if isinstance(v, np.ndarray) and v.dtype.kind == "f"}
+    batched = {n: v for n, v in tensors.items() if v.ndim and len(v) == rows}
+    error = max((_rows_error(original, probes, batched, i) for i in range(rows) if batched), default=0.0)
+    if error > ROWS_LIMIT:
+        raise UnsupportedModelError(
+            f"the model mixes the rows of a batch: it answers a batch otherwise than its rows one by one "
+            f"({error:.1e} of the largest value), so a row has no explanation of its own. Export it with the "
+            "batch on axis 0 and in evaluation mode."
+        )
+
+
 def _sound_rows(outputs: Arrays, rows: int) -> np.ndarray:
     """The rows for which the model itself has finite answers; it may not, for the logarithm of a probe."""
     sound = np.ones(rows, bool)
     for value in outputs.values():
         if isinstance(value, np.ndarray) and value.dtype.kind == "f" and len(value) == rows:
             sound &= np.isfinite(value.reshape(rows, -1)).all(axis=1)
+    if not sound.any():
+        raise CheckFailedError(
+            "the model has no finite answer on its own references: look for NaN or infinity in its weights, "
+            "or for references outside the range it was made for."
+        )
     return sound
 
 

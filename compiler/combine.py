@@ -143,7 +143,7 @@ class _Values:
         self.op.scope = "reference"
         for name, array in references.arrays.items():
             x = self.at_x(name)
-            constant = self.op.constant(array, name=f"reference/{name}")
+            constant = self.op.constant(array)
             self._r[name] = replace(constant, shape=x.shape, lead=frozenset("K"), rows=True)
 
     def at_r(self, name: str) -> Tensor:

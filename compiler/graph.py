@@ -45,6 +45,8 @@ class Ops:
         self.sizes = dict(sizes)  # of T and K; N is known at run time only
         self.scope = "rationale"
         self._count = 0
+        owned = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
+        self._taken = {v.name for v in owned} | {n.name for n in graph}
         self._constants: dict[tuple[bytes, str, tuple[int, ...]], Tensor] = {}
         self._forms: dict[tuple[ir.Value, tuple[str, ...] | None], Tensor] = {}
         self._batch: Tensor | None = None
@@ -98,12 +100,12 @@ class Ops:
         """A constant whose axis 0 is the batch's: the same for every row."""
         return replace(self.constant(array), rows=True)
 
-    def constant(self, array: np.ndarray, name: str | None = None) -> Tensor:
+    def constant(self, array: np.ndarray) -> Tensor:
         """An initializer; small equal ones are shared."""
-        key = (array.tobytes(), str(array.dtype), array.shape) if array.size <= 64 and name is None else None
+        key = (array.tobytes(), str(array.dtype), array.shape) if array.size <= 64 else None
         if key is not None and key in self._constants:
             return self._constants[key]
-        name = name or self._fresh("constant")
+        name = self._fresh("constant")
         value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
         value.dtype, value.shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
         self.graph.register_initializer(value)
@@ -234,8 +236,11 @@ class Ops:
         return node.outputs
 
     def _fresh(self, what: str) -> str:
-        self._count += 1
-        return f"{self.scope}/{what}_{self._count}"
+        while True:
+            self._count += 1
+            name = f"{self.scope}/{what}_{self._count}"
+            if name not in self._taken:
+                return name
 
     # -- what rules and the walk share ----------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.lowering import Lowered
+from compiler.lowering.batch import reads
 from compiler.rule import Rule, find_rule
 
 Targets = Sequence[int] | Literal["all", "predicted"] | None
@@ -186,7 +187,7 @@ def _reach_forward(
 ) -> frozenset[str]:
     reached = set(inputs)
     for node in graph:
-        if not reached.isdisjoint(_reads(node)):
+        if not reached.isdisjoint(reads(node)):
             reached.update(str(v.name) for v in node.outputs if v.name and through(v))
     return frozenset(reached)
 
@@ -195,24 +196,8 @@ def _reach_backward(graph: ir.Graph, output: str) -> frozenset[str]:
     reached = {output}
     for node in reversed(graph):
         if any(v.name in reached for v in node.outputs):
-            reached.update(_reads(node))
+            reached.update(reads(node))
     return frozenset(reached)
-
-
-def _reads(node: ir.Node) -> set[str]:
-    """Names of what a node reads, by its inputs or from inside its branches and bodies."""
-    names = {v.name for v in node.inputs if v is not None}
-    for attribute in node.attributes.values():
-        for graph in _graphs(attribute):
-            names.update(v.name for inner in graph.all_nodes() for v in inner.inputs if v is not None)
-            names.update(v.name for v in graph.outputs)
-    return {name for name in names if name}
-
-
-def _graphs(attribute: ir.Attr) -> Sequence[ir.Graph]:
-    if attribute.type == ir.AttributeType.GRAPH:
-        return [attribute.as_graph()]
-    return attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else []
 
 
 def _nodes_with_rules(graph: ir.Graph, active: frozenset[str]) -> tuple[tuple[ir.Node, Rule], ...]:
@@ -224,7 +209,7 @@ def _nodes_with_rules(graph: ir.Graph, active: frozenset[str]) -> tuple[tuple[ir
     path = [
         node
         for node in graph
-        if any(v.name in active for v in node.outputs) and not active.isdisjoint(_reads(node))
+        if any(v.name in active for v in node.outputs) and not active.isdisjoint(reads(node))
     ]
     found = [(node, find_rule(node.op_type, node.domain)) for node in path]
     missing = [(i, node) for i, (node, rule) in enumerate(found, start=1) if rule is None]

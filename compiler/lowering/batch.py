@@ -1,5 +1,7 @@
 """Axis 0 is the batch: made symbolic where it was fixed at 1, and followed through the graph."""
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
@@ -77,9 +79,7 @@ def _depends_on_batch(model: ir.Model) -> frozenset[str]:
     """Names of the values that hold rows: whatever data of a batched input flows into."""
     batched = {v.name for v in model.graph.inputs if v.shape is None or v.shape.rank()}
     for node in model.graph:
-        if node.op_type not in _SHAPE_READERS and any(
-            v is not None and v.name in batched for v in node.inputs
-        ):
+        if node.op_type not in _SHAPE_READERS and reads(node) & batched:
             batched.update(v.name for v in node.outputs)
     return frozenset(name for name in batched if name)
 
@@ -123,3 +123,19 @@ def _spec(value: ir.Value) -> Spec | None:
     if value.shape is None or value.dtype is None or not all(isinstance(d, int) for d in value.shape):
         return None
     return tuple(int(str(d)) for d in value.shape), value.dtype
+
+
+def reads(node: ir.Node) -> set[str]:
+    """Names of what a node reads, by its inputs or from inside its branches and bodies."""
+    names = {v.name for v in node.inputs if v is not None}
+    for attribute in node.attributes.values():
+        for graph in _graphs(attribute):
+            names.update(v.name for inner in graph.all_nodes() for v in inner.inputs if v is not None)
+            names.update(v.name for v in graph.outputs)
+    return {name for name in names if name}
+
+
+def _graphs(attribute: ir.Attr) -> Sequence[ir.Graph]:
+    if attribute.type == ir.AttributeType.GRAPH:
+        return [attribute.as_graph()]
+    return attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else []

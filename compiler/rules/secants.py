@@ -14,8 +14,9 @@ GAUSS = 1 / math.sqrt(12)  # nodes of the two-point Gauss–Legendre rule, as a 
 
 
 def tiny(x: Tensor) -> float:
-    """A divisor guard: far below any difference that matters, its square still above zero's reach."""
-    return float(np.finfo(x.dtype.numpy()).tiny) * 2.0**20
+    """A divisor guard: below any difference that matters, and no 0 itself."""
+    info = np.finfo(x.dtype.numpy())
+    return float(info.smallest_subnormal) if info.bits < 32 else float(info.tiny) * 2.0**20
 
 
 def relu_secant(op: Ops, x: Tensor, r: Tensor) -> Tensor:
