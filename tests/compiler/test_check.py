@@ -1,0 +1,69 @@
+"""What every compile refuses to write."""
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+from compiler import DeepShap, Gradient, compile_model
+from compiler.errors import CheckFailedError, UnsupportedModelError
+from tests.compiler.models import mlp, parsed
+
+REFERENCES = np.random.default_rng(0).standard_normal((7, 5)).astype(np.float32)
+
+
+def test_weights_that_are_not_numbers_are_refused() -> None:
+    model = mlp()
+    weight = next(t for t in model.graph.initializer if len(t.dims) == 2)
+    array = numpy_helper.to_array(weight).copy()
+    array[0, 0] = np.nan
+    weight.CopyFrom(numpy_helper.from_array(array, weight.name))
+    features = weight.dims[0]
+    with pytest.raises(CheckFailedError, match="no finite answer on its own references"):
+        compile_model(model, DeepShap(np.ones((3, features), np.float32)))
+
+
+@pytest.mark.parametrize("method", [DeepShap(REFERENCES), Gradient()], ids=["deepshap", "gradient"])
+def test_rows_that_mix_through_their_values_are_refused(method: DeepShap | Gradient) -> None:
+    """Shapes are innocent here: each row has the batch's first row taken from it."""
+    model = parsed(
+        "g (float[N, 5] x) => (float[N, 1] y)"
+        " { z = Constant <value_ints = [0]> () o = Constant <value_ints = [1]> ()"
+        "   first = Slice (x, z, o, z) d = Sub (x, first) s = Tanh (d) y = ReduceSum <keepdims = 1> (s, o) }"
+    )
+    with pytest.raises(UnsupportedModelError, match="mix"):
+        compile_model(model, method)
+
+
+def test_names_like_ours_are_the_models_to_keep() -> None:
+    model = parsed("g (float[N, 5] x) => (float[N, 5] y) { reference = Tanh (x) y = Sigmoid (reference) }")
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            for i, name in enumerate(names):
+                names[i] = "reference/x" if name == "reference" else name
+    compiled = compile_model(model, DeepShap(REFERENCES), targets=[3])
+    gap = compiled.explain(REFERENCES + 1)["completeness_gap"]
+    assert np.abs(gap).max() <= 1e-6
+
+
+@pytest.mark.parametrize("bias", np.linspace(0.1, 2, 25))
+def test_a_network_that_is_constant_near_its_references_compiles(bias: float) -> None:
+    """Its largest difference is a rounding of the mean, so the gap has nothing to be compared with."""
+    model = parsed(
+        "g (float[N, 3] x) => (float[N, 1] p) { h = Gemm (x, w, b) a = Relu (h) z = Gemm (a, v, c) p = Sigmoid (z) }"
+    )
+    weights = {"w": np.full((3, 2), 0.01), "b": [-100, -90], "v": [[1], [2]], "c": [bias]}
+    for name, value in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.float32), name))
+    compiled = compile_model(model, DeepShap(REFERENCES[:, :3]))
+    assert np.array_equal(
+        compiled.explain(REFERENCES[:, :3])["x_attributions"], np.zeros((7, 1, 3), np.float32)
+    )
+
+
+def test_float16_is_complete_to_its_own_precision() -> None:
+    model = parsed("g (float16[N, 5] x) => (float16[N, 5] y) { a = Sigmoid (x) b = Relu (a) y = Tanh (b) }")
+    references = REFERENCES.astype(np.float16)
+    compiled = compile_model(model, DeepShap(references), targets=[1])
+    answer = compiled.explain(references[::-1].copy())
+    assert np.abs(answer["completeness_gap"]).max() <= 4 * np.finfo(np.float16).eps
+    assert np.abs(answer["explained_value"] - answer["base_value"]).max() > 0.01
