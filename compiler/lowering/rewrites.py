@@ -112,12 +112,6 @@ def log_softmax(op: Any, x: ir.Value, *, axis: int = -1) -> Any:
     return op.Sub(x, op.ReduceLogSumExp(x, [axis], keepdims=1))
 
 
-@rewrites("Div")
-def div(op: Any, a: ir.Value, b: ir.Value) -> Any:
-    """a·(1/b); a constant divisor becomes a constant factor."""
-    return op.Mul(a, op.Reciprocal(b))
-
-
 @rewrites("HardSwish")
 def hard_swish(op: Any, x: ir.Value) -> Any:
     """x · max(0, min(1, x/6 + 1/2))."""
@@ -197,10 +191,8 @@ def scaler(op: Any, x: ir.Value, *, offset: list[float], scale: list[float]) -> 
 def guarded_softplus(_op: Any, condition: ir.Value, a: ir.Value, b: ir.Value) -> Any:
     """Where(βx > 20, x, softplus(βx)/β) is softplus(βx)/β: PyTorch guards an overflow that ONNX has not."""
     guard, soft, beta = _operands(condition, "Greater"), b, None
-    scaled = _operands(b, "Mul")  # by 1/β: Div is already rewritten
-    if scaled:
-        soft, inverse = scaled
-        beta = (_operands(inverse, "Reciprocal") or [inverse])[0]
+    if _operands(b, "Div"):
+        soft, beta = _operands(b, "Div")
     argument = _operands(soft, "Softplus")
     if not guard or not argument or guard[0] is not argument[0]:
         return None

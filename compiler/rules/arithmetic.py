@@ -50,6 +50,32 @@ def mul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     return op.Mul(a, b), (mul_pullback_a, mul_pullback_b)
 
 
+@rule("Div", kind=Kind.LOCAL)
+def div(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
+    """y = a/b;  dy/da = 1/b, dy/db = −y/b."""
+    y = op.Div(a, b)
+
+    def div_pullback_a(m: Tensor) -> Tensor:
+        return op.Div(m, b)
+
+    def div_pullback_b(m: Tensor) -> Tensor:
+        return op.Neg(op.Mul(m, op.Div(y, b)))
+
+    return y, (div_pullback_a, div_pullback_b)
+
+
+@div.deeplift
+def div_shapley(
+    op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The product a·(1/b) at its midpoint, 1/b by its secant −1/(b·b_r)."""
+    (a, b), (a_r, b_r) = xs, rs
+    inverse, inverse_r = op.Reciprocal(b), op.Reciprocal(b_r)
+    middle = op.Mul(op.Add(inverse, inverse_r), 0.5) if b is not b_r else inverse
+    slope = op.Mul(op.Mul(op.Add(a, a_r), -0.5), op.Mul(inverse, inverse_r))
+    return op.Mul(m, middle), op.Mul(m, slope)
+
+
 @rule("MatMul", kind=BILINEAR)
 def matmul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     """y = a·b over the last two axes."""
