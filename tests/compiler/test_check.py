@@ -49,7 +49,8 @@ def test_names_like_ours_are_the_models_to_keep() -> None:
 def test_a_network_that_is_constant_near_its_references_compiles(bias: float) -> None:
     """Its largest difference is a rounding of the mean, so the gap has nothing to be compared with."""
     model = parsed(
-        "g (float[N, 3] x) => (float[N, 1] p) { h = Gemm (x, w, b) a = Relu (h) z = Gemm (a, v, c) p = Sigmoid (z) }"
+        "g (float[N, 3] x) => (float[N, 1] p)"
+        " { h = Gemm (x, w, b) a = Relu (h) z = Gemm (a, v, c) p = Sigmoid (z) }"
     )
     weights = {"w": np.full((3, 2), 0.01), "b": [-100, -90], "v": [[1], [2]], "c": [bias]}
     for name, value in weights.items():

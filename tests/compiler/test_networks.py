@@ -60,8 +60,18 @@ def _rows(model: onnx.ModelProto, count: int) -> np.ndarray:
 
 
 def _assert_outputs_unchanged(compiled: Compiled, x: np.ndarray, answer: dict[str, np.ndarray]) -> None:
-    for name, value in Runner(compiled.source)({compiled.manifest.inputs[0].name: x}).items():
-        assert np.abs(answer[name] - value).max() <= OUTPUTS_32 * np.abs(value).max()
+    """Within 1e-6, or within ONNX Runtime's own distance from float64, where that is larger.
+
+    It fuses other nodes in the original than in the combined graph; a deep network without training
+    turns such roundings into 1e-5 (DenseNet121, light: 9e-6 for either graph).
+    """
+    inputs = {compiled.manifest.inputs[0].name: x}
+    for name, value in Runner(compiled.source)(inputs).items():
+        scale = np.abs(value).max()
+        error = np.abs(answer[name] - value).max()
+        if error > OUTPUTS_32 * scale:
+            exact = run64(compiled.source, inputs, [name])[name]
+            assert error <= np.abs(value - exact).max()
 
 
 def _assert_close(got: np.ndarray, want: np.ndarray) -> None:
