@@ -83,10 +83,11 @@ class Compiled:
         Raises:
             InvalidOptionError: names, shapes or dtypes that do not fit the model.
         """
-        inputs = self._inputs(x)
+        inputs = self.fit(x)
         return Explanation(self._runner(inputs), self.manifest, inputs)
 
-    def _inputs(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, np.ndarray]:
+    def fit(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, np.ndarray]:
+        """Rows of every input in the model's dtypes; raises InvalidOptionError where they do not fit."""
         specs = {value.name: value.type.tensor_type for value in self.model.graph.input}
         given = dict(x) if isinstance(x, Mapping) else {next(iter(specs)): x}
         if set(given) != set(specs):

@@ -79,15 +79,24 @@ def explain_file(repository: Path, name: str, file: Path, save: Path | None, top
         InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
     """
     compiled = open_entry(repository, name)
-    table = read_rows(file, _own_names(compiled.manifest))
-    rows: Mapping[str, np.ndarray] | np.ndarray
-    rows = table.arrays[None] if None in table.arrays else {str(k): v for k, v in table.arrays.items()}
-    _check_width(file, table, compiled.manifest)
-    answer = compiled.explain(rows)
+    answer = compiled.explain(read_inputs(compiled, file))
     if save is not None:
         _save(save, answer)
         print(f"wrote {save}: {', '.join(f'{k} {list(v.shape)}' for k, v in answer.items())}")
     _print_rows(answer, top)
+
+
+def read_inputs(compiled: Compiled, file: Path) -> dict[str, np.ndarray]:
+    """The rows of a file in the model's dtypes, by input name; a table's columns are found by name.
+
+    Raises:
+        InvalidOptionError, InvalidReferencesError: with what to do.
+    """
+    table = read_rows(file, own_names(compiled.manifest))
+    rows: Mapping[str, np.ndarray] | np.ndarray
+    rows = table.arrays[None] if None in table.arrays else {str(k): v for k, v in table.arrays.items()}
+    _check_width(file, table, compiled.manifest)
+    return compiled.fit(rows)
 
 
 def _save(path: Path, answer: Explanation) -> None:
@@ -105,7 +114,7 @@ def _save(path: Path, answer: Explanation) -> None:
         raise InvalidOptionError(f"{path}: cannot be written: {error.strerror or error}.") from error
 
 
-def _own_names(manifest: Manifest) -> tuple[str, ...] | None:
+def own_names(manifest: Manifest) -> tuple[str, ...] | None:
     """Feature names that someone gave, by which a table's columns are found; None for x[0], x[1] …"""
     tensor, names = manifest.explained[0].tensor, manifest.explained[0].feature_names
     made_up = tuple(f"{tensor.name}[{i}]" for i in range(len(names or ())))
