@@ -1,7 +1,7 @@
 """What every compile measures before anything is written."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -9,11 +9,14 @@ import onnx
 from compiler.combine import BASE_VALUE, EXPLAINED_VALUE, GAP
 from compiler.errors import CheckFailedError, UnsupportedModelError
 from compiler.manifest import Measured
+from compiler.methods.base import Gap
 from compiler.runtime import Runner
 
 ROWS = 3  # probe rows: a reference, one near a reference, one at random
 OUTPUTS_LIMIT = 1e-4  # relative to the largest value: far above float32's noise, far below a wrong graph
 GAP_LIMIT, GAP_WARNING = 1e-2, 1e-4  # relative to the largest explained − base
+AVERAGE_WARNING = 1e-2  # of quadrature and sampling errors, which a user chooses by steps and samples
+GAP_ERRORS = 5  # standard errors: beyond 4 by chance once in 16,000 rows and targets, of many draws
 GAP_NOISE = 8  # roundings of the output: the means and sums that form the gap
 ROWS_LIMIT = 1e-3  # a batch against its rows alone; float32 sums in another order differ by about 1e-6
 
@@ -49,8 +52,11 @@ def measure(
     )
 
 
-def demand(measured: Measured) -> tuple[str, ...]:
+def demand(measured: Measured, gap: Gap | None) -> tuple[str, ...]:
     """Warnings for the user.
+
+    Args:
+        gap: why the method's attributions may miss the output's difference.
 
     Raises:
         CheckFailedError: outputs differ, rows mix, or attributions do not add up.
@@ -65,15 +71,59 @@ def demand(measured: Measured) -> tuple[str, ...]:
             f"explaining a batch differs from explaining its rows one by one by {measured.rows_error:.1e} "
             "(relative): the model mixes the rows of a batch, or overflows on the probe rows."
         )
-    gap = measured.completeness_gap
-    if gap is not None and not gap <= GAP_LIMIT:
+    if gap is None or measured.completeness_gap is None:
+        return ()
+    if np.isnan(measured.completeness_gap):
+        raise CheckFailedError(
+            "the completeness gap is not finite: the model overflows near the rows it was checked on. Give "
+            "references within the range it was made for."
+        )
+    return _JUDGES[gap](measured, measured.completeness_gap)
+
+
+def _judge_rounding(_: Measured, gap: float) -> tuple[str, ...]:
+    if gap > GAP_LIMIT:
         raise CheckFailedError(
             f"attributions miss the output's difference by {gap:.1e} of it. The model overflows near its "
             "references, or a rule is not complete here: please report it."
         )
-    if gap is not None and gap > GAP_WARNING:
+    if gap > GAP_WARNING:
         return (f"attributions add up to the output's difference within {gap:.1e} of it only",)
     return ()
+
+
+def _judge_quadrature(_: Measured, gap: float) -> tuple[str, ...]:
+    if gap > AVERAGE_WARNING:
+        return (
+            f"attributions add up to the output's difference within {gap:.1e} of it only: raise the steps. "
+            "Where that does not help, the model has steps (Round, Sign, comparisons), whose gradient is 0.",
+        )
+    return ()
+
+
+def _judge_sampling(measured: Measured, gap: float) -> tuple[str, ...]:
+    """A large gap says that the draws are few; one of many standard errors, that it is no accident."""
+    errors = measured.gap_in_standard_errors
+    if errors is not None and errors > GAP_ERRORS:
+        return (
+            f"attributions miss the output's difference by {errors:.1f} standard errors ({gap:.1e} of it): "
+            "the samples are too few for their spread to be known, or the model has steps (Round, Sign, "
+            "comparisons), whose gradient is 0.",
+        )
+    if gap > AVERAGE_WARNING:
+        return (
+            f"attributions add up to the output's difference within {gap:.1e} of it only, a sampling error: "
+            "four times the samples halve it",
+        )
+    return ()
+
+
+_JUDGES: dict[Gap, Callable[[Measured, float], tuple[str, ...]]] = {
+    Gap.ROUNDING: _judge_rounding,
+    Gap.QUADRATURE: _judge_quadrature,
+    Gap.SAMPLING: _judge_sampling,
+    Gap.ABSORBED: lambda *_: (),
+}
 
 
 def probe_rows(model: onnx.ModelProto, known: Arrays) -> dict[str, np.ndarray]:
@@ -161,12 +211,14 @@ def _sound_rows(outputs: Arrays, rows: int) -> np.ndarray:
 def _gap(results: Arrays, sound: np.ndarray) -> float:
     """The largest gap over the largest difference it should explain; 0 where it is the output's rounding.
 
+    NaN where a gap is not finite, infinite where there is no difference that the gap could be a part of.
     A network that is constant near its references has a difference of a few roundings itself.
     """
-    explained, base, gap = (
-        results[name][sound].astype(np.float64) for name in (EXPLAINED_VALUE, BASE_VALUE, GAP)
-    )
+    explained, gap = (results[name][sound].astype(np.float64) for name in (EXPLAINED_VALUE, GAP))
+    base = results[BASE_VALUE][sound].astype(np.float64) if BASE_VALUE in results else np.zeros(1)
     difference = np.abs(explained - base).max(initial=0.0)
+    if not np.isfinite(gap).all():
+        return float("nan")
     noise = GAP_NOISE * np.finfo(results[GAP].dtype).eps * np.abs(explained).max(initial=0.0)
     largest = np.abs(gap).max(initial=0.0)
     if largest <= noise:

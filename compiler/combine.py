@@ -60,7 +60,7 @@ def combine(
         values.bind_references(references)
         at_x = [values.evaluate_at_references(call) for call in at_x]
     weights = references.weights if references else None
-    seed = _seed(op, path, values, weights, references is not None)
+    seed = _seed(op, path, values, weights, method.has_base_value)
     steps = len(at_x)
     arriving = walk(
         op, at_x, path.output, seed.multiplier, method.pull, lambda i: progress("walking back", i, steps)
@@ -223,8 +223,8 @@ def _emit_outputs(
     if seed.base is not None:
         outputs.append(op.rows_output(seed.base, BASE_VALUE))
     outputs.append(op.rows_output(seed.explained, EXPLAINED_VALUE))
-    if method.is_complete and seed.base is not None:
-        gap = op.Sub(seed.explained, seed.base)
+    if method.gap is not None:
+        gap = seed.explained if seed.base is None else op.Sub(seed.explained, seed.base)
         for total in sums:
             gap = op.Sub(gap, total)
         outputs.append(op.rows_output(gap, GAP))

@@ -66,6 +66,6 @@ def compile_model(
     known = references.arrays if references else {}
     names = [attributions_name(i) for i in path.inputs]
     measured = measure(lowered.source, combined, names, probe_rows(combined, known))
-    warnings = (*lowered.warnings, *demand(measured))
+    warnings = (*lowered.warnings, *demand(measured, method.gap))
     manifest = describe(lowered, combined, path, method, references, measured, feature_names, warnings)
     return Compiled(combined, manifest, lowered.source, sample_rows(combined, known))

@@ -66,6 +66,9 @@ class Measured(_Frozen):
     completeness_gap: float | None = Field(
         description="largest |gap| over largest |explained − base|; None where the method promises nothing"
     )
+    gap_in_standard_errors: float | None = Field(
+        None, description="largest |gap| over its standard error; None where the gap is no sampling error"
+    )
     rows_error: float = Field(description="largest relative difference between a batch and its rows alone")
     nodes: int
     model_bytes: int

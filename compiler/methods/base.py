@@ -1,6 +1,7 @@
 """What the compiler asks of a method."""
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -14,12 +15,21 @@ from compiler.tensor import Tensor
 References = npt.ArrayLike | Mapping[str, npt.ArrayLike]
 
 
+class Gap(StrEnum):
+    """Why explained − base − Σ attributions may differ from 0; the check judges a gap by it."""
+
+    ROUNDING = "rounding"  # the rules add up exactly: anything larger is a wrong rule
+    QUADRATURE = "quadrature"  # an integral by a few points: more of them close it
+    SAMPLING = "sampling"  # a mean over draws: to be compared with its standard error
+    ABSORBED = "absorbed"  # what biases and stabilisers keep, by the method's definition
+
+
 class Method(Protocol):
     """A method never knows operators: it knows kinds, and where to call their rules."""
 
     name: ClassVar[str]
     has_base_value: ClassVar[bool]
-    is_complete: ClassVar[bool]
+    gap: ClassVar[Gap | None]  # None: the method promises no sum, and the graph has no completeness gap
 
     @property
     def reference_set(self) -> References | None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from compiler.errors import UnsupportedModelError
 from compiler.forward import Call
 from compiler.graph import Ops
-from compiler.methods.base import References, pull_back
+from compiler.methods.base import Gap, References, pull_back
 from compiler.rule import Kind, Selection
 from compiler.rules.secants import GAUSS, near_threshold
 from compiler.tensor import Tensor
@@ -35,7 +35,7 @@ class DeepShap:
 
     name: ClassVar[str] = "deepshap"
     has_base_value: ClassVar[bool] = True
-    is_complete: ClassVar[bool] = True
+    gap: ClassVar[Gap | None] = Gap.ROUNDING
 
     @property
     def reference_set(self) -> References:

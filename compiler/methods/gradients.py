@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.forward import Call
 from compiler.graph import Ops
-from compiler.methods.base import pull_back
+from compiler.methods.base import Gap, pull_back
 from compiler.tensor import Tensor
 
 
@@ -25,7 +25,7 @@ class Gradient:
 
     name: ClassVar[str] = "gradient"
     has_base_value: ClassVar[bool] = False
-    is_complete: ClassVar[bool] = False
+    gap: ClassVar[Gap | None] = None
     reference_set: ClassVar[None] = None
     reference_weights: ClassVar[None] = None
 
