@@ -1,0 +1,269 @@
+"""`rationale evaluate`: how faithful compiled explanations are to their models, on the rows of a file."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from compiler.compiled import Compiled
+from compiler.errors import InvalidOptionError, InvalidReferencesError
+from compiler.faithfulness import (
+    PERTURBATIONS,
+    Curve,
+    Infidelity,
+    Sensitivity,
+    Tell,
+    cuts_of,
+    deletion_and_insertion,
+    infidelity,
+    max_sensitivity,
+    random_orders,
+)
+from compiler.local import open_entry, own_names, read_inputs
+from compiler.manifest import Manifest
+from compiler.randomise import Randomised, randomised_check
+from compiler.references import prepare
+from compiler.subject import Subject, baseline_of, pairs_of
+from compiler.tables import read_rows
+
+LARGE = 4096  # features; from here on curves have fewer steps and averages fewer draws
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the numbers; written beside them.
+
+    Attributes:
+        rows: judge at most this many rows, drawn without replacement.
+        perturbation: of infidelity.
+        radius: of max-sensitivity, in standard deviations of each feature.
+        orders: random orders of the control.
+        neighbours: of each row, for max-sensitivity.
+    """
+
+    rows: int = 100
+    seed: int = 0
+    perturbation: str = "baseline"
+    radius: float = 0.1
+    orders: int = 10
+    neighbours: int = 10
+
+    def __post_init__(self) -> None:
+        if self.perturbation not in PERTURBATIONS:
+            raise InvalidOptionError(
+                f"--perturbation {self.perturbation!r}: choose {' or '.join(PERTURBATIONS)}."
+            )
+        if not (np.isfinite(self.radius) and self.radius > 0):
+            raise InvalidOptionError(f"--radius {self.radius}: give a number above 0, such as 0.1.")
+        if min(self.rows, self.orders, self.neighbours) < 1 or self.seed < 0:
+            raise InvalidOptionError("--rows must be 1 or more, and --seed 0 or more.")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The numbers of one entry; `baseline` says in words what replaces features in the curves."""
+
+    name: str
+    manifest: Manifest
+    rows: int
+    targets: int
+    features: int
+    baseline: str
+    deletion: Curve
+    insertion: Curve
+    infidelity: Infidelity
+    sensitivity: Sensitivity
+    randomised: Randomised
+
+    @property
+    def method(self) -> str:
+        """The method with its options, in few words."""
+        given = {k: v for k, v in self.manifest.method.options.items() if v not in (None, False, [], ())}
+        words = [k if v is True else f"{k}={v}" for k, v in given.items()]
+        return textwrap.shorten(", ".join([self.manifest.method.name, *words]), 40, placeholder=" …")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    compiled: Compiled
+    inputs: Arrays
+    spread: np.ndarray
+    references: Arrays | None
+
+
+def evaluate(
+    repository: Path,
+    names: Sequence[str],
+    file: Path,
+    references: Sequence[Path] = (),
+    settings: Settings | None = None,
+    progress: Tell | None = None,
+) -> list[Evaluation]:
+    """Measures each entry on the same rows.
+
+    Args:
+        references: files that entries were compiled with, for the randomised-weights check; each entry takes
+            the one whose digest its manifest holds.
+
+    Raises:
+        RepositoryError: no such entry, or one that cannot be read.
+        InvalidOptionError, InvalidReferencesError: names, rows or references that do not fit.
+    """
+    chosen = settings or Settings()
+    if len(set(names)) < len(names) or not names:
+        raise InvalidOptionError(f"entries {list(names)}: give one name or several different ones.")
+    compiled = [open_entry(repository, name) for name in names]
+    sets = _match_references(compiled, names, references)
+    entries = [
+        _Entry(name, c, *_draw_rows(c, file, chosen), r)
+        for name, c, r in zip(names, compiled, sets, strict=True)
+    ]
+    controls: dict[object, np.ndarray] = {}
+    return [_evaluate_one(e, entries, controls, chosen, progress or (lambda *_: None)) for e in entries]
+
+
+def _evaluate_one(
+    entry: _Entry,
+    entries: Sequence[_Entry],
+    controls: dict[object, np.ndarray],
+    settings: Settings,
+    tell: Tell,
+) -> Evaluation:
+    def stage(what: str, done: int, total: int) -> None:
+        tell(f"{entry.name}: {what}", done, total)
+
+    stage("explaining", 0, 1)
+    subject, seed, spread = Subject(entry.compiled, entry.inputs), settings.seed, entry.spread
+    pairs = pairs_of(subject)
+    steps, draws, redraws = (25, 25, 1) if subject.features.shape[1] >= LARGE else (100, 100, 5)
+    cuts = cuts_of(subject.features.shape[1], steps)
+    baseline, whose = _curve_baseline(entry, entries)
+    key = _question(entry.compiled.manifest, baseline)
+    if key not in controls:
+        controls[key] = random_orders(subject, pairs, cuts, baseline, settings.orders, seed, stage)
+    deletion, insertion = deletion_and_insertion(subject, pairs, cuts, baseline, controls[key], seed, stage)
+    own = baseline if subject.is_slope else subject.baseline
+    return Evaluation(
+        name=entry.name,
+        manifest=entry.compiled.manifest,
+        rows=len(subject.features),
+        targets=pairs.positions.shape[1],
+        features=subject.features.shape[1],
+        baseline=whose,
+        deletion=deletion,
+        insertion=insertion,
+        infidelity=infidelity(subject, pairs, own, spread, settings.perturbation, draws, seed, stage),
+        sensitivity=max_sensitivity(
+            subject, pairs, spread, settings.radius, settings.neighbours, seed, stage
+        ),
+        randomised=randomised_check(
+            entry.compiled, entry.inputs, pairs, entry.references, redraws, seed, stage
+        ),
+    )
+
+
+# -- rows ----------------------------------------------------------------------------------------------
+
+
+def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arrays, np.ndarray]:
+    """The rows to judge, and the spread [F] of each feature over the whole file.
+
+    Raises:
+        InvalidOptionError: fewer than two rows, or rows that are all equal.
+    """
+    inputs = read_inputs(compiled, file)
+    explained = [inputs[e.tensor.name] for e in compiled.manifest.explained]
+    count = len(explained[0])
+    if count < 2:
+        raise InvalidOptionError(
+            f"{file}: one row is too few: the spread of features is taken from the file. Give two at least, "
+            "better a hundred."
+        )
+    spread = np.concatenate([a.std(axis=0, dtype=np.float64).reshape(-1) for a in explained])
+    if not spread.any():
+        raise InvalidOptionError(f"{file}: all {count} rows are equal. Give rows that differ.")
+    if count <= settings.rows:
+        return inputs, spread
+    random = np.random.default_rng([settings.seed, 0])
+    index = np.sort(random.choice(count, settings.rows, replace=False))
+    return {name: a[index] if a.ndim else a for name, a in inputs.items()}, spread
+
+
+# -- baselines -----------------------------------------------------------------------------------------
+
+
+def _question(manifest: Manifest, baseline: np.ndarray) -> object:
+    """Entries with the same key have the same curve for the same order of features."""
+    inputs = tuple(e.tensor.name for e in manifest.explained)
+    return manifest.digests.model, manifest.explained_output, manifest.targets, inputs, baseline.tobytes()
+
+
+def _curve_baseline(entry: _Entry, entries: Sequence[_Entry]) -> tuple[np.ndarray, str]:
+    """What replaces features: for all entries of a model the reference mean of the first that has one.
+
+    Only then do the curves of different methods start and end alike.
+    """
+    own = entry.compiled.manifest
+    for other in entries:
+        if other.compiled.manifest.references and _comparable(own, other.compiled.manifest):
+            mine = other.compiled.manifest.digests.references == own.digests.references
+            return baseline_of(other.compiled), "reference mean" + ("" if mine else f" of {other.name}")
+    return baseline_of(entry.compiled), "zeros"
+
+
+def _comparable(a: Manifest, b: Manifest) -> bool:
+    return a.digests.model == b.digests.model and [e.tensor for e in a.explained] == [
+        e.tensor for e in b.explained
+    ]
+
+
+# -- references ----------------------------------------------------------------------------------------
+
+
+def _match_references(
+    compiled: Sequence[Compiled], names: Sequence[str], files: Sequence[Path]
+) -> list[Arrays | None]:
+    """For each entry the arrays of the file that it was compiled with, None where no file is.
+
+    Raises:
+        InvalidReferencesError: a file that no entry was compiled with.
+    """
+    found: list[Arrays | None] = [None] * len(compiled)
+    for file in files:
+        reasons = []
+        for i, entry in enumerate(compiled):
+            try:
+                arrays = _references_of(entry.manifest, names[i], file)
+            except InvalidReferencesError as error:
+                reasons.append(str(error))
+                continue
+            found[i] = arrays
+        if len(reasons) == len(compiled):
+            raise InvalidReferencesError("\n".join(dict.fromkeys(reasons)))
+    return found
+
+
+def _references_of(manifest: Manifest, name: str, file: Path) -> Arrays:
+    """Raises InvalidReferencesError where the file is not what the entry was compiled with."""
+    table = read_rows(file, own_names(manifest))
+    given = table.arrays[None] if None in table.arrays else {str(k): v for k, v in table.arrays.items()}
+    shapes = {e.tensor.name: ((1, *e.tensor.shape), _DTYPES[e.tensor.datatype]) for e in manifest.explained}
+    known = prepare(given, None, shapes)
+    if known.digest != manifest.digests.references:
+        raise InvalidReferencesError(
+            f"{file}: not the references that {name!r} was compiled with, without weights (their digest "
+            "differs). Give that file, or leave --references out: the other numbers need none."
+        )
+    arrays: Mapping[str, np.ndarray] = given if isinstance(given, dict) else {next(iter(shapes)): given}
+    return dict(arrays)
+
+
+_DTYPES: dict[str, np.dtype] = {
+    "FP16": np.dtype(np.float16),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+}

@@ -1,0 +1,194 @@
+"""What `rationale evaluate` shows and writes: a table, evaluation.csv, evaluation.json and plots."""
+
+import csv
+import io
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from compiler.errors import InvalidOptionError
+from compiler.evaluate import Evaluation, Settings
+from compiler.faithfulness import Curve
+from compiler.plots import plots
+
+CSV_FILE, JSON_FILE = "evaluation.csv", "evaluation.json"
+
+
+def numbers(e: Evaluation) -> dict[str, str | int | float | None]:
+    """One flat row of an entry: what evaluation.csv holds."""
+    last = e.randomised.stages[-1] if e.randomised.stages else None
+    return {
+        "entry": e.name,
+        "method": e.manifest.method.name,
+        "options": json.dumps(e.manifest.method.options, sort_keys=True),
+        "output": e.manifest.explained_output,
+        "rows": e.rows,
+        "targets": e.targets,
+        "features": e.features,
+        "baseline": e.baseline,
+        "deletion_area": e.deletion.area,
+        "deletion_random": float(e.deletion.control_areas.mean()),
+        "deletion_random_spread": float(e.deletion.control_areas.std()),
+        "insertion_area": e.insertion.area,
+        "insertion_random": float(e.insertion.control_areas.mean()),
+        "insertion_random_spread": float(e.insertion.control_areas.std()),
+        "infidelity": e.infidelity.absolute,
+        "infidelity_relative": e.infidelity.relative,
+        "max_sensitivity": e.sensitivity.absolute,
+        "max_sensitivity_relative": e.sensitivity.relative,
+        "neighbours_switched": e.sensitivity.switched,
+        "randomised_correlation": last.correlation if last else None,
+        "randomised_spread": last.spread if last else None,
+        "randomised_correlation_absolute": last.absolute if last else None,
+        "randomised_left_out": e.randomised.left_out,
+        "explanation_digest": e.manifest.digests.explanation,
+    }
+
+
+def show(evaluations: Sequence[Evaluation]) -> Table:
+    """The numbers a person compares."""
+    table = Table(
+        "entry",
+        "method",
+        "deletion ↓\n(random)",
+        "insertion ↑\n(random)",
+        "infidelity ↓\n(relative)",
+        "max-sens. ↓\n(relative)",
+        "randomised\nweights → 0",
+        box=None,
+        pad_edge=False,
+    )
+    for e in evaluations:
+        last = e.randomised.stages[-1] if e.randomised.stages else None
+        table.add_row(
+            e.name,
+            e.method.replace(", ", "\n", 1),
+            f"{e.deletion.area:.4g}\n{_control(e.deletion)}",
+            f"{e.insertion.area:.4g}\n{_control(e.insertion)}",
+            f"{e.infidelity.absolute:.3g}\n({_number(e.infidelity.relative)})",
+            f"{_number(e.sensitivity.absolute)}\n({_number(e.sensitivity.relative)})",
+            f"{_number(last.correlation, '+.2f')} ± {_number(last.spread, '.2f')}" if last else "–",
+        )
+    return table
+
+
+def _control(curve: Curve) -> str:
+    return f"({curve.control_areas.mean():.4g} ± {curve.control_areas.std():.1g})"
+
+
+def _number(value: float | None, form: str = ".3g") -> str:
+    return "–" if value is None else format(value, form)
+
+
+def notes(evaluations: Sequence[Evaluation]) -> list[str]:
+    """What a reader of the table must know, one line each."""
+    lines = []
+    for e in evaluations:
+        rows = f"{e.name}: {e.rows} rows, {e.targets} target(s) of {e.manifest.explained_output} a row"
+        lines.append(f"{rows}, {e.features} features replaced by: {e.baseline}")
+        if e.baseline == "zeros":
+            lines.append(
+                f"{e.name}: zeros may be far from any real row; evaluate it beside an entry of the same "
+                "model that has references"
+            )
+        if e.sensitivity.switched:
+            lines.append(
+                f"{e.name}: {e.sensitivity.switched:.1%} of the neighbours are of another predicted class "
+                "and left out of max-sensitivity"
+            )
+        if e.randomised.left_out:
+            lines.append(f"{e.name}: no randomised-weights check: {e.randomised.left_out}")
+    return lines
+
+
+# -- files ---------------------------------------------------------------------------------------------
+
+
+def write_report(
+    evaluations: Sequence[Evaluation], settings: Settings, input_file: Path, folder: Path | None
+) -> tuple[list[str], list[str]]:
+    """Writes the files where there is a folder for them; returns their names, and what the user must know.
+
+    Raises:
+        InvalidOptionError: the folder cannot be made or written.
+    """
+    said = notes(evaluations)
+    if folder is None:
+        return [], said
+    contents = files(evaluations, settings, input_file)
+    try:
+        contents |= plots(evaluations)
+    except InvalidOptionError as error:  # the table is worth having without them
+        said.append(str(error))
+    write(folder, contents)
+    return list(contents), said
+
+
+def files(evaluations: Sequence[Evaluation], settings: Settings, input_file: Path) -> dict[str, bytes]:
+    """evaluation.csv and evaluation.json by name."""
+    return {
+        CSV_FILE: _csv([numbers(e) for e in evaluations]),
+        JSON_FILE: _json(evaluations, settings, input_file),
+    }
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def _json(evaluations: Sequence[Evaluation], settings: Settings, input_file: Path) -> bytes:
+    entries = [
+        {
+            **numbers(e),
+            "options": e.manifest.method.options,
+            "deletion": _curve(e.deletion),
+            "insertion": _curve(e.insertion),
+            "randomised": [asdict(stage) for stage in e.randomised.stages],
+            "digests": e.manifest.digests.model_dump(),
+        }
+        for e in evaluations
+    ]
+    whole = {"version": 1, "input": input_file.name, "settings": asdict(settings), "entries": entries}
+    return (json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    return {
+        "fractions": curve.fractions.tolist(),
+        "values": curve.values.tolist(),
+        "control": curve.control.tolist(),
+    }
+
+
+def check_folder(folder: Path) -> None:
+    """Raises InvalidOptionError where files could not be written, before minutes are spent on them."""
+    there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise InvalidOptionError(f"--out {folder}: {there} is no folder that can be written to.")
+
+
+def write(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Writes each file whole or not at all.
+
+    Raises:
+        InvalidOptionError: the folder cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".rationale-", dir=folder) as aside:
+            for name, content in contents.items():
+                (Path(aside) / name).write_bytes(content)
+            for name in contents:
+                (Path(aside) / name).replace(folder / name)
+    except OSError as error:
+        raise InvalidOptionError(f"--out {folder}: cannot be written: {error.strerror or error}.") from error
