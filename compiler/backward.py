@@ -2,6 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,12 +13,25 @@ from compiler.graph import Ops
 from compiler.rule import Kind
 from compiler.tensor import Tensor
 
-Pull = Callable[[Ops, Call, Tensor | tuple[Tensor, ...]], Sequence[Tensor | None]]
+
+@dataclass(frozen=True)
+class Relevance:
+    """What is handed back where a multiplier cannot say it: R itself, of the value's own shape.
+
+    R = m·x, so a value that may vanish while its relevance does not has no multiplier. At a fan-in both
+    meet as R.
+    """
+
+    tensor: Tensor
+
+
+Carried = Tensor | Relevance
+Pull = Callable[[Ops, Call, Any], Sequence[Carried | None]]
 
 
 def walk(
     op: Ops, calls: Sequence[Call], output: str, seed: Tensor, pull: Pull, advance: Callable[[int], None]
-) -> dict[str, Tensor]:
+) -> dict[str, Any]:
     """Hands the seed's multiplier from the explained output back to every value before it.
 
     Fan-in and broadcasting are handled here and nowhere else: what several readers of a value send back
@@ -28,10 +43,12 @@ def walk(
         advance: called with the number of operators done, for a progress bar.
 
     Returns:
-        The multiplier of each value that nothing on the path computes, by name.
+        What arrives at each value that nothing on the path computes, by name: a multiplier, or relevance
+        if the method's `pull` hands it back.
     """
-    pending: dict[str, list[Tensor]] = defaultdict(list)
+    pending: dict[str, list[Carried]] = defaultdict(list)
     pending[output].append(seed)
+    read: dict[str, Tensor] = {}
     for done, call in enumerate(reversed(calls)):
         advance(done)
         if not any(name in pending for name in call.outputs):
@@ -42,22 +59,44 @@ def walk(
             for name, y in zip(call.outputs, call.x.outputs, strict=True)
         ]
         if call.rule.kind is not Kind.POINTWISE:
-            arriving = [op.expand(m, y.shape) for m, y in zip(arriving, call.x.outputs, strict=True)]
+            arriving = [_expand(op, m, y) for m, y in zip(arriving, call.x.outputs, strict=True)]
         try:
             leaving = pull(op, call, arriving[0] if len(arriving) == 1 else tuple(arriving))
         except UnsupportedModelError as error:
             raise UnsupportedModelError(f"{call.rule.op_type} node {call.name!r}: {error}") from error
         for name, x, m in zip(call.inputs, call.x.inputs, leaving, strict=False):
             if name is not None and x is not None and m is not None:
-                pending[name].append(op.sum_to(m, x.shape))
+                pending[name].append(_sum_to(op, m, x))
+                read[name] = x
     op.scope = "rationale"
-    return {name: _add(op, ms) for name, ms in pending.items()}
+    return {name: _gather(op, ms, read.get(name)) for name, ms in pending.items()}
 
 
-def _arriving(op: Ops, ms: Sequence[Tensor], y: Tensor) -> Tensor:
+def _arriving(op: Ops, ms: Sequence[Carried], y: Tensor) -> Carried:
     if not ms:  # a second output that does not reach the target
         return op.row_constant(np.zeros((1,) * y.rank, y.dtype.numpy()))
-    return _add(op, ms)
+    return _gather(op, ms, y)
+
+
+def _expand(op: Ops, m: Carried, y: Tensor) -> Carried:
+    return m if isinstance(m, Relevance) else op.expand(m, y.shape)
+
+
+def _sum_to(op: Ops, m: Carried, x: Tensor) -> Carried:
+    if isinstance(m, Relevance):
+        return Relevance(op.sum_to(m.tensor, x.shape))
+    return op.sum_to(m, x.shape)
+
+
+def _gather(op: Ops, carried: Sequence[Carried], x: Tensor | None) -> Carried:
+    """What the readers of a value x send back, together; a multiplier that meets relevance becomes m·x."""
+    multipliers = [m for m in carried if not isinstance(m, Relevance)]
+    relevances = [m.tensor for m in carried if isinstance(m, Relevance)]
+    if not relevances:
+        return _add(op, multipliers)
+    if multipliers:
+        relevances.append(op.Mul(_add(op, multipliers), x))
+    return Relevance(_add(op, relevances))
 
 
 def _add(op: Ops, ms: Sequence[Tensor]) -> Tensor:

@@ -16,7 +16,7 @@ The value may differ from the operator's own node where the pullback needs more 
 Methods never know operators. They know kinds (see `Kind`), and choose where a rule is called.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
@@ -38,6 +38,34 @@ class Kind(StrEnum):
     LOCAL = "local"  # anything else; DeepLIFT needs a rule of its own (`@rule.deeplift`)
 
 
+class Trait(StrEnum):
+    """What else is known of an operator, for methods that make use of it."""
+
+    MOVING = "moving"  # bilinear: each element of y is a copy of one of x, at a place that no value decides
+    ELEMENTWISE = "elementwise"  # bilinear: each element of y depends on one element of each input
+    AVERAGING = "averaging"  # bilinear: y is a sum over x with equal positive weights
+    HOMOGENEOUS = "homogeneous"  # pointwise: f(t·x) = t·f(x) for t > 0, so f(x) = f'(x)·x
+    LINEAR_IN_FIRST = "linear in first"  # local, but linear where its first input varies alone
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The parameters of a layer y = linear(x, weight) + bias, as `Rule.layer` declares them.
+
+    Attributes:
+        bias: broadcasts against y; None where there is none.
+        axis: of x and of y on which the channels lie.
+        inputs, outputs: the shapes in which a vector with one number for each channel of x, or of y, is a
+            factor of the weight; None where there is no such shape.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    axis: int
+    inputs: tuple[int, ...] | None
+    outputs: tuple[int, ...] | None
+
+
 @dataclass(frozen=True)
 class Selection:
     """What a selecting operator picked: `scatter(v, winners)` sends v back to where it came from."""
@@ -52,13 +80,23 @@ class Selection:
 class Rule:
     """One operator's entry in the table: see the module."""
 
-    def __init__(self, op_type: str, domain: str, kind: Kind, forward: Callable[..., Evaluation]) -> None:
+    def __init__(
+        self,
+        op_type: str,
+        domain: str,
+        kind: Kind,
+        forward: Callable[..., Evaluation],
+        traits: frozenset[Trait] = frozenset(),
+    ) -> None:
         self.op_type = op_type
         self.domain = domain
         self.kind = kind
         self.forward = forward
+        self.traits = traits
         self.secant_form: Callable[..., Tensor] | None = None
         self.deeplift_form: Callable[..., Any] | None = None
+        self.layer_form: Callable[..., Weights | None] | None = None
+        self.relevance_form: Callable[..., Any] | None = None
 
     def __call__(self, op: Ops, *inputs: Tensor | None, **attributes: Any) -> Evaluation:
         return self.forward(op, *inputs, **attributes)
@@ -80,15 +118,33 @@ class Rule:
         self.deeplift_form = form
         return form
 
+    def layer(self, form: Callable[..., Weights | None]) -> Callable[..., Weights | None]:
+        """Decorator: the operator's inputs are x, weight and bias, and `call(x, weight, None)` is linear.
+
+        Called as `form(op, weight, bias, **attributes)`; None where the node is used in another way.
+        """
+        self.layer_form = form
+        return form
+
+    def relevance(self, form: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: the operator's own rule of layer-wise relevance propagation, as a multiplier.
+
+        Called as `form(op, m, xs, y, **attributes)`; returns the multiplier of each input.
+        """
+        self.relevance_form = form
+        return form
+
 
 _RULES: dict[tuple[str, str], Rule] = {}
 
 
-def rule(op_type: str, *, kind: Kind, domain: str = "") -> Callable[[Callable[..., Evaluation]], Rule]:
+def rule(
+    op_type: str, *, kind: Kind, domain: str = "", traits: Iterable[Trait] = ()
+) -> Callable[[Callable[..., Evaluation]], Rule]:
     """Declares the rule of an operator. The newest declaration wins."""
 
     def declare(forward: Callable[..., Evaluation]) -> Rule:
-        declared = Rule(op_type, domain, kind, forward)
+        declared = Rule(op_type, domain, kind, forward, frozenset(traits))
         _RULES[domain, op_type] = declared
         return declared
 

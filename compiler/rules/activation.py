@@ -7,7 +7,7 @@ import numpy as np
 
 from compiler.errors import UnsupportedModelError
 from compiler.graph import Ops
-from compiler.rule import Evaluation, Kind, rule
+from compiler.rule import Evaluation, Kind, Trait, rule
 from compiler.rules.secants import (
     exp_secant,
     jump_secant,
@@ -26,7 +26,7 @@ def step(op: Ops, x: Tensor, at: float = 0.0) -> Tensor:
     return op.Cast(op.Greater(x, at), to=int(x.dtype))
 
 
-@rule("Relu", kind=POINTWISE)
+@rule("Relu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS])
 def relu(op: Ops, x: Tensor) -> Evaluation:
     """y = max(x, 0);  dy/dx = 1 where x > 0."""
 
@@ -41,7 +41,7 @@ def relu_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
     return relu_secant(op, x, r)
 
 
-@rule("LeakyRelu", kind=POINTWISE)
+@rule("LeakyRelu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS])
 def leaky_relu(op: Ops, x: Tensor, *, alpha: float = 0.01) -> Evaluation:
     """y = max(x, 0) + α·min(x, 0);  dy/dx = 1 where x > 0, else α."""
 
@@ -56,7 +56,7 @@ def leaky_relu_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, *, a
     return op.Add(op.Mul(relu_secant(op, x, r), 1 - alpha), alpha)
 
 
-@rule("PRelu", kind=POINTWISE)
+@rule("PRelu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS])
 def prelu(op: Ops, x: Tensor, slope: Tensor) -> Evaluation:
     """y = max(x, 0) + slope·min(x, 0)."""
 
@@ -88,7 +88,7 @@ def thresholded_relu_slope(
     return jump_secant(op, x, r, y, y_r, step(op, x, alpha))
 
 
-@rule("Abs", kind=POINTWISE)
+@rule("Abs", kind=POINTWISE, traits=[Trait.HOMOGENEOUS])
 def absolute(op: Ops, x: Tensor) -> Evaluation:
     """y = |x|;  dy/dx = sign(x)."""
 

@@ -2,42 +2,43 @@
 
 from compiler.errors import UnsupportedModelError
 from compiler.graph import Ops
-from compiler.rule import Evaluation, Kind, rule
+from compiler.rule import Evaluation, Kind, Trait, Weights, rule
 from compiler.rules.secants import relu_secant
 from compiler.tensor import Tensor
 
 BILINEAR = Kind.BILINEAR
+ELEMENTWISE = Trait.ELEMENTWISE
 
 
 def same(m: Tensor) -> Tensor:
     return m
 
 
-@rule("Add", kind=BILINEAR)
+@rule("Add", kind=BILINEAR, traits=[ELEMENTWISE])
 def add(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     """y = a + b."""
     return op.Add(a, b), (same, same)
 
 
-@rule("Sub", kind=BILINEAR)
+@rule("Sub", kind=BILINEAR, traits=[ELEMENTWISE])
 def sub(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     """y = a − b."""
     return op.Sub(a, b), (same, op.Neg)
 
 
-@rule("Sum", kind=BILINEAR)
+@rule("Sum", kind=BILINEAR, traits=[ELEMENTWISE])
 def sum_(op: Ops, *xs: Tensor) -> Evaluation:
     """y = Σ x."""
     return op.Sum(*xs), tuple(same for _ in xs)
 
 
-@rule("Neg", kind=BILINEAR)
+@rule("Neg", kind=BILINEAR, traits=[ELEMENTWISE])
 def neg(op: Ops, x: Tensor) -> Evaluation:
     """y = −x."""
     return op.Neg(x), op.Neg
 
 
-@rule("Mul", kind=BILINEAR)
+@rule("Mul", kind=BILINEAR, traits=[ELEMENTWISE])
 def mul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     """y = a·b."""
 
@@ -50,7 +51,7 @@ def mul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     return op.Mul(a, b), (mul_pullback_a, mul_pullback_b)
 
 
-@rule("Div", kind=Kind.LOCAL)
+@rule("Div", kind=Kind.LOCAL, traits=[ELEMENTWISE, Trait.LINEAR_IN_FIRST])
 def div(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     """y = a/b;  dy/da = 1/b, dy/db = −y/b."""
     y = op.Div(a, b)
@@ -93,6 +94,12 @@ def matmul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     return op.MatMul(a, b), (matmul_pullback_a, matmul_pullback_b)
 
 
+@matmul.layer
+def matmul_layer(op: Ops, w: Tensor, bias: Tensor | None) -> Weights:
+    """W [K, M]."""
+    return Weights(w, bias, axis=-1, inputs=(-1, 1), outputs=(1, -1))
+
+
 def transposed(op: Ops, x: Tensor) -> Tensor:
     """The last two axes exchanged."""
     order = list(range(x.rank))
@@ -126,7 +133,17 @@ def gemm(
     return y, (gemm_pullback_a, None, gemm_pullback_c)
 
 
-@rule("BatchNormalization", kind=BILINEAR)
+@gemm.layer
+def gemm_layer(
+    op: Ops, w: Tensor, c: Tensor | None, *, alpha: float = 1.0, beta: float = 1.0, transB: int = 0, **_: int
+) -> Weights | None:
+    """W [K, M], or [M, K] with transB; a negative α would turn its signs round."""
+    bias = c if c is None or beta == 1.0 else op.Mul(c, beta)
+    inputs, outputs = ((1, -1), (-1, 1)) if transB else ((-1, 1), (1, -1))
+    return Weights(w, bias, axis=-1, inputs=inputs, outputs=outputs) if alpha > 0 else None
+
+
+@rule("BatchNormalization", kind=BILINEAR, traits=[ELEMENTWISE])
 def batch_normalization(
     op: Ops,
     x: Tensor,

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from compiler.errors import UnsupportedModelError
 from compiler.graph import Ops
-from compiler.rule import Evaluation, Kind, rule
+from compiler.rule import Evaluation, Kind, Weights, rule
 from compiler.tensor import Tensor
 
 
@@ -59,6 +60,14 @@ def conv(
 
     y = op.Conv(x, w, b, dilations=dilations, group=group, pads=pads, strides=strides)
     return y, (conv_pullback, None, None)
+
+
+@conv.layer
+def conv_layer(op: Ops, w: Tensor, b: Tensor | None, *, group: int = 1, **_: Any) -> Weights:
+    """W [M, C/g, *k]."""
+    ones = [1] * (w.rank - 2)
+    bias = None if b is None else op.Reshape(b, [-1, *ones])
+    return Weights(w, bias, axis=1, inputs=(1, -1, *ones) if group == 1 else None, outputs=(-1, 1, *ones))
 
 
 def flipped(op: Ops, w: Tensor, group: int) -> Tensor:
@@ -143,3 +152,11 @@ def conv_transpose_rule(
         strides=strides,
     )
     return y, (conv_transpose_pullback, None, None)
+
+
+@conv_transpose_rule.layer
+def conv_transpose_layer(op: Ops, w: Tensor, b: Tensor | None, *, group: int = 1, **_: Any) -> Weights:
+    """W [C, M/g, *k]."""
+    ones = [1] * (w.rank - 2)
+    bias = None if b is None else op.Reshape(b, [-1, *ones])
+    return Weights(w, bias, axis=1, inputs=(-1, 1, *ones), outputs=(1, -1, *ones) if group == 1 else None)

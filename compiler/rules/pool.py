@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from compiler.graph import Ops
-from compiler.rule import Evaluation, Kind, Selection, rule
+from compiler.rule import Evaluation, Kind, Selection, Trait, rule
 from compiler.rules.conv import conv_transpose, explicit_pads
 from compiler.tensor import Tensor
 
@@ -49,7 +49,7 @@ def max_pool(
     return y, Selection(winners, scatter)
 
 
-@rule("AveragePool", kind=Kind.BILINEAR)
+@rule("AveragePool", kind=Kind.BILINEAR, traits=[Trait.AVERAGING])
 def average_pool(
     op: Ops,
     x: Tensor,
@@ -116,7 +116,7 @@ def _valid_counts(
     return counts
 
 
-@rule("GlobalAveragePool", kind=Kind.BILINEAR)
+@rule("GlobalAveragePool", kind=Kind.BILINEAR, traits=[Trait.AVERAGING])
 def global_average_pool(op: Ops, x: Tensor) -> Evaluation:
     """y = the mean over all spatial positions."""
 

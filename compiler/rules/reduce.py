@@ -7,7 +7,7 @@ import numpy as np
 
 from compiler.errors import UnsupportedModelError
 from compiler.graph import Ops
-from compiler.rule import Evaluation, Kind, Selection, rule
+from compiler.rule import Evaluation, Kind, Selection, Trait, rule
 from compiler.rules.secants import phi
 from compiler.tensor import Tensor
 
@@ -34,7 +34,7 @@ def kept(x: Tensor, axes: Sequence[int]) -> list[int]:
     return [1 if i in axes else n for i, n in enumerate(x.shape)]
 
 
-@rule("ReduceSum", kind=Kind.BILINEAR)
+@rule("ReduceSum", kind=Kind.BILINEAR, traits=[Trait.AVERAGING])
 def reduce_sum(
     op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Evaluation:
@@ -48,7 +48,7 @@ def reduce_sum(
     return y, (reduce_sum_pullback, None)
 
 
-@rule("ReduceMean", kind=Kind.BILINEAR)
+@rule("ReduceMean", kind=Kind.BILINEAR, traits=[Trait.AVERAGING])
 def reduce_mean(
     op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Evaluation:

@@ -6,7 +6,7 @@ import numpy as np
 
 from compiler.errors import UnsupportedModelError
 from compiler.graph import Ops
-from compiler.rule import Evaluation, Kind, rule
+from compiler.rule import Evaluation, Kind, Trait, rule
 from compiler.tensor import Tensor
 
 BILINEAR = Kind.BILINEAR
@@ -23,13 +23,13 @@ def ints(tensor: Tensor | None, what: str) -> list[int]:
     return [int(i) for i in tensor.constant.reshape(-1)]
 
 
-@rule("Identity", kind=BILINEAR)
+@rule("Identity", kind=BILINEAR, traits=[Trait.MOVING])
 def identity(op: Ops, x: Tensor) -> Evaluation:
     """y = x."""
     return op.Identity(x), lambda m: m
 
 
-@rule("Dropout", kind=BILINEAR)
+@rule("Dropout", kind=BILINEAR, traits=[Trait.MOVING])
 def dropout(
     op: Ops,
     x: Tensor,
@@ -44,7 +44,7 @@ def dropout(
     return op.Identity(x), (lambda m: m, None, None)
 
 
-@rule("Cast", kind=BILINEAR)
+@rule("Cast", kind=BILINEAR, traits=[Trait.MOVING])
 def cast(op: Ops, x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Evaluation:
     """y = x in another float type."""
 
@@ -63,20 +63,20 @@ def _reshaped(op_type: str) -> None:
         return getattr(op, op_type)(x, shape, **attributes), (pullback, None)
 
     forward.__doc__ = "y = x with another shape."
-    rule(op_type, kind=BILINEAR)(forward)
+    rule(op_type, kind=BILINEAR, traits=[Trait.MOVING])(forward)
 
 
 for _op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
     _reshaped(_op_type)
 
 
-@rule("Expand", kind=BILINEAR)
+@rule("Expand", kind=BILINEAR, traits=[Trait.MOVING])
 def expand(op: Ops, x: Tensor, shape: Tensor) -> Evaluation:
     """y = x broadcast; the walk sums what was repeated."""
     return op.Expand(x, shape), (lambda m: m, None)
 
 
-@rule("Transpose", kind=BILINEAR)
+@rule("Transpose", kind=BILINEAR, traits=[Trait.MOVING])
 def transpose(op: Ops, x: Tensor, *, perm: Sequence[int] | None = None) -> Evaluation:
     """y = x with its axes in another order."""
     perm = list(perm) if perm is not None else list(reversed(range(x.rank)))
@@ -94,7 +94,7 @@ def _part(op: Ops, sizes: Sequence[int], axis: int, i: int) -> Callable[[Tensor]
     return concat_pullback
 
 
-@rule("Concat", kind=BILINEAR)
+@rule("Concat", kind=BILINEAR, traits=[Trait.MOVING])
 def concat(op: Ops, *xs: Tensor, axis: int) -> Evaluation:
     """y = the inputs side by side."""
     axis = axis % xs[0].rank
@@ -105,7 +105,7 @@ def concat(op: Ops, *xs: Tensor, axis: int) -> Evaluation:
     return op.Concat(*xs, axis=axis), pullbacks
 
 
-@rule("Split", kind=BILINEAR)
+@rule("Split", kind=BILINEAR, traits=[Trait.MOVING])
 def split(
     op: Ops, x: Tensor, sizes: Tensor | None = None, *, axis: int = 0, num_outputs: int | None = None
 ) -> Evaluation:
@@ -127,7 +127,7 @@ def split(
     return tuple(ys), (split_pullback, None)
 
 
-@rule("Pad", kind=BILINEAR)
+@rule("Pad", kind=BILINEAR, traits=[Trait.MOVING])
 def pad(
     op: Ops,
     x: Tensor,
@@ -159,7 +159,7 @@ def pad(
     return op.Pad(x, pads, value, axes), (pad_pullback, None, None, None)
 
 
-@rule("Slice", kind=BILINEAR)
+@rule("Slice", kind=BILINEAR, traits=[Trait.MOVING])
 def slice_(
     op: Ops,
     x: Tensor,
@@ -219,7 +219,7 @@ def _put_back(op: Ops, m: Tensor, index: Sequence[int], axis: int, size: int) ->
     return op.ScatterElements(zeros, to, m, axis=axis, reduction="add")
 
 
-@rule("Gather", kind=BILINEAR)
+@rule("Gather", kind=BILINEAR, traits=[Trait.MOVING])
 def gather(op: Ops, x: Tensor, indices: Tensor, *, axis: int = 0) -> Evaluation:
     """y = slices of x at constant places; the adjoint adds them up where they came from."""
     axis = axis % x.rank
