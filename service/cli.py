@@ -32,6 +32,15 @@ Port = Annotated[
         help="Port to listen on; 0 takes a free one. Default: 8080.", min=0, max=65535, show_default=False
     ),
 ]
+GrpcPort = Annotated[
+    str | None,
+    typer.Option(
+        help="Port of the gRPC end; 0 takes a free one, off switches it off. "
+        "Default: 8081, or a free one with --port 0.",
+        metavar="PORT|off",
+        show_default=False,
+    ),
+]
 Triton = Annotated[
     str | None,
     typer.Option(
@@ -44,17 +53,30 @@ Triton = Annotated[
 
 
 @app.command()
-def serve(repository: Repository = None, host: Host = None, port: Port = None, triton: Triton = None) -> None:
-    """Serve predictions and explanations over HTTP.
+def serve(
+    repository: Repository = None,
+    host: Host = None,
+    port: Port = None,
+    grpc_port: GrpcPort = None,
+    triton: Triton = None,
+) -> None:
+    """Serve predictions and explanations over HTTP and gRPC.
 
     Speaks the Open Inference Protocol under /v2 (with the verb explain added) and KServe's v1 with named
-    features under /v1; /docs describes both. Prints its address when every model is loaded and warmed up.
+    features under /v1; /docs describes both. Speaks the Open Inference Protocol over gRPC as well, where
+    MODEL_explain is what explains MODEL. Prints its addresses when every model is loaded and warmed up.
     SIGTERM and Ctrl-C finish the running requests, then exit.
 
     Each flag can also be an environment variable, RATIONALE_REPOSITORY, RATIONALE_PORT …, and some settings
     have no flag: docs/settings.md lists them.
     """
-    given: dict[str, Any] = {"repository": repository, "host": host, "port": port, "triton": triton}
+    given: dict[str, Any] = {
+        "repository": repository,
+        "host": host,
+        "port": port,
+        "grpc_port": grpc_port,
+        "triton": triton,
+    }
     with told_plainly():
         from service.server import run_server
 

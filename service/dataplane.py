@@ -1,9 +1,10 @@
 """Inference and explanation over a backend. Knows no transport: REST and gRPC are thin over it."""
 
 import asyncio
+import contextlib
 import enum
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +41,9 @@ class DataPlane:
         self.backend = backend
         self.state = State.LOADING
         self._timeout_s = request_timeout_s
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def start(self) -> None:
         """Loads and warms every entry. Raises what the backend raises, and is never ready then."""
@@ -56,7 +60,9 @@ class DataPlane:
         self.state = State.STOPPING
 
     async def stop(self) -> None:
+        """Waits for what runs, whichever end it came by, then stops the backend."""
         self.refuse_new_work()
+        await self._idle.wait()
         await self.backend.stop()
 
     async def ready(self, entry: Entry | None = None) -> bool:
@@ -72,7 +78,7 @@ class DataPlane:
         outputs: Sequence[str] | None = None,
         timeout_s: float | None = None,
     ) -> Answer:
-        """Runs `entry` on [N, …] inputs; `outputs` None asks for all.
+        """Runs `entry` on [N, …] inputs; `outputs` None asks for all; `timeout_s` can only shorten the limit.
 
         A request of more than `max_batch_size` rows runs in pieces, one after the other, so that it
         takes one place in the queue and others get their turn between them.
@@ -85,13 +91,14 @@ class DataPlane:
             raise NotReadyError(self.state.value)
         rows = check_inputs(entry, inputs)
         wanted = check_outputs(entry, outputs)
-        limit_s = min(self._timeout_s, timeout_s or self._timeout_s)
+        limit_s = self._timeout_s if timeout_s is None else min(self._timeout_s, timeout_s)
         try:
-            async with asyncio.timeout(limit_s):
-                pieces = [
-                    await self.backend.infer(entry, piece, wanted)
-                    for piece in _pieces(inputs, rows, entry.max_batch_size)
-                ]
+            with self._counted():
+                async with asyncio.timeout(limit_s):
+                    pieces = [
+                        await self.backend.infer(entry, piece, wanted)
+                        for piece in _pieces(inputs, rows, entry.max_batch_size)
+                    ]
         except TimeoutError as error:
             raise DeadlineError(f"no answer from '{entry.name}' within {limit_s:g} s") from error
         tensors = pieces[0] if len(pieces) == 1 else _joined(pieces)
@@ -99,6 +106,17 @@ class DataPlane:
         for name, array in tensors.items():
             _check_result(entry, name, array)
         return Answer(entry, tensors)
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
 
 
 def check_inputs(entry: Entry, inputs: Tensors) -> int:

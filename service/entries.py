@@ -19,6 +19,7 @@ _DATATYPES = {
     pb.DataType.Value(f"TYPE_{'STRING' if name == 'BYTES' else name}"): name for name in DTYPES
 }  # TYPE_BF16 is left out: numpy has no such type
 _SHOWN_NAMES = 20
+PLATFORM = "onnxruntime_onnx"
 _UNSUPPORTED_FIELDS = ("optional", "allow_ragged_batch", "is_shape_tensor")
 
 
@@ -57,6 +58,14 @@ class Entry:
     manifest: Manifest | None = None
     # Model's own shapes of tensors whose config says `reshape`: {name: shape without the batch axis}.
     reshapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    config: pb.ModelConfig = field(default_factory=pb.ModelConfig, repr=False)  # as read; never changed
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What reproduces an explanation: its method and digest. Empty for a plain model."""
+        if self.manifest is None:
+            return {}
+        return {"method": self.manifest.method.name, "explanation": self.manifest.digests.explanation}
 
     @property
     def variable_shape(self) -> bool:
@@ -155,6 +164,7 @@ def read_entry(folder: Path) -> Entry:
             for spec in (*config.input, *config.output)
             if spec.HasField("reshape")
         },
+        config=config,
     )
     if entry.manifest is not None:
         _check_manifest(manifest_path, entry, entry.manifest)
@@ -179,6 +189,7 @@ def _read_config(folder: Path) -> pb.ModelConfig:
     for fault, found in wrong.items():
         if found:
             raise RepositoryError(f"{path}: {fault}")
+    config.name = folder.name
     return config
 
 

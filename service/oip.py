@@ -1,11 +1,13 @@
 """Messages of the Open Inference Protocol over HTTP ↔ tensors, with the binary tensor extension.
 
+The checks without an underscore are the protocol's own; `oip_grpc.py` calls them too.
+
 A body is JSON, or JSON followed by raw tensors; then the header `Inference-Header-Content-Length`
 says where the JSON ends.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,15 +53,7 @@ def decode_request(body: bytes, header_length: str | None) -> Request:
     message = _validated(parse_json(view[:end]))
     named: list[InputTensor | RequestedOutput] = [*message.inputs, *message.outputs]
     for tensor in named:
-        if _SHARED_MEMORY in tensor.parameters:
-            raise InvalidInputError(
-                f"'{tensor.name[:80]}': shared memory is not offered; send the data itself"
-            )
-    for output in message.outputs:
-        if output.parameters.get("classification"):
-            raise InvalidInputError(
-                f"output '{output.name[:80]}': the classification extension is not offered"
-            )
+        check_parameters(tensor.name, tensor.parameters)
     return Request(
         id=message.id,
         inputs=_decode_inputs(message.inputs, view[end:]),
@@ -70,7 +64,7 @@ def decode_request(body: bytes, header_length: str | None) -> Request:
             for output in message.outputs
             if "binary_data" in output.parameters
         },
-        timeout_s=_timeout_s(message.parameters.get("timeout")),
+        timeout_s=timeout_of(message.parameters.get("timeout")),
     )
 
 
@@ -96,6 +90,40 @@ def encode_answer(head: dict[str, Any], tensors: Tensors, request: Request) -> t
         head = {**head, "id": request.id}
     text = orjson.dumps({**head, "outputs": outputs}, option=orjson.OPT_SERIALIZE_NUMPY)
     return (b"".join([text, *raw]), len(text)) if raw else (text, None)
+
+
+def check_parameters(name: str, parameters: Mapping[str, Any]) -> None:
+    """Raises InvalidInputError where an input or output asks for an extension that is not offered."""
+    if _SHARED_MEMORY in parameters:
+        raise InvalidInputError(f"'{name[:80]}': shared memory is not offered; send the data itself")
+    if parameters.get("classification"):
+        raise InvalidInputError(f"output '{name[:80]}': the classification extension is not offered")
+
+
+def check_form(name: str, datatype: str, shape: Sequence[int]) -> None:
+    """Raises InvalidInputError where no tensor can have this datatype and shape."""
+    if datatype not in DTYPES:
+        raise InvalidInputError(
+            f"input '{name[:80]}': datatype '{datatype[:20]}' is none of {', '.join(DTYPES)}"
+        )
+    shown = list(shape[:8])
+    if any(size < 0 for size in shape):
+        raise InvalidInputError(f"input '{name[:80]}': shape {shown} has a negative size")
+    if len(shape) > _MAX_RANK or math.prod(max(size, 1) for size in shape) > _MAX_SIZE:
+        raise InvalidInputError(f"input '{name[:80]}': shape {shown} is too large")
+
+
+def timeout_of(timeout: Any) -> float | None:
+    """The request parameter `timeout`, microseconds, in seconds; None and 0 ask for nothing.
+
+    Raises:
+        MalformedError: it is no number of microseconds.
+    """
+    if timeout is None or timeout == 0:
+        return None
+    if type(timeout) is not int or timeout < 0:
+        raise MalformedError("parameters.timeout must be a number of microseconds")
+    return timeout / 1e6
 
 
 def _header_end(body: bytes, header_length: str | None) -> int:
@@ -125,7 +153,7 @@ def _decode_inputs(tensors: list[InputTensor], raw: memoryview) -> Tensors:
         name = tensor.name
         if name in arrays:
             raise InvalidInputError(f"input '{name[:80]}' is given twice")
-        _check_form(tensor)
+        check_form(name, tensor.datatype, tensor.shape)
         size = tensor.parameters.get("binary_data_size")
         if size is None:
             arrays[name] = from_json(name, tensor.datatype, tensor.shape, tensor.data)
@@ -137,17 +165,6 @@ def _decode_inputs(tensors: list[InputTensor], raw: memoryview) -> Tensors:
     return arrays
 
 
-def _check_form(tensor: InputTensor) -> None:
-    if tensor.datatype not in DTYPES:
-        raise InvalidInputError(
-            f"input '{tensor.name[:80]}': datatype '{tensor.datatype[:20]}' is none of {', '.join(DTYPES)}"
-        )
-    if any(size < 0 for size in tensor.shape):
-        raise InvalidInputError(f"input '{tensor.name[:80]}': shape {tensor.shape[:8]} has a negative size")
-    if len(tensor.shape) > _MAX_RANK or math.prod(max(size, 1) for size in tensor.shape) > _MAX_SIZE:
-        raise InvalidInputError(f"input '{tensor.name[:80]}': shape {tensor.shape[:8]} is too large")
-
-
 def _decode_binary(tensor: InputTensor, size: Any, raw: memoryview) -> Array:
     name = tensor.name[:80]
     if tensor.data is not None:
@@ -157,11 +174,3 @@ def _decode_binary(tensor: InputTensor, size: Any, raw: memoryview) -> Array:
     if size > len(raw):
         raise MalformedError(f"input '{name}' announces {size} bytes, but {len(raw)} are left in the body")
     return from_binary(tensor.name, tensor.datatype, tensor.shape, raw[:size])
-
-
-def _timeout_s(timeout: Any) -> float | None:
-    if timeout is None or timeout == 0:
-        return None
-    if type(timeout) is not int or timeout < 0:
-        raise MalformedError("parameters.timeout must be a number of microseconds")
-    return timeout / 1e6

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from service import oip
 from service.body import check_media_type, read_body
 from service.dataplane import DataPlane
-from service.entries import Entry
+from service.entries import PLATFORM, Entry
 from service.errors import NotReadyError
 from service.problems import problem_responses
 from service.schemas import (
@@ -27,7 +27,6 @@ JSON = "application/json"
 BINARY = "application/octet-stream"
 REFUSALS = (400, 404, 413, 415, 422, 429, 500, 503, 504)
 EXTENSIONS = ["binary_tensor_data", "explain"]
-PLATFORM = "onnxruntime_onnx"
 
 router = APIRouter(prefix="/v2")
 
@@ -149,11 +148,8 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
 async def explain(request: Request, model: str, version: str | None = None) -> Response:
     entry = plane_of(request).repository.explainer(model, version)
     head: dict[str, Any] = {"model_name": model, "model_version": version or entry.version}
-    if entry.manifest is not None:
-        head["parameters"] = {
-            "method": entry.manifest.method.name,
-            "explanation": entry.manifest.digests.explanation,
-        }
+    if entry.identity:
+        head["parameters"] = entry.identity
     return await _answer(request, entry, head)
 
 

@@ -2,11 +2,14 @@
 
 import re
 from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MEBIBYTE = 1 << 20
+OFF: Literal["off"] = "off"
+_LARGEST_PORT = 65535
 
 
 class Settings(BaseSettings):
@@ -16,7 +19,8 @@ class Settings(BaseSettings):
 
     repository: Path = Path("model_repository")
     host: str = "127.0.0.1"
-    port: int = Field(default=8080, ge=0, le=65535)
+    port: int = Field(default=8080, ge=0, le=_LARGEST_PORT)
+    grpc_port: int | Literal["off"] = 8081
     triton: str | None = None
     triton_wait_s: float = Field(default=60.0, gt=0)
     max_body_bytes: int = Field(default=64 * MEBIBYTE, gt=0)
@@ -24,6 +28,31 @@ class Settings(BaseSettings):
     max_queue_size: int = Field(default=256, gt=0)
     drain_timeout_s: float = Field(default=30.0, gt=0)
     log_level: str = Field(default="warning", pattern="^(critical|error|warning|info|debug)$")
+
+    @property
+    def grpc_end(self) -> int | None:
+        """The port of the gRPC end, 0 for a free one, None for no such end.
+
+        Whoever lets the gateway choose its HTTP port and says nothing of this one gets a free one too:
+        gateways that are started so do not collide.
+        """
+        if self.grpc_port == OFF:
+            return None
+        if self.port == 0 and "grpc_port" not in self.model_fields_set:
+            return 0
+        return self.grpc_port
+
+    @field_validator("grpc_port", mode="before")
+    @classmethod
+    def _is_a_port(cls, given: Any) -> int | str:
+        text = str(given).strip().lower()
+        if text == OFF:
+            return OFF
+        if not (text.isascii() and text.isdecimal() and int(text) <= _LARGEST_PORT):
+            raise ValueError(
+                f"'{text[:20]}' must be a port up to {_LARGEST_PORT}, 0 for a free one, or {OFF}"
+            )
+        return int(text)
 
     @field_validator("triton")
     @classmethod
