@@ -190,7 +190,7 @@ def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arra
         return inputs, spread
     random = np.random.default_rng([settings.seed, 0])
     index = np.sort(random.choice(count, settings.rows, replace=False))
-    return {name: a[index] if a.ndim else a for name, a in inputs.items()}, spread
+    return {name: a[index] for name, a in inputs.items()}, spread
 
 
 # -- baselines -----------------------------------------------------------------------------------------

@@ -99,9 +99,9 @@ def _randomised(evaluations: Sequence[Evaluation]) -> bytes:
                 label=f"{e.name} ({e.method})",
             )
     axes.axhline(0, color=CONTROL, linestyle="--", label="unrelated")
-    axes.set_title("Randomised weights, from the last layer to the first (mean ± spread of redraws)")
+    axes.set_title("Weights redrawn from the last layer to the first")
     axes.set_xlabel("layers redrawn, from the output on [%]")
-    axes.set_ylabel("Spearman's rank correlation\nwith the attributions before [–1 to 1]")
+    axes.set_ylabel("Spearman's rank correlation\nwith the attributions before, mean ± spread")
     axes.set_ylim(-1.05, 1.05)
     _finish(axes)
     return _png(figure)

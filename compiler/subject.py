@@ -46,7 +46,7 @@ class Subject:
 
     def _fed(self, x: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Inputs with features x [M, F]; what is not explained comes from `rows` [M] of the file."""
-        fed = {name: a[rows] if a.ndim else a for name, a in self._inputs.items() if name not in self._shapes}
+        fed = {name: a[rows] for name, a in self._inputs.items() if name not in self._shapes}
         start = 0
         for name, shape in self._shapes.items():
             size = math.prod(shape)

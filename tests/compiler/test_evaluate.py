@@ -1,0 +1,525 @@
+"""`rationale evaluate`: closed forms of a linear model, the credit example, bad input, files."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from scipy import stats
+from typer.testing import CliRunner, Result
+
+from compiler import DeepShap, Gradient, compile_model
+from compiler.errors import InvalidOptionError, InvalidReferencesError, RepositoryError
+from compiler.evaluate import Evaluation, Settings, evaluate
+from compiler.faithfulness import cuts_of, ranks_of
+from compiler.local import open_entry
+from compiler.methods.base import Method
+from compiler.randomise import layers_of, mean_spearman, method_of, redrawn
+from compiler.report import write, write_report
+from compiler.subject import Subject, pairs_of
+from service.cli import app
+from tests.compiler.models import FEATURES, NAMES, cnn, contents, mlp, parsed, rows, two_inputs
+
+RATIONALE = Path(sys.executable).with_name("rationale")
+CREDIT = Path(__file__).parent.parent.parent / "examples" / "credit"
+WIDE = 40
+SMALL = Settings(rows=30, orders=4, neighbours=5)
+EXACT = 1e-10  # squared errors of float32 sums of about 1, seen 1e-14
+
+
+def linear(features: int, seed: int = 7, bias: float = 0.5) -> tuple[onnx.ModelProto, np.ndarray]:
+    """y [N, 1] = x·w + b, and w."""
+    w = rows(features, 1, seed=seed)
+    text = f"g (float[N, {features}] x) => (float[N, 1] y) {{ [head] y = Gemm (x, w, b) }}"
+    return parsed(text, {"w": w, "b": np.float32([bias])}), w[:, 0].astype(np.float64)
+
+
+def entry(folder: Path, name: str, model: object, method: Method, **options: object) -> None:
+    compile_model(model, method, **options).write(folder / "repo", name)
+
+
+def judge(folder: Path, *names: str, x: object, **options: object) -> list[Evaluation]:
+    file = folder / "rows.npz"
+    np.savez(file, **(x if isinstance(x, dict) else {"x": x}))
+    return evaluate(folder / "repo", names, file, **{"settings": SMALL, **options})
+
+
+# -- closed forms --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def linear_case(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray, np.ndarray, np.ndarray]:
+    """A folder with DeepSHAP and the gradient of a linear model; w, the reference mean, and rows."""
+    folder = tmp_path_factory.mktemp("linear")
+    model, w = linear(6)
+    references = rows(3, 6, seed=1) + 1
+    np.save(folder / "r.npy", references)
+    entry(folder, "shap", model, DeepShap(references))
+    entry(folder, "grad", model, Gradient())
+    return folder, w, references.mean(axis=0, dtype=np.float64), rows(8, 6, seed=2)
+
+
+def test_curves_of_a_linear_model_are_the_sorted_attributions(
+    linear_case: tuple[Path, np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    folder, w, mean, x = linear_case
+    (done,) = judge(folder, "shap", x=x)
+    shares = np.sort(w * (x - mean), axis=1)[:, ::-1]
+    after = np.concatenate([np.zeros((8, 1)), shares.cumsum(axis=1)], axis=1)
+    deleted, put_back = (x @ w + 0.5)[:, None] - after, (mean @ w + 0.5) + after
+    np.testing.assert_allclose(done.deletion.fractions, np.arange(7) / 6, atol=1e-15)
+    np.testing.assert_allclose(done.deletion.values, deleted.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(done.insertion.values, put_back.mean(axis=0), atol=1e-5)
+    curve = deleted.mean(axis=0)
+    assert done.deletion.area == pytest.approx(
+        (curve[0] / 2 + curve[1:-1].sum() + curve[-1] / 2) / 6, abs=1e-5
+    )
+    assert (done.rows, done.targets, done.features, done.baseline) == (8, 1, 6, "reference mean")
+
+
+def test_random_orders_start_and_end_with_the_curve(
+    linear_case: tuple[Path, np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    folder, _, _, x = linear_case
+    (done,) = judge(folder, "shap", x=x)
+    for curve in (done.deletion, done.insertion):
+        assert curve.control.shape == (4, 7)
+        for end in (0, -1):
+            np.testing.assert_allclose(curve.control[:, end], curve.values[end], atol=1e-5)
+    assert np.ptp(done.deletion.control[:, 3]) > 1e-3, "orders differ"
+    assert (done.deletion.control_areas > done.deletion.area).all()
+    assert (done.insertion.control_areas < done.insertion.area).all()
+
+
+@pytest.mark.parametrize("kind", ["baseline", "gaussian"])
+def test_exact_attributions_have_no_infidelity(
+    linear_case: tuple[Path, np.ndarray, np.ndarray, np.ndarray], kind: str
+) -> None:
+    folder, _, _, x = linear_case
+    for done in judge(folder, "shap", "grad", x=x, settings=Settings(perturbation=kind)):
+        assert done.infidelity.absolute < EXACT
+        assert done.infidelity.relative is not None
+        assert done.infidelity.relative < EXACT
+
+
+def test_a_method_that_foretells_nothing_has_a_relative_infidelity_of_one(tmp_path: Path) -> None:
+    """y = relu(x − 10) + x·1e-6 at x ≈ 0, replaced by 20: no gradient, and a large change."""
+    text = (
+        "g (float[N, 2] x) => (float[N, 2] y) { a = Sub (x, c) b = Relu (a) d = Mul (x, e) y = Add (b, d) }"
+    )
+    model = parsed(text, {"c": np.float32([10]), "e": np.float32([1e-6])})
+    entry(tmp_path, "grad", model, Gradient(), targets="all")
+    entry(tmp_path, "shap", model, DeepShap(np.full((1, 2), 20, np.float32)), targets="all")
+    shap, grad = judge(tmp_path, "shap", "grad", x=rows(4, 2))
+    assert grad.infidelity.relative == pytest.approx(1, abs=1e-4)
+    assert shap.infidelity.relative == pytest.approx(0, abs=1e-8), "separable, so DeepSHAP is exact"
+    assert (grad.baseline, grad.targets) == ("reference mean of shap", 2)
+
+
+def test_sensitivity_of_a_linear_model_is_within_its_bound(
+    linear_case: tuple[Path, np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    """‖w ⊙ radius·spread·u‖ for |u| ≤ 1; the gradient does not move at all."""
+    folder, w, mean, x = linear_case
+    shap, grad = judge(folder, "shap", "grad", x=x, settings=Settings(radius=0.5, neighbours=20))
+    bound = np.linalg.norm(w * 0.5 * x.std(axis=0, dtype=np.float64))
+    assert shap.sensitivity.absolute is not None
+    assert 0.5 * bound < shap.sensitivity.absolute < bound
+    norm = np.linalg.norm(w * (x - mean), axis=1).mean()
+    assert shap.sensitivity.relative == pytest.approx(shap.sensitivity.absolute / norm, rel=1e-5)
+    assert (grad.sensitivity.absolute, grad.sensitivity.relative) == (0.0, 0.0)
+
+
+def test_a_constant_model(tmp_path: Path) -> None:
+    model = parsed(
+        "g (float[N, 3] x) => (float[N, 1] y) { y = Gemm (x, w, b) }",
+        {"w": np.zeros((3, 1), np.float32), "b": np.float32([2])},
+    )
+    entry(tmp_path, "flat", model, DeepShap(rows(2, 3)))
+    np.save(tmp_path / "r.npy", rows(2, 3))
+    (done,) = judge(tmp_path, "flat", x=rows(4, 3, seed=3), references=[tmp_path / "r.npy"])
+    assert (done.sensitivity.absolute, done.sensitivity.relative) == (0.0, 0.0)
+    assert (done.infidelity.absolute, done.infidelity.relative) == (0.0, None)
+    assert (done.deletion.area, done.insertion.area) == (2.0, 2.0)
+    assert [s.correlation for s in done.randomised.stages] == [None]
+
+
+# -- the order of features -----------------------------------------------------------------------------
+
+
+def test_ranks_and_cuts() -> None:
+    random = np.random.default_rng(0)
+    np.testing.assert_array_equal(ranks_of(np.array([[0.5, -2.0, 3.0]]), random), [[1, 2, 0]])
+    ties = np.concatenate([ranks_of(np.zeros((1, 4)), random) for _ in range(30)])
+    assert set(ties[:, 0]) == {0, 1, 2, 3}, "ties come in any order"
+    np.testing.assert_array_equal(np.sort(ties, axis=1), np.tile(np.arange(4), (30, 1)))
+    np.testing.assert_array_equal(cuts_of(3, 100), [0, 1, 2, 3])
+    np.testing.assert_array_equal(cuts_of(10, 4), [0, 2, 5, 8, 10])
+    assert (len(cuts_of(150_528, 25)), cuts_of(150_528, 25)[-1]) == (26, 150_528)
+
+
+def test_many_features_are_replaced_in_steps(tmp_path: Path) -> None:
+    model, w = linear(250)
+    entry(tmp_path, "shap", model, DeepShap(np.zeros((1, 250), np.float32)))
+    x = rows(3, 250, seed=4)
+    (done,) = judge(tmp_path, "shap", x=x, settings=Settings(orders=2, neighbours=1))
+    cuts = (done.deletion.fractions * 250).round().astype(int)
+    assert (len(cuts), cuts[0], cuts[-1]) == (101, 0, 250)
+    shares = np.sort(w * x, axis=1)[:, ::-1]
+    expected = [(shares[:, cut:].sum(axis=1) + 0.5).mean() for cut in cuts]
+    np.testing.assert_allclose(done.deletion.values, expected, atol=1e-4)
+
+
+# -- rows, targets and inputs of every kind ------------------------------------------------------------
+
+
+def test_a_predicted_class_is_fixed_at_the_row(tmp_path: Path) -> None:
+    model = mlp()
+    entry(tmp_path, "m", model, DeepShap(rows(4, FEATURES)))
+    x = rows(20, FEATURES, seed=9)
+    (done,) = judge(tmp_path, "m", x=x, settings=Settings(radius=2.0, orders=2))
+    y = open_entry(tmp_path / "repo", "m").explain(x)["y"]
+    own = y.argmax(axis=1)
+    assert set(own) == {0, 1, 2}
+    assert done.deletion.values[0] == pytest.approx(y.max(axis=1).mean(), abs=1e-6)
+    base = open_entry(tmp_path / "repo", "m").explain(rows(4, FEATURES).mean(axis=0, keepdims=True))["y"]
+    assert done.deletion.values[-1] == pytest.approx(base[0, own].mean(), abs=1e-6), "the same class there"
+    assert 0.05 < done.sensitivity.switched < 0.95
+
+
+def test_neighbours_that_all_switch_leave_no_sensitivity(tmp_path: Path) -> None:
+    """The two classes are x and −x: at x ≈ 0, half of the neighbours are of the other class."""
+    model = parsed("g (float[N, 1] x) => (float[N, 2] y) { y = MatMul (x, w) }", {"w": np.float32([[1, -1]])})
+    entry(tmp_path, "m", model, DeepShap(np.ones((1, 1), np.float32)))
+    x = np.float32([[-1e-3], [1e-3], [5.0], [-5.0]])
+    (done,) = judge(tmp_path, "m", x=x, settings=Settings(radius=0.5, neighbours=40))
+    assert 0.1 < done.sensitivity.switched < 0.4
+    assert done.sensitivity.absolute is not None
+
+
+@pytest.mark.parametrize("output", ["z2", "y"])
+def test_an_inner_output_is_answered_by_the_plain_model(tmp_path: Path, output: str) -> None:
+    entry(tmp_path, "m", mlp(), DeepShap(rows(4, FEATURES)), output=output, targets=[2, 0])
+    compiled, x = open_entry(tmp_path / "repo", "m"), rows(7, FEATURES, seed=9)
+    subject = Subject(compiled, {"x": x})
+    pairs = pairs_of(subject)
+    explained = compiled.explain(x)
+    order = np.argsort(-explained["explained_value"], axis=1)
+    np.testing.assert_array_equal(pairs.positions, order)
+    np.testing.assert_array_equal(pairs.elements.reshape(7, 2), np.array([2, 0])[order])
+    answers = np.take_along_axis(explained["explained_value"], order, axis=1)
+    np.testing.assert_allclose(pairs.answers.reshape(7, 2), answers, rtol=1e-6)
+    shares = np.take_along_axis(explained["x_attributions"], order[:, :, None], axis=1)
+    np.testing.assert_array_equal(pairs.attributions.reshape(7, 2, FEATURES), shares)
+
+
+def test_several_inputs_are_one_row_of_features(tmp_path: Path) -> None:
+    references = {"a": rows(4, 3), "b": rows(4, 4)}
+    np.savez(tmp_path / "r.npz", **references)
+    entry(tmp_path, "two", two_inputs(), DeepShap(references), targets="all")
+    x = {"a": rows(9, 3, seed=5), "b": rows(9, 4, seed=6)}
+    (done,) = judge(tmp_path, "two", x=x, references=[tmp_path / "r.npz"])
+    assert (done.features, done.targets, done.rows) == (7, 2, 9)
+    base = {k: v.mean(axis=0, keepdims=True) for k, v in references.items()}
+    y = open_entry(tmp_path / "repo", "two").explain(base)["y"].mean()
+    assert done.deletion.values[-1] == pytest.approx(y, abs=1e-6)
+    assert done.deletion.area < done.deletion.control_areas.mean() < done.insertion.area
+    assert [s.layers for s in done.randomised.stages] == [1, 2]
+
+
+def test_inputs_that_are_not_explained_stay_with_their_row(tmp_path: Path) -> None:
+    text = """g (float[N, 3] x, float[N, 3] z) => (float[N, 1] y)
+        { p = Mul (x, z) y = ReduceSum <keepdims = 1> (p, axes) }"""
+    model = parsed(text, {"axes": np.array([1])})
+    entry(tmp_path, "m", model, Gradient(), inputs=["x"])
+    x = {"x": rows(5, 3), "z": rows(5, 3, seed=1)}
+    (done,) = judge(tmp_path, "m", x=x, settings=Settings(rows=3))
+    index = np.sort(np.random.default_rng([0, 0]).choice(5, 3, replace=False))
+    y = (x["x"] * x["z"])[index].sum(axis=1)
+    assert done.deletion.values[0] == pytest.approx(y.mean(), abs=1e-5)
+    assert done.deletion.values[-1] == pytest.approx(0, abs=1e-6), "zeros where there are no references"
+    assert done.infidelity.absolute < EXACT
+    assert done.randomised.left_out == "no layer has weights of its own"
+
+
+def test_an_image_model(tmp_path: Path) -> None:
+    references = rows(3, 2, 6, 8, seed=8)
+    np.save(tmp_path / "r.npy", references)
+    entry(tmp_path, "cnn", cnn(), DeepShap(references), targets=[1])
+    (done,) = judge(tmp_path, "cnn", x=rows(6, 2, 6, 8), references=[tmp_path / "r.npy"])
+    assert (done.features, len(done.deletion.values)) == (96, 97)
+    margin = 5 * done.deletion.control_areas.std()
+    assert done.deletion.area < done.deletion.control_areas.mean() - margin
+    assert done.insertion.area > done.insertion.control_areas.mean() + margin
+    assert [(s.layers, s.of, s.first) for s in done.randomised.stages] == [(1, 2, "head"), (2, 2, "conv")]
+    correlation = done.randomised.stages[-1].correlation
+    assert correlation is not None
+    assert abs(correlation) < 0.3
+
+
+# -- the credit example --------------------------------------------------------------------------------
+
+
+def test_deepshap_beats_random_orders_on_the_credit_example(tmp_path: Path) -> None:
+    table = np.loadtxt(CREDIT / "references.csv", delimiter=",", skiprows=1, dtype=np.float32)
+    base, x = table[:50], table[50:]
+    entry(tmp_path, "credit", CREDIT / "credit.onnx", DeepShap(base), output="score_logit")
+    (done,) = judge(tmp_path, "credit", x={"applicant": x}, settings=Settings())
+    margin = 0.4  # of the logit; seen 0.6
+    assert done.deletion.area < done.deletion.control_areas.mean() - margin
+    assert done.insertion.area > done.insertion.control_areas.mean() + margin
+    assert done.deletion.control_areas.std() < 0.1
+    assert done.infidelity.relative is not None
+    assert done.infidelity.relative < 0.1
+
+
+# -- redrawn weights -----------------------------------------------------------------------------------
+
+
+def test_redrawn_weights_decorrelate(tmp_path: Path) -> None:
+    model, _ = linear(WIDE)
+    references = rows(4, WIDE)
+    np.save(tmp_path / "r.npy", references)
+    entry(tmp_path, "shap", model, DeepShap(references))
+    x = rows(20, WIDE, seed=3)
+    (done,) = judge(tmp_path, "shap", x=x, references=[tmp_path / "r.npy"])
+    (stage,) = done.randomised.stages
+    assert stage.correlation is not None
+    assert stage.absolute is not None
+    assert abs(stage.correlation) < 0.25, "a correlation of 40 numbers has a spread of 0.16"
+    assert stage.absolute < 0.6, "the distance from the reference stays in it"
+    (without,) = judge(tmp_path, "shap", x=x)
+    assert without.randomised.left_out == "a recompile needs the references: give --references FILE"
+    assert without.deletion.area == done.deletion.area
+
+
+def test_spearman_is_scipys() -> None:
+    random = np.random.default_rng(0)
+    a, b = random.integers(0, 5, (6, 9)), random.integers(0, 5, (6, 9))
+    expected = np.mean([stats.spearmanr(i, j).statistic for i, j in zip(a, b, strict=True)])
+    assert mean_spearman(a, b) == pytest.approx(expected, abs=1e-12)
+    assert mean_spearman(a, a) == pytest.approx(1)
+    assert mean_spearman(a, -a) == pytest.approx(-1)
+    a[0] = 3
+    rest = np.mean([stats.spearmanr(i, j).statistic for i, j in zip(a[1:], b[1:], strict=True)])
+    assert mean_spearman(a, b) == pytest.approx(rest, abs=1e-12), "a constant row has no ranks"
+    assert mean_spearman(a[:1], b[:1]) is None
+
+
+def test_which_weights_are_redrawn() -> None:
+    text = """g (float[N, 5] x) => (float[N, 3] y) {
+        s = Sub (x, mean)
+        t = Transpose (w1)
+        [first] a = MatMul (s, t)
+        c = Constant <value = float[4, 3] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> ()
+        [second] y = Gemm (a, c, b) }"""
+    model = parsed(text, {"mean": rows(5), "w1": rows(4, 5), "b": rows(3)})
+    layers = layers_of(model)
+    assert [(layer.name, layer.weights) for layer in layers] == [("first", ("w1",)), ("second", ("c", "b"))]
+    before = model.SerializeToString()
+    partly, wholly = redrawn(model, layers[1:], [0]), redrawn(model, layers, [0])
+    assert model.SerializeToString() == before
+    drawn = {t.name: onnx.numpy_helper.to_array(t) for t in wholly.graph.initializer}
+    np.testing.assert_array_equal(drawn["mean"], rows(5))
+    assert not np.array_equal(drawn["w1"], rows(4, 5))
+    np.testing.assert_array_equal(np.sort(drawn["w1"], axis=None), np.sort(rows(4, 5), axis=None))
+    second = [onnx.numpy_helper.to_array(m.graph.node[3].attribute[0].t) for m in (partly, wholly)]
+    np.testing.assert_array_equal(second[0], second[1], "a longer cascade keeps what a shorter one drew")
+    assert sorted(second[0].reshape(-1)) == list(range(1, 13))
+    assert not np.array_equal(second[0].reshape(-1), np.arange(1, 13))
+    onnx.checker.check_model(wholly)
+
+
+def test_a_method_is_made_again_from_its_manifest() -> None:
+    manifest = compile_model(mlp(), Gradient(times_input=True)).manifest
+    assert method_of(manifest, None) == Gradient(times_input=True)
+    for change, words in (
+        ({"name": "magic"}, "'magic' cannot be made"),
+        ({"options": {"speed": 9}}, r"options \['speed'\] that Gradient does not take"),
+    ):
+        method = manifest.method.model_copy(update=change)
+        with pytest.raises(InvalidOptionError, match=words):
+            method_of(manifest.model_copy(update={"method": method}), None)
+
+
+def test_each_entry_finds_its_own_references(tmp_path: Path) -> None:
+    sets = {name: rows(k, FEATURES, seed=k) for name, k in (("a", 3), ("b", 4), ("c", 5))}
+    for name, references in sets.items():
+        entry(tmp_path, name, mlp(), DeepShap(references), targets=[0])
+        np.save(tmp_path / f"{name}.npy", references)
+    files = [tmp_path / "b.npy", tmp_path / "a.npy"]
+    a, b, c = judge(tmp_path, "a", "b", "c", x=rows(5, FEATURES, seed=9), references=files)
+    assert [bool(e.randomised.stages) for e in (a, b, c)] == [True, True, False]
+    assert [e.baseline for e in (a, b, c)] == ["reference mean", *["reference mean of a"] * 2]
+    for curve in ("deletion", "insertion"):
+        np.testing.assert_array_equal(getattr(a, curve).control, getattr(b, curve).control)
+        assert getattr(a, curve).values[-1] == pytest.approx(getattr(b, curve).values[-1], abs=1e-6)
+    with pytest.raises(
+        InvalidReferencesError, match=r"c\.npy: not the references that 'a' was compiled with"
+    ):
+        judge(tmp_path, "a", x=rows(5, FEATURES), references=[tmp_path / "c.npy"])
+
+
+# -- seeds ---------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
+    entry(tmp_path, "m", mlp(), DeepShap(rows(4, FEATURES)))
+    entry(tmp_path, "g", mlp(), Gradient())
+    for out, seed in (("one", 3), ("two", 3), ("three", 4)):
+        settings = Settings(rows=10, seed=seed, orders=3)
+        done = judge(tmp_path, "m", "g", x=rows(30, FEATURES, seed=9), settings=settings)
+        write_report(done, settings, tmp_path / "rows.npz", tmp_path / out)
+    one, two, three = (contents(tmp_path / out) for out in ("one", "two", "three"))
+    assert one == two
+    assert one["evaluation.csv"] != three["evaluation.csv"]
+
+
+# -- bad input -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with entry m, and files of rows that fit and do not."""
+    monkeypatch.chdir(tmp_path)
+    np.save("r.npy", rows(4, FEATURES))
+    compiled = compile_model(mlp(), DeepShap(rows(4, FEATURES)), feature_names=NAMES)
+    compiled.write("model_repository", "m")
+    np.savetxt("x.csv", rows(6, FEATURES, seed=9), delimiter=",", header=",".join(NAMES), comments="")
+    np.save("one.npy", rows(1, FEATURES))
+    np.save("equal.npy", np.ones((4, FEATURES)))
+    np.save("narrow.npy", rows(4, 3))
+    Path("empty.csv").write_text("")
+    Path("headers.csv").write_text(",".join(NAMES) + "\n")
+    Path("other.csv").write_text("a,b,c,d,e\n1,2,3,4,5\n6,7,8,9,10\n")
+    Path("hole.csv").write_text(",".join(NAMES) + "\n1,2,3,4,nan\n6,7,8,9,10\n")
+    return tmp_path
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["evaluate", *arguments])
+
+
+BASE = ("m", "--input", "x.csv")
+REFUSED = {
+    "one row": (("m", "--input", "one.npy"), r"one\.npy: one row is too few"),
+    "equal rows": (("m", "--input", "equal.npy"), r"equal\.npy: all 4 rows are equal"),
+    "no rows": (("m", "--input", "headers.csv"), r"'x' has shape \[0, 5\].* N ≥ 1"),
+    "an empty file": (("m", "--input", "empty.csv"), r"empty\.csv: empty: at least one row"),
+    "other columns": (("m", "--input", "other.csv"), r"other\.csv: no column \['age'"),
+    "few columns": (("m", "--input", "narrow.npy"), r"shape \[4, 3\]; the model takes \[N, 5\]"),
+    "NaN": (("m", "--input", "hole.csv"), r"'x' holds nan at \[0, 4\]"),
+    "values that overflow": (
+        ("m", "--input", "huge.npy"),
+        "answers NaN or infinity .* choose rows",
+    ),
+    "no file": (("m", "--input", "no.csv"), r"no\.csv: cannot be read"),
+    "an unknown entry": (("n", "--input", "x.csv"), r"n_explain: no such entry; .* has \['m'\]"),
+    "one of two unknown": (("m", "n", "--input", "x.csv"), "n_explain: no such entry"),
+    "a name twice": (("m", "m", "--input", "x.csv"), r"\['m', 'm'\]: give one name or several different"),
+    "an entry by its second name": (("m_explain", "--input", "x.csv"), "is no model name"),
+    "an unknown perturbation": ((*BASE, "--perturbation", "magic"), "choose baseline or gaussian"),
+    "no radius": ((*BASE, "--radius", "0"), r"--radius 0\.0: give a number above 0"),
+    "a radius that is none": ((*BASE, "--radius", "nan"), "--radius nan"),
+    "no rows asked for": ((*BASE, "--rows", "0"), "--rows"),
+    "a negative seed": ((*BASE, "--seed", "-1"), "--seed"),
+    "other references": ((*BASE, "--references", "equal.npy"), r"equal\.npy: not the references that 'm'"),
+    "references that do not fit": ((*BASE, "--references", "narrow.npy"), r"the model needs \[K, 5\]"),
+    "a file for a folder": ((*BASE, "--out", "x.csv"), r"--out x\.csv: .*x\.csv is no folder"),
+    "a folder in a file": ((*BASE, "--out", "x.csv/out"), r"x\.csv is no folder"),
+    "no input": (("m",), "Missing option '--input'"),
+    "no names": (("--input", "x.csv"), "Missing argument"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_user_error(place: Path, name: str) -> None:
+    before = contents(place)
+    arguments, words = REFUSED[name]
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert re.search(words, " ".join(result.stderr.split())), result.stderr
+    assert result.stdout == ""
+    assert contents(place) == before
+
+
+def test_bad_arguments_from_python(place: Path) -> None:
+    for change in ({"rows": 0}, {"seed": -1}, {"orders": 0}, {"neighbours": 0}, {"radius": float("inf")}):
+        with pytest.raises(InvalidOptionError):
+            Settings(**change)
+    with pytest.raises(InvalidOptionError, match="give one name"):
+        evaluate(place / "model_repository", [], place / "x.csv")
+
+
+def test_rows_on_which_the_model_overflows(tmp_path: Path) -> None:
+    entry(tmp_path, "m", parsed("g (float[N, 2] x) => (float[N, 2] y) { y = Exp (x) }"), Gradient())
+    with pytest.raises(InvalidOptionError, match=r"answers NaN or infinity .* choose rows and references in"):
+        judge(tmp_path, "m", x=rows(3, 2) + 100)
+
+
+def test_an_entry_without_its_warmup_row(place: Path) -> None:
+    (place / "model_repository" / "m_explain" / "warmup" / "input_0").unlink()
+    with pytest.raises(RepositoryError, match=r"no warmup row for \['x'\].* Compile it again"):
+        evaluate(place / "model_repository", ["m"], place / "x.csv")
+
+
+# -- files ---------------------------------------------------------------------------------------------
+
+
+def test_without_matplotlib_the_table_still_comes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = call(*BASE, "--out", "out")
+    assert result.exit_code == 0, result.output
+    assert "no plots: matplotlib is not installed. pip install 'rationale[plots]'" in result.stderr
+    assert sorted(contents(place / "out")) == ["evaluation.csv", "evaluation.json"]
+    assert "wrote evaluation.csv, evaluation.json to out" in result.stdout
+    assert re.search(r"^m +deepshap ", result.stdout, re.MULTILINE)
+
+
+def test_files_are_written_whole_or_not_at_all(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(place / "out", {"a": b"old", "b": b"old"})
+    real = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        if path.name == "b":
+            real(path, content[:1])
+            raise OSError(28, "No space left on device")
+        return real(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(InvalidOptionError, match=r"--out .*out: cannot be written: No space left on device"):
+        write(place / "out", {"a": b"new", "b": b"new"})
+    assert contents(place / "out") == {"a": b"old", "b": b"old"}
+
+
+def test_the_command_in_a_process(place: Path) -> None:
+    arguments = [*BASE, "--references", "r.npy", "--out", "out", "--rows", "5", "--seed", "1"]
+    done = subprocess.run(
+        [RATIONALE, "evaluate", *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    assert said[0] == "m: 5 rows, 1 target(s) of y a row, 5 features replaced by: reference mean"
+    switched = r"m: \d\.\d% of the neighbours are of another predicted class and left out of max-sensitivity"
+    assert all(re.fullmatch(switched, line) for line in said[1:])
+    files = ["deletion.png", "evaluation.csv", "evaluation.json", "insertion.png", "randomised.png"]
+    assert sorted(contents(place / "out")) == files
+    assert all((place / "out" / f).read_bytes().startswith(b"\x89PNG") for f in files if f.endswith(".png"))
+    (row,) = csv.DictReader((place / "out" / "evaluation.csv").read_text().splitlines())
+    whole = json.loads((place / "out" / "evaluation.json").read_text())
+    (held,) = whole["entries"]
+    assert (whole["input"], whole["settings"]["seed"], whole["settings"]["rows"]) == ("x.csv", 1, 5)
+    assert (row["entry"], row["method"], row["rows"]) == ("m", "deepshap", "5")
+    assert float(row["deletion_area"]) == held["deletion_area"]
+    assert len(held["deletion"]["values"]) == len(held["insertion"]["fractions"]) == FEATURES + 1
+    assert [stage["layers"] for stage in held["randomised"]] == [1, 2]
+    assert float(row["randomised_correlation"]) == held["randomised"][-1]["correlation"]
+    manifest = json.loads((place / "model_repository/m_explain/explanation.json").read_text())
+    assert row["explanation_digest"] == held["digests"]["explanation"] == manifest["digests"]["explanation"]
+    assert f"{held['deletion_area']:.4g}" in done.stdout
