@@ -17,25 +17,31 @@ if TYPE_CHECKING:
     from compiler.compiled import Compiled, Explanation
     from compiler.errors import RationaleError
     from compiler.manifest import Manifest
-    from compiler.methods import DeepShap, Gradient
+    from compiler.methods import DeepShap, ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad
 
 __all__ = [
     "Compiled",
     "DeepShap",
+    "ExpectedGradients",
     "Explanation",
     "Gradient",
+    "IntegratedGradients",
     "Manifest",
     "RationaleError",
+    "SmoothGrad",
     "compile_model",
 ]
 
 _HOME = {
     "Compiled": "compiler.compiled",
     "DeepShap": "compiler.methods",
+    "ExpectedGradients": "compiler.methods",
     "Explanation": "compiler.compiled",
     "Gradient": "compiler.methods",
+    "IntegratedGradients": "compiler.methods",
     "Manifest": "compiler.manifest",
     "RationaleError": "compiler.errors",
+    "SmoothGrad": "compiler.methods",
     "compile_model": "compiler.compile",
 }
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx
 
-from compiler.combine import BASE_VALUE, EXPLAINED_VALUE, GAP
 from compiler.errors import CheckFailedError, UnsupportedModelError
 from compiler.manifest import Measured
 from compiler.methods.base import Gap
+from compiler.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR
 from compiler.runtime import Runner
 
 ROWS = 3  # probe rows: a reference, one near a reference, one at random
@@ -41,10 +41,12 @@ def measure(
     rows = max(len(p) for p in probes.values() if p.ndim)
     explained = {name: together[name] for name in (*attributions, EXPLAINED_VALUE)}
     _demand_separate_rows(original, probes, alone, rows)
+    sound = _sound_rows(alone, rows) if GAP in together else np.ones(rows, bool)
     return Measured(
         rows=rows,
         outputs_error=_outputs_error(alone, together),
-        completeness_gap=_gap(together, _sound_rows(alone, rows)) if GAP in together else None,
+        completeness_gap=_gap(together, sound) if GAP in together else None,
+        gap_in_standard_errors=_gap_in_errors(together, sound) if GAP_ERROR in together else None,
         rows_error=max(_rows_error(runner, probes, explained, i) for i in range(rows)),
         nodes=len(combined.graph.node),
         model_bytes=combined.ByteSize(),
@@ -219,11 +221,25 @@ def _gap(results: Arrays, sound: np.ndarray) -> float:
     difference = np.abs(explained - base).max(initial=0.0)
     if not np.isfinite(gap).all():
         return float("nan")
-    noise = GAP_NOISE * np.finfo(results[GAP].dtype).eps * np.abs(explained).max(initial=0.0)
+    noise = _noise(results, sound)
     largest = np.abs(gap).max(initial=0.0)
     if largest <= noise:
         return 0.0
     return float(largest / difference) if difference else float("inf")
+
+
+def _noise(results: Arrays, sound: np.ndarray) -> float:
+    """What rounding may leave of a gap."""
+    explained = np.abs(results[EXPLAINED_VALUE][sound].astype(np.float64)).max(initial=0.0)
+    return float(GAP_NOISE * np.finfo(results[GAP].dtype).eps * explained)
+
+
+def _gap_in_errors(results: Arrays, sound: np.ndarray) -> float:
+    """The largest gap in standard errors of its own; what is rounding counts as none."""
+    gap, error = (np.abs(results[name][sound].astype(np.float64)) for name in (GAP, GAP_ERROR))
+    noise = _noise(results, sound)
+    beyond = np.maximum(gap - noise, 0)
+    return float((beyond / np.where(beyond > 0, np.maximum(error, noise), 1.0)).max(initial=0.0))
 
 
 def _latency_ms(runner: Runner, row: Arrays, repeats: int = 5) -> float:

@@ -1,10 +1,10 @@
 """The compiler's commands of `rationale`; the service adds its own."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -46,13 +46,19 @@ def compile_command(
         str,
         typer.Option(help="Name of the entries NAME and NAME_explain.", metavar="NAME", show_default=False),
     ],
-    method: Annotated[str, typer.Option(help="deepshap, gradient or input-x-gradient.")] = "deepshap",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="deepshap, gradient, input-x-gradient, integrated-gradients, expected-gradients or "
+            "smoothgrad."
+        ),
+    ] = "deepshap",
     references: Annotated[
         Path | None,
         typer.Option(
             help="Rows that stand for 'nothing special', against which a decision is explained: .npz (an "
-            "array for each input), .npy, .csv or .parquet. deepshap needs them; 50 to 200 typical rows are "
-            "usual.",
+            "array for each input), .npy, .csv or .parquet. deepshap and expected-gradients need them; 50 to "
+            "200 typical rows are usual. integrated-gradients takes zeros without them.",
             metavar="FILE",
             show_default=False,
         ),
@@ -90,6 +96,35 @@ def compile_command(
             show_default=False,
         ),
     ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="integrated-gradients: points on the path from a reference. Default: 50.", show_default=False
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            help="expected-gradients: draws of a reference and a point (default 200); smoothgrad: noisy "
+            "copies (default 50).",
+            show_default=False,
+        ),
+    ] = None,
+    sigma: Annotated[
+        float | None,
+        typer.Option(
+            help="smoothgrad: standard deviation of the noise, in the input's own units.", show_default=False
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the draws. Default: 0.", show_default=False)] = None,
+    standard_error: Annotated[
+        bool,
+        typer.Option(
+            "--standard-error",
+            help="Also return how far each attribution may be off because it is a mean over few references "
+            "or draws.",
+        ),
+    ] = False,
 ) -> None:
     """Compile MODEL.onnx and its explanation into a model repository.
 
@@ -105,7 +140,9 @@ def compile_command(
 
         check_name(name)
         names = None if features is None else [f.strip() for f in features.split(",")]
-        chosen, columns = _method(method, references, names)
+        options: dict[str, Any] = {"steps": steps, "samples": samples, "sigma": sigma, "seed": seed}
+        options["standard_error"] = standard_error or None
+        chosen, columns = _method(method, references, names, options)
         with _progress() as progress:
             compiled = compile_model(
                 model,
@@ -134,27 +171,18 @@ def _targets(text: str | None) -> "Targets":
 
 
 def _method(
-    name: str, references: Path | None, columns: list[str] | None
+    name: str, references: Path | None, columns: list[str] | None, options: Mapping[str, Any]
 ) -> "tuple[Method, list[str] | None]":
     """The method by its name on the command line, and the reference file's column names."""
-    from compiler.methods import DeepShap, Gradient
+    from compiler.methods.options import REFERENCES, check_options, make_method
     from compiler.tables import read_rows
 
-    plain: dict[str, Callable[[], Method]] = {
-        "gradient": Gradient,
-        "input-x-gradient": lambda: Gradient(times_input=True),
-    }
-    if name in plain:
-        if references is not None:
-            raise InvalidOptionError(f"--method {name} takes no references.")
-        return plain[name](), None
-    if name != "deepshap":
-        raise InvalidOptionError(f"--method {name!r}: choose deepshap, {' or '.join(plain)}.")
     if references is None:
-        raise InvalidOptionError("--method deepshap needs --references FILE: typical rows to compare with.")
+        return make_method(name, None, options), None
+    check_options(name, {REFERENCES, *(key for key, value in options.items() if value is not None)})
     table = read_rows(references, columns)
     arrays = table.arrays[None] if None in table.arrays else {str(k): v for k, v in table.arrays.items()}
-    return DeepShap(arrays), list(table.columns) if table.columns else None
+    return make_method(name, arrays, options), list(table.columns) if table.columns else None
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The combined graph: the model at x, its rules at the references, and the walk back."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -14,25 +14,13 @@ from compiler.forward import At, Call, attributes_of, evaluate
 from compiler.graph import Ops
 from compiler.lowering import Lowered
 from compiler.methods import Method
+from compiler.methods.base import OnPaths
+from compiler.methods.planned import plan
+from compiler.outputs import Explained, Seed, emit_outputs, names_of_outputs
 from compiler.references import ReferenceSet
 from compiler.rule import Rule
 from compiler.targets import Path
 from compiler.tensor import Tensor
-
-BASE_VALUE, EXPLAINED_VALUE, GAP = "base_value", "explained_value", "completeness_gap"
-
-
-def attributions_name(name: str) -> str:
-    return f"{name}_attributions"
-
-
-@dataclass(frozen=True)
-class Seed:
-    """Where the walk starts: multiplier 1 at each target, and the targets' values at x and at r."""
-
-    multiplier: Tensor
-    explained: Tensor
-    base: Tensor | None
 
 
 def combine(
@@ -48,30 +36,32 @@ def combine(
         progress: called as `progress(stage, done, total)`.
     """
     graph = lowered.model.graph
-    _check_names(lowered, path)
+    _check_names(lowered, names_of_outputs(method, path.inputs))
     targets = 1 if path.targets == "predicted" else len(path.targets)
-    sizes = {"T": targets, "K": references.count if references else 1}
+    points = method.points if isinstance(method, OnPaths) else 1
+    sizes = {"T": targets, "K": references.count if references else 1, "S": points}
     opset = graph.opset_imports.get("", 21)
     op = Ops(graph, opset, sizes, lowered.specs[path.output][1])
     values = _Values(op, lowered, path)
-    at_x = [values.evaluate_at_sample(node, rule) for node, rule in path.nodes]
+    calls = [values.evaluate_at_sample(node, rule) for node, rule in path.nodes]
     op.bind_batch(values.at_x(path.inputs[0]))
-    if references is not None:
-        values.bind_references(references)
-        at_x = [values.evaluate_at_references(call) for call in at_x]
+    at_r = None if references is None else _references(values, references)
+    if at_r is not None:
+        calls = [replace(call, r=at_r.evaluate(call)) for call in calls]
+    starts, calls = _onto_paths(values, at_r, method, references, calls)
     weights = references.weights if references else None
-    seed = _seed(op, path, values, weights, method.has_base_value)
-    steps = len(at_x)
+    seed = _seed(op, path, values, at_r if method.has_base_value else None, weights)
+    steps, pull = plan(op, method, calls)
     arriving = walk(
-        op, at_x, path.output, seed.multiplier, method.pull, lambda i: progress("walking back", i, steps)
+        op, steps, path.output, seed.multiplier, pull, lambda i: progress("walking back", i, len(steps))
     )
-    _emit_outputs(op, path, method, values, arriving, seed, weights)
+    explained = [Explained(i, values.at_x(i), arriving[i], starts[i]) for i in path.inputs]
+    emit_outputs(op, method, explained, seed, references)
     progress("computing the references", 0, 1)
     return _finish(lowered.model)
 
 
-def _check_names(lowered: Lowered, path: Path) -> None:
-    new = {BASE_VALUE, EXPLAINED_VALUE, GAP, *(attributions_name(i) for i in path.inputs)}
+def _check_names(lowered: Lowered, new: set[str]) -> None:
     taken = sorted(new & set(lowered.specs))
     if taken:
         raise InvalidOptionError(
@@ -80,7 +70,7 @@ def _check_names(lowered: Lowered, path: Path) -> None:
 
 
 class _Values:
-    """Each value of the model as a tensor, at x and at r."""
+    """Each value of the model as a tensor, at x."""
 
     def __init__(self, op: Ops, lowered: Lowered, path: Path) -> None:
         self.op, self.lowered, self.path = op, lowered, path
@@ -88,7 +78,6 @@ class _Values:
         owned = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
         self._values = {str(v.name): v for v in owned}
         self._x: dict[str, Tensor] = {}
-        self._r: dict[str, Tensor] = {}
 
     def at_x(self, name: str) -> Tensor:
         if name not in self._x:
@@ -139,50 +128,91 @@ class _Values:
         self._values[name], self._x[name] = new.value, new
         return new
 
-    def bind_references(self, references: ReferenceSet) -> None:
-        self.op.scope = "reference"
-        for name, array in references.arrays.items():
-            x = self.at_x(name)
-            constant = self.op.constant(array)
-            self._r[name] = replace(constant, shape=x.shape, lead=frozenset("K"), rows=True)
-
-    def at_r(self, name: str) -> Tensor:
-        """The value at the references; itself where it does not depend on what is explained."""
-        if name in self._r:
-            return self._r[name]
-        if name not in self.path.dependent:
-            return self.at_x(name)
+    def producer(self, name: str) -> ir.Node:
         node = self._values[name].producer()
         assert node is not None
-        inputs = [None if v is None else self.at_r(str(v.name)) for v in node.inputs]
+        return node
+
+
+class _Elsewhere:
+    """The same values where the explained inputs hold something else: references, or points of paths.
+
+    Args:
+        scope: of the names of what is emitted.
+        held: what the explained inputs hold there, by name.
+    """
+
+    def __init__(self, values: _Values, scope: str, held: dict[str, Tensor]) -> None:
+        self.values, self.op, self.scope = values, values.op, scope
+        self._there = dict(held)
+
+    def at(self, name: str) -> Tensor:
+        """The value there; itself where it does not depend on what is explained."""
+        if name in self._there:
+            return self._there[name]
+        if name not in self.values.path.dependent:
+            return self.values.at_x(name)
+        node = self.values.producer(name)
+        inputs = [None if v is None else self.at(str(v.name)) for v in node.inputs]
         attributes = {a.name: a.value for a in node.attributes.values()}
         if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
-            raise UnsupportedModelError(f"{node.op_type} node {node.name!r}: control flow at the references")
-        self.op.scope = f"reference/{node.name}"
+            raise UnsupportedModelError(
+                f"{node.op_type} node {node.name!r}: control flow at the {self.scope}s"
+            )
+        self.op.scope = f"{self.scope}/{node.name}"
         outputs = self.op.emit(
             node.op_type, inputs, attributes, outputs=len(node.outputs), domain=node.domain
         )
-        self._r.update(zip((str(v.name) for v in node.outputs), outputs, strict=True))
-        return self._r[name]
+        self._there.update(zip((str(v.name) for v in node.outputs), outputs, strict=True))
+        return self._there[name]
 
-    def evaluate_at_references(self, call: Call) -> Call:
-        inputs = [None if i is None else self.at_r(i) for i in call.inputs]
-        self.op.scope = f"reference/{call.name}"
+    def evaluate(self, call: Call) -> At:
+        """The call's rule, there."""
+        inputs = [None if i is None else self.at(i) for i in call.inputs]
+        self.op.scope = f"{self.scope}/{call.name}"
         at = call.at(self.op, inputs)
-        self._r.update(zip(call.outputs, at.outputs, strict=True))
-        return replace(call, r=at)
+        self._there.update(zip(call.outputs, at.outputs, strict=True))
+        return at
 
 
-def _seed(op: Ops, path: Path, values: _Values, weights: np.ndarray | None, has_base: bool) -> Seed:
+def _references(values: _Values, references: ReferenceSet) -> _Elsewhere:
+    values.op.scope = "reference"
+    held = {name: values.op.along(array, "K") for name, array in references.arrays.items()}
+    return _Elsewhere(values, "reference", held)
+
+
+def _onto_paths(
+    values: _Values,
+    at_r: _Elsewhere | None,
+    method: Method,
+    references: ReferenceSet | None,
+    calls: list[Call],
+) -> tuple[dict[str, Tensor | None], list[Call]]:
+    """Where the paths to x start, by input; and the calls at their points where the method walks there."""
+    starts = {name: at_r.at(name) if at_r else None for name in values.path.inputs}
+    if not isinstance(method, OnPaths):
+        return starts, calls
+    values.op.scope = "point"
+    weights = references.weights if references else None
+    points = {
+        name: method.point(values.op, name, values.at_x(name), r, weights) for name, r in starts.items()
+    }
+    there = _Elsewhere(values, "point", {name: point.at for name, point in points.items()})
+    moved = [replace(call, x=there.evaluate(call)) for call in calls]
+    return {name: point.start for name, point in points.items()}, moved
+
+
+def _seed(op: Ops, path: Path, values: _Values, at_r: _Elsewhere | None, weights: np.ndarray | None) -> Seed:
+    """At x also for a method that walks elsewhere: a row is explained for its own predicted class.
+
+    Args:
+        at_r: the references; None for a method without base value.
+    """
     op.scope = "seed"
     y = values.at_x(path.output)
     size = int(np.prod(y.shape))
     row = op.reshape(y, (1, size))
-    mean = (
-        op.mean_over_references(op.reshape(values.at_r(path.output), (1, size)), weights)
-        if has_base
-        else None
-    )
+    mean = None if at_r is None else op.mean(op.reshape(at_r.at(path.output), (1, size)), "K", weights)
     if path.targets == "predicted":
         winner = op.ArgMax(row, axis=1, keepdims=1)
         one_hot = op.Cast(op.Equal(winner, np.arange(size, dtype=np.int64)), to=int(y.dtype))
@@ -196,39 +226,6 @@ def _seed(op: Ops, path: Path, values: _Values, weights: np.ndarray | None, has_
     seed = replace(op.constant(ones.reshape(-1, *y.shape[1:])), shape=y.shape, lead=lead, rows=True)
     base = None if mean is None else op.Gather(mean, targets, axis=1)
     return Seed(seed, op.Gather(row, targets, axis=1), base)
-
-
-def _emit_outputs(
-    op: Ops,
-    path: Path,
-    method: Method,
-    values: _Values,
-    arriving: dict[str, Tensor],
-    seed: Seed,
-    weights: np.ndarray | None,
-) -> None:
-    """Adds the attributions, base value, explained value and gap to the graph's outputs."""
-    op.scope = "attributions"
-    targets = op.sizes["T"]
-    outputs, sums = [], []
-    for name in path.inputs:
-        x = values.at_x(name)
-        r = values.at_r(name) if seed.base is not None else None
-        attributions = method.attribute(op, arriving[name], x, r, weights)
-        value = op.attributions_output(attributions, attributions_name(name))
-        outputs.append(value)
-        whole = Tensor(value, (1, targets, *x.shape[1:]), x.dtype, frozenset("N"), rows=True)
-        axes = list(range(2, whole.rank))
-        sums.append(op.ReduceSum(whole, axes, keepdims=0) if axes else whole)
-    if seed.base is not None:
-        outputs.append(op.rows_output(seed.base, BASE_VALUE))
-    outputs.append(op.rows_output(seed.explained, EXPLAINED_VALUE))
-    if method.gap is not None:
-        gap = seed.explained if seed.base is None else op.Sub(seed.explained, seed.base)
-        for total in sums:
-            gap = op.Sub(gap, total)
-        outputs.append(op.rows_output(gap, GAP))
-    op.graph.outputs.extend(outputs)
 
 
 def _finish(model: ir.Model) -> ir.Model:

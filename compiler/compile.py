@@ -7,13 +7,14 @@ import onnx
 import onnx_ir as ir
 
 from compiler.check import demand, measure, probe_rows
-from compiler.combine import attributions_name, combine
+from compiler.combine import combine
 from compiler.compiled import Compiled
 from compiler.describe import describe
 from compiler.errors import InvalidReferencesError
 from compiler.lowering import lower
 from compiler.methods import Method
-from compiler.references import prepare, sample_rows
+from compiler.outputs import attributions_name
+from compiler.references import Baseline, prepare, sample_rows
 from compiler.targets import Targets, choose_path
 
 Progress = Callable[[str, int, int], None]
@@ -65,7 +66,8 @@ def compile_model(
     tell("checking against the original", 0, 1)
     known = references.arrays if references else {}
     names = [attributions_name(i) for i in path.inputs]
-    measured = measure(lowered.source, combined, names, probe_rows(combined, known))
+    near = {} if isinstance(given, Baseline) else known  # no row is like a baseline
+    measured = measure(lowered.source, combined, names, probe_rows(combined, near))
     warnings = (*lowered.warnings, *demand(measured, method.gap))
     manifest = describe(lowered, combined, path, method, references, measured, feature_names, warnings)
     return Compiled(combined, manifest, lowered.source, sample_rows(combined, known))

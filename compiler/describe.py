@@ -10,12 +10,22 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from compiler.combine import BASE_VALUE, EXPLAINED_VALUE, GAP, attributions_name
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.lowering import Lowered
 from compiler.manifest import Digests, ExplainedInput, Manifest, Measured, References, TensorSpec
 from compiler.manifest import Method as MethodEntry
 from compiler.methods import Method
+from compiler.methods.base import OnPaths
+from compiler.outputs import (
+    BASE_VALUE,
+    EXPLAINED_VALUE,
+    GAP,
+    GAP_ERROR,
+    attributions_name,
+    has_gap_error,
+    has_standard_error,
+    standard_error_name,
+)
 from compiler.references import ReferenceSet
 from compiler.runtime import Runner
 from compiler.targets import Path
@@ -53,7 +63,12 @@ def describe(
         digests=_digests(lowered, path, method, references),
         inputs=tuple(inputs.values()),
         explained=tuple(
-            ExplainedInput(tensor=inputs[i], attributions=attributions_name(i), feature_names=names[i])
+            ExplainedInput(
+                tensor=inputs[i],
+                attributions=attributions_name(i),
+                standard_error=standard_error_name(i) if has_standard_error(method) else None,
+                feature_names=names[i],
+            )
             for i in path.inputs
         ),
         outputs=tuple(tensor_spec(v) for v in combined.graph.output if v.name in originals and is_tensor(v)),
@@ -62,7 +77,9 @@ def describe(
         base_value=BASE_VALUE if method.has_base_value else None,
         explained_value=EXPLAINED_VALUE,
         completeness_gap=GAP if method.gap else None,
+        completeness_gap_standard_error=GAP_ERROR if has_gap_error(method) else None,
         references=_references(combined, path, references),
+        points=_points(method, references),
         opset=next(e.version for e in combined.opset_import if e.domain in ("", "ai.onnx")),
         ir_version=combined.ir_version,
         least_onnxruntime=_least_onnxruntime(combined),
@@ -155,6 +172,13 @@ def _references(combined: onnx.ModelProto, path: Path, references: ReferenceSet 
         rows = {name: array[:1] for name, array in references.arrays.items()}
         base = tuple(float(v) for v in Runner(combined)(rows, [BASE_VALUE])[BASE_VALUE][0])
     return References(count=references.count, given=references.given, base_value=base)
+
+
+def _points(method: Method, references: ReferenceSet | None) -> int:
+    count = references.count if references else 1
+    if not isinstance(method, OnPaths):
+        return count
+    return method.points * (count if method.each_reference else 1)
 
 
 def _least_onnxruntime(model: onnx.ModelProto) -> str:

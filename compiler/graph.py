@@ -1,12 +1,13 @@
 """Emitting ONNX nodes over rows that a rule never sees.
 
 A rule is written for the model's own tensors: `m: [1, C, H, W]`. The combined graph needs it for every
-row of the batch (N), every target (T) and every reference (K) at once. As in JAX's vmap, a `Tensor`
-carries the axes it varies over beside the shape it has for one row, and `Ops` lifts each operator:
+row of the batch (N), every target (T), every reference (K) and every point of a path or draw of noise
+(S) at once. As in JAX's vmap, a `Tensor` carries the axes it varies over beside the shape it has for one
+row, and `Ops` lifts each operator:
 
-- operators that broadcast run on *split* tensors, [N, T, K, *row], so that x [N, 1, 1, …] meets
-  r [1, 1, K, …] without being tiled;
-- all others run on *flat* tensors, [N·T·K·row[0], *row[1:]], which is the layout the model itself has
+- operators that broadcast run on *split* tensors, [N, T, K, S, *row], so that x [N, 1, 1, 1, …] meets
+  r [1, 1, K, 1, …] without being tiled;
+- all others run on *flat* tensors, [N·T·K·S·row[0], *row[1:]], which is the layout the model itself has
   with more rows.
 
 Going from one form to the other is a Reshape, which moves no data. A multiplier that does not (yet)
@@ -42,7 +43,7 @@ class Ops:
         self.graph = graph
         self.opset = opset
         self.dtype = dtype  # of numbers beside which no tensor says another
-        self.sizes = dict(sizes)  # of T and K; N is known at run time only
+        self.sizes = dict(sizes)  # of T, K and S; N is known at run time only
         self.scope = "rationale"
         self._count = 0
         owned = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
@@ -276,13 +277,13 @@ class Ops:
             return x
         return self.ReduceSum(x, list(range(1, x.rank)), keepdims=0)
 
-    def mean_over_references(self, x: Tensor, weights: np.ndarray | None) -> Tensor:
-        """Σ_k w_k x_k, weights summing to 1 (None: all equal); `x` itself where it has no K."""
-        if "K" not in x.lead:
+    def mean(self, x: Tensor, over: str, weights: np.ndarray | None = None) -> Tensor:
+        """Σ w_i x_i over the axis K or S, weights summing to 1 (None: all equal); `x` where it lacks it."""
+        if over not in x.lead:
             return x
         x = self.split(x, x.lead)
         assert x.split is not None
-        axis, rest = x.split.index("K"), tuple(a for a in x.split if a != "K")
+        axis, rest = x.split.index(over), tuple(a for a in x.split if a != over)
         if weights is None:
             value = self._node("ReduceMean", [x.value, self._ints([axis])], {"keepdims": 0})[0]
         else:
@@ -290,8 +291,22 @@ class Ops:
             w = self.constant(np.asarray(weights, x.dtype.numpy()).reshape(shape))
             product = self._node("Mul", [x.value, w.value], {})[0]
             value = self._node("ReduceSum", [product, self._ints([axis])], {"keepdims": 0})[0]
-        mean = replace(x, value=value, lead=x.lead - {"K"}, split=rest or None)
+        mean = replace(x, value=value, lead=x.lead - {over}, split=rest or None)
         return mean if rest else replace(mean, split=None)
+
+    def standard_error(self, x: Tensor, over: str, weights: np.ndarray | None, effective: float) -> Tensor:
+        """The standard error of `mean(x, over, weights)`: √(Σ w_i (x_i − mean)² / (n − 1)).
+
+        Args:
+            effective: n = 1/Σ w², the number of independent values that the mean is worth; above 1.
+        """
+        off = self.Sub(x, self.mean(x, over, weights))
+        variance = self.mean(self.Mul(off, off), over, weights)
+        return self.Sqrt(self.Mul(variance, 1 / (effective - 1)))
+
+    def along(self, array: np.ndarray, axis: str) -> Tensor:
+        """A constant [size, *row] that varies over the axis K or S, the same for every row of the batch."""
+        return replace(self.constant(array), shape=(1, *array.shape[1:]), lead=frozenset({axis}), rows=True)
 
     def _ints(self, numbers: Sequence[int]) -> ir.Value:
         return self.constant(np.asarray(numbers, np.int64)).value

@@ -29,12 +29,14 @@ class TensorSpec(_Frozen):
 class ExplainedInput(_Frozen):
     """An input with attributions: `tensor` is what is explained, `attributions` the output that explains it.
 
-    `attributions` is a float tensor [N, T, *tensor.shape]. `feature_names` names the flattened features
+    `attributions` is a float tensor [N, T, *tensor.shape], and so is `standard_error`, their standard errors,
+    where the graph gives them. `feature_names` names the flattened features
     of one row in row-major order; None where they are too many to be named (images).
     """
 
     tensor: TensorSpec
     attributions: str
+    standard_error: str | None = None
     feature_names: tuple[str, ...] | None = None
 
 
@@ -90,7 +92,13 @@ class Manifest(_Frozen):
     base_value: str | None = Field(description="name of the output [N, T], None where the method has none")
     explained_value: str = Field(description="name of the output [N, T]")
     completeness_gap: str | None = Field(description="name of the output [N, T]")
+    completeness_gap_standard_error: str | None = Field(
+        None, description="name of the output [N, T]; None where the gap is no sampling error"
+    )
     references: References | None
+    points: int | None = Field(
+        None, description="references, points of paths or draws that are walked for one row and target"
+    )
     opset: int
     ir_version: int
     least_onnxruntime: str

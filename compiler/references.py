@@ -12,6 +12,13 @@ from compiler.errors import InvalidReferencesError
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """One reference row that holds the same number everywhere."""
+
+    value: float
+
+
+@dataclass(frozen=True)
 class ReferenceSet:
     """K reference rows for each explained input.
 
@@ -19,11 +26,13 @@ class ReferenceSet:
         arrays: [K, *shape of the input], by input name.
         weights: K weights that sum to 1; None where all are equal.
         given: how many rows there were before equal ones were merged.
+        effective: 1/Σ w² over the given rows: how many of equal weight they are worth.
     """
 
     arrays: dict[str, np.ndarray]
     weights: np.ndarray | None
     given: int
+    effective: float
     digest: str
 
     @property
@@ -32,7 +41,7 @@ class ReferenceSet:
 
 
 def prepare(
-    given: npt.ArrayLike | Mapping[str, npt.ArrayLike],
+    given: npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline,
     weights: npt.ArrayLike | None,
     inputs: Mapping[str, tuple[tuple[int, ...], np.dtype]],
 ) -> ReferenceSet:
@@ -41,6 +50,8 @@ def prepare(
     Raises:
         InvalidReferencesError: names, shape, dtype, NaN or infinity, no rows, or weights that do not fit.
     """
+    if isinstance(given, Baseline):
+        given = {name: np.full((1, *row[1:]), given.value) for name, (row, _) in inputs.items()}
     arrays = _by_name(given, list(inputs))
     checked = {name: _check(name, arrays[name], *inputs[name]) for name in inputs}
     counts = {len(a) for a in checked.values()}
@@ -53,7 +64,8 @@ def prepare(
         digest.update(f"{name}{array.dtype}{array.shape}".encode() + array.tobytes())
     digest.update(b"" if w is None else w.tobytes())
     merged, merged_weights, given_count = _merge(checked, w)
-    return ReferenceSet(merged, merged_weights, given_count, digest.hexdigest())
+    effective = float(given_count if w is None else 1 / (w**2).sum())
+    return ReferenceSet(merged, merged_weights, given_count, effective, digest.hexdigest())
 
 
 def _by_name(

@@ -25,7 +25,7 @@ except ImportError:  # Windows: two compiles of one name at once are not kept ap
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 MAX_BATCH = 64
-EXPLAIN_ROWS = 4096  # rows (N·T·K) that one explain batch may walk
+EXPLAIN_ROWS = 4096  # rows (N·T·K·S) that one explain batch may walk
 QUEUE_DELAY_US = 200
 MAX_QUEUE = 256
 _ORT_ERRORS = tuple(
@@ -94,9 +94,10 @@ def write_entries(
 
 
 def explain_batch(manifest: Manifest) -> int:
-    """How many rows one explain request may hold: each costs K·T rows of the model."""
+    """How many rows one explain request may hold: each costs K·S·T rows of the model."""
     references = manifest.references.count if manifest.references else 1
-    return max(1, min(MAX_BATCH, EXPLAIN_ROWS // (references * manifest.target_count)))
+    points = manifest.points or references
+    return max(1, min(MAX_BATCH, EXPLAIN_ROWS // (points * manifest.target_count)))
 
 
 def _spare_foreign_folders(targets: list[Path]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-AXES = ("N", "T", "K")
+AXES = ("N", "T", "K", "S")
 Lead = frozenset[str]
 NONE: Lead = frozenset()
 
@@ -26,7 +26,7 @@ class Tensor:
 
     Attributes:
         shape: the shape it has for one row (at batch 1, one target, one reference).
-        lead: the axes among N, T, K over which it varies.
+        lead: the axes among N, T, K, S over which it varies.
         rows: whether axis 0 of `shape` is the batch's; False for weights.
         split: the lead axes that stand in front of `shape` in memory; None where it is flat.
     """

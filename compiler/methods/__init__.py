@@ -2,6 +2,6 @@
 
 from compiler.methods.base import Method
 from compiler.methods.deepshap import DeepShap
-from compiler.methods.gradients import Gradient
+from compiler.methods.gradients import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad
 
-__all__ = ["DeepShap", "Gradient", "Method"]
+__all__ = ["DeepShap", "ExpectedGradients", "Gradient", "IntegratedGradients", "Method", "SmoothGrad"]

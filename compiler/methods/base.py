@@ -1,18 +1,20 @@
 """What the compiler asks of a method."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from compiler.errors import UnsupportedModelError
+from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.forward import At, Call
 from compiler.graph import Ops
+from compiler.references import Baseline
 from compiler.tensor import Tensor
 
-References = npt.ArrayLike | Mapping[str, npt.ArrayLike]
+References = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline
 
 
 class Gap(StrEnum):
@@ -33,7 +35,8 @@ class Method(Protocol):
 
     @property
     def reference_set(self) -> References | None:
-        """One array [K, *shape of the input], or one for each explained input; None without references."""
+        """One array [K, *shape of the input], or one for each explained input, or one number for a
+        single row of it; None without references."""
 
     @property
     def reference_weights(self) -> npt.ArrayLike | None:
@@ -49,7 +52,47 @@ class Method(Protocol):
     def attribute(
         self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
     ) -> Tensor:
-        """The attributions of an input from its multiplier: no K among the axes of the result."""
+        """The attributions of an input from its multiplier: neither K nor S among the result's axes.
+
+        Args:
+            r: the references, or where `OnPaths.point` lets the path start.
+        """
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where rules are called instead of at x: `at`, on a path that comes from `start` (if it has one)."""
+
+    at: Tensor
+    start: Tensor | None
+
+
+@runtime_checkable
+class OnPaths(Protocol):
+    """A method whose rules are called at other points than the sample: S of them."""
+
+    each_reference: ClassVar[bool]  # whether every reference has S points of its own
+
+    @property
+    def points(self) -> int:
+        """S."""
+
+    def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
+        """The points of an explained input: S, and K too with `each_reference`, among their axes."""
+
+
+@runtime_checkable
+class Averaged(Protocol):
+    """A method whose attributions are a mean over independent draws, and so have a standard error."""
+
+    averages: ClassVar[str]  # the axis, K or S, along which the draws lie
+
+    @property
+    def standard_error(self) -> bool:
+        """Whether the graph shall return it."""
+
+    def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
+        """What is averaged: the attributions of an input by each draw. No other axis of draws is left."""
 
 
 def pull_back(at: At, call: Call, m: Any) -> list[Tensor | None]:
@@ -67,3 +110,11 @@ def pull_back(at: At, call: Call, m: Any) -> list[Tensor | None]:
             )
         leaving.append(pullback(m) if varying and pullback is not None else None)
     return leaving
+
+
+def whole_number(name: str, value: int, least: int, most: int | None = None) -> None:
+    """Raises InvalidOptionError for anything else."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < least or (most is not None and value > most):
+        span = f"{least} to {most}" if most is not None else f"{least} or more"
+        raise InvalidOptionError(f"{name} must be a whole number, {span}, not {value!r}.")

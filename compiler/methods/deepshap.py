@@ -28,14 +28,18 @@ class DeepShap:
     Args:
         references: one array [K, *shape of the input], or a mapping from input name to such an array.
         weights: K weights of the references (they are normalised); None for equal weights.
+        standard_error: whether the graph also says how far the mean over these references may be from
+            that over all that they stand for.
     """
 
     references: References
     weights: npt.ArrayLike | None = None
+    standard_error: bool = False
 
     name: ClassVar[str] = "deepshap"
     has_base_value: ClassVar[bool] = True
     gap: ClassVar[Gap | None] = Gap.ROUNDING
+    averages: ClassVar[str] = "K"
 
     @property
     def reference_set(self) -> References:
@@ -47,7 +51,7 @@ class DeepShap:
 
     @property
     def options(self) -> dict[str, Any]:
-        return {}
+        return {"standard_error": self.standard_error}
 
     def pull(self, op: Ops, call: Call, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
         return _PULL[call.rule.kind](op, call, m)
@@ -58,8 +62,12 @@ class DeepShap:
         """mean over references of m·(x − r); with one m for all of them, m·(x − mean r)."""
         assert r is not None
         if "K" not in m.lead:
-            r = op.mean_over_references(r, weights)
-        return op.mean_over_references(op.Mul(m, op.Sub(x, r)), weights)
+            r = op.mean(r, "K", weights)
+        return op.mean(op.Mul(m, op.Sub(x, r)), "K", weights)
+
+    def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
+        """The attributions by each reference."""
+        return op.Mul(m, op.Sub(x, r))
 
 
 def _bilinear(op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:

@@ -195,8 +195,8 @@ def test_several_inputs(place: Path) -> None:
 BASE = ("compile", "m.onnx", "--references", "r.npy", "--name", "m")
 REFUSED = {
     "no references": (("compile", "m.onnx", "--name", "m"), "deepshap needs --references FILE"),
-    "needless references": ((*BASE, "--method", "gradient"), "--method gradient takes no references"),
-    "an unknown method": ((*BASE, "--method", "magic"), "choose deepshap, gradient or input-x-gradient"),
+    "needless references": ((*BASE, "--method", "gradient"), "--method gradient takes no --references: that is for deepshap, integ"),
+    "an unknown method": ((*BASE, "--method", "magic"), "choose deepshap, gradient, input-x-gradient, "),
     "a bad name": ((*BASE[:-1], "a/b"), "'a/b' is no model name"),
     "no model": (("compile", "no.onnx", *BASE[2:]), r"no\.onnx: cannot be read: No such file"),
     "references that are not there": ((*BASE[:3], "no.npy", *BASE[4:]), r"no\.npy: cannot be read"),

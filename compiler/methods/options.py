@@ -1,0 +1,95 @@
+"""Methods by the names the command line knows, made from the options it was given."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.errors import InvalidOptionError
+from compiler.methods.base import Method, References
+from compiler.methods.deepshap import DeepShap
+from compiler.methods.gradients import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad
+
+REFERENCES = "references"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A method's row.
+
+    Attributes:
+        make: called with the given options by keyword.
+        needs, takes: names of the options without which it cannot be made, and of those it also knows.
+    """
+
+    make: Callable[..., Method]
+    needs: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+
+    def knows(self, option: str) -> bool:
+        return option in self.needs or option in self.takes
+
+
+METHODS: dict[str, Choice] = {
+    "deepshap": Choice(DeepShap, needs=(REFERENCES,), takes=("standard_error",)),
+    "gradient": Choice(Gradient),
+    "input-x-gradient": Choice(lambda: Gradient(times_input=True)),
+    "integrated-gradients": Choice(IntegratedGradients, takes=(REFERENCES, "steps", "standard_error")),
+    "expected-gradients": Choice(
+        ExpectedGradients, needs=(REFERENCES,), takes=("samples", "seed", "standard_error")
+    ),
+    "smoothgrad": Choice(
+        lambda sigma, samples=50, **more: SmoothGrad(samples, sigma, **more),
+        needs=("sigma",),
+        takes=("samples", "seed", "standard_error"),
+    ),
+}
+
+_ADVICE = {
+    REFERENCES: "typical rows to compare with",
+    "sigma": "the noise's standard deviation in the input's own units, 0.1 to 0.2 of its range",
+}
+
+
+def make_method(name: str, references: References | None, options: Mapping[str, Any]) -> Method:
+    """The method of that name.
+
+    Args:
+        references: None where none are given.
+        options: by their Python names (`standard_error`); those that are None were not given.
+
+    Raises:
+        InvalidOptionError: no such method, an option it needs and lacks, one it does not take, or a value
+            that makes no sense.
+    """
+    given = {key: value for key, value in options.items() if value is not None}
+    if references is not None:
+        given[REFERENCES] = references
+    check_options(name, given)
+    return METHODS[name].make(**given)
+
+
+def check_options(name: str, given: Iterable[str]) -> None:
+    """Raises InvalidOptionError for an unknown method, an option it does not take, or one that it lacks."""
+    if name not in METHODS:
+        raise InvalidOptionError(f"--method {name!r}: choose {_listed(list(METHODS))}.")
+    choice, given = METHODS[name], set(given)
+    surplus = [option for option in sorted(given) if not choice.knows(option)]
+    if surplus:
+        option = surplus[0]
+        takers = [other for other, row in METHODS.items() if row.knows(option)]
+        raise InvalidOptionError(
+            f"--method {name} takes no {_flag(option)}: that is for {_listed(takers, 'and')}."
+        )
+    for option in choice.needs:
+        if option not in given:
+            flag = _flag(option) + " FILE" * (option == REFERENCES)
+            raise InvalidOptionError(f"--method {name} needs {flag}: {_ADVICE[option]}.")
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+def _listed(names: Sequence[str], word: str = "or") -> str:
+    *first, last = names or ("no method",)
+    return f"{', '.join(first)} {word} {last}" if first else last
