@@ -211,7 +211,9 @@ def _curve_baseline(entry: _Entry, entries: Sequence[_Entry]) -> tuple[np.ndarra
     for other in entries:
         if other.compiled.manifest.references and _comparable(own, other.compiled.manifest):
             mine = other.compiled.manifest.digests.references == own.digests.references
-            return baseline_of(other.compiled), "reference mean" + ("" if mine else f" of {other.name}")
+            baseline = baseline_of(other.compiled)
+            whose = "reference mean" + ("" if mine else f" of {other.name}")
+            return baseline, whose if baseline.any() else "zeros"
     return baseline_of(entry.compiled), "zeros"
 
 

@@ -5,7 +5,7 @@ are permuted within each tensor, so that their distribution stays.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from compiler.faithfulness import Tell
 from compiler.manifest import Manifest
 from compiler.subject import MAX_TARGETS, Pairs, Subject
 
+_NO_REFERENCES = "a recompile needs the references: give --references FILE"
 MAX_STAGES = 10  # recompiles of a cascade
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Einsum"})
 _FLOATS = frozenset(
@@ -183,12 +184,13 @@ def method_of(manifest: Manifest, references: Any) -> methods.Method:
         raise InvalidOptionError(f"the method {manifest.method.name!r} cannot be made from its manifest")
     cls = known[manifest.method.name]
     wanted = {field.name for field in fields(cls)}
+    needed = {field.name for field in fields(cls) if field.default is MISSING}
     unknown = sorted(set(manifest.method.options) - wanted)
     if unknown:
         raise InvalidOptionError(f"the manifest holds options {unknown} that {cls.__name__} does not take")
-    if manifest.references is not None and references is None:
-        raise InvalidOptionError("a recompile needs the references: give --references FILE")
-    given = {} if manifest.references is None else {"references": references}
+    if "references" in needed and references is None:
+        raise InvalidOptionError(_NO_REFERENCES)
+    given = {} if references is None else {"references": references}
     made: methods.Method = cls(**given, **manifest.method.options)
     return made
 
@@ -196,16 +198,23 @@ def method_of(manifest: Manifest, references: Any) -> methods.Method:
 def _recompile(
     compiled: Compiled, method: methods.Method, layers: Sequence[Layer], pairs: Pairs, seed: Sequence[int]
 ) -> Compiled:
-    """With the same options; of "predicted", the classes that the model as it is predicts most."""
+    """With the same options; of "predicted", the classes that the model as it is predicts most.
+
+    Raises:
+        RationaleError: a redrawn network that does not compile, or a method whose references are not at hand.
+    """
     manifest = compiled.manifest
     targets = manifest.targets if manifest.targets != "predicted" else _commonest(pairs.elements)
-    return compile_model(
+    again = compile_model(
         redrawn(compiled.source, layers, seed),
         method,
         output=manifest.explained_output,
         targets=targets,
         inputs=[e.tensor.name for e in manifest.explained],
     )
+    if again.manifest.digests.references != manifest.digests.references:
+        raise InvalidOptionError(_NO_REFERENCES)  # the method has others by default
+    return again
 
 
 def _commonest(elements: np.ndarray) -> list[int]:
