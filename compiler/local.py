@@ -53,7 +53,8 @@ def open_entry(repository: Path, name: str) -> Compiled:
 
 
 def _promised(manifest: Manifest) -> set[str]:
-    named = (manifest.base_value, manifest.explained_value, manifest.completeness_gap)
+    named = [manifest.base_value, manifest.explained_value, manifest.completeness_gap]
+    named += [manifest.completeness_gap_standard_error, *(e.standard_error for e in manifest.explained)]
     return {name for name in named if name} | {e.attributions for e in manifest.explained}
 
 

@@ -256,13 +256,19 @@ def _warmup_input(folder: Path, name: str, given: pb.ModelWarmup.Input) -> Warmu
 def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
     """Raises RepositoryError where `explanation.json` and `config.pbtxt` describe different graphs."""
     outputs = {spec.name: entry.reshapes.get(spec.name, spec.shape) for spec in entry.outputs}
-    scalars = (manifest.base_value, manifest.explained_value, manifest.completeness_gap)
+    scalars = (
+        *(manifest.base_value, manifest.explained_value, manifest.completeness_gap),
+        manifest.completeness_gap_standard_error,
+    )
     promised: dict[str, tuple[int, ...]] = {
         name: (manifest.target_count,) for name in scalars if name is not None
     }
     promised |= {spec.name: spec.shape for spec in manifest.outputs}
     promised |= {
-        item.attributions: (manifest.target_count, *item.tensor.shape) for item in manifest.explained
+        name: (manifest.target_count, *item.tensor.shape)
+        for item in manifest.explained
+        for name in (item.attributions, item.standard_error)
+        if name is not None
     }
     for name, shape in promised.items():
         if name not in outputs:

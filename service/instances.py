@@ -38,7 +38,7 @@ class _Row:
 
 
 # An explained tensor in an answer: the output that attributes it, its own name, its features' names.
-_Part = tuple[str, str, tuple[str, ...] | None]
+_Part = tuple[str, str | None, str, tuple[str, ...] | None]
 
 
 def form_of(entry: Entry, manifest: Manifest | None) -> Form:
@@ -105,7 +105,8 @@ def explanations(manifest: Manifest, tensors: Tensors) -> list[dict[str, Any]]:
     rows = len(tensors[manifest.explained_value])
     targets, named = _targets(manifest, tensors, rows), named_tensors(manifest)
     layout = [
-        (item.attributions, item.tensor.name, named.get(item.tensor.name)) for item in manifest.explained
+        (item.attributions, item.standard_error, item.tensor.name, named.get(item.tensor.name))
+        for item in manifest.explained
     ]
     answers: list[dict[str, Any]] = []
     for i in range(rows):
@@ -226,15 +227,21 @@ def _explanation(
         "explained_value": manifest.explained_value,
         "base_value": manifest.base_value,
         "completeness_gap": manifest.completeness_gap,
+        "completeness_gap_standard_error": manifest.completeness_gap_standard_error,
     }
     told = {"target": target} | {member: row[name][t] for member, name in scalars.items() if name is not None}
     attributions: dict[str, Any] = {}
-    for attributed, tensor, names in layout:
-        values = row[attributed][t]
-        attributions |= (
-            zip(names, values.reshape(-1), strict=True) if names else {tensor: np.ascontiguousarray(values)}
-        )
-    return told | {"attributions": attributions}
+    errors: dict[str, Any] = {}
+    for attributed, error, tensor, names in layout:
+        attributions |= _by_feature(row[attributed][t], tensor, names)
+        errors |= _by_feature(row[error][t], tensor, names) if error else {}
+    return told | {"attributions": attributions} | ({"standard_errors": errors} if errors else {})
+
+
+def _by_feature(values: Array, tensor: str, names: Sequence[str] | None) -> dict[str, Any]:
+    if not names:
+        return {tensor: np.ascontiguousarray(values)}
+    return dict(zip(names, values.reshape(-1), strict=True))
 
 
 def _readable(array: Array) -> Any:

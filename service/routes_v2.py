@@ -131,8 +131,9 @@ _INFER = _infer_docs(
 _EXPLAIN = _infer_docs(
     "Predict and explain",
     "The same request as `infer`. The answer holds the model's outputs and the tensors that explain them: "
-    "`{input}_attributions` [N, T, …], and `explained_value`, `base_value`, `completeness_gap` [N, T] as far "
-    "as the method has them. `parameters` name the method and the digest of the explanation.",
+    "`{input}_attributions` [N, T, …], `{input}_standard_error` where the entry was compiled with it, and "
+    "`explained_value`, `base_value`, `completeness_gap` [N, T] as far as the method has them. `parameters` "
+    "name the method and the digest of the explanation.",
 )
 
 

@@ -119,7 +119,13 @@ class Explanation(BaseModel):
     explained_value: float = Field(description="the model's output at the target")
     base_value: float | None = Field(None, description="its mean over the references")
     completeness_gap: float | None = Field(None, description="explained - base - sum of attributions")
+    completeness_gap_standard_error: float | None = Field(
+        None, description="of a gap that is a sampling error; a gap of several of it is a fault"
+    )
     attributions: dict[str, Any] = Field(description="by feature name, or nested lists by input name")
+    standard_errors: dict[str, Any] | None = Field(
+        None, description="of the attributions, where they are means and the entry was compiled to tell"
+    )
 
 
 class SeveralTargets(BaseModel):
