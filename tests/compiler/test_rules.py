@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 
 from compiler import DeepShap, Gradient, compile_model
@@ -36,22 +35,6 @@ def explain64(sample: Sample, method: Any, x: dict[str, np.ndarray]) -> dict[str
     model = sample.model(np.float64)
     compiled = compile_model(model, method, targets=targets_of(model))
     return run64(compiled.model, x)
-
-
-@pytest.fixture
-def float64_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Constants are folded and checks are run by the interpreter: ONNX Runtime lacks float64 kernels."""
-
-    class Runner64:
-        def __init__(self, model: Any, **_: Any) -> None:
-            self.model = model if isinstance(model, onnx.ModelProto) else ir.to_proto(model)
-
-        def __call__(self, inputs: Any, outputs: Any = None) -> dict[str, np.ndarray]:
-            return run64(self.model, inputs, outputs)
-
-    monkeypatch.setattr("compiler.fold.run_model", lambda model, inputs, **_: Runner64(model)(inputs))
-    monkeypatch.setattr("compiler.check.Runner", Runner64)
-    monkeypatch.setattr("compiler.describe.Runner", Runner64)
 
 
 def attributions(answer: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
