@@ -175,7 +175,7 @@ def infidelity(
     seed: int,
     tell: Tell,
 ) -> Infidelity:
-    """Yeh et al., equation 1, with I = Z ⊙ (x − baseline), Z half ones, or I ~ N(0, (0.2·spread)²).
+    """Yeh et al.: INFD, with I = Z ⊙ (x − baseline), Z half ones, or I ~ N(0, (0.2·spread)²).
 
     Args:
         baseline: [F], of the attributions themselves: a share of the output is Φ = slope·(x − baseline).
@@ -228,7 +228,7 @@ def _perturb(
 def max_sensitivity(
     subject: Subject, pairs: Pairs, spread: np.ndarray, radius: float, draws: int, seed: int, tell: Tell
 ) -> Sensitivity:
-    """Yeh et al., definition 2, by drawing neighbours y = x + radius·spread·u, u uniform in [−1, 1]^F.
+    """Yeh et al.: SENS_MAX, by drawing neighbours y = x + radius·spread·u, u uniform in [−1, 1]^F.
 
     A neighbour whose predicted class is another one has the explanation of another question: it is left out.
     """
