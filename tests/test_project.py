@@ -1,6 +1,7 @@
 """The project around the code: Makefile, environments, pins, and what no tracked file may hold."""
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -48,7 +49,11 @@ def env() -> ModuleType:
 
 
 def make(*arguments: str) -> str:
-    done = subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    # under `make test` a make within make would say which folder it enters
+    plain = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    done = subprocess.run(
+        ["make", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, env=plain
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
