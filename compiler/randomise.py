@@ -39,7 +39,7 @@ class Stage:
         first: name of the first redrawn layer's node.
         correlation: Spearman's, between the attributions before and after, mean over pairs and redraws; None
             where each is constant.
-        spread: standard deviation of it over the redraws.
+        spread: standard deviation of it over the redraws; None where there is one.
         absolute: the same correlation of absolute attributions.
     """
 
@@ -100,7 +100,7 @@ def _summary(
     absolute = [a for _, a in found if a is not None]
     return (
         float(np.mean(signed)) if signed else None,
-        float(np.std(signed)) if signed else None,
+        float(np.std(signed)) if len(signed) > 1 else None,
         float(np.mean(absolute)) if absolute else None,
     )
 

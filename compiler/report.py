@@ -73,7 +73,8 @@ def show(evaluations: Sequence[Evaluation]) -> Table:
             f"{e.insertion.area:.4g}\n{_control(e.insertion)}",
             f"{e.infidelity.absolute:.3g}\n({_number(e.infidelity.relative)})",
             f"{_number(e.sensitivity.absolute)}\n({_number(e.sensitivity.relative)})",
-            f"{_number(last.correlation, '+.2f')} ± {_number(last.spread, '.2f')}" if last else "–",
+            _number(last.correlation if last else None, "+.2f")
+            + (f" ± {last.spread:.2f}" if last and last.spread is not None else ""),
         )
     return table
 

@@ -18,7 +18,6 @@ from compiler.repository import MAX_BATCH, explain_batch
 from compiler.runtime import Runner
 
 MAX_TARGETS = 10  # targets of a row that are judged: those with the largest outputs
-_SLOPES = frozenset({"gradient", "smoothgrad"})  # methods that are not multiplied by the input
 
 
 class Subject:
@@ -131,7 +130,8 @@ def _finite(array: np.ndarray, verb: str) -> np.ndarray:
 
 
 def _is_slope(manifest: Manifest) -> bool:
-    return manifest.method.name in _SLOPES and not manifest.method.options.get("times_input", False)
+    """What promises no sum is a slope, unless it was multiplied by the input."""
+    return manifest.completeness_gap is None and not manifest.method.options.get("times_input", False)
 
 
 def baseline_of(compiled: Compiled) -> np.ndarray:

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from scipy import stats
 
-from compiler import DeepShap, Gradient, compile_model
+from compiler import DeepShap, ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad, compile_model
 from compiler.errors import InvalidOptionError, InvalidReferencesError
 from compiler.evaluate import Evaluation, Settings, evaluate
 from compiler.faithfulness import cuts_of, ranks_of
@@ -356,3 +356,32 @@ def test_each_entry_finds_its_own_references(tmp_path: Path) -> None:
         InvalidReferencesError, match=r"c\.npy: not the references that 'a' was compiled with"
     ):
         judge(tmp_path, "a", x=rows(5, FEATURES), references=[tmp_path / "c.npy"])
+
+
+# -- other methods -------------------------------------------------------------------------------------
+
+OTHERS = {
+    "integrated-gradients": lambda r: IntegratedGradients(r, steps=8),
+    "expected-gradients": lambda r: ExpectedGradients(r, samples=400, seed=2, standard_error=True),
+    "smoothgrad": lambda _: SmoothGrad(samples=4, sigma=0.1, seed=2),
+    "integrated-gradients from zeros": lambda _: IntegratedGradients(steps=8),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_method_is_judged_and_made_again(tmp_path: Path, name: str) -> None:
+    model, _ = linear(WIDE)
+    references = rows(4, WIDE)
+    method = OTHERS[name](references)
+    entry(tmp_path, "m", model, method)
+    np.save(tmp_path / "r.npy", references)
+    own = [tmp_path / "r.npy"] if isinstance(method.reference_set, np.ndarray) else []
+    (done,) = judge(tmp_path, "m", x=rows(9, WIDE, seed=3), references=own, settings=Settings(orders=2))
+    assert done.manifest.method.name == name.split()[0] == method.name
+    assert done.randomised.left_out is None
+    (stage,) = done.randomised.stages
+    assert stage.correlation is not None
+    assert abs(stage.correlation) < 0.3
+    assert done.infidelity.relative is not None
+    assert done.infidelity.relative < (0.05 if name == "expected-gradients" else 1e-8), "400 draws, or exact"
+    assert done.baseline == ("reference mean" if own else "zeros")
