@@ -37,7 +37,7 @@ CODES = {
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 _LARGEST_LIMIT = (1 << 31) - 1  # gRPC counts a message's bytes in 32 bits
-_SHOWN = 1000  # characters of a refusal: clients take 8 KiB of metadata, and each may become 12 bytes
+_SHOWN_BYTES = 2000  # of a refusal: clients take 8 KiB of metadata, where each byte may become three
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class _Unserved(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio ships n
 async def _refuse_method(method: str, _: object, context: grpc.aio.ServicerContext) -> None:
     await context.abort(
         grpc.StatusCode.UNIMPLEMENTED,
-        f"{method[:80]} is not offered here; of {SERVICE} there are {', '.join(METHODS)}",
+        f"{method[:80]} is not offered here. /{SERVICE} offers {', '.join(METHODS)}.",
     )
 
 
@@ -169,9 +169,8 @@ async def _refuse(error: ServiceError, context: grpc.aio.ServicerContext) -> byt
     metadata = [("problem", error.slug)]
     if error.retry_after_s is not None:
         metadata.append(("retry-after", str(error.retry_after_s)))
-    text = f"{error.title}: {error}"
-    shown = text if len(text) <= _SHOWN else text[:_SHOWN] + " …"
-    await context.abort(CODES[error.status], shown, tuple(metadata))
+    text = f"{error.title}: {error}".encode()[:_SHOWN_BYTES].decode(errors="ignore")
+    await context.abort(CODES[error.status], text, tuple(metadata))
     raise AssertionError("abort raises")
 
 

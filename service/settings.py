@@ -48,10 +48,8 @@ class Settings(BaseSettings):
         text = str(given).strip().lower()
         if text == OFF:
             return OFF
-        if not (text.isascii() and text.isdecimal() and int(text) <= _LARGEST_PORT):
-            raise ValueError(
-                f"'{text[:20]}' must be a port up to {_LARGEST_PORT}, 0 for a free one, or {OFF}"
-            )
+        if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > _LARGEST_PORT:
+            raise ValueError(f"'{text[:20]}' must be a port, 0 for a free one, or {OFF}")
         return int(text)
 
     @field_validator("triton")

@@ -5,18 +5,22 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import httpx
 import pytest
 import pytest_asyncio
 import uvicorn
 from fastapi import FastAPI
+from tritonclient.grpc import service_pb2_grpc
 
 from service.app import create_app, create_backend
 from service.backends.base import Backend
 from service.server import listen
 from service.settings import Settings
 from tests.service import handmade
+from tests.service.child import both_ends
 
 
 @pytest.fixture(scope="session")
@@ -74,3 +78,22 @@ def address(repository: Path) -> Iterator[str]:
     settings = Settings(repository=repository)
     with serving(create_app(settings, create_backend(settings))) as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def grpc_address(repository: Path) -> Iterator[str]:
+    """The gRPC end of a `rationale serve`, in a process of its own."""
+    with both_ends("--repository", str(repository)) as ends:
+        yield ends["grpc"]
+
+
+@pytest.fixture(scope="session")
+def channel(grpc_address: str) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(grpc_address) as channel:
+        yield channel
+
+
+@pytest.fixture(scope="session")
+def stub(channel: grpc.Channel) -> Any:
+    """`GRPCInferenceService`, called by hand."""
+    return service_pb2_grpc.GRPCInferenceServiceStub(channel)

@@ -1,6 +1,5 @@
 """Every way to be wrong, and what is answered: RFC 9457, with OIP's `error` member."""
 
-import asyncio
 import gzip
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,8 +13,8 @@ import pytest
 from service.app import create_app, create_backend
 from service.errors import QueueFullError
 from service.settings import Settings
-from service.tensors import Tensors
 from tests.service.conftest import client_of, gateway
+from tests.service.faulty import FaultyBackend
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -235,33 +234,6 @@ async def test_500_where_the_model_mixes_rows(client: httpx.AsyncClient) -> None
     problem(answer, 500, "model-failed", "does not treat rows apart")
 
 
-class FaultyBackend:
-    """Raises or hangs instead of running: the fault to inject."""
-
-    name = "faulty"
-
-    def __init__(self, fault: Exception | None) -> None:
-        self.fault = fault
-        self.up = True
-        self.cancelled = False
-
-    async def start(self, *_: object) -> None: ...
-
-    async def ready(self, *_: object) -> bool:
-        return self.up
-
-    async def infer(self, *_: object) -> Tensors:
-        if self.fault is not None:
-            raise self.fault
-        try:
-            return await asyncio.get_running_loop().create_future()
-        except asyncio.CancelledError:
-            self.cancelled = True
-            raise
-
-    async def stop(self) -> None: ...
-
-
 async def test_429_says_when_to_come_back(repository: Path) -> None:
     async with gateway(Settings(repository=repository), FaultyBackend(QueueFullError("full"))) as client:
         answer = await client.post(INFER, json={"inputs": [GOOD]})
@@ -308,4 +280,4 @@ async def test_504_gives_the_work_up(repository: Path, setting_s: float, timeout
     async with gateway(Settings(repository=repository, request_timeout_s=setting_s), backend) as client:
         answer = await client.post(INFER, json={"inputs": [GOOD], "parameters": parameters})
         problem(answer, 504, "deadline-exceeded", "no answer from 'score' within 0.02 s")
-        assert backend.cancelled
+        assert backend.cancelled.is_set()

@@ -1,50 +1,23 @@
 """`rationale serve` as users run it: a child process, from its start to its drain."""
 
-import contextlib
-import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
+import tritonclient.grpc as triton
 from onnx import helper
 
 from tests.service import handmade as made
+from tests.service.child import grpc_address, ready_line, serve
+from tests.triton import clients
 
 SECONDS = 60
-
-
-@contextlib.contextmanager
-def serve(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    child = subprocess.Popen(
-        [sys.executable, "-m", "service.cli", "serve", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.communicate()
-
-
-def ready_line(child: subprocess.Popen[str]) -> tuple[str, list[str]]:
-    """The address, and the lines before."""
-    lines: list[str] = []
-    for line in child.stdout:
-        found = re.fullmatch(r"ready on (http://127\.0\.0\.1:\d+)\n", line)
-        if found:
-            return found[1], lines
-        lines.append(line.rstrip())
-    raise AssertionError(f"never ready: {lines} {child.stderr.read()}")
 
 
 def refused(*arguments: str) -> list[str]:
@@ -62,6 +35,8 @@ def test_serves_announces_and_ends_with_status_0(repository: Path, number: signa
         url, lines = ready_line(child)
         assert "model score_explain: explains score by deepshap" in lines
         assert "model typed" in lines
+        with triton.InferenceServerClient(grpc_address(lines)) as client:
+            assert client.is_server_ready()
         assert httpx.get(f"{url}/v2/health/ready").status_code == 200
         answer = httpx.post(f"{url}/v1/models/score:explain", json={"instances": made.X.tolist()}).json()
         np.testing.assert_allclose(answer["predictions"], made.predict(made.X), rtol=1e-6)
@@ -87,6 +62,40 @@ def test_a_port_in_use(repository: Path) -> None:
         port = taken.getsockname()[1]
         (line,) = refused("--repository", str(repository), "--port", str(port))
     assert f"port {port} is taken" in line
+
+
+def test_a_grpc_port_in_use(repository: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (line,) = refused("--repository", str(repository), "--port", "0", "--grpc-port", str(port))
+    assert line == (
+        f"error: port {port} is taken: choose another with --grpc-port, or --grpc-port 0 for a free one"
+    )
+
+
+def test_two_gateways_do_not_share_a_grpc_port(repository: Path) -> None:
+    """gRPC would let them, and clients would meet the one or the other."""
+    with serve("--repository", str(repository), "--port", "0") as first:
+        port = grpc_address(ready_line(first)[1]).split(":")[1]
+        (line,) = refused("--repository", str(repository), "--port", "0", "--grpc-port", port)
+    assert f"port {port} is taken" in line
+
+
+def test_a_grpc_port_of_ones_choice_and_none(repository: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with serve("--repository", str(repository), "--port", "0", "--grpc-port", str(port)) as child:
+        assert grpc_address(ready_line(child)[1]) == f"127.0.0.1:{port}"
+    with serve("--repository", str(repository), "--port", "0", "--grpc-port", "off") as child:
+        _, lines = ready_line(child)
+        assert not [line for line in lines if "gRPC" in line]
+
+
+def test_a_grpc_port_that_is_none(repository: Path) -> None:
+    (line,) = refused("--repository", str(repository), "--grpc-port", "none")
+    assert line == (
+        "error: setting grpc_port (RATIONALE_GRPC_PORT): 'none' must be a port, 0 for a free one, or off"
+    )
 
 
 def test_a_host_that_is_not_ours(repository: Path) -> None:
@@ -160,6 +169,24 @@ def test_running_requests_finish_when_the_server_stops(tmp_path: Path) -> None:
     assert [answer.status_code for answer in answers] == [200] * 3
     for answer in answers:
         np.testing.assert_allclose(answer.json()["predictions"], np.ones((8, 400)), rtol=1e-3)
+
+
+def test_running_grpc_calls_finish_when_the_server_stops(tmp_path: Path) -> None:
+    """Ten rows are three batches: those that come after the signal run too."""
+    write_slow(tmp_path)
+    rows = np.ones((10, 400), np.float32)
+    with serve("--repository", str(tmp_path), "--port", "0") as child:
+        address = grpc_address(ready_line(child)[1])
+        with triton.InferenceServerClient(address) as client, ThreadPoolExecutor(2) as threads:
+            given = clients.tensors(triton, {"x": rows}, None)
+            calls = [threads.submit(client.infer, "slow", **given, client_timeout=SECONDS) for _ in range(2)]
+            time.sleep(0.3)
+            assert not any(call.done() for call in calls)
+            child.send_signal(signal.SIGTERM)
+            for call in calls:
+                np.testing.assert_allclose(call.result().as_numpy("y"), np.ones((10, 400)), rtol=1e-3)
+        assert child.wait(SECONDS) == 0
+        assert child.stderr.read() == ""
 
 
 def test_a_stop_while_loading(tmp_path: Path) -> None:

@@ -1,0 +1,36 @@
+"""A backend that raises or hangs instead of running: the fault to inject."""
+
+import asyncio
+
+from service.tensors import Tensors
+
+
+class FaultyBackend:
+    """`fault` is raised by every call; without one a call hangs until it is cancelled."""
+
+    name = "faulty"
+
+    def __init__(self, fault: Exception | None) -> None:
+        self.fault = fault
+        self.up = True
+        self.calls = 0
+        self.started = asyncio.Event()
+        self.cancelled = asyncio.Event()
+
+    async def start(self, *_: object) -> None: ...
+
+    async def ready(self, *_: object) -> bool:
+        return self.up
+
+    async def infer(self, *_: object) -> Tensors:
+        self.calls += 1
+        self.started.set()
+        if self.fault is not None:
+            raise self.fault
+        try:
+            return await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+    async def stop(self) -> None: ...

@@ -1,0 +1,247 @@
+"""Deadlines, cancellation, sizes and faults over gRPC: what is answered, and what becomes of the work."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+from fastapi import FastAPI
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
+
+from service import errors
+from service.app import create_app, create_backend
+from service.backends.base import Backend
+from service.dataplane import DataPlane
+from service.errors import DeadlineError, ModelFailedError, QueueFullError, ServiceError
+from service.grpc_server import CODES, Call, create_server, model_infer
+from service.settings import Settings
+from tests.service import handmade as made
+from tests.service.faulty import FaultyBackend
+from tests.service.messages import GOOD, request, tensor
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SECONDS = 10
+
+
+@dataclass(frozen=True)
+class End:
+    """A gRPC end in this process, and a channel to it."""
+
+    stub: Any
+    plane: DataPlane
+    server: grpc.aio.Server
+    channel: grpc.aio.Channel
+
+
+@contextlib.asynccontextmanager
+async def grpc_end(settings: Settings, backend: Backend | None = None) -> AsyncIterator[End]:
+    """Every model is loaded."""
+    app = create_app(settings, backend or create_backend(settings))
+    async with app.router.lifespan_context(app):
+        await app.state.loading
+        async with end_of(app, settings) as end:
+            yield end
+
+
+@contextlib.asynccontextmanager
+async def end_of(app: FastAPI, settings: Settings) -> AsyncIterator[End]:
+    server = create_server(app.state.plane, settings.max_body_bytes)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    options = (("grpc.max_receive_message_length", -1),)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        yield End(stub, app.state.plane, server, channel)
+    await server.stop(None)
+
+
+async def refused(call: Any, code: str, said: str) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await asyncio.wait_for(call, SECONDS)
+    assert (caught.value.code().name, said in caught.value.details()) == (code, True), caught.value
+    return caught.value
+
+
+def timeout(microseconds: int) -> dict[str, pb.InferParameter]:
+    return {"timeout": pb.InferParameter(int64_param=microseconds)}
+
+
+# --- deadlines ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting_s", "timeout_us", "deadline_s"),
+    [(0.02, None, None), (30, 20_000, None), (30, 20_000, 5), (0.02, 9_000_000, 5)],
+)
+async def test_the_shortest_limit_gives_the_work_up(
+    repository: Path, setting_s: float, timeout_us: int | None, deadline_s: float | None
+) -> None:
+    backend = FaultyBackend(None)
+    parameters = {} if timeout_us is None else timeout(timeout_us)
+    async with grpc_end(Settings(repository=repository, request_timeout_s=setting_s), backend) as end:
+        call = end.stub.ModelInfer(request("score", GOOD, parameters=parameters), timeout=deadline_s)
+        await refused(call, "DEADLINE_EXCEEDED", "no answer from 'score' within 0.02 s")
+        assert backend.cancelled.is_set()
+
+
+async def test_the_callers_deadline_gives_the_work_up(repository: Path) -> None:
+    backend = FaultyBackend(None)
+    async with grpc_end(Settings(repository=repository), backend) as end:
+        call = end.stub.ModelInfer(request("score", GOOD, parameters=timeout(25_000_000)), timeout=0.2)
+        await refused(call, "DEADLINE_EXCEEDED", "")
+        await asyncio.wait_for(backend.cancelled.wait(), SECONDS)
+
+
+@pytest.mark.parametrize("left_s", [0.02, 0.0, -1.0])
+async def test_the_callers_deadline_reaches_the_data_plane(repository: Path, left_s: float) -> None:
+    async with grpc_end(Settings(repository=repository), FaultyBackend(None)) as end:
+        call = Call(end.plane, request("score", GOOD, parameters=timeout(25_000_000)), left_s)
+        with pytest.raises(DeadlineError):
+            await asyncio.wait_for(model_infer(call), SECONDS)
+
+
+async def test_a_limit_that_is_kept_changes_nothing(repository: Path) -> None:
+    async with grpc_end(Settings(repository=repository)) as end:
+        answer = await end.stub.ModelInfer(request("score", GOOD, parameters=timeout(9_000_000)), timeout=9)
+        y = np.frombuffer(answer.raw_output_contents[0], np.float32)
+        np.testing.assert_allclose(y, made.predict(np.array([1, 2, 3, 4], np.float32)), rtol=1e-6)
+
+
+# --- cancellation -------------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_call_gives_its_work_up(repository: Path) -> None:
+    """Ten rows are three batches; the first runs when the caller leaves, the others never do."""
+    backend = FaultyBackend(None)
+    async with grpc_end(Settings(repository=repository), backend) as end:
+        rows = tensor(shape=(10, 4), fp32_contents=np.ones(40))
+        call = end.stub.ModelInfer(request("score", rows))
+        waiting = asyncio.ensure_future(call)
+        await asyncio.wait_for(backend.started.wait(), SECONDS)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.wait_for(backend.cancelled.wait(), SECONDS)
+        assert backend.calls == 1
+
+
+async def test_a_caller_that_is_gone_gives_its_work_up(repository: Path) -> None:
+    backend = FaultyBackend(None)
+    async with grpc_end(Settings(repository=repository), backend) as end:
+        waiting = asyncio.ensure_future(end.stub.ModelInfer(request("score", GOOD)))
+        await asyncio.wait_for(backend.started.wait(), SECONDS)
+        await end.channel.close()
+        await asyncio.wait_for(backend.cancelled.wait(), SECONDS)
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+
+# --- sizes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+async def test_a_message_that_is_too_large(repository: Path, compression: grpc.Compression) -> None:
+    """Also one that is small until it is decompressed; the connection goes on."""
+    async with grpc_end(Settings(repository=repository, max_body_bytes=1_000_000)) as end:
+        for size in (1_000_000, 20_000_000):
+            large = end.stub.ModelInfer(request("score", GOOD, id=" " * size), compression=compression)
+            await refused(large, "RESOURCE_EXHAUSTED", "larger than max")
+        fits = request("score", GOOD, id=" " * 999_900)
+        assert len((await end.stub.ModelInfer(fits, compression=compression)).outputs) == 1
+
+
+async def test_the_limit_is_the_requests_alone(repository: Path) -> None:
+    async with grpc_end(Settings(repository=repository, max_body_bytes=300)) as end:
+        rows = tensor(shape=(10, 4), fp32_contents=np.ones(40))
+        answer = await end.stub.ModelInfer(request("score_explain", rows))
+        assert answer.ByteSize() > 300
+        attributions = np.frombuffer(answer.raw_output_contents[1], np.float32).reshape(10, 3, 4)
+        np.testing.assert_allclose(attributions, made.attribute(np.ones((10, 4), np.float32)), rtol=1e-6)
+
+
+async def test_any_limit_of_the_settings_is_possible(repository: Path) -> None:
+    async with grpc_end(Settings(repository=repository, max_body_bytes=1 << 40)) as end:
+        assert (await end.stub.ServerLive(pb.ServerLiveRequest())).live
+
+
+# --- faults -------------------------------------------------------------------------------------------
+
+
+def service_errors(kind: type[ServiceError] = ServiceError) -> list[type[ServiceError]]:
+    return [kind, *(each for sub in kind.__subclasses__() for each in service_errors(sub))]
+
+
+async def test_every_error_has_a_code() -> None:
+    assert len(service_errors()) == len([name for name in dir(errors) if name.endswith("Error")]) - 1
+    for kind in service_errors():
+        assert kind.status in CODES, kind
+
+
+async def test_a_full_queue_says_when_to_come_back(repository: Path) -> None:
+    async with grpc_end(Settings(repository=repository), FaultyBackend(QueueFullError("full"))) as end:
+        error = await refused(end.stub.ModelInfer(request("score", GOOD)), "RESOURCE_EXHAUSTED", "full")
+        told = dict(error.trailing_metadata())
+        assert (told["problem"], told["retry-after"]) == ("queue-full", "1")
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("secret path"), ZeroDivisionError("secret number")])
+async def test_a_fault_of_ours_tells_nothing_of_the_inside(
+    repository: Path, fault: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with grpc_end(Settings(repository=repository), FaultyBackend(fault)) as end:
+        error = await refused(
+            end.stub.ModelInfer(request("score", GOOD)), "INTERNAL", "the server's log tells more"
+        )
+        assert "secret" not in error.details()
+        assert "secret" in caplog.text
+
+
+async def test_a_failed_model_is_logged(repository: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fault = ModelFailedError("model 'score' failed")
+    async with grpc_end(Settings(repository=repository), FaultyBackend(fault)) as end:
+        await refused(end.stub.ModelInfer(request("score", GOOD)), "INTERNAL", "model 'score' failed")
+        assert "model 'score' failed" in caplog.text
+
+
+async def test_loading_and_stopping(repository: Path) -> None:
+    settings = Settings(repository=repository)
+    app = create_app(settings, create_backend(settings))
+    async with end_of(app, settings) as end:  # without lifespan nothing is loaded yet
+        assert (await end.stub.ServerLive(pb.ServerLiveRequest())).live
+        assert not (await end.stub.ServerReady(pb.ServerReadyRequest())).ready
+        assert not (await end.stub.ModelReady(pb.ModelReadyRequest(name="score"))).ready
+        error = await refused(end.stub.ModelInfer(request("score", GOOD)), "UNAVAILABLE", "being loaded")
+        assert dict(error.trailing_metadata())["retry-after"] == "1"
+        end.plane.refuse_new_work()
+        await refused(end.stub.ModelInfer(request("score", GOOD)), "UNAVAILABLE", "stopping")
+
+
+async def test_a_backend_that_is_gone(repository: Path) -> None:
+    backend = FaultyBackend(None)
+    async with grpc_end(Settings(repository=repository), backend) as end:
+        assert (await end.stub.ServerReady(pb.ServerReadyRequest())).ready
+        backend.up = False
+        assert not (await end.stub.ServerReady(pb.ServerReadyRequest())).ready
+
+
+async def test_the_data_plane_stops_after_what_runs(repository: Path) -> None:
+    """The HTTP end stops the plane while the gRPC end still has a call: it waits for it, then no longer."""
+    backend = FaultyBackend(None)
+    async with grpc_end(Settings(repository=repository), backend) as end:
+        waiting = asyncio.ensure_future(end.stub.ModelInfer(request("score", GOOD)))
+        await asyncio.wait_for(backend.started.wait(), SECONDS)
+        stopping = asyncio.create_task(end.plane.stop())
+        await asyncio.sleep(0.1)
+        assert not stopping.done()
+        await end.server.stop(0.1)  # the drain's time is over: what runs is given up
+        await asyncio.wait_for(stopping, SECONDS)
+        assert backend.cancelled.is_set()
+        await refused(waiting, "UNAVAILABLE", "")
