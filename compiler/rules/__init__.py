@@ -1,5 +1,27 @@
 """The rule table: importing this package fills it. See `compiler.rule`."""
 
-from compiler.rules import activation, arithmetic, conv, norm, pool, reduce, shape, softmax
+from compiler.rules import (
+    activation,
+    arithmetic,
+    conv,
+    norm,
+    pool,
+    reduce,
+    select,
+    shape,
+    softmax,
+    standardise,
+)
 
-__all__ = ["activation", "arithmetic", "conv", "norm", "pool", "reduce", "shape", "softmax"]
+__all__ = [
+    "activation",
+    "arithmetic",
+    "conv",
+    "norm",
+    "pool",
+    "reduce",
+    "select",
+    "shape",
+    "softmax",
+    "standardise",
+]

@@ -2,13 +2,13 @@
 
 from compiler.errors import UnsupportedModelError
 from compiler.graph import Ops
-from compiler.rule import Evaluation, Kind, rule
+from compiler.rule import Evaluation, Kind, Trait, rule
 from compiler.rules.reduce import difference, log_mean_ratio
 from compiler.rules.secants import phi
 from compiler.tensor import Tensor
 
 
-@rule("Softmax", kind=Kind.LOCAL)
+@rule("Softmax", kind=Kind.LOCAL, traits=[Trait.SHARING])
 def softmax(op: Ops, x: Tensor, *, axis: int = -1) -> Evaluation:
     """p = e^z/Σe^z;  m_z = p·(m − Σ p·m)."""
     axis = axis % x.rank
@@ -17,9 +17,13 @@ def softmax(op: Ops, x: Tensor, *, axis: int = -1) -> Evaluation:
     p = op.Softmax(x, axis=axis)
 
     def softmax_pullback(m: Tensor) -> Tensor:
-        return op.Mul(p, op.Sub(m, op.ReduceSum(op.Mul(p, m), [axis], keepdims=1)))
+        return _gradient(op, m, p, axis)
 
     return p, softmax_pullback
+
+
+def _gradient(op: Ops, m: Tensor, p: Tensor, axis: int) -> Tensor:
+    return op.Mul(p, op.Sub(m, op.ReduceSum(op.Mul(p, m), [axis], keepdims=1)))
 
 
 @softmax.deeplift
@@ -39,3 +43,12 @@ def softmax_multiplier(
     w = log_mean_ratio(op, z, z_r, lse, lse_r)
     scaled = op.Mul(mean_p, m)
     return (op.Sub(scaled, op.Mul(w, op.ReduceSum(scaled, [axis], keepdims=1))),)
+
+
+@softmax.relevance
+def softmax_relevance(op: Ops, m: Tensor, xs: list[Tensor], y: Tensor, *, axis: int = -1) -> tuple[Tensor]:
+    """R_i = z_i·(R_i − p_i·Σ R_j) (AttnLRP, proposition 3.1) with R = m·p: the gradient.
+
+    As a multiplier it needs no care for masks of −inf.
+    """
+    return (_gradient(op, m, y, axis % y.rank),)

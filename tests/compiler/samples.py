@@ -285,4 +285,36 @@ def _shapes() -> list[Sample]:
     ]
 
 
-SAMPLES = [*_pointwise(), *_arithmetic(), *_convolution(), *_pooling(), *_reductions(), *_shapes()]
+def _normalisations() -> list[Sample]:
+    x, image, scale = Var((3, 4, 5)), Var((6, 3, 2)), _array(6, low=0.4, high=1.6)
+    last, table = _array(5, low=0.4, high=1.6), _array(4, 5, seed=1)
+    return [
+        Sample("LayerNormalization", [x, last, _array(5, seed=2)]),
+        Sample("LayerNormalization", [x, last], {"epsilon": 0.3}, note="no bias"),
+        Sample("LayerNormalization", [x, table, table], {"axis": -2}, note="two axes"),
+        Sample("RMSNormalization", [x, last], {"epsilon": 0.1}, opset=23),
+        Sample("RMSNormalization", [x, table], {"axis": 2}, opset=23, note="two axes"),
+        Sample("InstanceNormalization", [image, scale, _array(6, seed=3)], {"epsilon": 0.2}),
+    ]
+
+
+def _choices() -> list[Sample]:
+    chosen = np.random.default_rng(5).random((3, 4)) < 0.5
+    a, b = Var((3, 4)), Var((3, 4))
+    return [
+        Sample("Where", [chosen, a, b]),
+        Sample("Where", [chosen[:, :1], a, _scalar(-0.7)], note="or a constant"),
+        Sample("Where", [chosen, _array(3, 4), Var((1, 4))], note="a constant or broadcast"),
+    ]
+
+
+SAMPLES = [
+    *_pointwise(),
+    *_arithmetic(),
+    *_convolution(),
+    *_pooling(),
+    *_reductions(),
+    *_shapes(),
+    *_normalisations(),
+    *_choices(),
+]

@@ -241,6 +241,20 @@ def lrn(x: T, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float
     return x / (bias + alpha / size * total) ** beta
 
 
+def layer_normalization(
+    x: T, scale: T, bias: T | None = None, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> T:
+    axes = list(range(axis % x.ndim, x.ndim))
+    variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+    y = (x - mean) / torch.sqrt(variance + epsilon) * scale
+    return y if bias is None else y + bias
+
+
+def rms_normalization(x: T, scale: T, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> T:
+    axes = list(range(axis % x.ndim, x.ndim))
+    return x / torch.sqrt((x * x).mean(axes, keepdim=True) + epsilon) * scale
+
+
 def gemm(
     a: T, b: T, c: T | None = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0
 ) -> T:
@@ -367,7 +381,11 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "HardSigmoid": lambda x, alpha=0.2, beta=0.5: torch.clamp(alpha * x + beta, 0, 1),
     "HardSwish": lambda x: x * torch.clamp(x / 6 + 0.5, 0, 1),
     "Identity": lambda x: x,
+    "InstanceNormalization": lambda x, scale, bias, epsilon=1e-5: F.instance_norm(
+        x, weight=scale, bias=bias, eps=epsilon
+    ),
     "LRN": lrn,
+    "LayerNormalization": layer_normalization,
     "LeakyRelu": lambda x, alpha=0.01: torch.where(x > 0, x, alpha * x),
     "Less": torch.lt,
     "Log": torch.log,
@@ -390,6 +408,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "ReduceMin": _reduce(lambda x, axes, keep: x.amin(axes, keep)),
     "ReduceSum": _reduce(lambda x, axes, keep: x.sum(axes, keep)),
     "Reciprocal": torch.reciprocal,
+    "RMSNormalization": rms_normalization,
     "Relu": torch.relu,
     "Reshape": reshape,
     "Round": torch.round,
