@@ -277,7 +277,8 @@ def check_command(
 @app.command("evaluate")
 def evaluate_command(
     names: Annotated[
-        list[str], typer.Argument(help="Names of entries.", metavar="NAME [NAME …]", show_default=False)
+        list[str],
+        typer.Argument(help="One entry, or several to compare.", metavar="NAME", show_default=False),
     ],
     input_file: Annotated[
         Path,
@@ -309,7 +310,7 @@ def evaluate_command(
     rows: Annotated[int, typer.Option(help="Judge on this many rows, drawn from the file.", min=1)] = 100,
     seed: Annotated[int, typer.Option(help="Of all draws: the same seed, the same numbers.", min=0)] = 0,
     perturbation: Annotated[
-        str, typer.Option(help="Of infidelity: baseline (features replaced) or gaussian (noise).")
+        str, typer.Option(help="Of infidelity: baseline (features replaced) or gaussian (for slopes).")
     ] = "baseline",
     radius: Annotated[
         float, typer.Option(help="Of max-sensitivity, in standard deviations of each feature in the file.")

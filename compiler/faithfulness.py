@@ -16,7 +16,7 @@ from compiler.subject import Pairs, Subject
 Tell = Callable[[str, int, int], None]
 PERTURBATIONS = ("baseline", "gaussian")
 GAUSSIAN_SIGMA = 0.2  # of each feature's spread in the file; Yeh et al. take 0.2 of standardised features
-NEAR_BASELINE = 1e-3  # of the spread: nearer features have a share of the output, but no slope to speak of
+NEAR_BASELINE = 0.1  # of the spread: a share of the output over a smaller distance is no slope to speak of
 
 
 @dataclass(frozen=True)

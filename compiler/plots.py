@@ -101,7 +101,7 @@ def _randomised(evaluations: Sequence[Evaluation]) -> bytes:
     axes.axhline(0, color=CONTROL, linestyle="--", label="unrelated")
     axes.set_title("Weights redrawn from the last layer to the first")
     axes.set_xlabel("layers redrawn, from the output on [%]")
-    axes.set_ylabel("Spearman's rank correlation\nwith the attributions before, mean ± spread")
+    axes.set_ylabel("Spearman's correlation with the\nattributions before, mean ± spread")
     axes.set_ylim(-1.05, 1.05)
     _finish(axes)
     return _png(figure)

@@ -87,7 +87,7 @@ def _number(value: float | None, form: str = ".3g") -> str:
     return "–" if value is None else format(value, form)
 
 
-def notes(evaluations: Sequence[Evaluation]) -> list[str]:
+def notes(evaluations: Sequence[Evaluation], settings: Settings) -> list[str]:
     """What a reader of the table must know, one line each."""
     lines = []
     for e in evaluations:
@@ -97,6 +97,12 @@ def notes(evaluations: Sequence[Evaluation]) -> list[str]:
             lines.append(
                 f"{e.name}: zeros may be far from any real row; evaluate it beside an entry of the same "
                 "model that has references"
+            )
+        several = e.manifest.references is not None and e.manifest.references.count > 1
+        if settings.perturbation == "gaussian" and several:
+            lines.append(
+                f"{e.name}: a mean over references has no slope near their mean, so its gaussian infidelity "
+                "says little; baseline is the perturbation for it"
             )
         if e.sensitivity.switched:
             lines.append(
@@ -119,7 +125,7 @@ def write_report(
     Raises:
         InvalidOptionError: the folder cannot be made or written.
     """
-    said = notes(evaluations)
+    said = notes(evaluations, settings)
     if folder is None:
         return [], said
     contents = files(evaluations, settings, input_file)
