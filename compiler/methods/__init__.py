@@ -3,5 +3,6 @@
 from compiler.methods.base import Method
 from compiler.methods.deepshap import DeepShap
 from compiler.methods.gradients import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad
+from compiler.methods.lrp import Lrp
 
-__all__ = ["DeepShap", "ExpectedGradients", "Gradient", "IntegratedGradients", "Method", "SmoothGrad"]
+__all__ = ["DeepShap", "ExpectedGradients", "Gradient", "IntegratedGradients", "Lrp", "Method", "SmoothGrad"]

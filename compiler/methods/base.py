@@ -31,7 +31,10 @@ class Method(Protocol):
 
     name: ClassVar[str]
     has_base_value: ClassVar[bool]
-    gap: ClassVar[Gap | None]  # None: the method promises no sum, and the graph has no completeness gap
+
+    @property
+    def gap(self) -> Gap | None:
+        """None: the method promises no sum, and the graph has no completeness gap."""
 
     @property
     def reference_set(self) -> References | None:

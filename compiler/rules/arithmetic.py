@@ -197,3 +197,10 @@ def max_shapley(
         relu_secant(op, op.Sub(b, a), op.Sub(b_r, a)), relu_secant(op, op.Sub(b, a_r), op.Sub(b_r, a_r))
     )
     return op.Mul(m, op.Mul(slope_a, 0.5)), op.Mul(m, op.Mul(slope_b, 0.5))
+
+
+@maximum.relevance
+def max_winner(op: Ops, m: Tensor, xs: list[Tensor], y: Tensor) -> tuple[Tensor, Tensor]:
+    """To the winner; ties go to b."""
+    first = op.Greater(xs[0], xs[1])
+    return op.Where(first, m, 0.0), op.Where(first, 0.0, m)

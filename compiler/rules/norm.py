@@ -38,6 +38,23 @@ def lrn_multiplier(
     return (_multiplier(op, m, xs[0], rs[0], size, alpha, beta, bias),)
 
 
+@lrn.relevance
+def lrn_relevance(
+    op: Ops,
+    m: Tensor,
+    xs: list[Tensor],
+    y: Tensor,
+    *,
+    size: int,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    bias: float = 1.0,
+) -> tuple[Tensor]:
+    """y = x · s^−β with s held constant: what a neuron loses by its neighbours is not theirs to explain."""
+    s = op.Add(op.Conv(op.Mul(xs[0], xs[0]), _window(op, xs[0], size, alpha / size)), bias)
+    return (op.Mul(m, op.Pow(s, -beta)),)
+
+
 def _multiplier(
     op: Ops, m: Tensor, x: Tensor, r: Tensor, size: int, alpha: float, beta: float, bias: float
 ) -> Tensor:
