@@ -57,10 +57,12 @@ async def end_of(app: FastAPI, settings: Settings) -> AsyncIterator[End]:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     options = (("grpc.max_receive_message_length", -1),)
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        yield End(stub, app.state.plane, server, channel)
-    await server.stop(None)
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            yield End(stub, app.state.plane, server, channel)
+    finally:
+        await server.stop(None)
 
 
 async def refused(call: Any, code: str, said: str) -> grpc.aio.AioRpcError:
