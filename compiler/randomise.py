@@ -4,7 +4,7 @@ Adebayo et al., "Sanity Checks for Saliency Maps", 2018: cascading from the last
 are permuted within each tensor, so that their distribution stays.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
@@ -191,8 +191,23 @@ def method_of(manifest: Manifest, references: Any) -> methods.Method:
     if "references" in needed and references is None:
         raise InvalidOptionError(_NO_REFERENCES)
     given = {} if references is None else {"references": references}
-    made: methods.Method = cls(**given, **manifest.method.options)
+    options = {key: _READ.get(key, _as_is)(value) for key, value in manifest.method.options.items()}
+    made: methods.Method = cls(**given, **options)
     return made
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def _rules(recorded: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
+    """LRP's pairs of selector and rule; the manifest holds both as texts."""
+    from compiler.methods.lrp_composites import parse_rule  # here: the other methods need none of it
+
+    return tuple((selector, parse_rule(rule)) for selector, rule in recorded)
+
+
+_READ: dict[str, Callable[[Any], Any]] = {"rules": _rules}  # options that a manifest spells otherwise
 
 
 def _recompile(

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from scipy import stats
 
 from compiler import DeepShap, ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad, compile_model
-from compiler.errors import InvalidOptionError, InvalidReferencesError
+from compiler.errors import InvalidReferencesError
 from compiler.evaluate import Evaluation, Settings, evaluate
 from compiler.faithfulness import cuts_of, ranks_of
 from compiler.local import open_entry
+from compiler.methods import Lrp
 from compiler.methods.base import Method
-from compiler.randomise import layers_of, mean_spearman, method_of, redrawn
+from compiler.methods.lrp_rules import Epsilon
 from compiler.subject import Subject, pairs_of
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
 
@@ -98,6 +98,16 @@ def test_exact_attributions_have_no_infidelity(
         assert done.infidelity.absolute < EXACT
         assert done.infidelity.relative is not None
         assert done.infidelity.relative < EXACT
+
+
+def test_shares_are_judged_against_their_own_baseline(tmp_path: Path) -> None:
+    model, _ = linear(6)
+    entry(tmp_path, "a", model, DeepShap(rows(3, 6, seed=1)))
+    entry(tmp_path, "b", model, DeepShap(rows(3, 6, seed=2) + 2))
+    a, b = judge(tmp_path, "a", "b", x=rows(8, 6))
+    assert (a.baseline, b.baseline) == ("reference mean", "reference mean of a")
+    assert max(a.infidelity.absolute, b.infidelity.absolute) < EXACT
+    np.testing.assert_allclose(a.deletion.values[[0, -1]], b.deletion.values[[0, -1]], atol=1e-6)
 
 
 def test_a_method_that_foretells_nothing_has_a_relative_infidelity_of_one(tmp_path: Path) -> None:
@@ -185,7 +195,7 @@ def test_a_predicted_class_is_fixed_at_the_row(tmp_path: Path) -> None:
     assert 0.05 < done.sensitivity.switched < 0.95
 
 
-def test_neighbours_that_all_switch_leave_no_sensitivity(tmp_path: Path) -> None:
+def test_neighbours_of_another_class_are_left_out(tmp_path: Path) -> None:
     """The two classes are x and −x: at x ≈ 0, half of the neighbours are of the other class."""
     model = parsed("g (float[N, 1] x) => (float[N, 2] y) { y = MatMul (x, w) }", {"w": np.float32([[1, -1]])})
     entry(tmp_path, "m", model, DeepShap(np.ones((1, 1), np.float32)))
@@ -193,6 +203,7 @@ def test_neighbours_that_all_switch_leave_no_sensitivity(tmp_path: Path) -> None
     (done,) = judge(tmp_path, "m", x=x, settings=Settings(radius=0.5, neighbours=40))
     assert 0.1 < done.sensitivity.switched < 0.4
     assert done.sensitivity.absolute is not None
+    assert done.sensitivity.absolute <= 0.5 * x.std() + 1e-6, "2 more where Φ of the other class comes in"
 
 
 @pytest.mark.parametrize("output", ["z2", "y"])
@@ -291,55 +302,6 @@ def test_redrawn_weights_decorrelate(tmp_path: Path) -> None:
     assert without.deletion.area == done.deletion.area
 
 
-def test_spearman_is_scipys() -> None:
-    random = np.random.default_rng(0)
-    a, b = random.integers(0, 5, (6, 9)), random.integers(0, 5, (6, 9))
-    expected = np.mean([stats.spearmanr(i, j).statistic for i, j in zip(a, b, strict=True)])
-    assert mean_spearman(a, b) == pytest.approx(expected, abs=1e-12)
-    assert mean_spearman(a, a) == pytest.approx(1)
-    assert mean_spearman(a, -a) == pytest.approx(-1)
-    a[0] = 3
-    rest = np.mean([stats.spearmanr(i, j).statistic for i, j in zip(a[1:], b[1:], strict=True)])
-    assert mean_spearman(a, b) == pytest.approx(rest, abs=1e-12), "a constant row has no ranks"
-    assert mean_spearman(a[:1], b[:1]) is None
-
-
-def test_which_weights_are_redrawn() -> None:
-    text = """g (float[N, 5] x) => (float[N, 3] y) {
-        s = Sub (x, mean)
-        t = Transpose (w1)
-        [first] a = MatMul (s, t)
-        c = Constant <value = float[4, 3] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> ()
-        [second] y = Gemm (a, c, b) }"""
-    model = parsed(text, {"mean": rows(5), "w1": rows(4, 5), "b": rows(3)})
-    layers = layers_of(model)
-    assert [(layer.name, layer.weights) for layer in layers] == [("first", ("w1",)), ("second", ("c", "b"))]
-    before = model.SerializeToString()
-    partly, wholly = redrawn(model, layers[1:], [0]), redrawn(model, layers, [0])
-    assert model.SerializeToString() == before
-    drawn = {t.name: onnx.numpy_helper.to_array(t) for t in wholly.graph.initializer}
-    np.testing.assert_array_equal(drawn["mean"], rows(5))
-    assert not np.array_equal(drawn["w1"], rows(4, 5))
-    np.testing.assert_array_equal(np.sort(drawn["w1"], axis=None), np.sort(rows(4, 5), axis=None))
-    second = [onnx.numpy_helper.to_array(m.graph.node[3].attribute[0].t) for m in (partly, wholly)]
-    np.testing.assert_array_equal(second[0], second[1], "a longer cascade keeps what a shorter one drew")
-    assert sorted(second[0].reshape(-1)) == list(range(1, 13))
-    assert not np.array_equal(second[0].reshape(-1), np.arange(1, 13))
-    onnx.checker.check_model(wholly)
-
-
-def test_a_method_is_made_again_from_its_manifest() -> None:
-    manifest = compile_model(mlp(), Gradient(times_input=True)).manifest
-    assert method_of(manifest, None) == Gradient(times_input=True)
-    for change, words in (
-        ({"name": "magic"}, "'magic' cannot be made"),
-        ({"options": {"speed": 9}}, r"options \['speed'\] that Gradient does not take"),
-    ):
-        method = manifest.method.model_copy(update=change)
-        with pytest.raises(InvalidOptionError, match=words):
-            method_of(manifest.model_copy(update={"method": method}), None)
-
-
 def test_each_entry_finds_its_own_references(tmp_path: Path) -> None:
     sets = {name: rows(k, FEATURES, seed=k) for name, k in (("a", 3), ("b", 4), ("c", 5))}
     for name, references in sets.items():
@@ -364,8 +326,11 @@ OTHERS = {
     "integrated-gradients": lambda r: IntegratedGradients(r, steps=8),
     "expected-gradients": lambda r: ExpectedGradients(r, samples=400, seed=2, standard_error=True),
     "smoothgrad": lambda _: SmoothGrad(samples=4, sigma=0.1, seed=2),
+    "lrp": lambda _: Lrp("EpsilonPlus", rules=(("last", Epsilon(0.01)),)),
     "integrated-gradients from zeros": lambda _: IntegratedGradients(steps=8),
 }
+
+LARGEST = {"expected-gradients": 0.05, "lrp": 0.05}  # 400 draws; the bias keeps a share
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -383,5 +348,5 @@ def test_every_method_is_judged_and_made_again(tmp_path: Path, name: str) -> Non
     assert stage.correlation is not None
     assert abs(stage.correlation) < 0.3
     assert done.infidelity.relative is not None
-    assert done.infidelity.relative < (0.05 if name == "expected-gradients" else 1e-8), "400 draws, or exact"
+    assert done.infidelity.relative < LARGEST.get(name, 1e-8)
     assert done.baseline == ("reference mean" if own else "zeros")
