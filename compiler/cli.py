@@ -225,7 +225,9 @@ def _report(manifest: "Manifest") -> None:
     table.add_row("original outputs", f"unchanged to {m.outputs_error:.1e} of the largest")
     if m.completeness_gap is not None:
         table.add_row(
-            "completeness gap", f"{m.completeness_gap:.1e} of the largest difference, {m.rows} probe rows"
+            "completeness gap",
+            f"{m.completeness_gap:.1e} of the largest difference, {m.rows} probe rows"
+            + (f"; {m.gap_in_standard_errors:.1f} standard errors" if m.gap_in_standard_errors else ""),
         )
     table.add_row("batch or row by row", f"equal to {m.rows_error:.1e}")
     table.add_row("graph", f"{m.nodes} nodes, {m.model_bytes / 1e6:.1f} MB, {m.latency_ms:.2f} ms a row here")

@@ -141,9 +141,11 @@ def _print_rows(answer: Explanation, top: int) -> None:
         print(f"row {i}, target {target}: {explained[i, j]:.6g}{base}{gap}")
         for entry in manifest.explained:
             values = answer[entry.attributions][i, j].reshape(-1)
+            errors = answer[entry.standard_error][i, j].reshape(-1) if entry.standard_error else None
             for k in np.argsort(-np.abs(values))[:top]:
                 feature = entry.feature_names[k] if entry.feature_names else f"{entry.tensor.name}[{k}]"
-                print(f"  {values[k]:+12.6g}  {feature}")
+                error = "" if errors is None else f" ± {errors[k]:<8.2g}"
+                print(f"  {values[k]:+12.6g}{error}  {feature}")
 
 
 def check_entry(repository: Path, name: str) -> Manifest:

@@ -18,8 +18,8 @@ from tests.tolerances import FLIPPED_SHARE
 
 STEPS = 13
 WIDE = 1e-7
-"""The emitted graph in float64, relative to the largest: its weights and points are float32 numbers. At one of
-the 13·7·4 points of `plain` a window's two largest values agree to float32, which then picks the other one."""
+"""The emitted graph in float64, relative to the largest: its weights and points are float32 numbers. At one
+of the 13·7·4 points of `plain` a window's two largest values agree to float32, which picks the other one."""
 CHOSEN = [*MLPS, "plain", "resnet_like"]
 """Every perceptron; a convolutional network with both kinds of pool, one with residuals and BatchNorm."""
 
