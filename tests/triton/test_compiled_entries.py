@@ -2,24 +2,22 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-import tritonclient.grpc as triton_grpc
-import tritonclient.http as triton_http
 
 from compiler import Compiled, DeepShap, Gradient, compile_model
 from scripts.triton.serve import TritonAddresses
-from service.app import create_app, create_backend
-from service.settings import Settings
 from tests.compiler.models import cnn, mlp, rows, two_inputs
-from tests.service.conftest import serving
+from tests.service.child import both_ends
+from tests.triton.clients import ENDS, infer
 from tests.triton.conftest import StartTriton
 
 AGREE = 1e-6  # of the largest value: batches are cut differently, the arithmetic is the same
-CLIENTS = {"http": triton_http, "grpc": triton_grpc}
+NAMES = ("perceptron", "image", "pair", "slope")
+SERVERS = ("triton", "gateway", "gateway on triton")
+GATEWAYS = SERVERS[1:]
 
 
 def compile_all() -> dict[str, Compiled]:
@@ -57,31 +55,18 @@ def triton(repository: Path, start_triton: StartTriton) -> Iterator[TritonAddres
 
 
 @pytest.fixture(scope="module")
-def gateways(repository: Path, triton: TritonAddresses) -> Iterator[dict[str, str]]:
-    """Addresses of the embedded gateway and of the one in front of Triton."""
-    alone, routed = Settings(repository=repository), Settings(repository=repository, triton=triton.grpc)
-    with (
-        serving(create_app(alone, create_backend(alone))) as embedded,
-        serving(create_app(routed, create_backend(routed))) as on_triton,
-    ):
-        yield {"embedded": embedded, "triton": on_triton}
+def servers(repository: Path, triton: TritonAddresses) -> Iterator[dict[str, dict[str, str]]]:
+    """By name of the server and of its end: `host:port`."""
+    here = ("--repository", str(repository))
+    with both_ends(*here) as embedded, both_ends(*here, "--triton", triton.grpc) as routed:
+        real = {"http": triton.http, "grpc": triton.grpc}
+        yield dict(zip(SERVERS, (real, embedded, routed), strict=True))
 
 
 def inputs_of(compiled: Compiled, count: int) -> dict[str, np.ndarray]:
     return {
         spec.name: rows(count, *spec.shape, seed=40 + i) for i, spec in enumerate(compiled.manifest.inputs)
     }
-
-
-def ask(module: Any, address: str, model: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    inputs = []
-    for name, array in arrays.items():
-        inputs.append(module.InferInput(name, list(array.shape), "FP32"))
-        inputs[-1].set_data_from_numpy(array)
-    with module.InferenceServerClient(address) as client:
-        answer = client.infer(model, inputs)
-        described = answer.get_response() if module is triton_http else answer.get_response(as_json=True)
-        return {o["name"]: answer.as_numpy(o["name"]) for o in described["outputs"]}
 
 
 def assert_agree(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
@@ -92,39 +77,45 @@ def assert_agree(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> Non
         assert np.abs(got[name] - value).max() <= AGREE * scale, name
 
 
-@pytest.mark.parametrize("protocol", CLIENTS)
-@pytest.mark.parametrize("name", ["perceptron", "image", "pair", "slope"])
-def test_triton_answers_as_the_compiler_does(
-    compiled: dict[str, Compiled], triton: TritonAddresses, name: str, protocol: str
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("name", NAMES)
+async def test_the_same_call_gets_the_compilers_answer_everywhere(
+    compiled: dict[str, Compiled], servers: dict[str, dict[str, str]], name: str, end: str
 ) -> None:
-    arrays = inputs_of(compiled[name], 3)
-    address = triton.http if protocol == "http" else triton.grpc
-    assert_agree(
-        ask(CLIENTS[protocol], address, f"{name}_explain", arrays), dict(compiled[name].explain(arrays))
-    )
-
-
-@pytest.mark.parametrize("backend", ["embedded", "triton"])
-@pytest.mark.parametrize("name", ["perceptron", "image", "pair", "slope"])
-def test_the_gateway_answers_as_the_compiler_does(
-    compiled: dict[str, Compiled], gateways: dict[str, str], name: str, backend: str
-) -> None:
+    """tritonclient's four clients, on Triton and on the gateway with either backend."""
     arrays = inputs_of(compiled[name], 3)
     want = dict(compiled[name].explain(arrays))
-    assert_agree(ask(triton_http, gateways[backend], f"{name}_explain", arrays), want)
+    protocol, model = end.split()[0], f"{name}_explain"
+    answers = {server: await infer(end, ends[protocol], model, arrays) for server, ends in servers.items()}
+    for answer in answers.values():
+        assert_agree(answer, want)
+        assert_agree(answer, answers["triton"])
+        assert list(answer) == list(answers["triton"])
+
+
+@pytest.mark.parametrize("server", GATEWAYS)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_explain_verb_answers_as_the_compiler_does(
+    compiled: dict[str, Compiled], servers: dict[str, dict[str, str]], name: str, server: str
+) -> None:
+    arrays = inputs_of(compiled[name], 3)
     body = {
         "inputs": [
             {"name": n, "shape": list(a.shape), "datatype": "FP32", "data": a.ravel().tolist()}
             for n, a in arrays.items()
         ]
     }
-    answer = httpx.post(f"http://{gateways[backend]}/v2/models/{name}/explain", json=body).json()
+    answer = httpx.post(f"http://{servers[server]['http']}/v2/models/{name}/explain", json=body).json()
     got = {o["name"]: np.asarray(o["data"], np.float32).reshape(o["shape"]) for o in answer["outputs"]}
-    assert_agree(got, want)
+    assert_agree(got, dict(compiled[name].explain(arrays)))
 
 
-def test_more_rows_than_a_batch_holds(compiled: dict[str, Compiled], gateways: dict[str, str]) -> None:
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("server", GATEWAYS)
+async def test_more_rows_than_a_batch_holds(
+    compiled: dict[str, Compiled], servers: dict[str, dict[str, str]], server: str, end: str
+) -> None:
     arrays = inputs_of(compiled["perceptron"], 150)
     want = dict(compiled["perceptron"].explain(arrays))
-    for address in gateways.values():
-        assert_agree(ask(triton_http, address, "perceptron_explain", arrays), want)
+    address = servers[server][end.split()[0]]
+    assert_agree(await infer(end, address, "perceptron_explain", arrays), want)
