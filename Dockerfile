@@ -31,7 +31,7 @@ ENV PATH=/opt/rationale/bin:$PATH \
     PYTHONUNBUFFERED=1
 WORKDIR /models
 USER 10001
-EXPOSE 8080
+EXPOSE 8080 8081
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
     CMD ["python", "-c", "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8080, timeout=2); c.request('GET', '/v2/health/live'); raise SystemExit(c.getresponse().status != 200)"]
 ENTRYPOINT ["rationale"]
