@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from compiler.compiled import Compiled, Explanation
     from compiler.errors import RationaleError
     from compiler.manifest import Manifest
-    from compiler.methods import DeepShap, ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad
+    from compiler.methods import DeepShap, ExpectedGradients, Gradient, IntegratedGradients, Lrp, SmoothGrad
 
 __all__ = [
     "Compiled",
@@ -26,6 +26,7 @@ __all__ = [
     "Explanation",
     "Gradient",
     "IntegratedGradients",
+    "Lrp",
     "Manifest",
     "RationaleError",
     "SmoothGrad",
@@ -39,6 +40,7 @@ _HOME = {
     "Explanation": "compiler.compiled",
     "Gradient": "compiler.methods",
     "IntegratedGradients": "compiler.methods",
+    "Lrp": "compiler.methods",
     "Manifest": "compiler.manifest",
     "RationaleError": "compiler.errors",
     "SmoothGrad": "compiler.methods",

@@ -49,8 +49,8 @@ def compile_command(
     method: Annotated[
         str,
         typer.Option(
-            help="deepshap, gradient, input-x-gradient, integrated-gradients, expected-gradients or "
-            "smoothgrad."
+            help="deepshap, gradient, input-x-gradient, integrated-gradients, expected-gradients, smoothgrad "
+            "or lrp."
         ),
     ] = "deepshap",
     references: Annotated[
@@ -125,6 +125,30 @@ def compile_command(
             "or draws.",
         ),
     ] = False,
+    composite: Annotated[
+        str | None,
+        typer.Option(
+            help="lrp: the preset of rules; EpsilonPlus (default), EpsilonAlpha2Beta1, EpsilonPlusFlat, "
+            "EpsilonAlpha2Beta1Flat, EpsilonGammaBox (needs --low and --high), ExcitationBackprop, "
+            "GuidedBackprop or Deconvnet.",
+            show_default=False,
+        ),
+    ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="lrp: a rule for some layers, such as Conv=gamma:0.25, name:head.*=epsilon:0.1, "
+            "first=zbox:-2:2 or 'last 2=zero'; repeat for several, the last match wins.",
+            metavar="SELECTOR=RULE",
+            show_default=False,
+        ),
+    ] = None,
+    low: Annotated[
+        float | None, typer.Option(help="lrp: the least value an input may take.", show_default=False)
+    ] = None,
+    high: Annotated[
+        float | None, typer.Option(help="lrp: the largest value an input may take.", show_default=False)
+    ] = None,
 ) -> None:
     """Compile MODEL.onnx and its explanation into a model repository.
 
@@ -141,7 +165,8 @@ def compile_command(
         check_name(name)
         names = None if features is None else [f.strip() for f in features.split(",")]
         options: dict[str, Any] = {"steps": steps, "samples": samples, "sigma": sigma, "seed": seed}
-        options["standard_error"] = standard_error or None
+        options |= {"standard_error": standard_error or None, "rule": rule or None}
+        options |= {"composite": composite, "low": low, "high": high}
         chosen, columns = _method(method, references, names, options)
         with _progress() as progress:
             compiled = compile_model(

@@ -15,6 +15,7 @@ from compiler.lowering import lower
 from compiler.methods import Method
 from compiler.outputs import attributions_name
 from compiler.references import Baseline, prepare, sample_rows
+from compiler.scores import prefer_scores
 from compiler.targets import Targets, choose_path
 
 Progress = Callable[[str, int, int], None]
@@ -57,6 +58,7 @@ def compile_model(
     tell("loading and lowering", 0, 1)
     lowered = lower(model)
     path = choose_path(lowered, output, targets, inputs)
+    path, notes = prefer_scores(lowered, path, method, output, targets, inputs)
     rows = {name: (lowered.specs[name][0], lowered.specs[name][1].numpy()) for name in path.inputs}
     given = method.reference_set
     if given is None and method.has_base_value:
@@ -68,6 +70,6 @@ def compile_model(
     names = [attributions_name(i) for i in path.inputs]
     near = {} if isinstance(given, Baseline) else known  # no row is like a baseline
     measured = measure(lowered.source, combined, names, probe_rows(combined, near))
-    warnings = (*lowered.warnings, *demand(measured, method.gap))
+    warnings = (*lowered.warnings, *notes, *demand(measured, method.gap))
     manifest = describe(lowered, combined, path, method, references, measured, feature_names, warnings)
     return Compiled(combined, manifest, lowered.source, sample_rows(combined, known))

@@ -43,8 +43,10 @@ class Trait(StrEnum):
 
     MOVING = "moving"  # bilinear: each element of y is a copy of one of x, at a place that no value decides
     ELEMENTWISE = "elementwise"  # bilinear: each element of y depends on one element of each input
+    PRODUCT = "product"  # y is a product or quotient of two inputs, or sums of such
     AVERAGING = "averaging"  # bilinear: y is a sum over x with equal positive weights
     HOMOGENEOUS = "homogeneous"  # pointwise: f(t·x) = t·f(x) for t > 0, so f(x) = f'(x)·x
+    CONSERVING = "conserving"  # local: its relevance form hands all of the relevance back
     LINEAR_IN_FIRST = "linear in first"  # local, but linear where its first input varies alone
     SHARING = "sharing"  # local: y are shares of 1, the weights of the average that follows
     CENTRING = "centring"  # local: takes a mean off, may add an offset; linear at a constant deviation

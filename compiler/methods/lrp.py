@@ -20,18 +20,43 @@ from compiler.methods.lrp_composites import COMPOSITES, Choice, assign, parse_se
 from compiler.methods.lrp_layers import Layer, is_linear, join
 from compiler.methods.lrp_modified import Bounds, hand_back, multiplier, stabilised
 from compiler.methods.lrp_rules import (
+    AlphaBeta,
     Bound,
     DeconvRelu,
     Epsilon,
+    Flat,
+    Gamma,
+    GeneralizedGamma,
     GuidedRelu,
+    Own,
     Pass,
     RelevanceRule,
     Taylor,
+    WSquare,
+    ZBox,
     Zero,
+    ZPlus,
     check_bounds,
 )
 from compiler.rule import Kind, Trait
 from compiler.tensor import Tensor
+
+__all__ = [
+    "AlphaBeta",
+    "Epsilon",
+    "Flat",
+    "Gamma",
+    "GeneralizedGamma",
+    "Lrp",
+    "Own",
+    "Pass",
+    "Propagation",
+    "Taylor",
+    "WSquare",
+    "ZBox",
+    "ZPlus",
+    "Zero",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +82,7 @@ class Lrp:
 
     name: ClassVar[str] = "lrp"
     has_base_value: ClassVar[bool] = False
+    explains_scores: ClassVar[bool] = True
     reference_set: ClassVar[None] = None
     reference_weights: ClassVar[None] = None
 
@@ -91,6 +117,8 @@ class Lrp:
         joined, layers = (calls, {}) if composite.is_gradient else join(op, calls)
         rules = assign(joined, layers, composite, self.rules)
         rest = Taylor() if composite.is_gradient else Zero()
+        if not composite.is_gradient:
+            _demand_rules(joined, rules)
         return joined, Propagation(layers, rules, rest, Bounds(joined, self.low, self.high)).pull
 
     def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
@@ -102,6 +130,29 @@ class Lrp:
         if COMPOSITES[self.composite].is_gradient:
             return op.expand(multiplier(op, m, x), x.shape)
         return m.tensor if isinstance(m, Relevance) else op.Mul(m, x)
+
+
+def _demand_rules(calls: Sequence[Call], rules: Mapping[str, RelevanceRule]) -> None:
+    """Raises UnsupportedModelError, with every operator for which LRP has no rule and none was chosen."""
+    missing = [
+        call
+        for call in calls
+        if call.rule.kind is Kind.LOCAL
+        and not is_linear(call)
+        and Trait.CONSERVING not in call.rule.traits
+        and call.outputs[0] not in rules
+    ]
+    if missing:
+        lines = [f"  {c.rule.op_type} node {c.name!r}: {c.inputs[0]} -> {c.outputs[0]}" for c in missing]
+        op_type = missing[-1].rule.op_type
+        raise UnsupportedModelError(
+            f"LRP has no rule for {len(missing)} node(s) on the way to the explained output:\n"
+            + "\n".join(lines)
+            + "\n"
+            f"Explain a tensor before them (--output {missing[0].inputs[0]}), take attnlrp for attention and "
+            f"normalisations, or choose a rule (--rule): {op_type}=taylor for its first-order expansion, "
+            f"{op_type}=pass to hand relevance on unchanged."
+        )
 
 
 @dataclass(frozen=True)
@@ -186,12 +237,7 @@ def _selection(op: Ops, call: Call, m: Carried, _: RelevanceRule) -> Sequence[Ca
 def _local(op: Ops, call: Call, m: Any, _: RelevanceRule) -> Sequence[Carried | None]:
     """The operator's own rule."""
     if call.rule.relevance_form is None:
-        names = [str(n) for n, varying in zip(call.inputs, call.varying, strict=True) if varying]
-        raise UnsupportedModelError(
-            f"no relevance rule is defined for {call.rule.op_type}. Explain what stands before it (--output "
-            f"{names[0]}), or choose one: {call.rule.op_type}=taylor for its first-order expansion, "
-            f"{call.rule.op_type}=pass to hand relevance on unchanged."
-        )
+        raise UnsupportedModelError(f"{call.rule.op_type} has no relevance form")
     form, at = call.rule.relevance_form, call.x
     leaving = form(op, multiplier(op, m, at.y), list(at.inputs), at.y, **call.attributes)
     return [g if varying else None for g, varying in zip(leaving, call.varying, strict=False)]

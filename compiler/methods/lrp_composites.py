@@ -18,7 +18,7 @@ from typing import Any
 
 from compiler.errors import InvalidOptionError
 from compiler.forward import Call
-from compiler.methods.lrp_layers import Layer, is_linear
+from compiler.methods.lrp_layers import Layer, is_linear, preparations
 from compiler.methods.lrp_rules import (
     RULES,
     AlphaBeta,
@@ -27,6 +27,7 @@ from compiler.methods.lrp_rules import (
     Flat,
     GeneralizedGamma,
     GuidedRelu,
+    Own,
     Pass,
     RelevanceRule,
     Taylor,
@@ -178,6 +179,8 @@ def assign(
 ) -> dict[str, RelevanceRule]:
     """The rule of each call for which one is chosen, by its first output; the last match wins.
 
+    What prepares an input hands relevance on unchanged, unless `chosen` says otherwise.
+
     Raises:
         InvalidOptionError: a rule in `chosen` for which there is no operator that can take it.
     """
@@ -185,6 +188,8 @@ def assign(
     rules = dict.fromkeys(ordinals[None], composite.default)
     for text, rule in composite.choices:
         rules |= _matching(parse_selector(text), rule, calls, layers, ordinals)
+    if not composite.is_gradient:
+        rules |= {call.outputs[0]: Pass() for call in preparations(calls)}
     for text, rule in chosen:
         selector = parse_selector(text)
         found = _matching(selector, rule, calls, layers, ordinals)
@@ -224,6 +229,8 @@ def takes(rule: RelevanceRule, call: Call, layer: Layer | None) -> bool:
     moving = Trait.MOVING in call.rule.traits
     if isinstance(rule, Taylor | GuidedRelu | DeconvRelu):
         return True
+    if isinstance(rule, Own):
+        return call.rule.relevance_form is not None
     if isinstance(rule, Pass):
         weighted = layer is not None or moving or len(call.outputs) > 1
         return not weighted and sum(call.varying) == 1 and _keeps_shape(call)
@@ -249,7 +256,7 @@ def _nothing_found(
         return (
             f"rule {text}={rule}: {names} cannot take it. Rules that modify weights are for layers (Conv, "
             "ConvTranspose, Gemm, MatMul by weights) and averages; zero and epsilon for linear operators; "
-            "pass where the shape stays; taylor for any."
+            "pass where the shape stays; own where an operator has a form of its own; taylor for any."
         )
     known = [f"{layer.call.rule.op_type} {layer.call.name!r}" for layer in layers.values()]
     more = f" and {len(known) - 20} more" if len(known) > 20 else ""

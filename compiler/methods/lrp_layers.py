@@ -65,6 +65,25 @@ def is_linear(call: Call) -> bool:
     return Trait.LINEAR_IN_FIRST in call.rule.traits and not any(call.varying[1:])
 
 
+def is_plain(call: Call) -> bool:
+    """Whether it moves its one varying input, or is an affine map of it element by element."""
+    traits = {Trait.MOVING, Trait.ELEMENTWISE} & call.rule.traits
+    return bool(traits) and is_linear(call) and sum(call.varying) == 1 and len(call.outputs) == 1
+
+
+def preparations(calls: Sequence[Call]) -> list[Call]:
+    """The affine maps through which an input passes before anything else, such as (x − mean)/deviation."""
+    inputs = {name for call in calls for name in call.inputs} - {n for c in calls for n in c.outputs}
+    found = []
+    for call in calls:
+        name = call.inputs[call.varying.index(True)]
+        if name in inputs and is_plain(call):
+            inputs.update(call.outputs)
+            if Trait.ELEMENTWISE in call.rule.traits and call.rule.op_type not in FOLDS_FORWARD:
+                found.append(call)
+    return found
+
+
 def as_layer(op: Ops, call: Call) -> Layer | None:
     """A call with weights that one can take apart, or an average; None for any other."""
     if not call.varying[0] or any(call.varying[1:]):

@@ -9,7 +9,7 @@ from compiler.backward import Carried, Relevance
 from compiler.errors import InvalidOptionError
 from compiler.forward import Call
 from compiler.graph import Ops
-from compiler.methods.lrp_layers import Layer, is_linear
+from compiler.methods.lrp_layers import Layer, is_plain
 from compiler.methods.lrp_rules import (
     STABILISER,
     Bound,
@@ -23,7 +23,7 @@ from compiler.methods.lrp_rules import (
     ZBox,
     Zero,
 )
-from compiler.rule import Pullback, Trait
+from compiler.rule import Pullback
 from compiler.tensor import Tensor
 
 _READS_X = frozenset({Operand.X, Operand.POSITIVE, Operand.NEGATIVE})
@@ -56,8 +56,7 @@ class Bounds:
         call = next((c for c in self.calls if name in c.outputs), None)
         if call is None:
             return _row(op, self.low, x, who), _row(op, self.high, x, who)
-        plain = {Trait.MOVING, Trait.ELEMENTWISE} & call.rule.traits and is_linear(call)
-        if not plain or sum(call.varying) != 1 or len(call.outputs) != 1:
+        if not is_plain(call):
             raise InvalidOptionError(
                 f"{who}: low and high bound the model's input, which reaches this layer through "
                 f"{call.rule.op_type} {call.name!r}. Give bounds of what the layer itself reads: "

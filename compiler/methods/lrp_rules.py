@@ -274,6 +274,13 @@ class Taylor(RelevanceRule):
 
 
 @dataclass(frozen=True)
+class Own(RelevanceRule):
+    """The operator's own relevance form, as AttnLRP uses it."""
+
+    name: ClassVar[str] = "own"
+
+
+@dataclass(frozen=True)
 class GuidedRelu(RelevanceRule):
     """Guided backpropagation (Springenberg et al., 2015): a gradient passes where it and x are positive."""
 
@@ -315,7 +322,7 @@ RULES: dict[str, type[RelevanceRule]] = {
     rule.name: rule
     for rule in (
         *(Zero, Epsilon, Gamma, GeneralizedGamma, ZPlus, AlphaBeta),
-        *(WSquare, Flat, ZBox, Pass, Taylor),
+        *(WSquare, Flat, ZBox, Pass, Taylor, Own),
     )
 }
 """By the names that the command line takes."""

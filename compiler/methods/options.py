@@ -8,6 +8,8 @@ from compiler.errors import InvalidOptionError
 from compiler.methods.base import Method, References
 from compiler.methods.deepshap import DeepShap
 from compiler.methods.gradients import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad
+from compiler.methods.lrp import Lrp
+from compiler.methods.lrp_composites import parse_choice
 
 REFERENCES = "references"
 
@@ -29,6 +31,11 @@ class Choice:
         return option in self.needs or option in self.takes
 
 
+def make_lrp(rule: Sequence[str] = (), **options: Any) -> Method:
+    """Lrp from its options, rules as `Conv=gamma:0.25`."""
+    return Lrp(rules=tuple(parse_choice(text) for text in rule), **options)
+
+
 METHODS: dict[str, Choice] = {
     "deepshap": Choice(DeepShap, needs=(REFERENCES,), takes=("standard_error",)),
     "gradient": Choice(Gradient),
@@ -42,6 +49,7 @@ METHODS: dict[str, Choice] = {
         needs=("sigma",),
         takes=("samples", "seed", "standard_error"),
     ),
+    "lrp": Choice(make_lrp, takes=("composite", "rule", "low", "high")),
 }
 
 _ADVICE = {

@@ -38,7 +38,7 @@ def neg(op: Ops, x: Tensor) -> Evaluation:
     return op.Neg(x), op.Neg
 
 
-@rule("Mul", kind=BILINEAR, traits=[ELEMENTWISE])
+@rule("Mul", kind=BILINEAR, traits=[ELEMENTWISE, Trait.PRODUCT])
 def mul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     """y = a·b."""
 
@@ -51,7 +51,7 @@ def mul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     return op.Mul(a, b), (mul_pullback_a, mul_pullback_b)
 
 
-@rule("Div", kind=Kind.LOCAL, traits=[ELEMENTWISE, Trait.LINEAR_IN_FIRST])
+@rule("Div", kind=Kind.LOCAL, traits=[ELEMENTWISE, Trait.PRODUCT, Trait.LINEAR_IN_FIRST])
 def div(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     """y = a/b;  dy/da = 1/b, dy/db = −y/b."""
     y = op.Div(a, b)
@@ -77,7 +77,7 @@ def div_shapley(
     return op.Mul(m, middle), op.Mul(m, slope)
 
 
-@rule("MatMul", kind=BILINEAR)
+@rule("MatMul", kind=BILINEAR, traits=[Trait.PRODUCT])
 def matmul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     """y = a·b over the last two axes."""
     if min(a.rank, b.rank) < 2:
@@ -171,7 +171,7 @@ def batch_normalization(
     return y, (batch_normalization_pullback, None, None, None, None)
 
 
-@rule("Max", kind=Kind.LOCAL)
+@rule("Max", kind=Kind.LOCAL, traits=[Trait.CONSERVING])
 def maximum(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     """y = max(a, b); ties go to b."""
 

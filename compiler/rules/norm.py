@@ -3,12 +3,12 @@
 import numpy as np
 
 from compiler.graph import Ops
-from compiler.rule import Evaluation, Kind, rule
+from compiler.rule import Evaluation, Kind, Trait, rule
 from compiler.rules.secants import exp_secant, log_secant
 from compiler.tensor import Tensor
 
 
-@rule("LRN", kind=Kind.LOCAL)
+@rule("LRN", kind=Kind.LOCAL, traits=[Trait.CONSERVING])
 def lrn(
     op: Ops, x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
 ) -> Evaluation:
