@@ -72,4 +72,4 @@ def compile_model(
     measured = measure(lowered.source, combined, names, probe_rows(combined, near))
     warnings = (*lowered.warnings, *notes, *demand(measured, method.gap))
     manifest = describe(lowered, combined, path, method, references, measured, feature_names, warnings)
-    return Compiled(combined, manifest, lowered.source, sample_rows(combined, known))
+    return Compiled(combined, manifest, lowered.source, sample_rows(combined, references))

@@ -164,17 +164,20 @@ def _merge(
     return merged, None if np.allclose(total, total[0], rtol=1e-12, atol=0) else total, count
 
 
-def sample_rows(model: onnx.ModelProto, references: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """One row for each input that is nobody's: the mean of the references, zeros elsewhere."""
+def sample_rows(model: onnx.ModelProto, references: ReferenceSet | None) -> dict[str, np.ndarray]:
+    """One row for each input that is nobody's: the (weighted) mean of the references, zeros elsewhere."""
     rows = {}
     for value in model.graph.input:
         tensor = value.type.tensor_type
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        known = references.get(value.name)
+        known = None if references is None else references.arrays.get(value.name)
         shape = tuple(d.dim_value or 1 for d in tensor.shape.dim)
         if tensor.elem_type == onnx.TensorProto.STRING:
             rows[value.name] = np.full(shape, "", object)
             continue
-        row = np.zeros(shape) if known is None else known.mean(axis=0, dtype=np.float64, keepdims=True)
-        rows[value.name] = row.astype(dtype)
+        if known is None or references is None:
+            rows[value.name] = np.zeros(shape, dtype)
+            continue
+        mean = np.average(known.astype(np.float64), axis=0, weights=references.weights)
+        rows[value.name] = mean[None].astype(dtype)
     return rows

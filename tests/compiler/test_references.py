@@ -333,3 +333,11 @@ def test_one_byte_of_a_file_changed(tmp_path: Path, suffix: str, place: float, b
     except InvalidReferencesError:
         return
     assert all(isinstance(array, np.ndarray) for array in table.arrays.values())
+
+
+def test_the_warmup_row_is_the_weighted_mean() -> None:
+    references = np.stack([np.zeros(5), np.ones(5), np.ones(5)]).astype(np.float32)
+    merged = compile_model(mlp(), DeepShap(references))
+    weighted = compile_model(mlp(), DeepShap(references[:2], weights=[1, 2]))
+    for compiled in (merged, weighted):
+        np.testing.assert_allclose(compiled.sample["x"], np.full((1, 5), 2 / 3), atol=1e-6)
