@@ -17,10 +17,21 @@ if TYPE_CHECKING:
     from compiler.compiled import Compiled, Explanation
     from compiler.errors import RationaleError
     from compiler.manifest import Manifest
-    from compiler.methods import DeepShap, ExpectedGradients, Gradient, IntegratedGradients, Lrp, SmoothGrad
+    from compiler.methods import (
+        AttnLrp,
+        CpLrp,
+        DeepShap,
+        ExpectedGradients,
+        Gradient,
+        IntegratedGradients,
+        Lrp,
+        SmoothGrad,
+    )
 
 __all__ = [
+    "AttnLrp",
     "Compiled",
+    "CpLrp",
     "DeepShap",
     "ExpectedGradients",
     "Explanation",
@@ -34,7 +45,9 @@ __all__ = [
 ]
 
 _HOME = {
+    "AttnLrp": "compiler.methods",
     "Compiled": "compiler.compiled",
+    "CpLrp": "compiler.methods",
     "DeepShap": "compiler.methods",
     "ExpectedGradients": "compiler.methods",
     "Explanation": "compiler.compiled",

@@ -2,6 +2,8 @@
 
 # float64: rules are algebra, so what is left is rounding over a few dozen operations.
 COMPLETE_64 = 1e-12  # |Σ m·Δ − Δy| over max(1, largest |y|)
+# whole transformer blocks in float64, over the largest value (issue: 1e-10).
+ATTENTION_64 = 1e-10
 # central differences in float64: error h²·f‴ + ε/h with h = 1e-5.
 FINITE_DIFFERENCE = 1e-8
 # the emitted float32 graph against the same nodes in float64: ε = 6e-8 over sums of some hundred terms.
@@ -17,3 +19,7 @@ NEAR = 1e-6
 # The float64 graph moves as much when its input moves by 1e-6 (SqueezeNet, light: 0.3% of its largest value).
 NETWORK_L2 = 1e-2  # |a − b| over |b|, Euclidean
 FLIPPED, FLIPPED_SHARE = 1e-3, 1e-2  # at most 1% of the values differ by more than 1e-3 of the largest
+# LRP in float64 over the largest relevance, against matrices: denominators near 0 lose digits (issue: 1e-10).
+RELEVANCE_64 = 1e-10
+# LRP in float32 over zennit's largest relevance (issue: 1e-5).
+ZENNIT_32 = 1e-5

@@ -1,8 +1,19 @@
 """Attribution methods: frozen dataclasses that say where rules are called."""
 
+from compiler.methods.attnlrp import AttnLrp, CpLrp
 from compiler.methods.base import Method
 from compiler.methods.deepshap import DeepShap
 from compiler.methods.gradients import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad
 from compiler.methods.lrp import Lrp
 
-__all__ = ["DeepShap", "ExpectedGradients", "Gradient", "IntegratedGradients", "Lrp", "Method", "SmoothGrad"]
+__all__ = [
+    "AttnLrp",
+    "CpLrp",
+    "DeepShap",
+    "ExpectedGradients",
+    "Gradient",
+    "IntegratedGradients",
+    "Lrp",
+    "Method",
+    "SmoothGrad",
+]

@@ -28,7 +28,7 @@ def where_multiplier(
         raise UnsupportedModelError(
             "its condition depends on what is explained, and may differ between x and its reference"
         )
-    return where_relevance(op, m, xs, y)
+    return None, op.Where(xs[0], m, 0.0), op.Where(xs[0], 0.0, m)
 
 
 @where.relevance

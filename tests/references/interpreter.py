@@ -59,6 +59,11 @@ def _wide(array: np.ndarray) -> T:
     return torch.from_numpy(np.array(array, np.float64 if array.dtype.kind == "f" else array.dtype))
 
 
+def _constant(value: Any) -> T:
+    """A Constant's one attribute: a tensor, a number, or a list of numbers."""
+    return _wide(numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value))
+
+
 def _axes(x: T, axes: T | None, noop: int = 0) -> list[int]:
     if axes is None or axes.numel() == 0:
         return [] if noop else list(range(x.ndim))
@@ -313,7 +318,7 @@ def gather(x: T, index: T, *, axis: int = 0) -> T:
     axis = axis % x.ndim
     index = torch.where(index < 0, index + x.shape[axis], index)
     taken = x.index_select(axis, index.reshape(-1))
-    return taken.reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+    return taken.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
 
 
 def clip(x: T, low: T | None = None, high: T | None = None) -> T:
@@ -359,6 +364,12 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Celu": lambda x, alpha=1.0: _elu(x, alpha, width=alpha),
     "Clip": clip,
     "Concat": lambda *xs, axis: torch.cat(xs, axis),
+    "Constant": lambda **value: _constant(*value.values()),
+    "ConstantOfShape": lambda shape, value=None: (
+        torch.zeros([int(n) for n in shape], dtype=torch.float64)
+        if value is None
+        else _constant(value).expand([int(n) for n in shape]).clone()
+    ),
     "Conv": conv,
     "ConvTranspose": conv_transpose,
     "Cos": torch.cos,

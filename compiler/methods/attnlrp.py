@@ -1,0 +1,143 @@
+"""Layer-wise relevance propagation for transformers: AttnLRP and CP-LRP.
+
+Achtibat et al., "AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for Transformers", 2024 (arXiv
+2402.05602); Ali et al., "XAI for Transformers: Better Explanations through Conservative Propagation", 2022.
+Both are `Lrp`'s walk with the ε-rule for every layer, and
+
+    softmax           R_i = z_i·(R_i − p_i·Σ R_j); CP-LRP: none, attention weights are constants
+    product           half of the relevance to each of two that vary; ε stands beside 2z where it sums
+    normalisation     its deviation is a constant; mean, scale and offset by the ε-rule
+    activation        R unchanged
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.backward import Carried, Pull, Relevance
+from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.forward import Call
+from compiler.graph import Ops
+from compiler.methods.attnlrp_graph import activations, deviations, free_names, hold, reaching, shares
+from compiler.methods.base import Gap
+from compiler.methods.lrp import Propagation
+from compiler.methods.lrp_layers import Layer, is_linear, join
+from compiler.methods.lrp_modified import Bounds, multiplier, stabilised
+from compiler.methods.lrp_rules import STABILISER, Epsilon, RelevanceRule, Zero
+from compiler.rule import Kind, Trait
+from compiler.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class AttnLrp:
+    """Relevance of the inputs for an output of a transformer, through its attention.
+
+    Args:
+        epsilon: what is added to denominators, with their sign; it absorbs relevance where they are small.
+
+    Raises:
+        InvalidOptionError: an epsilon that is no number of at least 0.
+    """
+
+    epsilon: float = STABILISER
+
+    name: ClassVar[str] = "attnlrp"
+    has_base_value: ClassVar[bool] = False
+    gap: ClassVar[Gap | None] = Gap.ABSORBED
+    reference_set: ClassVar[None] = None
+    reference_weights: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
+        if not number or not 0 <= self.epsilon < np.inf:
+            raise InvalidOptionError(f"epsilon must be a number of at least 0, not {self.epsilon!r}.")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"epsilon": self.epsilon}
+
+    def plan(self, op: Ops, calls: Sequence[Call]) -> tuple[Sequence[Call], Pull]:
+        read = reaching(activations(hold(calls, deviations(calls))), calls[-1].outputs)
+        _demand_rules(read)
+        joined, layers = join(op, read)
+        rules = _choose(joined, layers, self.epsilon)
+        propagation = Propagation(layers, rules, Zero(), Bounds(joined, None, None))
+        return joined, _Attentive(propagation, self.epsilon).pull
+
+    def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
+        raise NotImplementedError("relevance is propagated by layers: see `plan`")
+
+    def attribute(
+        self, op: Ops, m: Carried, x: Tensor, r: Tensor | None, weights: np.ndarray | None
+    ) -> Tensor:
+        return m.tensor if isinstance(m, Relevance) else op.Mul(m, x)
+
+
+@dataclass(frozen=True)
+class CpLrp(AttnLrp):
+    """The same with attention weights held constant: relevance takes no way through a Softmax."""
+
+    name: ClassVar[str] = "cplrp"
+
+    def plan(self, op: Ops, calls: Sequence[Call]) -> tuple[Sequence[Call], Pull]:
+        held = [c for c in hold(calls, shares(calls)) if Trait.SHARING not in c.rule.traits]
+        left = reaching(held, calls[-1].outputs)
+        _demand_ways(calls, left)
+        return super().plan(op, left)
+
+
+@dataclass(frozen=True)
+class _Attentive:
+    propagation: Propagation
+    epsilon: float
+
+    def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
+        """`Lrp`'s, and ε beside the value of a normalisation: the offset that it adds may cancel the rest."""
+        if Trait.CENTRING in call.rule.traits:
+            y = call.x.y
+            m = multiplier(op, m, y)
+            if self.epsilon:
+                m = op.Div(op.Mul(m, y), stabilised(op, y, self.epsilon))
+        return self.propagation.pull(op, call, m)
+
+
+def _choose(calls: Sequence[Call], layers: dict[str, Layer], epsilon: float) -> dict[str, RelevanceRule]:
+    """ε's place, by an operator's first output: layers with weights, and products that sum."""
+    rules: dict[str, RelevanceRule] = {}
+    for call in calls:
+        name, traits = call.outputs[0], call.rule.traits
+        layer = layers.get(name)
+        if layer is not None:
+            rules[name] = Zero() if layer.weights is None else Epsilon(epsilon)
+        elif is_linear(call) and Trait.PRODUCT in traits and Trait.ELEMENTWISE not in traits:
+            rules[name] = Epsilon(epsilon / sum(call.varying))  # y + ε/2, and halves: 2y + ε for each of two
+    return rules
+
+
+def _demand_rules(calls: Sequence[Call]) -> None:
+    """Raises UnsupportedModelError, with every operator that is not linear and has no rule of its own."""
+    missing = [
+        call
+        for call in calls
+        if call.rule.kind is Kind.LOCAL and not is_linear(call) and call.rule.relevance_form is None
+    ]
+    if missing:
+        lines = "".join(
+            f"\n  {c.rule.op_type} node {c.name!r}: {c.inputs[0]} -> {c.outputs[0]}" for c in missing
+        )
+        raise UnsupportedModelError(
+            f"AttnLRP has no rule for {len(missing)} node(s) on the way to the explained output:{lines}\n"
+            f"Explain a tensor before them (--output {missing[0].inputs[0]}), or use another method."
+        )
+
+
+def _demand_ways(calls: Sequence[Call], left: Sequence[Call]) -> None:
+    """Raises UnsupportedModelError for an explained input that reaches the output by a Softmax alone."""
+    lost = sorted(free_names(calls) - free_names(left))
+    if lost:
+        raise UnsupportedModelError(
+            f"CP-LRP hands nothing through a Softmax, and {', '.join(map(repr, lost))} reaches the explained "
+            "output through one alone. Explain the tensor before it (--output), or use AttnLRP."
+        )

@@ -1,0 +1,212 @@
+"""AttnLRP and CP-LRP on transformers, against explicit relevance arithmetic in float64."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from compiler import AttnLrp, CpLrp, DeepShap, Gradient, compile_model
+from compiler.errors import InvalidOptionError, UnsupportedModelError
+from tests.compiler.models import parsed, rows
+from tests.references.attnlrp import bert_relevance, llama_relevance
+from tests.references.interpreter import run64
+from tests.tolerances import ATTENTION_64
+from tests.transformers import BERT, LLAMA, BertLike, LlamaLike, Size, drawn, exported
+
+N, K = 3, 2
+BLOCKS = 2
+TARGETS = [2, 0]
+
+pytestmark = pytest.mark.usefixtures("float64_engine")
+
+
+@dataclass(frozen=True)
+class Case:
+    module: Callable[[], nn.Module]
+    size: Size
+    relevance: Callable[..., np.ndarray]
+
+
+CASES = {
+    "bert": Case(lambda: BertLike(blocks=BLOCKS), BERT, bert_relevance),
+    "bert without biases": Case(lambda: BertLike(blocks=BLOCKS, bias=False), BERT, bert_relevance),
+    "llama": Case(lambda: LlamaLike(blocks=BLOCKS), LLAMA, llama_relevance),
+}
+each_case = pytest.mark.parametrize("name", CASES)
+each_exporter = pytest.mark.parametrize("dynamo", [False, True], ids=["TorchScript", "torch.export"])
+
+
+@cache
+def module_of(name: str) -> nn.Module:
+    return drawn(CASES[name].module()).double()
+
+
+@cache
+def model_of(name: str, dynamo: bool) -> onnx.ModelProto:
+    return exported(module_of(name), CASES[name].size, dynamo=dynamo, dtype=torch.float64)
+
+
+def drawn_rows(name: str, count: int, seed: int) -> np.ndarray:
+    size = CASES[name].size
+    return np.random.default_rng(seed).standard_normal((count, size.sequence, size.embedding))
+
+
+def explain(
+    model: onnx.ModelProto, method: Any, x: np.ndarray, targets: Any = "all"
+) -> dict[str, np.ndarray]:
+    return run64(compile_model(model, method, targets=targets).model, {"x": x})
+
+
+def assert_close(value: np.ndarray, want: np.ndarray) -> None:
+    np.testing.assert_allclose(value, want, atol=ATTENTION_64 * np.abs(want).max(), rtol=0)
+
+
+@each_case
+@each_exporter
+@pytest.mark.parametrize("method", [AttnLrp, CpLrp])
+def test_relevance_is_the_papers(name: str, dynamo: bool, method: type[AttnLrp]) -> None:
+    case, x = CASES[name], drawn_rows(name, N, 1)
+    weights = {k: v.numpy() for k, v in module_of(name).state_dict().items()}
+    for epsilon in (1e-6, 1e-2):
+        answer = explain(model_of(name, dynamo), method(epsilon), x, TARGETS)
+        for i, target in enumerate(TARGETS):
+            conservative = method is CpLrp
+            want = case.relevance(weights, BLOCKS, case.size.head, x, target, epsilon, conservative)
+            assert np.abs(want).max() > 1e-2, "a test network must have a signal"
+            assert_close(answer["x_attributions"][:, i], want)
+
+
+@pytest.mark.parametrize("name", ["bert without biases", "llama"])
+def test_without_biases_nothing_is_lost_but_by_the_softmax(name: str) -> None:
+    x = drawn_rows(name, N, 2)
+    answer = explain(model_of(name, True), CpLrp(0.0), x)
+    total = answer["x_attributions"].sum((2, 3))
+    assert_close(total, answer["y"])
+    assert np.abs(answer["completeness_gap"]).max() <= ATTENTION_64 * np.abs(answer["y"]).max()
+    through_softmax = explain(model_of(name, True), AttnLrp(0.0), x)
+    assert np.abs(through_softmax["completeness_gap"]).max() > 1e-3 * np.abs(answer["y"]).max()
+
+
+@each_case
+@each_exporter
+def test_deepshap_adds_up(name: str, dynamo: bool) -> None:
+    x, references = drawn_rows(name, N, 3), drawn_rows(name, K, 4)
+    model = model_of(name, dynamo)
+    answer = explain(model, DeepShap(references), x)
+    base = run64(model, {"x": references})["y"].mean(0)
+    total = answer["x_attributions"].sum((2, 3))
+    assert_close(total, run64(model, {"x": x})["y"] - base)
+
+
+@each_case
+@each_exporter
+def test_the_gradient_is_torchs(name: str, dynamo: bool) -> None:
+    x = drawn_rows(name, N, 5)
+    answer = explain(model_of(name, dynamo), Gradient(), x)
+    leaf = torch.tensor(x, requires_grad=True)
+    y = module_of(name)(leaf)
+    for target in range(y.shape[1]):
+        (want,) = torch.autograd.grad(y[:, target].sum(), leaf, retain_graph=True)
+        assert_close(answer["x_attributions"][:, target], want.numpy())
+
+
+NORMALISED = """written (double[N, 4, 5] x) => (double[N, 4, 5] y) {
+    mean = ReduceMean <keepdims = 1> (x, axes)
+    d = Sub (x, mean)
+    square = Pow (d, two)
+    variance = ReduceMean <keepdims = 1> (square, axes)
+    more = Add (variance, small)
+    deviation = Sqrt (more)
+    unit = Div (d, deviation)
+    scaled = Mul (unit, scale)
+    y = Add (scaled, bias)
+}"""
+OPERATOR = """operator (double[N, 4, 5] x) => (double[N, 4, 5] y) {
+    y = LayerNormalization <epsilon = 0.25> (x, scale, bias)
+}"""
+
+
+def test_a_normalisation_that_is_written_out_is_found() -> None:
+    scale, bias = rows(5, seed=1).astype(np.float64), rows(5, seed=2).astype(np.float64)
+    numbers = {"axes": np.asarray([-1]), "two": np.asarray(2.0), "small": np.asarray(0.25)}
+    written = parsed(NORMALISED, {**numbers, "scale": scale, "bias": bias})
+    operator = parsed(OPERATOR, {"scale": scale, "bias": bias})
+    x = rows(N, 4, 5, seed=3).astype(np.float64)
+    want = explain(operator, AttnLrp(0.0), x, [3, 11])["x_attributions"]
+    assert_close(explain(written, AttnLrp(0.0), x, [3, 11])["x_attributions"], want)
+    centred = x - x.mean(-1, keepdims=True)
+    factor = scale[3] / np.sqrt((centred**2).mean(-1) + 0.25)[:, 0]
+    by_hand = x[:, 0] * factor[:, None] * (np.eye(5)[3] - 1 / 5)
+    assert_close(want[:, 0, 0], by_hand)
+
+
+ACTIVATIONS = {
+    "silu": "s = Sigmoid (z) y = Mul (z, s)",
+    "gelu": "h = Mul (z, half) u = Div (z, two) e = Erf (u) f = Add (e, one) y = Mul (h, f)",
+    "softplus gate": "s = Softplus (z) t = Tanh (s) y = Mul (t, z)",
+}
+
+
+@pytest.mark.parametrize("formula", ACTIVATIONS.values(), ids=ACTIVATIONS)
+def test_an_activation_that_is_written_out_hands_relevance_on_unchanged(formula: str) -> None:
+    text = f"a (double[N, 4] x) => (double[N, 3] y) {{ z = MatMul (x, w) {formula} }}"
+    w = rows(4, 3, seed=4).astype(np.float64)
+    numbers = {"half": np.asarray(0.5), "two": np.asarray(2.0), "one": np.asarray(1.0)}
+    model = parsed(text, {"w": w, **{k: v for k, v in numbers.items() if f" {k})" in formula}})
+    x = rows(N, 4, seed=5).astype(np.float64)
+    answer = explain(model, AttnLrp(0.0), x)
+    want = (x @ w)[:, :, None]
+    assert_close(answer["x_attributions"], x[:, None] * w.T / want * answer["y"][:, :, None])
+
+
+def test_a_gate_gives_each_side_one_half() -> None:
+    text = "g (double[N, 4] x, double[N, 4] v) => (double[N, 4] y) { s = Sigmoid (v) y = Mul (x, s) }"
+    x, v = rows(N, 4, seed=6).astype(np.float64), rows(N, 4, seed=7).astype(np.float64)
+    answer = run64(compile_model(parsed(text), AttnLrp(), targets=[1]).model, {"x": x, "v": v})
+    half = answer["y"][:, 1:2] / 2 * (np.arange(4) == 1)
+    assert_close(answer["x_attributions"][:, 0], half)
+    assert_close(answer["v_attributions"][:, 0], half)
+
+
+REFUSED = {
+    "a quotient": (
+        "q = Softplus (x) r = Transpose (x) y = Div (r, q)",
+        AttnLrp(),
+        "AttnLRP has no rule for 1 node.*\n  Div node",
+    ),
+    "a softmax alone": ("y = Softmax (x)", CpLrp(), "CP-LRP hands nothing through a Softmax, and 'x'"),
+    "a condition": (
+        "c = Greater (x, zero) a = Tanh (x) y = Where (c, a, x)",
+        DeepShap(np.zeros((2, 4, 4))),
+        "Where node '.*': its condition depends on what is explained",
+    ),
+}
+
+
+@pytest.mark.parametrize(("formula", "method", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_has_no_rule_is_refused_by_name(formula: str, method: Any, message: str) -> None:
+    formula = formula.replace("Transpose (x)", "Transpose <perm = [0, 2, 1]> (x)")
+    text = f"r (double[N, 4, 4] x) => (double[N, 4, 4] y) {{ {formula} }}"
+    model = parsed(text, {"zero": np.asarray(0.0)} if "zero" in formula else {})
+    with pytest.raises(UnsupportedModelError, match=message):
+        compile_model(model, method, targets=[0])
+
+
+def test_the_gradient_goes_to_what_a_condition_chose() -> None:
+    text = "c (double[N, 4] x) => (double[N, 4] y) { c = Greater (x, zero) a = Tanh (x) y = Where (c, a, x) }"
+    x = rows(N, 4, seed=8).astype(np.float64)
+    answer = explain(parsed(text, {"zero": np.asarray(0.0)}), Gradient(), x)
+    slope = np.where(x > 0, 1 - np.tanh(x) ** 2, 1.0)
+    assert_close(answer["x_attributions"], slope[:, None] * np.eye(4))
+
+
+@pytest.mark.parametrize("epsilon", [-1.0, float("nan"), float("inf"), "small", True])
+def test_an_epsilon_that_is_none_is_refused(epsilon: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="epsilon must be a number of at least 0"):
+        AttnLrp(epsilon)
