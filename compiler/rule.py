@@ -16,8 +16,8 @@ The value may differ from the operator's own node where the pullback needs more 
 Methods never know operators. They know kinds (see `Kind`), and choose where a rule is called.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
 from typing import Any
@@ -61,6 +61,7 @@ class Weights:
         axis: of x and of y on which the channels lie.
         inputs, outputs: the shapes in which a vector with one number for each channel of x, or of y, is a
             factor of the weight; None where there is no such shape.
+        attributes: in place of the node's own where the linear call is made.
     """
 
     weight: Tensor
@@ -68,6 +69,7 @@ class Weights:
     axis: int
     inputs: tuple[int, ...] | None
     outputs: tuple[int, ...] | None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

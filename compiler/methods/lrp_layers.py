@@ -46,8 +46,10 @@ class Layer:
     def linear(self, op: Ops, x: Tensor, weight: Tensor | None) -> At:
         """The linear part with another input and other weights."""
         own = self.call.x.inputs[1:]
-        parameters = own if self.weights is None else [weight, *(None for _ in own[1:])]
-        return self.call.at(op, [x, *parameters])
+        if self.weights is None:
+            return self.call.at(op, [x, *own])
+        call = replace(self.call, attributes={**self.call.attributes, **self.weights.attributes})
+        return call.at(op, [x, weight, *(None for _ in own[1:])])
 
 
 @dataclass(frozen=True)

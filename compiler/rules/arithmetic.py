@@ -136,11 +136,12 @@ def gemm(
 @gemm.layer
 def gemm_layer(
     op: Ops, w: Tensor, c: Tensor | None, *, alpha: float = 1.0, beta: float = 1.0, transB: int = 0, **_: int
-) -> Weights | None:
-    """W [K, M], or [M, K] with transB; a negative α would turn its signs round."""
+) -> Weights:
+    """α·W [K, M], or [M, K] with transB."""
+    weight = w if alpha == 1.0 else op.Mul(w, alpha)
     bias = c if c is None or beta == 1.0 else op.Mul(c, beta)
     inputs, outputs = ((1, -1), (-1, 1)) if transB else ((-1, 1), (1, -1))
-    return Weights(w, bias, axis=-1, inputs=inputs, outputs=outputs) if alpha > 0 else None
+    return Weights(weight, bias, -1, inputs, outputs, attributes={"alpha": 1.0})
 
 
 @rule("BatchNormalization", kind=BILINEAR, traits=[ELEMENTWISE])
