@@ -149,6 +149,13 @@ def compile_command(
     high: Annotated[
         float | None, typer.Option(help="lrp: the largest value an input may take.", show_default=False)
     ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="attnlrp, cplrp: what is added to denominators; it absorbs relevance. Default: 1e-6.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Compile MODEL.onnx and its explanation into a model repository.
 
@@ -166,7 +173,7 @@ def compile_command(
         names = None if features is None else [f.strip() for f in features.split(",")]
         options: dict[str, Any] = {"steps": steps, "samples": samples, "sigma": sigma, "seed": seed}
         options |= {"standard_error": standard_error or None, "rule": rule or None}
-        options |= {"composite": composite, "low": low, "high": high}
+        options |= {"composite": composite, "low": low, "high": high, "epsilon": epsilon}
         chosen, columns = _method(method, references, names, options)
         with _progress() as progress:
             compiled = compile_model(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.errors import InvalidOptionError
+from compiler.methods.attnlrp import AttnLrp, CpLrp
 from compiler.methods.base import Method, References
 from compiler.methods.deepshap import DeepShap
 from compiler.methods.gradients import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad
@@ -50,6 +51,8 @@ METHODS: dict[str, Choice] = {
         takes=("samples", "seed", "standard_error"),
     ),
     "lrp": Choice(make_lrp, takes=("composite", "rule", "low", "high")),
+    "attnlrp": Choice(AttnLrp, takes=("epsilon",)),
+    "cplrp": Choice(CpLrp, takes=("epsilon",)),
 }
 
 _ADVICE = {

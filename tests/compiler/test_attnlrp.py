@@ -13,6 +13,7 @@ from torch import nn
 
 from compiler import AttnLrp, CpLrp, DeepShap, Gradient, compile_model
 from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.methods.options import make_method
 from tests.compiler.models import parsed, rows
 from tests.references.attnlrp import bert_relevance, llama_relevance
 from tests.references.interpreter import run64
@@ -210,3 +211,12 @@ def test_the_gradient_goes_to_what_a_condition_chose() -> None:
 def test_an_epsilon_that_is_none_is_refused(epsilon: Any) -> None:
     with pytest.raises(InvalidOptionError, match="epsilon must be a number of at least 0"):
         AttnLrp(epsilon)
+
+
+@pytest.mark.parametrize(("name", "method"), [("attnlrp", AttnLrp), ("cplrp", CpLrp)])
+def test_the_command_line_knows_both_and_their_epsilon(name: str, method: type[AttnLrp]) -> None:
+    made = make_method(name, None, {"epsilon": 0.25, "composite": None})
+    assert type(made) is method
+    assert made == method(0.25)
+    with pytest.raises(InvalidOptionError, match=f"--method {name} takes no --composite"):
+        make_method(name, None, {"composite": "EpsilonPlus"})
