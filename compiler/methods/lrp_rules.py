@@ -88,7 +88,7 @@ class RelevanceRule:
         values = [(getattr(self, f.name), f.default) for f in fields(self)]
         while values and values[-1][0] is not None and values[-1][0] == values[-1][1]:
             values.pop()
-        return ":".join([self.name, *(str(value) for value, _ in values)])
+        return ":".join([self.name, *(str(float(value)) for value, _ in values)])
 
 
 def _plain(bias: Modified = SAME) -> tuple[Group, ...]:
