@@ -1,0 +1,204 @@
+"""LRP beside zennit: its composites and its single rules, on networks like VGG, ResNet and a perceptron.
+
+zennit merges BatchNorm with ε beside the root of the variance instead of under it, so the networks' ε is
+next to nothing here; `test_norms_with_epsilon` shows what that is worth.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from compiler import Lrp, compile_model
+from compiler.methods import lrp
+from compiler.methods.lrp_rules import RelevanceRule
+from tests.peers.networks import (
+    CLASSES,
+    FEATURES,
+    IMAGE,
+    Case,
+    build,
+    export,
+    mlp,
+    plain_cnn,
+    vgg_like,
+    without_chatter,
+)
+from tests.peers.zennit_values import zennit_gradients, zennit_values
+from tests.tolerances import ZENNIT_32
+from tests.vision import import_torchvision
+
+with without_chatter():
+    torchvision = import_torchvision()
+    from zennit import canonizers, composites, rules
+    from zennit.torchvision import ResNetCanonizer
+    from zennit.types import Activation, AvgPool, Convolution, Linear
+
+LOW, HIGH = -4.0, 4.0
+TARGETS = [0, 2]
+
+
+def without_epsilon(network: nn.Module) -> nn.Module:
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eps = 1e-12
+    return network
+
+
+def relu_cnn() -> nn.Module:
+    """`plain_cnn` with ReLUs alone: of others, zennit's ExcitationBackprop takes the gradient."""
+    return nn.Sequential(*(nn.ReLU() if isinstance(m, nn.Tanh) else m for m in plain_cnn()))
+
+
+def resnet() -> nn.Module:
+    """torchvision's own blocks, which zennit's canonizer knows."""
+    return torchvision.models.resnet.ResNet(
+        torchvision.models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=CLASSES
+    )
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any, Callable[[], list[Any]]]] = {
+    "mlp": (lambda: mlp(nn.ReLU, CLASSES), FEATURES, list),
+    "cnn": (relu_cnn, IMAGE, list),
+    "vgg": (vgg_like, IMAGE, lambda: [canonizers.SequentialMergeBatchNorm()]),
+    "resnet": (resnet, (3, 33, 42), lambda: [ResNetCanonizer()]),
+}
+
+
+@cache
+def case(name: str) -> Case:
+    make, shape, _ = NETWORKS[name]
+    return build(lambda: without_epsilon(make()), shape)
+
+
+@cache
+def exported(name: str, exporter: str = "torchscript") -> onnx.ModelProto:
+    return export(case(name), exporter)
+
+
+def box(x: np.ndarray) -> dict[str, torch.Tensor]:
+    return {"low": torch.full(x.shape, LOW), "high": torch.full(x.shape, HIGH)}
+
+
+COMPOSITES: dict[str, Callable[..., Any]] = {
+    "EpsilonPlus": composites.EpsilonPlus,
+    "EpsilonAlpha2Beta1": composites.EpsilonAlpha2Beta1,
+    "EpsilonPlusFlat": composites.EpsilonPlusFlat,
+    "EpsilonAlpha2Beta1Flat": composites.EpsilonAlpha2Beta1Flat,
+    "EpsilonGammaBox": composites.EpsilonGammaBox,
+    "ExcitationBackprop": composites.ExcitationBackprop,
+}
+
+
+def assert_agree(ours: np.ndarray, theirs: np.ndarray) -> None:
+    scale = np.abs(theirs).max()
+    assert scale > 1e-4
+    assert np.abs(ours - theirs).max() <= ZENNIT_32 * scale
+
+
+@pytest.mark.parametrize("composite", COMPOSITES)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_composite(name: str, composite: str) -> None:
+    given = case(name)
+    options = box(given.x) if composite == "EpsilonGammaBox" else {}
+    theirs = COMPOSITES[composite](canonizers=NETWORKS[name][2](), **options)
+    compiled = compile_model(exported(name), Lrp(composite, low=LOW, high=HIGH), targets=TARGETS)
+    got = compiled.explain(given.x)["x_attributions"]
+    assert_agree(got, zennit_values(given.fresh(), theirs, given.x, TARGETS))
+
+
+@pytest.mark.parametrize("composite", ["EpsilonPlus", "EpsilonGammaBox"])
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+def test_the_other_exporter(name: str, composite: str) -> None:
+    """Which leaves BatchNormalization in the graph, or not: relevance is the same."""
+    both = [
+        compile_model(exported(name, exporter), Lrp(composite, low=LOW, high=HIGH), targets=TARGETS)
+        for exporter in ("torchscript", "dynamo")
+    ]
+    x = case(name).x
+    assert_agree(*(compiled.explain(x)["x_attributions"] for compiled in both))
+
+
+@pytest.mark.parametrize(
+    ("composite", "theirs"),
+    [("GuidedBackprop", composites.GuidedBackprop), ("Deconvnet", composites.DeconvNet)],
+)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_other_gradients(name: str, composite: str, theirs: Callable[[], Any]) -> None:
+    given = case(name)
+    compiled = compile_model(exported(name), Lrp(composite), targets=TARGETS)
+    got = compiled.explain(given.x)["x_attributions"]
+    assert_agree(got, zennit_gradients(given.fresh(), theirs(), given.x, TARGETS))
+
+
+RULES: list[tuple[RelevanceRule, Callable[[np.ndarray], Any]]] = [
+    (lrp.Zero(), lambda _: rules.Epsilon(0.0)),
+    (lrp.Epsilon(0.1), lambda _: rules.Epsilon(0.1)),
+    (lrp.GeneralizedGamma(0.3), lambda _: rules.Gamma(0.3)),
+    (lrp.ZPlus(), lambda _: rules.ZPlus()),
+    (lrp.AlphaBeta(3, 2), lambda _: rules.AlphaBeta(3, 2)),
+    (lrp.WSquare(), lambda _: rules.WSquare()),
+    (lrp.Flat(), lambda _: rules.Flat()),
+    (lrp.ZBox(LOW, HIGH), lambda x: rules.ZBox(**box(x))),
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), RULES, ids=[str(rule) for rule, _ in RULES])
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_rule(name: str, ours: RelevanceRule, theirs: Callable[[np.ndarray], Any]) -> None:
+    """As the rule of the first layer, under ε everywhere else."""
+    given = case(name)
+    layers = [(Activation, rules.Pass()), (AvgPool, rules.Norm()), ((Convolution, Linear), rules.Epsilon())]
+    first = [((Convolution, Linear), theirs(given.x))]
+    composite = composites.SpecialFirstLayerMapComposite(layers, first)
+    choices = (("first 99", lrp.Epsilon()), ("first", ours))
+    got = compile_model(exported(name), Lrp(rules=choices), targets=TARGETS).explain(given.x)
+    assert_agree(got["x_attributions"], zennit_values(given.fresh(), composite, given.x, TARGETS))
+
+
+def test_the_plain_gamma_rule_is_the_generalised_one_for_positive_inputs() -> None:
+    """zennit has the generalised rule alone; they part where x, or y with relevance, is negative."""
+    x = np.abs(case("mlp").x)
+    both = [
+        compile_model(exported("mlp"), Lrp(rules=[("Gemm", rule)]), targets=TARGETS)
+        for rule in (lrp.Gamma(), lrp.GeneralizedGamma())
+    ]
+    hidden = [compiled.explain(x)["x_attributions"] for compiled in both]
+    sign = positive_scores(x)
+    assert_agree(hidden[0][sign], hidden[1][sign])
+    assert np.abs(hidden[0][~sign] - hidden[1][~sign]).max() > 0.01
+
+
+def positive_scores(x: np.ndarray) -> np.ndarray:
+    """[N, T]: where the explained score is positive."""
+    with torch.no_grad():
+        scores = case("mlp").network(torch.from_numpy(x)).numpy()
+    return scores[:, TARGETS] > 0
+
+
+def test_norms_with_epsilon() -> None:
+    """A BatchNorm's ε stands under the root. zennit's merge puts it beside: with PyTorch's 1e-5 they part."""
+    given = build(vgg_like, IMAGE)
+    compiled = compile_model(export(given, "torchscript"), Lrp(), targets=TARGETS)
+    theirs = composites.EpsilonPlus(canonizers=[canonizers.SequentialMergeBatchNorm()])
+    merged = _merged(given.fresh())
+    got = compiled.explain(given.x)["x_attributions"]
+    assert_agree(got, zennit_values(merged, composites.EpsilonPlus(), given.x, TARGETS))
+    off = np.abs(got - zennit_values(given.fresh(), theirs, given.x, TARGETS)).max() / np.abs(got).max()
+    assert 2 * ZENNIT_32 < off < 1e-3
+
+
+def _merged(network: nn.Module) -> nn.Module:
+    """Each BatchNorm folded into the convolution before it, by PyTorch's own function."""
+    layers: list[nn.Module] = []
+    for layer in network:
+        if isinstance(layer, nn.BatchNorm2d):
+            layers[-1] = torch.nn.utils.fusion.fuse_conv_bn_eval(layers[-1], layer)
+        else:
+            layers.append(layer)
+    return nn.Sequential(*layers).eval()
