@@ -10,7 +10,7 @@ Both are `Lrp`'s walk with the ε-rule for every layer, and
     activation        R unchanged
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,8 +24,8 @@ from compiler.methods.attnlrp_graph import activations, deviations, free_names, 
 from compiler.methods.base import Gap
 from compiler.methods.lrp import Propagation
 from compiler.methods.lrp_layers import Layer, is_linear, join
-from compiler.methods.lrp_modified import Bounds, multiplier, stabilised
-from compiler.methods.lrp_rules import STABILISER, Epsilon, RelevanceRule, Zero
+from compiler.methods.lrp_modified import Bounds, stabilised
+from compiler.methods.lrp_rules import STABILISER, Epsilon, Zero
 from compiler.rule import Kind, Trait
 from compiler.tensor import Tensor
 
@@ -62,9 +62,9 @@ class AttnLrp:
         read = reaching(activations(hold(calls, deviations(calls))), calls[-1].outputs)
         _demand_rules(read)
         joined, layers = join(op, read)
-        rules = _choose(joined, layers, self.epsilon)
+        rules = {n: Zero() if layer.weights is None else Epsilon(self.epsilon) for n, layer in layers.items()}
         propagation = Propagation(layers, rules, Zero(), Bounds(joined, None, None))
-        return joined, _Attentive(propagation, self.epsilon).pull
+        return joined, _Attentive(propagation, _stabilisers(joined, layers, self.epsilon)).pull
 
     def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
         raise NotImplementedError("relevance is propagated by layers: see `plan`")
@@ -90,30 +90,30 @@ class CpLrp(AttnLrp):
 
 @dataclass(frozen=True)
 class _Attentive:
+    """`Lrp`'s propagation, and ε beside the value of operators that are no layers: `epsilons` by output."""
+
     propagation: Propagation
-    epsilon: float
+    epsilons: Mapping[str, float]
 
     def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
-        """`Lrp`'s, and ε beside the value of a normalisation: the offset that it adds may cancel the rest."""
-        if Trait.CENTRING in call.rule.traits:
+        epsilon = self.epsilons.get(call.outputs[0])
+        if epsilon is not None and (epsilon or isinstance(m, Relevance)):
             y = call.x.y
-            m = multiplier(op, m, y)
-            if self.epsilon:
-                m = op.Div(op.Mul(m, y), stabilised(op, y, self.epsilon))
+            relevance = m.tensor if isinstance(m, Relevance) else op.Mul(m, y)
+            m = op.Div(relevance, stabilised(op, y, epsilon))
         return self.propagation.pull(op, call, m)
 
 
-def _choose(calls: Sequence[Call], layers: dict[str, Layer], epsilon: float) -> dict[str, RelevanceRule]:
-    """ε's place, by an operator's first output: layers with weights, and products that sum."""
-    rules: dict[str, RelevanceRule] = {}
+def _stabilisers(calls: Sequence[Call], layers: Mapping[str, Layer], epsilon: float) -> dict[str, float]:
+    """Normalisations that add an offset, and products that sum: y + ε/2, and halves, are 2y + ε for both."""
+    found = {}
     for call in calls:
         name, traits = call.outputs[0], call.rule.traits
-        layer = layers.get(name)
-        if layer is not None:
-            rules[name] = Zero() if layer.weights is None else Epsilon(epsilon)
-        elif is_linear(call) and Trait.PRODUCT in traits and Trait.ELEMENTWISE not in traits:
-            rules[name] = Epsilon(epsilon / sum(call.varying))  # y + ε/2, and halves: 2y + ε for each of two
-    return rules
+        if Trait.CENTRING in traits:
+            found[name] = epsilon
+        elif name not in layers and Trait.PRODUCT in traits and Trait.ELEMENTWISE not in traits:
+            found[name] = epsilon / sum(call.varying)
+    return found
 
 
 def _demand_rules(calls: Sequence[Call]) -> None:

@@ -15,7 +15,12 @@ from compiler import AttnLrp, CpLrp, DeepShap, Gradient, compile_model
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.methods.options import make_method
 from tests.compiler.models import parsed, rows
-from tests.references.attnlrp import bert_relevance, llama_relevance
+from tests.references.attnlrp import (
+    bert_relevance,
+    layer_norm_relevance,
+    llama_relevance,
+    product_relevance,
+)
 from tests.references.interpreter import run64
 from tests.tolerances import ATTENTION_64
 from tests.transformers import BERT, LLAMA, BertLike, LlamaLike, Size, drawn, exported
@@ -164,6 +169,29 @@ def test_an_activation_that_is_written_out_hands_relevance_on_unchanged(formula:
     answer = explain(model, AttnLrp(0.0), x)
     want = (x @ w)[:, :, None]
     assert_close(answer["x_attributions"], x[:, None] * w.T / want * answer["y"][:, :, None])
+
+
+def test_relevance_that_an_activation_hands_on_is_divided_once() -> None:
+    """ε is large here: a second denominator would show."""
+    text = """p (double[N, 4, 5] x, double[N, 5, 3] v) => (double[N, 4, 3] y) {
+        z = MatMul (x, v)
+        y = Softplus (z)
+    }"""
+    x, v = rows(N, 4, 5, seed=9).astype(np.float64), rows(N, 5, 3, seed=10).astype(np.float64)
+    answer = run64(compile_model(parsed(text), AttnLrp(0.1), targets=[4]).model, {"x": x, "v": v})
+    seed = answer["y"] * (np.arange(12) == 4).reshape(4, 3)
+    to_x, to_v = product_relevance(x, v, seed, 0.1)
+    assert_close(answer["x_attributions"][:, 0], to_x)
+    assert_close(answer["v_attributions"][:, 0], to_v)
+
+    text = """n (double[N, 4, 5] x) => (double[N, 4, 5] y) {
+        z = LayerNormalization (x, scale, bias)
+        y = Softplus (z)
+    }"""
+    scale, bias = rows(5, seed=1).astype(np.float64), rows(5, seed=2).astype(np.float64)
+    answer = explain(parsed(text, {"scale": scale, "bias": bias}), AttnLrp(0.1), x, [7])
+    seed = answer["y"] * (np.arange(20) == 7).reshape(4, 5)
+    assert_close(answer["x_attributions"][:, 0], layer_norm_relevance(x, scale, bias, seed, 0.1))
 
 
 def test_a_gate_gives_each_side_one_half() -> None:
