@@ -49,8 +49,8 @@ def compile_command(
     method: Annotated[
         str,
         typer.Option(
-            help="deepshap, gradient, input-x-gradient, integrated-gradients, expected-gradients, smoothgrad "
-            "or lrp."
+            help="deepshap, gradient, input-x-gradient, integrated-gradients, expected-gradients, "
+            "smoothgrad, lrp, attnlrp or cplrp."
         ),
     ] = "deepshap",
     references: Annotated[

@@ -16,6 +16,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
 from compiler import DeepShap, Manifest, compile_model
+from compiler.methods.options import METHODS
 from service.cli import app
 from tests.compiler.models import FEATURES, NAMES, mlp, parsed, rows, two_inputs
 
@@ -195,7 +196,10 @@ def test_several_inputs(place: Path) -> None:
 BASE = ("compile", "m.onnx", "--references", "r.npy", "--name", "m")
 REFUSED = {
     "no references": (("compile", "m.onnx", "--name", "m"), "deepshap needs --references FILE"),
-    "needless references": ((*BASE, "--method", "gradient"), "--method gradient takes no --references: that is for deepshap, integ"),
+    "needless references": (
+        (*BASE, "--method", "gradient"),
+        "--method gradient takes no --references: that is for deepshap, integ",
+    ),
     "an unknown method": ((*BASE, "--method", "magic"), "choose deepshap, gradient, input-x-gradient, "),
     "a bad name": ((*BASE[:-1], "a/b"), "'a/b' is no model name"),
     "no model": (("compile", "no.onnx", *BASE[2:]), r"no\.onnx: cannot be read: No such file"),
@@ -322,3 +326,8 @@ def test_a_damaged_entry(entry: Path) -> None:
     manifest.write_text(content)
     (entry / "model_repository" / "m" / "1" / "model.onnx").write_bytes(b"damaged")
     assert_refused(call("check", "m"), "Compile it again")
+
+
+def test_the_help_names_every_method() -> None:
+    done = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, ["compile", "--help"])
+    assert [name for name in METHODS if name not in done.stdout] == []
