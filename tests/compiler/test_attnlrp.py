@@ -152,6 +152,33 @@ def test_a_normalisation_that_is_written_out_is_found() -> None:
     assert_close(want[:, 0, 0], by_hand)
 
 
+MASKED = """m (double[N, 4, 5] q, double[N, 5, 4] k) => (double[N, 4, 4] y) {
+    z = MatMul (q, k)
+    hidden = MASK
+    y = Softmax (hidden)
+}"""
+
+
+@pytest.mark.parametrize("method", [AttnLrp(), Gradient(), DeepShap])
+def test_a_mask_chosen_by_where_is_the_mask_that_is_added(method: Any) -> None:
+    q, k = rows(N, 4, 5, seed=11).astype(np.float64), rows(N, 5, 4, seed=12).astype(np.float64)
+    if method is DeepShap:
+        method = DeepShap({"q": q[:2] + 1.0, "k": k[:2] - 1.0})
+    seen = np.tri(4, dtype=bool)
+    added = parsed(MASKED.replace("MASK", "Add (z, mask)"), {"mask": np.where(seen, 0.0, -np.inf)})
+    chosen = parsed(
+        MASKED.replace("MASK", "Where (seen, z, never)"), {"seen": seen, "never": np.asarray(-np.inf)}
+    )
+    answers = [
+        run64(compile_model(model, method, targets=[4, 9]).model, {"q": q, "k": k})
+        for model in (added, chosen)
+    ]
+    for name in ("q_attributions", "k_attributions"):
+        assert np.abs(answers[0][name]).max() > 1e-3
+        assert_close(answers[1][name], answers[0][name])
+    assert not answers[0]["k_attributions"][:, 0, :, 2:].any(), "what is hidden has no relevance"
+
+
 ACTIVATIONS = {
     "silu": "s = Sigmoid (z) y = Mul (z, s)",
     "gelu": "h = Mul (z, half) u = Div (z, two) e = Erf (u) f = Add (e, one) y = Mul (h, f)",
