@@ -47,6 +47,7 @@ class Trait(StrEnum):
     AVERAGING = "averaging"  # bilinear: y is a sum over x with equal positive weights
     HOMOGENEOUS = "homogeneous"  # pointwise: f(t·x) = t·f(x) for t > 0, so f(x) = f'(x)·x
     CONSERVING = "conserving"  # local: its relevance form hands all of the relevance back
+    NONNEGATIVE = "nonnegative"  # y ≥ 0 whatever x is
     LINEAR_IN_FIRST = "linear in first"  # local, but linear where its first input varies alone
     SHARING = "sharing"  # local: y are shares of 1, the weights of the average that follows
     CENTRING = "centring"  # local: takes a mean off, may add an offset; linear at a constant deviation

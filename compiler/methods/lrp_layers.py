@@ -27,11 +27,14 @@ class Layer:
         call: its rule computes the linear part.
         weights: None where the operator's own weights are equal and positive, as an average's are.
         joined: whether `weights` are not the call's own.
+        nonnegative: whether x is known not to be negative, which spares half of the rules that take signs
+            apart. Nothing depends on it.
     """
 
     call: Call
     weights: Weights | None
     joined: bool = False
+    nonnegative: bool = False
 
     @property
     def x(self) -> Tensor:
@@ -120,7 +123,28 @@ def join(op: Ops, calls: Sequence[Call]) -> tuple[list[Call], dict[str, Layer]]:
         if layer is not None:
             layers[layer.call.outputs[0]] = layer
         joined.append(call if layer is None else layer.call)
-    return _join_forward(op, joined, layers, readers)
+    joined, layers = _join_forward(op, joined, layers, readers)
+    return joined, _mark(joined, layers)
+
+
+def _mark(calls: Sequence[Call], layers: dict[str, Layer]) -> dict[str, Layer]:
+    """The layers, with what is known of their inputs' signs."""
+    known: set[str | None] = set()
+    for call in calls:
+        sources = [n for n, varying in zip(call.inputs, call.varying, strict=True) if varying]
+        if Trait.NONNEGATIVE in call.rule.traits or (_keeps_signs(call) and known.issuperset(sources)):
+            known.update(call.outputs)
+    return {n: replace(layer, nonnegative=layer.call.inputs[0] in known) for n, layer in layers.items()}
+
+
+def _keeps_signs(call: Call) -> bool:
+    """Whether y ≥ 0 where all of its inputs are: it selects, averages, or moves nothing but them."""
+    if Trait.MOVING in call.rule.traits:
+        constants = zip(call.x.inputs, call.varying, strict=True)
+        return not any(
+            x is not None and x.dtype.is_floating_point() for x, varying in constants if not varying
+        )
+    return call.rule.kind is Kind.SELECTION or Trait.AVERAGING in call.rule.traits
 
 
 def _sole_source(call: Call, layers: dict[str, Layer], readers: Counter[str | None]) -> Layer | None:

@@ -113,7 +113,7 @@ def hand_back(op: Ops, rule: RelevanceRule, layer: Layer, m: Carried, bounds: Bo
             c = pullback(s)
             leaving[operand] = op.Add(leaving[operand], c) if operand in leaving else c
     if leaving.keys() <= _READS_X:
-        return _as_multiplier(op, layer.x, leaving)
+        return _as_multiplier(op, layer, leaving)
     return Relevance(_sum(op, [op.Mul(stand_ins[operand], c) for operand, c in leaving.items()]))
 
 
@@ -129,6 +129,8 @@ def _stand_ins(op: Ops, rule: RelevanceRule, layer: Layer, bounds: Bounds) -> di
     x = layer.x
     used = {term.operand for group in rule.groups() for term in group.terms}
     found = {operand: _STAND_INS[operand](op, x) for operand in used if operand in _STAND_INS}
+    if layer.nonnegative:
+        found[Operand.POSITIVE] = x
     return found | (bounds.of(op, rule, layer) if isinstance(rule, ZBox) else {})
 
 
@@ -149,8 +151,9 @@ def _evaluate(
     parts: list[Tensor] = []
     pullbacks: list[tuple[Operand, Pullback]] = []
     for term in group.terms:
-        x = stand_ins[term.operand]
-        found = _call(op, layer, term, x)
+        if term.operand is Operand.NEGATIVE and layer.nonnegative:
+            continue
+        found = _call(op, layer, term, stand_ins[term.operand])
         if found is None:
             continue
         y, pullback = found
@@ -194,10 +197,13 @@ def _pullback(op: Ops, layer: Layer) -> Pullback:
     return pullback
 
 
-def _as_multiplier(op: Ops, x: Tensor, leaving: Mapping[Operand, Tensor]) -> Tensor:
+def _as_multiplier(op: Ops, layer: Layer, leaving: Mapping[Operand, Tensor]) -> Tensor:
     """max(x, 0) and min(x, 0) differ from 0 at different places: there each one's c is x's multiplier."""
+    x = layer.x
     if Operand.X in leaving:
         return leaving[Operand.X]
+    if layer.nonnegative and Operand.POSITIVE in leaving:
+        return leaving[Operand.POSITIVE]
     zero = op.array([0.0], x)
     positive, negative = (leaving.get(o, zero) for o in (Operand.POSITIVE, Operand.NEGATIVE))
     return op.Where(op.Greater(x, 0.0), positive, negative)

@@ -22,7 +22,7 @@ def step(op: Ops, x: Tensor, at: float = 0.0) -> Tensor:
     return op.Cast(op.Greater(x, at), to=int(x.dtype))
 
 
-@rule("Relu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS])
+@rule("Relu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS, Trait.NONNEGATIVE])
 def relu(op: Ops, x: Tensor) -> Evaluation:
     """y = max(x, 0);  dy/dx = 1 where x > 0."""
 
@@ -84,7 +84,7 @@ def thresholded_relu_slope(
     return jump_secant(op, x, r, y, y_r, step(op, x, alpha))
 
 
-@rule("Abs", kind=POINTWISE, traits=[Trait.HOMOGENEOUS])
+@rule("Abs", kind=POINTWISE, traits=[Trait.HOMOGENEOUS, Trait.NONNEGATIVE])
 def absolute(op: Ops, x: Tensor) -> Evaluation:
     """y = |x|;  dy/dx = sign(x)."""
 
@@ -129,7 +129,7 @@ def clip_slope(
     return slope if high is None else op.Sub(slope, relu_secant(op, op.Sub(x, high), op.Sub(r, high)))
 
 
-@rule("HardSigmoid", kind=POINTWISE)
+@rule("HardSigmoid", kind=POINTWISE, traits=[Trait.NONNEGATIVE])
 def hard_sigmoid(op: Ops, x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Evaluation:
     """y = min(max(αx + β, 0), 1)."""
     z = op.Add(op.Mul(x, alpha), beta)
@@ -150,7 +150,7 @@ def hard_sigmoid_slope(
     return op.Mul(op.Sub(relu_secant(op, z, z_r), above_one), alpha)
 
 
-@rule("Sigmoid", kind=POINTWISE)
+@rule("Sigmoid", kind=POINTWISE, traits=[Trait.NONNEGATIVE])
 def sigmoid(op: Ops, x: Tensor) -> Evaluation:
     """y = σ(x) = 1/(1 + e^−x);  dy/dx = σ(x)σ(−x)."""
     y = op.Sigmoid(x)

@@ -207,3 +207,10 @@ def test_guided_backprop_and_deconvnet() -> None:
             m = (np.maximum(m, 0) * gate(values[z])) @ weights[w]
         got = run64(compiled.model, {"x": x}, ["x_attributions"])["x_attributions"]
         assert_equal(got[:, 0], m)
+
+
+def test_inputs_that_cannot_be_negative_are_not_taken_apart() -> None:
+    """z⁺ behind a ReLU needs one half of its terms; only the first layer reads values of both signs."""
+    compiled = compile_model(network("vgg")[0], Lrp(), targets=[0])
+    parts = [node.op_type for node in compiled.model.graph.node if node.op_type in ("Max", "Min")]
+    assert sorted(parts) == ["Max", "Min"]
