@@ -99,7 +99,7 @@ class _Values:
         self.op.scope = f"forward/{name}"
         attributes = attributes_of({a.name: a.value for a in node.attributes.values()})
         at = evaluate(self.op, rule, [None if i is None else self.at_x(i) for i in inputs], attributes, name)
-        self._check_rows(node, at)
+        self._check_outputs(node, at)
         outputs = tuple(str(v.name) for v in node.outputs)[: len(at.outputs)]
         at = replace(
             at, outputs=tuple(self._take_over(*pair) for pair in zip(node.outputs, at.outputs, strict=False))
@@ -109,7 +109,13 @@ class _Values:
         varying = tuple(i in self.path.active for i in inputs)
         return Call(name, rule, attributes, inputs, outputs, varying, at)
 
-    def _check_rows(self, node: ir.Node, at: At) -> None:
+    def _check_outputs(self, node: ir.Node, at: At) -> None:
+        unruled = [v.name for v in node.outputs[len(at.outputs) :] if v.name in self.path.active]
+        if unruled:
+            raise UnsupportedModelError(
+                f"{node.op_type} node {node.name!r}: the explained output reads its outputs {unruled}, for which "
+                "its rule has no multiplier. Export without them."
+            )
         for value, tensor in zip(node.outputs, at.outputs, strict=False):
             spec = self.lowered.specs.get(str(value.name))
             if not tensor.rows or (spec is not None and spec[0] != tensor.shape):

@@ -68,3 +68,13 @@ def test_float16_is_complete_to_its_own_precision() -> None:
     answer = compiled.explain(references[::-1].copy())
     assert np.abs(answer["completeness_gap"]).max() <= 4 * np.finfo(np.float16).eps
     assert np.abs(answer["explained_value"] - answer["base_value"]).max() > 0.01
+
+
+def test_a_second_output_without_a_rule_is_refused() -> None:
+    model = parsed(
+        "g (float[N, 5] x) => (float[N, 5] z)"
+        " { y, mean, inverse = LayerNormalization <axis = -1> (x, s) z = Mul (y, inverse) }",
+        {"s": np.ones(5, np.float32)},
+    )
+    with pytest.raises(UnsupportedModelError, match=r"LayerNormalization.*'inverse'"):
+        compile_model(model, DeepShap(REFERENCES), targets=[0])
