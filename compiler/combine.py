@@ -113,8 +113,8 @@ class _Values:
         unruled = [v.name for v in node.outputs[len(at.outputs) :] if v.name in self.path.active]
         if unruled:
             raise UnsupportedModelError(
-                f"{node.op_type} node {node.name!r}: the explained output reads its outputs {unruled}, for which "
-                "its rule has no multiplier. Export without them."
+                f"{node.op_type} node {node.name!r}: the explained output reads its outputs {unruled}, for "
+                "which its rule has no multiplier. Export without them."
             )
         for value, tensor in zip(node.outputs, at.outputs, strict=False):
             spec = self.lowered.specs.get(str(value.name))
