@@ -43,7 +43,7 @@ def prefer_scores(
     was named is explained, with a warning that names the scores.
     """
     scores = scores_behind(lowered.source, path.output) if isinstance(method, ExplainsScores) else None
-    if scores is None or scores not in path.active:
+    if scores is None or scores not in path.active or scores in path.inputs:
         return path, ()
     if output is not None:
         return path, (

@@ -46,6 +46,7 @@ class AttnLrp:
     name: ClassVar[str] = "attnlrp"
     has_base_value: ClassVar[bool] = False
     gap: ClassVar[Gap | None] = Gap.ABSORBED
+    explains_scores: ClassVar[bool] = True
     reference_set: ClassVar[None] = None
     reference_weights: ClassVar[None] = None
 

@@ -6,9 +6,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from typer.testing import CliRunner
 
 from compiler import Gradient, Lrp, RationaleError, compile_model
+from compiler.cli import app
 from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.local import open_entry
 from compiler.methods import lrp
 from compiler.methods.lrp_composites import parse_choice, parse_rule
 from compiler.methods.lrp_rules import RULES, RelevanceRule
@@ -292,6 +295,27 @@ def test_options_that_do_not_fit_the_model(options: dict[str, Any], says: str, t
         compile_model(mlp(), Lrp(**options)).write(tmp_path, "m")
     assert says in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry is what Python compiles with the same options; a bad rule is one line and writes nothing."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(mlp(), "m.onnx")
+    command = ["compile", "m.onnx", "--name", "m", "--method", "lrp", "--targets", "0,2"]
+    chosen = ["--composite", "EpsilonAlpha2Beta1", "--rule", "Gemm=gamma:0.5", "--rule", "first=zbox"]
+    done = CliRunner().invoke(app, [*command, *chosen, "--low", "-3", "--high", "3"])
+    assert done.exit_code == 0, done.output
+    assert "warning: explains the scores 'z2'" in done.stderr
+    entry = open_entry(Path("model_repository"), "m")
+    method = Lrp("EpsilonAlpha2Beta1", [("Gemm", lrp.Gamma(0.5)), ("first", lrp.ZBox())], low=-3, high=3)
+    x = RANDOM.standard_normal((2, 5)).astype(np.float32)
+    want = compile_model(mlp(), method, targets=[0, 2]).explain(x)["x_attributions"]
+    np.testing.assert_array_equal(entry.explain(x)["x_attributions"], want)
+    refused = CliRunner().invoke(app, [*command, "--name", "other", "--rule", "Gemm=gama"])
+    assert refused.exit_code == 2
+    assert refused.stderr.count("\n") == 1
+    assert "rule 'gama' is not known" in refused.stderr
+    assert sorted(p.name for p in Path("model_repository").iterdir()) == ["m", "m_explain"]
 
 
 # -- probabilities ----------------------------------------------------------------------------------
