@@ -10,7 +10,7 @@ import pytest
 
 from compiler import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad, compile_model
 from compiler.methods.gradients import path_quadrature
-from tests.compiler.test_networks import NETWORKS, _rows
+from tests.compiler.test_networks import NETWORKS, rows_of
 from tests.networks import data_input
 from tests.references.interpreter import run64
 
@@ -26,7 +26,7 @@ QUICK = ("efficientnet_b0 torch.export",)  # 40 s of one core each; the others b
 def test_network(name: str) -> None:
     model = NETWORKS[name]()
     x_name = data_input(model)
-    rows = _rows(model, K + N)
+    rows = rows_of(model, K + N)
     r, x = rows[:K], rows[K:].astype(np.float64)
     gradient = compile_model(model, Gradient(), targets=TARGET).model
 

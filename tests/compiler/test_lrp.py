@@ -186,8 +186,11 @@ def test_a_normalisation_read_beside_its_layer_stays_apart() -> None:
     x = rows((4,))
     product = compile_model(model, Gradient(times_input=True), targets=[0, 5])
     want = run64(product.model, {"x": x}, ["x_attributions"])["x_attributions"]
-    assert_equal(relevance(model, (("MatMul", lrp.Zero()), ("Add", lrp.Zero())), x, [0, 5]), want)
-    damped = relevance(model, (("MatMul", lrp.Zero()), ("Add", lrp.Epsilon(5.0))), x, [0, 5])
+    rules = (("MatMul", lrp.Zero()), ("BatchNormalization", lrp.Zero()), ("Add", lrp.Zero()))
+    assert_equal(relevance(model, rules, x, [0, 5]), want)
+    passed = relevance(model, (rules[0], rules[2]), x, [0, 5])
+    assert_equal(passed.sum(-1), run64(model, {"x": x})["y"][:, [0, 5]])
+    damped = relevance(model, (*rules, ("Add", lrp.Epsilon(5.0))), x, [0, 5])
     assert np.abs(damped).max() < 0.9 * np.abs(want).max()
 
 

@@ -29,7 +29,7 @@ def test_network(name: str) -> None:
     """Complete, unchanged, row by row, and what its nodes mean in float64; one compile serves all four."""
     model = NETWORKS[name]()
     x_name = data_input(model)
-    rows = _rows(model, K + N)
+    rows = rows_of(model, K + N)
     compiled = compile_model(model, DeepShap(rows[:K]))
     x = rows[K:]
     answer = compiled.explain(x)
@@ -53,7 +53,8 @@ def test_network(name: str) -> None:
     )
 
 
-def _rows(model: onnx.ModelProto, count: int) -> np.ndarray:
+def rows_of(model: onnx.ModelProto, count: int) -> np.ndarray:
+    """Standard normal rows [count, …] for the model's only input."""
     (tensor,) = (v.type.tensor_type for v in model.graph.input if v.name == data_input(model))
     shape = [d.dim_value for d in tensor.shape.dim[1:]]
     return np.random.default_rng(1).standard_normal((count, *shape)).astype(np.float32)

@@ -30,6 +30,7 @@ from tests.peers.networks import (
     without_chatter,
 )
 from tests.peers.zennit_values import zennit_gradients, zennit_values
+from tests.references.deeplift import Concat
 from tests.tolerances import ZENNIT_32
 from tests.vision import import_torchvision
 
@@ -202,3 +203,22 @@ def _merged(network: nn.Module) -> nn.Module:
         else:
             layers.append(layer)
     return nn.Sequential(*layers).eval()
+
+
+@pytest.mark.parametrize("composite", ["EpsilonPlus", "EpsilonAlpha2Beta1Flat"])
+def test_norms_that_are_part_of_no_layer(composite: str) -> None:
+    """BatchNorm before each ReLU, behind a concatenation: relevance passes it."""
+    given = build(lambda: without_epsilon(pre_activated()), IMAGE)
+    compiled = compile_model(export(given, "torchscript"), Lrp(composite), targets=TARGETS)
+    theirs = COMPOSITES[composite]()
+    got = compiled.explain(given.x)["x_attributions"]
+    assert_agree(got, zennit_values(given.fresh(), theirs, given.x, TARGETS))
+
+
+def pre_activated() -> nn.Module:
+    def dense(channels: int) -> nn.Module:
+        layers = (nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, 4, 3, padding=1))
+        return Concat(nn.Identity(), nn.Sequential(*layers))
+
+    tail = (nn.BatchNorm2d(14), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(14, CLASSES))
+    return nn.Sequential(nn.Conv2d(3, 6, 3), dense(6), dense(10), *tail)
