@@ -125,7 +125,7 @@ def test_ci_calls_what_the_readme_calls():
         ("see /ro" + "ot/notes", True),
         ("cp x /tm" + "p/abc/y", True),
         ("https://py" + "pi.org/simple", True),
-        ("docs/work/plan and ~/work/x, https://a.b/work/c", False),
+        ("docs/home/plan and ~/home/x, https://a.b/home/c", False),
         ("tmp_path / 'x', /tmp", False),
     ],
 )
