@@ -57,14 +57,16 @@ class Composite:
     is_gradient: bool = False
 
 
-_SUMS: tuple[Choice, ...] = tuple(
-    (op_type, Epsilon()) for op_type in ("Add", "Sum", "AveragePool", "GlobalAveragePool", "ReduceMean")
+_BESIDE_LAYERS: tuple[Choice, ...] = (
+    *((sum_, Epsilon()) for sum_ in ("Add", "Sum", "AveragePool", "GlobalAveragePool", "ReduceMean")),
+    ("BatchNormalization", Pass()),
 )
-"""As in zennit, a sum has a stabiliser too. As multipliers they need none: ("Add", Zero()) takes it away."""
+"""As in zennit: a sum has a stabiliser, which multipliers need not, and a normalisation that is part of no
+layer hands relevance on."""
 
 
 def _convolutions(rule: RelevanceRule) -> tuple[Choice, ...]:
-    return *_SUMS, ("Conv", rule), ("ConvTranspose", rule)
+    return *_BESIDE_LAYERS, ("Conv", rule), ("ConvTranspose", rule)
 
 
 COMPOSITES = {
@@ -73,7 +75,7 @@ COMPOSITES = {
     "EpsilonPlusFlat": Composite((*_convolutions(ZPlus()), ("first", Flat()))),
     "EpsilonAlpha2Beta1Flat": Composite((*_convolutions(AlphaBeta(2, 1)), ("first", Flat()))),
     "EpsilonGammaBox": Composite((*_convolutions(GeneralizedGamma(0.25)), ("Conv:first", ZBox()))),
-    "ExcitationBackprop": Composite(_SUMS, default=ZPlus()),
+    "ExcitationBackprop": Composite(_BESIDE_LAYERS, default=ZPlus()),
     "GuidedBackprop": Composite((("Relu", GuidedRelu()),), default=Taylor(), is_gradient=True),
     "Deconvnet": Composite((("Relu", DeconvRelu()),), default=Taylor(), is_gradient=True),
 }
