@@ -198,7 +198,7 @@ REFUSED = {
     "no references": (("compile", "m.onnx", "--name", "m"), "deepshap needs --references FILE"),
     "needless references": (
         (*BASE, "--method", "gradient"),
-        "--method gradient takes no --references",
+        "--method gradient takes no --references: that is for deepshap, integ",
     ),
     "an unknown method": ((*BASE, "--method", "magic"), "choose deepshap, gradient, input-x-gradient, "),
     "a bad name": ((*BASE[:-1], "a/b"), "'a/b' is no model name"),
