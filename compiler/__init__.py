@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from compiler.compile import compile_model
     from compiler.compiled import Compiled, Explanation
+    from compiler.deployment import Deployment
     from compiler.errors import RationaleError
     from compiler.manifest import Manifest
     from compiler.methods import (
@@ -33,6 +34,7 @@ __all__ = [
     "Compiled",
     "CpLrp",
     "DeepShap",
+    "Deployment",
     "ExpectedGradients",
     "Explanation",
     "Gradient",
@@ -49,6 +51,7 @@ _HOME = {
     "Compiled": "compiler.compiled",
     "CpLrp": "compiler.methods",
     "DeepShap": "compiler.methods",
+    "Deployment": "compiler.deployment",
     "ExpectedGradients": "compiler.methods",
     "Explanation": "compiler.compiled",
     "Gradient": "compiler.methods",

@@ -1,7 +1,7 @@
 """The reverse walk, the same for every method."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,18 @@ class Relevance:
 
 
 Carried = Tensor | Relevance
+Readers = Mapping[str, list[Call]]
 Pull = Callable[[Ops, Call, Any], Sequence[Carried | None]]
+
+
+def readers_of(calls: Sequence[Call]) -> Readers:
+    """For each value, the calls of the path that depend on it."""
+    readers: dict[str, list[Call]] = defaultdict(list)
+    for call in calls:
+        for name, varying in zip(call.inputs, call.varying, strict=True):
+            if varying and name is not None:
+                readers[name].append(call)
+    return readers
 
 
 def walk(
@@ -62,12 +73,12 @@ def walk(
             arriving = [_expand(op, m, y) for m, y in zip(arriving, call.x.outputs, strict=True)]
         try:
             leaving = pull(op, call, arriving[0] if len(arriving) == 1 else tuple(arriving))
+            for name, x, m in zip(call.inputs, call.x.inputs, leaving, strict=False):
+                if name is not None and x is not None and m is not None and 0 not in x.shape:
+                    pending[name].append(_sum_to(op, m, x))
+                    read[name] = x
         except UnsupportedModelError as error:
             raise UnsupportedModelError(f"{call.rule.op_type} node {call.name!r}: {error}") from error
-        for name, x, m in zip(call.inputs, call.x.inputs, leaving, strict=False):
-            if name is not None and x is not None and m is not None:
-                pending[name].append(_sum_to(op, m, x))
-                read[name] = x
     op.scope = "rationale"
     return {name: _gather(op, ms, read.get(name)) for name, ms in pending.items()}
 
@@ -83,6 +94,14 @@ def _expand(op: Ops, m: Carried, y: Tensor) -> Carried:
 
 
 def _sum_to(op: Ops, m: Carried, x: Tensor) -> Carried:
+    """Raises UnsupportedModelError where the sizes of an operator's inputs contradict each other."""
+    sent = m.tensor.shape if isinstance(m, Relevance) else m.shape
+    pairs = list(zip(reversed(sent), reversed(x.shape), strict=False))
+    if len(pairs) < x.rank or any(a != b and 1 not in (a, b) for a, b in pairs):
+        raise UnsupportedModelError(
+            f"its input {x.name!r} is {list(x.shape)}, but its other inputs are made for {list(sent)}. "
+            "Export the model again."
+        )
     if isinstance(m, Relevance):
         return Relevance(op.sum_to(m.tensor, x.shape))
     return op.sum_to(m, x.shape)

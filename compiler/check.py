@@ -2,73 +2,156 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
+from compiler.deployment import MAX_BATCH
 from compiler.errors import CheckFailedError, UnsupportedModelError
+from compiler.gate import Run, count_nodes, explaining
+from compiler.lowering.precision import on_cpu
 from compiler.manifest import Measured
 from compiler.methods.base import Gap
 from compiler.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR
-from compiler.runtime import Runner
+from compiler.runtime import Held, Runner, is_float, model_bytes, outline
 
-ROWS = 3  # probe rows: a reference, one near a reference, one at random
 OUTPUTS_LIMIT = 1e-4  # relative to the largest value: far above float32's noise, far below a wrong graph
 GAP_LIMIT, GAP_WARNING = 1e-2, 1e-4  # relative to the largest explained − base
 AVERAGE_WARNING = 1e-2  # of quadrature and sampling errors, which a user chooses by steps and samples
 GAP_ERRORS = 5  # standard errors: beyond 4 by chance once in 16,000 rows and targets, of many draws
 GAP_NOISE = 8  # roundings of the output: the means and sums that form the gap
+OUTPUT_ROUNDINGS = 8  # of a half-precision model: its inputs and outputs are rounded, at times more
+BATCH_SECONDS = 1.0  # what a request of the largest batch may take
+LATENCY_RUNS, LATENCY_SECONDS = 5, 2.0  # runs, and the time of few above which no more are made
 ROWS_LIMIT = 1e-3  # a batch against its rows alone; float32 sums in another order differ by about 1e-6
 
 Arrays = Mapping[str, np.ndarray]
 
 
+@dataclass(frozen=True)
+class Checked:
+    """What was measured, and what the combined graph answered on the probe rows, by name of the output."""
+
+    measured: Measured
+    answers: dict[str, np.ndarray]
+
+
 def measure(
-    source: onnx.ModelProto, combined: onnx.ModelProto, attributions: Sequence[str], probes: Arrays
-) -> Measured:
+    source: onnx.ModelProto,
+    combined: Held,
+    attributions: Sequence[str],
+    probes: Arrays,
+    most: int = MAX_BATCH,
+) -> Checked:
     """Runs the combined graph beside the original, on the probe rows together and one by one.
 
     Args:
         attributions: names of the attribution outputs.
         probes: [rows, …] for each input.
+        most: rows of a batch that the memory budget holds; below the number of probe rows, each runs alone.
 
     Raises:
         UnsupportedModelError: the original model itself mixes the rows of a batch.
         CheckFailedError: it has no finite answer on any probe row.
     """
-    runner, original = Runner(combined), Runner(source)
-    together, alone = runner(probes), original(probes)
+    comparable, halves = on_cpu(ir.from_proto(source))
+    graph = outline(combined)
+    runner, original = explaining(Runner(combined), graph), Runner(comparable)
     rows = max(len(p) for p in probes.values() if p.ndim)
-    explained = {name: together[name] for name in (*attributions, EXPLAINED_VALUE)}
-    _demand_separate_rows(original, probes, alone, rows)
+    singles, latency_ms = _one_by_one(runner, probes, rows)
+    together = runner(probes) if most >= rows else _joined(singles)
+    alone = original(probes)
+    _demand_separate_rows(original, probes, alone, rows, halves.rounding)
     sound = _sound_rows(alone, rows) if GAP in together else np.ones(rows, bool)
-    return Measured(
+    explained = {name: together[name] for name in (*attributions, EXPLAINED_VALUE)}
+    measured = Measured(
         rows=rows,
         outputs_error=_outputs_error(alone, together),
+        rounding=halves.rounding,
         completeness_gap=_gap(together, sound) if GAP in together else None,
         gap_in_standard_errors=_gap_in_errors(together, sound) if GAP_ERROR in together else None,
-        rows_error=max(_rows_error(runner, probes, explained, i) for i in range(rows)),
-        nodes=len(combined.graph.node),
-        model_bytes=combined.ByteSize(),
-        latency_ms=_latency_ms(runner, _row(probes, 0)),
+        rows_error=_batch_error(singles, explained) if most >= rows else None,
+        nodes=count_nodes(graph.graph),
+        model_bytes=model_bytes(graph),
+        latency_ms=latency_ms,
+        max_batch=_max_batch(runner, probes, latency_ms / 1e3, most),
+    )
+    return Checked(measured, together)
+
+
+def storage_error(exact: Runner, checked: Checked, attributions: Sequence[str], probes: Arrays) -> float:
+    """The largest difference of attributions from those of a graph without float16, over the largest."""
+    answers = _joined([exact(_row(probes, i)) for i in range(checked.measured.rows)])
+    return max(relative_error(checked.answers[name], answers[name]) for name in attributions)
+
+
+def _one_by_one(runner: Run, probes: Arrays, rows: int) -> tuple[list[dict[str, np.ndarray]], float]:
+    """The answers on each row alone, and the median milliseconds of a row; slow graphs run no row twice."""
+    answers, times = [], []
+    for i in range(rows):
+        start = time.perf_counter()
+        answers.append(runner(_row(probes, i)))
+        times.append(time.perf_counter() - start)
+    if sum(times) < LATENCY_SECONDS:  # the first runs of a graph are not its typical ones
+        times = []
+        for _ in range(LATENCY_RUNS):
+            start = time.perf_counter()
+            runner(_row(probes, 0))
+            times.append(time.perf_counter() - start)
+    return answers, float(np.median(times) * 1e3)
+
+
+def _joined(singles: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The answers on single rows as those of a batch; what has no rows (a ZipMap's list) is the first's."""
+    return {
+        name: np.concatenate([s[name] for s in singles])
+        if isinstance(value, np.ndarray) and value.ndim
+        else value
+        for name, value in singles[0].items()
+    }
+
+
+def _batch_error(singles: Sequence[Arrays], together: Arrays) -> float:
+    return max(
+        relative_error(alone[name], value[i : i + 1], value)
+        for i, alone in enumerate(singles)
+        for name, value in together.items()
     )
 
 
-def demand(measured: Measured, gap: Gap | None) -> tuple[str, ...]:
+def _max_batch(runner: Run, probes: Arrays, seconds: float, most: int) -> int:
+    """The largest power of two of rows that fits and answers within BATCH_SECONDS, as timed."""
+    batch = 1
+    while 2 * batch <= most and 2 * seconds <= BATCH_SECONDS:
+        rows = {name: np.resize(p, (2 * batch, *p.shape[1:])) if p.ndim else p for name, p in probes.items()}
+        start = time.perf_counter()
+        runner(rows)
+        seconds = time.perf_counter() - start
+        if seconds > BATCH_SECONDS:
+            break
+        batch *= 2
+    return batch
+
+
+def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[str, ...]:
     """Warnings for the user.
 
     Args:
         gap: why the method's attributions may miss the output's difference.
+        ended: whether attributions end somewhere on the way, so that they may miss what goes on from there.
 
     Raises:
         CheckFailedError: outputs differ, rows mix, or attributions do not add up.
     """
-    if not measured.outputs_error <= OUTPUTS_LIMIT:
+    if not measured.outputs_error <= max(OUTPUTS_LIMIT, OUTPUT_ROUNDINGS * measured.rounding):
         raise CheckFailedError(
             f"the combined graph's outputs differ from the model's by {measured.outputs_error:.1e} "
             "(relative). Please report the model."
         )
-    if not measured.rows_error <= ROWS_LIMIT:
+    if measured.rows_error is not None and not measured.rows_error <= ROWS_LIMIT:
         raise CheckFailedError(
             f"explaining a batch differs from explaining its rows one by one by {measured.rows_error:.1e} "
             "(relative): the model mixes the rows of a batch, or overflows on the probe rows."
@@ -79,6 +162,13 @@ def demand(measured: Measured, gap: Gap | None) -> tuple[str, ...]:
         raise CheckFailedError(
             "the completeness gap is not finite: the model overflows near the rows it was checked on. Give "
             "references within the range it was made for."
+        )
+    if ended and gap is Gap.ROUNDING:
+        missed = measured.completeness_gap
+        return (
+            (f"attributions miss the output's difference by {missed:.1e} of it",)
+            if missed > GAP_WARNING
+            else ()
         )
     return _JUDGES[gap](measured, measured.completeness_gap)
 
@@ -128,42 +218,13 @@ _JUDGES: dict[Gap, Callable[[Measured, float], tuple[str, ...]]] = {
 }
 
 
-def probe_rows(model: onnx.ModelProto, known: Arrays) -> dict[str, np.ndarray]:
-    """[ROWS, …] for each input of a model: around the `known` rows of an input where there are any."""
-    random = np.random.default_rng(0)
-    initializers = {t.name for t in model.graph.initializer}
-    return {
-        v.name: _probe(random, v.type.tensor_type, known.get(v.name))
-        for v in model.graph.input
-        if v.name not in initializers
-    }
-
-
-def _probe(
-    random: np.random.Generator, tensor: onnx.TypeProto.Tensor, known: np.ndarray | None
-) -> np.ndarray:
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-    shape = tuple(d.dim_value or 1 for d in tensor.shape.dim)
-    size = (ROWS, *shape[1:]) if shape else ()
-    if dtype.kind != "f":
-        return np.zeros(size, dtype)
-    if known is None:
-        return random.standard_normal(size).astype(dtype)
-    pick = known[np.arange(ROWS) % len(known)].astype(np.float64)
-    spread = known.std(axis=0, dtype=np.float64) + 1e-3 * (1 + np.abs(known).mean(dtype=np.float64))
-    step = np.zeros(ROWS)
-    step[ROWS // 3 :], step[2 * ROWS // 3 :] = 0.1, 1.0
-    noise = random.standard_normal(pick.shape) * spread
-    return np.asarray(pick + noise * step.reshape(-1, *(1 for _ in size[1:])), dtype)
-
-
 def _row(probes: Arrays, i: int) -> dict[str, np.ndarray]:
     return {name: rows[i : i + 1] if rows.ndim else rows for name, rows in probes.items()}
 
 
 def relative_error(a: np.ndarray, b: np.ndarray, scale_of: np.ndarray | None = None) -> float:
     """Largest |a − b| over the largest |b| (or |scale_of|); infinite where only one of them is finite."""
-    if b.dtype.kind not in "fiub":
+    if b.dtype.kind not in "iub" and not is_float(b.dtype):
         return 0.0 if np.array_equal(a, b) else float("inf")
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     finite = np.isfinite(b)
@@ -179,16 +240,18 @@ def _outputs_error(original: Arrays, combined: Arrays) -> float:
     return max((relative_error(combined[name], value) for name, value in tensors.items()), default=0.0)
 
 
-def _rows_error(runner: Runner, probes: Arrays, together: Arrays, i: int) -> float:
+def _rows_error(runner: Run, probes: Arrays, together: Arrays, i: int) -> float:
     alone = runner(_row(probes, i), list(together))
     return max(relative_error(alone[name], value[i : i + 1], value) for name, value in together.items())
 
 
-def _demand_separate_rows(original: Runner, probes: Arrays, outputs: Arrays, rows: int) -> None:
-    tensors = {n: v for n, v in outputs.items() if isinstance(v, np.ndarray) and v.dtype.kind == "f"}
+def _demand_separate_rows(
+    original: Runner, probes: Arrays, outputs: Arrays, rows: int, rounding: float
+) -> None:
+    tensors = {n: v for n, v in outputs.items() if isinstance(v, np.ndarray) and is_float(v.dtype)}
     batched = {n: v for n, v in tensors.items() if v.ndim and len(v) == rows}
     error = max((_rows_error(original, probes, batched, i) for i in range(rows) if batched), default=0.0)
-    if error > ROWS_LIMIT:
+    if error > max(ROWS_LIMIT, OUTPUT_ROUNDINGS * rounding):
         raise UnsupportedModelError(
             f"the model mixes the rows of a batch: it answers a batch otherwise than its rows one by one "
             f"({error:.1e} of the largest value), so a row has no explanation of its own. Export it with the "
@@ -200,7 +263,7 @@ def _sound_rows(outputs: Arrays, rows: int) -> np.ndarray:
     """The rows for which the model itself has finite answers; it may not, for the logarithm of a probe."""
     sound = np.ones(rows, bool)
     for value in outputs.values():
-        if isinstance(value, np.ndarray) and value.dtype.kind == "f" and len(value) == rows:
+        if isinstance(value, np.ndarray) and is_float(value.dtype) and len(value) == rows:
             sound &= np.isfinite(value.reshape(rows, -1)).all(axis=1)
     if not sound.any():
         raise CheckFailedError(
@@ -229,9 +292,10 @@ def _gap(results: Arrays, sound: np.ndarray) -> float:
 
 
 def _noise(results: Arrays, sound: np.ndarray) -> float:
-    """What rounding may leave of a gap."""
+    """What rounding may leave of a gap; √tiny is what a multiplier of almost 0 leaves where all is 0."""
     explained = np.abs(results[EXPLAINED_VALUE][sound].astype(np.float64)).max(initial=0.0)
-    return float(GAP_NOISE * np.finfo(results[GAP].dtype).eps * explained)
+    info = np.finfo(results[GAP].dtype)
+    return float(GAP_NOISE * info.eps * explained + np.sqrt(info.tiny))
 
 
 def _gap_in_errors(results: Arrays, sound: np.ndarray) -> float:
@@ -240,12 +304,3 @@ def _gap_in_errors(results: Arrays, sound: np.ndarray) -> float:
     noise = _noise(results, sound)
     beyond = np.maximum(gap - noise, 0)
     return float((beyond / np.where(beyond > 0, np.maximum(error, noise), 1.0)).max(initial=0.0))
-
-
-def _latency_ms(runner: Runner, row: Arrays, repeats: int = 5) -> float:
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        runner(row)
-        times.append(time.perf_counter() - start)
-    return float(np.median(times) * 1e3)

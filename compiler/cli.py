@@ -1,19 +1,18 @@
 """The compiler's commands of `rationale`; the service adds its own."""
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from compiler.errors import InvalidOptionError, RationaleError
+from compiler import cli_entries
+from compiler.bench import cli as cli_bench
+from compiler.errors import InvalidOptionError
+from compiler.terminal import Repository, progress_bar, report, told_plainly
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from compiler.manifest import Manifest
+    from compiler.deployment import Deployment, Provider, Storage
     from compiler.methods import Method
     from compiler.targets import Targets
 
@@ -25,18 +24,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-
-Repository = Annotated[Path, typer.Option(help="The model repository.", metavar="FOLDER")]
-
-
-@contextmanager
-def told_plainly() -> Iterator[None]:
-    """Turns this project's errors into a line on stderr and exit status 2."""
-    try:
-        yield
-    except RationaleError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
 
 
 @app.command("compile")
@@ -85,6 +72,15 @@ def compile_command(
         list[str] | None,
         typer.Option(
             "--input", help="An input to attribute to; repeat for several. Default: all.", show_default=False
+        ),
+    ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A length that the model leaves open, such as sequence=128; repeat for several. Default: as "
+            "long as the references.",
+            metavar="NAME=LENGTH",
+            show_default=False,
         ),
     ] = None,
     features: Annotated[
@@ -156,12 +152,42 @@ def compile_command(
             show_default=False,
         ),
     ] = None,
+    provider: Annotated[
+        str, typer.Option(help="Where it will run: cpu or cuda. Operators take the forms fastest there.")
+    ] = "cpu",
+    threads: Annotated[
+        int | None,
+        typer.Option(help="Threads one run may use. Default: this machine's.", min=1, show_default=False),
+    ] = None,
+    memory_budget: Annotated[
+        str,
+        typer.Option(
+            help="Memory for references and one row's work together. Beyond it references are walked in "
+            "chunks, and recomputed where they do not fit: slower, but any number of them fits.",
+            metavar="SIZE",
+        ),
+    ] = "4GB",
+    storage: Annotated[
+        str,
+        typer.Option(help="How baked references are kept: float32, or float16 at half the size."),
+    ] = "float32",
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Time the forms of each operator here, and take the fastest.")
+    ] = False,
+    one_shot: Annotated[
+        bool,
+        typer.Option(
+            "--one-shot",
+            help="One entry instead of two: a BOOL input `explain` says for which rows to explain.",
+        ),
+    ] = False,
 ) -> None:
     """Compile MODEL.onnx and its explanation into a model repository.
 
     Writes two entries that `rationale serve` and Triton serve as they are: NAME, the plain model, and
     NAME_explain, one graph that also returns attributions, base value and completeness gap. Nothing is
-    written unless the graph reproduces the model and its attributions add up.
+    written unless the graph reproduces the model and its attributions add up. With --one-shot both are one
+    entry, NAME.
 
     Example: rationale compile credit.onnx --references approved.csv --name credit
     """
@@ -174,20 +200,38 @@ def compile_command(
         options: dict[str, Any] = {"steps": steps, "samples": samples, "sigma": sigma, "seed": seed}
         options |= {"standard_error": standard_error or None, "rule": rule or None}
         options |= {"composite": composite, "low": low, "high": high, "epsilon": epsilon}
+        deployment = _deployment(provider, threads, memory_budget, storage, tune, one_shot)
         chosen, columns = _method(method, references, names, options)
-        with _progress() as progress:
+        with progress_bar() as progress:
             compiled = compile_model(
                 model,
                 chosen,
                 output=output,
                 targets=_targets(targets),
                 inputs=inputs,
+                sizes=_sizes(size or []),
                 feature_names=names or columns,
+                deployment=deployment,
                 progress=progress,
             )
             entry = compiled.write(repository, name)
-        _report(compiled.manifest)
-        print(f"wrote {entry.parent / name} and {entry}")
+        report(compiled.manifest)
+        print(f"wrote {entry}" if one_shot else f"wrote {entry.parent / name} and {entry}")
+
+
+def _deployment(
+    provider: str, threads: int | None, memory_budget: str, storage: str, tune: bool, one_shot: bool
+) -> "Deployment":
+    from compiler.deployment import Deployment, parse_bytes
+
+    return Deployment(
+        cast("Provider", provider),
+        threads,
+        parse_bytes(memory_budget),
+        cast("Storage", storage),
+        tune,
+        one_shot,
+    )
 
 
 def _targets(text: str | None) -> "Targets":
@@ -200,6 +244,18 @@ def _targets(text: str | None) -> "Targets":
         raise InvalidOptionError(
             f"--targets {text!r}: give indices by commas, 'all' or 'predicted'."
         ) from error
+
+
+def _sizes(given: Sequence[str]) -> dict[str, int]:
+    sizes = {}
+    for text in given:
+        name, _, length = text.rpartition("=")
+        if not name or not length.isdecimal():
+            raise InvalidOptionError(
+                f"--size {text!r}: give a name and a whole number, such as sequence=128."
+            )
+        sizes[name] = int(length)
+    return sizes
 
 
 def _method(
@@ -217,172 +273,5 @@ def _method(
     return make_method(name, arrays, options), list(table.columns) if table.columns else None
 
 
-@contextmanager
-def _progress() -> "Iterator[Callable[[str, int, int], None]]":
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description:<30}"), BarColumn(bar_width=30), TimeElapsedColumn())
-    with Progress(
-        *columns, console=_console(stderr=True), transient=True, disable=not sys.stderr.isatty()
-    ) as bar:
-        task = bar.add_task("", total=1)
-        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
-
-
-def _console(stderr: bool = False) -> "Console":
-    """Wide enough for every line where nobody looks at it in a terminal; names are printed as they are."""
-    from rich.console import Console
-
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else 200
-    return Console(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
-
-
-def _report(manifest: "Manifest") -> None:
-    """What was measured, in a few lines."""
-    from rich.table import Table
-
-    m = manifest.measured
-    table = Table(show_header=False, box=None, pad_edge=False)
-    names = ", ".join(e.tensor.name for e in manifest.explained)
-    targets = manifest.targets if isinstance(manifest.targets, str) else ", ".join(map(str, manifest.targets))
-    table.add_row(
-        "explains", f"{manifest.explained_output} (targets: {targets}) by {names}, {manifest.method.name}"
-    )
-    if manifest.references:
-        merged = manifest.references.given - manifest.references.count
-        table.add_row(
-            "references", f"{manifest.references.count}" + (f" ({merged} equal ones merged)" * bool(merged))
-        )
-    table.add_row("original outputs", f"unchanged to {m.outputs_error:.1e} of the largest")
-    if m.completeness_gap is not None:
-        table.add_row(
-            "completeness gap",
-            f"{m.completeness_gap:.1e} of the largest difference, {m.rows} probe rows"
-            + (f"; {m.gap_in_standard_errors:.1f} standard errors" if m.gap_in_standard_errors else ""),
-        )
-    table.add_row("batch or row by row", f"equal to {m.rows_error:.1e}")
-    table.add_row("graph", f"{m.nodes} nodes, {m.model_bytes / 1e6:.1f} MB, {m.latency_ms:.2f} ms a row here")
-    _console().print(table)
-    for warning in manifest.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-
-
-@app.command("explain")
-def explain_command(
-    name: Annotated[str, typer.Argument(help="The entry's name.", show_default=False)],
-    input_file: Annotated[
-        Path,
-        typer.Option(
-            "--input",
-            help="Rows to explain: .npz, .npy, .csv or .parquet.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ],
-    repository: Repository = Path("model_repository"),
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write every tensor of the answer to this .npz.", metavar="FILE", show_default=False
-        ),
-    ] = None,
-    top: Annotated[int, typer.Option(help="Show this many features of each row.", min=1)] = 10,
-) -> None:
-    """Explain the rows of a file with a compiled entry, without a server."""
-    with told_plainly():
-        from compiler.local import explain_file
-
-        explain_file(repository, name, input_file, save, top)
-
-
-@app.command("check")
-def check_command(
-    name: Annotated[str, typer.Argument(help="The entry's name.", show_default=False)],
-    repository: Repository = Path("model_repository"),
-) -> None:
-    """Measure a written entry again: outputs unchanged, attributions complete, rows apart."""
-    with told_plainly():
-        from compiler.local import check_entry
-
-        _report(check_entry(repository, name))
-
-
-@app.command("evaluate")
-def evaluate_command(
-    names: Annotated[
-        list[str],
-        typer.Argument(help="One entry, or several to compare.", metavar="NAME", show_default=False),
-    ],
-    input_file: Annotated[
-        Path,
-        typer.Option(
-            "--input",
-            help="Rows to judge on, two or more: .npz, .npy, .csv or .parquet.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ],
-    repository: Repository = Path("model_repository"),
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write evaluation.csv, evaluation.json and plots to this folder.",
-            metavar="FOLDER",
-            show_default=False,
-        ),
-    ] = None,
-    references: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="The references an entry was compiled with, for the randomised-weights check; repeat for "
-            "several. Without them that check is left out where the method has references.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
-    rows: Annotated[int, typer.Option(help="Judge on this many rows, drawn from the file.", min=1)] = 100,
-    seed: Annotated[int, typer.Option(help="Of all draws: the same seed, the same numbers.", min=0)] = 0,
-    perturbation: Annotated[
-        str, typer.Option(help="Of infidelity: baseline (features replaced) or gaussian (for slopes).")
-    ] = "baseline",
-    radius: Annotated[
-        float, typer.Option(help="Of max-sensitivity, in standard deviations of each feature in the file.")
-    ] = 0.1,
-) -> None:
-    """Measure how faithful explanations are to their model: one entry, or several to compare.
-
-    Deletion and insertion curves beside random orders, infidelity, max-sensitivity, and the correlation with
-    the explanations of the same model with redrawn weights. docs/evaluation.md says what each number means:
-    they judge faithfulness to the model, not to the world.
-
-    Example: rationale evaluate credit --input applicants.csv --references approved.csv --out report
-    """
-    with told_plainly():
-        from compiler.evaluate import Settings, evaluate
-        from compiler.report import check_folder, show, write_report
-
-        if out is not None:
-            check_folder(out)
-        settings = Settings(rows, seed, perturbation, radius)
-        with _progress() as progress:
-            done = evaluate(repository, names, input_file, references or (), settings, progress)
-        _console().print(show(done))
-        written, notes = write_report(done, settings, input_file, out)
-        for note in notes:
-            print(note, file=sys.stderr)
-        if out is not None:
-            print(f"wrote {', '.join(written)} to {out}")
-
-
-@app.command("operators")
-def operators_command() -> None:
-    """List the operators that can be explained, with their kinds."""
-    from rich.table import Table
-
-    from compiler.operators import operator_table
-
-    table = Table("operator", "kind", "how", box=None, pad_edge=False)
-    for row in operator_table():
-        table.add_row(row.name, row.kind, row.how)
-    _console().print(table)
+app.add_typer(cli_entries.app)
+app.add_typer(cli_bench.app)

@@ -1,16 +1,16 @@
 """The combined graph: the model at x, its rules at the references, and the walk back."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
-import onnx_ir.passes.common as passes
 
 from compiler.backward import walk
-from compiler.errors import InvalidOptionError, UnsupportedModelError
-from compiler.fold import fold_constants
-from compiler.forward import At, Call, attributes_of, evaluate
+from compiler.chunks import Chunks
+from compiler.errors import InvalidOptionError
+from compiler.finish import Combined, Progress, fit
+from compiler.forms import Forms
+from compiler.forward import Call
 from compiler.graph import Ops
 from compiler.lowering import Lowered
 from compiler.methods import Method
@@ -18,9 +18,9 @@ from compiler.methods.base import OnPaths
 from compiler.methods.planned import plan
 from compiler.outputs import Explained, Seed, emit_outputs, names_of_outputs
 from compiler.references import ReferenceSet
-from compiler.rule import Rule
 from compiler.targets import Path
 from compiler.tensor import Tensor
+from compiler.values import Elsewhere, Values
 
 
 def combine(
@@ -28,37 +28,87 @@ def combine(
     path: Path,
     method: Method,
     references: ReferenceSet | None,
-    progress: Callable[[str, int, int], None],
-) -> ir.Model:
-    """Builds the combined model from the lowered one, in place, and returns it.
+    forms: Forms,
+    progress: Progress,
+) -> Combined:
+    """Builds the combined model beside the lowered one.
+
+    References are walked all at once where that fits the budget, else in chunks: see `memory`.
 
     Args:
+        forms: for what machine operators choose them, and how much memory there is.
         progress: called as `progress(stage, done, total)`.
+
+    Raises:
+        InvalidOptionError: names that are taken, or a budget that not even one reference fits.
     """
-    graph = lowered.model.graph
     _check_names(lowered, names_of_outputs(method, path.inputs))
+
+    def build(chunks: Chunks) -> ir.Model:
+        return _build(_cloned(lowered, path), method, references, forms, chunks, progress)
+
+    return fit(build, _axes(method, references), forms.deployment, progress)
+
+
+def _axes(method: Method, references: ReferenceSet | None) -> dict[str, int]:
+    """The axes that can be walked in chunks, with their rows: of those on which a walk lies, the longer."""
+    counts = {"K": references.count} if references else {}
+    if not isinstance(method, OnPaths):
+        return counts
+    if not method.each_reference:  # the references are met by the base value alone
+        return {**counts, "S": method.points}
+    return {"S": method.points} if method.points > counts.get("K", 1) else counts
+
+
+def _cloned(lowered: Lowered, path: Path) -> tuple[Lowered, Path]:
+    """Copies whose graph may be changed; tensors are shared."""
+    model = lowered.model.clone()
+    copies = dict(zip(lowered.model.graph, model.graph, strict=True))
+    return replace(lowered, model=model), replace(path, nodes=tuple((copies[n], r) for n, r in path.nodes))
+
+
+def _build(
+    subject: tuple[Lowered, Path],
+    method: Method,
+    references: ReferenceSet | None,
+    forms: Forms,
+    chunks: Chunks,
+    progress: Progress,
+) -> ir.Model:
+    """The combined graph with nothing computed yet."""
+    lowered, path = subject
+    graph = lowered.model.graph
     targets = 1 if path.targets == "predicted" else len(path.targets)
     points = method.points if isinstance(method, OnPaths) else 1
     sizes = {"T": targets, "K": references.count if references else 1, "S": points}
     opset = graph.opset_imports.get("", 21)
-    op = Ops(graph, opset, sizes, lowered.specs[path.output][1])
-    values = _Values(op, lowered, path)
+    op = Ops(graph, opset, sizes, lowered.specs[path.output][1], forms, chunks)
+    forms.begin()
+    values = Values(op, lowered, path.active, path.held)
+    op.bind_batch(values.at_x(_batch_source(lowered, path)))
     calls = [values.evaluate_at_sample(node, rule) for node, rule in path.nodes]
-    op.bind_batch(values.at_x(path.inputs[0]))
-    at_r = None if references is None else _references(values, references)
+    values.lift_outputs()
+    at_r = None if references is None else _references(values, references, path)
     if at_r is not None:
         calls = [replace(call, r=at_r.evaluate(call)) for call in calls]
-    starts, calls = _onto_paths(values, at_r, method, references, calls)
+    starts, calls = _onto_paths(values, at_r, method, references, path, calls)
     weights = references.weights if references else None
     seed = _seed(op, path, values, at_r if method.has_base_value else None, weights)
     steps, pull = plan(op, method, calls)
     arriving = walk(
         op, steps, path.output, seed.multiplier, pull, lambda i: progress("walking back", i, len(steps))
     )
-    explained = [Explained(i, values.at_x(i), arriving[i], starts[i]) for i in path.inputs]
+    explained = [
+        Explained(s, values.at_x(s.tensor), arriving[s.tensor], starts[s.tensor]) for s in path.starts
+    ]
     emit_outputs(op, method, explained, seed, references)
-    progress("computing the references", 0, 1)
-    return _finish(lowered.model)
+    return lowered.model
+
+
+def _batch_source(lowered: Lowered, path: Path) -> str:
+    """An input whose axis 0 is the batch, an explained one if there is one."""
+    names = [str(v.name) for v in lowered.model.graph.inputs if v.name in lowered.batched]
+    return next(name for name in (*path.tensors, *names) if name in names)
 
 
 def _check_names(lowered: Lowered, new: set[str]) -> None:
@@ -69,146 +119,37 @@ def _check_names(lowered: Lowered, new: set[str]) -> None:
         )
 
 
-class _Values:
-    """Each value of the model as a tensor, at x."""
-
-    def __init__(self, op: Ops, lowered: Lowered, path: Path) -> None:
-        self.op, self.lowered, self.path = op, lowered, path
-        graph = lowered.model.graph
-        owned = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
-        self._values = {str(v.name): v for v in owned}
-        self._x: dict[str, Tensor] = {}
-
-    def at_x(self, name: str) -> Tensor:
-        if name not in self._x:
-            if name not in self.lowered.specs:
-                raise UnsupportedModelError(
-                    f"the shape of {name!r} is not known before the model runs; export with static feature "
-                    "sizes."
-                )
-            shape, dtype = self.lowered.specs[name]
-            rows = name in self.lowered.batched
-            lead = frozenset("N" if rows else "")
-            self._x[name] = Tensor(self._values[name], shape, dtype, lead, rows)
-        return self._x[name]
-
-    def evaluate_at_sample(self, node: ir.Node, rule: Rule) -> Call:
-        """Calls the rule at x; what it emits takes the node's place in the graph."""
-        name = node.name or str(node.outputs[0].name)
-        inputs = tuple(None if v is None else v.name for v in node.inputs)
-        self.op.scope = f"forward/{name}"
-        attributes = attributes_of({a.name: a.value for a in node.attributes.values()})
-        at = evaluate(self.op, rule, [None if i is None else self.at_x(i) for i in inputs], attributes, name)
-        self._check_outputs(node, at)
-        outputs = tuple(str(v.name) for v in node.outputs)[: len(at.outputs)]
-        at = replace(
-            at, outputs=tuple(self._take_over(*pair) for pair in zip(node.outputs, at.outputs, strict=False))
-        )
-        if not any(v.uses() or v.is_graph_output() for v in node.outputs):
-            self.op.graph.remove(node, safe=True)
-        varying = tuple(i in self.path.active for i in inputs)
-        return Call(name, rule, attributes, inputs, outputs, varying, at)
-
-    def _check_outputs(self, node: ir.Node, at: At) -> None:
-        unruled = [v.name for v in node.outputs[len(at.outputs) :] if v.name in self.path.active]
-        if unruled:
-            raise UnsupportedModelError(
-                f"{node.op_type} node {node.name!r}: the explained output reads its outputs {unruled}, for "
-                "which its rule has no multiplier. Export without them."
-            )
-        for value, tensor in zip(node.outputs, at.outputs, strict=False):
-            spec = self.lowered.specs.get(str(value.name))
-            if not tensor.rows or (spec is not None and spec[0] != tensor.shape):
-                raise UnsupportedModelError(
-                    f"{node.op_type} node {node.name!r}: the batch does not stay on axis 0 of "
-                    f"{value.name!r}, or its rows mix. Each row must be explained by itself."
-                )
-
-    def _take_over(self, old: ir.Value, new: Tensor) -> Tensor:
-        """`new` in place of `old`, under its name."""
-        name = str(old.name)
-        ir.convenience.replace_all_uses_with(old, new.value, replace_graph_outputs=True)
-        old.name, new.value.name = None, name
-        new.value.dtype = new.dtype
-        new.value.shape = ir.Shape(["N", *new.shape[1:]]) if new.shape[0] == 1 else None
-        self._values[name], self._x[name] = new.value, new
-        return new
-
-    def producer(self, name: str) -> ir.Node:
-        node = self._values[name].producer()
-        assert node is not None
-        return node
-
-
-class _Elsewhere:
-    """The same values where the explained inputs hold something else: references, or points of paths.
-
-    Args:
-        scope: of the names of what is emitted.
-        held: what the explained inputs hold there, by name.
-    """
-
-    def __init__(self, values: _Values, scope: str, held: dict[str, Tensor]) -> None:
-        self.values, self.op, self.scope = values, values.op, scope
-        self._there = dict(held)
-
-    def at(self, name: str) -> Tensor:
-        """The value there; itself where it does not depend on what is explained."""
-        if name in self._there:
-            return self._there[name]
-        if name not in self.values.path.dependent:
-            return self.values.at_x(name)
-        node = self.values.producer(name)
-        inputs = [None if v is None else self.at(str(v.name)) for v in node.inputs]
-        attributes = {a.name: a.value for a in node.attributes.values()}
-        if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
-            raise UnsupportedModelError(
-                f"{node.op_type} node {node.name!r}: control flow at the {self.scope}s"
-            )
-        self.op.scope = f"{self.scope}/{node.name}"
-        outputs = self.op.emit(
-            node.op_type, inputs, attributes, outputs=len(node.outputs), domain=node.domain
-        )
-        self._there.update(zip((str(v.name) for v in node.outputs), outputs, strict=True))
-        return self._there[name]
-
-    def evaluate(self, call: Call) -> At:
-        """The call's rule, there."""
-        inputs = [None if i is None else self.at(i) for i in call.inputs]
-        self.op.scope = f"{self.scope}/{call.name}"
-        at = call.at(self.op, inputs)
-        self._there.update(zip(call.outputs, at.outputs, strict=True))
-        return at
-
-
-def _references(values: _Values, references: ReferenceSet) -> _Elsewhere:
+def _references(values: Values, references: ReferenceSet, path: Path) -> Elsewhere:
     values.op.scope = "reference"
     held = {name: values.op.along(array, "K") for name, array in references.arrays.items()}
-    return _Elsewhere(values, "reference", held)
+    return Elsewhere(values, "reference", held, path.dependent)
 
 
 def _onto_paths(
-    values: _Values,
-    at_r: _Elsewhere | None,
+    values: Values,
+    at_r: Elsewhere | None,
     method: Method,
     references: ReferenceSet | None,
+    path: Path,
     calls: list[Call],
 ) -> tuple[dict[str, Tensor | None], list[Call]]:
-    """Where the paths to x start, by input; and the calls at their points where the method walks there."""
-    starts = {name: at_r.at(name) if at_r else None for name in values.path.inputs}
+    """Where the paths to x start, by tensor; and the calls at their points where the method walks there."""
+    starts = {name: at_r.at(name) if at_r else None for name in path.tensors}
     if not isinstance(method, OnPaths):
         return starts, calls
     values.op.scope = "point"
     weights = references.weights if references else None
     points = {
-        name: method.point(values.op, name, values.at_x(name), r, weights) for name, r in starts.items()
+        s.tensor: method.point(values.op, s.name, values.at_x(s.tensor), starts[s.tensor], weights)
+        for s in path.starts
     }
-    there = _Elsewhere(values, "point", {name: point.at for name, point in points.items()})
+    held = {name: point.at for name, point in points.items()}
+    there = Elsewhere(values, "point", held, path.dependent)
     moved = [replace(call, x=there.evaluate(call)) for call in calls]
     return {name: point.start for name, point in points.items()}, moved
 
 
-def _seed(op: Ops, path: Path, values: _Values, at_r: _Elsewhere | None, weights: np.ndarray | None) -> Seed:
+def _seed(op: Ops, path: Path, values: Values, at_r: Elsewhere | None, weights: np.ndarray | None) -> Seed:
     """At x also for a method that walks elsewhere: a row is explained for its own predicted class.
 
     Args:
@@ -220,9 +161,10 @@ def _seed(op: Ops, path: Path, values: _Values, at_r: _Elsewhere | None, weights
     row = op.reshape(y, (1, size))
     mean = None if at_r is None else op.mean(op.reshape(at_r.at(path.output), (1, size)), "K", weights)
     if path.targets == "predicted":
-        winner = op.ArgMax(row, axis=1, keepdims=1)
+        answered = _as_answered(op, row, values.lowered.narrow.edges.get(path.output))
+        winner = op.ArgMax(answered, axis=1, keepdims=1)
         one_hot = op.Cast(op.Equal(winner, np.arange(size, dtype=np.int64)), to=int(y.dtype))
-        base = None if mean is None else op.ReduceSum(op.Mul(one_hot, mean), [1], keepdims=1)
+        base = None if mean is None else _at_winner(op, mean, winner)
         explained = op.GatherElements(row, winner, axis=1)
         return Seed(op.reshape(one_hot, y.shape), explained, base)
     targets = list(path.targets)
@@ -234,17 +176,13 @@ def _seed(op: Ops, path: Path, values: _Values, at_r: _Elsewhere | None, weights
     return Seed(seed, op.Gather(row, targets, axis=1), base)
 
 
-def _finish(model: ir.Model) -> ir.Model:
-    """Sorted, without what nothing reads, and with everything constant computed."""
-    for step in (passes.RemoveUnusedNodesPass(), passes.TopologicalSortPass()):
-        step(model)
-    fold_constants(model)
-    for cleanup in (
-        passes.CommonSubexpressionEliminationPass(),
-        passes.RemoveUnusedNodesPass(),
-        passes.DeduplicateInitializersPass(),
-        passes.RemoveUnusedOpsetsPass(),
-        passes.TopologicalSortPass(),
-    ):
-        cleanup(model)
-    return model
+def _at_winner(op: Ops, mean: Tensor, winner: Tensor) -> Tensor:
+    """The base value of each row's winner; it differs by row where an input is not explained."""
+    if mean.lead:
+        return op.GatherElements(mean, winner, axis=1)
+    return op.Gather(replace(op.reshape(mean, mean.shape[1:]), rows=False), winner)
+
+
+def _as_answered(op: Ops, row: Tensor, narrow: ir.DataType | None) -> Tensor:
+    """The output's row, rounded as the model answers it: the first of equals is the predicted one."""
+    return row if narrow is None else op.Cast(op.Cast(row, to=int(narrow)), to=int(row.dtype))

@@ -1,22 +1,35 @@
 """From an ONNX model to one graph with its explanation: the whole story."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import onnx
-import onnx_ir as ir
 
-from compiler.check import demand, measure, probe_rows
+from compiler.activity import told
+from compiler.check import demand, measure, storage_error
 from compiler.combine import combine
 from compiler.compiled import Compiled
+from compiler.deployment import HERE, Deployment
 from compiler.describe import describe
 from compiler.errors import InvalidReferencesError
-from compiler.lowering import lower
+from compiler.forms import Forms
+from compiler.inner import at_starts
+from compiler.lowering import Lowered, lower, narrow, plain_for
+from compiler.memory import beyond_budget, rows_that_fit
 from compiler.methods import Method
+from compiler.methods.base import References
+from compiler.one_shot import check_gate, check_gate_names, put_behind_gate
 from compiler.outputs import attributions_name
-from compiler.references import Baseline, prepare, sample_rows
+from compiler.probes import probe_ids, sample_rows, sound_probes
+from compiler.references import Baseline, ReferenceSet, prepare
+from compiler.runtime import Runner, hold, interface
 from compiler.scores import prefer_scores
+from compiler.targets import Path as Walked
 from compiler.targets import Targets, choose_path
+from compiler.tune import time_forms
+from compiler.vmap import with_batch
 
 Progress = Callable[[str, int, int], None]
 FeatureNames = Sequence[str] | Mapping[str, Sequence[str]]
@@ -30,6 +43,8 @@ def compile_model(
     targets: Targets = None,
     inputs: Sequence[str] | None = None,
     feature_names: FeatureNames | None = None,
+    sizes: Mapping[str, int] | None = None,
+    deployment: Deployment = HERE,
     progress: Progress | None = None,
 ) -> Compiled:
     """Compiles a model and one of its explanations into a single ONNX graph.
@@ -40,8 +55,11 @@ def compile_model(
         output: the tensor to explain, an inner one too; by default the first float output.
         targets: flat indices into the output's row, "all", or "predicted" (each row's argmax). The default
             is the only element of a one-element output, else "predicted".
-        inputs: the inputs to attribute to; by default every float input.
+        inputs: the tensors to attribute to, inner ones and integer ids too; by default every float input, or
+            the ids that are looked up in the largest table where there is none.
         feature_names: names of the features of one row, or of each explained input's.
+        sizes: lengths that the model leaves open (`{"seq": 128}`), where the references do not say them.
+        deployment: for what machine: threads, memory budget, storage of references, one entry or two.
         progress: called as `progress(stage, done, total)`, for a bar.
 
     Returns:
@@ -56,20 +74,71 @@ def compile_model(
     """
     tell = progress or (lambda *_: None)
     tell("loading and lowering", 0, 1)
-    lowered = lower(model)
-    path = choose_path(lowered, output, targets, inputs)
-    path, notes = prefer_scores(lowered, path, method, output, targets, inputs)
-    rows = {name: (lowered.specs[name][0], lowered.specs[name][1].numpy()) for name in path.inputs}
     given = method.reference_set
+    lowered = with_batch(lower(model, sizes, _shapes(given)))
+    if deployment.one_shot:
+        check_gate_names(lowered)
+    referenced = given if isinstance(given, Mapping) else ()
+    lowered, path = choose_path(lowered, output, targets, inputs, referenced)
+    lowered, path, notes = prefer_scores(lowered, path, method, output, targets)
     if given is None and method.has_base_value:
         raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
-    references = None if given is None else prepare(given, method.reference_weights, rows)
-    combined = ir.to_proto(combine(lowered, path, method, references, tell))
+    references, fed = _references(lowered, path, method)
+    forms = Forms(deployment, time_forms if deployment.tune else None)
+    made = combine(lowered, path, method, references, forms, tell)
+    graph = narrow(made.model, lowered.narrow)
+    combined = interface(graph)
+    served = hold(put_behind_gate(lowered, graph) if deployment.one_shot else graph)
+    memory, exact = made.memory, made.exact
+    del graph, made  # their constants are in `served` now
     tell("checking against the original", 0, 1)
-    known = references.arrays if references else {}
     names = [attributions_name(i) for i in path.inputs]
-    near = {} if isinstance(given, Baseline) else known  # no row is like a baseline
-    measured = measure(lowered.source, combined, names, probe_rows(combined, near))
-    warnings = (*lowered.warnings, *notes, *demand(measured, method.gap))
-    manifest = describe(lowered, combined, path, method, references, measured, feature_names, warnings)
-    return Compiled(combined, manifest, lowered.source, sample_rows(combined, references))
+    near = {} if isinstance(given, Baseline) else _near(lowered, path, references, fed)
+    probes = sound_probes(lowered.source, combined, near)
+    checked = measure(lowered.source, served, names, probes, rows_that_fit(memory))
+    if deployment.one_shot:
+        check_gate(served, probes, [v.name for v in lowered.source.graph.output])
+    if exact is not None:
+        error = storage_error(Runner(narrow(exact, lowered.narrow)), checked, names, probes)
+        memory = memory.model_copy(update={"storage_error": error})
+    plain, replaced = plain_for(deployment.provider, lowered)
+    warnings = (*lowered.warnings, *replaced, *path.notes, *notes, *told(path.stops))
+    warnings += (*demand(checked.measured, method.gap, bool(path.stops)), *beyond_budget(memory))
+    manifest = describe(lowered, combined, path, method, references, checked, feature_names, warnings)
+    made_for = {"one_shot": deployment.one_shot, "memory": memory, "forms": forms.describe()}
+    manifest = manifest.model_copy(update=made_for)
+    return Compiled(served, manifest, plain, sample_rows(combined, references, probes))
+
+
+def _shapes(given: References | None) -> dict[str | None, tuple[int, ...]]:
+    """Of the references, by input; under None for the only one. What has no shape is refused later."""
+    if given is None or isinstance(given, Baseline):
+        return {}
+    arrays = given if isinstance(given, Mapping) else {None: given}
+    found: dict[str | None, tuple[int, ...]] = {}
+    for name, array in arrays.items():
+        with suppress(ValueError):
+            found[name] = np.shape(array)
+    return found
+
+
+def _references(
+    lowered: Lowered, path: Walked, method: Method
+) -> tuple[ReferenceSet | None, dict[str, np.ndarray]]:
+    """Those of the tensors at which the walk ends, and rows of model inputs given for them."""
+    if method.reference_set is None:
+        return None, {}
+    given, fed = at_starts(lowered, path, method.reference_set)
+    dtypes = {name: lowered.narrow.edges.get(name, lowered.specs[name][1]) for name in path.tensors}
+    rows = {name: (lowered.specs[name][0], dtype.numpy()) for name, dtype in dtypes.items()}
+    return prepare(given, method.reference_weights, rows), fed
+
+
+def _near(
+    lowered: Lowered, path: Walked, references: ReferenceSet | None, fed: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Rows of the model's inputs near which it is checked."""
+    near = {**fed, **(references.arrays if references else {})}
+    ids = {s.name: [o for o in path.starts if o.name == s.name] for s in path.starts if s.places is not None}
+    drawn = {n: probe_ids(starts, lowered.specs[n][0][1:], fed.get(n)) for n, starts in ids.items()}
+    return {**near, **drawn}

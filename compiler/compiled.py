@@ -10,9 +10,10 @@ import numpy.typing as npt
 import onnx
 
 from compiler.errors import InvalidOptionError
+from compiler.gate import Run, explaining
 from compiler.manifest import Manifest
 from compiler.repository import write_entries
-from compiler.runtime import Runner
+from compiler.runtime import Held, ModelFile, Runner, is_float, outline
 
 
 class Explanation(dict[str, np.ndarray]):
@@ -40,10 +41,12 @@ class Explanation(dict[str, np.ndarray]):
         explained = self.manifest.explained[0]
         names = explained.feature_names
         base = self[self.manifest.base_value][:, target] if self.manifest.base_value else None
+        spread = self[explained.standard_error][:, target] if explained.standard_error else None
         return shap.Explanation(
             values=self[explained.attributions][:, target],
             base_values=base,
-            data=self.inputs[explained.tensor.name],
+            error_std=spread,
+            data=self.inputs.get(explained.tensor.name),  # an inner tensor's values are not among the answers
             feature_names=list(names) if names else None,
         )
 
@@ -52,7 +55,6 @@ class Compiled:
     """A combined model.
 
     Attributes:
-        model: the combined graph.
         manifest: what it is; `explanation.json`.
         source: the plain model, with a symbolic batch.
         sample: one row for each input, with which a server warms up.
@@ -60,19 +62,25 @@ class Compiled:
 
     def __init__(
         self,
-        model: onnx.ModelProto,
+        model: Held,
         manifest: Manifest,
         source: onnx.ModelProto,
         sample: Mapping[str, np.ndarray],
     ) -> None:
-        self.model = model
+        self._held = model
         self.manifest = manifest
         self.source = source
         self.sample = sample
 
     @cached_property
-    def _runner(self) -> Runner:
-        return Runner(self.model)
+    def model(self) -> onnx.ModelProto:
+        """The combined graph; of a one-shot entry, behind its gate. A large one is read when asked for."""
+        return self._held.load() if isinstance(self._held, ModelFile) else self._held
+
+    @cached_property
+    def run(self) -> Run:
+        """`run(inputs, outputs)`: the combined graph, here, on inputs that fit; every row is explained."""
+        return explaining(Runner(self._held), outline(self._held))
 
     def explain(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> Explanation:
         """Runs the combined graph here.
@@ -84,11 +92,12 @@ class Compiled:
             InvalidOptionError: names, shapes or dtypes that do not fit the model.
         """
         inputs = self.fit(x)
-        return Explanation(self._runner(inputs), self.manifest, inputs)
+        return Explanation(self.run(inputs), self.manifest, inputs)
 
     def fit(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, np.ndarray]:
         """Rows of every input in the model's dtypes; raises InvalidOptionError where they do not fit."""
-        specs = {value.name: value.type.tensor_type for value in self.model.graph.input}
+        own = {spec.name for spec in self.manifest.inputs}
+        specs = {v.name: v.type.tensor_type for v in outline(self._held).graph.input if v.name in own}
         given = dict(x) if isinstance(x, Mapping) else {next(iter(specs)): x}
         if set(given) != set(specs):
             raise InvalidOptionError(
@@ -104,13 +113,15 @@ class Compiled:
     def write(self, repository: str | Path, name: str) -> Path:
         """Writes `NAME/` and `NAME_explain/` into a Triton model repository, each at once or not at all.
 
+        A one-shot model is written as `NAME/` alone, and a `NAME_explain/` that was there is gone.
+
         Returns:
-            The folder of the explain entry.
+            The folder of the entry that explains.
 
         Raises:
             RepositoryError: the name is not one Triton takes, or the folder cannot be written.
         """
-        return write_entries(self.source, self.model, self.manifest, self.sample, Path(repository), name)
+        return write_entries(self.source, self._held, self.manifest, self.sample, Path(repository), name)
 
 
 def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor) -> np.ndarray:
@@ -131,7 +142,7 @@ def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor) -> np.n
         want = ", ".join(["N", *("any" if d is None else str(d) for d in dims[1:])][: len(dims)])
         raise InvalidOptionError(f"{name!r} has shape {list(array.shape)}; the model takes [{want}], N ≥ 1.")
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    if array.dtype.kind not in ("UTO" if dtype.kind == "O" else "fiub"):
+    if array.dtype.kind not in ("UTO" if dtype.kind == "O" else "fiub") and not is_float(array.dtype):
         raise InvalidOptionError(f"{name!r} holds {array.dtype}; the model takes {dtype}.")
     return array.astype(object) if dtype.kind == "O" else _cast(name, array, dtype)
 
@@ -140,7 +151,7 @@ def _cast(name: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Floats are rounded; integers and booleans must survive unchanged."""
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
-    kept = np.isfinite(cast) if dtype.kind == "f" else cast == array
+    kept = np.isfinite(cast) if is_float(dtype) else cast == array
     if not kept.all():
         place = tuple(int(i) for i in np.argwhere(~kept)[0])
         raise InvalidOptionError(

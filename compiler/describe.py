@@ -4,15 +4,17 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib import metadata
 
 import numpy as np
 import onnx
 import onnxruntime
 
+from compiler.check import Checked
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.lowering import Lowered
-from compiler.manifest import Digests, ExplainedInput, Manifest, Measured, References, TensorSpec
+from compiler.manifest import Digests, ExplainedInput, Manifest, References, Stopped, TensorSpec
 from compiler.manifest import Method as MethodEntry
 from compiler.methods import Method
 from compiler.methods.base import OnPaths
@@ -27,7 +29,6 @@ from compiler.outputs import (
     standard_error_name,
 )
 from compiler.references import ReferenceSet
-from compiler.runtime import Runner
 from compiler.targets import Path
 
 NAMED_FEATURES = 4096  # inputs with more features, or with inner axes, are answered as arrays
@@ -49,13 +50,14 @@ def describe(
     path: Path,
     method: Method,
     references: ReferenceSet | None,
-    measured: Measured,
+    checked: Checked,
     feature_names: Sequence[str] | Mapping[str, Sequence[str]] | None,
     warnings: tuple[str, ...],
 ) -> Manifest:
     """Raises InvalidOptionError for feature names that do not fit or repeat."""
     inputs = {v.name: tensor_spec(v) for v in combined.graph.input}
-    names = _feature_names(path.inputs, inputs, feature_names)
+    specs = {**{s.name: _inner_spec(lowered, s.tensor) for s in path.starts}, **inputs}
+    names = _feature_names(path.inputs, specs, feature_names)
     originals = {v.name for v in lowered.source.graph.output}
     return Manifest(
         model="",
@@ -64,8 +66,9 @@ def describe(
         inputs=tuple(inputs.values()),
         explained=tuple(
             ExplainedInput(
-                tensor=inputs[i],
+                tensor=specs[i],
                 attributions=attributions_name(i),
+                at=tuple(s.tensor for s in path.starts if s.name == i and s.places is not None) or None,
                 standard_error=standard_error_name(i) if has_standard_error(method) else None,
                 feature_names=names[i],
             )
@@ -78,7 +81,8 @@ def describe(
         explained_value=EXPLAINED_VALUE,
         completeness_gap=GAP if method.gap else None,
         completeness_gap_standard_error=GAP_ERROR if has_gap_error(method) else None,
-        references=_references(combined, path, references),
+        references=_references(combined, path, references, checked),
+        stopped=tuple(Stopped(**asdict(stop)) for stop in path.stops),
         points=_points(method, references),
         opset=next(e.version for e in combined.opset_import if e.domain in ("", "ai.onnx")),
         ir_version=combined.ir_version,
@@ -89,7 +93,7 @@ def describe(
             "onnxruntime": onnxruntime.__version__,
             "numpy": np.__version__,
         },
-        measured=measured,
+        measured=checked.measured,
         warnings=warnings,
     )
 
@@ -112,6 +116,11 @@ def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
         )
     dims = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
     return TensorSpec(name=value.name, datatype=_DATATYPES[tensor.elem_type], shape=dims[1:])
+
+
+def _inner_spec(lowered: Lowered, name: str) -> TensorSpec:
+    shape, dtype = lowered.specs[name]
+    return TensorSpec(name=name, datatype=_DATATYPES[int(dtype)], shape=shape[1:])
 
 
 def _feature_names(
@@ -164,13 +173,15 @@ def _digests(lowered: Lowered, path: Path, method: Method, references: Reference
     return Digests(model=lowered.digest, references=parts[1], options=digest, explanation=whole)
 
 
-def _references(combined: onnx.ModelProto, path: Path, references: ReferenceSet | None) -> References | None:
+def _references(
+    combined: onnx.ModelProto, path: Path, references: ReferenceSet | None, checked: Checked
+) -> References | None:
     if references is None:
         return None
     base = None
-    if path.targets != "predicted" and len(combined.graph.input) == len(path.inputs):
-        rows = {name: array[:1] for name, array in references.arrays.items()}
-        base = tuple(float(v) for v in Runner(combined)(rows, [BASE_VALUE])[BASE_VALUE][0])
+    explained = {v.name for v in combined.graph.input} == set(path.tensors)  # all, so that x decides nothing
+    if path.targets != "predicted" and explained:
+        base = tuple(float(v) for v in checked.answers[BASE_VALUE][0])
     return References(count=references.count, given=references.given, base_value=base)
 
 

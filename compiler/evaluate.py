@@ -25,6 +25,7 @@ from compiler.local import open_entry, own_names, read_inputs
 from compiler.manifest import Manifest
 from compiler.randomise import Randomised, randomised_check
 from compiler.references import prepare
+from compiler.runtime import BFLOAT16
 from compiler.subject import Subject, baseline_of, pairs_of
 from compiler.tables import read_rows
 
@@ -173,8 +174,9 @@ def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arra
     """The rows to judge, and the spread [F] of each feature over the whole file.
 
     Raises:
-        InvalidOptionError: fewer than two rows, or rows that are all equal.
+        InvalidOptionError: fewer than two rows, rows all equal, or features of no float input.
     """
+    _check_features(compiled.manifest)
     inputs = read_inputs(compiled, file)
     explained = [inputs[e.tensor.name] for e in compiled.manifest.explained]
     count = len(explained[0])
@@ -191,6 +193,16 @@ def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arra
     random = np.random.default_rng([settings.seed, 0])
     index = np.sort(random.choice(count, settings.rows, replace=False))
     return {name: a[index] for name, a in inputs.items()}, spread
+
+
+def _check_features(manifest: Manifest) -> None:
+    """Raises InvalidOptionError where what is explained cannot be replaced in a row of the file."""
+    unfit = [e.tensor.name for e in manifest.explained if e.at or e.tensor not in manifest.inputs]
+    if unfit:
+        raise InvalidOptionError(
+            f"{unfit} are token ids or inner tensors: the measures replace and perturb features of a float "
+            "input. Evaluate an entry that explains float inputs, such as the part behind the embedding."
+        )
 
 
 # -- baselines -----------------------------------------------------------------------------------------
@@ -266,6 +278,7 @@ def _references_of(manifest: Manifest, name: str, file: Path) -> Arrays:
 
 _DTYPES: dict[str, np.dtype] = {
     "FP16": np.dtype(np.float16),
+    "BF16": BFLOAT16,
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
 }

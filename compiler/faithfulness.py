@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.repository import MAX_BATCH
+from compiler.deployment import MAX_BATCH
 from compiler.subject import Pairs, Subject
 
 Tell = Callable[[str, int, int], None]

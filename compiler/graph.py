@@ -1,57 +1,62 @@
 """Emitting ONNX nodes over rows that a rule never sees.
 
-A rule is written for the model's own tensors: `m: [1, C, H, W]`. The combined graph needs it for every
-row of the batch (N), every target (T), every reference (K) and every point of a path or draw of noise
-(S) at once. As in JAX's vmap, a `Tensor` carries the axes it varies over beside the shape it has for one
-row, and `Ops` lifts each operator:
+A rule is written for one row: `m: [1, C, H, W]`. The combined graph needs it for every row of the batch (N),
+every target (T), every reference (K) and every point of a path or draw of noise (S) at once. As in JAX's
+vmap, a `Tensor` carries the axes it varies over beside the shape it has for one row, and `Ops` lifts each
+operator:
 
 - operators that broadcast run on *split* tensors, [N, T, K, S, *row], so that x [N, 1, 1, 1, …] meets
   r [1, 1, K, 1, …] without being tiled;
-- all others run on *flat* tensors, [N·T·K·S·row[0], *row[1:]], which is the layout the model itself has
-  with more rows.
+- most others run on *flat* tensors, [N·T·K·S·row[0], *row[1:]], which is the layout the model itself has
+  with more rows;
+- those that work along axis 0 of a row run on *stacked* tensors, [N·T·K·S, *row]: see `lift`.
 
 Going from one form to the other is a Reshape, which moves no data. A multiplier that does not (yet)
 depend on the reference simply has no K among its axes and costs one row.
-
-This module and `lowering` are the only importers of onnx_ir and onnxscript.
 """
 
 import functools
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from compiler import averages
+from compiler.chunks import Chunks
+from compiler.deployment import HERE
+from compiler.emitter import Operand
 from compiler.errors import UnsupportedModelError
-from compiler.shapes import infer_outputs
-from compiler.tensor import AXES, NONE, Lead, Tensor, broadcast_shape, broadcasts, result_dtype
+from compiler.forms import Forms
+from compiler.layouts import Layouts
+from compiler.lift import Lifted, Node, lifted
+from compiler.row_by_row import row_by_row
+from compiler.shapes import Spec, infer_outputs
+from compiler.tensor import AXES, NONE, STACKED, Lead, Tensor, broadcasts, result_dtype
 
-Operand = Tensor | float | int | np.ndarray | Sequence[int] | None
+_RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+_MEASURING = frozenset({"Shape", "Size"})
 
 
-class Ops:
+class Ops(Layouts):
     """`op.Conv(x, w, strides=[2, 2])` appends a lifted node to the graph and returns its `Tensor`.
 
     Operands may be tensors, Python numbers (of the dtype of the first tensor), lists of ints (int64)
     or arrays; None leaves an optional operand out.
     """
 
-    def __init__(self, graph: ir.Graph, opset: int, sizes: Mapping[str, int], dtype: ir.DataType) -> None:
-        self.graph = graph
-        self.opset = opset
-        self.dtype = dtype  # of numbers beside which no tensor says another
-        self.sizes = dict(sizes)  # of T, K and S; N is known at run time only
-        self.scope = "rationale"
-        self._count = 0
-        owned = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
-        self._taken = {v.name for v in owned} | {n.name for n in graph}
-        self._constants: dict[tuple[bytes, str, tuple[int, ...]], Tensor] = {}
-        self._forms: dict[tuple[ir.Value, tuple[str, ...] | None], Tensor] = {}
-        self._batch: Tensor | None = None
-        self._batch_source: Tensor | None = None
+    def __init__(
+        self,
+        graph: ir.Graph,
+        opset: int,
+        sizes: Mapping[str, int],
+        dtype: ir.DataType,
+        forms: Forms | None = None,
+        chunks: Chunks | None = None,
+    ) -> None:
+        super().__init__(graph, opset, sizes, dtype, chunks)
+        self.forms = forms or Forms(HERE)
 
     def __getattr__(self, op_type: str) -> Callable[..., Tensor]:
         if not op_type[:1].isupper():
@@ -77,99 +82,20 @@ class Ops:
         tensors = [self.tensor(o, first) for o in operands]
         while tensors and tensors[-1] is None:
             tensors.pop()
-        if broadcasts(op_type, domain, tensors):
+        if broadcasts(op_type, domain):
             return [self._emit_broadcasting(op_type, tensors, attributes)]
-        return self._emit_rows(op_type, tensors, attributes, outputs, domain)
-
-    # -- operands -----------------------------------------------------------------------------------
-
-    def tensor(self, operand: Operand, like: Tensor | None = None) -> Tensor | None:
-        if operand is None or isinstance(operand, Tensor):
-            return operand
-        if isinstance(operand, np.ndarray):
-            return self.constant(operand)
-        if isinstance(operand, (list, tuple)):
-            return self.constant(np.asarray(operand, np.int64))
-        dtype = self.dtype if like is None else like.dtype
-        return self.constant(np.asarray(operand, dtype.numpy()))
-
-    def array(self, numbers: Sequence[float], like: Tensor) -> Tensor:
-        """A constant of `like`'s dtype."""
-        return self.constant(np.asarray(numbers, like.dtype.numpy()))
-
-    def row_constant(self, array: np.ndarray) -> Tensor:
-        """A constant whose axis 0 is the batch's: the same for every row."""
-        return replace(self.constant(array), rows=True)
-
-    def constant(self, array: np.ndarray) -> Tensor:
-        """An initializer; small equal ones are shared."""
-        key = (array.tobytes(), str(array.dtype), array.shape) if array.size <= 64 else None
-        if key is not None and key in self._constants:
-            return self._constants[key]
-        name = self._fresh("constant")
-        value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
-        value.dtype, value.shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
-        self.graph.register_initializer(value)
-        tensor = Tensor(value, array.shape, ir.DataType.from_numpy(array.dtype))
-        if key is not None:
-            self._constants[key] = tensor
-        return tensor
-
-    def bind_batch(self, x: Tensor) -> None:
-        """Names the tensor [N·f, …] from which the batch size is read where an operator must know it."""
-        self._batch_source = x
-
-    def _batch_size(self) -> Tensor:
-        """N, as an int64 tensor of shape [1]."""
-        if self._batch is None:
-            source = self._batch_source
-            assert source is not None
-            shape = self._node("Shape", [source.value], {"start": 0, "end": 1})[0]
-            self._batch = Tensor(shape, (1,), ir.DataType.INT64)
-            if source.shape[0] != 1:
-                self._batch = self.Div(self._batch, [source.shape[0]])
-        return self._batch
-
-    # -- forms --------------------------------------------------------------------------------------
-
-    def flat(self, x: Tensor) -> Tensor:
-        """[lead·row[0], *row[1:]]."""
-        if x.split is None:
-            return x
-        first = -1 if "N" in x.lead else self._count_rows(x.lead) * x.shape[0]
-        return self._form(x, None, [first, *x.shape[1:]])
-
-    def split(self, x: Tensor, axes: Iterable[str]) -> Tensor:
-        """[*axes, *row], 1 on the axes over which `x` does not vary."""
-        order = tuple(a for a in AXES if a in axes)
-        if x.split == order or not x.rows:
-            return x
-        sizes = [(-1 if a == "N" else self.sizes[a]) if a in x.lead else 1 for a in order]
-        return self._form(x, order, [*sizes, *x.shape])
-
-    def _form(self, x: Tensor, axes: tuple[str, ...] | None, shape: list[int]) -> Tensor:
-        key = (x.value, axes)
-        if key not in self._forms:
-            target = self.constant(np.asarray(shape, np.int64))
-            value = self._node("Reshape", [x.value, target.value], {})[0]
-            self._forms[key] = replace(x, value=value, split=axes)
-        return self._forms[key]
-
-    def _count_rows(self, lead: Lead) -> int:
-        return math.prod(self.sizes[a] for a in lead)
-
-    def vary(self, x: Tensor, lead: Lead) -> Tensor:
-        """`x`, repeated over the axes of `lead` that it lacks: the one place where rows are copied."""
-        if not x.rows or lead <= x.lead:
-            return x
-        order = tuple(a for a in AXES if a in lead | x.lead)
-        sizes = [
-            self._batch_size() if a == "N" else self.constant(np.asarray([self.sizes[a]])) for a in order
-        ]
-        row = self.constant(np.asarray(x.shape, np.int64))
-        target = self._node("Concat", [s.value for s in [*sizes, row]], {"axis": 0})[0]
-        value = self._node("Expand", [self.split(x, order).value, target], {})[0]
-        return replace(x, value=value, lead=lead | x.lead, split=order)
+        x = tensors[0] if tensors and not domain else None
+        if x is not None and op_type == "MatMul":
+            return [self._emit_matmul(x, tensors[1])]
+        if x is not None and x.rows and op_type in _MEASURING:
+            return [self._measured(op_type, x, attributes)]
+        specs = infer_outputs(op_type, domain, self.opset, attributes, tensors, outputs)
+        if x is not None and x.rows and op_type in _RESHAPING:
+            return [self._reshaped(x, specs[0][0])]
+        if x is not None and x.rows and op_type == "Expand":
+            y = self.expand(x, specs[0][0])
+            return [self.Identity(y) if y.value is x.value else y]
+        return self._emit_rows(op_type, tensors, attributes, outputs, domain, specs)
 
     # -- emission -----------------------------------------------------------------------------------
 
@@ -180,24 +106,56 @@ class Ops:
         queue = iter(aligned)
         values = [None if t is None else next(queue).value for t in tensors]
         value = self._node(op_type, values, attributes)[0]
-        shape = broadcast_shape(op_type, aligned)
+        shape = np.broadcast_shapes(*(t.shape for t in aligned))
         rows = any(t.rows for t in aligned)
         return Tensor(value, shape, result_dtype(op_type, aligned, attributes), lead, rows, axes)
 
-    def _align(self, tensors: list[Tensor]) -> tuple[list[Tensor], Lead, tuple[str, ...] | None]:
-        """Brings operands to forms that broadcast against each other."""
-        rowed = [t for t in tensors if t.rows]
-        lead = NONE.union(*(t.lead for t in rowed))
-        if any(t.rank > min((r.rank for r in rowed), default=t.rank) for t in tensors):
-            names = ", ".join(f"{t.name} {list(t.shape)}" for t in tensors)
-            raise UnsupportedModelError(f"broadcasting moves the batch axis: {names}")
-        same = all(t.lead == lead for t in rowed)
-        if same and len({t.split for t in rowed}) <= 1:
-            return tensors, lead, rowed[0].split if rowed else None
-        if same or all(t.lead == lead or (not t.lead and t.shape[0] == 1) for t in rowed):
-            return [self.flat(t) for t in tensors], lead, None
+    def _align(
+        self, tensors: Sequence[Tensor], least: int = 1
+    ) -> tuple[list[Tensor], Lead, tuple[str, ...] | None]:
+        """Brings operands to forms that broadcast against each other; flat for `least` axes of a row."""
+        lead = NONE.union(*(t.lead for t in tensors))
+        rank = max(t.rank for t in tensors)
+        leading = [t for t in tensors if t.lead]
+        same = all(t.lead == lead and t.rank == rank for t in leading)
+        forms = {t.split for t in leading}
+        if same and len(forms) == 1 and None not in forms:
+            return [t if t.lead else self.plain(t) for t in tensors], lead, leading[0].split
+        fixed = [t for t in tensors if not t.lead]
+        along = len({t.shape[:1] for t in leading}) == 1  # of one length on axis 0
+        if same and along and rank >= least and all(t.rank < rank or t.shape[:1] == (1,) for t in fixed):
+            return [self.flat(t) if t.lead else self.plain(t) for t in tensors], lead, None
         order = tuple(a for a in AXES if a in lead)
-        return [self.split(t, order) for t in tensors], lead, order
+        shapes = [(1,) * (rank - t.rank) + t.shape for t in tensors]
+        split = [
+            self.form(t, order, shape) if t.lead else self.plain(t)
+            for t, shape in zip(tensors, shapes, strict=True)
+        ]
+        return split, lead, order if lead else None
+
+    def _emit_matmul(self, a: Tensor, b: Tensor | None) -> Tensor:
+        """Over the last two axes of each row; a vector has one more while it is multiplied."""
+        assert b is not None
+        if a.rank == 1 or b.rank == 1:
+            left = self.reshape(a, (1, *a.shape)) if a.rank == 1 else a
+            right = self.reshape(b, (*b.shape, 1)) if b.rank == 1 else b
+            y = self._emit_matmul(left, right)
+            shape = y.shape[: -2 if a.rank == 1 else -1] + (() if b.rank == 1 else y.shape[-1:])
+            return self._reshaped(y, shape)
+        shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+        if a.lead and not b.lead and b.rank == 2:  # one product, however many axes stand before the last
+            (left, right), lead, split = (a, self.plain(b)), a.lead, a.split
+        else:
+            (left, right), lead, split = self._align([a, b], least=3)
+        value = self._node("MatMul", [left.value, right.value], {})[0]
+        return Tensor(value, shape, a.dtype, lead, a.rows or b.rows, split)
+
+    def _measured(self, op_type: str, x: Tensor, attributes: Mapping[str, Any]) -> Tensor:
+        """Shape or Size of one row."""
+        shape = np.asarray(x.shape, np.int64)
+        if op_type == "Size":
+            return self.constant(np.asarray(shape.prod(), np.int64))
+        return self.constant(shape[attributes.get("start") : attributes.get("end")])
 
     def _emit_rows(
         self,
@@ -206,59 +164,57 @@ class Ops:
         attributes: Mapping[str, Any],
         outputs: int,
         domain: str,
+        specs: Sequence[Spec] | None = None,
     ) -> list[Tensor]:
         present = [t for t in tensors if t is not None]
-        lead = NONE.union(*(t.lead for t in present if t.rows))
-        flat = [None if t is None else self.flat(self.vary(t, lead)) for t in tensors]
-        rows = any(t.rows for t in present)
-        values = self._node(
-            op_type, [None if t is None else t.value for t in flat], attributes, outputs, domain
-        )
-        specs = infer_outputs(op_type, domain, self.opset, attributes, flat, outputs)
+        lead = NONE.union(*(t.lead for t in present))
+        specs = specs or infer_outputs(op_type, domain, self.opset, attributes, tensors, outputs)
+        how = lifted(Node(op_type, tensors, attributes), domain) if lead else None
+        if lead and how is None:
+            return row_by_row(self, Node(op_type, tensors, attributes), domain, lead, specs)
+        how = how or Lifted(stacked=False, attributes=attributes, data=())
+        operands = self._lifted_operands(tensors, how, lead)
+        values = self._node(op_type, operands, how.attributes, outputs, domain)
+        rows, split = any(t.rows for t in present), STACKED if how.stacked else None
         return [
-            Tensor(value, shape, dtype, lead if rows else NONE, rows)
+            Tensor(value, shape, dtype, lead, rows, split)
             for value, (shape, dtype) in zip(values, specs, strict=True)
         ]
 
-    def _node(
-        self,
-        op_type: str,
-        values: Sequence[ir.Value | None],
-        attributes: Mapping[str, Any],
-        outputs: int = 1,
-        domain: str = "",
-    ) -> Sequence[ir.Value]:
-        name = self._fresh(op_type)
-        used = {k: v for k, v in attributes.items() if v is not None}
-        node = ir.node(op_type, values, used, domain=domain, num_outputs=outputs, name=name)
-        for i, value in enumerate(node.outputs):
-            value.name = name if i == 0 else f"{name}.{i}"
-        self.graph.append(node)
-        return node.outputs
-
-    def _fresh(self, what: str) -> str:
-        while True:
-            self._count += 1
-            name = f"{self.scope}/{what}_{self._count}"
-            if name not in self._taken:
-                return name
+    def _lifted_operands(
+        self, tensors: Sequence[Tensor | None], how: Lifted, lead: Lead
+    ) -> list[ir.Value | None]:
+        lay = self.stacked if how.stacked else self.flat
+        data = range(len(tensors)) if how.data is None else how.data
+        values: list[ir.Value | None] = []
+        for i in range(max(len(tensors), 1 + max(how.operands, default=0))):
+            given = tensors[i] if i < len(tensors) else None
+            if i in how.operands:
+                given = self.tensor(how.operands[i])
+            elif given is not None:
+                varied = self.vary(replace(given, rows=True), lead) if i in data else given
+                given = lay(varied) if i in data else self.plain(given)
+            values.append(None if given is None else given.value)
+        return values
 
     # -- what rules and the walk share ----------------------------------------------------------------
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         """`x` with the row shape `shape`."""
-        if tuple(shape) == x.shape:
-            return x
-        x = self.flat(x)
-        first = -1 if x.rows else shape[0]
-        return self.Reshape(x, [first, *shape[1:]])
+        return x if tuple(shape) == x.shape else self._reshaped(x, tuple(shape))
+
+    def _reshaped(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        split = STACKED if x.lead and not shape else None
+        lengths = self._ints(self._lengths(x.lead, split, shape))
+        return replace(x, value=self._node("Reshape", [x.value, lengths], {})[0], split=split, shape=shape)
 
     def expand(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         """`x` broadcast to the row shape `shape`; a no-op where it has it."""
-        if tuple(shape) == x.shape:
-            return x
         target = np.broadcast_shapes(x.shape, tuple(shape))
-        return self.Expand(x, [1, *target[1:]] if x.rows else list(target))
+        x = self.reshape(x, (1,) * (len(target) - x.rank) + x.shape)
+        if target == x.shape:
+            return x
+        return self._emit_rows("Expand", [x, self.tensor(_kept(x, target))], {}, 1, "")[0]
 
     def sum_to(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         """The adjoint of broadcasting a row of `shape` to `x`'s: sums what was repeated."""
@@ -279,20 +235,23 @@ class Ops:
 
     def mean(self, x: Tensor, over: str, weights: np.ndarray | None = None) -> Tensor:
         """Σ w_i x_i over the axis K or S, weights summing to 1 (None: all equal); `x` where it lacks it."""
-        if over not in x.lead:
-            return x
-        x = self.split(x, x.lead)
-        assert x.split is not None
-        axis, rest = x.split.index(over), tuple(a for a in x.split if a != over)
-        if weights is None:
-            value = self._node("ReduceMean", [x.value, self._ints([axis])], {"keepdims": 0})[0]
-        else:
-            shape = [len(weights), *(1 for _ in (*x.split[axis + 1 :], *x.shape))]
-            w = self.constant(np.asarray(weights, x.dtype.numpy()).reshape(shape))
-            product = self._node("Mul", [x.value, w.value], {})[0]
-            value = self._node("ReduceSum", [product, self._ints([axis])], {"keepdims": 0})[0]
-        mean = replace(x, value=value, lead=x.lead - {over}, split=rest or None)
-        return mean if rest else replace(mean, split=None)
+        return averages.mean(self, x, over, weights)
+
+    def row_numbers(self, x: Tensor) -> Tensor:
+        """0, 1, … for the rows in which `x` lies in memory, int64: row shape [1]."""
+        x = self.flat(x)
+        count = self._node("Shape", [x.value], {"start": 0, "end": 1})[0]
+        scalar = self._node("Squeeze", [count, self._ints([0])], {})[0]
+        zero, one = (self.constant(np.asarray(n, np.int64)).value for n in (0, 1))
+        value = self._node("Range", [zero, scalar, one], {})[0]
+        return Tensor(value, (1,), ir.DataType.INT64, x.lead, rows=True)
+
+    def typical_size(self, r: Tensor) -> Tensor:
+        """The largest |r| of each reference, averaged over them: one number, known at compile time."""
+        size = self.Abs(r)
+        if r.rank > 1:
+            size = self.ReduceMax(size, list(range(1, r.rank)), keepdims=1)
+        return self.mean(size, "K")
 
     def standard_error(self, x: Tensor, over: str, weights: np.ndarray | None, effective: float) -> Tensor:
         """The standard error of `mean(x, over, weights)`: √(Σ w_i (x_i − mean)² / (n − 1)).
@@ -300,29 +259,17 @@ class Ops:
         Args:
             effective: n = 1/Σ w², the number of independent values that the mean is worth; above 1.
         """
-        off = self.Sub(x, self.mean(x, over, weights))
-        variance = self.mean(self.Mul(off, off), over, weights)
-        return self.Sqrt(self.Mul(variance, 1 / (effective - 1)))
+        return averages.standard_error(self, x, over, weights, effective)
 
     def along(self, array: np.ndarray, axis: str) -> Tensor:
-        """A constant [size, *row] that varies over the axis K or S, the same for every row of the batch."""
-        return replace(self.constant(array), shape=(1, *array.shape[1:]), lead=frozenset({axis}), rows=True)
+        """An array [count, *row] that varies over the axis K or S, the same for every row of the batch."""
+        return averages.along(self, array, axis)
 
-    def _ints(self, numbers: Sequence[int]) -> ir.Value:
-        return self.constant(np.asarray(numbers, np.int64)).value
+    def rows_along(self, x: Tensor) -> np.ndarray:
+        """The array [count, *row] that `along` was given for `x`."""
+        return averages.rows_along(self, x)
 
-    def attributions_output(self, x: Tensor, name: str) -> ir.Value:
-        """The graph output [N, T, *x.shape[1:]] of a tensor that varies over rows and targets."""
-        targets = self.sizes["T"]
-        x = self.vary(x, frozenset({"N", "T"} if targets > 1 else {"N"}))
-        return self._output(x, (targets, *x.shape[1:]), name)
 
-    def rows_output(self, x: Tensor, name: str) -> ir.Value:
-        """The graph output [N, *x.shape[1:]] of a tensor that varies over rows."""
-        return self._output(self.vary(x, frozenset({"N"})), x.shape[1:], name)
-
-    def _output(self, x: Tensor, shape: Sequence[int], name: str) -> ir.Value:
-        value = self._node("Reshape", [x.value, self._ints([-1, *shape])], {})[0]
-        value.name = name
-        value.dtype, value.shape = x.dtype, ir.Shape(["N", *shape])
-        return value
+def _kept(x: Tensor, target: Sequence[int]) -> list[int]:
+    """What Expand is told: 1 on axis 0 where it stays."""
+    return [1, *target[1:]] if x.rows and x.shape[0] == target[0] else list(target)

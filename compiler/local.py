@@ -10,51 +10,66 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
-from compiler.check import measure, probe_rows
+from compiler.check import measure
 from compiler.compiled import Compiled, Explanation
+from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError
-from compiler.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest
+from compiler.gate import plain_model
+from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
+from compiler.memory import rows_that_fit
+from compiler.one_shot import check_gate
+from compiler.probes import probe_rows
 from compiler.repository import check_name
 from compiler.tables import Table, read_rows
 
 
 def open_entry(repository: Path, name: str) -> Compiled:
-    """Reads `NAME` and `NAME_explain` back.
+    """Reads `NAME` and `NAME_explain` back, or a one-shot `NAME`.
 
     Raises:
         RepositoryError: no such entry, or one that cannot be read.
     """
-    plain, explain = repository / check_name(name), repository / f"{name}{EXPLAIN_SUFFIX}"
-    if not (explain / FILE_NAME).is_file():
-        known = sorted(p.parent.name.removesuffix(EXPLAIN_SUFFIX) for p in repository.glob(f"*/{FILE_NAME}"))
-        raise RepositoryError(
-            f"{explain}: no such entry; {repository} has {known or 'none'}. "
-            "Make one with `rationale compile`."
-        )
+    plain, explain = _folders(repository, check_name(name))
     manifest = Manifest.read(explain / FILE_NAME)
     try:
-        models = [onnx.load(folder / "1" / "model.onnx") for folder in (explain, plain)]
-        sample = _sample(models[0], explain / "warmup")
+        combined = onnx.load(explain / "1" / "model.onnx")
+        outputs = [v.name for v in manifest.outputs]
+        source = (
+            plain_model(combined, outputs) if manifest.one_shot else onnx.load(plain / "1" / "model.onnx")
+        )
+        sample = _sample(combined, explain / "warmup")
     except (OSError, ValueError, DecodeError, onnx.checker.ValidationError) as error:
         raise RepositoryError(
             f"{repository}: entry {name!r} cannot be read: {error}. Compile it again."
         ) from error
-    originals = {v.name for v in manifest.outputs}
     for folder, model, names in (
-        (explain, models[0], originals | _promised(manifest)),
-        (plain, models[1], originals),
+        (explain, combined, {*outputs, *_promised(manifest)}),
+        (plain, source, set(outputs)),
     ):
         missing = names - {v.name for v in model.graph.output}
         if missing:
             raise RepositoryError(
                 f"{folder}: the graph lacks {sorted(missing)} of its manifest. Compile it again."
             )
-    return Compiled(models[0], manifest, models[1], sample)
+    return Compiled(combined, manifest, source, sample)
+
+
+def _folders(repository: Path, name: str) -> tuple[Path, Path]:
+    """Where the plain model is and where its explanation is: the same folder for a one-shot entry."""
+    plain, explain = repository / name, repository / f"{name}{EXPLAIN_SUFFIX}"
+    for folder in (plain, explain):
+        if (folder / FILE_NAME).is_file():
+            return plain, folder
+    known = sorted(p.parent.name.removesuffix(EXPLAIN_SUFFIX) for p in repository.glob(f"*/{FILE_NAME}"))
+    raise RepositoryError(
+        f"{explain}: no such entry; {repository} has {known or 'none'}. Make one with `rationale compile`."
+    )
 
 
 def _promised(manifest: Manifest) -> set[str]:
     named = [manifest.base_value, manifest.explained_value, manifest.completeness_gap]
     named += [manifest.completeness_gap_standard_error, *(e.standard_error for e in manifest.explained)]
+    named += [EXPLAINED] if manifest.one_shot else []
     return {name for name in named if name} | {e.attributions for e in manifest.explained}
 
 
@@ -118,12 +133,14 @@ def _save(path: Path, answer: Explanation) -> None:
 def own_names(manifest: Manifest) -> tuple[str, ...] | None:
     """Feature names that someone gave, by which a table's columns are found; None for x[0], x[1] …"""
     tensor, names = manifest.explained[0].tensor, manifest.explained[0].feature_names
+    if tensor not in manifest.inputs:
+        return None
     made_up = tuple(f"{tensor.name}[{i}]" for i in range(len(names or ())))
     return None if names == made_up or len(tensor.shape) != 1 else names
 
 
 def _check_width(file: Path, table: Table, manifest: Manifest) -> None:
-    width = math.prod(manifest.explained[0].tensor.shape)
+    width = math.prod(manifest.inputs[0].shape)
     if table.columns is not None and len(table.columns) != width:
         raise InvalidOptionError(
             f"{file}: has {len(table.columns)} columns where the model takes {width} features. Leave the "
@@ -153,5 +170,10 @@ def check_entry(repository: Path, name: str) -> Manifest:
     compiled = open_entry(repository, name)
     names = [entry.attributions for entry in compiled.manifest.explained]
     probes = probe_rows(compiled.model, compiled.sample)
-    measured = measure(compiled.source, compiled.model, names, probes)
+    if compiled.manifest.one_shot:
+        del probes[EXPLAIN]
+        check_gate(compiled.model, probes, [v.name for v in compiled.manifest.outputs])
+    memory = compiled.manifest.memory
+    most = rows_that_fit(memory) if memory else MAX_BATCH
+    measured = measure(compiled.source, compiled.model, names, probes, most).measured
     return compiled.manifest.model_copy(update={"measured": measured})

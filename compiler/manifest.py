@@ -12,6 +12,10 @@ from compiler.errors import RepositoryError
 
 FILE_NAME = "explanation.json"
 EXPLAIN_SUFFIX = "_explain"
+PLANNED_NODES = (
+    3_000  # above: ONNX Runtime's search for buffers to reuse takes time that grows with their square
+)
+EXPLAIN, EXPLAINED = "explain", "explained"  # a one-shot graph's own input and output
 
 
 class _Frozen(BaseModel):
@@ -27,7 +31,10 @@ class TensorSpec(_Frozen):
 
 
 class ExplainedInput(_Frozen):
-    """An input with attributions: `tensor` is what is explained, `attributions` the output that explains it.
+    """What has attributions: `tensor` is explained, `attributions` is the output that explains it.
+
+    `tensor` is an input of the model or an inner tensor. An integer input is explained `at` the inner tensors
+    in which its elements are looked up, summed to one value for each of them.
 
     `attributions` is a float tensor [N, T, *tensor.shape], and so is `standard_error`, their standard errors,
     where the graph gives them. `feature_names` names the flattened features
@@ -36,6 +43,7 @@ class ExplainedInput(_Frozen):
 
     tensor: TensorSpec
     attributions: str
+    at: tuple[str, ...] | None = None
     standard_error: str | None = None
     feature_names: tuple[str, ...] | None = None
 
@@ -60,21 +68,72 @@ class Digests(_Frozen):
     explanation: str
 
 
+class Forms(_Frozen):
+    """In which of several equal forms operators were emitted, and for what machine."""
+
+    provider: str = Field(description="of ONNX Runtime: cpu or cuda")
+    threads: int = Field(description="of one run")
+    taken: dict[str, int] = Field(description='how often each form stands in the graph, by "task: form"')
+    timed: dict[str, dict[str, float]] = Field(
+        default_factory=dict,
+        description="milliseconds of each form at each place, where forms were timed (--tune)",
+    )
+
+
 class Measured(_Frozen):
     """What the check at compile time measured, on `rows` rows."""
 
     rows: int
     outputs_error: float = Field(description="largest |combined − original| over largest |original|")
+    rounding: float = Field(
+        0.0, description="of the model's own numbers where it is in half precision, relative"
+    )
     completeness_gap: float | None = Field(
         description="largest |gap| over largest |explained − base|; None where the method promises nothing"
     )
     gap_in_standard_errors: float | None = Field(
         None, description="largest |gap| over its standard error; None where the gap is no sampling error"
     )
-    rows_error: float = Field(description="largest relative difference between a batch and its rows alone")
+    rows_error: float | None = Field(
+        description="largest relative difference between a batch and its rows alone; None where the memory "
+        "budget holds no batch"
+    )
     nodes: int
     model_bytes: int
     latency_ms: float = Field(description="one row, median, on the machine that compiled")
+    max_batch: int = Field(
+        1, description="rows of one request: what the memory budget holds and takes a second there at most"
+    )
+
+
+class Memory(_Frozen):
+    """How the graph uses memory: bytes, estimated for a batch of one row; `work` grows with the batch."""
+
+    budget: int = Field(description="what weights, baked references and work may take together")
+    needed: int = Field(description="what they take, with the copies that ONNX Runtime makes of weights")
+    weights: int = Field(description="constants of the model and of the walk back")
+    baked: int = Field(description="references, and what was computed of them when the graph was made")
+    work: int = Field(description="the most that is alive at once during a run")
+    chunk: int | None = Field(
+        None, description="references (or points) that are walked at once; None: all of them"
+    )
+    chunks: int = Field(1, description="how many times that is done in a run")
+    recomputed: float = Field(
+        0.0, description="share of the references' forward pass that is done again in each run, 0 to 1"
+    )
+    storage: Literal["float32", "float16"] = "float32"
+    storage_error: float | None = Field(
+        None, description="largest difference of attributions that float16 makes, over the largest of them"
+    )
+
+
+class Stopped(_Frozen):
+    """Where attributions end on the way: what goes on from there has none."""
+
+    node: str
+    operator: str
+    tensor: str = Field(description="the value whose attribution the node does not hand on")
+    reason: str
 
 
 class Manifest(_Frozen):
@@ -82,7 +141,12 @@ class Manifest(_Frozen):
     model: str = Field(description="the plain model's entry, `NAME`")
     method: Method
     digests: Digests
-    inputs: tuple[TensorSpec, ...] = Field(description="every input of the graph")
+    one_shot: bool = Field(
+        False,
+        description="whether `NAME` is the only entry: its graph also takes BOOL `explain` [N, 1], the rows "
+        "to explain, and answers BOOL `explained` [N, 1]; other rows are explained by zeros",
+    )
+    inputs: tuple[TensorSpec, ...] = Field(description="every input of the model")
     explained: tuple[ExplainedInput, ...]
     outputs: tuple[TensorSpec, ...] = Field(description="the original model's outputs, unchanged")
     explained_output: str = Field(description="the tensor that is explained")
@@ -99,11 +163,14 @@ class Manifest(_Frozen):
     points: int | None = Field(
         None, description="references, points of paths or draws that are walked for one row and target"
     )
+    stopped: tuple[Stopped, ...] = Field((), description="where attributions end before the inputs")
     opset: int
     ir_version: int
     least_onnxruntime: str
     tools: dict[str, str] = Field(description="versions of what made the graph")
     measured: Measured
+    forms: Forms | None = Field(None, description="None in entries of earlier versions")
+    memory: Memory | None = Field(None, description="None in entries made before it was recorded")
     warnings: tuple[str, ...] = ()
 
     @property

@@ -1,5 +1,6 @@
 """What the combined graph answers beside the model's own outputs, and under which names."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from compiler.errors import InvalidReferencesError
 from compiler.graph import Ops
 from compiler.methods.base import Averaged, Gap, Method
 from compiler.references import ReferenceSet
+from compiler.starts import Start
 from compiler.tensor import Tensor
 
 BASE_VALUE, EXPLAINED_VALUE, GAP = "base_value", "explained_value", "completeness_gap"
@@ -52,9 +54,9 @@ class Seed:
 
 @dataclass(frozen=True)
 class Explained:
-    """An explained input at the walk's end: its multiplier, and where its path to x started."""
+    """A tensor at the walk's end: its multiplier, and where its path to x started."""
 
-    name: str
+    at: Start
     x: Tensor
     multiplier: Tensor
     start: Tensor | None
@@ -85,10 +87,11 @@ def emit_outputs(
     op.scope = "attributions"
     weights = references.weights if references else None
     outputs, totals = [], []
-    for e in explained:
-        attributions = method.attribute(op, e.multiplier, e.x, e.start, weights)
-        outputs.append(op.attributions_output(attributions, attributions_name(e.name)))
-        totals.append(_total(op, outputs[-1], e.x))
+    for name, parts in by_name(explained).items():
+        each = [method.attribute(op, e.multiplier, e.x, e.start, weights) for e in parts]
+        attributions = together(op, parts, each)
+        outputs.append(op.attributions_output(attributions, attributions_name(name)))
+        totals.append(_total(op, outputs[-1], attributions))
     outputs += _standard_errors(op, method, explained, references)
     if seed.base is not None:
         outputs.append(op.rows_output(seed.base, BASE_VALUE))
@@ -96,10 +99,41 @@ def emit_outputs(
     if method.gap is not None:
         gap = seed.explained if seed.base is None else op.Sub(seed.explained, seed.base)
         for total in totals:
-            gap = op.Sub(gap, total)
+            gap = op.Sub(gap, op.Cast(total, to=int(gap.dtype)) if total.dtype != gap.dtype else total)
         outputs.append(op.rows_output(gap, GAP))
     outputs += _gap_error(op, method, explained, references)
     op.graph.outputs.extend(outputs)
+
+
+def by_name(explained: Sequence[Explained]) -> dict[str, list[Explained]]:
+    """What is explained, with the tensors at which it is."""
+    groups: dict[str, list[Explained]] = {}
+    for e in explained:
+        groups.setdefault(e.at.name, []).append(e)
+    return groups
+
+
+def together(op: Ops, parts: Sequence[Explained], each: Sequence[Tensor]) -> Tensor:
+    """The attributions of what is explained from those at its tensors."""
+    total, *others = [collect(op, e.at, a) for e, a in zip(parts, each, strict=True)]
+    for other in others:
+        total = op.Add(total, other)
+    return total
+
+
+def collect(op: Ops, at: Start, a: Tensor) -> Tensor:
+    """Summed over what one id is looked up as, each sum at the id's place in the input's row."""
+    if at.places is None:
+        return a
+    axes = list(range(at.places.ndim, a.rank))
+    a = op.ReduceSum(a, axes, keepdims=0) if axes else a
+    places, shape = at.places.reshape(1, -1), at.row
+    a = op.reshape(a, places.shape)
+    if not np.array_equal(places[0], np.arange(math.prod(shape))):
+        zeros = op.row_constant(np.zeros((1, math.prod(shape)), a.dtype.numpy()))
+        to = op.row_constant(places.astype(np.int64))
+        a = op.ScatterElements(zeros, to, a, axis=1, reduction="add")
+    return op.reshape(a, shape)
 
 
 def _total(op: Ops, value: ir.Value, x: Tensor) -> Tensor:
@@ -116,9 +150,10 @@ def _standard_errors(
         return []
     draws = _draws(op, method, references)
     outputs = []
-    for e in explained:
-        error = draws.standard_error(op, method.spread(op, e.multiplier, e.x, e.start))
-        outputs.append(op.attributions_output(op.expand(error, e.x.shape), standard_error_name(e.name)))
+    for name, parts in by_name(explained).items():
+        each = [op.expand(method.spread(op, e.multiplier, e.x, e.start), e.x.shape) for e in parts]
+        error = draws.standard_error(op, together(op, parts, each))
+        outputs.append(op.attributions_output(error, standard_error_name(name)))
     return outputs
 
 
@@ -137,7 +172,7 @@ def _gap_error(
 
 def _draws(op: Ops, method: Averaged, references: ReferenceSet | None) -> Draws:
     if method.averages != "K":
-        return Draws(method.averages, None, op.sizes[method.averages])
+        return Draws(method.averages, None, op.counts[method.averages])
     assert references is not None
     if references.count < 2 or references.effective <= 1:
         raise InvalidReferencesError(

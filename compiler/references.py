@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from compiler.errors import InvalidReferencesError
+from compiler.runtime import is_float
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,10 @@ class Baseline:
 
 @dataclass(frozen=True)
 class ReferenceSet:
-    """K reference rows for each explained input.
+    """K reference rows for each tensor at which the walk ends: mostly the explained inputs.
 
     Attributes:
-        arrays: [K, *shape of the input], by input name.
+        arrays: [K, *shape of the tensor], by its name.
         weights: K weights that sum to 1; None where all are equal.
         given: how many rows there were before equal ones were merged.
         effective: 1/Σ w² over the given rows: how many of equal weight they are worth.
@@ -47,11 +47,13 @@ def prepare(
 ) -> ReferenceSet:
     """Checks references against the explained inputs (row shape [1, …] and dtype by name).
 
+    They are rounded to the model's dtype and kept in float32 where that is narrower, as it is explained.
+
     Raises:
         InvalidReferencesError: names, shape, dtype, NaN or infinity, no rows, or weights that do not fit.
     """
     if isinstance(given, Baseline):
-        given = {name: np.full((1, *row[1:]), given.value) for name, (row, _) in inputs.items()}
+        given = {name: np.broadcast_to(given.value, (1, *row[1:])) for name, (row, _) in inputs.items()}
     arrays = _by_name(given, list(inputs))
     checked = {name: _check(name, arrays[name], *inputs[name]) for name in inputs}
     counts = {len(a) for a in checked.values()}
@@ -87,8 +89,8 @@ def _by_name(
 
 
 def _check(name: str, given: npt.ArrayLike, row: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    array = _as_array(name, given)
-    if array.dtype.kind not in "fiub":
+    array = as_array(name, given)
+    if array.dtype.kind not in "iub" and not is_float(array.dtype):
         raise InvalidReferencesError(
             f"references of {name!r} hold {array.dtype}, not numbers. The model takes {dtype}."
         )
@@ -110,10 +112,11 @@ def _check(name: str, given: npt.ArrayLike, row: tuple[int, ...], dtype: np.dtyp
         raise InvalidReferencesError(
             f"references of {name!r} hold {value} at {place}, {fault} or drop such rows."
         )
-    return cast
+    return cast.astype(np.float32) if cast.dtype.itemsize < 4 else cast
 
 
-def _as_array(name: str, given: npt.ArrayLike) -> np.ndarray:
+def as_array(name: str, given: npt.ArrayLike) -> np.ndarray:
+    """Raises InvalidReferencesError for what is no array, or one with gaps."""
     if np.ma.is_masked(given):
         raise InvalidReferencesError(
             f"references of {name!r} are masked in places. Impute or drop such rows."
@@ -162,22 +165,3 @@ def _merge(
         total[place[key]] += 1 / count if weights is None else weights[i]
     merged = {name: a[order] for name, a in arrays.items()}
     return merged, None if np.allclose(total, total[0], rtol=1e-12, atol=0) else total, count
-
-
-def sample_rows(model: onnx.ModelProto, references: ReferenceSet | None) -> dict[str, np.ndarray]:
-    """One row for each input that is nobody's: the (weighted) mean of the references, zeros elsewhere."""
-    rows = {}
-    for value in model.graph.input:
-        tensor = value.type.tensor_type
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        known = None if references is None else references.arrays.get(value.name)
-        shape = tuple(d.dim_value or 1 for d in tensor.shape.dim)
-        if tensor.elem_type == onnx.TensorProto.STRING:
-            rows[value.name] = np.full(shape, "", object)
-            continue
-        if known is None or references is None:
-            rows[value.name] = np.zeros(shape, dtype)
-            continue
-        mean = np.average(known.astype(np.float64), axis=0, weights=references.weights)
-        rows[value.name] = mean[None].astype(dtype)
-    return rows

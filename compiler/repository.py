@@ -1,10 +1,11 @@
 """Triton model repository entries, written whole or not at all."""
 
+import itertools
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -14,9 +15,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 from google.protobuf import text_format
 
+from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError, UnsupportedModelError
-from compiler.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest, TensorSpec
-from compiler.runtime import save
+from compiler.lowering.precision import on_cpu
+from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, Manifest, TensorSpec
+from compiler.runtime import Held, as_ir, save
 
 try:
     import fcntl
@@ -24,8 +27,6 @@ except ImportError:  # Windows: two compiles of one name at once are not kept ap
     fcntl = None  # type: ignore[assignment]  # the module or nothing; tested where it is used
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
-MAX_BATCH = 64
-EXPLAIN_ROWS = 4096  # rows (N·T·K·S) that one explain batch may walk
 QUEUE_DELAY_US = 200
 MAX_QUEUE = 256
 _ORT_ERRORS = tuple(
@@ -39,6 +40,7 @@ _ORT_ERRORS = tuple(
         "RuntimeException",
     )
 )
+GATES = {"explain_no": b"\0", "explain_yes": b"\1"}  # warmup files of a one-shot entry's gate
 _OWN_FILES = frozenset({"1", "config.pbtxt", "warmup", FILE_NAME})
 _TYPES = {
     "float": "FP32",
@@ -63,41 +65,40 @@ def check_name(name: str) -> str:
 
 def write_entries(
     source: onnx.ModelProto,
-    combined: onnx.ModelProto,
+    combined: Held,
     manifest: Manifest,
     sample: Mapping[str, np.ndarray],
     repository: Path,
     name: str,
 ) -> Path:
-    """Writes `NAME/` and `NAME_explain/`; see `Compiled.write`.
+    """Writes `NAME/` and `NAME_explain/`, or `NAME/` alone for a one-shot model; see `Compiled.write`.
 
     Args:
         sample: one row for each input, with which a server warms up.
     """
     check_name(name)
     manifest = manifest.model_copy(update={"model": name})
+    plain, explain = name, f"{name}{EXPLAIN_SUFFIX}"
     try:
         repository.mkdir(parents=True, exist_ok=True)
-        _spare_foreign_folders([repository / name, repository / f"{name}{EXPLAIN_SUFFIX}"])
+        _spare_foreign_folders([repository / plain, repository / explain])
         with tempfile.TemporaryDirectory(prefix=".rationale-", dir=repository) as folder:
-            plain, explain = Path(folder) / name, Path(folder) / f"{name}{EXPLAIN_SUFFIX}"
-            _write_entry(plain, source, sample, MAX_BATCH)
-            _write_entry(explain, combined, sample, explain_batch(manifest))
-            (explain / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
+            new = Path(folder)
+            if manifest.one_shot:
+                explain = plain
+            else:
+                _write_entry(new / plain, source, sample, MAX_BATCH)
+            _write_entry(
+                new / explain, combined, sample, manifest.measured.max_batch, gated=manifest.one_shot
+            )
+            (new / explain / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
             with _locked(repository):
-                _move_into_place([plain, explain], repository, Path(folder))
+                _move_into_place([plain, f"{name}{EXPLAIN_SUFFIX}"], repository, new)
     except OSError as error:
         raise RepositoryError(
             f"{repository}: cannot be written: {error.strerror or error}. Nothing was changed."
         ) from error
-    return repository / f"{name}{EXPLAIN_SUFFIX}"
-
-
-def explain_batch(manifest: Manifest) -> int:
-    """How many rows one explain request may hold: each costs K·S·T rows of the model."""
-    references = manifest.references.count if manifest.references else 1
-    points = manifest.points or references
-    return max(1, min(MAX_BATCH, EXPLAIN_ROWS // (points * manifest.target_count)))
+    return repository / explain
 
 
 def _spare_foreign_folders(targets: list[Path]) -> None:
@@ -127,17 +128,21 @@ def _locked(folder: Path) -> Iterator[None]:
             os.close(handle)
 
 
-def _move_into_place(entries: list[Path], repository: Path, aside: Path) -> None:
-    """By renames only; what stood there before is put back when one of them fails."""
+def _move_into_place(names: list[str], repository: Path, new: Path) -> None:
+    """By renames only; what stood there before is put back when one of them fails.
+
+    An entry that is there and not among the new ones is stale: it belongs to what is replaced.
+    """
     moved: list[tuple[Path, Path]] = []
     try:
-        for entry in entries:
-            target, old = repository / entry.name, aside / f"old-{entry.name}"
+        for name in names:
+            entry, target, old = new / name, repository / name, new / f"old-{name}"
             if target.exists():
                 target.rename(old)
                 moved.append((old, target))
-            entry.rename(target)
-            moved.append((target, entry))
+            if entry.exists():
+                entry.rename(target)
+                moved.append((target, entry))
     except BaseException:  # an interrupt too: what was moved aside is deleted with its folder
         for now, before in reversed(moved):
             now.rename(before)
@@ -145,20 +150,30 @@ def _move_into_place(entries: list[Path], repository: Path, aside: Path) -> None
 
 
 def _write_entry(
-    folder: Path, model: onnx.ModelProto, sample: Mapping[str, np.ndarray], max_batch: int
+    folder: Path,
+    model: Held,
+    sample: Mapping[str, np.ndarray],
+    max_batch: int,
+    *,
+    gated: bool = False,
 ) -> None:
     """Raises UnsupportedModelError for a tensor that Triton cannot batch."""
     (folder / "1").mkdir(parents=True)
     path = folder / "1" / "model.onnx"
-    save(_with_free_outputs(ir.from_proto(model)), path)
+    save(_with_free_outputs(as_ir(model)), path)
     inputs, outputs = _tensors(path)
     warmup = folder / "warmup"
     warmup.mkdir()
-    files = {}
-    for i, spec in enumerate(inputs):
-        files[spec.name] = f"input_{i}"
-        (warmup / files[spec.name]).write_bytes(_bytes(spec, sample[spec.name]))
-    config = _config(folder.name, inputs, outputs, files, max_batch)
+    rows = {spec.name: _bytes(spec, sample[spec.name]) for spec in inputs if spec.name in sample}
+    files = {name: f"input_{i}" for i, name in enumerate(rows)}
+    for name, content in rows.items():
+        (warmup / files[name]).write_bytes(content)
+    samples = [files]
+    if gated:
+        for file, bit in GATES.items():
+            (warmup / file).write_bytes(bit)
+        samples = [files | {EXPLAIN: file} for file in GATES]
+    config = _config(folder.name, inputs, outputs, samples, max_batch)
     (folder / "config.pbtxt").write_text(config, encoding="utf-8")
 
 
@@ -180,8 +195,10 @@ def _tensors(path: Path) -> tuple[list[TensorSpec], list[TensorSpec]]:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.enable_mem_reuse = False  # it is not run
     try:
-        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        with _runnable_on_cpu(path) as file:
+            session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except _ORT_ERRORS as error:
         raise RepositoryError(f"ONNX Runtime cannot run the entry: {' '.join(str(error).split())}") from error
     inputs, outputs = session.get_inputs(), session.get_outputs()
@@ -192,6 +209,20 @@ def _tensors(path: Path) -> tuple[list[TensorSpec], list[TensorSpec]]:
             "since requests are batched. Drop it from the model, or make it a constant or a column [N, 1]."
         )
     return [_spec(v) for v in inputs], [_spec(v) for v in outputs]
+
+
+@contextmanager
+def _runnable_on_cpu(path: Path) -> Iterator[Path]:
+    """The file, or for the time of reading its tensors a float32 twin where it computes in bfloat16."""
+    given = ir.load(path)
+    model, _ = on_cpu(given)
+    if model is given:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(dir=path.parent.parent) as folder:
+        twin = Path(folder) / path.name
+        save(model, twin)
+        yield twin
 
 
 def _is_batched(value: ort.NodeArg) -> bool:
@@ -216,8 +247,15 @@ def _bytes(spec: TensorSpec, row: np.ndarray) -> bytes:
 
 
 def _config(
-    name: str, inputs: list[TensorSpec], outputs: list[TensorSpec], warmup: Mapping[str, str], max_batch: int
+    name: str,
+    inputs: list[TensorSpec],
+    outputs: list[TensorSpec],
+    samples: Sequence[Mapping[str, str]],
+    max_batch: int,
 ) -> str:
+    """Args:
+    samples: for each warmup the file of each input.
+    """
     from tritonclient.grpc import model_config_pb2  # here, because importing gRPC takes a while
 
     config = model_config_pb2.ModelConfig(name=name, backend="onnxruntime", max_batch_size=max_batch)
@@ -230,11 +268,12 @@ def _config(
     policy = config.dynamic_batching.default_queue_policy
     policy.max_queue_size, policy.allow_timeout_override = MAX_QUEUE, True
     config.instance_group.add(count=1, kind=model_config_pb2.ModelInstanceGroup.KIND_AUTO)
-    for batch in sorted({1, max_batch}):
-        entry = config.model_warmup.add(name=f"batch of {batch}", batch_size=batch, count=1)
+    for batch, files in itertools.product(sorted({1, max_batch}), samples):
+        gate = f", {files[EXPLAIN]}" if files.get(EXPLAIN) in GATES else ""
+        entry = config.model_warmup.add(name=f"batch of {batch}{gate}", batch_size=batch, count=1)
         for spec in inputs:
             item = entry.inputs[spec.name]
-            item.data_type, item.input_data_file = _data_type(spec), warmup[spec.name]
+            item.data_type, item.input_data_file = _data_type(spec), files[spec.name]
             item.dims.extend(spec.shape or (1,))
     return str(text_format.MessageToString(config))
 
@@ -249,6 +288,11 @@ def _data_type(spec: TensorSpec) -> int:
 def remove_entry(repository: Path, name: str) -> None:
     """Deletes `NAME_explain/` with the references it holds; the plain model stays."""
     entry = repository / f"{check_name(name)}{EXPLAIN_SUFFIX}"
+    if (repository / name / FILE_NAME).is_file():
+        raise RepositoryError(
+            f"{repository / name}: is a one-shot entry, model and explanation in one. Delete the folder, or "
+            "compile the name again without --one-shot."
+        )
     if not (entry / FILE_NAME).is_file():
         raise RepositoryError(f"{entry}: no such entry.")
     shutil.rmtree(entry)

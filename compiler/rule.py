@@ -48,8 +48,13 @@ class Trait(StrEnum):
     HOMOGENEOUS = "homogeneous"  # pointwise: f(t·x) = t·f(x) for t > 0, so f(x) = f'(x)·x
     CONSERVING = "conserving"  # local: its relevance form hands all of the relevance back
     NONNEGATIVE = "nonnegative"  # y ≥ 0 whatever x is
+    RISING = "rising"  # pointwise: where x rises, y does not fall
+    SMOOTH = "smooth"  # pointwise: without kinks, steps or poles, on a scale of about 1
     LINEAR_IN_FIRST = "linear in first"  # local, but linear where its first input varies alone
     SHARING = "sharing"  # local: y are shares of 1, the weights of the average that follows
+    SPATIAL_MEAN = "spatial mean"  # bilinear: a mean over places, the same for every channel
+    DISCRETE = "discrete"  # takes or gives conditions or whole numbers, and has a rule for them
+    CHOOSING = "choosing"  # its first input is a condition that only chooses among the others
     CENTRING = "centring"  # local: takes a mean off, may add an offset; linear at a constant deviation
 
 
@@ -101,8 +106,10 @@ class Rule:
         self.forward = forward
         self.traits = traits
         self.secant_form: Callable[..., Tensor] | None = None
+        self.rescale_form: Callable[..., Tensor] | None = None
         self.deeplift_form: Callable[..., Any] | None = None
         self.layer_form: Callable[..., Weights | None] | None = None
+        self.placewise_form: Callable[..., bool] | None = None
         self.relevance_form: Callable[..., Any] | None = None
 
     def __call__(self, op: Ops, *inputs: Tensor | None, **attributes: Any) -> Evaluation:
@@ -114,6 +121,14 @@ class Rule:
         Called as `form(op, x, r, y, y_r, *other_inputs, **attributes)`.
         """
         self.secant_form = form
+        return form
+
+    def rescale(self, form: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Decorator: m·(f(x) − f(r))/(x − r) in fewer passes over memory than by the secant, for speed alone.
+
+        Called as `form(op, m, x, r, y, y_r, *other_inputs, **attributes)`.
+        """
+        self.rescale_form = form
         return form
 
     def deeplift(self, form: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,6 +146,14 @@ class Rule:
         Called as `form(op, weight, bias, **attributes)`; None where the node is used in another way.
         """
         self.layer_form = form
+        return form
+
+    def placewise(self, form: Callable[..., bool]) -> Callable[..., bool]:
+        """Decorator: whether the layer treats each place (beyond the channel axis) alone, all alike.
+
+        Called as `form(weight, **attributes)`.
+        """
+        self.placewise_form = form
         return form
 
     def relevance(self, form: Callable[..., Any]) -> Callable[..., Any]:

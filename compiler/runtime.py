@@ -1,9 +1,14 @@
 """Running a model at compile time: ONNX Runtime, or the reference evaluator where that has no kernel."""
 
+import ctypes
+import functools
+import math
+import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -11,11 +16,13 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from compiler.errors import InvalidModelError
+from compiler.manifest import PLANNED_NODES
 
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
 
-EXTERNAL_BYTES = 1_500_000_000  # protobuf ends at 2 GB; weights above this go beside the model
+EXTERNAL_BYTES = 250_000_000  # weights above this go beside the model: read from it, they are held thrice
+MAPPED_BYTES = 50_000_000  # above this a file beside the model, mapped into memory, spares copies of it
 
 _LOAD_ERRORS = (
     ort.capi.onnxruntime_pybind11_state.Fail,
@@ -24,21 +31,32 @@ _LOAD_ERRORS = (
     ort.capi.onnxruntime_pybind11_state.InvalidProtobuf,
     ort.capi.onnxruntime_pybind11_state.RuntimeException,
 )
+BFLOAT16 = ir.DataType.BFLOAT16.numpy()
+_BFLOAT16_TENSOR = "tensor(bfloat16)"
 _NO_KERNEL = ort.capi.onnxruntime_pybind11_state.NotImplemented
+
+
+def is_float(dtype: np.dtype) -> bool:
+    """Also for bfloat16, which numpy itself does not know as a float."""
+    return dtype.kind == "f" or dtype == BFLOAT16
 
 
 class Runner:
     """A loaded model: `runner(inputs)` returns its outputs by name."""
 
-    def __init__(self, model: onnx.ModelProto | ir.Model, *, optimise: bool = True) -> None:
-        self._session: ort.InferenceSession | None = None
-        self._evaluator: ReferenceEvaluator | None = None
+    def __init__(
+        self, model: "Held | ir.Model", *, optimise: bool = True, threads: int | None = None
+    ) -> None:
+        self._run: Callable[..., Any]
         try:
-            self._session = _session(model, optimise)
-            self.outputs = [o.name for o in self._session.get_outputs()]
+            session = _session(model, optimise, threads)
+            self.outputs = [o.name for o in session.get_outputs()]
+            edges = [*session.get_inputs(), *session.get_outputs()]
+            opaque = any(edge.type == _BFLOAT16_TENSOR for edge in edges)
+            self._run = functools.partial(_run_bfloat16, session) if opaque else session.run
         except _NO_KERNEL as error:
-            proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
-            self._evaluator = _evaluator(proto, _first_line(error))
+            proto = model.load() if isinstance(model, ModelFile) else _proto(model)
+            self._run = functools.partial(_evaluate, _evaluator(proto, _first_line(error)))
             self.outputs = [o.name for o in proto.graph.output]
         except _LOAD_ERRORS as error:
             raise InvalidModelError(f"ONNX Runtime cannot load the model: {_first_line(error)}") from error
@@ -47,12 +65,34 @@ class Runner:
         self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None
     ) -> dict[str, np.ndarray]:
         names = list(outputs or self.outputs)
-        engine = self._session or self._evaluator
-        assert engine is not None
         try:
-            return dict(zip(names, engine.run(names, dict(inputs)), strict=True))
+            with np.errstate(all="ignore"):  # infinities are part of a graph's arithmetic
+                return dict(zip(names, self._run(names, dict(inputs)), strict=True))
         except _LOAD_ERRORS as error:
             raise InvalidModelError(f"ONNX Runtime cannot run the model: {_first_line(error)}") from error
+
+
+def _run_bfloat16(
+    session: ort.InferenceSession, names: list[str], inputs: Mapping[str, np.ndarray]
+) -> list[np.ndarray]:
+    """`session.run` where tensors are bfloat16: its arrays go in and out as 16 bits that numpy can hold."""
+    given = {name: _ort_value(array) for name, array in inputs.items()}
+    return [_array(value) for value in session.run_with_ort_values(names, given)]
+
+
+def _ort_value(array: np.ndarray) -> ort.OrtValue:
+    if array.dtype != BFLOAT16:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    bits = np.ascontiguousarray(array).view(np.uint16)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
+
+
+def _array(value: ort.OrtValue) -> np.ndarray:
+    if value.data_type() != _BFLOAT16_TENSOR:
+        return np.asarray(value.numpy())
+    shape = value.shape()
+    bits = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
+    return np.frombuffer(bits, BFLOAT16).reshape(shape).copy()
 
 
 def _evaluator(proto: onnx.ModelProto, reason: str) -> "ReferenceEvaluator":
@@ -64,39 +104,122 @@ def _evaluator(proto: onnx.ModelProto, reason: str) -> "ReferenceEvaluator":
         raise InvalidModelError(f"ONNX Runtime cannot run the model: {reason}") from error
 
 
+def _evaluate(evaluator: "ReferenceEvaluator", names: list[str], inputs: dict[str, np.ndarray]) -> Any:
+    try:
+        return evaluator.run(names, inputs)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise InvalidModelError(f"the reference evaluator cannot run the model: {error}") from error
+
+
 def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0]
 
 
-def _session(model: onnx.ModelProto | ir.Model, optimise: bool) -> ort.InferenceSession:
+def _session(model: "Held | ir.Model", optimise: bool, threads: int | None) -> ort.InferenceSession:
     options = ort.SessionOptions()
+    options.intra_op_num_threads = threads or 0
     options.log_severity_level = 4  # what fails is raised
     if not optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    outline = model.outline if isinstance(model, ModelFile) else model
+    options.enable_mem_reuse = len(_nodes(outline)) <= PLANNED_NODES
     providers = ["CPUExecutionProvider"]
-    if _size(model) < EXTERNAL_BYTES:
-        proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
-        return ort.InferenceSession(proto.SerializeToString(), options, providers=providers)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        large = model if isinstance(model, ir.Model) else ir.from_proto(model)
-        save(large, path)
-        return ort.InferenceSession(str(path), options, providers=providers)
+    if not isinstance(model, ModelFile) and model_bytes(model) < MAPPED_BYTES:
+        return ort.InferenceSession(_proto(model).SerializeToString(), options, providers=providers)
+    file = model if isinstance(model, ModelFile) else ModelFile(as_ir(model))
+    return ort.InferenceSession(str(file.path), options, providers=providers)
 
 
-def _size(model: onnx.ModelProto | ir.Model) -> int:
-    if isinstance(model, onnx.ModelProto):
-        return sum(len(t.raw_data) for t in model.graph.initializer)
-    return sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+def _nodes(model: onnx.ModelProto | ir.Model) -> Sized:
+    return model.graph if isinstance(model, ir.Model) else model.graph.node
+
+
+def _proto(model: onnx.ModelProto | ir.Model) -> onnx.ModelProto:
+    return ir.to_proto(model) if isinstance(model, ir.Model) else model
+
+
+class ModelFile:
+    """A model in a folder of its own, which is deleted when nobody has it any more.
+
+    Its large constants are in a file beside it, which ONNX Runtime maps into memory instead of reading it.
+
+    Attributes:
+        outline: the model without the numbers of its large constants.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        folder = tempfile.mkdtemp(prefix="rationale-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)  # at the latest when Python ends
+        self.path = Path(folder) / "model.onnx"
+        ir.save(model, self.path, external_data=f"{self.path.name}.data")
+        self.outline = onnx.load(self.path, load_external_data=False)
+
+    def load(self) -> onnx.ModelProto:
+        """With all its numbers in memory."""
+        return onnx.load(self.path)
+
+
+Held = onnx.ModelProto | ModelFile
+
+
+def hold(model: ir.Model) -> Held:
+    """A large model in a file, so that its constants are not held twice while it is compiled.
+
+    It is consumed: cycles in a graph would keep its constants until they are looked for.
+    """
+    held = ModelFile(model) if model_bytes(model) >= MAPPED_BYTES else ir.to_proto(model)
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            value.const_value = None
+    return held
+
+
+def outline(model: Held) -> onnx.ModelProto:
+    """The model; the numbers of its large constants may be missing."""
+    return model.outline if isinstance(model, ModelFile) else model
+
+
+def as_ir(model: onnx.ModelProto | ir.Model | ModelFile) -> ir.Model:
+    if isinstance(model, ModelFile):
+        return ir.load(model.path)
+    return model if isinstance(model, ir.Model) else ir.from_proto(model)
+
+
+def interface(model: ir.Model) -> onnx.ModelProto:
+    """Inputs, outputs and versions of a model, without what lies between."""
+    inputs, outputs = (
+        [ir.to_proto(v) for v in values] for values in (model.graph.inputs, model.graph.outputs)
+    )
+    imports = [onnx.helper.make_opsetid(d, v) for d, v in model.graph.opset_imports.items()]
+    graph = onnx.GraphProto(name=model.graph.name, input=inputs, output=outputs)
+    return onnx.ModelProto(graph=graph, ir_version=model.ir_version, opset_import=imports)
+
+
+def model_bytes(model: onnx.ModelProto | ir.Model) -> int:
+    """Of its weights, those of subgraphs included."""
+    if isinstance(model, ir.Model):
+        tensors = [v.const_value for g in model.graphs() for v in g.initializers.values()]
+        return sum(t.nbytes for t in tensors if t is not None)
+    return _graph_bytes(model.graph)
+
+
+def _graph_bytes(graph: onnx.GraphProto) -> int:
+    inner = (g for node in graph.node for a in node.attribute for g in (a.g, *a.graphs))
+    return sum(_tensor_bytes(t) for t in graph.initializer) + sum(map(_graph_bytes, inner))
+
+
+def _tensor_bytes(tensor: onnx.TensorProto) -> int:
+    width = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return math.prod(tensor.dims) * width
 
 
 def save(model: ir.Model, path: Path) -> None:
-    """Writes a model; weights go to `<name>.data` beside it where protobuf could not hold them."""
-    external = f"{path.name}.data" if _size(model) >= EXTERNAL_BYTES else None
-    ir.save(model, path, external_data=external)
+    """Writes a model; large weights go to `<name>.data` beside it, which ONNX Runtime maps into memory.
 
-
-def run_model(
-    model: onnx.ModelProto | ir.Model, inputs: Mapping[str, np.ndarray], *, optimise: bool = True
-) -> dict[str, np.ndarray]:
-    return Runner(model, optimise=optimise)(inputs)
+    Those of a chunked graph do so sooner: ONNX Runtime copies the body of a Scan several times.
+    """
+    chunked = any(n.op_type == "Scan" for n in model.graph.all_nodes())
+    if model_bytes(model) >= (MAPPED_BYTES if chunked else EXTERNAL_BYTES):
+        ir.save(model, path, external_data=f"{path.name}.data")
+    else:
+        ir.save(ir.external_data.load_to_model(model), path)

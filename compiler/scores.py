@@ -1,6 +1,6 @@
 """The scores behind probabilities: relevance starts from a score, since a probability saturates."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, Protocol, runtime_checkable
 
 import onnx
@@ -35,23 +35,27 @@ def prefer_scores(
     method: Method,
     output: str | None,
     targets: Targets,
-    inputs: Sequence[str] | None,
-) -> tuple[Path, tuple[str, ...]]:
+) -> tuple[Lowered, Path, tuple[str, ...]]:
     """The path that the method explains, and what the user is told about it.
 
     Where no output was named, a method that explains scores takes those behind the probabilities; one that
     was named is explained, with a warning that names the scores.
     """
     scores = scores_behind(lowered.source, path.output) if isinstance(method, ExplainsScores) else None
-    if scores is None or scores not in path.active or scores in path.inputs:
-        return path, ()
+    if scores is None or scores not in path.active or scores in path.tensors:
+        return lowered, path, ()
     if output is not None:
-        return path, (
-            f"{path.output!r} holds probabilities, which saturate: {method.name} is defined for scores. "
-            f"Explain {scores!r} instead (--output).",
+        return (
+            lowered,
+            path,
+            (
+                f"{path.output!r} holds probabilities, which saturate: {method.name} is defined for scores. "
+                f"Explain {scores!r} instead (--output).",
+            ),
         )
     note = (
         f"explains the scores {scores!r} behind the probabilities {path.output!r}: {method.name} is defined "
         "for scores (--output chooses another tensor)"
     )
-    return choose_path(lowered, scores, targets, inputs), (note,)
+    lowered, chosen = choose_path(lowered, scores, targets, path.inputs)
+    return lowered, replace(chosen, notes=path.notes), (note,)

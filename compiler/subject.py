@@ -12,9 +12,10 @@ import numpy as np
 import onnx
 
 from compiler.compiled import Compiled
+from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError
+from compiler.gate import needed_nodes, open_model
 from compiler.manifest import Manifest
-from compiler.repository import MAX_BATCH, explain_batch
 from compiler.runtime import Runner
 
 MAX_TARGETS = 10  # targets of a row that are judged: those with the largest outputs
@@ -37,7 +38,7 @@ class Subject:
         self.baseline = baseline_of(compiled)
         self.is_slope = _is_slope(self.manifest)
         self._plain = Runner(_answering(compiled))
-        self._explainer = Runner(compiled.model)
+        self._explainer = compiled.run
 
     def _flat(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         parts = [inputs[name].reshape(len(inputs[name]), -1) for name in self._shapes]
@@ -66,7 +67,7 @@ class Subject:
         """[M, t, F] float64: of the targets at `positions` [M, t] in the manifest's list."""
         names = [e.attributions for e in self.manifest.explained]
         done = []
-        for part in _parts(len(x), explain_batch(self.manifest)):
+        for part in _parts(len(x), self.manifest.measured.max_batch):
             outputs = self._explainer(self._fed(x[part], rows[part]), names)
             whole = [outputs[name].reshape(*outputs[name].shape[:2], -1) for name in names]
             index = positions[part][:, :, None]
@@ -149,7 +150,8 @@ def _answering(compiled: Compiled) -> onnx.ModelProto:
     """The plain model with the explained tensor as its only output; where only the lowered graph has that
     tensor, the part of the combined graph that computes it."""
     name = compiled.manifest.explained_output
-    for model in (compiled.source, compiled.model):
+    combined = open_model(compiled.model) if compiled.manifest.one_shot else compiled.model
+    for model in (compiled.source, combined):
         if any(name in node.output for node in model.graph.node):
             return restricted(model, name)
     raise RepositoryError(f"neither graph of the entry computes {name!r}. Compile it again.")
@@ -157,25 +159,11 @@ def _answering(compiled: Compiled) -> onnx.ModelProto:
 
 def restricted(model: onnx.ModelProto, output: str) -> onnx.ModelProto:
     """A copy with one tensor as its output, inner ones too, and only the nodes that compute it."""
-    needed, nodes = {output}, []
-    for node in reversed(model.graph.node):  # valid models are sorted
-        if not needed.isdisjoint(node.output):
-            needed.update(_reads(node))
-            nodes.append(node)
+    nodes, _ = needed_nodes(model.graph.node, [output])
     known = [value for value in model.graph.output if value.name == output]
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     del copy.graph.node[:], copy.graph.output[:]
-    copy.graph.node.extend(reversed(nodes))
+    copy.graph.node.extend(nodes)
     copy.graph.output.extend(known or [onnx.ValueInfoProto(name=output)])
     return copy
-
-
-def _reads(node: onnx.NodeProto) -> set[str]:
-    """Names that a node reads, those that its subgraphs take from outside included."""
-    names = set(node.input)
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            names.update(v.name for v in graph.output)
-            names.update(*(_reads(inner) for inner in graph.node))
-    return names

@@ -1,16 +1,20 @@
 """What is explained: which output, which of its elements, which inputs; and the operators between."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 
+from compiler.activity import OF_SIZES, Stop, flow, made_by
+from compiler.discrete import in_floats
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.lowering import Lowered
 from compiler.lowering.batch import reads
+from compiler.lowering.control_flow import REASON
 from compiler.rule import Rule, find_rule
+from compiler.starts import Start, choose_starts, is_float
 
 Targets = Sequence[int] | Literal["all", "predicted"] | None
 _TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
@@ -21,99 +25,100 @@ class Path:
     """The operators whose multipliers are needed.
 
     Attributes:
-        inputs: names of the explained inputs.
+        starts: the tensors at which it begins, and what each of them explains.
         targets: flat indices into the output's row, or "predicted".
-        dependent: names of all values that depend on the explained inputs, integers included.
-        active: names of the float values through which they reach the output.
+        dependent: names of all values that depend on the explained inputs, in whatever way.
+        active: names of the values through which attributions reach them.
+        held: see `Flow`.
+        stops: where attributions end on the way.
         nodes: the operators of the path, in topological order, with their rules.
+        notes: what the user is told about the choice.
     """
 
-    inputs: tuple[str, ...]
+    starts: tuple[Start, ...]
     output: str
     targets: tuple[int, ...] | Literal["predicted"]
     dependent: frozenset[str]
     active: frozenset[str]
+    held: frozenset[tuple[str, int]]
+    stops: tuple[Stop, ...]
     nodes: tuple[tuple[ir.Node, Rule], ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of what is explained: inputs, or inner tensors."""
+        return tuple(dict.fromkeys(s.name for s in self.starts))
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the tensors at which the walk ends."""
+        return tuple(s.tensor for s in self.starts)
 
 
-def choose_path(lowered: Lowered, output: str | None, targets: Targets, inputs: Sequence[str] | None) -> Path:
-    """Raises InvalidOptionError for names that do not exist, UnsupportedModelError for what has no rule."""
+def choose_path(
+    lowered: Lowered,
+    output: str | None,
+    targets: Targets,
+    inputs: Sequence[str] | None,
+    referenced: Collection[str] = (),
+) -> tuple[Lowered, Path]:
+    """The path from the explained tensors to the output, and the model with integers on it in floats.
+
+    Args:
+        referenced: names for which references are given.
+
+    Raises:
+        InvalidOptionError: names that do not exist.
+        UnsupportedModelError: what has no rule.
+    """
     graph = lowered.model.graph
-    chosen = _choose_inputs(lowered, inputs)
-    dependent = _reach_forward(graph, chosen, lambda _: True)
+    chosen = choose_starts(lowered, inputs, referenced)
+    ends = tuple(s.tensor for s in chosen.starts)
+    _check_types(lowered, ends)
+    dependent = _reach_forward(graph, ends)
     name = _choose_output(lowered, output, dependent)
-    floats = _reach_forward(graph, chosen, lambda v: _is_float(lowered, v))
-    if name not in floats:
+    flowing, on_the_way = flow(lowered, ends), _reach_backward(graph, name, ends)
+    if name not in flowing.active:
         raise UnsupportedModelError(
-            f"output {name!r} depends on {', '.join(chosen)} through integers or conditions alone: "
+            f"output {name!r} depends on {', '.join(chosen.names)} through integers or conditions alone: "
             "nothing differentiable connects them. Explain another output (--output)."
         )
-    active = floats & _reach_backward(graph, name)
-    nodes = _nodes_with_rules(graph, active)  # first: what has no rule often has no known shape either
-    explained = tuple(i for i in chosen if i in active)
-    _check_shapes(lowered, explained)
-    _check_types(lowered, active)
+    active = flowing.active & on_the_way
+    nodes = _nodes_with_rules(graph, active, ends)  # first: what has no rule often has no known shape either
+    starts = tuple(s for s in chosen.starts if s.tensor in active)
+    _check_shapes(lowered, [s.tensor for s in starts])
+    changed = in_floats(lowered, [n for n, _ in nodes], active, lowered.specs[starts[0].tensor][1])
+    if changed is not lowered:
+        return choose_path(changed, output, targets, inputs, referenced)
     _check_rows(lowered, name, nodes)
-    return Path(explained, name, _choose_targets(lowered, name, targets), dependent, active, nodes)
+    asked = _choose_targets(lowered, name, targets)
+    stops = tuple(dict.fromkeys(stop for first, stop in flowing.stops if first in on_the_way))
+    held = flowing.held
+    return lowered, Path(starts, name, asked, dependent, active, held, stops, nodes, chosen.notes)
 
 
-def _is_float(lowered: Lowered, value: ir.Value) -> bool:
-    """Whether a value may carry attributions; True where its type is not known."""
-    spec = lowered.specs.get(str(value.name))
-    dtype = spec[1] if spec else value.dtype
-    return dtype is None or dtype.is_floating_point()
-
-
-def _choose_inputs(lowered: Lowered, inputs: Sequence[str] | None) -> tuple[str, ...]:
-    """The named inputs, or every float input whose axis 0 is the batch."""
+def _check_shapes(lowered: Lowered, tensors: Sequence[str]) -> None:
+    """Raises UnsupportedModelError for explained tensors whose features are not countable."""
     values = {str(v.name): v for v in lowered.model.graph.inputs}
-    if inputs is None:
-        chosen = tuple(name for name, v in values.items() if _is_float(lowered, v) and _has_rows(v))
-        if not chosen:
-            raise UnsupportedModelError(
-                f"none of the model's inputs {list(values)} holds rows of floats, so they can have no "
-                "attributions. Explain a model that takes floats (encoded features, or embeddings)."
-            )
-        return chosen
-    if isinstance(inputs, str) or not inputs or len(set(inputs)) < len(inputs):
-        raise InvalidOptionError(f"inputs {inputs!r}: give a list of different names out of {list(values)}.")
-    unknown = [name for name in inputs if name not in values]
-    if unknown:
-        raise InvalidOptionError(f"no input {unknown}; the model has {list(values)}.")
-    integer = [name for name in inputs if not _is_float(lowered, values[name])]
-    if integer:
-        raise InvalidOptionError(f"input {integer} holds no floats, so it has no attributions.")
-    single = [name for name in inputs if not _has_rows(values[name])]
-    if single:
-        raise InvalidOptionError(
-            f"input {single} is one number for the whole batch: it has no attributions per row."
-        )
-    return tuple(inputs)
-
-
-def _has_rows(value: ir.Value) -> bool:
-    return value.shape is not None and value.shape.rank() > 0
-
-
-def _check_shapes(lowered: Lowered, inputs: Sequence[str]) -> None:
-    """Raises UnsupportedModelError for explained inputs whose features are not countable."""
-    values = {str(v.name): v for v in lowered.model.graph.inputs}
-    for name in inputs:
+    for name in tensors:
         if name not in lowered.specs:
             shape = ", ".join(str(d) for d in values[name].shape or ())
             raise UnsupportedModelError(
                 f"input {name!r} has the shape [{shape}]: every axis but the first needs a fixed size, since "
-                "each feature gets an attribution. Export the model with static feature sizes."
+                "each feature gets an attribution. Say it (--size NAME=LENGTH, sizes={NAME: LENGTH}), give "
+                "references of that length, or export the model with static feature sizes."
             )
         if 0 in lowered.specs[name][0]:
             raise UnsupportedModelError(f"input {name!r} has no features: an axis of it has length 0.")
 
 
-def _check_types(lowered: Lowered, active: frozenset[str]) -> None:
-    for name in sorted(active & set(lowered.specs)):
-        if lowered.specs[name][1] not in _TYPES:
+def _check_types(lowered: Lowered, tensors: Sequence[str]) -> None:
+    for name in tensors:
+        dtype = lowered.specs[name][1] if name in lowered.specs else ir.DataType.FLOAT
+        if dtype not in _TYPES:
             raise UnsupportedModelError(
-                f"{name!r} holds {lowered.specs[name][1].name}, in which attributions cannot be computed. "
+                f"{name!r} holds {dtype.name}, in which attributions cannot be computed. "
                 "Convert the model to float32."
             )
 
@@ -121,7 +126,7 @@ def _check_types(lowered: Lowered, active: frozenset[str]) -> None:
 def _check_rows(lowered: Lowered, output: str, nodes: Sequence[tuple[ir.Node, Rule]]) -> None:
     """Raises UnsupportedModelError where the output has no batch on axis 0; names the node that moved it."""
     spec = lowered.specs.get(output)
-    if spec is not None and output in lowered.batched and spec[0][0] == 1:
+    if spec is not None and spec[0][:1] == (1,) and (lowered.one_row or output in lowered.batched):
         return
     for node, _ in nodes:
         for value in node.outputs:
@@ -152,7 +157,7 @@ def _choose_output(lowered: Lowered, output: str | None, dependent: frozenset[st
             )
         return output
     for value in lowered.model.graph.outputs:
-        if value.name in dependent and _is_float(lowered, value):
+        if value.name in dependent and is_float(lowered, value):
             return str(value.name)
     raise UnsupportedModelError(
         f"none of the outputs {names} holds floats that depend on the explained inputs. Name an inner tensor "
@@ -182,25 +187,27 @@ def _is_index(target: object, size: int) -> bool:
     return 0 <= int(target) < size
 
 
-def _reach_forward(
-    graph: ir.Graph, inputs: Sequence[str], through: Callable[[ir.Value], bool]
-) -> frozenset[str]:
-    reached = set(inputs)
+def _reach_forward(graph: ir.Graph, ends: Sequence[str]) -> frozenset[str]:
+    """What depends on the `ends` of a walk; each is a value of its own, whatever computes it."""
+    reached = set(ends)
     for node in graph:
-        if not reached.isdisjoint(reads(node)):
-            reached.update(str(v.name) for v in node.outputs if v.name and through(v))
+        computes = node.op_type not in OF_SIZES and not made_by(node, ends)
+        if computes and not reached.isdisjoint(reads(node)):
+            reached.update(str(v.name) for v in node.outputs if v.name)
     return frozenset(reached)
 
 
-def _reach_backward(graph: ir.Graph, output: str) -> frozenset[str]:
+def _reach_backward(graph: ir.Graph, output: str, ends: Sequence[str]) -> frozenset[str]:
     reached = {output}
     for node in reversed(graph):
-        if any(v.name in reached for v in node.outputs):
+        if any(v.name in reached for v in node.outputs) and not made_by(node, ends):
             reached.update(reads(node))
     return frozenset(reached)
 
 
-def _nodes_with_rules(graph: ir.Graph, active: frozenset[str]) -> tuple[tuple[ir.Node, Rule], ...]:
+def _nodes_with_rules(
+    graph: ir.Graph, active: frozenset[str], ends: Sequence[str]
+) -> tuple[tuple[ir.Node, Rule], ...]:
     """Every node of the path with its rule.
 
     Raises:
@@ -209,7 +216,9 @@ def _nodes_with_rules(graph: ir.Graph, active: frozenset[str]) -> tuple[tuple[ir
     path = [
         node
         for node in graph
-        if any(v.name in active for v in node.outputs) and not active.isdisjoint(reads(node))
+        if any(v.name in active for v in node.outputs)
+        and not active.isdisjoint(reads(node))
+        and not made_by(node, ends)
     ]
     found = [(node, find_rule(node.op_type, node.domain)) for node in path]
     missing = [(i, node) for i, (node, rule) in enumerate(found, start=1) if rule is None]
@@ -219,6 +228,7 @@ def _nodes_with_rules(graph: ir.Graph, active: frozenset[str]) -> tuple[tuple[ir
             f"(opset {graph.opset_imports.get(node.domain, '?')}), "
             f"node {node.name or node.outputs[0].name!r}, {i} of {len(path)} on the path, "
             f"{', '.join(str(v.name) for v in node.inputs if v is not None)} -> {node.outputs[0].name}"
+            f"{_reason(node)}"
             for i, node in missing
         ]
         raise UnsupportedModelError(
@@ -229,3 +239,8 @@ def _nodes_with_rules(graph: ir.Graph, active: frozenset[str]) -> tuple[tuple[ir
             "`rationale operators` for what is supported."
         )
     return tuple((node, rule) for node, rule in found if rule is not None)
+
+
+def _reason(node: ir.Node) -> str:
+    """Why control flow has stayed what it is."""
+    return f": {node.metadata_props[REASON]}." if REASON in node.metadata_props else ""

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 AXES = ("N", "T", "K", "S")
+STACKED = ("M",)  # in place of the axes of `Tensor.split`: all of them as one
 Lead = frozenset[str]
 NONE: Lead = frozenset()
 
@@ -27,7 +28,7 @@ class Tensor:
     Attributes:
         shape: the shape it has for one row (at batch 1, one target, one reference).
         lead: the axes among N, T, K, S over which it varies.
-        rows: whether axis 0 of `shape` is the batch's; False for weights.
+        rows: whether it belongs to a row, even where all rows have the same; False for weights.
         split: the lead axes that stand in front of `shape` in memory; None where it is flat.
     """
 
@@ -52,22 +53,9 @@ class Tensor:
         return None if self.value.const_value is None else self.value.const_value.numpy()
 
 
-def broadcasts(op_type: str, domain: str, tensors: Sequence[Tensor | None]) -> bool:
-    """Whether an operator runs on split tensors: element by element, or a MatMul of stacked matrices."""
-    if domain:
-        return False
-    if op_type == "MatMul":
-        leads = {t.lead for t in tensors if t is not None and t.rows}
-        return len(leads) > 1 and all(t is not None and t.rank >= 3 for t in tensors)
-    return op_type in BROADCASTING
-
-
-def broadcast_shape(op_type: str, tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """The row shape of such an operator's result."""
-    if op_type == "MatMul":
-        a, b = tensors
-        return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    return np.broadcast_shapes(*(t.shape for t in tensors))
+def broadcasts(op_type: str, domain: str) -> bool:
+    """Whether an operator runs element by element."""
+    return not domain and op_type in BROADCASTING
 
 
 def result_dtype(op_type: str, tensors: Sequence[Tensor], attributes: Mapping[str, Any]) -> ir.DataType:

@@ -1,24 +1,58 @@
-"""Writes docs/operators.md from the registry: python3 scripts/operators.py"""
+"""Counts the tests of each operator and writes docs/operators.md: python3 scripts/operators.py"""
 
+import json
+import sys
+from collections import Counter
 from pathlib import Path
 
-from compiler.operators import operator_table
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
 
+from compiler.operators import full_name, operator_table  # noqa: E402  (found by the line above)
+from tests.compiler.samples import SAMPLES  # noqa: E402
+from tests.conformance.cases import collect  # noqa: E402
+from tests.conformance.verdicts import MISSING, stopped  # noqa: E402
+
+TESTED, PAGE = ROOT / "compiler" / "tested.json", ROOT / "docs" / "operators.md"
 HEAD = """# Operators
 
-Generated from the registry by `python scripts/operators.py`; a test fails when it is stale. Kinds are
-explained in [methods.md](methods.md). *rewritten* operators are explained through their definition.
+Generated from the registry by `python scripts/operators.py`; a test fails when it is stale.
+`rationale operators` prints the same. Kinds are explained in [methods.md](methods.md); Rewritten operators
+and inlined ones (by ONNX's own definition) are explained through what defines them, by every method that
+serves its operators; of unrolled ones the computation is written out. Opsets are those of the operator's own
+domain.
 
-| operator | kind | how |
-|---|---|---|
+*Samples* are inputs of the operator that pass every test of one harness (`tests/compiler/test_rules.py`):
+complete in float64 for each reference, the mean over references, equal to finite differences, the gradient
+as x nears r, nothing at x = r, finite and complete at ties and zeros, right in float32. *Node tests* are the
+ONNX project's own (`python -m tests.conformance`): they compile, complete and with the slopes of finite
+differences, but for some of {missing} (`tests/conformance/verdicts.py`).
+
+| operator | opsets | kind | methods | tested by | how |
+|---|---|---|---|---|---|
 """
+
+
+def counts() -> str:
+    """What compiler/tested.json holds: for each operator its samples and its node tests."""
+    samples = Counter(full_name(s.domain, s.op_type) for s in SAMPLES)
+    swept = Counter(c.operator for c in collect() if not stopped(c))
+    table = {name: [samples[name], swept[name]] for name in sorted({*samples, *swept})}
+    rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(pair)}" for name, pair in table.items())
+    return f"{{\n{rows}\n}}\n"
 
 
 def text() -> str:
     """The whole page."""
-    rows = ((row.name, row.kind, row.how.replace("|", r"\|")) for row in operator_table())
-    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    rows = (
+        (row.name, row.opsets, row.kind, row.methods, row.tested, row.how.replace("|", r"\|"))
+        for row in operator_table()
+    )
+    return HEAD.format(missing=", ".join(sorted(MISSING))) + "".join(
+        f"| {' | '.join(row)} |\n" for row in rows
+    )
 
 
 if __name__ == "__main__":
-    Path(__file__).parent.parent.joinpath("docs/operators.md").write_text(text(), encoding="utf-8")
+    TESTED.write_text(counts(), encoding="utf-8")
+    PAGE.write_text(text(), encoding="utf-8")

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from compiler.cli import app, told_plainly
+from compiler.cli import app
 from compiler.errors import InvalidOptionError
+from compiler.terminal import told_plainly
 from service.docker_engine import app as triton_app
 
 if TYPE_CHECKING:

@@ -2,15 +2,15 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from compiler.errors import RepositoryError
-from compiler.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest, TensorSpec
+from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest, TensorSpec
 from service.errors import NotExplainableError, UnknownModelError
 from service.tensors import DTYPES
 
@@ -40,7 +40,11 @@ class Warmup:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of the repository, at its newest version."""
+    """One entry of the repository, at its newest version.
+
+    Two of them stand for a one-shot entry, as if it had been compiled into two: its gate is no input here,
+    and whoever runs an entry feeds `gate` to it.
+    """
 
     name: str
     version: str
@@ -56,9 +60,16 @@ class Entry:
     inter_op_threads: int | None = None
     warmups: tuple[Warmup, ...] = ()
     manifest: Manifest | None = None
+    stored: str | None = None  # the entry on disk that it is a side of; None where it is one itself
+    gate: bool | None = None  # what a side feeds to `explain` for every row
     # Model's own shapes of tensors whose config says `reshape`: {name: shape without the batch axis}.
     reshapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     config: pb.ModelConfig = field(default_factory=pb.ModelConfig, repr=False)  # as read; never changed
+
+    @property
+    def model(self) -> str:
+        """The name under which a server that serves the same repository knows it."""
+        return self.stored or self.name
 
     @property
     def identity(self) -> dict[str, str]:
@@ -117,14 +128,21 @@ def read_repository(folder: Path) -> Repository:
             f"{folder}: there is no such folder. Make a model repository with `rationale compile`, "
             "or name another one with --repository."
         )
-    entries: dict[str, Entry] = {}
+    found: list[Entry] = []
     faults = []
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.name.startswith("."):
             try:
-                entries[path.name] = read_entry(path)
+                found.extend(sides(read_entry(path)))
             except RepositoryError as error:
                 faults.append(str(error))
+    entries = {entry.name: entry for entry in found}
+    faults += [
+        f"{folder / entry.model}: is a one-shot entry, which explains itself, and {folder / entry.name} is "
+        "there too. Delete one of them, or compile the name again."
+        for entry in found
+        if entries[entry.name] is not entry
+    ]
     if faults:
         raise RepositoryError("\n".join(faults))
     if not entries:
@@ -169,6 +187,46 @@ def read_entry(folder: Path) -> Entry:
     if entry.manifest is not None:
         _check_manifest(manifest_path, entry, entry.manifest)
     return entry
+
+
+def sides(entry: Entry) -> tuple[Entry, ...]:
+    """A one-shot entry as the plain model and its explanation; any other as it is."""
+    manifest = entry.manifest
+    if manifest is None or not manifest.one_shot:
+        return (entry,)
+    originals = {spec.name for spec in manifest.outputs}
+    explaining = {spec.name for spec in entry.outputs} - {EXPLAINED}
+    plain = _side(entry, entry.name, originals, gate=False)
+    explain = _side(entry, entry.name + EXPLAIN_SUFFIX, explaining, gate=True)
+    return replace(plain, manifest=None), explain
+
+
+def _side(entry: Entry, name: str, outputs: Container[str], *, gate: bool) -> Entry:
+    config = pb.ModelConfig()
+    config.CopyFrom(entry.config)
+    config.name = name
+    for tensors, kept in (
+        (config.input, [t for t in entry.config.input if t.name != EXPLAIN]),
+        (config.output, [t for t in entry.config.output if t.name in outputs]),
+    ):
+        del tensors[:]
+        tensors.extend(kept)
+    for sample in config.model_warmup:
+        sample.inputs.pop(EXPLAIN, None)
+    warmups = {
+        sample.rows: replace(sample, inputs=tuple(i for i in sample.inputs if i.spec.name != EXPLAIN))
+        for sample in entry.warmups
+    }
+    return replace(
+        entry,
+        name=name,
+        stored=entry.name,
+        gate=gate,
+        inputs=tuple(spec for spec in entry.inputs if spec.name != EXPLAIN),
+        outputs=tuple(spec for spec in entry.outputs if spec.name in outputs),
+        warmups=tuple(warmups.values()),
+        config=config,
+    )
 
 
 def _read_config(folder: Path) -> pb.ModelConfig:
@@ -264,6 +322,7 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
         name: (manifest.target_count,) for name in scalars if name is not None
     }
     promised |= {spec.name: spec.shape for spec in manifest.outputs}
+    promised |= {EXPLAINED: (1,)} if manifest.one_shot else {}
     promised |= {
         name: (manifest.target_count, *item.tensor.shape)
         for item in manifest.explained
@@ -277,7 +336,8 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
             raise RepositoryError(
                 f"{path}: '{name}' has shape {list(shape)}, but {list(outputs[name])} in config.pbtxt"
             )
-    if {spec.name for spec in manifest.inputs} != {spec.name for spec in entry.inputs}:
+    own = {EXPLAIN} if manifest.one_shot else set()
+    if {spec.name for spec in manifest.inputs} | own != {spec.name for spec in entry.inputs}:
         raise RepositoryError(f"{path}: its inputs are not those of config.pbtxt")
     for item in manifest.explained:
         names, shape = item.feature_names, item.tensor.shape

@@ -59,6 +59,11 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
+    def done(self) -> None:
+        """204: the client has its whole answer with the headers, and may be gone before anything follows."""
+        self.send_response(204)
+        self.end_headers()
+
     def handle_call(self) -> None:
         url = urlsplit(self.path)
         path = re.sub(r"^/v[\d.]+", "", url.path)
@@ -112,16 +117,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def start(self, *_: Any) -> None:
         self.engine.container = self.engine.status_after_start
-        self.answer(204, b"")
+        self.done()
 
     def stop(self, _: Any, query: dict[str, str], __: Any) -> None:
         self.engine.asked[-1] += f" t={query['t']}"
         self.engine.container = "exited"
-        self.answer(204, b"")
+        self.done()
 
     def remove(self, *_: Any) -> None:
         self.engine.container = None
-        self.answer(204, b"")
+        self.done()
 
     def logs(self, _: Any, query: dict[str, str], __: Any) -> None:
         """One frame of stdout: [1, 0, 0, 0, length as 4 bytes], then the bytes."""

@@ -18,14 +18,12 @@ import onnx
 import torch
 from onnx import numpy_helper
 
+from compiler.bench.networks import import_torchvision, scale_and_mean
 from tests.references.interpreter import OPERATORS, run64
-from tests.vision import import_torchvision
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 LIGHT_MODELS = sorted(p.stem.removeprefix("light_") for p in LIGHT.glob("light_*.onnx"))
 LIGHT_SHAPE = (3, 224, 224)
-GAIN = 0.2  # what rows have in common may be blown up by no more than 1/GAIN: pooled features differ little
-SAMPLES = 64  # values of a channel from which its mean is taken; fewer would be learnt by heart
 ROWS = 2  # from which weights take their scale and biases their place
 
 
@@ -91,11 +89,8 @@ def keep_signal(model: onnx.ModelProto, rows: dict[str, np.ndarray]) -> None:
             name = producers[name].input[0]
         if name not in initializers:
             return
-        axes = [0, *range(2, y.ndim)]
-        recentred = len(node.input) > 2 and y[:, 0].numel() >= SAMPLES
-        mean = y.mean(axes) if recentred else y.new_zeros(y.shape[1])
-        centred = y - mean.reshape([1, -1, *(1 for _ in axes[1:])])
-        factor = 1 / max(float(centred.std()), GAIN * float(y.std()))
+        factor, mean = scale_and_mean(y, recentred=len(node.input) > 2)
+        centred = y - mean.reshape([1, -1, *(1 for _ in y.shape[2:])])
         _set(initializers[name], values[name] * factor, values)
         if len(node.input) > 2:
             bias = (values[node.input[2]] - mean) * factor

@@ -1,20 +1,49 @@
 """From an ONNX file to a graph of operators that have rules.
 
 `lower(model)` is the story: load and check, bring to one opset, make the batch symbolic, fold what is
-constant, rewrite operators that are defined by others, and note the shape of every value for one row.
+constant, widen half precision to float32, rewrite operators that are defined by others, and note the shape of
+every value for one row.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
-from compiler.fold import fold_constants
-from compiler.lowering.batch import free_batch, row_specs
+from compiler.lowering.batch import (
+    free_batch,
+    infer,
+    name_batch,
+    outputs_grow,
+    rows_on_axis_0,
+    rows_stay_apart,
+)
+from compiler.lowering.bodies import inline_bodies
+from compiler.lowering.control_flow import inline_control_flow, rows_decide
+from compiler.lowering.lengths import Shapes, fix_lengths
+from compiler.lowering.limits import check_sizes, fold_weights
 from compiler.lowering.load import load, standardise
-from compiler.lowering.rewrites import rewrite
+from compiler.lowering.precision import Narrow, narrow, on_cpu, widen
+from compiler.lowering.rewrites import is_rewritten, rewrite, share_prefixes
+from compiler.lowering.sizes import fold_sizes, one_row
+from compiler.rule import find_rule
 from compiler.shapes import Spec
+
+for _name in (
+    "masks",
+    "recurrent",
+    "rewrites_discrete",
+    "rewrites_math",
+    "rewrites_moving",
+    "rewrites_resampling",
+):
+    import_module(f"compiler.lowering.{_name}")  # which declares its rewrites
+
+__all__ = ["Lowered", "lower", "narrow", "plain_for"]
 
 
 @dataclass(frozen=True)
@@ -23,30 +52,110 @@ class Lowered:
 
     Attributes:
         source: the model as given, but for a symbolic batch; what the combined graph is checked against.
-        model: the lowered graph; names of the source's values are kept.
+        model: the lowered graph, in float32 or float64; names of the source's values are kept.
+        narrow: what the source holds in half precision.
         specs: row shape and dtype of each value, by name.
+        constants: what values come to that depend on nothing but sizes of one row, by name.
         batched: names of the values whose axis 0 grows with the batch.
+        one_row: whether the model's nodes are right for one row alone: its batch was fixed at 1, and moves.
     """
 
     source: onnx.ModelProto
     digest: str
     model: ir.Model
+    narrow: Narrow
     specs: dict[str, Spec]
+    constants: dict[str, np.ndarray]
     batched: frozenset[str]
     warnings: tuple[str, ...]
+    one_row: bool = False
 
 
-def lower(model: str | Path | onnx.ModelProto) -> Lowered:
-    """Raises InvalidModelError or UnsupportedModelError, each with what to do."""
+def lower(
+    model: str | Path | onnx.ModelProto,
+    sizes: Mapping[str, int] | None = None,
+    references: Shapes | None = None,
+) -> Lowered:
+    """Brings a model to operators that have rules.
+
+    Args:
+        sizes: lengths that the model leaves open, by name.
+        references: shapes of the references, by input; they say the others.
+
+    Raises:
+        InvalidModelError, UnsupportedModelError, InvalidOptionError: each with what to do.
+    """
     loaded = load(model)
     lowered = standardise(loaded.model)
-    fold_constants(lowered)
+    lengths = fix_lengths(lowered, sizes or {}, references or {})
+    fold_weights(lowered)
     freed = lowered.clone()
-    fixed = free_batch(freed)
-    source = ir.to_proto(freed) if fixed else loaded.proto
+    fixed = _free_batch(freed)
+    check_sizes(freed, infer(freed, 1))
+    alone = fixed and (rows_decide(freed) or not (outputs_grow(freed) and rows_stay_apart(freed)))
+    source = ir.to_proto(freed) if fixed and not alone else loaded.proto
+    halves = widen(lowered)
+    settle = _fold_all_sizes if alone else _free_batch
+    inline_control_flow(lowered, settle)
+    if inline_bodies(lowered, _is_known):
+        fold_weights(lowered)
+        inline_control_flow(lowered, settle)
+    rewrite(lowered, only=("CastLike",))  # a constant of another's type is one: how a Pow is rewritten
+    fold_weights(lowered)
     rewrite(lowered)
-    fold_constants(lowered)
-    free_batch(lowered)
-    specs, batched = row_specs(lowered)
-    notes = ("the batch was fixed at 1; it is symbolic in the entries",) if fixed else ()
-    return Lowered(source, loaded.digest, lowered, specs, batched, (*loaded.warnings, *notes))
+    share_prefixes(lowered)
+    fold_weights(lowered)
+    if alone:
+        name_batch(lowered)
+    else:
+        _free_batch(lowered)
+    specs, constants = one_row(lowered)
+    check_sizes(lowered, specs)
+    batched = rows_on_axis_0(lowered, specs)
+    if alone:
+        batched &= {str(v.name) for v in lowered.graph.inputs}
+    warnings = (*loaded.warnings, *_notes(fixed, halves, lengths))
+    return Lowered(source, loaded.digest, lowered, halves, specs, constants, batched, warnings, alone)
+
+
+def _is_known(op_type: str, domain: str) -> bool:
+    return find_rule(op_type, domain) is not None or is_rewritten(op_type, domain)
+
+
+def _free_batch(model: ir.Model) -> bool:
+    """Each needs what the other one finds: a size is constant where the batch is known to stay on axis 0."""
+    fixed = free_batch(model)
+    while fold_sizes(model):
+        free_batch(model)
+    return fixed
+
+
+def _fold_all_sizes(model: ir.Model) -> None:
+    """For a model whose nodes are right for one row alone: the batch's size is 1 wherever it is read."""
+    while fold_sizes(model):
+        continue
+
+
+def _notes(fixed: bool, halves: Narrow, lengths: Mapping[str, int]) -> list[str]:
+    notes = ["the batch was fixed at 1; it is symbolic in the entries"] if fixed else []
+    if lengths:
+        given = ", ".join(f"{name} = {size}" for name, size in lengths.items())
+        notes.append(f"the explanation takes rows with {given} alone; the plain entry takes any")
+    if halves.dtypes:
+        names = " and ".join(sorted(dtype.name.lower() for dtype in halves.dtypes))
+        notes.append(f"the model computes in {names}; its explanation does in float32")
+    if ir.DataType.BFLOAT16 in halves.edges.values():
+        notes.append(
+            "the gateway does not carry bfloat16: export the model with float32 inputs and outputs to serve "
+            "it there"
+        )
+    return notes
+
+
+def plain_for(provider: str, lowered: Lowered) -> tuple[onnx.ModelProto, list[str]]:
+    """The plain model that the provider can run, and what the user is told about it."""
+    if provider != "cpu" or ir.DataType.BFLOAT16 not in lowered.narrow.dtypes:
+        return lowered.source, []
+    model, _ = on_cpu(ir.from_proto(lowered.source))
+    note = "ONNX Runtime has no CPU kernels for bfloat16: the plain entry computes in float32, too"
+    return ir.to_proto(model), [note]

@@ -2,13 +2,17 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
-from compiler.errors import UnsupportedModelError
+from compiler.errors import InvalidModelError, UnsupportedModelError
+from compiler.lowering.quiet import quiet
+from compiler.runtime import Runner
 from compiler.shapes import Spec
 
 BATCH = "N"
+SAME = 1e-3  # of the largest value: rows that mix differ by far more
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
@@ -18,6 +22,33 @@ def free_batch(model: ir.Model) -> bool:
 
     A Reshape (Flatten, Squeeze, Unsqueeze) of batched rows is row-major, so the batch stays on axis 0:
     its target becomes [−1, *row shape], whatever the exporter had computed or written there.
+
+    Raises:
+        UnsupportedModelError: a batch fixed at another size.
+    """
+    fixed = name_batch(model)
+    specs = infer(model, 1)
+    batched = _depends_on_batch(model)
+    sized = dependent_on_batch(model)
+    elsewhere = _elsewhere(model, specs, infer(model, 2))
+    for node in list(model.graph):
+        data = node.inputs[0] if node.op_type in _RESHAPES and not node.domain else None
+        moved = node.op_type == "Unsqueeze" and node.outputs[0].name in elsewhere  # [N, …] to [1, N, …]
+        if data is not None and data.name in batched and data.name not in elsewhere and not moved:
+            _reshape_rows(model, node, specs)
+    passes.RemoveUnusedNodesPass()(model)
+    for node in model.graph:  # what the exporter noted may hold the old batch
+        for value in node.outputs:
+            spec = specs.get(str(value.name))
+            unknown = value.name in elsewhere or (value.name in sized and value.name not in batched)
+            value.shape = None if unknown else _symbolic(spec, value.name in batched)
+            if spec is not None:
+                value.dtype = spec[1]
+    return fixed
+
+
+def name_batch(model: ir.Model) -> bool:
+    """Makes axis 0 of every input N, in place; True where it had been 1.
 
     Raises:
         UnsupportedModelError: a batch fixed at another size.
@@ -34,20 +65,71 @@ def free_batch(model: ir.Model) -> bool:
             )
         fixed |= isinstance(first, int)
         value.shape = ir.Shape([BATCH, *value.shape[1:]])
-    specs = _infer(model, 1)
-    batched = _depends_on_batch(model)
-    for node in list(model.graph):
-        data = node.inputs[0] if node.op_type in _RESHAPES and not node.domain else None
-        if data is not None and data.name in batched:
-            _reshape_rows(model, node, specs)
-    passes.RemoveUnusedNodesPass()(model)
-    for node in model.graph:  # what the exporter noted may hold the old batch
-        for value in node.outputs:
-            spec = specs.get(str(value.name))
-            value.shape = _symbolic(spec, value.name in batched)
-            if spec is not None:
-                value.dtype = spec[1]
     return fixed
+
+
+def outputs_grow(model: ir.Model) -> bool:
+    """Whether axis 0 of every output is the batch's, as far as shapes are known."""
+    one, two = infer(model, 1), infer(model, 2)
+    names = [str(v.name) for v in model.graph.outputs if v.name in one and v.name in two]
+    return all(_doubles(one[name][0], two[name][0]) for name in names)
+
+
+def rows_stay_apart(model: ir.Model, single: ir.Model | None = None) -> bool:
+    """Whether a batch of two gives what its rows give one by one: by running the model on some numbers.
+
+    Args:
+        single: another model that is asked for the rows.
+    """
+    random = np.random.default_rng(0)
+    rows = {}
+    for value in model.graph.inputs:
+        if value.dtype is None or value.shape is None or value.dtype == ir.DataType.STRING:
+            return True
+        dims = [2 if i == 0 else d for i, d in enumerate(value.shape)]
+        shape = [d for d in dims if isinstance(d, int)]
+        if len(shape) < len(dims):
+            return True
+        draw = random.uniform(0.2, 0.8, shape) if value.dtype.is_floating_point() else np.zeros(shape)
+        rows[str(value.name)] = draw.astype(value.dtype.numpy())
+    try:
+        both = Runner(model, optimise=False)(rows)
+        run = Runner(single or model, optimise=False)
+        alone = [run({n: a[i : i + 1] if a.ndim else a for n, a in rows.items()}) for i in range(2)]
+    except InvalidModelError:
+        return False
+    return all(_same(both[name], [a[name] for a in alone]) for name in both)
+
+
+def _same(both: np.ndarray, alone: Sequence[np.ndarray]) -> bool:
+    if not all(isinstance(a, np.ndarray) for a in (both, *alone)) or not both.ndim:
+        return False
+    beside = both.ndim > alone[0].ndim  # the model has no axis for the batch there
+    one_by_one = np.stack(alone) if beside else np.concatenate(alone)
+    if both.shape != one_by_one.shape or both.dtype.kind in "OU":
+        return False
+    near = np.abs(one_by_one.astype(np.float64)).max(initial=1e-3) * SAME
+    return np.allclose(both.astype(np.float64), one_by_one.astype(np.float64), 0, near, equal_nan=True)
+
+
+def _elsewhere(model: ir.Model, one: dict[str, Spec], two: dict[str, Spec]) -> frozenset[str]:
+    """Names of the values whose batch is known to lie on another axis than 0, or as the minor part of it.
+
+    A Reshape of [L, N, E] to [L·N, E] makes it minor, and it is until another Reshape or a Transpose.
+    """
+    common = {name: (spec[0], two[name][0]) for name, spec in one.items() if name in two}
+    off = {name for name, (a, b) in common.items() if a != b and a[:1] == b[:1]}
+    minor: set[str] = set()
+    for node in model.graph:
+        for value in node.outputs:
+            first = [s[:1] for s in common.get(str(value.name), ())]
+            if not first or first[0] in (first[1], (1,)):
+                continue
+            merged = node.op_type in _RESHAPES and node.inputs[0] is not None and node.inputs[0].name in off
+            same = [n for n in reads(node) & minor if [s[:1] for s in common[n]] == first]
+            if merged or (same and node.op_type != "Transpose"):
+                minor.add(str(value.name))
+    return frozenset(off | minor)
 
 
 def _symbolic(spec: Spec | None, batched: bool) -> ir.Shape | None:
@@ -63,6 +145,8 @@ def _reshape_rows(model: ir.Model, node: ir.Node, specs: dict[str, Spec]) -> Non
         return
     shape, _ = specs[output.name]
     name = f"{output.name}/shape"
+    if name in model.graph.initializers:
+        return  # done before
     target = ir.Value(name=name, const_value=ir.tensor([-1, *shape[1:]], dtype=ir.DataType.INT64, name=name))
     target.dtype, target.shape = ir.DataType.INT64, ir.Shape([len(shape)])
     model.graph.register_initializer(target)
@@ -84,20 +168,19 @@ def _depends_on_batch(model: ir.Model) -> frozenset[str]:
     return frozenset(name for name in batched if name)
 
 
-def row_specs(model: ir.Model) -> tuple[dict[str, Spec], frozenset[str]]:
-    """Row shape and dtype of each value, and the names of those whose axis 0 grows with the batch."""
-    one, two = _infer(model, 1), _infer(model, 2)
-    batched = frozenset(
-        name for name, (shape, _) in one.items() if name in two and _doubles(shape, two[name][0])
+def rows_on_axis_0(model: ir.Model, specs: dict[str, Spec]) -> frozenset[str]:
+    """Names of the values whose axis 0 grows with the batch, given their shapes for one row."""
+    two = infer(model, 2)
+    return frozenset(
+        name for name, (shape, _) in specs.items() if name in two and _doubles(shape, two[name][0])
     )
-    return one, batched
 
 
 def _doubles(one: tuple[int, ...], two: tuple[int, ...]) -> bool:
     return bool(one) and two == (2 * one[0], *one[1:])
 
 
-def _infer(model: ir.Model, rows: int) -> dict[str, Spec]:
+def infer(model: ir.Model, rows: int) -> dict[str, Spec]:
     """Static shapes with the batch set to `rows`; values whose shape stays unknown are left out."""
     probe = model.clone()
     for node in probe.graph:
@@ -106,7 +189,8 @@ def _infer(model: ir.Model, rows: int) -> dict[str, Spec]:
     for value in probe.graph.inputs:
         if value.shape is not None:
             value.shape = ir.Shape([rows if dim == BATCH or _is(dim) else dim for dim in value.shape])
-    probe = passes.ShapeInferencePass(data_prop=True)(probe).model
+    with quiet("onnx_ir.passes.common.shape_inference"):  # a batch of 2 may be impossible in places
+        probe = passes.ShapeInferencePass(strict_mode=False, data_prop=True)(probe).model
     return {v.name: spec for v in _values(probe) if v.name and (spec := _spec(v)) is not None}
 
 
@@ -129,13 +213,22 @@ def reads(node: ir.Node) -> set[str]:
     """Names of what a node reads, by its inputs or from inside its branches and bodies."""
     names = {v.name for v in node.inputs if v is not None}
     for attribute in node.attributes.values():
-        for graph in _graphs(attribute):
+        for graph in graphs_of(attribute):
             names.update(v.name for inner in graph.all_nodes() for v in inner.inputs if v is not None)
             names.update(v.name for v in graph.outputs)
     return {name for name in names if name}
 
 
-def _graphs(attribute: ir.Attr) -> Sequence[ir.Graph]:
+def graphs_of(attribute: ir.Attr) -> Sequence[ir.Graph]:
     if attribute.type == ir.AttributeType.GRAPH:
         return [attribute.as_graph()]
     return attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else []
+
+
+def dependent_on_batch(model: ir.Model) -> frozenset[str]:
+    """Names of the values that hold rows, or sizes that grow with their number."""
+    reached = {v.name for v in model.graph.inputs if v.shape is None or v.shape.rank()}
+    for node in model.graph:
+        if reads(node) & reached:
+            reached.update(v.name for v in node.outputs)
+    return frozenset(name for name in reached if name)

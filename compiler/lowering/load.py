@@ -1,11 +1,9 @@
 """Reading an ONNX file with distrust, and bringing it to the opset that is emitted."""
 
 import hashlib
-import logging
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +15,19 @@ from onnx import helper
 from onnxscript.version_converter import ConvertVersionPass
 
 from compiler.errors import InvalidModelError, UnsupportedModelError
+from compiler.lowering.batchwise import without_layout
+from compiler.lowering.limits import check_inputs, check_nodes
+from compiler.lowering.newer import known_to_runtime
+from compiler.lowering.old_scan import scan_by_row
+from compiler.lowering.quiet import quiet
+from compiler.lowering.subgraphs import subgraphs
 from compiler.runtime import Runner
 
 OPSET = 21  # every ONNX Runtime since 1.18, every Triton since 24.05
 IR_VERSION = 10
 LARGE = 1_900_000_000  # bytes of weights; protobuf serialises less than 2 GB in one piece
 LONGEST_REASON = 400
+_RESIZE_HAS_MODES = 11
 _RUNTIME_PREFIX = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _UNKNOWN_OPERATOR = "is not a registered function/op"
 
@@ -32,7 +37,8 @@ class Loaded:
     """A model that ONNX's checker and ONNX Runtime accept.
 
     Attributes:
-        proto: the model as given, but for ZipMaps, which no server can return.
+        proto: the model as given, but for ZipMaps, which no server can return, and recurrent layouts that
+            ONNX Runtime has no kernel for.
         digest: SHA-256 of the file and of the weights beside it.
         warnings: what was changed.
     """
@@ -58,16 +64,20 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto) -> Loaded:
         )
     _check_opsets(proto, name)
     _check_values(proto, name)
+    check_inputs(proto, name)
+    check_nodes(proto, name)
     proto, replaced = without_zip_maps(proto)
+    proto, turned = without_layout(proto)
     try:
         _check(proto, path)
-        loaded = Loaded(ir.from_proto(proto), proto, digest, replaced)
+        loaded = ir.from_proto(proto)
     except (onnx.checker.ValidationError, ValueError, TypeError, KeyError, RuntimeError) as error:
         raise InvalidModelError(
             f"{name}: damaged or not valid ONNX: {_reason(error)}. Export it again."
         ) from error
-    _check_loads(proto, name)
-    return loaded
+    served, older = _loadable(proto, name)
+    loaded = loaded if served is proto else ir.from_proto(served)
+    return Loaded(loaded, served, digest, (*replaced, *turned, *older))
 
 
 def _path(model: object) -> Path:
@@ -167,19 +177,20 @@ def _check(proto: onnx.ModelProto, path: Path | None) -> None:
         onnx.checker.check_model(str(path))
 
 
-def _check_loads(proto: onnx.ModelProto, name: str) -> None:
-    """ONNX Runtime is what serves the model: it must take it as it is.
+def _loadable(proto: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """The model as ONNX Runtime takes it, since that is what serves it, and what was changed.
 
     An operator it does not know is let through: the compiler lists it with all others that have no rule.
     """
     try:
-        Runner(proto, optimise=False)
+        return known_to_runtime(proto, lambda model: Runner(model, optimise=False))
     except InvalidModelError as error:
-        if _UNKNOWN_OPERATOR not in str(error):
-            raise InvalidModelError(
-                f"{name}: ONNX Runtime cannot load it: {_reason(error)}. "
-                "Export it again, or repair what is named."
-            ) from error
+        if _UNKNOWN_OPERATOR in str(error):
+            return proto, ()
+        advice = "Export it again, or repair what is named."
+        if "bfloat16" in str(error):
+            advice = "Many operators take bfloat16 since opset 22: export with opset_version=22."
+        raise InvalidModelError(f"{name}: ONNX Runtime cannot load it: {_reason(error)}. {advice}") from error
 
 
 def without_zip_maps(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
@@ -222,10 +233,11 @@ def standardise(model: ir.Model) -> ir.Model:
         passes.InlinePass(),
         passes.RemoveUnusedFunctionsPass(),
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
-        passes.IdentityEliminationPass(),
         passes.RemoveUnusedNodesPass(),
     ):
         model = step(model).model
+    if next(subgraphs(model.graph), None) is None:
+        passes.IdentityEliminationPass()(model)  # it may leave branches with outputs that are not their own
     _convert_opset(model)
     model.ir_version = max(model.ir_version, IR_VERSION) if _opset(model) > OPSET else IR_VERSION
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
@@ -241,6 +253,8 @@ def _convert_opset(model: ir.Model) -> None:
     version = _opset(model)
     if version == OPSET:
         return
+    if version == 8 and scan_by_row(model):
+        model.graph.opset_imports[""] = version = 9
     if all(
         _since(node, version) == _since(node, OPSET) for node in model.graph.all_nodes() if not node.domain
     ):
@@ -250,8 +264,10 @@ def _convert_opset(model: ir.Model) -> None:
         return
     if version > OPSET:
         return
-    with _quiet("onnxscript.version_converter"):
+    resized = _resized_by_corners(model) if version < _RESIZE_HAS_MODES else frozenset()
+    with quiet("onnxscript.version_converter"):
         ConvertVersionPass(OPSET, fallback=True)(model)
+    _keep_corners(model, resized)
     if _opset(model) != OPSET:
         raise UnsupportedModelError(
             f"opset {version} cannot be converted to {OPSET}. Export the model with opset {OPSET}, "
@@ -259,15 +275,18 @@ def _convert_opset(model: ir.Model) -> None:
         )
 
 
-@contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """A library that logs each step as a warning, and a failure with its traceback: ours says what to do."""
-    logger = logging.getLogger(name)
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
+def _resized_by_corners(model: ir.Model) -> frozenset[str]:
+    """What Upsample, and Resize before it had modes, compute: each value begins at its pixel's corner."""
+    nodes = [n for n in model.graph.all_nodes() if n.op_type in ("Upsample", "Resize") and not n.domain]
+    return frozenset(str(node.outputs[0].name) for node in nodes)
+
+
+def _keep_corners(model: ir.Model, names: frozenset[str]) -> None:
+    """Says so to the Resize that took their place: the converter leaves it with the new default."""
+    for node in model.graph.all_nodes():
+        if node.op_type == "Resize" and node.outputs[0].name in names:
+            for name, value in (("coordinate_transformation_mode", "asymmetric"), ("nearest_mode", "floor")):
+                node.attributes[name] = ir.AttrString(name, value)
 
 
 def _since(node: ir.Node, version: int) -> int | None:

@@ -5,7 +5,7 @@ attributions differ. What stands here is what the documentation of each method r
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,22 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from compiler.errors import UnsupportedModelError
+from compiler.lowering.quiet import quiet
 
 Rewrite = Callable[..., Any]
 _REWRITES: dict[tuple[str, str], Rewrite] = {}
-_IDIOMS: dict[tuple[str, str], Rewrite] = {}
+_IDIOMS: dict[tuple[str, str], list[Rewrite]] = {}
+DEEPEST = 8  # rewrites of what a rewrite emits
 
 
-class _Nodes:
+class Nodes:
     """`op.Mul(a, b)` inserts a plain node before the one that is rewritten."""
 
     def __init__(self, graph: ir.Graph, before: ir.Node) -> None:
         self.graph, self.before, self.count = graph, before, 0
+        self.result = next((v for v in before.outputs if v.name), before.outputs[0])
+        self.prefix = self.result.name
+        self.emitted: set[ir.Node | None] = set()
 
     def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
         if not op_type[:1].isupper():
@@ -31,29 +36,75 @@ class _Nodes:
         return functools.partial(self._emit, op_type)
 
     def _emit(self, op_type: str, *operands: Any, **attributes: Any) -> ir.Value:
-        values = [o if o is None or isinstance(o, ir.Value) else self._constant(o) for o in operands]
-        node = ir.node(op_type, values, attributes, name=self._fresh(op_type))
+        values = [o if o is None or isinstance(o, ir.Value) else self.constant(o) for o in operands]
+        node = ir.node(op_type, values, attributes, name=self.fresh(op_type))
         node.outputs[0].name = node.name
-        self.graph.insert_before(self.before, node)
+        self.insert([node])
         return node.outputs[0]
 
-    def _constant(self, operand: float | list[int] | np.ndarray) -> ir.Value:
+    def insert(self, nodes: list[ir.Node]) -> None:
+        self.graph.insert_before(self.before, nodes)
+        self.emitted.update(nodes)
+
+    def split(self, x: ir.Value, sizes: list[int] | None, *, axis: int) -> list[ir.Value]:
+        """`x` in parts of these sizes; in two halves where there are none."""
+        if sizes is not None and len(sizes) == 1:
+            return [x]
+        operands, attributes = ([x], {"num_outputs": 2}) if sizes is None else ([x, self.constant(sizes)], {})
+        name = self.fresh("Split")
+        parts = 2 if sizes is None else len(sizes)
+        node = ir.node("Split", operands, {"axis": axis, **attributes}, name=name, num_outputs=parts)
+        for i, value in enumerate(node.outputs):
+            value.name = f"{name}.{i}"
+        self.insert([node])
+        return list(node.outputs)
+
+    def concat(self, parts: list[ir.Value], *, axis: int) -> ir.Value:
+        """The parts, one after the other; a single one as it is."""
+        return parts[0] if len(parts) == 1 else self._emit("Concat", *parts, axis=axis)
+
+    def plus(self, x: ir.Value, y: ir.Value | None) -> ir.Value:
+        """x + y, where None is nothing."""
+        return x if y is None else self._emit("Add", x, y)
+
+    def transpose(self, x: ir.Value, perm: list[int]) -> ir.Value:
+        """`x` transposed; what has been transposed the other way just before is taken as it was."""
+        before = x.producer()
+        if before is not None and before.op_type == "Transpose" and "perm" in before.attributes:
+            old = before.attributes["perm"].as_ints()
+            if [old[p] for p in perm] == sorted(perm):
+                (original,) = before.inputs
+                assert original is not None
+                return original
+        return x if perm == sorted(perm) else self._emit("Transpose", x, perm=perm)
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """Of the node's result; of the graph's first input of floats where that is not known."""
+        return self.result.dtype or _usual_dtype(self.graph)
+
+    def constant(self, operand: float | list[int] | np.ndarray) -> ir.Value:
         if isinstance(operand, list):
             array = np.asarray(operand, np.int64)
         elif isinstance(operand, np.ndarray):
             array = operand
         else:
-            dtype = self.before.outputs[0].dtype or ir.DataType.FLOAT
-            array = np.asarray(operand, dtype.numpy())
-        name = self._fresh("constant")
+            array = np.asarray(operand, self.dtype.numpy())
+        name = self.fresh("constant")
         value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
         value.dtype, value.shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
         self.graph.register_initializer(value)
         return value
 
-    def _fresh(self, what: str) -> str:
+    def fresh(self, what: str) -> str:
         self.count += 1
-        return f"{self.before.outputs[0].name}/{what}_{self.count}"
+        return f"{self.prefix}/{what}_{self.count}"
+
+
+def _usual_dtype(graph: ir.Graph) -> ir.DataType:
+    """Of the first input that holds floats."""
+    kinds = (v.dtype for v in graph.inputs)
+    return next((k for k in kinds if k is not None and k.is_floating_point()), ir.DataType.FLOAT)
 
 
 def rewrites(op_type: str, domain: str = "") -> Callable[[Rewrite], Rewrite]:
@@ -70,7 +121,7 @@ def idiom(op_type: str) -> Callable[[Rewrite], Rewrite]:
     """Declares what several nodes, of which the last is an `op_type`, stand for in exporters' graphs."""
 
     def declare(function: Rewrite) -> Rewrite:
-        _IDIOMS["", op_type] = function
+        _IDIOMS.setdefault(("", op_type), []).append(function)
         return function
 
     return declare
@@ -81,29 +132,69 @@ def rewritten_operators() -> dict[tuple[str, str], Rewrite]:
     return dict(sorted(_REWRITES.items()))
 
 
-def rewrite(model: ir.Model) -> None:
+def is_rewritten(op_type: str, domain: str = "") -> bool:
+    return (domain, op_type) in _REWRITES
+
+
+def rewrite(model: ir.Model, only: Collection[str] | None = None) -> None:
     """Replaces, in place, every node of an operator that stands here; names of outputs are kept.
 
-    A function that returns None leaves its node as it is.
+    A function that returns None leaves its node as it is; one that returns a tuple stands for as many
+    outputs, None for those that nobody may read. What a rewrite emits is rewritten in its turn. One that
+    misses a size waits until what is before it has been rewritten: ONNX infers no shape of some operators.
     """
-    ShapeInferencePass(data_prop=True)(model)
-    for node in list(model.graph):
-        key = node.domain, node.op_type
-        function = _REWRITES.get(key, _IDIOMS.get(key))
-        if function is None:
-            continue
-        attributes = {a.name: a.value for a in node.attributes.values()}
-        op = _Nodes(model.graph, node)
-        replacement = function(op, *node.inputs, **attributes)
-        if replacement is None:
-            continue
-        if replacement in node.inputs or replacement.is_graph_input():
-            replacement = op.Identity(replacement)
-        old = node.outputs[0]
-        ir.convenience.replace_all_uses_with(old, replacement, replace_graph_outputs=True)
-        name, old.name = old.name, None
-        replacement.name, replacement.type, replacement.shape = name, old.type, old.shape
-        model.graph.remove(node, safe=True)
+    nodes = [n for n in model.graph if only is None or n.op_type in only]
+    for _ in range(DEEPEST if nodes else 0):
+        with quiet("onnx_ir.passes.common.shape_inference"):
+            ShapeInferencePass(data_prop=True)(model)
+        before = set(model.graph)
+        late = [node for node in nodes if not _rewrite(model.graph, node)]
+        made = [n for n in model.graph if n not in before and is_rewritten(n.op_type, n.domain)]
+        if late and before == set(model.graph):
+            _rewrite(model.graph, late[0], last=True)
+        nodes = [*late, *made]
+        if not nodes:
+            return
+    for node in nodes:
+        _rewrite(model.graph, node, last=True)
+
+
+def _rewrite(graph: ir.Graph, node: ir.Node, *, last: bool = False) -> bool:
+    """False where something is not known that may be later; raises what, at the `last` try."""
+    op = Nodes(graph, node)
+    try:
+        _replace(op, graph, node)
+    except UnsupportedModelError:
+        if last:
+            raise
+        graph.remove(reversed([n for n in graph if n in op.emitted]), safe=True)
+        return False
+    return True
+
+
+def _replace(op: Nodes, graph: ir.Graph, node: ir.Node) -> None:
+    key = node.domain, node.op_type
+    functions = [_REWRITES[key]] if key in _REWRITES else _IDIOMS.get(key, [])
+    attributes = {a.name: a.value for a in node.attributes.values()}
+    found = (function(op, *node.inputs, **attributes) for function in functions)
+    result = next((r for r in found if r is not None), None)
+    results = result if isinstance(result, tuple) else (result,)
+    if results[0] is None:
+        return
+    for old, new in zip(node.outputs, results, strict=False):
+        if new is not None and old.name:
+            _stand_for(op, old, new)
+    if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+        graph.remove(node, safe=True)
+
+
+def _stand_for(op: Nodes, old: ir.Value, new: ir.Value) -> None:
+    """`new` in place of `old`, under its name."""
+    if new.producer() is None or new.producer() not in op.emitted:
+        new = op.Identity(new)
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    name, old.name = old.name, f"{old.name}/unread"
+    new.name, new.type, new.shape = name, old.type, old.shape
 
 
 @rewrites("LogSoftmax")
@@ -149,6 +240,25 @@ def _rank(x: ir.Value) -> int:
 def global_max_pool(op: Any, x: ir.Value) -> Any:
     """The maximum over all spatial axes."""
     return op.ReduceMax(x, list(range(2, _rank(x))), keepdims=1)
+
+
+@rewrites("GroupNormalization")
+def group_normalization(
+    op: Any,
+    x: ir.Value,
+    scale: ir.Value,
+    bias: ir.Value,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-5,
+    **_: Any,
+) -> Any:
+    """y = γ·(x − mean x)/√(var x + ε) + β over each group of channels: an InstanceNormalization of groups."""
+    ones = np.ones(num_groups, (x.dtype or scale.dtype or ir.DataType.FLOAT).numpy())
+    groups = op.InstanceNormalization(op.Reshape(x, [0, num_groups, -1]), ones, 0 * ones, epsilon=epsilon)
+    scale, bias = (op.Unsqueeze(v, [1]) for v in (scale, bias))
+    channels = op.Reshape(groups, op.Concat([0], op.Shape(scale, end=1), [-1], axis=0))
+    return op.Reshape(op.Add(op.Mul(channels, scale), bias), op.Shape(x))
 
 
 @rewrites("Mean")
@@ -201,9 +311,72 @@ def guarded_softplus(_op: Any, condition: ir.Value, a: ir.Value, b: ir.Value) ->
     return b if reads_x and limit is not None and limit.numpy().min() >= 20 else None
 
 
+@idiom("Transpose")
+def gathered_places(op: Any, gathered: ir.Value, *, perm: list[int] | None = None) -> Any:
+    """Transpose(GatherND(Transpose(x), places)): the places of a plane, with the batch on axis 0 throughout.
+
+    torch.export writes an adaptive pool so, where its windows are not all of one size.
+    """
+    gather = gathered.producer()
+    if (
+        perm is None
+        or gather is None
+        or gather.op_type != "GatherND"
+        or gather.attributes.get_int("batch_dims")
+    ):
+        return None
+    moved, places = gather.inputs
+    before = moved.producer() if moved is not None else None
+    constant = places.const_value if places is not None else None
+    if before is None or before.op_type != "Transpose" or "perm" not in before.attributes or constant is None:
+        return None
+    x, order = before.inputs[0], list(before.attributes["perm"].as_ints())
+    index = constant.numpy()
+    count, depth = index.ndim - 1, index.shape[-1]
+    if x is None or x.shape is None:
+        return None
+    sizes = [n for n in (x.shape[a] for a in order[:depth]) if isinstance(n, int)]
+    if len(sizes) < depth:
+        return None
+    flat = np.ravel_multi_index(tuple(np.moveaxis(index, -1, 0)), sizes, mode="wrap")
+    rest = order[depth:]
+    plane = op.Reshape(_transposed(op, x, [*rest, *order[:depth]]), [0] * len(rest) + [-1])
+    picked = op.Gather(plane, flat.astype(np.int64), axis=len(rest))
+    return _transposed(op, picked, [len(rest) + a if a < count else a - count for a in perm])
+
+
+def _transposed(op: Any, x: ir.Value, perm: list[int]) -> ir.Value:
+    return x if perm == sorted(perm) else op.Transpose(x, perm=perm)
+
+
 def _operands(value: ir.Value, op_type: str) -> list[ir.Value]:
     """The inputs of the node that computes `value`, if it is an `op_type`; else none."""
     node = value.producer()
     if node is None or node.op_type != op_type:
         return []
     return [v for v in node.inputs if v is not None]
+
+
+def share_prefixes(model: ir.Model) -> None:
+    """Concat(a, b, c) becomes Concat(Concat(a, b), c) where Concat(a, b) is there already.
+
+    Dense blocks concatenate everything before each layer. Nested, what comes back to the parts is added
+    up once for each layer, and not once for each layer and part.
+    """
+    known: dict[tuple[Any, ...], ir.Value] = {}
+    for node in [n for n in model.graph if n.op_type == "Concat"]:
+        axis, inputs = node.attributes["axis"].as_int(), list(node.inputs)
+        lengths = range(len(inputs) - 1, 1, -1)
+        prefix = next((n for n in lengths if (axis, *inputs[:n]) in known), None)
+        known.setdefault((axis, *inputs), node.outputs[0])
+        if prefix is None:
+            continue
+        nested = [known[axis, *inputs[:prefix]], *inputs[prefix:]]
+        shorter = ir.node("Concat", nested, {"axis": axis}, name=node.name)
+        new, old = shorter.outputs[0], node.outputs[0]
+        model.graph.insert_before(node, shorter)
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        new.name, new.type, new.shape, old.name = old.name, old.type, old.shape, None
+        known = {key: new if value is old else value for key, value in known.items()}
+        known = {tuple(new if part is old else part for part in key): v for key, v in known.items()}
+        model.graph.remove(node, safe=True)

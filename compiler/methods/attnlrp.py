@@ -20,7 +20,15 @@ from compiler.backward import Carried, Pull, Relevance
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.forward import Call
 from compiler.graph import Ops
-from compiler.methods.attnlrp_graph import activations, deviations, free_names, hold, reaching, shares
+from compiler.methods.attnlrp_graph import (
+    activations,
+    conditions,
+    deviations,
+    free_names,
+    hold,
+    reaching,
+    shares,
+)
 from compiler.methods.base import Gap
 from compiler.methods.lrp import Propagation
 from compiler.methods.lrp_layers import Layer, is_linear, join
@@ -60,6 +68,7 @@ class AttnLrp:
         return {"epsilon": self.epsilon}
 
     def plan(self, op: Ops, calls: Sequence[Call]) -> tuple[Sequence[Call], Pull]:
+        calls = conditions(calls)
         read = reaching(activations(hold(calls, deviations(calls))), calls[-1].outputs)
         _demand_rules(read)
         joined, layers = join(op, read)

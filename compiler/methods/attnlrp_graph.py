@@ -7,6 +7,7 @@ other, never by names: by kinds and traits.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from compiler.errors import UnsupportedModelError
 from compiler.forward import At, Call
 from compiler.rule import Evaluation, Kind, Rule, Trait
 from compiler.tensor import Tensor
@@ -69,6 +70,24 @@ def shares(calls: Sequence[Call]) -> Held:
     """Holds what a Softmax computes: attention weights become constants of the average they weigh."""
     shared = {n for call in calls if Trait.SHARING in call.rule.traits for n in call.outputs}
     return lambda call, i: call.inputs[i] in shared
+
+
+def conditions(calls: Sequence[Call]) -> list[Call]:
+    """The calls with conditions held constant that only choose among values.
+
+    Raises:
+        UnsupportedModelError: an explained input decides conditions alone.
+    """
+    left = reaching(
+        hold(calls, lambda call, i: i == 0 and Trait.CHOOSING in call.rule.traits), calls[-1].outputs
+    )
+    lost = sorted(free_names(calls) - free_names(left))
+    if lost:
+        raise UnsupportedModelError(
+            f"{', '.join(map(repr, lost))} reaches the explained output through conditions alone, "
+            "which have no relevance. Explain it by DeepSHAP."
+        )
+    return left
 
 
 def deviations(calls: Sequence[Call]) -> Held:

@@ -174,8 +174,7 @@ class ExpectedGradients(_Derivative):
 
     def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
         assert r is not None
-        rows = r.constant
-        assert rows is not None
+        rows = op.rows_along(r)
         places, alphas = self.pairs(len(rows), weights)
         start = op.along(rows[places], "S")
         return Point(_between(op, start, x, alphas), start)

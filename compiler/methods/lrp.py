@@ -15,6 +15,7 @@ from compiler.backward import Carried, Pull, Relevance
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.forward import Call
 from compiler.graph import Ops
+from compiler.methods.attnlrp_graph import conditions
 from compiler.methods.base import Gap, pull_back
 from compiler.methods.lrp_composites import COMPOSITES, Choice, assign, parse_selector, recorded
 from compiler.methods.lrp_layers import Layer, is_linear, join
@@ -114,7 +115,7 @@ class Lrp:
 
     def plan(self, op: Ops, calls: Sequence[Call]) -> tuple[Sequence[Call], Pull]:
         composite = COMPOSITES[self.composite]
-        joined, layers = (calls, {}) if composite.is_gradient else join(op, calls)
+        joined, layers = (calls, {}) if composite.is_gradient else join(op, conditions(calls))
         rules = assign(joined, layers, composite, self.rules)
         rest = Taylor() if composite.is_gradient else Zero()
         if not composite.is_gradient:

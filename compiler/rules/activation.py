@@ -3,18 +3,23 @@
 import math
 from typing import Any
 
+import numpy as np
+
 from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, Trait, rule
+from compiler.rules.conditions import nothing
 from compiler.rules.secants import (
     exp_secant,
     jump_secant,
     relu_secant,
+    rescaled_relu,
     tanh_over,
     tiny,
 )
 from compiler.tensor import Tensor
 
 POINTWISE = Kind.POINTWISE
+FIFTH, HUNDREDTH = float(np.float32(0.2)), float(np.float32(0.01))  # ONNX stores its defaults in float32
 
 
 def step(op: Ops, x: Tensor, at: float = 0.0) -> Tensor:
@@ -22,7 +27,7 @@ def step(op: Ops, x: Tensor, at: float = 0.0) -> Tensor:
     return op.Cast(op.Greater(x, at), to=int(x.dtype))
 
 
-@rule("Relu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS, Trait.NONNEGATIVE])
+@rule("Relu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS, Trait.NONNEGATIVE, Trait.RISING])
 def relu(op: Ops, x: Tensor) -> Evaluation:
     """y = max(x, 0);  dy/dx = 1 where x > 0."""
 
@@ -37,8 +42,13 @@ def relu_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
     return relu_secant(op, x, r)
 
 
+@relu.rescale
+def relu_fast(op: Ops, m: Tensor, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
+    return rescaled_relu(op, m, x, r, geometry=math.prod(x.shape).bit_length())
+
+
 @rule("LeakyRelu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS])
-def leaky_relu(op: Ops, x: Tensor, *, alpha: float = 0.01) -> Evaluation:
+def leaky_relu(op: Ops, x: Tensor, *, alpha: float = HUNDREDTH) -> Evaluation:
     """y = max(x, 0) + α·min(x, 0);  dy/dx = 1 where x > 0, else α."""
 
     def leaky_relu_pullback(m: Tensor) -> Tensor:
@@ -48,7 +58,9 @@ def leaky_relu(op: Ops, x: Tensor, *, alpha: float = 0.01) -> Evaluation:
 
 
 @leaky_relu.secant
-def leaky_relu_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, *, alpha: float = 0.01) -> Tensor:
+def leaky_relu_slope(
+    op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, *, alpha: float = HUNDREDTH
+) -> Tensor:
     return op.Add(op.Mul(relu_secant(op, x, r), 1 - alpha), alpha)
 
 
@@ -84,6 +96,23 @@ def thresholded_relu_slope(
     return jump_secant(op, x, r, y, y_r, step(op, x, alpha))
 
 
+@rule("Shrink", kind=POINTWISE)
+def shrink(op: Ops, x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Evaluation:
+    """y = x + bias below −λ, x − bias above λ, else 0: it may jump at both."""
+
+    def shrink_pullback(m: Tensor) -> Tensor:
+        return op.Mul(m, step(op, op.Abs(x), lambd))
+
+    return op.Shrink(x, bias=bias, lambd=lambd), shrink_pullback
+
+
+@shrink.secant
+def shrink_slope(
+    op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, *, bias: float = 0.0, lambd: float = 0.5
+) -> Tensor:
+    return jump_secant(op, x, r, y, y_r, step(op, op.Abs(x), lambd))
+
+
 @rule("Abs", kind=POINTWISE, traits=[Trait.HOMOGENEOUS, Trait.NONNEGATIVE])
 def absolute(op: Ops, x: Tensor) -> Evaluation:
     """y = |x|;  dy/dx = sign(x)."""
@@ -100,7 +129,7 @@ def abs_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
     return op.Div(op.Add(x, r), op.Add(op.Add(y, y_r), tiny(x)))
 
 
-@rule("Clip", kind=POINTWISE)
+@rule("Clip", kind=POINTWISE, traits=[Trait.RISING])
 def clip(op: Ops, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Evaluation:
     """y = min(max(x, low), high);  dy/dx = 1 strictly between."""
 
@@ -130,7 +159,7 @@ def clip_slope(
 
 
 @rule("HardSigmoid", kind=POINTWISE, traits=[Trait.NONNEGATIVE])
-def hard_sigmoid(op: Ops, x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Evaluation:
+def hard_sigmoid(op: Ops, x: Tensor, *, alpha: float = FIFTH, beta: float = 0.5) -> Evaluation:
     """y = min(max(αx + β, 0), 1)."""
     z = op.Add(op.Mul(x, alpha), beta)
 
@@ -143,14 +172,14 @@ def hard_sigmoid(op: Ops, x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -
 
 @hard_sigmoid.secant
 def hard_sigmoid_slope(
-    op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, *, alpha: float = 0.2, beta: float = 0.5
+    op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, *, alpha: float = FIFTH, beta: float = 0.5
 ) -> Tensor:
     z, z_r = (op.Add(op.Mul(v, alpha), beta) for v in (x, r))
     above_one = relu_secant(op, op.Sub(z, 1.0), op.Sub(z_r, 1.0))
     return op.Mul(op.Sub(relu_secant(op, z, z_r), above_one), alpha)
 
 
-@rule("Sigmoid", kind=POINTWISE, traits=[Trait.NONNEGATIVE])
+@rule("Sigmoid", kind=POINTWISE, traits=[Trait.NONNEGATIVE, Trait.RISING, Trait.SMOOTH])
 def sigmoid(op: Ops, x: Tensor) -> Evaluation:
     """y = σ(x) = 1/(1 + e^−x);  dy/dx = σ(x)σ(−x)."""
     y = op.Sigmoid(x)
@@ -168,7 +197,7 @@ def sigmoid_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tens
     return op.Mul(op.Mul(tanh_over(op, op.Mul(op.Sub(x, r), 0.5)), 0.5), mixed)
 
 
-@rule("Tanh", kind=POINTWISE)
+@rule("Tanh", kind=POINTWISE, traits=[Trait.RISING, Trait.SMOOTH])
 def tanh(op: Ops, x: Tensor) -> Evaluation:
     """y = tanh x;  dy/dx = 1 − y²."""
     y = op.Tanh(x)
@@ -272,7 +301,7 @@ def _smooth(op_type: str, formula: str, derivative: Any) -> None:
         return getattr(op, op_type)(x), pullback
 
     forward.__doc__ = formula
-    rule(op_type, kind=POINTWISE)(forward)
+    rule(op_type, kind=POINTWISE, traits=[Trait.SMOOTH])(forward)
 
 
 _smooth("Softplus", "y = ln(1 + e^x);  dy/dx = σ(x).", lambda op, x: op.Sigmoid(x))
@@ -290,11 +319,7 @@ def _steps(op_type: str, formula: str) -> None:
     """Declares a step function: no gradient, but a secant wherever x ≠ r."""
 
     def forward(op: Ops, x: Tensor) -> Evaluation:
-        def pullback(m: Tensor) -> Tensor:
-            return op.Mul(m, 0.0)
-
-        pullback.__name__ = f"{op_type.lower()}_pullback"
-        return getattr(op, op_type)(x), pullback
+        return getattr(op, op_type)(x), nothing(op, x)
 
     forward.__doc__ = formula
     declared = rule(op_type, kind=POINTWISE)(forward)

@@ -1,5 +1,7 @@
 """Sums and products. Broadcasting is undone by the walk, so no rule here mentions shapes."""
 
+from collections.abc import Sequence
+
 from compiler.errors import UnsupportedModelError
 from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, Trait, Weights, rule
@@ -79,19 +81,35 @@ def div_shapley(
 
 @rule("MatMul", kind=BILINEAR, traits=[Trait.PRODUCT])
 def matmul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
-    """y = a·b over the last two axes."""
-    if min(a.rank, b.rank) < 2:
-        raise UnsupportedModelError("MatMul of a vector")
+    """y = a·b over the last two axes; of vectors too."""
+    left, right = _matrix(op, a, (1, *a.shape)), _matrix(op, b, (*b.shape, 1))
+    vector = a.rank == 1 or b.rank == 1
+    y = op.MatMul(left, right)
 
     def matmul_pullback_a(m: Tensor) -> Tensor:
-        return op.MatMul(m, transposed(op, b))
+        m = op.reshape(m, y.shape) if vector else m
+        return _vector(op, op.MatMul(m, transposed(op, right)), a)
 
     def matmul_pullback_b(m: Tensor) -> Tensor:
-        if b.rank == 2:
-            raise UnsupportedModelError("MatMul: the second operand varies and has no batch axis of its own")
-        return op.MatMul(transposed(op, a), m)
+        m = op.reshape(m, y.shape) if vector else m
+        return _vector(op, op.MatMul(transposed(op, left), m), b)
 
-    return op.MatMul(a, b), (matmul_pullback_a, matmul_pullback_b)
+    drop = [axis for axis, x in ((-2, a), (-1, b)) if x.rank == 1]
+    kept = [n for i, n in enumerate(y.shape) if i - y.rank not in drop]
+    return op.reshape(y, kept), (matmul_pullback_a, matmul_pullback_b)
+
+
+def _matrix(op: Ops, x: Tensor, shape: Sequence[int]) -> Tensor:
+    return op.reshape(x, shape) if x.rank == 1 else x
+
+
+def _vector(op: Ops, m: Tensor, x: Tensor) -> Tensor:
+    """What a vector is due, of the multiplier of the matrices it was multiplied as."""
+    if x.rank > 1:
+        return m
+    if m.rank > 2:
+        m = op.ReduceSum(m, list(range(m.rank - 2)), keepdims=0)
+    return op.reshape(m, x.shape)
 
 
 @matmul.layer
@@ -120,10 +138,13 @@ def gemm(
     transB: int = 0,
 ) -> Evaluation:
     """y = α·a·b + β·c."""
-    if transA:
-        raise UnsupportedModelError("Gemm with transA: the batch would leave axis 0")
+    wide = c is not None and (c.rows or (c.rank == 2 and c.shape[0] != 1))
+    if transA or b.rows or wide:
+        return _gemm_of_rows(op, a, b, c, alpha, beta, (transA, transB))
 
     def gemm_pullback_a(m: Tensor) -> Tensor:
+        if transB and alpha == 1.0:
+            return op.MatMul(m, b)  # as Gemm, but it takes the references' own axis as it is
         return op.Gemm(m, b, alpha=alpha, transB=1 - transB)
 
     def gemm_pullback_c(m: Tensor) -> Tensor:
@@ -131,6 +152,31 @@ def gemm(
 
     y = op.Gemm(a, b, c, alpha=alpha, beta=beta, transB=transB)
     return y, (gemm_pullback_a, None, gemm_pullback_c)
+
+
+def _gemm_of_rows(
+    op: Ops, a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, turned: tuple[int, int]
+) -> Evaluation:
+    """By MatMul, which takes what Gemm has no batch axis for."""
+    left, right = (transposed(op, x) if turn else x for x, turn in zip((a, b), turned, strict=True))
+
+    def scaled(x: Tensor, factor: float) -> Tensor:
+        return x if factor == 1.0 else op.Mul(x, factor)
+
+    def gemm_pullback_a(m: Tensor) -> Tensor:
+        back = op.MatMul(scaled(m, alpha), transposed(op, right))
+        return transposed(op, back) if turned[0] else back
+
+    def gemm_pullback_b(m: Tensor) -> Tensor:
+        back = op.MatMul(transposed(op, left), scaled(m, alpha))
+        return transposed(op, back) if turned[1] else back
+
+    def gemm_pullback_c(m: Tensor) -> Tensor:
+        return scaled(m, beta)
+
+    y = scaled(op.MatMul(left, right), alpha)
+    y = y if c is None else op.Add(y, scaled(c, beta))
+    return y, (gemm_pullback_a, gemm_pullback_b, gemm_pullback_c)
 
 
 @gemm.layer

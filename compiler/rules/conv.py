@@ -4,9 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from compiler.errors import UnsupportedModelError
 from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, Weights, rule
+from compiler.rules.conv_forms import Geometry, adjoint
+from compiler.rules.conv_varying import conv_of_rows, conv_transpose_of_rows
 from compiler.tensor import Tensor
 
 
@@ -49,14 +50,26 @@ def conv(
     dilations = list(dilations or [1] * len(kernel))
     window = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     pads = explicit_pads(auto_pad, pads, size, window, strides)
-    if w.rows:
-        raise UnsupportedModelError("Conv whose weights vary from row to row")
+    out = [
+        (n + pads[i] + pads[len(kernel) + i] - k) // s + 1
+        for i, (n, k, s) in enumerate(zip(size, window, strides, strict=True))
+    ]
+    geometry = Geometry(
+        size=tuple(size),
+        out=tuple(out),
+        kernel=tuple(kernel),
+        strides=tuple(strides),
+        dilations=tuple(dilations),
+        pads=tuple(pads),
+        group=group,
+        channels=x.shape[1],
+        filters=w.shape[0],
+    )
+    if w.rows or (b is not None and b.rows):
+        return conv_of_rows(op, x, w, b, geometry)
 
     def conv_pullback(m: Tensor) -> Tensor:
-        if all(s == 1 for s in strides) and all(p < n for p, n in zip(pads, window * 2, strict=True)):
-            back = [n - 1 - p for p, n in zip(pads, window * 2, strict=True)]
-            return op.Conv(m, flipped(op, w, group), dilations=dilations, group=group, pads=back)
-        return conv_transpose(op, m, w, size, pads, strides, dilations, group)
+        return adjoint(op, m, w, geometry=geometry)
 
     y = op.Conv(x, w, b, dilations=dilations, group=group, pads=pads, strides=strides)
     return y, (conv_pullback, None, None)
@@ -70,49 +83,22 @@ def conv_layer(op: Ops, w: Tensor, b: Tensor | None, *, group: int = 1, **_: Any
     return Weights(w, bias, axis=1, inputs=(1, -1, *ones) if group == 1 else None, outputs=(-1, 1, *ones))
 
 
-def flipped(op: Ops, w: Tensor, group: int) -> Tensor:
-    """W [M, C/g, *k] → [C, M/g, *k], spatially reversed: the kernel of the adjoint at stride 1."""
-    outputs, inputs, *kernel = w.shape
-    axes = list(range(2, w.rank))
-    if group > 1:
-        w = op.Reshape(w, [group, outputs // group, inputs, *kernel])
-        w = op.Transpose(w, perm=[0, 2, 1, *range(3, w.rank)])
-        w = op.Reshape(w, [group * inputs, outputs // group, *kernel])
-    else:
-        w = op.Transpose(w, perm=[1, 0, *axes])
-    if all(k == 1 for k in kernel):
-        return w
-    return op.Slice(w, [-1] * len(axes), [-(2**31)] * len(axes), axes, [-1] * len(axes))
+@conv.placewise
+def is_pointwise(
+    w: Tensor, *, strides: Sequence[int] | None = None, pads: Sequence[int] | None = None, **_: Any
+) -> bool:
+    """1×1, wherever it is applied."""
+    return all(k == 1 for k in w.shape[2:]) and all(s == 1 for s in strides or ()) and not any(pads or ())
 
 
-def conv_transpose(
-    op: Ops,
-    m: Tensor,
-    w: Tensor,
-    size: Sequence[int],
-    pads: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    group: int,
-) -> Tensor:
-    """The adjoint for any stride: [R, M, *out] → [R, C, *size]."""
-    n = len(size)
-    reach = [
-        (o - 1) * s + (k - 1) * d + 1 - pads[i] - pads[n + i]
-        for i, (o, s, k, d) in enumerate(zip(m.shape[2:], strides, w.shape[2:], dilations, strict=True))
-    ]
-    beyond = [want - have for want, have in zip(size, reach, strict=True)]
-    crop = [max(-extra, 0) for extra in beyond]  # windows that ceil_mode let reach past the padding
-    end = [pads[n + i] + crop[i] for i in range(n)]
-    return op.ConvTranspose(
-        m,
-        w,
-        dilations=list(dilations),
-        group=group,
-        pads=[*pads[:n], *end],
-        strides=list(strides),
-        output_padding=[max(extra, 0) for extra in beyond],
-    )
+def _transposed_pads(
+    auto_pad: str, whole: Sequence[int], wanted: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """The paddings that cut `whole` to the `wanted` sizes, and what must be added where it is less."""
+    totals = [max(a - b, 0) for a, b in zip(whole, wanted[-len(whole) :], strict=True)]
+    beyond = [max(b - a, 0) for a, b in zip(whole, wanted[-len(whole) :], strict=True)]
+    small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
+    return (small + large if auto_pad == "SAME_UPPER" else large + small), beyond
 
 
 @rule("ConvTranspose", kind=Kind.BILINEAR)
@@ -132,11 +118,33 @@ def conv_transpose_rule(
     strides: Sequence[int] | None = None,
 ) -> Evaluation:
     """y = Wᵀ ∗ x + b;  its adjoint is a convolution."""
-    if auto_pad != "NOTSET" or output_shape is not None:
-        raise UnsupportedModelError("ConvTranspose with auto_pad or output_shape")
     n = x.rank - 2
     strides, dilations = list(strides or [1] * n), list(dilations or [1] * n)
-    pads = list(pads or [0] * (2 * n))
+    added = list(output_padding or [0] * n)
+    window = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations, strict=True)]
+    whole = [(i - 1) * s + k + a for i, s, k, a in zip(x.shape[2:], strides, window, added, strict=True)]
+    more = [0] * n
+    if output_shape is not None or auto_pad.startswith("SAME"):
+        same = [i * s for i, s in zip(x.shape[2:], strides, strict=True)]
+        pads, more = _transposed_pads(auto_pad, whole, list(output_shape or same))
+        added = [a + b for a, b in zip(added, more, strict=True)]
+    pads = list(pads or [0] * (2 * n)) if auto_pad != "VALID" or output_shape is not None else [0] * (2 * n)
+
+    if w.rows or (b is not None and b.rows):
+        geometry = Geometry(
+            size=x.shape[2:],
+            out=tuple(
+                t - pads[i] - pads[n + i] + a for i, (t, a) in enumerate(zip(whole, more, strict=True))
+            ),
+            kernel=w.shape[2:],
+            strides=tuple(strides),
+            dilations=tuple(dilations),
+            pads=tuple(pads),
+            group=group,
+            channels=x.shape[1],
+            filters=w.shape[1] * group,
+        )
+        return conv_transpose_of_rows(op, x, w, b, geometry)
 
     def conv_transpose_pullback(m: Tensor) -> Tensor:
         return op.Conv(m, w, dilations=dilations, group=group, pads=pads, strides=strides)
@@ -147,7 +155,7 @@ def conv_transpose_rule(
         b,
         dilations=dilations,
         group=group,
-        output_padding=list(output_padding) if output_padding else None,
+        output_padding=added if any(added) else None,
         pads=pads,
         strides=strides,
     )

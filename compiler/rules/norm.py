@@ -4,7 +4,7 @@ import numpy as np
 
 from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, Trait, rule
-from compiler.rules.secants import exp_secant, log_secant
+from compiler.rules.secants import exp_secant, log_secant, tiny
 from compiler.tensor import Tensor
 
 
@@ -53,6 +53,45 @@ def lrn_relevance(
     """y = x · s^−β with s held constant: what a neuron loses by its neighbours is not theirs to explain."""
     s = op.Add(op.Conv(op.Mul(xs[0], xs[0]), _window(op, xs[0], size, alpha / size)), bias)
     return (op.Mul(m, op.Pow(s, -beta)),)
+
+
+@rule("LpNormalization", kind=Kind.LOCAL)
+def lp_normalization(op: Ops, x: Tensor, *, axis: int = -1, p: int = 2) -> Evaluation:
+    """y = x/‖x‖_p along an axis; 0 where all are 0."""
+
+    def lp_normalization_pullback(m: Tensor) -> Tensor:
+        return _normalised(op, m, x, x, axis, p)
+
+    return op.LpNormalization(x, axis=axis, p=p), lp_normalization_pullback
+
+
+@lp_normalization.deeplift
+def lp_normalization_multiplier(
+    op: Ops,
+    m: Tensor,
+    xs: list[Tensor],
+    rs: list[Tensor],
+    y: Tensor,
+    y_r: Tensor,
+    *,
+    axis: int = -1,
+    p: int = 2,
+) -> tuple[Tensor]:
+    """The product x·s at its midpoint, s = 1/‖x‖ (0 at 0) by its secant in ‖x‖, and that by its own."""
+    return (_normalised(op, m, xs[0], rs[0], axis, p),)
+
+
+def _normalised(op: Ops, m: Tensor, x: Tensor, r: Tensor, axis: int, p: int) -> Tensor:
+    along, length = [axis % x.rank], op.ReduceL1 if p == 1 else op.ReduceL2
+    size, size_r = (length(v, along, keepdims=1) for v in (x, r))
+    s, s_r = (op.Where(op.Greater(n, 0.0), op.Reciprocal(op.Add(n, tiny(x))), 0.0) for n in (size, size_r))
+    both = op.Mul(s, s_r)
+    slope = op.Where(op.Greater(both, 0.0), op.Neg(both), op.Add(op.Mul(s, s), op.Mul(s_r, s_r)))
+    total = op.Add(x, r)
+    of_size = [op.Abs(x), op.Abs(r)] if p == 1 else [size, size_r]
+    in_x = op.Div(total, op.Add(op.Add(*of_size), tiny(x)))
+    to_size = op.Mul(op.ReduceSum(op.Mul(m, op.Mul(total, 0.5)), along, keepdims=1), slope)
+    return op.Add(op.Mul(m, op.Mul(op.Add(s, s_r), 0.5)), op.Mul(to_size, in_x))
 
 
 def _multiplier(

@@ -2,12 +2,17 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import onnx
 
+from compiler.errors import UnsupportedModelError
+from compiler.forms import Site, Task
 from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, Selection, Trait, rule
-from compiler.rules.conv import conv_transpose, explicit_pads
+from compiler.rules.conv import explicit_pads
+from compiler.rules.conv_forms import Geometry, adjoint
 from compiler.tensor import Tensor
 
 
@@ -37,19 +42,62 @@ def max_pool(
         "strides": strides,
     }
     y, index = op.emit("MaxPool", (x,), attributes, outputs=2)
-    rows, channels, *size = x.shape
-    plane = math.prod(size)
-    winners = op.reshape(op.Mod(index, plane), (rows, channels, math.prod(y.shape[2:])))
+    plane = math.prod(x.shape[2:])
+    winners = op.Cast(op.Mod(index, plane), to=onnx.TensorProto.INT32)  # half the memory, a third of the time
+    covered = tuple((o - 1) * s + w for o, s, w in zip(y.shape[2:], strides, window, strict=True))
+    apart = all(s >= w for s, w in zip(strides, window, strict=True)) and not any(pads)
+    planes = x.shape[0] * x.shape[1]
+    tiles = apart and covered == x.shape[2:]
+    geometry = PoolGeometry((planes, *x.shape[2:]), y.shape[2:], tuple(strides), tiles)
 
     def scatter(v: Tensor, to: Tensor) -> Tensor:
-        zeros = op.row_constant(np.zeros((rows, channels, plane), x.dtype.numpy()))
-        flat = op.reshape(v, (rows, channels, math.prod(v.shape[2:])))
-        return op.reshape(op.ScatterElements(zeros, to, flat, axis=2, reduction="add"), x.shape)
+        merged = (op.reshape(t, (1, planes, *y.shape[2:])) for t in (v, to))
+        return op.reshape(send_back(op, *merged, geometry=geometry), x.shape)
 
     return y, Selection(winners, scatter)
 
 
-@rule("AveragePool", kind=Kind.BILINEAR, traits=[Trait.AVERAGING])
+@dataclass(frozen=True)
+class PoolGeometry:
+    """x [C, *size] (`shape`) → y [C, *out]; `tiles`: windows do not overlap and cover x."""
+
+    shape: tuple[int, ...]
+    out: tuple[int, ...]
+    strides: tuple[int, ...]
+    tiles: bool
+
+
+send_back = Task("values to a pool's winners")
+
+
+@send_back.form("scattered", cost=lambda _: 3.0)
+def scattered(op: Ops, v: Tensor, to: Tensor, g: PoolGeometry) -> Tensor:
+    """Each plane by itself; what overlapping windows send to one place adds up."""
+    channels, *size = g.shape
+    zeros = op.row_constant(np.zeros((1, channels, math.prod(size)), v.dtype.numpy()))
+    flat = [op.reshape(t, (1, channels, math.prod(g.out))) for t in (v, to)]
+    whole = op.ScatterElements(zeros, flat[1], flat[0], axis=2, reduction="add")
+    return op.reshape(whole, (1, *g.shape))
+
+
+def _unpool_cost(site: Site) -> float:
+    return 1.0
+
+
+@send_back.form("unpooled", fits=lambda g: g.tiles, cost=_unpool_cost)
+def unpooled(op: Ops, v: Tensor, to: Tensor, g: PoolGeometry) -> Tensor:
+    """MaxUnpool counts places through all planes of all rows."""
+    channels, *size = g.shape
+    plane = math.prod(size)
+    v = op.vary(v, to.lead)  # one row of v for each of the winners
+    starts = np.arange(channels, dtype=np.int64).reshape(1, channels, *(1 for _ in size)) * plane
+    rows = op.Mul(op.row_numbers(v), channels * plane)
+    offsets = op.Add(op.reshape(rows, (1, *(1 for _ in g.shape))), op.constant(starts))
+    places = op.Add(op.Cast(to, to=onnx.TensorProto.INT64), offsets)
+    return op.MaxUnpool(v, places, kernel_shape=list(g.strides), strides=list(g.strides))
+
+
+@rule("AveragePool", kind=Kind.BILINEAR, traits=[Trait.AVERAGING, Trait.SPATIAL_MEAN])
 def average_pool(
     op: Ops,
     x: Tensor,
@@ -83,9 +131,31 @@ def average_pool(
         weight = _mean_of_ones(op, attributes, size, y.shape[2:], dtype)
         kernel = np.ones((channels, 1, *kernel_shape), dtype)
         spread = op.Mul(m, weight)
-        return conv_transpose(op, spread, op.constant(kernel), size, pads, strides, dilations, channels)
+        if list(kernel_shape) == strides and size == tuple(
+            k * o for k, o in zip(strides, m.shape[2:], strict=True)
+        ):
+            return _repeated(op, spread, strides)
+        geometry = Geometry(
+            size=tuple(size),
+            out=m.shape[2:],
+            kernel=tuple(kernel_shape),
+            strides=tuple(strides),
+            dilations=tuple(dilations),
+            pads=tuple(pads),
+            group=channels,
+            channels=channels,
+            filters=channels,
+        )
+        return adjoint(op, spread, op.constant(kernel), geometry=geometry)
 
     return y, average_pool_pullback
+
+
+def _repeated(op: Ops, m: Tensor, times: Sequence[int]) -> Tensor:
+    """Each value in a block of its own: windows that tile the plane."""
+    scales = op.constant(np.asarray([1, 1, *times], np.float32))
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return op.Resize(m, None, scales, **attributes)
 
 
 def _mean_of_ones(
@@ -116,7 +186,7 @@ def _valid_counts(
     return counts
 
 
-@rule("GlobalAveragePool", kind=Kind.BILINEAR, traits=[Trait.AVERAGING])
+@rule("GlobalAveragePool", kind=Kind.BILINEAR, traits=[Trait.AVERAGING, Trait.SPATIAL_MEAN])
 def global_average_pool(op: Ops, x: Tensor) -> Evaluation:
     """y = the mean over all spatial positions."""
 
@@ -124,3 +194,35 @@ def global_average_pool(op: Ops, x: Tensor) -> Evaluation:
         return op.Mul(m, 1.0 / math.prod(x.shape[2:]))
 
     return op.GlobalAveragePool(x), global_average_pool_pullback
+
+
+@rule("MaxUnpool", kind=Kind.BILINEAR, traits=[Trait.MOVING])
+def max_unpool(
+    op: Ops,
+    x: Tensor,
+    places: Tensor,
+    output_shape: Tensor | None = None,
+    *,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Evaluation:
+    """y = x at the places where a MaxPool found it, counted through the whole row, among zeros."""
+    n = len(kernel_shape)
+    strides, pads = list(strides or [1] * n), list(pads or [0] * 2 * n)
+    size = [
+        (length - 1) * s - pads[i] - pads[n + i] + k
+        for i, (length, s, k) in enumerate(zip(x.shape[2:], strides, kernel_shape, strict=True))
+    ]
+    if output_shape is not None:
+        raise UnsupportedModelError("MaxUnpool to a shape that is computed")
+    shape = (*x.shape[:2], *size)
+    count, whole = math.prod(x.shape), math.prod(shape)
+    flat = op.Mod(op.reshape(places, (1, count)), op.constant(np.asarray(whole, np.int64)))  # within its row
+
+    def max_unpool_pullback(m: Tensor) -> Tensor:
+        return op.reshape(op.GatherElements(op.reshape(m, (1, whole)), flat, axis=1), x.shape)
+
+    zeros = op.row_constant(np.zeros((1, whole), x.dtype.numpy()))
+    y = op.ScatterElements(zeros, flat, op.reshape(x, (1, count)), axis=1)
+    return op.reshape(y, shape), (max_unpool_pullback, None, None)

@@ -1,7 +1,5 @@
 """Exponentials, logarithms and powers."""
 
-import numpy as np
-
 from compiler.errors import UnsupportedModelError
 from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, rule
@@ -9,6 +7,7 @@ from compiler.rules.secants import exp_secant, log_secant, tiny
 from compiler.tensor import Tensor
 
 POINTWISE = Kind.POINTWISE
+MOST_EXPONENTS = 8
 
 
 @rule("Exp", kind=POINTWISE)
@@ -44,11 +43,11 @@ def log_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
 
 @rule("Sqrt", kind=POINTWISE)
 def sqrt(op: Ops, x: Tensor) -> Evaluation:
-    """y = √x;  dy/dx = 1/(2√x)."""
+    """y = √x;  dy/dx = 1/(2√x), finite at 0: a square that meets it has the derivative 0."""
     y = op.Sqrt(x)
 
     def sqrt_pullback(m: Tensor) -> Tensor:
-        return op.Div(m, op.Mul(y, 2.0))
+        return op.Div(m, op.Add(op.Mul(y, 2.0), tiny(x)))
 
     return y, sqrt_pullback
 
@@ -76,16 +75,17 @@ def reciprocal_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> T
     return op.Neg(op.Mul(y, y_r))
 
 
-def exponent(power: Tensor) -> float:
-    """The one exponent of a Pow.
+def exponents(power: Tensor) -> list[float]:
+    """The different exponents of a Pow.
 
     Raises:
-        UnsupportedModelError: the exponent is computed, or differs between elements.
+        UnsupportedModelError: they are computed, or differ between many elements.
     """
     value = power.constant
-    if value is None or np.unique(value).size != 1:
-        raise UnsupportedModelError("Pow needs one constant exponent")
-    return float(value.flat[0])
+    distinct = [] if value is None else sorted({float(v) for v in value.reshape(-1)})
+    if not 1 <= len(distinct) <= MOST_EXPONENTS:
+        raise UnsupportedModelError(f"Pow needs one to {MOST_EXPONENTS} different constant exponents")
+    return distinct
 
 
 def _integer_power_secant(op: Ops, x: Tensor, r: Tensor, n: int) -> Tensor:
@@ -99,19 +99,29 @@ def _integer_power_secant(op: Ops, x: Tensor, r: Tensor, n: int) -> Tensor:
 
 @rule("Pow", kind=POINTWISE)
 def power(op: Ops, x: Tensor, n: Tensor) -> Evaluation:
-    """y = xⁿ;  dy/dx = n·xⁿ⁻¹."""
-    c = exponent(n)
+    """y = xⁿ;  dy/dx = n·xⁿ⁻¹, of a root finite at 0: what meets it there has the derivative 0."""
+    root = all(0 < each < 1 for each in exponents(n))
+    power = n if n.dtype == x.dtype else op.Cast(n, to=int(x.dtype))
 
     def pow_pullback(m: Tensor) -> Tensor:
-        return op.Mul(m, op.Mul(op.Pow(x, c - 1), c))
+        base = op.Max(x, tiny(x)) if root else x
+        return op.Mul(m, op.Mul(op.Pow(base, op.Sub(power, 1.0)), power))
 
     return op.Pow(x, n), (pow_pullback, None)
 
 
 @power.secant
 def pow_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, n: Tensor) -> Tensor:
-    """Integers by a sum of products; any other exponent (x, r > 0) through e^(n·ln x)."""
-    c = exponent(n)
+    """The secant of each exponent, where the exponent is that."""
+    first, *others = exponents(n)
+    slope = _power_secant(op, x, r, y, y_r, first)
+    for c in others:
+        slope = op.Where(op.Equal(n, c), _power_secant(op, x, r, y, y_r, c), slope)
+    return slope
+
+
+def _power_secant(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, c: float) -> Tensor:
+    """Integers by a sum of products; any other exponent (x, r ≥ 0, or > 0) through e^(n·ln x)."""
     if c in (0.0, 1.0):
         return op.array([c], x)
     if c.is_integer() and abs(c) <= 16:
@@ -119,5 +129,7 @@ def pow_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, n: Tensor) 
             return _integer_power_secant(op, x, r, int(c))
         inner = _integer_power_secant(op, x, r, int(-c)) if c < -1 else 1.0
         return op.Neg(op.Mul(op.Mul(y, y_r), inner))
+    if c > 0:  # ln 0 is a number too where both are 0
+        x, r = (op.Max(v, tiny(v)) for v in (x, r))
     d = op.Mul(op.Sub(op.Log(x), op.Log(r)), c)
     return op.Mul(exp_secant(op, d, y, y_r), op.Mul(log_secant(op, x, r), c))

@@ -8,7 +8,7 @@ import numpy as np
 from compiler.errors import UnsupportedModelError
 from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, Selection, Trait, rule
-from compiler.rules.secants import phi
+from compiler.rules.secants import phi, tiny
 from compiler.tensor import Tensor
 
 
@@ -16,16 +16,14 @@ def reduced_axes(x: Tensor, axes: Tensor | None, noop: int) -> list[int]:
     """The axes as non-negative numbers.
 
     Raises:
-        UnsupportedModelError: they are computed, or the batch is among them.
+        UnsupportedModelError: they are computed.
     """
-    if axes is None:
+    if axes is None or 0 in axes.shape:
         chosen = [] if noop else list(range(x.rank))
     elif axes.constant is None:
         raise UnsupportedModelError("a reduction over computed axes")
     else:
         chosen = sorted(int(a) % x.rank for a in axes.constant.reshape(-1))
-    if x.rows and 0 in chosen:
-        raise UnsupportedModelError("a reduction over the batch axis mixes rows")
     return chosen
 
 
@@ -85,6 +83,38 @@ def reduce_max(
     return y, (Selection(winners, scatter), None)
 
 
+@rule("ReduceL2", kind=Kind.LOCAL, traits=[Trait.NONNEGATIVE])
+def reduce_l2(
+    op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Evaluation:
+    """y = √Σ x² over the axes;  dy/dx = x/y, 0 where all are 0."""
+    chosen = reduced_axes(x, axes, noop_with_empty_axes)
+    y = op.ReduceL2(x, chosen, keepdims=keepdims, noop_with_empty_axes=1)
+
+    def reduce_l2_pullback(m: Tensor) -> Tensor:
+        return op.Mul(op.reshape(op.Div(m, op.Add(y, tiny(x))), kept(x, chosen)), x)
+
+    return y, (reduce_l2_pullback, None)
+
+
+@reduce_l2.deeplift
+def reduce_l2_multiplier(
+    op: Ops,
+    m: Tensor,
+    xs: list[Tensor],
+    rs: list[Tensor],
+    y: Tensor,
+    y_r: Tensor,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+) -> tuple[Tensor, None]:
+    """√Σx² − √Σr² = Σ (x + r)(x − r)/(y + y_r)."""
+    chosen = reduced_axes(xs[0], xs[1] if len(xs) > 1 else None, noop_with_empty_axes)
+    share = op.Div(m, op.Add(op.Add(y, y_r), tiny(y)))
+    return op.Mul(op.reshape(share, kept(xs[0], chosen)), op.Add(xs[0], rs[0])), None
+
+
 @rule("ReduceLogSumExp", kind=Kind.LOCAL)
 def reduce_log_sum_exp(
     op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
@@ -113,7 +143,8 @@ def log_sum_exp_multiplier(
     noop_with_empty_axes: int = 0,
 ) -> tuple[Tensor, None]:
     """ln ∘ Σ ∘ exp by the chain of secants: w_j = L(e^z, e^z_r)/L(Σ, Σ_r)."""
-    shape = kept(xs[0], reduced_axes(xs[0], xs[1], noop_with_empty_axes))
+    axes = xs[1] if len(xs) > 1 else None
+    shape = kept(xs[0], reduced_axes(xs[0], axes, noop_with_empty_axes))
     total, total_r = op.reshape(y, shape), op.reshape(y_r, shape)
     weight = log_mean_ratio(op, xs[0], rs[0], total, total_r)
     return op.Mul(op.reshape(m, shape), weight), None

@@ -3,14 +3,13 @@
 Most are chains of the few below: the secant of a composition is the product of the secants.
 """
 
-import math
+from dataclasses import dataclass
 
 import numpy as np
 
+from compiler.forms import Task
 from compiler.graph import Ops
 from compiler.tensor import Tensor
-
-GAUSS = 1 / math.sqrt(12)  # nodes of the two-point Gauss–Legendre rule, as a fraction of x − r
 
 
 def tiny(x: Tensor) -> float:
@@ -24,6 +23,59 @@ def relu_secant(op: Ops, x: Tensor, r: Tensor) -> Tensor:
     above = op.Add(op.Relu(x), op.Relu(r))
     size = op.Add(op.Abs(x), op.Add(op.Abs(r), tiny(x)))
     return op.Div(above, size)
+
+
+rescaled_relu = Task("rescale rule of a ReLU")  # its geometry: log2 of the elements of a row
+
+
+@rescaled_relu.form("quotient of baked and x", cost=lambda _: 1.0)
+def relu_by_quotient(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: int) -> Tensor:
+    """m·(x⁺ − r⁺)/(x − r) in three passes over the references, as m/(1 + α·Γ): Γ is baked, α is x's alone.
+
+    With B so large that 1/B² is nothing and B² infinite: α = 1/(Bx) or −Bx, and Γ = 1/(Br) or −Br, for
+    positive and negative values. So α·Γ is ~0 where both are positive, overwhelms 1 where both are
+    negative, and is the exact −r/x or −x/r where the signs differ. Ties take the gradient at the reference.
+    x and r are measured by the size of the references, so that this holds at any scale; values below
+    `_Span.least` of that size count as 0.
+    """
+    span = _span(x)
+    size = op.Min(op.Max(op.typical_size(r), span.smallest), 1 / span.smallest)
+    factor, least = op.Div(span.large, size), op.Mul(size, span.least)
+    grown = op.Mul(op.Max(op.Abs(r), least), factor)
+    gamma = op.Where(op.Greater(r, 0.0), op.Reciprocal(grown), grown)
+    below = op.Mul(op.Sub(least, x), factor)
+    alpha = op.Max(below, op.Div(-1.0, below))
+    return op.Div(m, op.Add(op.Mul(alpha, gamma), 1.0))
+
+
+@rescaled_relu.form(
+    "clipped quotient", cost=lambda site: 0.5 if site.deployment.storage == "float16" else 2.0
+)
+def relu_by_clip(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: int) -> Tensor:
+    """m·clip(max(x, r)/|x − r|, 0, 1): r alone is baked, so float16 can hold it; seven passes."""
+    size = op.Max(op.Abs(op.Sub(x, r)), tiny(x))
+    return op.Mul(m, op.Clip(op.Div(op.Max(x, r), size), 0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Powers that keep α and Γ within a dtype.
+
+    Attributes:
+        large: B, over the size of the references.
+        least: of x and r, over that size.
+        smallest: the size that smaller ones count as, and its inverse the largest.
+    """
+
+    large: float
+    least: float
+    smallest: float
+
+
+def _span(x: Tensor) -> _Span:
+    """float32, or float64."""
+    wide = np.finfo(x.dtype.numpy()).maxexp > 128
+    return _Span(2.0**520, 2.0**-250, 2.0**-200) if wide else _Span(2.0**72, 2.0**-48, 2.0**-50)
 
 
 def tanh_over(op: Ops, u: Tensor) -> Tensor:
@@ -60,8 +112,3 @@ def jump_secant(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, at_tie: T
     d = op.Sub(x, r)
     tie = op.Equal(d, 0.0)
     return op.Where(tie, at_tie, op.Div(op.Sub(y, y_r), op.Where(tie, 1.0, d)))
-
-
-def near_threshold(x: Tensor) -> float:
-    """|x − r| below which two-point Gauss quadrature of f' (error d⁴/4320·f⁗′) beats the quotient (ε/d)."""
-    return float((320 * np.finfo(x.dtype.numpy()).eps) ** 0.2)

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from compiler.errors import UnsupportedModelError
 from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, Trait, rule
+from compiler.rules.places import put_back, take
 from compiler.tensor import Tensor
 
 BILINEAR = Kind.BILINEAR
@@ -44,12 +43,12 @@ def dropout(
     return op.Identity(x), (lambda m: m, None, None)
 
 
-@rule("Cast", kind=BILINEAR, traits=[Trait.MOVING])
+@rule("Cast", kind=BILINEAR, traits=[Trait.MOVING, Trait.DISCRETE])
 def cast(op: Ops, x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Evaluation:
-    """y = x in another float type."""
+    """y = x in another type; from floats to whole numbers only where it is one (else see the rewrite)."""
 
     def cast_pullback(m: Tensor) -> Tensor:
-        return op.Cast(m, to=int(x.dtype))
+        return op.Cast(m, to=int(x.dtype)) if x.dtype.is_floating_point() else m
 
     return op.Cast(x, to=to), cast_pullback
 
@@ -98,8 +97,6 @@ def _part(op: Ops, sizes: Sequence[int], axis: int, i: int) -> Callable[[Tensor]
 def concat(op: Ops, *xs: Tensor, axis: int) -> Evaluation:
     """y = the inputs side by side."""
     axis = axis % xs[0].rank
-    if axis == 0 and any(x.rows for x in xs):
-        raise UnsupportedModelError("Concat along the batch axis")
     sizes = [x.shape[axis] for x in xs]
     pullbacks = tuple(_part(op, sizes, axis, i) if len(xs) > 1 else (lambda m: m) for i in range(len(xs)))
     return op.Concat(*xs, axis=axis), pullbacks
@@ -111,8 +108,6 @@ def split(
 ) -> Evaluation:
     """ys = x in parts along an axis."""
     axis = axis % x.rank
-    if axis == 0:
-        raise UnsupportedModelError("Split along the batch axis")
     if sizes is None:
         count = num_outputs or 1
         part = -(-x.shape[axis] // count)
@@ -122,41 +117,10 @@ def split(
     ys = op.emit("Split", (x, parts), {"axis": axis}, outputs=len(parts))
 
     def split_pullback(ms: tuple[Tensor, ...]) -> Tensor:
-        return op.Concat(*ms, axis=axis)
+        parts = [m for m in ms if 0 not in m.shape]
+        return op.Concat(*parts, axis=axis)
 
     return tuple(ys), (split_pullback, None)
-
-
-@rule("Pad", kind=BILINEAR, traits=[Trait.MOVING])
-def pad(
-    op: Ops,
-    x: Tensor,
-    pads: Tensor,
-    value: Tensor | None = None,
-    axes: Tensor | None = None,
-    *,
-    mode: str = "constant",
-) -> Evaluation:
-    """y = x with a constant border; the adjoint cuts the border off."""
-    if mode != "constant":
-        raise UnsupportedModelError(f"Pad with mode {mode!r}")
-    amounts = ints(pads, "Pad amounts")
-    chosen = [a % x.rank for a in ints(axes, "Pad axes")] if axes is not None else list(range(x.rank))
-    n = len(chosen)
-    if 0 in chosen and (amounts[chosen.index(0)] or amounts[n + chosen.index(0)]):
-        raise UnsupportedModelError("Pad of the batch axis")
-    padded = [i for i in range(n) if amounts[i] or amounts[n + i]]
-
-    def pad_pullback(m: Tensor) -> Tensor:
-        cut = [i for i in padded if amounts[i] > 0 or amounts[n + i] > 0]
-        if cut:
-            starts = [max(amounts[i], 0) for i in cut]
-            ends = [m.shape[chosen[i]] - max(amounts[n + i], 0) for i in cut]
-            m = op.Slice(m, starts, ends, [chosen[i] for i in cut])
-        lost = [max(-a, 0) for a in amounts]
-        return op.Pad(m, lost, None, chosen) if any(lost) else m
-
-    return op.Pad(x, pads, value, axes), (pad_pullback, None, None, None)
 
 
 @rule("Slice", kind=BILINEAR, traits=[Trait.MOVING])
@@ -176,61 +140,19 @@ def slice_(
         a: list(range(*slice(b, _open(e, s), s).indices(x.shape[a])))
         for a, b, e, s in zip(chosen, begin, end, stride, strict=True)
     }
-    if 0 in picks and x.rows:
-        if picks.pop(0) != list(range(x.shape[0])):
-            raise UnsupportedModelError("Slice of the batch axis")
-        chosen = [a for a in chosen if a != 0]
+    picks = {a: index for a, index in picks.items() if index != list(range(x.shape[a]))}
 
     def slice_pullback(m: Tensor) -> Tensor:
         for axis, index in picks.items():
-            m = _put_back(op, m, index, axis, x.shape[axis])
+            m = put_back(op, m, index, axis, x.shape[axis])
         return m
 
     y = x
     for axis, index in picks.items():
-        y = _take(op, y, index, axis)
+        y = take(op, y, index, axis)
     return (op.Identity(x) if y is x else y), (slice_pullback, None, None, None, None)
 
 
 def _open(end: int, step: int) -> int | None:
     """ONNX's `end` far below 0 means "past the first element" when going backwards."""
     return None if step < 0 and end < -(2**30) else end
-
-
-def _is_run(index: Sequence[int]) -> bool:
-    return len(index) > 0 and list(index) == list(range(index[0], index[0] + len(index)))
-
-
-def _take(op: Ops, x: Tensor, index: Sequence[int], axis: int) -> Tensor:
-    if _is_run(index):
-        return op.Slice(x, [index[0]], [index[0] + len(index)], [axis])
-    return op.Gather(x, list(index), axis=axis)
-
-
-def _put_back(op: Ops, m: Tensor, index: Sequence[int], axis: int, size: int) -> Tensor:
-    """Adds the slices of `m` at the places `index` of an axis of `size` zeros."""
-    if _is_run(index):
-        before, after = index[0], size - index[0] - len(index)
-        return op.Pad(m, [before, after], None, [axis]) if before or after else m
-    shape = [*m.shape[:axis], size, *m.shape[axis + 1 :]]
-    zeros = op.row_constant(np.zeros(shape, m.dtype.numpy()))
-    places = np.asarray(index, np.int64).reshape([-1, *(1 for _ in m.shape[axis + 1 :])])
-    to = op.row_constant(np.broadcast_to(places, m.shape).copy())
-    return op.ScatterElements(zeros, to, m, axis=axis, reduction="add")
-
-
-@rule("Gather", kind=BILINEAR, traits=[Trait.MOVING])
-def gather(op: Ops, x: Tensor, indices: Tensor, *, axis: int = 0) -> Evaluation:
-    """y = slices of x at constant places; the adjoint adds them up where they came from."""
-    axis = axis % x.rank
-    if indices.constant is None:
-        raise UnsupportedModelError("Gather at places that are computed")
-    if axis == 0 and x.rows:
-        raise UnsupportedModelError("Gather along the batch axis")
-    index = [int(i) % x.shape[axis] for i in indices.constant.reshape(-1)]
-
-    def gather_pullback(m: Tensor) -> Tensor:
-        m = op.reshape(m, [*x.shape[:axis], len(index), *x.shape[axis + 1 :]])
-        return _put_back(op, m, index, axis, x.shape[axis])
-
-    return op.Gather(x, indices, axis=axis), (gather_pullback, None)

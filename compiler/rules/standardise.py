@@ -70,10 +70,7 @@ def standard_relevance(op: Ops, m: Tensor, x: Tensor, how: Standard) -> Tensor:
 
 
 def _axis(x: Tensor, axis: int) -> tuple[int, ...]:
-    axis = axis % x.rank
-    if axis == 0 and x.rows:
-        raise UnsupportedModelError("a normalisation over the batch axis mixes rows")
-    return tuple(range(axis, x.rank))
+    return tuple(range(axis % x.rank, x.rank))
 
 
 def _layer(

@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+import numpy as np
+
+from compiler.manifest import EXPLAIN
 from service.entries import Entry
 from service.errors import InvalidInputError, ModelFailedError
 from service.tensors import Tensors
@@ -42,6 +45,14 @@ class Backend(Protocol):
 
     async def stop(self) -> None:
         """Finishes what was accepted, then frees everything."""
+
+
+def fed(entry: Entry, inputs: Tensors) -> Tensors:
+    """What the graph takes: `inputs`, and the gate of an entry that has one."""
+    if entry.gate is None:
+        return inputs
+    rows = len(next(iter(inputs.values())))
+    return inputs | {EXPLAIN: np.full((rows, 1), entry.gate)}
 
 
 def run_failure(entry: Entry, *, refused: bool) -> InvalidInputError | ModelFailedError:

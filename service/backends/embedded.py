@@ -11,8 +11,8 @@ import numpy as np
 import onnxruntime as ort
 
 from compiler.errors import RationaleError, RepositoryError
-from compiler.manifest import TensorSpec
-from service.backends.base import check_rows, run_failure
+from compiler.manifest import EXPLAIN, PLANNED_NODES, TensorSpec
+from service.backends.base import check_rows, fed, run_failure
 from service.entries import Entry, Warmup, agree
 from service.errors import InvalidInputError
 from service.scheduler import BatchQueue
@@ -41,7 +41,11 @@ _QUIET = 4  # ONNX Runtime's log on stderr: fatal only, since every failure is r
 
 
 class EmbeddedBackend:
-    """One session per entry, shared by its instances: the weights are held once."""
+    """One session per stored entry, shared by its instances: the weights are held once.
+
+    The sides of a one-shot entry share it too, each with a queue of its own: a prediction neither waits for
+    an explanation nor shares a batch with one.
+    """
 
     name = "onnxruntime"
 
@@ -55,8 +59,10 @@ class EmbeddedBackend:
         workers = sum(entry.instances for entry in entries)
         self._threads = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="rationale-run")
         loop = asyncio.get_running_loop()
+        sessions: dict[str, ort.InferenceSession] = {}
         for entry in entries:
-            session = await loop.run_in_executor(self._threads, load, entry)
+            session = await loop.run_in_executor(self._threads, load, entry, sessions.get(entry.model))
+            sessions[entry.model] = session
             self._queues[entry.name] = self._queue(entry, session)
 
     async def ready(self, entry: Entry | None = None) -> bool:
@@ -80,15 +86,18 @@ class EmbeddedBackend:
         return BatchQueue(entry, run_in_thread, entry.max_queue_size or self._max_queue_size)
 
 
-def load(entry: Entry) -> ort.InferenceSession:
+def load(entry: Entry, loaded: ort.InferenceSession | None = None) -> ort.InferenceSession:
     """A warmed session.
+
+    Args:
+        loaded: the session of the entry's other side, if that is loaded already.
 
     Raises:
         RepositoryError: ONNX Runtime refuses the model, its tensors are not those of the config,
             or a warmup sample fails.
     """
     try:
-        session = ort.InferenceSession(entry.model_path, session_options(entry))
+        session = loaded or ort.InferenceSession(entry.model_path, session_options(entry))
     except Exception as error:  # ONNX Runtime's errors have no common base; all mean: not loadable
         raise RepositoryError(f"{entry.model_path}: ONNX Runtime cannot load it: {error}") from error
     _check_tensors(entry, "input", entry.inputs, session.get_inputs())
@@ -101,6 +110,8 @@ def load(entry: Entry) -> ort.InferenceSession:
 def session_options(entry: Entry) -> ort.SessionOptions:
     """Threads as the config says, else the machine's cores divided by the entry's instances."""
     options = ort.SessionOptions()
+    nodes = entry.manifest.measured.nodes if entry.manifest is not None else 0
+    options.enable_mem_reuse = nodes <= PLANNED_NODES
     options.log_severity_level = _QUIET
     options.intra_op_num_threads = entry.intra_op_threads or max(_cores() // entry.instances, 1)
     if entry.inter_op_threads is not None:
@@ -115,7 +126,10 @@ def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: S
         InvalidInputError: the model cannot compute these values, or a string is not UTF-8.
         ModelFailedError: anything else; the cause goes to the log.
     """
-    feeds = {name: _to_ort(name, _shaped(array, entry.reshapes.get(name))) for name, array in inputs.items()}
+    feeds = {
+        name: _to_ort(name, _shaped(array, entry.reshapes.get(name)))
+        for name, array in fed(entry, inputs).items()
+    }
     try:
         arrays = session.run(list(outputs), feeds)
     except Exception as error:  # see load
@@ -142,7 +156,7 @@ def _check_tensors(
                 f"but {spec.datatype} in config.pbtxt"
             )
         _check_shape(entry, role, spec, next(node.shape for node in found if node.name == spec.name))
-    extra = set(types) - {spec.name for spec in promised}
+    extra = set(types) - {spec.name for spec in promised} - ({EXPLAIN} if entry.gate is not None else set())
     if role == "input" and extra:
         raise RepositoryError(f"{entry.model_path}: config.pbtxt lacks its inputs {sorted(extra)}")
 

@@ -11,7 +11,7 @@ from tritonclient.grpc import InferInput, InferRequestedOutput
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from service.backends.base import run_failure
+from service.backends.base import fed, run_failure
 from service.entries import Entry
 from service.errors import (
     DeadlineError,
@@ -66,7 +66,7 @@ class TritonBackend:
         probe = (
             self.client.is_server_ready(client_timeout=_PROBE_S)
             if entry is None
-            else self.client.is_model_ready(entry.name, entry.version, client_timeout=_PROBE_S)
+            else self.client.is_model_ready(entry.model, entry.version, client_timeout=_PROBE_S)
         )
         with contextlib.suppress(*_BROKEN_OFF):
             return bool(await probe)
@@ -75,8 +75,8 @@ class TritonBackend:
     async def infer(self, entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
         try:
             result = await self.client.infer(
-                entry.name,
-                [_to_triton(name, array) for name, array in inputs.items()],
+                entry.model,
+                [_to_triton(name, array) for name, array in fed(entry, inputs).items()],
                 model_version=entry.version,
                 outputs=[InferRequestedOutput(name) for name in outputs],
             )
@@ -96,7 +96,7 @@ class TritonBackend:
                 f"no Triton answered at {self._address} {waited}. Is that its gRPC port (8001 by default), "
                 "and has it started?"
             )
-        names = ", ".join(entry.name for entry in missing)
+        names = ", ".join(dict.fromkeys(entry.model for entry in missing))
         return (
             f"the Triton at {self._address} did not load {names} {waited}. "
             "Does it serve the same model repository? Its log says why an entry was refused."

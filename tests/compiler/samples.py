@@ -4,88 +4,17 @@ Dimensions are unequal and never 1 where an operator allows it, so that a transp
 multiplier cannot pass.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
 
+from tests.compiler.sample import Sample, Var
+from tests.compiler.samples_discrete import discrete_samples
+from tests.compiler.samples_math import math_samples
+from tests.compiler.samples_moving import moving_samples
+from tests.compiler.samples_recurrent import recurrent_samples
+from tests.compiler.samples_resampling import resampling_samples
+from tests.compiler.samples_weights import weight_samples
 
-@dataclass(frozen=True)
-class Var:
-    """A varying input: the shape of one row without the batch, drawn from `low` to `high`."""
-
-    shape: tuple[int, ...] = ()
-    low: float = -2.0
-    high: float = 2.0
-
-
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """One node `op_type(*operands, **attributes)`; arrays are constants, None is left out."""
-
-    op_type: str
-    operands: Sequence[Var | np.ndarray | None]
-    attributes: dict[str, Any] = field(default_factory=dict)
-    outputs: int = 1
-    opset: int = 21
-    domain: str = ""
-    note: str = ""
-    smooth: bool = True  # differentiable where it is drawn
-    float64: bool = True  # False where ONNX has the operator in float32 alone
-
-    @property
-    def label(self) -> str:
-        shapes = "x".join(str(list(o.shape)).replace(" ", "") for o in self.operands if o is not None)
-        return f"{self.op_type}-{self.note or shapes}"
-
-    def model(self, dtype: type[np.floating[Any]]) -> onnx.ModelProto:
-        """A model of that node, and of a Sum over its outputs where there are several."""
-        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-        inputs, initializers, names = [], [], []
-        for i, operand in enumerate(self.operands):
-            name = f"x{i}" if operand is not None else ""
-            names.append(name)
-            if isinstance(operand, Var):
-                inputs.append(helper.make_tensor_value_info(name, kind, ["N", *operand.shape]))
-            elif operand is not None:
-                wide = operand.astype(dtype) if operand.dtype.kind == "f" else operand
-                initializers.append(numpy_helper.from_array(wide, name))
-        results = [f"y{i}" for i in range(self.outputs)]
-        attributes = {k: kind if v == "own" else v for k, v in self.attributes.items()}
-        nodes = [helper.make_node(self.op_type, names, results, "the_node", domain=self.domain, **attributes)]
-        output = results[0]
-        if self.outputs > 1:  # the parts meet again, each with a weight of its own
-            for i, result in enumerate(results):
-                initializers.append(numpy_helper.from_array(np.asarray(0.5 + i, dtype), f"w{i}"))
-                nodes.append(helper.make_node("Mul", [result, f"w{i}"], [f"s{i}"]))
-            nodes.append(helper.make_node("Concat", [f"s{i}" for i in range(self.outputs)], ["y"], axis=-1))
-            output = "y"
-        graph = helper.make_graph(
-            nodes,
-            "sample",
-            inputs,
-            [helper.make_tensor_value_info(output, kind, self._result_shape())],
-            initializers,
-        )
-        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid("ai.onnx.ml", 3)]
-        model = helper.make_model(graph, opset_imports=imports, ir_version=10)
-        return onnx.shape_inference.infer_shapes(model)
-
-    def _result_shape(self) -> list[Any] | None:
-        """What ONNX's inference cannot know: its operators for classical models have no shapes."""
-        first = self.operands[0]
-        return ["N", *first.shape] if self.domain and isinstance(first, Var) else None
-
-    def draw(self, rows: int, seed: int, dtype: type[np.floating[Any]]) -> dict[str, np.ndarray]:
-        rng = np.random.default_rng(seed)
-        return {
-            f"x{i}": rng.uniform(o.low, o.high, (rows, *o.shape)).astype(dtype)
-            for i, o in enumerate(self.operands)
-            if isinstance(o, Var)
-        }
+__all__ = ["SAMPLES", "Sample", "Var"]
 
 
 def _array(*shape: int, seed: int = 0, low: float = -1.0, high: float = 1.0) -> np.ndarray:
@@ -174,6 +103,7 @@ def _arithmetic() -> list[Sample]:
             {"offset": [0.5, -1.0, 2.0], "scale": [2.0, 0.1, -3.0]},
             domain="ai.onnx.ml",
             float64=False,
+            inferred=False,
         ),
     ]
     return samples
@@ -237,6 +167,7 @@ def _pooling() -> list[Sample]:
         Sample("MaxPool", [Var((3, 9))], {"kernel_shape": [3], "strides": [2]}, note="1-D"),
         Sample("AveragePool", [Var((3, 9))], {"kernel_shape": [3], "strides": [2]}, note="1-D"),
         Sample("MaxPool", [Var((2, 4, 5, 3))], {"kernel_shape": [2, 2, 2]}, note="3-D"),
+        Sample("MaxPool", [Var((3, 6, 8))], {"kernel_shape": [2, 4], "strides": [2, 4]}, note="tiles"),
         Sample("GlobalAveragePool", [image]),
         Sample("GlobalMaxPool", [image]),
         Sample("GlobalMaxPool", [Var((3, 5))], note="1-D"),
@@ -295,6 +226,12 @@ def _normalisations() -> list[Sample]:
         Sample("RMSNormalization", [x, last], {"epsilon": 0.1}, opset=23),
         Sample("RMSNormalization", [x, table], {"axis": 2}, opset=23, note="two axes"),
         Sample("InstanceNormalization", [image, scale, _array(6, seed=3)], {"epsilon": 0.2}),
+        Sample(
+            "GroupNormalization",
+            [image, scale, _array(6, seed=3)],
+            {"num_groups": 2, "epsilon": 0.2},
+            inferred=False,
+        ),
     ]
 
 
@@ -309,6 +246,12 @@ def _choices() -> list[Sample]:
 
 
 SAMPLES = [
+    *recurrent_samples(),
+    *discrete_samples(),
+    *math_samples(),
+    *moving_samples(),
+    *resampling_samples(),
+    *weight_samples(),
     *_pointwise(),
     *_arithmetic(),
     *_convolution(),

@@ -96,8 +96,10 @@ def test_compile_explain_check(place: Path) -> None:
 def test_operators() -> None:
     done = run("operators")
     assert (done.returncode, done.stderr) == (0, "")
-    table = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines()[1:]}
-    assert (table["Conv"], table["Relu"], table["MaxPool"]) == ("bilinear", "pointwise", "selection")
+    table = {line.split()[0]: line.split()[1:3] for line in done.stdout.splitlines()[1:]}
+    assert table["Conv"] == ["7+", "bilinear"]
+    assert table["Relu"] == ["7+", "pointwise"]
+    assert table["MaxPool"] == ["7+", "selection"]
 
 
 def test_errors_of_a_process_are_one_line(place: Path) -> None:

@@ -117,6 +117,16 @@ def test_shap_draws_them(shap: ModuleType, compiled: Compiled, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("shap")
+def test_shap_explanations_hold_the_standard_error(compiled: Compiled) -> None:
+    method = DeepShap(rows(6, FEATURES, seed=4), standard_error=True)
+    answer = compile_model(mlp(), method, targets="all").explain(ROWS)
+    explanation = answer.to_shap(2)
+    np.testing.assert_array_equal(explanation.error_std, answer["x_standard_error"][:, 2])
+    assert (explanation.error_std > 0).all()
+    assert compiled.explain(ROWS).to_shap().error_std is None
+
+
+@pytest.mark.usefixtures("shap")
 def test_shap_without_a_base_value_or_names() -> None:
     explanation = compile_model(cnn(), Gradient(), targets=[1]).explain(rows(2, 2, 6, 8)).to_shap()
     assert explanation.values.shape == (2, 2, 6, 8)

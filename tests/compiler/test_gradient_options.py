@@ -9,6 +9,7 @@ import pytest
 
 from compiler import (
     DeepShap,
+    Deployment,
     ExpectedGradients,
     IntegratedGradients,
     SmoothGrad,
@@ -160,12 +161,12 @@ def test_the_float32_graph_means_what_its_nodes_mean_in_float64(name: str, netwo
 
 
 def test_an_entry_takes_fewer_rows_the_more_points_each_costs(tmp_path: Path) -> None:
-    references = rows(K, FEATURES)
-    for method, most in (
-        (IntegratedGradients(references, 50), 4096 // (K * 50)),
-        (ExpectedGradients(references, 200), 4096 // 200),
-        (SmoothGrad(1000, 0.1), 4),
-        (DeepShap(references), 64),
-    ):
-        entry = compile_model(mlp(), method).write(tmp_path, "m")
-        assert f"max_batch_size: {most}\n" in (entry / "config.pbtxt").read_text()
+    """A batch shall not take more memory than the budget."""
+    most = []
+    for points in (10, 2_000, 20_000):
+        method, small = SmoothGrad(points, 0.1), Deployment(memory_budget=8 << 20)
+        entry = compile_model(mlp(), method, deployment=small).write(tmp_path, "m")
+        config = (entry / "config.pbtxt").read_text()
+        most.append(int(config.split("max_batch_size: ")[1].split()[0]))
+    assert most[0] == 64
+    assert most[0] > most[1] >= most[2] >= 1

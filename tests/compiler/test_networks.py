@@ -24,13 +24,25 @@ for _name, _size in {"vgg19": 224, "resnet50": 64, "densenet201": 64, "efficient
         NETWORKS[_label] = partial(vision_model, _name, _size, dynamo=_dynamo)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+LONG = {  # each has a like that is run always
+    "light vgg19",
+    "vgg19 TorchScript",
+    "light zfnet512",
+    "light bvlc_alexnet",
+    "densenet201 torch.export",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in NETWORKS]
+)
 def test_network(name: str) -> None:
     """Complete, unchanged, row by row, and what its nodes mean in float64; one compile serves all four."""
     model = NETWORKS[name]()
     x_name = data_input(model)
     rows = rows_of(model, K + N)
     compiled = compile_model(model, DeepShap(rows[:K]))
+    assert "Scan" not in {n.op_type for n in compiled.model.graph.node}, "a row by itself is slow"
     x = rows[K:]
     answer = compiled.explain(x)
 

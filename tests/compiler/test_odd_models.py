@@ -18,6 +18,7 @@ from sklearn.neural_network import MLPClassifier
 from compiler import Compiled, DeepShap, compile_model
 from compiler.errors import InvalidModelError, InvalidOptionError, RationaleError
 from tests.compiler.models import CLASSES, FEATURES, changed, mlp, parsed, rows, saved_apart
+from tests.references.interpreter import run64
 
 REFERENCES = rows(4, FEATURES)
 
@@ -128,6 +129,41 @@ def test_models_too_large_for_protobuf_take_the_way_through_the_file(
     assert len(compile_mlp(mlp()).manifest.digests.model) == 64
     with pytest.raises(InvalidModelError, match="listed twice"):
         compile_mlp(changed(lambda m: m.graph.output.append(m.graph.output[0])))
+
+
+@pytest.mark.parametrize("batch", ["N", "1"])
+def test_shapes_that_onnx_does_not_infer(batch: str) -> None:
+    """ONNX knows no shape of a GroupNormalization's output, nor of anything behind it."""
+    model = parsed(
+        f"""g (float[{batch}, 6, 3, 2] x) => (float[{batch}, 4] y) {{
+            [first] a = GroupNormalization <num_groups = 3> (x, s, b)
+            b1 = Tanh (a)
+            [second] c = GroupNormalization <num_groups = 2> (b1, s, b)
+            d = Flatten (c)
+            y = MatMul (d, w)
+        }}""",
+        {"s": 1 + rows(6, seed=1) / 4, "b": rows(6, seed=2), "w": rows(36, 4, seed=3)},
+    )
+    x = rows(5, 6, 3, 2)
+    answer = compile_model(model, DeepShap(x[:2]), targets=[1]).explain(x[2:])
+    want = run64(model, {"x": x[2:3]})["y"]
+    np.testing.assert_allclose(answer["y"][:1], want, rtol=1e-4, atol=1e-5)
+    assert np.abs(answer["completeness_gap"]).max() <= 1e-5
+
+
+@pytest.mark.parametrize("pool", ["GlobalMaxPool", "LpPool <kernel_shape = [3, 2]>"])
+def test_a_rewrite_waits_for_a_shape_that_another_makes_known(pool: str) -> None:
+    text = f"""g (float[N, 6, 3, 2] x) => (float[N, 6] y) {{
+        a = GroupNormalization <num_groups = 3> (x, s, b)
+        c = Tanh (a)
+        p = {pool} (c)
+        y = Flatten (p)
+    }}"""
+    model = parsed(text, {"s": 1 + rows(6, seed=1) / 4, "b": rows(6, seed=2)})
+    x = rows(5, 6, 3, 2)
+    answer = compile_model(model, DeepShap(x[:2]), targets=[1]).explain(x[2:])
+    assert np.abs(answer["explained_value"] - answer["base_value"]).max() > 1e-2
+    assert np.abs(answer["completeness_gap"]).max() <= 1e-6
 
 
 # -- damage --------------------------------------------------------------------------------------------

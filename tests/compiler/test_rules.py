@@ -37,6 +37,15 @@ def explain64(sample: Sample, method: Any, x: dict[str, np.ndarray]) -> dict[str
     return run64(compiled.model, x)
 
 
+def run_rows(sample: Sample, model: onnx.ModelProto, x: dict[str, np.ndarray]) -> np.ndarray:
+    """The model's own answer; one row at a time where it was made for one."""
+    name = model.graph.output[0].name
+    if not sample.bare:
+        return run64(model, x)[name]
+    rows = [{k: v[i : i + 1] for k, v in x.items()} for i in range(N)]
+    return np.concatenate([run64(model, row)[name] for row in rows])
+
+
 def attributions(answer: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {k.removesuffix("_attributions"): v for k, v in answer.items() if k.endswith("_attributions")}
 
@@ -44,7 +53,7 @@ def attributions(answer: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def test_every_operator_has_a_sample() -> None:
     sampled = {(s.domain, s.op_type) for s in SAMPLES}
     known = {(r.domain, r.op_type) for r in all_rules()} | set(rewritten_operators())
-    assert known - sampled == set()
+    assert known - sampled == {("", "EyeLike")}  # of its input nothing but the shape counts
 
 
 @each_sample
@@ -90,9 +99,7 @@ def test_the_gradient_is_the_finite_difference(sample: Sample) -> None:
         for index in np.ndindex(x[name].shape[1:]):
             step = np.zeros(x[name].shape)
             step[(slice(None), *index)] = h
-            up, down = (
-                run64(model, {**x, name: x[name] + s})[model.graph.output[0].name] for s in (step, -step)
-            )
+            up, down = (run_rows(sample, model, {**x, name: x[name] + s}) for s in (step, -step))
             change = ((up - down) / (2 * h)).reshape(N, -1)[:, targets]
             want[(slice(None), slice(None), *index)] = change
         np.testing.assert_allclose(value, want, atol=FINITE_DIFFERENCE * max(1.0, np.abs(want).max()), rtol=0)
@@ -126,7 +133,11 @@ def test_at_the_reference_there_is_nothing_to_attribute(sample: Sample) -> None:
 def test_ties_and_zeros_stay_finite_and_complete(sample: Sample) -> None:
     """Half of the features equal their reference, or both are the same number everywhere."""
     references, x = sample.draw(1, 6, np.float64), sample.draw(N, 7, np.float64)
-    ranges = {f"x{i}": (o.low, o.high) for i, o in enumerate(sample.operands) if isinstance(o, Var)}
+    ranges = {
+        sample.input_name(f"x{i}"): (o.low, o.high)
+        for i, o in enumerate(sample.operands)
+        if isinstance(o, Var)
+    }
     for name, value in x.items():
         low, high = ranges[name]
         flat = value.reshape(N, -1)

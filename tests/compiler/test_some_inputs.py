@@ -37,3 +37,16 @@ def test_a_batch_mixes_nothing_when_only_some_inputs_are_explained() -> None:
     for i in range(len(A)):
         alone = compiled.explain({"a": A[i : i + 1], "b": B[i : i + 1]})["a_attributions"]
         np.testing.assert_allclose(alone[0], together[i], atol=1e-6)
+
+
+def test_the_base_value_of_the_predicted_target_differs_by_row() -> None:
+    given = {"a": rows(9, 3, seed=3), "b": rows(9, 4, seed=4)}
+    method = DeepShap({"a": rows(6, 3)})
+    answer = compile_model(two_inputs(), method, inputs=["a"]).explain(given)
+    every = compile_model(two_inputs(), method, inputs=["a"], targets="all").explain(given)
+    winner = answer["y"].argmax(axis=1)
+    assert set(winner) == {0, 1}
+    np.testing.assert_allclose(
+        answer["base_value"][:, 0], every["base_value"][np.arange(9), winner], atol=1e-6
+    )
+    assert np.abs(answer["completeness_gap"]).max() <= 1e-6

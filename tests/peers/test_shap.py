@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from compiler import DeepShap, Explanation, compile_model
+from compiler.bench.networks import import_torchvision
 from tests.peers.agreement import GAP, OUTPUTS, TRUTH, TRUTH_DEEP, assert_agree, error
 from tests.peers.networks import (
     EXPORTERS,
@@ -25,7 +26,6 @@ from tests.peers.networks import (
 )
 from tests.peers.others import shap_values
 from tests.references.deeplift import Standardise, predict
-from tests.vision import import_torchvision
 
 
 @cache

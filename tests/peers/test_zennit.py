@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from compiler import Lrp, compile_model
+from compiler.bench.networks import import_torchvision
 from compiler.methods import lrp
 from compiler.methods.lrp_rules import RelevanceRule
 from tests.peers.networks import (
@@ -32,7 +33,6 @@ from tests.peers.networks import (
 from tests.peers.zennit_values import zennit_gradients, zennit_values
 from tests.references.deeplift import Concat
 from tests.tolerances import ZENNIT_32
-from tests.vision import import_torchvision
 
 with without_chatter():
     torchvision = import_torchvision()

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from compiler.bench.networks import import_torchvision
 from tests.peers.networks import without_chatter
-from tests.vision import import_torchvision
 
 with without_chatter():
     import_torchvision()  # zennit imports it for its canonizers

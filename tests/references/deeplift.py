@@ -44,6 +44,28 @@ class Concat(nn.Module):
         return torch.cat([branch(x) for branch in self.branches], dim=1)
 
 
+class Product(nn.Module):
+    """Two branches that read the same value, multiplied: a gate."""
+
+    def __init__(self, left: nn.Module, right: nn.Module) -> None:
+        super().__init__()
+        self.left, self.right = left, right
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.left(x) * self.right(x)
+
+
+class Functional(nn.Module):
+    """A pointwise function that is called, not held as a module: what hooks on modules cannot see."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
 class Standardise(nn.Module):
     """(x − mean)/deviation with fixed statistics, so that a network takes raw units."""
 
@@ -95,7 +117,7 @@ def _walk(module: nn.Module, x: Tensor, r: Tensor) -> Walked:
 
 def _sequential(module: nn.Module, x: Tensor, r: Tensor) -> Walked:
     pulls: list[Pull] = []
-    for child in module.children():
+    for child in module:  # a module that stands there twice is walked twice
         x, r, pull = _walk(child, x, r)
         pulls.append(pull)
 
@@ -120,6 +142,33 @@ def _concat(module: nn.Module, x: Tensor, r: Tensor) -> Walked:
         return sum(pull(part) for pull, part in zip(pulls, m.split(sizes, dim=1), strict=True))
 
     return torch.cat(ys, dim=1), torch.cat(y_rs, dim=1), pull_all
+
+
+def _product(module: nn.Module, x: Tensor, r: Tensor) -> Walked:
+    """Each factor at the other's midpoint: the Shapley value of a game of two players."""
+    a, a_r, pull_left = _walk(module.left, x, r)
+    b, b_r, pull_right = _walk(module.right, x, r)
+    return a * b, a_r * b_r, lambda m: pull_left(m * (b + b_r) / 2) + pull_right(m * (a + a_r) / 2)
+
+
+def _layer_norm(module: nn.Module, x: Tensor, r: Tensor) -> Walked:
+    """γ·d·s + β for d = x − mean x and s = 1/√(mean d² + ε): products and quotients, one after the other."""
+    (d, v), (d_r, v_r) = (_spread(z) for z in (x, r))
+    s, s_r = ((u + module.eps) ** -0.5 for u in (v, v_r))
+
+    def pull(m: Tensor) -> Tensor:
+        m = m * module.weight
+        of_s = (m * (d + d_r) / 2).sum(dim=-1, keepdim=True)
+        of_v = of_s * _quotient(s - s_r, v - v_r, -(s**3) / 2)
+        of_d = m * (s + s_r) / 2 + of_v * (d + d_r) / x.shape[-1]
+        return of_d - of_d.mean(dim=-1, keepdim=True)
+
+    return module(x), module(r), pull
+
+
+def _spread(x: Tensor) -> tuple[Tensor, Tensor]:
+    d = x - x.mean(dim=-1, keepdim=True)
+    return d, (d**2).mean(dim=-1, keepdim=True)
 
 
 def _linear(module: nn.Module, x: Tensor, r: Tensor) -> Walked:
@@ -205,9 +254,12 @@ _WALKS: dict[type[nn.Module], Callable[[nn.Module, Tensor, Tensor], Walked]] = {
     nn.Sequential: _sequential,
     Sum: _sum,
     Concat: _concat,
+    Product: _product,
+    Functional: _smooth,
+    nn.LayerNorm: _layer_norm,
     nn.MaxPool2d: _max_pool,
     nn.Softmax: _softmax,
     **dict.fromkeys(_LINEAR, _linear),
     **dict.fromkeys((nn.ReLU, nn.LeakyReLU), _piecewise_linear),
-    **dict.fromkeys((nn.Sigmoid, nn.Tanh, nn.ELU, nn.Softplus), _smooth),
+    **dict.fromkeys((nn.Sigmoid, nn.Tanh, nn.ELU, nn.Softplus, nn.SiLU, nn.GELU), _smooth),
 }

@@ -5,6 +5,7 @@ compared with what its nodes mean in float64. `observe` sees every node's output
 which is how test models get weights that keep the signal alive.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +14,12 @@ import numpy as np
 import onnx
 import torch
 import torch.nn.functional as F  # noqa: N812
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from tests.references.math_operators import MATH
+from tests.references.recurrent import recurrent
+from tests.references.sampling_operators import SAMPLING
 
 T = torch.Tensor
 Observe = Callable[[onnx.NodeProto, dict[str, T]], None]
@@ -34,25 +40,90 @@ def run64(
     Returns:
         The graph's outputs (or the named tensors) by name, as arrays.
     """
-    values = {t.name: _wide(numpy_helper.to_array(t)) for t in model.graph.initializer}
+    values = _constants(model.graph)
     values |= {name: _wide(np.asarray(array)) for name, array in inputs.items()}
     wanted = list(outputs or (o.name for o in model.graph.output))
-    last = {name: i for i, node in enumerate(model.graph.node) for name in node.input}
     table = {**OPERATORS, **(operators or {})}
     with torch.no_grad():
-        for i, node in enumerate(model.graph.node):
-            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-            operands = [values[name] if name else None for name in node.input]
-            results = table[node.op_type](*operands, **attributes)
-            results = results if isinstance(results, tuple | list) else (results,)
-            values.update(zip(node.output, results, strict=False))
-            if observe is not None:
-                observe(node, values)
-            elif i % 16 == 0:
-                dead = [n for n in values if last.get(n, -1) < i and n not in wanted and n in last]
-                for name in dead:
-                    del values[name]
+        _run(model.graph, values, wanted, table, observe)
     return {name: values[name].numpy() for name in wanted}
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, T]:
+    return {t.name: _wide(numpy_helper.to_array(t)) for t in graph.initializer}
+
+
+def _run(
+    graph: onnx.GraphProto,
+    values: dict[str, T],
+    wanted: Sequence[str],
+    table: Mapping[str, Callable[..., Any]],
+    observe: Observe | None = None,
+) -> None:
+    """Adds what the nodes compute to `values`; what is read no more and not wanted is dropped."""
+    last = {name: i for i, node in enumerate(graph.node) for name in _names_read(node)}
+    for i, node in enumerate(graph.node):
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        operands = [values[name] if name else None for name in node.input]
+        if node.op_type == "Scan":
+            results = _scan(operands, values, table, **attributes)
+        else:
+            run = table.get(node.op_type) or functools.partial(
+                _by_onnx, node.op_type, domain=node.domain, outputs=len(node.output)
+            )
+            results = run(*operands, **attributes)
+        results = results if isinstance(results, tuple | list) else (results,)
+        values.update(zip(node.output, results, strict=False))
+        if observe is not None:
+            observe(node, values)
+        elif i % 16 == 0:
+            dead = [n for n in values if last.get(n, -1) < i and n not in wanted and n in last]
+            for name in dead:
+                del values[name]
+
+
+def _by_onnx(op_type: str, *operands: T | None, domain: str = "", outputs: int = 1, **attributes: Any) -> Any:
+    """The onnx package's own definition of an operator, in numpy."""
+    names = [f"x{i}" if o is not None else "" for i, o in enumerate(operands)]
+    results = [f"y{i}" for i in range(outputs)]
+    given = {name: o.numpy() for name, o in zip(names, operands, strict=True) if o is not None}
+    node = helper.make_node(op_type, names, results, domain=domain, **attributes)
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for name, a in given.items()
+    ]
+    made = [helper.make_empty_tensor_value_info(name) for name in results]
+    imports = [helper.make_opsetid("", 24), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(helper.make_graph([node], "alone", inputs, made), opset_imports=imports)
+    return tuple(_wide(np.asarray(a)) for a in ReferenceEvaluator(model).run(None, given))
+
+
+def _names_read(node: onnx.NodeProto) -> set[str]:
+    """With what its subgraphs take from outside."""
+    bodies = [a.g for a in node.attribute if a.HasField("g")]
+    return set(node.input).union(*(_names_read(n) for g in bodies for n in g.node))
+
+
+def _scan(
+    operands: Sequence[Any],
+    outside: Mapping[str, T],
+    table: Mapping[str, Callable[..., Any]],
+    *,
+    body: onnx.GraphProto,
+    num_scan_inputs: int,
+) -> list[T]:
+    """Along axis 0 of the scan inputs and outputs, forwards."""
+    count = len(operands) - num_scan_inputs
+    states, sequences = list(operands[:count]), operands[count:]
+    stacks: list[list[T]] = []
+    names, wanted = [v.name for v in body.input], [v.name for v in body.output]
+    constants = _constants(body)
+    for parts in zip(*sequences, strict=True):
+        inside = {**outside, **constants, **dict(zip(names, [*states, *parts], strict=True))}
+        _run(body, inside, wanted, table)
+        states = [inside[name] for name in wanted[:count]]
+        stacks.append([inside[name] for name in wanted[count:]])
+    return [*states, *(torch.stack(parts) for parts in zip(*stacks, strict=True))]
 
 
 def _wide(array: np.ndarray) -> T:
@@ -64,8 +135,8 @@ def _constant(value: Any) -> T:
     return _wide(numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value))
 
 
-def _axes(x: T, axes: T | None, noop: int = 0) -> list[int]:
-    if axes is None or axes.numel() == 0:
+def _axes(x: T, axes: T | Sequence[int] | None, noop: int = 0) -> list[int]:
+    if axes is None or len(axes) == 0:
         return [] if noop else list(range(x.ndim))
     return [int(a) % x.ndim for a in axes]
 
@@ -137,14 +208,16 @@ def conv_transpose(
     n = x.ndim - 2
     strides, dilations = list(strides or [1] * n), list(dilations or [1] * n)
     function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[n - 1]
-    full = function(x, w, b, strides, 0, 0, group, dilations)
-    extra = list(output_padding or [0] * n)
-    if any(extra):  # positions no window reaches hold the bias alone
-        full = _pad(full, [(0, e) for e in extra], 0.0)
-        assert b is None
-    for i, (begin, end) in enumerate(_pads(pads, n)):
+    full = function(x, w, None, strides, 0, 0, group, dilations)
+    full = _pad(full, [(0, e) for e in output_padding or [0] * n], 0.0)  # no window reaches there
+    pairs = _pads(pads, n)
+    if output_shape is not None or auto_pad.startswith(b"SAME"):
+        sizes = output_shape or [i * s for i, s in zip(x.shape[2:], strides, strict=True)]
+        cut = [a - b for a, b in zip(full.shape[2:], sizes, strict=True)]
+        pairs = [(c // 2, c - c // 2) if auto_pad == b"SAME_UPPER" else (c - c // 2, c // 2) for c in cut]
+    for i, (begin, end) in enumerate(pairs):
         full = full.narrow(2 + i, begin, full.shape[2 + i] - begin - end)
-    return full
+    return full if b is None else full + b.reshape([-1, *[1] * n])
 
 
 def _windows(x: T, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> T:
@@ -269,7 +342,10 @@ def gemm(
 
 def scatter_elements(x: T, index: T, updates: T, *, axis: int = 0, reduction: bytes = b"none") -> T:
     index = torch.where(index < 0, index + x.shape[axis], index)
-    return x.scatter_add(axis, index, updates) if reduction == b"add" else x.scatter(axis, index, updates)
+    if reduction == b"none":
+        return x.scatter(axis, index, updates)
+    names = {b"add": "sum", b"mul": "prod", b"max": "amax", b"min": "amin"}
+    return x.scatter_reduce(axis, index, updates, names[reduction])
 
 
 def slice_(x: T, starts: T, ends: T, axes: T | None = None, steps: T | None = None) -> T:
@@ -288,11 +364,14 @@ def reshape(x: T, shape: T, *, allowzero: int = 0) -> T:
 
 
 def pad(x: T, pads: T, value: T | None = None, axes: T | None = None, *, mode: bytes = b"constant") -> T:
-    assert mode == b"constant"
     chosen = [int(a) % x.ndim for a in axes] if axes is not None else list(range(x.ndim))
     pairs = [(0, 0)] * x.ndim
     for i, axis in enumerate(chosen):
         pairs[axis] = int(pads[i]), int(pads[len(chosen) + i])
+    if mode != b"constant":
+        inner = tuple(slice(max(-b, 0), n - max(-e, 0)) for n, (b, e) in zip(x.shape, pairs, strict=True))
+        border = [(max(b, 0), max(e, 0)) for b, e in pairs]
+        return torch.from_numpy(np.pad(x.numpy()[inner], border, mode=mode.decode()))
     return _pad(x, pairs, 0.0 if value is None else float(value))
 
 
@@ -347,19 +426,42 @@ def _fold(function: Callable[[T, T], T]) -> Callable[..., T]:
     return run
 
 
+def depth_to_space(x: T, *, blocksize: int, mode: bytes = b"DCR") -> T:
+    """Blocks of channels become blocks of the plane; DCR: the channel varies fastest."""
+    n, c, h, w = x.shape
+    b = blocksize
+    if mode == b"CRD":
+        blocks = x.reshape(n, c // b**2, b, b, h, w).permute(0, 1, 4, 2, 5, 3)
+    else:
+        blocks = x.reshape(n, b, b, c // b**2, h, w).permute(0, 3, 4, 1, 5, 2)
+    return blocks.reshape(n, c // b**2, h * b, w * b)
+
+
+def resize(x: T, *operands: T | None, **attributes: Any) -> T:
+    """By whole factors, each value a block of its own; else as the onnx package defines it."""
+    if len(operands) == 1:  # before opset 11
+        corners = {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
+        return resize(x, None, *operands, **attributes, **corners)
+    plain = {"mode": b"nearest", "coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
+    scales = operands[1] if len(operands) == 2 else None
+    if attributes != plain or scales is None or any(float(s) != int(s) for s in scales):
+        return _by_onnx("Resize", x, *operands, **attributes)[0]
+    for axis, times in enumerate(scales):
+        x = x.repeat_interleave(int(times), axis)
+    return x
+
+
 OPERATORS: dict[str, Callable[..., Any]] = {
+    **MATH,
+    **SAMPLING,
     "Abs": torch.abs,
     "Add": torch.add,
     "And": torch.logical_and,
     "ArgMax": _arg(torch.argmax),
     "ArgMin": _arg(torch.argmin),
     "Atan": torch.atan,
-    "Atanh": torch.atanh,
     "AveragePool": average_pool,
     "BatchNormalization": batch_normalization,
-    "Cast": lambda x, to, **_: x.to(
-        torch.float64 if to in (1, 10, 11, 16) else torch.bool if to == 9 else torch.int64
-    ),
     "Ceil": torch.ceil,
     "Celu": lambda x, alpha=1.0: _elu(x, alpha, width=alpha),
     "Clip": clip,
@@ -373,7 +475,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Conv": conv,
     "ConvTranspose": conv_transpose,
     "Cos": torch.cos,
-    "Div": lambda a, b: a / b if a.is_floating_point() else a // b,
+    "Div": lambda a, b: a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc"),
     "Dropout": lambda x, *_, **__: x,
     "Elu": lambda x, alpha=1.0: _elu(x, alpha),
     "Equal": torch.eq,
@@ -383,13 +485,20 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Flatten": lambda x, axis=1: x.reshape(math.prod(x.shape[:axis]), -1),
     "Floor": torch.floor,
     "Gather": gather,
-    "GatherElements": lambda x, index, axis=0: torch.gather(x, axis, index),
+    "GatherElements": lambda x, index, axis=0: torch.gather(
+        x, axis, torch.where(index < 0, index + x.shape[axis], index)
+    ),
     "Gelu": lambda x, approximate=b"none": F.gelu(x, approximate=approximate.decode()),
     "Gemm": gemm,
     "GlobalAveragePool": lambda x: x.mean(list(range(2, x.ndim)), keepdim=True),
+    "DepthToSpace": depth_to_space,
+    "Range": lambda start, limit, delta: torch.arange(int(start), int(limit), int(delta)),
     "GlobalMaxPool": lambda x: x.amax(list(range(2, x.ndim)), keepdim=True),
     "Greater": torch.gt,
     "HardSigmoid": lambda x, alpha=0.2, beta=0.5: torch.clamp(alpha * x + beta, 0, 1),
+    "GroupNormalization": lambda x, scale, bias, num_groups, epsilon=1e-5, stash_type=1: F.group_norm(
+        x, num_groups, scale, bias, epsilon
+    ),
     "HardSwish": lambda x: x * torch.clamp(x / 6 + 0.5, 0, 1),
     "Identity": lambda x: x,
     "InstanceNormalization": lambda x, scale, bias, epsilon=1e-5: F.instance_norm(
@@ -407,7 +516,6 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Mean": lambda *xs: sum(xs) / len(xs),
     "Min": _fold(torch.minimum),
     "Mish": F.mish,
-    "Mod": lambda a, b, fmod=0: torch.remainder(a, b),
     "Mul": torch.mul,
     "Neg": torch.neg,
     "PRelu": lambda x, slope: torch.where(x > 0, x, slope * x),
@@ -420,6 +528,9 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "ReduceSum": _reduce(lambda x, axes, keep: x.sum(axes, keep)),
     "Reciprocal": torch.reciprocal,
     "RMSNormalization": rms_normalization,
+    "RNN": recurrent("rnn"),
+    "GRU": recurrent("gru"),
+    "LSTM": recurrent("lstm"),
     "Relu": torch.relu,
     "Reshape": reshape,
     "Round": torch.round,
@@ -428,6 +539,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     ),
     "ScatterElements": scatter_elements,
     "Selu": lambda x, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875: _elu(x, alpha, gamma),
+    "Resize": resize,
+    "Upsample": resize,
     "Shape": lambda x, start=0, end=None: torch.tensor(list(x.shape)[start:end], dtype=torch.int64),
     "Sigmoid": torch.sigmoid,
     "Sign": torch.sign,

@@ -1,6 +1,7 @@
 """The embedded backend under concurrent clients, over real connections."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -67,3 +68,15 @@ def test_cores_are_divided_by_instances(tmp_path: Path, monkeypatch: pytest.Monk
         assert (
             embedded.session_options(read_repository(folder).entry("score")).intra_op_num_threads == threads
         )
+
+
+@pytest.mark.parametrize(("nodes", "planned"), [(3_000, True), (3_001, False)])
+def test_a_graph_of_many_nodes_is_loaded_without_a_search_for_buffers(
+    tmp_path: Path, nodes: int, planned: bool
+) -> None:
+    made.write_all(tmp_path)
+    entry = read_repository(tmp_path).entry("score_explain")
+    assert entry.manifest is not None
+    measured = entry.manifest.measured.model_copy(update={"nodes": nodes})
+    large = replace(entry, manifest=entry.manifest.model_copy(update={"measured": measured}))
+    assert embedded.session_options(large).enable_mem_reuse == planned

@@ -1,0 +1,164 @@
+"""The benchmark: every case, every system, in turn."""
+
+import gc
+import importlib.metadata
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from compiler.bench.cases import CAPTUM, OURS, SHAP, Case, Settings
+from compiler.bench.memory import Peak, peaks
+from compiler.bench.peers import misses
+from compiler.bench.process import ProcessDiedError, Tell, in_a_process
+from compiler.bench.subjects import Ready, Subject, compile_ours, make_subject, ready, truth
+from compiler.bench.timing import alternate
+from compiler.compiled import Compiled
+from compiler.errors import RationaleError
+
+PACKAGES = ("rationale", "onnxruntime", "onnx", "numpy", "torch", "torchvision", "shap", "captum")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One system on one case.
+
+    Attributes:
+        times_s: of each call, by rounds; setup_s: its preparation.
+        error: the largest difference of its attributions from float64's, over the largest of these.
+        notes: what it computes otherwise.
+    """
+
+    times_s: list[list[float]]
+    setup_s: float
+    error: float | None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One case.
+
+    Attributes:
+        compile_s, model_bytes, plain_bytes: of our graph and of the plain model.
+        completeness_gap: our largest, over the largest |explained − base|.
+        systems: what was measured; left_out: why a system is not among them; memory: peaks by system.
+    """
+
+    case: Case
+    compile_s: float
+    model_bytes: int
+    plain_bytes: int
+    completeness_gap: float
+    systems: dict[str, Measured]
+    left_out: dict[str, str]
+    memory: dict[str, Peak]
+
+
+def bench(
+    cases: Sequence[Case], settings: Settings, tell: Tell = lambda *_: None
+) -> tuple[list[Outcome], list[str]]:
+    """Measures every case, each in a process of its own; returns them, and which ones failed.
+
+    Raises:
+        RationaleError: all of them did.
+    """
+    outcomes, failed = [], []
+    for case in cases:
+        try:
+            outcomes.append(in_a_process(measure, case, settings, tell=tell))
+        except ProcessDiedError as error:
+            failed.append(f"{case.label}: nothing measured: {error} (it may need more memory)")
+    if not outcomes:
+        raise RationaleError("; ".join(failed))
+    return outcomes, failed
+
+
+def measure(case: Case, settings: Settings, tell: Tell) -> Outcome:
+    """Measures one case."""
+    tell(f"{case.label}: network", 0, 1)
+    subject = make_subject(case, settings.seed)
+    started = time.perf_counter()
+    compiled = compile_ours(subject, settings.threads)
+    compile_s = time.perf_counter() - started
+    tell(f"{case.label}: float64", 0, 1)
+    exact = truth(subject)
+    gc.collect()  # torch.fx's graphs know their modules, which know their graphs
+    found, left_out = _ready(subject, compiled, settings, lambda name: tell(f"{case.label}: {name}", 0, 1))
+    errors = {name: _error(one, exact) for name, one in found.items()}
+    times = alternate(
+        [one.system for one in found.values()],
+        settings.repeats,
+        lambda done, total: tell(case.label, done, total),
+    )
+    known = misses(subject.network)
+    systems = {
+        name: Measured(times[name], one.setup_s, errors[name], known if name in (SHAP, CAPTUM) else [])
+        for name, one in found.items()
+    }
+    gap = _gap(compiled, subject)
+    sizes = (compiled.model.ByteSize(), compiled.source.ByteSize())
+    del found
+    gc.collect()
+    memory = peaks(subject, compiled, settings) if settings.memory else {}
+    return Outcome(case, compile_s, *sizes, gap, systems, left_out, memory)
+
+
+def _ready(
+    subject: Subject, compiled: Compiled, settings: Settings, tell: Callable[[str], None]
+) -> tuple[dict[str, Ready], dict[str, str]]:
+    """Systems by name, and why others are left out."""
+    found, left_out = {}, {}
+    for name in (OURS, *settings.peers):
+        tell(name)
+        try:
+            found[name] = ready(name, subject, compiled, settings)
+        except (RuntimeError, NotImplementedError) as error:
+            left_out[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    return found, left_out
+
+
+def _error(one: Ready, exact: np.ndarray) -> float | None:
+    if one.explain is None:
+        return None
+    return float(np.abs(one.explain() - exact).max() / np.abs(exact).max())
+
+
+def _gap(compiled: Compiled, subject: Subject) -> float:
+    answer = compiled.explain(subject.rows.numpy())
+    due = np.abs(answer["explained_value"] - answer["base_value"]).max()
+    return float(np.abs(answer["completeness_gap"]).max() / due)
+
+
+def machine() -> dict[str, str | int | float | None]:
+    """What it was measured on; nothing that names the machine."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

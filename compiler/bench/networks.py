@@ -1,0 +1,160 @@
+"""The networks of the benchmark: real architectures, with weights that keep the signal alive."""
+
+import importlib
+import operator
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # PyTorch's own abbreviation
+from torch import Tensor, fx, nn
+
+GAIN = 0.2  # what rows have in common may be blown up by no more than 1/GAIN: pooled features differ little
+SAMPLES = 64  # values of a channel from which its mean is taken; fewer would be learnt by heart
+
+
+def import_torchvision() -> ModuleType:
+    """Imports torchvision and returns it.
+
+    torchvision's wheel from the package index is built for CUDA: its compiled operators do not load beside
+    the CPU build of torch, and describing their shapes (`torch.library.register_fake`) then fails the
+    import. The architectures need none of these operators, so the descriptions are skipped.
+    """
+    described = torch.library.register_fake
+    torch.library.register_fake = _describe_nothing
+    try:
+        return importlib.import_module("torchvision")
+    finally:
+        torch.library.register_fake = described
+
+
+def _describe_nothing(*_args: object, **_kwargs: object) -> Callable[[object], object]:
+    return lambda function: function
+
+
+def vision(name: str, size: int) -> nn.Module:
+    """A torchvision architecture for images [3, size, size].
+
+    VGG's pool would stretch what is left of a small image; here its classifier is cut to the image instead.
+    """
+    network: Any = getattr(import_torchvision().models, name)(weights=None)
+    if name.startswith("vgg") and size != 224:
+        left = size // 32
+        network.avgpool = nn.Identity()
+        network.classifier[0] = nn.Linear(512 * left * left, 4096)
+    module: nn.Module = network
+    return module
+
+
+def perceptron(sizes: Sequence[int]) -> nn.Sequential:
+    """Linear layers of these sizes with ReLU between them."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+# -- signal --------------------------------------------------------------------------------------------
+
+
+def scale_and_mean(y: Tensor, *, recentred: bool) -> tuple[float, Tensor]:
+    """What to multiply a layer's output y [N, C, …] by so that it varies by 1, and the channel means [C] to
+    take off before: zeros where it is not `recentred`, or too few values tell them."""
+    axes = [0, *range(2, y.ndim)]
+    known = recentred and y[:, 0].numel() >= SAMPLES
+    mean = y.mean(axes) if known else y.new_zeros(y.shape[1])
+    centred = y - mean.reshape([1, -1, *(1 for _ in axes[1:])])
+    return 1 / max(float(centred.std()), GAIN * float(y.std())), mean
+
+
+@torch.no_grad()
+def keep_signal(network: nn.Module, rows: Tensor) -> None:
+    """Rescales and recentres every linear layer in place, front to back, on `rows` [N, …]; ends in eval mode.
+
+    Default initialisation lets the signal of a deep network vanish or explode, and every row then gets the
+    same output. BatchNormalization takes its statistics from the rows.
+    """
+
+    def settle(layer: Any, inputs: tuple[Tensor, ...], y: Tensor) -> Tensor:
+        if isinstance(layer, nn.BatchNorm2d):
+            x = inputs[0]
+            layer.running_mean = x.mean((0, 2, 3))
+            layer.running_var = x.var((0, 2, 3), unbiased=False) + 1e-3
+            return F.batch_norm(x, layer.running_mean, layer.running_var, layer.weight, layer.bias)
+        last = isinstance(layer, nn.Linear)  # its channels are, of tokens too
+        factor, mean = scale_and_mean(y.movedim(-1, 1) if last else y, recentred=layer.bias is not None)
+        if layer.bias is not None:
+            layer.bias.copy_((layer.bias - mean) * factor)
+        layer.weight.mul_(factor)
+        return (y - (mean if last else mean.reshape([1, -1, *(1 for _ in y.shape[2:])]))) * factor
+
+    network.eval().requires_grad_(False)
+    kinds = (nn.Linear, nn.Conv2d, nn.BatchNorm2d)
+    hooks = [m.register_forward_hook(settle) for m in network.modules() if isinstance(m, kinds)]
+    network(rows)
+    for hook in hooks:
+        hook.remove()
+
+
+# -- one module for each call --------------------------------------------------------------------------
+
+ACTIVATIONS: dict[Any, Callable[[], nn.Module]] = {
+    F.relu: nn.ReLU,
+    torch.relu: nn.ReLU,
+    F.silu: nn.SiLU,
+    torch.sigmoid: nn.Sigmoid,
+    torch.tanh: nn.Tanh,
+}
+IDENTITIES = (nn.Dropout, nn.Identity)
+
+
+class Apart(nn.Module):
+    """The same values as another tensor, so that two hooks do not meet on one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+
+def separated(network: nn.Module) -> fx.GraphModule:
+    """The same network with a module of its own for each activation, nothing in place, nothing idle.
+
+    SHAP and captum follow modules by hooks: torchvision's shared and functional activations would be missed.
+    """
+    traced = fx.symbolic_trace(network.eval())
+    for node in list(traced.graph.nodes):
+        layer = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
+        idle = isinstance(layer, IDENTITIES) or getattr(node.target, "__name__", "") == "stochastic_depth"
+        if idle:
+            node.replace_all_uses_with(node.args[0])
+            traced.graph.erase_node(node)
+        elif node.target is operator.iadd:
+            node.target = operator.add
+        elif layer is not None and isinstance(layer, tuple(ACTIVATIONS.values())):  # type: ignore[arg-type]
+            _own_module(traced, node, type(layer)())
+        elif node.target in ACTIVATIONS:
+            _own_module(traced, node, ACTIVATIONS[node.target]())
+    traced.graph.lint()
+    traced.recompile()
+    return traced.eval()
+
+
+def _own_module(traced: fx.GraphModule, node: fx.Node, module: nn.Module) -> None:
+    traced.add_module(node.name, module)
+    with traced.graph.inserting_before(node):
+        own = traced.graph.call_module(node.name, (node.args[0],))
+    node.replace_all_uses_with(own)
+    traced.graph.erase_node(node)
+
+
+def pools_apart(network: fx.GraphModule) -> fx.GraphModule:
+    """Each max pool on a tensor of its own: captum's hooks of an activation and the pool after it collide."""
+    for node in list(network.graph.nodes):
+        if node.op == "call_module" and isinstance(network.get_submodule(str(node.target)), nn.MaxPool2d):
+            name = f"{node.name}_apart"
+            network.add_module(name, Apart())
+            with network.graph.inserting_before(node):
+                node.args = (network.graph.call_module(name, (node.args[0],)),)
+    network.recompile()
+    return network

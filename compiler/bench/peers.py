@@ -1,0 +1,79 @@
+"""SHAP's and captum's explanations of each row's predicted output."""
+
+import contextlib
+import copy
+import io
+import warnings
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from compiler.bench.cases import CAPTUM, SHAP
+from compiler.bench.networks import pools_apart, separated
+
+Explain = Callable[[], np.ndarray]
+
+
+def shap_explainer(network: nn.Module, rows: Tensor, references: Tensor) -> Explain:
+    """`shap.DeepExplainer` of the largest output alone, without its additivity check: [N, …]."""
+    with quietly():
+        import shap
+
+        model = separated(copy.deepcopy(network))
+        explainer = shap.DeepExplainer(model, references)
+
+    def explain() -> np.ndarray:
+        with quietly():
+            values, _ = explainer.shap_values(rows, ranked_outputs=1, check_additivity=False)
+        return np.asarray(values)[..., 0]
+
+    return explain
+
+
+def captum_explainer(network: nn.Module, rows: Tensor, references: Tensor) -> Explain:
+    """`captum.attr.DeepLiftShap` with each row's predicted output as its target: [N, …].
+
+    Every max pool gets a tensor of its own: beside an activation captum would explain it wrongly.
+    """
+    with quietly():
+        import captum.attr
+
+        model = pools_apart(separated(copy.deepcopy(network)))
+        explainer = captum.attr.DeepLiftShap(model)
+
+    def explain() -> np.ndarray:
+        with quietly():
+            with torch.no_grad():
+                targets = model(rows).argmax(dim=1)
+            attributions: Tensor = explainer.attribute(rows, references, target=targets)
+        return attributions.detach().numpy()
+
+    return explain
+
+
+EXPLAINERS = {SHAP: shap_explainer, CAPTUM: captum_explainer}
+
+
+def misses(network: nn.Module) -> list[str]:
+    """What SHAP and captum compute otherwise in this network."""
+    found = []
+    if any(isinstance(m, nn.SiLU) for m in network.modules()):
+        found.append("takes the plain gradient of SiLU, and of products")
+    pools = [m for m in network.modules() if isinstance(m, nn.MaxPool2d)]
+    if any(_first(m.kernel_size) > _first(m.stride) for m in pools):
+        found.append("loses what overlapping windows of a max pool share")
+    return found
+
+
+def _first(value: int | tuple[int, ...]) -> int:
+    return value if isinstance(value, int) else value[0]
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Without what peers print and warn about; their answers are compared instead."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield

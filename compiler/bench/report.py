@@ -1,0 +1,155 @@
+"""What `rationale bench` shows and writes: a table, bench.json and bench.png."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from compiler.bench.cases import CAPTUM, COMPILED, FORWARD, OURS, SHAP, TORCH, Settings
+from compiler.bench.measure import Outcome, machine, versions
+from compiler.bench.plot import plot
+from compiler.bench.timing import Ratio, quartiles, ratio
+from compiler.errors import InvalidOptionError
+from compiler.report import write
+
+JSON_FILE, PLOT_FILE = "bench.json", "bench.png"
+VERSION = 1
+
+
+def ratios(outcome: Outcome) -> dict[str, Ratio]:
+    """`ort-forward`: our time over that of a forward pass; of each other peer: its time over ours."""
+    times = {name: one.times_s for name, one in outcome.systems.items()}
+    ours = times[OURS]
+    return {
+        name: ratio(ours, theirs) if name == FORWARD else ratio(theirs, ours)
+        for name, theirs in times.items()
+        if name != OURS
+    }
+
+
+def best_torch(outcome: Outcome) -> str | None:
+    """The faster of the PyTorch baselines that ran."""
+    ran = [name for name in (TORCH, COMPILED) if name in outcome.systems]
+    return min(ran, key=lambda name: median_s(outcome, name), default=None)
+
+
+def median_s(outcome: Outcome, name: str) -> float:
+    return statistics.median(t for turn in outcome.systems[name].times_s for t in turn)
+
+
+def show(outcomes: Sequence[Outcome]) -> Table:
+    """The ratios, each with its quartiles over the rounds and that of the fastest calls."""
+    table = Table(
+        "",
+        "ours",
+        "ours to the forward\nof N·(1+K) rows ↓",
+        "SHAP\nto ours ↑",
+        "captum\nto ours ↑",
+        "same caching in\nPyTorch to ours ↑",
+        "error\n(float64)",
+        "compiled in",
+        box=None,
+        pad_edge=False,
+    )
+    for outcome in outcomes:
+        found, torch_name = ratios(outcome), best_torch(outcome)
+        table.add_row(
+            outcome.case.label,
+            f"{_milliseconds(median_s(outcome, OURS))} ms",
+            *(_ratio(found.get(name)) for name in (FORWARD, SHAP, CAPTUM)),
+            _ratio(found[torch_name]) + f" ({torch_name})" if torch_name else "–",
+            f"{outcome.systems[OURS].error:.1e}",
+            f"{outcome.compile_s:.1f} s",
+        )
+    return table
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
+
+
+def _ratio(found: Ratio | None) -> str:
+    if found is None:
+        return "–"
+    return f"{found.median:.2f} ({found.low:.2f}–{found.high:.2f})\nfastest: {found.least:.2f}"
+
+
+def notes(outcomes: Sequence[Outcome]) -> list[str]:
+    """What a reader of the table must know, one line each."""
+    lines = [
+        "medians over the rounds, each system in turn; in brackets the quartiles; below, the fastest calls "
+        "alone: where the two differ much, the machine was busy with something else"
+    ]
+    for outcome in outcomes:
+        for name, one in outcome.systems.items():
+            if one.notes:
+                said = " and ".join(one.notes)
+                lines.append(f"{outcome.case.label}: {name} {said}; it is off by {one.error:.0%}")
+        lines += [f"{outcome.case.label}: no {name}: {why}" for name, why in outcome.left_out.items()]
+        if outcome.memory:
+            peaks = ", ".join(f"{name} {peak.bytes / 1e6:.0f} MB" for name, peak in outcome.memory.items())
+            lines.append(f"{outcome.case.label}: peak memory {peaks}")
+    return lines
+
+
+# -- files ---------------------------------------------------------------------------------------------
+
+
+def write_report(
+    outcomes: Sequence[Outcome], settings: Settings, folder: Path
+) -> tuple[list[str], list[str]]:
+    """Writes bench.json, and bench.png where matplotlib is installed; returns their names and what to say.
+
+    Raises:
+        InvalidOptionError: the folder cannot be made or written.
+    """
+    text = json.dumps(contents(outcomes, settings), indent=1, allow_nan=False, ensure_ascii=False)
+    files, said = {JSON_FILE: f"{text}\n".encode()}, []
+    try:
+        files[PLOT_FILE] = plot({o.case.label: _times(o) for o in outcomes})
+    except InvalidOptionError as error:  # the numbers are worth having without it
+        said.append(str(error))
+    write(folder, files)
+    return list(files), said
+
+
+def _times(outcome: Outcome) -> dict[str, tuple[float, float, float]]:
+    """Quartiles of each system's rounds, in seconds."""
+    return {
+        name: quartiles([statistics.median(turn) for turn in one.times_s])
+        for name, one in outcome.systems.items()
+    }
+
+
+def contents(outcomes: Sequence[Outcome], settings: Settings) -> dict[str, Any]:
+    """bench.json: times in seconds, sizes in bytes, errors over the largest true attribution."""
+    return {
+        "version": VERSION,
+        "machine": machine(),
+        "versions": versions(),
+        "settings": asdict(settings),
+        "cases": [_case(outcome) for outcome in outcomes],
+    }
+
+
+def _case(outcome: Outcome) -> dict[str, Any]:
+    systems = {
+        name: {"median_s": median_s(outcome, name), **asdict(one)} for name, one in outcome.systems.items()
+    }
+    return {
+        "label": outcome.case.label,
+        **asdict(outcome.case),
+        "compile_s": outcome.compile_s,
+        "model_bytes": outcome.model_bytes,
+        "plain_bytes": outcome.plain_bytes,
+        "completeness_gap": outcome.completeness_gap,
+        "ratios": {name: asdict(found) for name, found in ratios(outcome).items()},
+        "best_torch": best_torch(outcome),
+        "systems": systems,
+        "left_out": outcome.left_out,
+        "memory_bytes": {name: peak.bytes for name, peak in outcome.memory.items()},
+    }

@@ -1,0 +1,199 @@
+"""A case made real: weights, rows, references, and every system that explains them."""
+
+import copy
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import torch
+from torch import Tensor, nn
+
+from compiler.bench.cases import COMPILED, FORWARD, OURS, TORCH, Case, Settings
+from compiler.bench.networks import keep_signal, perceptron, vision
+from compiler.bench.peers import EXPLAINERS, quietly
+from compiler.bench.timing import System, alternate
+from compiler.bench.torch_baseline import baseline
+from compiler.compile import compile_model
+from compiler.compiled import Compiled
+from compiler.deployment import Deployment
+from compiler.methods import DeepShap
+
+NETWORKS: dict[str, Callable[[int], nn.Module]] = {
+    "vgg19": partial(vision, "vgg19"),
+    "resnet50": partial(vision, "resnet50"),
+    "densenet201": partial(vision, "densenet201"),
+    "efficientnetb0": partial(vision, "efficientnet_b0"),
+    "mlp": lambda inputs: perceptron([inputs, 256, 256, 2]),
+}
+TRIALS = 5  # turns in which one thread is compared with all
+SIGNAL_ROWS = {1: 32, 3: 2}  # and as many references, to scale weights on; by the axes of a row
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is explained.
+
+    Attributes:
+        network: in eval mode, without gradients; model: the same as ONNX, with a symbolic batch.
+        rows: [N, …]; references: [K, …]; float32.
+    """
+
+    network: nn.Module
+    model: onnx.ModelProto
+    rows: Tensor
+    references: Tensor
+
+
+def make_subject(case: Case, seed: int) -> Subject:
+    """Weights, rows and references from `seed`; torch's own random state is kept."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = NETWORKS[case.model](case.shape[-1])
+        count = SIGNAL_ROWS[len(case.shape)]
+        keep_signal(network, torch.cat([_rows(count, case.shape), _references(count, case.shape)]))
+        rows, references = _rows(case.rows, case.shape), _references(case.references, case.shape)
+    return Subject(network, export(network, rows), rows, references)
+
+
+def _rows(count: int, shape: Sequence[int]) -> Tensor:
+    return torch.randn(count, *shape)
+
+
+def _references(count: int, shape: Sequence[int]) -> Tensor:
+    """Nearer to each other than rows, and elsewhere."""
+    return 0.7 * torch.randn(count, *shape) + 0.2
+
+
+def export(network: nn.Module, rows: Tensor) -> onnx.ModelProto:
+    """The network as ONNX, its input x and its output y with a symbolic batch."""
+    axes = {"x": {0: "n"}, "y": {0: "n"}}
+    with tempfile.TemporaryDirectory() as folder, quietly():
+        path = Path(folder) / "model.onnx"
+        names: dict[str, Any] = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": axes}
+        torch.onnx.export(network, (rows,), path, dynamo=False, **names)
+        return onnx.load(path)
+
+
+def compile_ours(subject: Subject, threads: int) -> Compiled:
+    method = DeepShap(subject.references.numpy())
+    return compile_model(subject.model, method, targets="predicted", deployment=Deployment(threads=threads))
+
+
+def session(model: onnx.ModelProto, threads: int) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A system that can be timed.
+
+    Attributes:
+        explain: its attributions [N, …]; None where it explains nothing.
+        setup_s: what its preparation took.
+    """
+
+    system: System
+    explain: Callable[[], np.ndarray] | None
+    setup_s: float
+
+
+def ready(name: str, subject: Subject, compiled: Compiled, settings: Settings) -> Ready:
+    """A system by its name, with its threads set.
+
+    Raises:
+        RuntimeError: torch.compile finds no C++ compiler.
+    """
+    started = time.perf_counter()
+    threads = settings.threads
+    if name in (OURS, FORWARD):
+        run, explain, prepare = (_ours if name == OURS else _forward)(subject, compiled, threads)
+    elif name in (TORCH, COMPILED):
+        run, explain, prepare = (_torch if name == TORCH else _torch_compiled)(subject, threads)
+    else:
+        given = (subject.network, subject.rows, subject.references)
+        run, prepare = _best_threads(lambda: EXPLAINERS[name](*given), subject, threads)
+        explain = run
+    return Ready(System(name, run, prepare), explain, time.perf_counter() - started)
+
+
+Made = tuple[Callable[[], Any], Callable[[], np.ndarray] | None, Callable[[], Any]]
+
+
+def _ours(subject: Subject, compiled: Compiled, threads: int) -> Made:
+    runner = session(compiled.model, threads)
+    x = {"x": subject.rows.numpy()}
+    return (
+        lambda: runner.run(None, x),
+        lambda: np.asarray(runner.run(["x_attributions"], x)[0])[:, 0],
+        lambda: None,
+    )
+
+
+def _forward(subject: Subject, compiled: Compiled, threads: int) -> Made:
+    """The plain model over N·(1 + K) rows, which is what the walk has to pass through."""
+    runner = session(compiled.source, threads)
+    rows = torch.cat([subject.rows, subject.references.repeat(len(subject.rows), 1, *_ones(subject.rows))])
+    x = {"x": rows.numpy()}
+    return lambda: runner.run(None, x), None, lambda: None
+
+
+def _ones(rows: Tensor) -> list[int]:
+    return [1] * (rows.ndim - 2)
+
+
+def _torch(subject: Subject, threads: int) -> Made:
+    def make() -> Callable[[], Any]:
+        walk = baseline(subject.network, subject.rows, subject.references)
+        return torch.inference_mode()(partial(walk, subject.rows))
+
+    run, prepare = _best_threads(make, subject, threads)
+    return run, lambda: run()[1].numpy(), prepare
+
+
+def _torch_compiled(subject: Subject, threads: int) -> Made:
+    torch.set_num_threads(threads)
+    torch.compiler.reset()
+    walk = baseline(subject.network, subject.rows, subject.references, portable=True)
+    fast = torch.compile(walk.eval(), fullgraph=True, dynamic=False, options={"freezing": True})
+    run = torch.no_grad()(partial(fast, subject.rows))
+    with quietly():
+        run()
+    return run, lambda: run()[1].numpy(), partial(torch.set_num_threads, threads)
+
+
+def _best_threads(
+    make: Callable[[], Callable[[], Any]], subject: Subject, threads: int
+) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """What `make` returns and how to set its threads: all of them, or one for tables where that is faster.
+
+    OpenMP's barriers cost a small network more than a second thread gains.
+    """
+    counts = {1, threads} if subject.rows.ndim == 2 else {threads}
+    tried = []
+    for count in sorted(counts, reverse=True):
+        torch.set_num_threads(count)
+        run = make()
+        times = alternate([System("trial", run)], TRIALS)["trial"] if len(counts) > 1 else [[0.0]]
+        tried.append((statistics.median(t for turn in times for t in turn), count, run))
+    _, count, run = min(tried, key=lambda one: one[0])
+    return run, partial(torch.set_num_threads, count)
+
+
+@torch.inference_mode()
+def truth(subject: Subject) -> np.ndarray:
+    """The attributions [N, …] in float64, by the PyTorch baseline's rules."""
+    network = copy.deepcopy(subject.network).double()
+    walk = baseline(network, subject.rows.double(), subject.references.double(), portable=True)
+    attributions: Tensor = walk(subject.rows.double())[1]
+    return attributions.numpy()

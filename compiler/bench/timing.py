@@ -1,0 +1,116 @@
+"""Times of several systems, taken in turn in one process."""
+
+import ctypes
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+BLOCK_S = 0.03  # what takes less is called several times in its turn, after a call that is not timed
+MOST_CALLS = 50
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # glibc's names for what mallopt sets
+REST_S = 0.005  # between turns: the thread pools of the system before still spin for a while
+
+
+@dataclass(frozen=True)
+class System:
+    """What is timed.
+
+    Attributes:
+        prepare: called before each of its turns, outside the time.
+    """
+
+    name: str
+    run: Callable[[], Any]
+    prepare: Callable[[], Any] = lambda: None
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Of two systems' times, each round's turns side by side.
+
+    Attributes:
+        median, low, high: over the rounds (low and high: the quartiles); least: of the fastest calls.
+    """
+
+    median: float
+    low: float
+    high: float
+    least: float
+
+
+def alternate(
+    systems: Sequence[System], rounds: int, tell: Callable[[int, int], None] = lambda *_: None
+) -> dict[str, list[list[float]]]:
+    """Seconds of each call in each round, by system: A B C, B C A, C A B …"""
+    times: dict[str, list[list[float]]] = {system.name: [] for system in systems}
+    with memory_kept():
+        calls = {system.name: _calls(system) for system in systems}
+        for done in range(rounds):
+            for i in range(len(systems)):
+                system = systems[(i + done) % len(systems)]
+                tell(done * len(systems) + i, rounds * len(systems))
+                times[system.name].append(_turn(system, calls[system.name]))
+    return times
+
+
+def _calls(system: System) -> int:
+    """How many calls a turn of it has, from the first, or from later ones where that was quick."""
+    seconds = _turn(system, 1)[0]
+    if seconds < BLOCK_S:
+        seconds = min(_turn(system, 2))
+    return max(1, min(MOST_CALLS, round(BLOCK_S / max(seconds, 1e-9))))
+
+
+def _turn(system: System, calls: int) -> list[float]:
+    system.prepare()
+    time.sleep(REST_S)
+    if calls > 1:
+        system.run()
+    times = []
+    for _ in range(calls):
+        started = time.perf_counter()
+        system.run()
+        times.append(time.perf_counter() - started)
+    return times
+
+
+def ratio(above: Sequence[Sequence[float]], below: Sequence[Sequence[float]]) -> Ratio:
+    """How many times longer the calls of `above` take, of times by `alternate`."""
+    rounds = [statistics.median(a) / statistics.median(b) for a, b in zip(above, below, strict=True)]
+    low, median, high = quartiles(rounds)
+    return Ratio(median, low, high, min(map(min, above)) / min(map(min, below)))
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """The quarter, the median, and three quarters."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, median, high
+
+
+@contextmanager
+def memory_kept() -> Iterator[None]:
+    """This process keeps what it frees, where glibc's allocator can be told, and gives it back at the end.
+
+    PyTorch takes every tensor from malloc, and glibc gives large ones back to the system at once: each
+    operator then pays for fresh pages, six times its own time in the largest MLP. ONNX Runtime has an arena
+    of its own. Whoever serves PyTorch on CPU replaces malloc or does this.
+    """
+    library = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+    if not hasattr(library, "mallopt") or not hasattr(library, "malloc_trim"):
+        yield
+        return
+    assert library is not None
+    library.mallopt(_MMAP_MAX, 0)
+    library.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+    try:
+        yield
+    finally:
+        library.mallopt(_MMAP_MAX, 65536)
+        library.mallopt(_TRIM_THRESHOLD, 128 << 10)
+        library.malloc_trim(0)

@@ -1,0 +1,133 @@
+"""`rationale explain`, `check` and `evaluate`: commands on entries that are written; and `operators`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from compiler.terminal import Repository, console, progress_bar, report, told_plainly
+
+app = typer.Typer()
+
+
+@app.command("explain")
+def explain_command(
+    name: Annotated[str, typer.Argument(help="The entry's name.", show_default=False)],
+    input_file: Annotated[
+        Path,
+        typer.Option(
+            "--input",
+            help="Rows to explain: .npz, .npy, .csv or .parquet.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ],
+    repository: Repository = Path("model_repository"),
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write every tensor of the answer to this .npz.", metavar="FILE", show_default=False
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(help="Show this many features of each row.", min=1)] = 10,
+) -> None:
+    """Explain the rows of a file with a compiled entry, without a server."""
+    with told_plainly():
+        from compiler.local import explain_file
+
+        explain_file(repository, name, input_file, save, top)
+
+
+@app.command("check")
+def check_command(
+    name: Annotated[str, typer.Argument(help="The entry's name.", show_default=False)],
+    repository: Repository = Path("model_repository"),
+) -> None:
+    """Measure a written entry again: outputs unchanged, attributions complete, rows apart."""
+    with told_plainly():
+        from compiler.local import check_entry
+
+        report(check_entry(repository, name))
+
+
+@app.command("evaluate")
+def evaluate_command(
+    names: Annotated[
+        list[str],
+        typer.Argument(help="One entry, or several to compare.", metavar="NAME", show_default=False),
+    ],
+    input_file: Annotated[
+        Path,
+        typer.Option(
+            "--input",
+            help="Rows to judge on, two or more: .npz, .npy, .csv or .parquet.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ],
+    repository: Repository = Path("model_repository"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write evaluation.csv, evaluation.json and plots to this folder.",
+            metavar="FOLDER",
+            show_default=False,
+        ),
+    ] = None,
+    references: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="The references an entry was compiled with, for the randomised-weights check; repeat for "
+            "several. Without them that check is left out where the method has references.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Judge on this many rows, drawn from the file.", min=1)] = 100,
+    seed: Annotated[int, typer.Option(help="Of all draws: the same seed, the same numbers.", min=0)] = 0,
+    perturbation: Annotated[
+        str, typer.Option(help="Of infidelity: baseline (features replaced) or gaussian (for slopes).")
+    ] = "baseline",
+    radius: Annotated[
+        float, typer.Option(help="Of max-sensitivity, in standard deviations of each feature in the file.")
+    ] = 0.1,
+) -> None:
+    """Measure how faithful explanations are to their model: one entry, or several to compare.
+
+    Deletion and insertion curves beside random orders, infidelity, max-sensitivity, and the correlation with
+    the explanations of the same model with redrawn weights. docs/evaluation.md says what each number means:
+    they judge faithfulness to the model, not to the world.
+
+    Example: rationale evaluate credit --input applicants.csv --references approved.csv --out report
+    """
+    with told_plainly():
+        from compiler.evaluate import Settings, evaluate
+        from compiler.report import check_folder, show, write_report
+
+        if out is not None:
+            check_folder(out)
+        settings = Settings(rows, seed, perturbation, radius)
+        with progress_bar() as progress:
+            done = evaluate(repository, names, input_file, references or (), settings, progress)
+        console().print(show(done))
+        written, notes = write_report(done, settings, input_file, out)
+        for note in notes:
+            print(note, file=sys.stderr)
+        if out is not None:
+            print(f"wrote {', '.join(written)} to {out}")
+
+
+@app.command("operators")
+def operators_command() -> None:
+    """List the operators that can be explained: opsets, methods that serve them, how they are tested."""
+    from rich.table import Table
+
+    from compiler.operators import operator_table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("operator", "opsets", "kind", "methods", "tested by", "how"):
+        table.add_column(title, no_wrap=True)
+    for row in operator_table():
+        table.add_row(row.name, row.opsets, row.kind, row.methods, row.tested, row.how)
+    console().print(table)

@@ -1,0 +1,82 @@
+"""For what machine a graph is made: what decides its speed and memory, and nothing of what it answers."""
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from compiler.errors import InvalidOptionError
+
+Provider = Literal["cpu", "cuda"]
+Storage = Literal["float32", "float16"]
+
+DEFAULT_BUDGET = 4 << 30
+MAX_BATCH = 64  # rows of one request, whatever fits
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Where the combined graph will run, and what it may use there.
+
+    Args:
+        provider: of ONNX Runtime; operators are emitted in the forms that are fastest there.
+        threads: that one run may use; None for as many as this machine has.
+        memory_budget: bytes for baked references and working memory together, at one row. Above it the
+            references are walked in chunks, and recomputed where they do not fit.
+        storage: how baked reference activations are kept; float16 halves them, at an error that the check
+            measures.
+        tune: whether forms are timed on this machine instead of taken from the cost table.
+        one_shot: one entry, in which a BOOL input `explain` decides whether the explanation is computed.
+
+    Raises:
+        InvalidOptionError: a value that is none of these.
+    """
+
+    provider: Provider = "cpu"
+    threads: int | None = None
+    memory_budget: int = DEFAULT_BUDGET
+    storage: Storage = "float32"
+    tune: bool = False
+    one_shot: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("provider", self.provider, get_args(Provider)),
+            ("storage", self.storage, get_args(Storage)),
+        ):
+            if value not in known:
+                raise InvalidOptionError(f"{name} must be one of {', '.join(known)}, not {value!r}.")
+        for name, number in (("threads", self.threads), ("memory_budget", self.memory_budget)):
+            if number is not None and (isinstance(number, bool) or number != int(number) or number < 1):
+                raise InvalidOptionError(f"{name} must be a whole number, 1 or more, not {number!r}.")
+
+    @property
+    def cores(self) -> int:
+        """Threads of one run."""
+        return self.threads or os.cpu_count() or 1
+
+
+HERE = Deployment()  # this machine, its defaults
+
+
+def parse_bytes(text: str) -> int:
+    """ "2GB", "512 MiB" or "1500000": bytes; K, M, G and T are powers of 1024.
+
+    Raises:
+        InvalidOptionError: anything else.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    size = int(float(match[1]) * (1 << _UNITS[match[2].upper()])) if match else 0
+    if size < 1:
+        raise InvalidOptionError(f"{text!r} is no amount of memory: write 2GB, 512MB or a number of bytes.")
+    return size
+
+
+def in_words(size: float) -> str:
+    """ "1.4 GB": as `parse_bytes` reads it."""
+    for unit in ("bytes", "KB", "MB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} GB"

@@ -1,0 +1,131 @@
+"""Models that are newer than ONNX Runtime: the same functions, in operators that it knows.
+
+An operator that ONNX defines by others is replaced by its definition, and an opset that differs from an
+older one in nothing that the model uses is written down as that one.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx.inliner import inline_selected_functions
+
+from compiler.errors import InvalidModelError
+from compiler.lowering.bodies import inline_bodies
+
+_NEWEST = re.compile(r"support for domain ai\.onnx is till opset (\d+)")
+_IR_VERSION = re.compile(r"max supported IR version: (\d+)")
+_UNKNOWN = re.compile(
+    r"Unrecognized attribute: \w+ for operator (\w+)"
+    r"|([\w.]+:\w+)\(-?\d+\) is not a registered function/op"
+    r"|No Op registered for (\w+)"
+    r"|Type 'tensor\(\w+\)' of input parameter \(\w+\) of operator \((\w+)\)"
+)
+_MOST = 8  # things that a model may have in it that an older engine does not know
+
+
+def known_to_runtime(
+    proto: onnx.ModelProto, load: Callable[[onnx.ModelProto], object]
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """The model in terms of what `load` takes, and what the user is told about it.
+
+    Raises:
+        InvalidModelError: `load` does, for a reason that no definition of ONNX's helps against.
+    """
+    told: list[str] = []
+    for _ in range(_MOST):
+        try:
+            load(proto)
+        except InvalidModelError as error:
+            changed = _older(proto, str(error))
+            if changed is None:
+                raise
+            proto, note = changed
+            told.append(note)
+            continue
+        break
+    return proto, tuple(told)
+
+
+def _older(proto: onnx.ModelProto, error: str) -> tuple[onnx.ModelProto, str] | None:
+    """One step towards what an engine knows that gave this error."""
+    if (found := _IR_VERSION.search(error)) and proto.ir_version <= onnx.IR_VERSION:
+        copy = _copied(proto)
+        copy.ir_version = int(found[1])
+        return copy, f"its IR version {proto.ir_version} is written down as {copy.ir_version}"
+    if found := _NEWEST.search(error):
+        return _stamped(proto, int(found[1]))
+    if found := _UNKNOWN.search(error):
+        domain, _, operator = next(filter(None, found.groups())).rpartition(":")
+        return _defined(proto, [(domain, operator)])
+    return None
+
+
+def _stamped(proto: onnx.ModelProto, newest: int) -> tuple[onnx.ModelProto, str] | None:
+    """The model as one of opset `newest`."""
+    version = _opset(proto)
+    changed = sorted({n.op_type for n in _nodes(proto) if not _alike(n, newest, version)})
+    if changed:
+        return _defined(proto, [("", name) for name in changed])
+    copy = _copied(proto)
+    for entry in (*copy.opset_import, *(e for f in copy.functions for e in f.opset_import)):
+        if entry.domain in ("", "ai.onnx"):
+            entry.version = min(entry.version, newest)
+    note = f"ONNX Runtime does not know opset {version}; the entries are of opset {newest}, the same here"
+    return copy, note
+
+
+def _defined(proto: onnx.ModelProto, operators: list[tuple[str, str]]) -> tuple[onnx.ModelProto, str] | None:
+    """The model with ONNX's own definitions in place of operators; None where there are none."""
+    before = {(n.domain, n.op_type) for n in _nodes(proto)}
+    try:
+        inlined = inline_selected_functions(proto, operators, inline_schema_functions=True)
+    except RuntimeError:  # ONNX's inliner knows no optional inputs that are left out
+        model = ir.from_proto(proto)
+        inline_bodies(model, lambda operator, domain: (domain, operator) not in operators)
+        inlined = ir.to_proto(model)
+    if {(n.domain, n.op_type) for n in _nodes(inlined)} == before:
+        return None
+    names = ", ".join(name for _, name in operators)
+    return inlined, f"ONNX Runtime does not know this {names}; the entries hold ONNX's definition of it"
+
+
+def _copied(proto: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return copy
+
+
+def _opset(proto: onnx.ModelProto) -> int:
+    return next((e.version for e in proto.opset_import if e.domain in ("", "ai.onnx")), 1)
+
+
+def _alike(node: onnx.NodeProto, newest: int, version: int) -> bool:
+    """Whether the older opset has all that the node uses; the types it takes are the engine's to check."""
+    if node.domain not in ("", "ai.onnx"):
+        return True
+    try:
+        old, new = (_schema(node.op_type, v) for v in (newest, version))
+    except onnx.defs.SchemaError:
+        return False
+    if old.since_version == new.since_version:
+        return True
+    fits = len(node.input) <= old.max_input and len(node.output) <= old.max_output
+    return fits and all(a.name in old.attributes for a in node.attribute)
+
+
+def _schema(op_type: str, version: int) -> Any:
+    return onnx.defs.get_schema(op_type, version, "")
+
+
+def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Those of functions, branches and bodies too."""
+    pending = [*proto.graph.node, *(n for f in proto.functions for n in f.node)]
+    while pending:
+        node = pending.pop()
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                pending.extend(graph.node)

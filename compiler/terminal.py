@@ -1,0 +1,104 @@
+"""What the commands print: progress, tables, and this project's errors as one line."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from compiler.errors import RationaleError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from compiler.manifest import Forms, Manifest, Memory
+
+Repository = Annotated[Path, typer.Option(help="The model repository.", metavar="FOLDER")]
+
+
+@contextmanager
+def told_plainly() -> Iterator[None]:
+    """Turns this project's errors into a line on stderr and exit status 2."""
+    try:
+        yield
+    except RationaleError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+
+
+@contextmanager
+def progress_bar() -> "Iterator[Callable[[str, int, int], None]]":
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<30}"), BarColumn(bar_width=30), TimeElapsedColumn())
+    with Progress(
+        *columns, console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    ) as bar:
+        task = bar.add_task("", total=1)
+        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
+
+
+def console(stderr: bool = False) -> "Console":
+    """Wide enough for every line where nobody looks at it in a terminal; names are printed as they are."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else 400
+    return Console(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
+
+
+def _forms_line(forms: "Forms") -> str:
+    """What stands in the graph how often, and who chose."""
+    taken = ", ".join(f"{count} × {name.split(': ')[1]}" for name, count in forms.taken.items())
+    chosen = "timed here" if forms.timed else "by the cost table"
+    return f"{taken} ({chosen}, {forms.provider}, {forms.threads} threads)"
+
+
+def report(manifest: "Manifest") -> None:
+    """What was measured, in a few lines."""
+    from rich.table import Table
+
+    m = manifest.measured
+    table = Table(show_header=False, box=None, pad_edge=False)
+    names = ", ".join(e.tensor.name for e in manifest.explained)
+    targets = manifest.targets if isinstance(manifest.targets, str) else ", ".join(map(str, manifest.targets))
+    table.add_row(
+        "explains", f"{manifest.explained_output} (targets: {targets}) by {names}, {manifest.method.name}"
+    )
+    if manifest.references:
+        merged = manifest.references.given - manifest.references.count
+        table.add_row(
+            "references", f"{manifest.references.count}" + (f" ({merged} equal ones merged)" * bool(merged))
+        )
+    table.add_row("original outputs", f"unchanged to {m.outputs_error:.1e} of the largest")
+    if m.completeness_gap is not None:
+        table.add_row(
+            "completeness gap",
+            f"{m.completeness_gap:.1e} of the largest difference, {m.rows} probe rows"
+            + (f"; {m.gap_in_standard_errors:.1f} standard errors" if m.gap_in_standard_errors else ""),
+        )
+    if m.rows_error is not None:
+        table.add_row("batch or row by row", f"equal to {m.rows_error:.1e}")
+    table.add_row("graph", f"{m.nodes} nodes, {m.model_bytes / 1e6:.1f} MB, {m.latency_ms:.2f} ms a row here")
+    if manifest.memory:
+        table.add_row("memory", memory_line(manifest.memory))
+    if manifest.forms and manifest.forms.taken:
+        table.add_row("forms", _forms_line(manifest.forms))
+    console().print(table)
+    for warning in manifest.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+def memory_line(memory: "Memory") -> str:
+    """What was chosen, and what it costs."""
+    from compiler.deployment import in_words
+
+    line = f"about {in_words(memory.needed)} for one row, of a budget of {in_words(memory.budget)}"
+    if memory.chunk is not None:
+        line += f"; {memory.chunks} chunks of {memory.chunk}"
+        line += f", {memory.recomputed:.0%} of their forward pass recomputed" * bool(memory.recomputed)
+    if memory.storage_error is not None:
+        line += f"; stored in {memory.storage}, an error of {memory.storage_error:.1e} of the largest"
+    return line

@@ -1,0 +1,113 @@
+"""`rationale bench` as a command: its files, its errors, and what it does not import."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from compiler.bench import cases
+from compiler.bench.cases import CASES, PEERS, choose_cases
+from service.cli import app
+
+TINY = ("mlp", "--references", "5", "--rows", "3", "--repeats", "2", "--threads", "1")
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["bench", *arguments])
+
+
+def test_files(tmp_path: Path) -> None:
+    """Every ratio from every time, with what it was measured on; all systems agree on this network."""
+    out = tmp_path / "new" / "folder"
+    peers = ["ort-forward", "torch", "shap", "captum"]
+    result = call(*TINY, "--peers", ",".join(reversed(peers)), "--memory", "--seed", "7", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    assert sorted(p.name for p in out.iterdir()) == ["bench.json", "bench.png"]
+    assert (out / "bench.png").read_bytes().startswith(b"\x89PNG")
+    written = json.loads((out / "bench.json").read_text())
+    assert set(written) == {"version", "machine", "versions", "settings", "cases"}
+    assert written["settings"] == {
+        "repeats": 2,
+        "threads": 1,
+        "seed": 7,
+        "peers": peers,
+        "memory": True,
+    }
+    assert {"onnxruntime", "torch", "shap", "captum"} <= set(written["versions"])
+    (case,) = written["cases"]
+    assert (case["model"], case["references"], case["rows"], case["shape"]) == ("mlp", 5, 3, [24])
+    assert list(case["systems"]) == ["ours", *peers]
+    assert list(case["ratios"]) == peers
+    for name, system in case["systems"].items():
+        assert len(system["times_s"]) == 2
+        assert all(t > 0 for turn in system["times_s"] for t in turn)
+        if name != "ort-forward":
+            assert 0 < system["error"] < 1e-5
+        assert system["notes"] == []
+    for found in case["ratios"].values():
+        assert 0 < found["low"] <= found["median"] <= found["high"]
+    assert set(case["memory_bytes"]) == {"ours", "shap"}
+    assert all(peak > 1e5 for peak in case["memory_bytes"].values())
+    assert case["best_torch"] == "torch"
+    assert case["completeness_gap"] < 1e-5
+    assert case["left_out"] == {}
+
+
+def test_table() -> None:
+    result = call(*TINY, "--peers", "ort-forward")
+    assert result.exit_code == 0, result.output
+    (row,) = (line for line in result.stdout.splitlines() if line.startswith("mlp 24-256-256-2, K=5, N=3"))
+    assert row.count("–") == 4  # one between quartiles, three peers that did not run
+
+
+REFUSED = {
+    "an unknown model": (("alexnet",), r"no model 'alexnet': choose from vgg19, resnet50"),
+    "an unknown peer": (("mlp", "--peers", "shap,lime"), r"no peer 'lime': choose from ort-forward"),
+    "no references": (("mlp", "--references", "0"), r"--references"),
+    "no rounds": (("mlp", "--repeats", "0"), r"--repeats"),
+    "a file for a folder": (("mlp", "--out", __file__), "is no folder"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    arguments, message = REFUSED[name]
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert message.replace("\\", "") in result.output.replace("\n", " ")
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "find_spec", lambda name: None if name in ("shap", "torchvision") else name)
+    result = call("mlp")
+    assert result.exit_code == 2
+    assert "needs torchvision, shap: pip install 'rationale[bench]'" in result.output
+
+
+def test_help_imports_no_peer() -> None:
+    code = (
+        "import sys; from service.cli import app; print([m for m in ('torch', 'shap') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_cases_are_those_of_the_table() -> None:
+    labels = [case.label for case in choose_cases([], None, None)]
+    assert labels == [
+        "vgg19 112², K=10",
+        "resnet50 224², K=10",
+        "densenet201 128², K=10",
+        "efficientnetb0 128², K=10",
+        "mlp 24-256-256-2, K=100",
+        "mlp 24-256-256-2, K=1000",
+        "mlp 24-256-256-2, K=100, N=64",
+    ]
+    assert len(choose_cases(["mlp"], 50, None)) == 2
+    assert set(choose_cases(["mlp"], None, 2)) <= {
+        case for k in (100, 1000) for case in [type(CASES[-1])("mlp", (24,), k, 2)]
+    }
+    assert "shap" in PEERS

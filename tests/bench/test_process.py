@@ -1,0 +1,35 @@
+"""A process of its own: its answer, what it says on the way, and its death."""
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from compiler.bench.process import ProcessDiedError, in_a_process
+
+
+def adds(a: int, b: int, tell: Callable[..., None]) -> tuple[int, int]:
+    tell("adding", 0, 1)
+    tell("adding", 1, 1)
+    return a + b, os.getpid()
+
+
+def dies(how: str, _tell: Callable[..., None]) -> None:
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise ValueError(how)
+
+
+def test_answer() -> None:
+    said: list[tuple[str, int, int]] = []
+    total, where = in_a_process(adds, 2, 3, tell=lambda *stage: said.append(stage))
+    assert total == 5
+    assert where != os.getpid()
+    assert said == [("adding", 0, 1), ("adding", 1, 1)]
+
+
+@pytest.mark.parametrize(("how", "code"), [("killed", -9), ("raises", 1)])
+def test_death(how: str, code: int) -> None:
+    with pytest.raises(ProcessDiedError, match=f"exit code {code}"):
+        in_a_process(dies, how, tell=lambda *_: None)

@@ -1,0 +1,39 @@
+"""What a graph is made for: values that make sense, and amounts of memory as people write them."""
+
+from typing import Any
+
+import pytest
+
+from compiler import Deployment
+from compiler.deployment import parse_bytes
+from compiler.errors import InvalidOptionError
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1", 1),
+        ("1500000", 1_500_000),
+        ("2GB", 2 << 30),
+        ("0.5 gib", 1 << 29),
+        ("512M", 512 << 20),
+        ("1kB", 1024),
+    ],
+)
+def test_an_amount_of_memory(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "two", "1PB", "1 2", "nan", "inf"])
+def test_no_amount_of_memory(text: str) -> None:
+    with pytest.raises(InvalidOptionError, match="write 2GB"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"provider": "tpu"}, {"storage": "int8"}, {"threads": 0}, {"memory_budget": 0}, {"threads": True}],
+)
+def test_no_machine(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOptionError, match=next(iter(options))):
+        Deployment(**options)

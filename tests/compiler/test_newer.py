@@ -1,0 +1,88 @@
+"""Models of opsets and operators that ONNX Runtime does not know yet."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from compiler import DeepShap, compile_model
+from compiler.errors import InvalidModelError, UnsupportedModelError
+from compiler.lowering.load import load
+from compiler.lowering.newer import known_to_runtime
+from compiler.runtime import Runner
+from tests.tolerances import COMPLETE_32
+
+NEWEST = onnx.defs.onnx_opset_version()
+
+
+def model_of(
+    node: onnx.NodeProto, *, opset: int = NEWEST, kind: int = TensorProto.FLOAT, ir_version: int = 13
+) -> onnx.ModelProto:
+    """The node on rows of four numbers, `a` and `b`."""
+    values = {n: helper.make_tensor_value_info(n, kind, ["N", 4]) for n in ("a", "b", "y")}
+    inputs = [values[n] for n in ("a", "b") if n in node.input]
+    graph = helper.make_graph([node], "newer", inputs, [values["y"]])
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.preview", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
+
+
+def rows(seed: int, count: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
+
+
+def test_an_opset_that_is_the_same_here_is_written_down_as_an_older_one() -> None:
+    compiled = compile_model(model_of(helper.make_node("Celu", ["a"], ["y"])), DeepShap(rows(0, 3)))
+    assert any(f"does not know opset {NEWEST}" in told for told in compiled.manifest.warnings)
+    x = rows(1, 2)
+    want = np.maximum(x, 0) + np.minimum(np.expm1(x), 0)
+    np.testing.assert_allclose(compiled.explain(x)["y"], want, rtol=1e-6)
+
+
+def test_an_operator_that_onnx_defines_by_others_is_served_as_its_definition() -> None:
+    swiglu = model_of(helper.make_node("SwiGLU", ["a", "b"], ["y"]))
+    compiled = compile_model(swiglu, DeepShap({"a": rows(0, 3), "b": rows(1, 3)}))
+    assert any("SwiGLU" in told for told in compiled.manifest.warnings)
+    a, b = rows(2, 2), rows(3, 2)
+    answer = compiled.explain({"a": a, "b": b})
+    np.testing.assert_allclose(answer["y"], a / (1 + np.exp(-a)) * b, rtol=1e-5, atol=1e-6)
+    assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32
+
+
+def test_an_attribute_that_is_newer_than_the_runtime() -> None:
+    """Windows of Attention, with optional inputs left out before one that is given."""
+    shapes = {"Q": [1, 1, 3, 4], "K": [1, 1, 3, 4], "V": [1, 1, 3, 4], "past": [1, 1, 2, 4]}
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
+    outputs = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 1, s, 4])
+        for n, s in (("Y", 3), ("P", 5), ("R", 5))
+    ]
+    node = helper.make_node(
+        "Attention", ["Q", "K", "V", "", "past", "past"], ["Y", "P", "R"], left_window_size=1
+    )
+    graph = helper.make_graph([node], "windows", values, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=11)
+    loaded = load(model)
+    assert any("Attention" in told for told in loaded.warnings)
+    x = {n: np.random.default_rng(4).normal(size=s).astype(np.float32) for n, s in shapes.items()}
+    want = onnx.reference.ReferenceEvaluator(model).run(None, x)
+    for got, expected in zip(Runner(loaded.proto)(x).values(), want, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_newer_ir_version() -> None:
+    model = model_of(helper.make_node("Relu", ["a"], ["y"]), opset=21, ir_version=onnx.IR_VERSION)
+    assert load(model).proto.ir_version <= onnx.IR_VERSION
+
+
+def test_an_operator_nobody_defines_is_named() -> None:
+    node = helper.make_node("Det", ["a"], ["y"], domain="ai.onnx.preview")
+    with pytest.raises((InvalidModelError, UnsupportedModelError), match="Det"):
+        compile_model(model_of(node), DeepShap(rows(0, 3)))
+
+
+def test_what_no_definition_helps_against_is_raised() -> None:
+    def refuses(_: onnx.ModelProto) -> None:
+        raise InvalidModelError("there is no such file")
+
+    with pytest.raises(InvalidModelError, match="no such file"):
+        known_to_runtime(model_of(helper.make_node("Relu", ["a"], ["y"])), refuses)

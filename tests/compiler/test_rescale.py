@@ -1,0 +1,138 @@
+"""The rescale rule of a ReLU and of smooth groups, where float32 is hard: ties, zeros, any scale."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from compiler import DeepShap, compile_model
+from tests.compiler.models import parsed, rows
+from tests.references.interpreter import run64
+from tests.tolerances import FUSED_64
+
+VALUES = [0.0, 1e-7, -1e-7, 1e-3, -1e-3, 0.5, -0.5, 1.0, -1.0, 30.0, -30.0]
+PAIRS = np.array(list(product(VALUES, VALUES)), np.float32).T
+
+
+def one_node(op_type: str, width: int, opset: int = 21) -> onnx.ModelProto:
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", width]) for n in "xy")
+    graph = helper.make_graph([helper.make_node(op_type, ["x"], ["y"])], "one", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def alone(op_type: str, x: np.ndarray, r: np.ndarray, opset: int = 21) -> np.ndarray:
+    """Each feature's attribution to its own output, by one reference."""
+    targets = list(range(x.size))
+    compiled = compile_model(one_node(op_type, x.size, opset), DeepShap(r[None]), targets=targets)
+    return np.diag(compiled.explain(x[None])["x_attributions"][0])
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e-4, 1.0, 1e4, 1e10, 1e18])
+def test_a_relu_explains_its_difference_at_any_scale(scale: float) -> None:
+    x, r = PAIRS * np.float32(scale)
+    want = np.maximum(x.astype(np.float64), 0) - np.maximum(r.astype(np.float64), 0)
+    assert np.abs(alone("Relu", x, r) - want).max() <= 4e-7 * 30 * scale
+
+
+def test_a_relu_is_exact_where_signs_agree() -> None:
+    x, r = PAIRS
+    same = (x > 1e-5) & (r > 1e-5)
+    np.testing.assert_array_equal(alone("Relu", x, r)[same], (x - r)[same])
+
+
+class Unfused(DeepShap):
+    """DeepSHAP, operator by operator."""
+
+    def plan(self, _op: Any, calls: Any) -> Any:
+        return calls, self.pull
+
+
+def random_weights(**shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(0)
+    return {name: draw.standard_normal(shape) / 2 for name, shape in shapes.items()}
+
+
+NORM = {"s": np.array([0.5, -1.5, 0.0]), "o": np.array([0.1, 0.2, 0.3]), "m": np.zeros(3), "v": np.ones(3)}
+GROUPS = {
+    "swish": ("s = Sigmoid(x) y = Mul(x, s)", {}),
+    "gelu": (
+        "a = Mul(x, half) b = Mul(x, root) e = Erf(b) f = Add(e, one) y = Mul(a, f)",
+        {"half": np.asarray(0.5), "root": np.asarray(0.5**0.5), "one": np.asarray(1.0)},
+    ),
+    "mish, read twice": ("p = Softplus(x) t = Tanh(p) a = Mul(x, t) y = Add(a, t)", {}),
+    "no group: read outside": ("s = Sigmoid(x) a = Mul(x, s) y = Concat <axis = 1> (a, s)", {}),
+    "relu and pool": ("a = Relu(x) y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (a)", {}),
+    "relu and overlapping pool": ("a = Relu(x) y = MaxPool <kernel_shape = [3, 3]> (a)", {}),
+    "relu read twice": (
+        "a = Relu(x) b = MaxPool <kernel_shape = [3, 2]> (a) c = ReduceSum(a, ax) y = Add(b, c)",
+        {"ax": np.array([1, 2, 3])},
+    ),
+    "normalised before a layer": (
+        "a = BatchNormalization(x, s, o, m, v) b = Relu(a) y = Conv(b, w)",
+        {**NORM, **random_weights(w=(4, 3, 2, 3))},
+    ),
+    "scaled before two layers": (
+        "a = Mul(x, f) b = Add(a, g) c = Relu(b) d = Conv(c, w) e = Conv(c, u) y = Add(d, e)",
+        {
+            "f": NORM["s"].reshape(3, 1, 1),
+            "g": NORM["o"].reshape(3, 1, 1),
+            **random_weights(w=(4, 3, 1, 1), u=(4, 3, 1, 1)),
+        },
+    ),
+    "layer and average": (
+        "a = Conv(x, w) y = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (a)",
+        random_weights(w=(4, 3, 1, 1)),
+    ),
+    "concatenations that begin alike": (
+        "a = Relu(x) b = Concat <axis = 1> (x, a) c = Sigmoid(b) d = Concat <axis = 1> (x, a, c) "
+        "e = Conv(d, w) f = Conv(b, u) y = Add(e, f)",
+        random_weights(w=(4, 12, 1, 1), u=(4, 6, 1, 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.usefixtures("float64_engine")
+def test_fusion_changes_nothing(name: str) -> None:
+    body, weights = GROUPS[name]
+    floats = {k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in weights.items()}
+    model = parsed(f"g (double[N, 3, 4, 6] x) => (double[N, C, H, W] y) {{ {body} }}", floats)
+    draw = np.random.default_rng(3)
+    references, x = draw.standard_normal((4, 3, 4, 6)), draw.standard_normal((2, 3, 4, 6))
+    x[:, :, ::2] = references[:1, :, ::2]  # ties
+    answers = []
+    for method in (DeepShap, Unfused):
+        compiled = compile_model(model, method(references), targets=[0, 3])
+        answers.append(run64(compiled.model, {"x": x}))
+    for key, want in answers[1].items():
+        assert np.abs(answers[0][key] - want).max() <= FUSED_64 * np.abs(want).max(initial=1.0), key
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("swish", 1),
+        ("gelu", 1),
+        ("mish, read twice", 1),
+        ("no group: read outside", 3),
+        ("relu and pool", 1),
+        ("relu read twice", 4),
+    ],
+)
+def test_what_is_fused(name: str, count: int) -> None:
+    body, weights = GROUPS[name]
+    singles = {k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in weights.items()}
+    model = parsed(f"g (float[N, 3, 4, 6] x) => (float[N, C, H, W] y) {{ {body} }}", singles)
+    seen: list[int] = []
+
+    class Counting(DeepShap):
+        def plan(self, op: Any, calls: Any) -> Any:
+            fused, pull = super().plan(op, calls)
+            seen.append(len(fused))
+            return fused, pull
+
+    compile_model(model, Counting(rows(3, 3, 4, 6)), targets=[0])
+    assert seen == [count]

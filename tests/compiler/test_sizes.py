@@ -1,0 +1,120 @@
+"""Sizes that exporters compute in the graph: constant where they do not depend on the batch."""
+
+import io
+import warnings
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from torch import Tensor, nn
+
+from compiler import AttnLrp, DeepShap, Gradient, compile_model
+from compiler.lowering.sizes import fold_sizes
+from compiler.methods import Method
+from tests.compiler.models import parsed, rows
+from tests.tolerances import COMPLETE_32, PARITY_32
+from tests.transformers import drawn, heads, merge
+
+SEQUENCE, EMBEDDING, HEAD = 7, 12, 4
+DATA = rows(5, SEQUENCE, EMBEDDING)
+
+
+class Attention(nn.Module):
+    """PyTorch's own attention, over heads whose sizes it reads from x; the last place is classified."""
+
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+        self.qkv, self.head = nn.Linear(EMBEDDING, 3 * EMBEDDING), nn.Linear(EMBEDDING, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (heads(part, HEAD) for part in self.qkv(x).chunk(3, -1))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return self.head(merge(y)[:, -1])
+
+
+def by_torch_export(module: nn.Module, fixed: bool) -> onnx.ModelProto:
+    row = torch.from_numpy(DATA[:1] if fixed else DATA[:2])
+    batch = {} if fixed else {"dynamic_shapes": ({0: torch.export.Dim("N")},)}
+    names = {"input_names": ["x"], "output_names": ["y"], "verbose": False}
+    return torch.onnx.export(module, (row,), dynamo=True, opset_version=18, **names, **batch).model_proto
+
+
+def by_torchscript(module: nn.Module, fixed: bool) -> onnx.ModelProto:
+    row = torch.from_numpy(DATA[:1] if fixed else DATA[:2])
+    batch = {} if fixed else {"dynamic_axes": {"x": {0: "N"}, "y": {0: "N"}}}
+    names = {"input_names": ["x"], "output_names": ["y"], "opset_version": 17}
+    buffer = io.BytesIO()
+    torch.onnx.export(module, (row,), buffer, dynamo=False, **names, **batch)
+    return onnx.load_model_from_string(buffer.getvalue())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_as_pytorch_exports_it(causal: bool) -> None:
+    """Four exports of one module are explained alike: sizes known, sizes computed, batch fixed or not."""
+    module = drawn(Attention(causal))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        models = [
+            export(module, fixed) for export in (by_torch_export, by_torchscript) for fixed in (True, False)
+        ]
+    assert any(n.op_type == "Shape" for n in models[1].graph.node)
+    assert any(n.op_type == "Slice" for n in models[2].graph.node)
+    with torch.no_grad():
+        y = module(torch.from_numpy(DATA[3:])).numpy()
+    methods: list[Method] = [DeepShap(DATA[:3]), Gradient(), AttnLrp()]
+    for method in methods:
+        answers = [compile_model(model, method, targets=[1]).explain(DATA[3:]) for model in models]
+        for answer in answers:
+            want = answers[0]["x_attributions"]
+            assert np.abs(want).max() > 0
+            assert np.abs(answer["x_attributions"] - want).max() <= PARITY_32 * np.abs(want).max()
+            assert np.abs(answer["y"] - y).max() <= PARITY_32 * np.abs(y).max()
+    gap = compile_model(models[3], methods[0], targets=[1]).explain(DATA[3:])["completeness_gap"]
+    assert np.abs(gap).max() <= COMPLETE_32 * np.abs(y).max()
+
+
+def folded(graph: str) -> dict[str, list[int]]:
+    """The constants after one round, by name."""
+    model = ir.from_proto(parsed(graph))
+    fold_sizes(model)
+    return {name: v.const_value.numpy().tolist() for name, v in model.graph.initializers.items()}
+
+
+def test_what_depends_on_the_batch_stays() -> None:
+    found = folded(
+        """g (float[N, 6, 4] x) => (float[N, 6, 4] y, int64[1] rest, int64[1] half, int64[2] inner) {
+            size = Shape (x)
+            inner = Shape <start = 1> (x)
+            first = Constant <value_ints = [0]> ()
+            last = Constant <value_ints = [-1]> ()
+            four = Constant <value_ints = [4]> ()
+            columns = Gather (size, last)
+            rest = Div (columns, four)
+            batch = Gather (size, first)
+            half = Div (batch, four)
+            y = Identity (x)
+        }"""
+    )
+    assert found["rest"] == [1]
+    assert found["inner"] == [6, 4]
+    assert not {"half", "batch"} & set(found)
+
+
+def test_a_number_of_elements() -> None:
+    found = folded(
+        """g (float[N, 6] x) => (int64 a, int64 b) {
+            a = Size (x)
+            w = Constant <value_floats = [1.0, 2.0, 3.0]> ()
+            b = Size (w)
+        }"""
+    )
+    assert found["b"] == 3
+    assert "a" not in found
+
+
+def test_a_graph_without_sizes_is_left_alone() -> None:
+    model = ir.from_proto(parsed("g (float[N, 6] x) => (float[N, 6] y) { y = Relu (x) }"))
+    assert not fold_sizes(model)

@@ -1,0 +1,128 @@
+"""Steps and conditions inside a model: attributions add up through them, and it is said where they end."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler import AttnLrp, DeepShap, Gradient, Lrp, compile_model
+from compiler.errors import UnsupportedModelError
+from tests.compiler.models import parsed, rows
+from tests.references.interpreter import run64
+from tests.tolerances import PARITY_32
+
+FEATURES, ROWS, K = 5, 4, 3
+W = rows(FEATURES, 4, seed=1)
+REFERENCES, X = rows(K, FEATURES, seed=2) * 2, rows(ROWS, FEATURES, seed=3) * 2
+
+
+def model(body: str, **weights: np.ndarray) -> onnx.ModelProto:
+    return parsed(f"g (float[N, {FEATURES}] x) => (float[N, 4] y) {{ {body} }}", {"w": W, **weights})
+
+
+def row(body: str, **weights: np.ndarray) -> onnx.ModelProto:
+    """For a single row, whose operators may mix what would be rows."""
+    return parsed(f"g (float[1, {FEATURES}] x) => (float[1, 4] y) {{ {body} }}", {"w": W, **weights})
+
+
+S, Z = np.float32(0.05), np.int8(3)
+B = np.float32(0.02)
+
+MODELS = {
+    "a condition that flips": model("z = MatMul (x, w) h = Tanh (z) c = Less (z, h) y = Where (c, z, h)"),
+    "a branch that is far away": model(
+        "z = MatMul (x, w) c = Greater (z, b) e = Where (c, z, low) y = Softmax (e)",
+        b=np.float32(-3),
+        low=np.float32(-1e9),
+    ),
+    "logic": model(
+        "z = MatMul (x, w) a = Greater (z, b) c = LessOrEqual (z, u) d = And (a, c) e = Not (d) "
+        "f = Xor (e, a) g = Cast <to = 1> (f) h = Sigmoid (z) y = Mul (g, h)",
+        b=np.float32(-0.4),
+        u=np.float32(0.9),
+    ),
+    "whole numbers": model(
+        "z = MatMul (x, w) i = Cast <to = 7> (z) j = Mul (i, i) k = Div (j, two) "
+        "l = Cast <to = 1> (k) y = Add (l, z)",
+        two=np.int64(2),
+    ),
+    "a quantised layer": model(
+        "q = QuantizeLinear (x, s, o) d = DequantizeLinear (q, s, o) z = MatMul (d, w) r = Relu (z) "
+        "p = QuantizeLinear (r, s, o) y = DequantizeLinear (p, s, o)",
+        s=S,
+        o=Z,
+    ),
+    "a dynamically quantised row": row(
+        "q, qs, qz = DynamicQuantizeLinear (x) i = MatMulInteger (q, v, qz) f = Cast <to = 1> (i) "
+        "u = Mul (qs, vs) y = Mul (f, u)",
+        v=np.clip(np.round(W / B), -127, 127).astype(np.int8),
+        vs=B,
+    ),
+    "a layer of integers": model(
+        "q = QuantizeLinear (x, s, o) i = QLinearMatMul (q, s, o, v, vs, vo, t, o) "
+        "y = DequantizeLinear (i, t, o)",
+        s=S,
+        o=Z,
+        t=np.float32(0.1),
+        v=np.clip(np.round(W / B), -127, 127).astype(np.int8),
+        vs=B,
+        vo=np.int8(0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_attributions_add_up_through_steps(name: str) -> None:
+    """The emitted nodes in float64."""
+    compiled = compile_model(MODELS[name], DeepShap(REFERENCES), targets="all")
+    assert compiled.manifest.stopped == ()
+    answer = run64(compiled.model, {"x": X})
+    difference = answer["explained_value"] - answer["base_value"]
+    assert np.abs(difference).max() > 0.1
+    tolerance = PARITY_32 * max(1.0, np.abs(difference).max())  # what the references' float32 leaves
+    np.testing.assert_allclose(answer["x_attributions"].sum(-1), difference, atol=tolerance, rtol=0)
+
+
+def test_the_gradient_of_a_quantised_layer_is_that_of_the_layer_inside_its_range() -> None:
+    plain = model("z = MatMul (x, w) y = Relu (z)")
+    got, want = (
+        compile_model(m, Gradient(), targets="all").explain(X) for m in (MODELS["a quantised layer"], plain)
+    )
+    away = (np.abs(want["explained_value"]) > 0.2) & (np.abs(want["explained_value"]) < 5)
+    assert away.sum() >= 4
+    np.testing.assert_allclose(got["x_attributions"][away], want["x_attributions"][away], atol=1e-5)
+
+
+def test_the_gradient_of_a_condition_is_zero() -> None:
+    answer = compile_model(MODELS["logic"], Gradient(), targets="all").explain(X)
+    z = X @ W
+    inside = (z > -0.4) & (z <= 0.9)
+    chosen = ~inside ^ (z > -0.4)
+    slope = chosen / (1 + np.exp(-z)) / (1 + np.exp(z))
+    np.testing.assert_allclose(answer["x_attributions"], slope[:, :, None] * W.T, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", [Lrp(), AttnLrp()], ids=lambda m: m.name)
+def test_relevance_goes_to_what_a_condition_chose(method: Any) -> None:
+    flipped = model("z = MatMul (x, w) h = Relu (z) c = Less (z, b) y = Where (c, z, h)", b=np.float32(0.3))
+    answer = compile_model(flipped, method, output="y", targets="all").explain(X)
+    z = X @ W
+    want = np.where((z < 0.3) | (z > 0), 1.0, 0.0)[:, :, None] * (X[:, None, :] * W.T)
+    np.testing.assert_allclose(answer["x_attributions"], want, atol=1e-4)
+
+
+def test_relevance_says_that_conditions_have_none() -> None:
+    alone = model("z = MatMul (x, w) c = Less (z, b) y = Where (c, b, u)", b=np.float32(0.3), u=np.float32(1))
+    with pytest.raises(UnsupportedModelError, match="through conditions alone"):
+        compile_model(alone, Lrp(), targets="all")
+
+
+def test_where_attributions_end_is_in_the_manifest() -> None:
+    chosen = model(
+        "z = MatMul (x, w) [best] i = ArgMax <axis = 1, keepdims = 1> (z) "
+        "p = Cast <to = 1> (i) y = Mul (z, p)"
+    )
+    compiled = compile_model(chosen, DeepShap(REFERENCES), targets=[0])
+    assert [(s.node, s.operator, s.tensor) for s in compiled.manifest.stopped] == [("best", "ArgMax", "z")]
+    assert any("ArgMax" in warning for warning in compiled.manifest.warnings)

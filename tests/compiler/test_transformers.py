@@ -1,0 +1,46 @@
+"""Transformers of the transformers library: complete, unchanged, and each row by itself."""
+
+import numpy as np
+import pytest
+import torch
+
+from compiler import DeepShap, compile_model
+from tests.tolerances import COMPLETE_32
+from tests.transformers_models import LENGTH, MODELS, VOCABULARY, transformer
+
+QUICK = {("BERT", False), ("GPT-2", False), ("Llama", False), ("ViT", False)}
+CASES = [
+    pytest.param(name, dynamo, marks=[] if (name, dynamo) in QUICK else pytest.mark.slow)
+    for name in MODELS
+    for dynamo in (False, True)
+    if (name, dynamo) != ("Swin", True)  # torch.export cannot decompose it with a dynamic batch
+]
+
+
+@pytest.mark.parametrize(("name", "dynamo"), CASES)
+def test_transformer(name: str, dynamo: bool) -> None:
+    given = transformer(name, dynamo=dynamo)
+    targets = [(LENGTH - 1) * VOCABULARY + i for i in (5, 9)] if name in ("GPT-2", "Llama") else [0, 2]
+    compiled = compile_model(given.model, DeepShap(given.references), targets=targets)
+    answer = compiled.explain(given.x)
+    logits = given.network(*(torch.from_numpy(a) for a in given.x.values())).detach().numpy()
+    np.testing.assert_allclose(answer["logits"], logits, atol=1e-5 * np.abs(logits).max())
+    difference = np.abs(answer["explained_value"] - answer["base_value"]).max()
+    assert difference > 0.1 * np.abs(answer["explained_value"]).max(), "a test network must have a signal"
+    assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32 * difference
+    first = next(iter(given.x))
+    attributions = answer[f"{first}_attributions"]
+    assert attributions.shape == (3, 2, *given.x[first].shape[1:])
+    assert not [output for output in answer if output == "mask_attributions"]
+    for i in range(3):
+        alone = compiled.explain({n: a[i : i + 1] for n, a in given.x.items()})[f"{first}_attributions"]
+        np.testing.assert_allclose(alone[0], attributions[i], atol=1e-5 * np.abs(attributions).max())
+
+
+def test_a_masked_token_has_no_attribution() -> None:
+    """Nothing of it reaches the class token of the explained row."""
+    given = transformer("BERT", dynamo=False)
+    answer = compile_model(given.model, DeepShap(given.references), targets=[0]).explain(given.x)
+    values = answer["ids_attributions"][1, 0]
+    assert np.abs(values[5:]).max() <= 1e-6 * np.abs(values).max()
+    assert np.abs(values[:5]).min() > 0

@@ -1,0 +1,267 @@
+"""One case: compiled with DeepSHAP and with the gradient, in float32 and in float64, run and measured."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from unittest import mock
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+from onnx import TensorProto
+
+from compiler import DeepShap, Gradient
+from compiler.chunks import Chunks
+from compiler.combine import combine
+from compiler.deployment import HERE
+from compiler.errors import InvalidModelError, RationaleError
+from compiler.finish import Combined
+from compiler.forms import Forms
+from compiler.lowering import Lowered, lower
+from compiler.methods import Method
+from compiler.references import prepare
+from compiler.targets import choose_path
+from tests.conformance.cases import EXPLAINED, Case
+from tests.conformance.engines import Arrays, Run, engines, in_runtime
+from tests.conformance.types import retyped
+
+MOST_TARGETS = 6
+STEP = 1e-5
+QUIET = 1e-12  # second differences of an evaluator in float64 stay below
+EPSILON_32 = float(np.finfo(np.float32).eps)
+
+
+@dataclass
+class Outcome:
+    """What came of a case.
+
+    Attributes:
+        varying, answers: the inputs that vary and the outputs that are explained; empty if nothing compiled.
+        refused: why not all of them do.
+        measures: errors over the largest value, by name.
+    """
+
+    case: str
+    operator: str
+    varying: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+    refused: str = ""
+    measures: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def evaluate(case: Case) -> Outcome:
+    """All inputs and outputs together; where that is refused, those that are not refused alone."""
+    started = time.perf_counter()
+    outcome = Outcome(case.name, case.operator)
+    floats, answers = case.filled
+    if _measured(outcome, case, floats, answers) and len(floats) + len(answers) > 2:
+        refused = outcome.refused
+        inputs = [i for i in floats if not _measured(outcome, case, (i,), answers[:1])]
+        if inputs and (len(inputs), len(answers)) != (1, 1) and _measured(outcome, case, inputs, answers):
+            _measured(outcome, case, inputs, answers[:1])
+        outcome.refused = refused
+    outcome.seconds = time.perf_counter() - started
+    return outcome
+
+
+def _measured(outcome: Outcome, case: Case, varying: Sequence[str], answers: Sequence[str]) -> str:
+    """Why it is refused; empty where it was measured."""
+    outcome.refused = ""
+    try:
+        outcome.measures = dict(OneRow(case, varying, answers).measure())
+        outcome.varying, outcome.answers = tuple(varying), tuple(answers)
+    except RationaleError as error:
+        outcome.refused = reason(error)
+    except Exception as error:  # a crash is an outcome, too
+        outcome.refused = f"{type(error).__name__}: {reason(error)}"
+    return outcome.refused
+
+
+def reason(error: BaseException) -> str:
+    return " ".join(str(error).split())[:500]
+
+
+class OneRow:
+    """A case with chosen inputs and outputs."""
+
+    def __init__(self, case: Case, varying: Sequence[str], answers: Sequence[str]) -> None:
+        self.model = case.one_row(varying, answers)
+        given = {f"{n}_row": _finite(case.inputs[n])[None] for n in varying}
+        self.original = self._original(given)
+        self.x, self.r = self._points(given)
+        finite = np.flatnonzero(np.isfinite(self.answer(self.x)))
+        self.targets = sorted(set(finite[np.linspace(0, finite.size - 1, MOST_TARGETS).astype(int)].tolist()))
+
+    def _original(self, given: Arrays) -> "Run":
+        """The model itself: in float64 where its operators can be evaluated so."""
+        wide = retyped(self.model, TensorProto.DOUBLE)
+        want = None
+        try:
+            narrow = in_runtime(retyped(self.model, TensorProto.FLOAT))
+            want = narrow(given)[EXPLAINED]
+        except InvalidModelError:
+            narrow = None
+        for engine in engines(wide):
+            run = engine(wide)
+            with contextlib.suppress(Exception):  # it does not know an operator, or not this use of it
+                got = run(given)[EXPLAINED]
+                if want is None or _close(got, want):
+                    return run
+        if narrow is None:
+            raise NotImplementedError("no engine evaluates the model itself")
+        return narrow
+
+    def at(self, x: Arrays) -> np.ndarray:
+        """The model's own answers at the targets."""
+        return self.answer(x)[self.targets]
+
+    def answer(self, x: Arrays) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return np.asarray(self.original(x)[EXPLAINED], np.float64).reshape(-1)
+
+    def _points(self, given: Arrays) -> tuple[Arrays, Arrays]:
+        """Two points near the case's own inputs, where the model's answers are as finite as there."""
+        known = np.isfinite(self.answer(given))
+        points = [given, given]
+        for low, high, zero in ((0.7, 1.3, 0.2), (0.7, 1.3, 0.0), (0.7, 1.0, 0.0), (1.0, 1.3, 0.0)):
+            rng = np.random.default_rng(5)
+            points = [{n: _moved(a, low, high, zero, rng) for n, a in given.items()} for _ in range(2)]
+            if all(np.array_equal(np.isfinite(self.answer(p)), known) for p in points):
+                break
+        return points[0], points[1]
+
+    def measure(self) -> Iterator[tuple[str, float]]:
+        lowered = lowered_alike(self.model)
+        for bits in (32, 64):
+            emitted = Emitted(lowered if bits == 32 else _in_double(lowered), self.targets, self.r)
+            yield from self._completeness(emitted.by(DeepShap(self.r)), bits)
+            yield from self._slope(emitted.by(Gradient()), bits)
+
+    def _slack(self, bits: int) -> float:
+        """What half a unit in the last place of the inputs is worth, over the tolerance of float32."""
+        most = max(np.abs(a).max() for x in (self.x, self.r) for a in x.values())
+        return float(most) * EPSILON_32 / 1e-4 if bits == 32 else 0.0
+
+    def _completeness(self, run: Run, bits: int) -> Iterator[tuple[str, float]]:
+        wanted, base = self.at(self.x), self.at(self.r)
+        answer = run(self.x)
+        total = sum(v.reshape(len(self.targets), -1).sum(-1) for v in attributions(answer).values())
+        sizes = np.maximum(np.maximum(1.0, self._slack(bits)), np.maximum(np.abs(wanted), np.abs(base)))
+        yield f"value {bits}", worst((answer["explained_value"][0] - wanted) / sizes)
+        yield f"base {bits}", worst((answer["base_value"][0] - base) / sizes)
+        told = answer["explained_value"][0].astype(float) - answer["base_value"][0]
+        yield f"completeness {bits}", worst((total - told) / sizes)
+
+    def _slope(self, run: Run, bits: int) -> Iterator[tuple[str, float]]:
+        """Along a few directions. At a kink the slope lies between the one-sided ones."""
+        answer = attributions(run(self.x))
+        here, noise = self.at(self.x), self._noise()
+        step = STEP if noise <= QUIET else max(1e-3, noise ** (1 / 3))
+        errors = []
+        for direction in self._directions():
+            slope = sum(
+                answer[n].astype(float).reshape(len(self.targets), -1) @ v.reshape(-1)
+                for n, v in direction.items()
+                if n in answer
+            )
+            up, down = (self.at({n: a + s * step * direction[n] for n, a in self.x.items()}) for s in (1, -1))
+            right, left = (up - here) / step, (here - down) / step
+            middle = (right + left) / 2
+            size = np.maximum(1.0, np.maximum(np.abs(middle), np.abs(here)))
+            unsure = np.abs(right - left) / 2 + (2 * noise / step if noise > QUIET else 0)
+            errors.append(np.maximum(np.abs(slope - middle) - unsure, 0) / size)
+        yield f"gradient {bits}", worst(np.asarray(errors))
+
+    def _noise(self) -> float:
+        """What an evaluator that computes in float32 inside adds to the answers."""
+        rng = np.random.default_rng(11)
+        direction = {n: rng.normal(size=a.shape) for n, a in self.x.items()}
+        places = [self.at({n: a + i * 1e-10 * direction[n] for n, a in self.x.items()}) for i in range(6)]
+        if all(np.array_equal(np.float32(p), p) for p in places):
+            return EPSILON_32 * float(np.abs(places).max())
+        return float(np.abs(np.diff(places, 2, axis=0)).max())
+
+    def _directions(self) -> Iterator[Arrays]:
+        """Three in which all features move, and a few in which one does."""
+        rng = np.random.default_rng(7)
+        for _ in range(3):
+            yield {n: rng.normal(size=a.shape) for n, a in self.x.items()}
+        for name, a in self.x.items():
+            for place in sorted({0, a.size // 2, a.size - 1}):
+                one = {n: np.zeros(b.shape) for n, b in self.x.items()}
+                one[name].reshape(-1)[place] = 1.0
+                yield one
+
+
+def _close(got: np.ndarray, want: np.ndarray) -> bool:
+    """Whether float32 may answer so."""
+    largest = np.abs(want[np.isfinite(want)]).max(initial=1.0)
+    return np.allclose(got, want, rtol=1e-3, atol=1e-4 * largest, equal_nan=True)
+
+
+def _finite(array: np.ndarray) -> np.ndarray:
+    """A mask's −∞ as a number: references must be finite."""
+    return np.nan_to_num(np.asarray(array, np.float64), nan=0.5, posinf=2.0, neginf=-2.0)
+
+
+def _moved(array: np.ndarray, low: float, high: float, zero: float, rng: np.random.Generator) -> np.ndarray:
+    """Elements times something between `low` and `high`; zeros leave what may be a kink by up to `zero`."""
+    factor = rng.uniform(low, high, array.shape)
+    moved = np.where(array == 0, factor * zero, factor * array)
+    return moved.astype(np.float32).astype(np.float64)
+
+
+def lowered_alike(model: onnx.ModelProto) -> Lowered:
+    """The model lowered; in float32 where ONNX Runtime has its operators in no other type."""
+    try:
+        return lower(model)
+    except InvalidModelError:
+        return lower(retyped(model, TensorProto.FLOAT))
+
+
+def _in_double(lowered: Lowered) -> Lowered:
+    model = ir.from_proto(retyped(ir.to_proto(lowered.model), TensorProto.DOUBLE))
+    specs = {
+        name: (shape, ir.DataType.DOUBLE if dtype.is_floating_point() else dtype)
+        for name, (shape, dtype) in lowered.specs.items()
+    }
+    constants = {k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in lowered.constants.items()}
+    return replace(lowered, model=model, specs=specs, constants=constants)
+
+
+class Emitted:
+    """A lowered case, and the graphs made of it."""
+
+    def __init__(self, lowered: Lowered, targets: Sequence[int], references: Arrays) -> None:
+        self.lowered, self.path = choose_path(lowered, None, targets, None)
+        rows = {n: (lowered.specs[n][0], lowered.specs[n][1].numpy()) for n in self.path.inputs}
+        self.references = prepare({n: references[n] for n in rows}, None, rows)
+        self.narrow = all(dtype.itemsize < 8 for _, dtype in rows.values())
+
+    def by(self, method: Method) -> Run:
+        """The combined graph, in which all that depends on references alone is left to be computed."""
+        known = None if method.reference_set is None else self.references
+        with mock.patch("compiler.combine.fit", _whole):
+            made = combine(self.lowered, self.path, method, known, Forms(HERE), lambda *_: None)
+        model = ir.to_proto(made.model)
+        return in_runtime(model) if self.narrow else engines(model)[0](model)
+
+
+def _whole(build: Callable[[Chunks], ir.Model], *_: object) -> Combined:
+    """Nothing folded, and no memory counted."""
+    model = build(Chunks())
+    for step in (passes.RemoveUnusedNodesPass(), passes.TopologicalSortPass()):
+        step(model)
+    return Combined(model, mock.sentinel.memory)
+
+
+def attributions(answer: Arrays) -> Arrays:
+    return {k.removesuffix("_attributions"): v for k, v in answer.items() if k.endswith("_attributions")}
+
+
+def worst(errors: np.ndarray) -> float:
+    """The largest; infinite where something is no number."""
+    return float(np.abs(errors).max()) if np.isfinite(errors).all() else np.inf

@@ -1,0 +1,85 @@
+"""What is expected of each node test, reviewed by hand."""
+
+import fnmatch
+from collections import Counter
+from enum import StrEnum
+
+from tests.conformance.cases import Case
+from tests.conformance.evaluate import Outcome
+from tests.tolerances import CONFORMANCE_32, CONFORMANCE_64, FINITE_DIFFERENCE_ALONG
+
+TOLERANCES = {
+    "value 32": CONFORMANCE_32,
+    "base 32": CONFORMANCE_32,
+    "completeness 32": CONFORMANCE_32,
+    "gradient 32": CONFORMANCE_32,
+    "completeness 64": CONFORMANCE_64,
+    "gradient 64": FINITE_DIFFERENCE_ALONG,
+}
+
+# Node tests in which no float of the output is a differentiable function of a float of the input.
+STOPPED = {
+    "test_bernoulli*": "draws random numbers",
+    "test_training_dropout*": "draws random numbers",
+    "test_mod_float_edge_cases_fmod_0_*": "infinities and divisions by 0: the output is no number",
+    "test_range_*": "the length of the output depends on values",
+    "test_unique_*": "the length of the output depends on values",
+    "test_ada*": "a step of training; ONNX Runtime has no such operator",
+    "test_*momentum*": "a step of training; ONNX Runtime has no such operator",
+    "test_melweightmatrix": "the output depends on rounded frequencies alone",
+    "test_castlike_*INT*": "the input holds no floats; of the other one, the type alone is read",
+    "test_castlike_FLOAT8*": "the input holds codes of floats; of the other one, the type alone is read",
+    "test_castlike_FLOAT4*": "the input holds codes of floats; of the other one, the type alone is read",
+    "test_ai_onnx_ml_binarizer": "a step: its output is 0 or 1",
+    "test_ai_onnx_ml_tree_ensemble*": "steps: trees have methods of their own",
+}
+
+# Operators of which a node test does not compile yet, is not exact, or cannot let all of its floats vary. One
+# that is done must be taken out.
+MISSING = frozenset(["Attention", "CausalConvWithState", "Resize", "Scan", "Scatter"])
+
+# Float inputs or outputs that cannot take part, by operator: the others of the same node are explained.
+PARTLY = {
+    "Resize": "its scales and its region decide what shape the output has",
+    "Upsample": "its scales decide what shape the output has",
+    "OneHot": "the depth decides what shape the output has, and indices are places",
+    "Dropout": "the ratio is not read outside of training",
+}
+
+
+class Verdict(StrEnum):
+    EXACT = "exact"
+    STOPPED = "stopped"
+    MISSING = "missing"
+    WRONG = "wrong"
+
+
+def stopped(case: Case) -> str:
+    """Why a case is nothing to explain; empty if it is."""
+    if not case.tensors_only:
+        return "sequences and optionals are no tensors"
+    known = (why for names, why in STOPPED.items() if fnmatch.fnmatch(case.name, names))
+    return next(known, "" if all(case.filled) else "no elements")
+
+
+def verdict(outcome: Outcome) -> Verdict:
+    if not outcome.varying:
+        return Verdict.MISSING
+    return Verdict.WRONG if errors(outcome) else Verdict.EXACT
+
+
+def errors(outcome: Outcome) -> dict[str, float]:
+    """The measures that are beyond their tolerance."""
+    return {n: v for n, v in outcome.measures.items() if n in TOLERANCES and not v <= TOLERANCES[n]}
+
+
+def counts(cases: int, reasons: dict[str, str], outcomes: list[Outcome]) -> str:
+    """One paragraph of numbers."""
+    found = Counter(verdict(o) for o in outcomes)
+    compiled = found[Verdict.EXACT] + found[Verdict.WRONG]
+    lines = [
+        f"{cases} node tests take and return floats: {compiled} compiled, {found[Verdict.EXACT]} exact, "
+        f"{len(reasons)} stopped with reason, {found[Verdict.MISSING]} missing"
+    ]
+    lines += [f"  {n:4} stopped: {why}" for why, n in Counter(reasons.values()).most_common()]
+    return "\n".join(lines)

@@ -1,0 +1,142 @@
+"""Random graphs of every operator there is: complete, equal to finite differences, row by row.
+
+A failure prints the graph's seed and steps, from which it is made again, shrunk to the steps it needs.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+
+from compiler import DeepShap, Gradient, compile_model
+from compiler.combine import combine
+from compiler.deployment import HERE
+from compiler.forms import Forms
+from compiler.lowering import Lowered, lower
+from compiler.methods import Method
+from compiler.references import prepare
+from compiler.targets import choose_path
+from tests.fuzz.graphs import CLASSES, ROWS, Fuzzed, fuzzed_graphs, in_float32, in_float64
+from tests.references.engine import compute_in_float64
+from tests.references.interpreter import run64
+from tests.tolerances import FUZZED_32, FUZZED_64, FUZZED_SLOPE, KINK
+
+TARGETS = list(range(CLASSES))
+FUZZ = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
+Arrays = dict[str, np.ndarray]
+
+
+def check_in_float64(graph: Fuzzed) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        compute_in_float64(patch)
+        lowered = lower(graph.model)
+        check_deepshap(graph, lowered)
+        check_gradient(graph, lowered)
+
+
+def check_deepshap(graph: Fuzzed, lowered: Lowered) -> None:
+    """The model's own answer is kept, attributions add up, and rows do not mix."""
+    references = {n: graph.references[n] for n in graph.explained}
+    model = combined(graph, lowered, DeepShap(references, graph.weights))
+    answer = finite(run64(model, graph.rows))
+    shares = summed(answer)
+    size = max([1.0, *(magnitude.max() for magnitude in summed(answer, lambda m, _: np.abs(m)).values())])
+    for name, own in run64(graph.model, graph.rows).items():
+        np.testing.assert_allclose(answer[name], own, atol=FUZZED_64 * max(1.0, np.abs(own).max()), rtol=0)
+    due = answer["explained_value"] - answer["base_value"]
+    assert np.abs(sum(shares.values()) - due).max() <= FUZZED_64 * size
+    assert np.abs(answer["completeness_gap"]).max() <= FUZZED_64 * size
+    for i in range(ROWS):
+        alone = run64(model, {n: a[i : i + 1] for n, a in graph.rows.items()})
+        for name, value in alone.items():
+            limit = FUZZED_64 * max(size, np.abs(value).max())
+            np.testing.assert_allclose(value[0], answer[name][i], atol=limit, rtol=0, err_msg=name)
+
+
+def check_gradient(graph: Fuzzed, lowered: Lowered) -> None:
+    """In a random direction; where two step sizes disagree, a kink lies between."""
+    answer = finite(run64(combined(graph, lowered, Gradient()), graph.rows))
+    if not graph.smooth:
+        return
+    random = np.random.default_rng(0)
+    directions = {n: random.choice([-1.0, 1.0], graph.rows[n].shape) for n in graph.explained}
+    slope = sum(summed(answer, lambda m, name: m * directions[name][:, None]).values())
+    coarse, fine = (central_difference(graph, directions, h) for h in (1e-5, 3e-6))
+    scale = max(1.0, np.abs(fine).max())
+    same = np.abs(coarse - fine) <= KINK * scale
+    np.testing.assert_array_less(np.abs(slope - fine)[same], FUZZED_SLOPE * scale)
+
+
+def combined(graph: Fuzzed, lowered: Lowered, method: Method) -> onnx.ModelProto:
+    """The middle of `compile_model`: the combined graph, not checked."""
+    lowered, path = choose_path(lowered, None, TARGETS, graph.explained)
+    rows = {n: (lowered.specs[n][0], np.dtype(np.float64)) for n in path.inputs}
+    given = method.reference_set
+    references = None if given is None else prepare(given, method.reference_weights, rows)
+    return ir.to_proto(combine(lowered, path, method, references, Forms(HERE), lambda *_: None).model)
+
+
+def finite(answer: Arrays) -> Arrays:
+    for name, value in answer.items():
+        assert np.isfinite(value).all(), f"{name} is not finite"
+    return answer
+
+
+def summed(answer: Arrays, of: Callable[..., Any] = lambda m, _: m) -> Arrays:
+    """Σ over the features of what `of(attributions, input's name)` makes: [N, T] by the input's name."""
+    names = [k.removesuffix("_attributions") for k in answer if k.endswith("_attributions")]
+    parts = {n: of(answer[f"{n}_attributions"], n) for n in names}
+    return {n: part.reshape(ROWS, CLASSES, -1).sum(axis=-1) for n, part in parts.items()}
+
+
+def central_difference(graph: Fuzzed, directions: Arrays, h: float) -> np.ndarray:
+    ends = [
+        run64(graph.model, {n: a + s * h * directions.get(n, 0.0) for n, a in graph.rows.items()})
+        for s in (1, -1)
+    ]
+    (up,), (down,) = (end.values() for end in ends)
+    return np.asarray((up - down) / (2 * h))
+
+
+def check_in_float32(graph: Fuzzed) -> None:
+    """All of the compiler, its own checks too, and ONNX Runtime beside the interpreter."""
+    method = DeepShap({n: graph.references[n] for n in graph.explained}, graph.weights)
+    compiled = compile_model(graph.model, method, targets=TARGETS, inputs=graph.explained)
+    got, want = compiled.explain(graph.rows), run64(compiled.model, graph.rows)
+    size = max(np.abs(value).max() for name, value in want.items() if name != "completeness_gap")
+    for name, value in want.items():
+        assert np.abs(got[name] - value).max() <= FUZZED_32 * size, name
+    assert np.abs(got["completeness_gap"]).max() <= FUZZED_32 * size
+
+
+@settings(FUZZ, max_examples=90, derandomize=True)
+@given(fuzzed_graphs(in_float64))
+def test_random_graphs_in_float64(graph: Fuzzed) -> None:
+    check_in_float64(graph)
+
+
+@settings(FUZZ, max_examples=30, derandomize=True)
+@given(fuzzed_graphs(in_float32))
+def test_random_graphs_in_onnx_runtime(graph: Fuzzed) -> None:
+    check_in_float32(graph)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize(("check", "make"), [(check_in_float64, in_float64), (check_in_float32, in_float32)])
+def test_many_random_graphs(
+    check: Callable[[Fuzzed], None], make: Callable[..., Fuzzed], number: int
+) -> None:
+    """2000 in float64, 2000 in ONNX Runtime; the test's name holds the seed they are drawn from."""
+
+    @seed(number)
+    @settings(FUZZ, max_examples=100)
+    @given(fuzzed_graphs(make))
+    def drawn(graph: Fuzzed) -> None:
+        check(graph)
+
+    drawn()
