@@ -31,7 +31,9 @@ PORT_TAKEN = "already in use"
 START_ATTEMPTS = 3  # a port found free may be taken before the server binds it
 DRAIN_TIMEOUT_S = 5  # for running requests; a client that keeps an idle connection open uses it up
 TAIL_LINES, LINE_LENGTH = 30, 400
-ERROR_LINE = re.compile(r"E\d{4} |error")
+# Triton's own, glog's way, and those that ONNX Runtime writes in colour from inside the backend.
+ERROR_LINE = re.compile(r"E\d{4} |error|\x1b\[[\d;]*m\S+ \S+ \[E:onnxruntime:")
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
 class TritonError(Exception):
@@ -79,7 +81,7 @@ def tail(log: Path) -> str:
     """The errors in the log, or its last lines where it holds none."""
     lines = log.read_text(errors="replace").splitlines()
     errors = [line for line in lines if ERROR_LINE.match(line)]
-    chosen = [line[:LINE_LENGTH] for line in (errors or lines)[-TAIL_LINES:]]
+    chosen = [COLOUR.sub("", line)[:LINE_LENGTH] for line in (errors or lines)[-TAIL_LINES:]]
     return "\n".join(f"    {line}" for line in chosen) or "    (the log is empty)"
 
 
@@ -136,12 +138,17 @@ def is_ready(address: str) -> bool:
         connection.close()
 
 
+def ending(status: int) -> str:
+    """How a process ended: `with status 1`, `by SIGSEGV`."""
+    return f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
+
+
 def wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path, timeout_s: float) -> None:
     """Raises TritonError where the server ended or did not become ready in time."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         if process.poll() is not None:
-            raise TritonError(f"Triton ended with status {process.returncode} ({log}):\n{tail(log)}")
+            raise TritonError(f"Triton ended {ending(process.returncode)} ({log}):\n{tail(log)}")
         if is_ready(address):
             return
         time.sleep(0.05)

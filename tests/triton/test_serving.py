@@ -169,14 +169,23 @@ def test_a_damaged_model_is_refused(explicit: TritonAddresses, repository: Path,
 
 
 def test_a_warmup_that_fails_stops_the_start(start_triton: StartTriton, tmp_path: Path) -> None:
-    """Also shows that warmup runs with the file's data: a row of five is what this model fails on."""
+    """Also shows that warmup runs with the file's data: a row of five is what this model fails on.
+
+    Where an instance fails its warmup, Triton 2.51 takes it down in `~TritonModelInstance`, and in one
+    start of five on a busy machine `StopBackendThread` crashes there: SIGSEGV (core dumps show no frame
+    of ours). The start has stopped either way, and the reason is in the log.
+    """
     model = by_hand.fails()
     config = make_config("fails", model)
     entry = write_entry(tmp_path, model, config)
     add_warmup(config, entry, {"x": np.ones(5, np.float32)})
     (entry / "config.pbtxt").write_text(text_format.MessageToString(config))
-    with pytest.raises(TritonError, match=r"ended with status 1 (.|\n)*onnx runtime error \d+: .*Reshape"):
+    with pytest.raises(TritonError) as caught:
         start_triton(tmp_path).__enter__()
+    message = str(caught.value)
+    assert "while running Reshape node" in message, "ONNX Runtime's own line"
+    if "ended by SIGSEGV" not in message:
+        assert re.search(r"ended with status 1 (.|\n)*onnx runtime error \d+: .*Reshape", message), message
 
 
 def test_a_repository_that_is_no_folder_is_refused(tmp_path: Path) -> None:
