@@ -38,9 +38,9 @@ class Warmup:
     inputs: tuple[WarmupInput, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Entry:
-    """One entry of the repository, at its newest version.
+    """One entry of the repository, at its newest version. Read again, it is another one: it may have changed.
 
     Two of them stand for a one-shot entry, as if it had been compiled into two: its gate is no input here,
     and whoever runs an entry feeds `gate` to it.
@@ -60,7 +60,7 @@ class Entry:
     inter_op_threads: int | None = None
     warmups: tuple[Warmup, ...] = ()
     manifest: Manifest | None = None
-    stored: str | None = None  # the entry on disk that it is a side of; None where it is one itself
+    stored: "Entry | None" = None  # the entry on disk that it is a side of; None where it is one itself
     gate: bool | None = None  # what a side feeds to `explain` for every row
     # Model's own shapes of tensors whose config says `reshape`: {name: shape without the batch axis}.
     reshapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Entry:
     @property
     def model(self) -> str:
         """The name under which a server that serves the same repository knows it."""
-        return self.stored or self.name
+        return self.stored.name if self.stored else self.name
 
     @property
     def identity(self) -> dict[str, str]:
@@ -220,7 +220,7 @@ def _side(entry: Entry, name: str, outputs: Container[str], *, gate: bool) -> En
     return replace(
         entry,
         name=name,
-        stored=entry.name,
+        stored=entry,
         gate=gate,
         inputs=tuple(spec for spec in entry.inputs if spec.name != EXPLAIN),
         outputs=tuple(spec for spec in entry.outputs if spec.name in outputs),

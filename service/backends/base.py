@@ -30,6 +30,16 @@ class Backend(Protocol):
             NotReadyError: the server behind it cannot be reached.
         """
 
+    async def load(self, entry: Entry) -> None:
+        """Loads and warms one more entry while others are served; another one of its name goes on answering.
+
+        Raises:
+            RepositoryError, NotReadyError: as `start` does. Nothing has changed then.
+        """
+
+    async def unload(self, entry: Entry) -> None:
+        """Finishes what the entry has accepted, then frees it. No error where it is not loaded."""
+
     async def ready(self, entry: Entry | None = None) -> bool:
         """Whether the entry can run now; None asks for all."""
 

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import onnxruntime as ort
@@ -14,7 +15,7 @@ from compiler.errors import RationaleError, RepositoryError
 from compiler.manifest import EXPLAIN, PLANNED_NODES, TensorSpec
 from service.backends.base import check_rows, fed, run_failure
 from service.entries import Entry, Warmup, agree
-from service.errors import InvalidInputError
+from service.errors import InvalidInputError, NotReadyError
 from service.scheduler import BatchQueue
 from service.tensors import DTYPES, Array, Tensors, from_binary
 
@@ -40,45 +41,65 @@ _ORT_REFUSED = (ort.capi.onnxruntime_pybind11_state.InvalidArgument,)
 _QUIET = 4  # ONNX Runtime's log on stderr: fatal only, since every failure is raised and logged here
 
 
+@dataclass(frozen=True)
+class _Loaded:
+    """An entry that runs: its queue, and as many threads as it has instances."""
+
+    session: ort.InferenceSession
+    queue: BatchQueue
+    threads: ThreadPoolExecutor
+
+
 class EmbeddedBackend:
     """One session per stored entry, shared by its instances: the weights are held once.
 
-    The sides of a one-shot entry share it too, each with a queue of its own: a prediction neither waits for
-    an explanation nor shares a batch with one.
+    The sides of a one-shot entry share it too, each with a queue and threads of its own: a prediction neither
+    waits for an explanation nor shares a batch with one.
     """
 
     name = "onnxruntime"
 
     def __init__(self, max_queue_size: int) -> None:
         self._max_queue_size = max_queue_size
-        self._queues: dict[str, BatchQueue] = {}
-        self._threads: ThreadPoolExecutor | None = None
+        self._loaded: dict[Entry, _Loaded] = {}
 
     async def start(self, entries: Iterable[Entry]) -> None:
-        entries = list(entries)
-        workers = sum(entry.instances for entry in entries)
-        self._threads = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="rationale-run")
-        loop = asyncio.get_running_loop()
-        sessions: dict[str, ort.InferenceSession] = {}
         for entry in entries:
-            session = await loop.run_in_executor(self._threads, load, entry, sessions.get(entry.model))
-            sessions[entry.model] = session
-            self._queues[entry.name] = self._queue(entry, session)
+            await self.load(entry)
+
+    async def load(self, entry: Entry) -> None:
+        session = await asyncio.to_thread(load, entry, self._session_of(entry))
+        threads = ThreadPoolExecutor(entry.instances, thread_name_prefix=f"run-{entry.name}")
+        queue = self._queue(entry, session, threads)
+        self._loaded[entry] = _Loaded(session, queue, threads)
+
+    async def unload(self, entry: Entry) -> None:
+        loaded = self._loaded.pop(entry, None)
+        if loaded is not None:
+            await loaded.queue.close()
+            loaded.threads.shutdown(wait=False)
 
     async def ready(self, entry: Entry | None = None) -> bool:
-        return bool(self._queues) if entry is None else entry.name in self._queues
+        return bool(self._loaded) if entry is None else entry in self._loaded
 
     async def infer(self, entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
-        return await self._queues[entry.name].submit(inputs, outputs)
+        loaded = self._loaded.get(entry)
+        if loaded is None:
+            raise NotReadyError(f"model '{entry.name}' is not loaded")
+        return await loaded.queue.submit(inputs, outputs)
 
     async def stop(self) -> None:
-        await asyncio.gather(*(queue.close() for queue in self._queues.values()))
-        self._queues.clear()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        await asyncio.gather(*(self.unload(entry) for entry in list(self._loaded)))
 
-    def _queue(self, entry: Entry, session: ort.InferenceSession) -> BatchQueue:
-        loop, threads = asyncio.get_running_loop(), self._threads
+    def _session_of(self, entry: Entry) -> ort.InferenceSession | None:
+        """That of the entry's other side, if it is loaded."""
+        if entry.stored is None:
+            return None
+        sides = (loaded.session for other, loaded in self._loaded.items() if other.stored is entry.stored)
+        return next(sides, None)
+
+    def _queue(self, entry: Entry, session: ort.InferenceSession, threads: ThreadPoolExecutor) -> BatchQueue:
+        loop = asyncio.get_running_loop()
 
         async def run_in_thread(inputs: Tensors, outputs: Sequence[str]) -> Tensors:
             return await loop.run_in_executor(threads, run, entry, session, inputs, outputs)

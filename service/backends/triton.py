@@ -11,6 +11,7 @@ from tritonclient.grpc import InferInput, InferRequestedOutput
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from compiler.errors import RepositoryError
 from service.backends.base import fed, run_failure
 from service.entries import Entry
 from service.errors import (
@@ -62,6 +63,17 @@ class TritonBackend:
             if missing:
                 await asyncio.sleep(_POLL_S)
 
+    async def load(self, entry: Entry) -> None:
+        """Needs a Triton that runs with `--model-control-mode=explicit`."""
+        try:
+            await self.client.load_model(entry.model)
+        except InferenceServerException as error:
+            raise _not_loaded(entry, error) from error
+
+    async def unload(self, entry: Entry) -> None:
+        with contextlib.suppress(*_BROKEN_OFF):
+            await self.client.unload_model(entry.model)
+
     async def ready(self, entry: Entry | None = None) -> bool:
         probe = (
             self.client.is_server_ready(client_timeout=_PROBE_S)
@@ -101,6 +113,17 @@ class TritonBackend:
             f"the Triton at {self._address} did not load {names} {waited}. "
             "Does it serve the same model repository? Its log says why an entry was refused."
         )
+
+
+def _not_loaded(entry: Entry, error: InferenceServerException) -> RepositoryError | NotReadyError:
+    text = str(error.message() or "")
+    if "UNAVAILABLE" in str(error.status()) and "explicit" in text.lower():
+        return NotReadyError(
+            f"Triton does not load models by request: start it with --model-control-mode=explicit ({text})"
+        )
+    if "UNAVAILABLE" in str(error.status()):
+        return NotReadyError(f"Triton does not answer: {text}")
+    return RepositoryError(f"Triton cannot load '{entry.model}': {text}")
 
 
 def translate(entry: Entry, error: InferenceServerException) -> ServiceError:

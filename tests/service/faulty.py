@@ -19,6 +19,10 @@ class FaultyBackend:
 
     async def start(self, *_: object) -> None: ...
 
+    async def load(self, *_: object) -> None: ...
+
+    async def unload(self, *_: object) -> None: ...
+
     async def ready(self, *_: object) -> bool:
         return self.up
 

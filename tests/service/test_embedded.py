@@ -11,6 +11,7 @@ import pytest
 from service.app import create_backend
 from service.backends import embedded
 from service.entries import read_repository
+from service.errors import NotReadyError
 from service.settings import Settings
 from tests.service import handmade as made
 
@@ -80,3 +81,24 @@ def test_a_graph_of_many_nodes_is_loaded_without_a_search_for_buffers(
     measured = entry.manifest.measured.model_copy(update={"nodes": nodes})
     large = replace(entry, manifest=entry.manifest.model_copy(update={"measured": measured}))
     assert embedded.session_options(large).enable_mem_reuse == planned
+
+
+async def test_an_entry_read_again_is_loaded_beside_the_one_that_serves(tmp_path: Path) -> None:
+    """What was accepted is answered by the entry that accepted it; what comes after an unload is refused."""
+    made.write_score(tmp_path)
+    old = read_repository(tmp_path).entry("score")
+    new = read_repository(tmp_path).entry("score")
+    backend = create_backend(Settings(repository=tmp_path))
+    await backend.start([old])
+    assert not await backend.ready(new)
+    await backend.load(new)
+    accepted = asyncio.create_task(backend.infer(old, {"x": made.X}, ["y"]))
+    await asyncio.sleep(0)
+    await backend.unload(old)
+    np.testing.assert_allclose((await accepted)["y"], made.predict(made.X), rtol=1e-6)
+    with pytest.raises(NotReadyError, match="'score' is not loaded"):
+        await backend.infer(old, {"x": made.X}, ["y"])
+    await backend.unload(old)
+    answer = await backend.infer(new, {"x": made.X}, ["y"])
+    np.testing.assert_allclose(answer["y"], made.predict(made.X), rtol=1e-6)
+    await backend.stop()
