@@ -5,12 +5,14 @@ import contextlib
 from collections.abc import AsyncIterator
 from importlib.metadata import version as package_version
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from starlette.responses import PlainTextResponse, Response
 
 from service import problems, routes_v1, routes_v2
 from service.backends.base import Backend
 from service.dataplane import DataPlane
 from service.entries import read_repository
+from service.metrics import Metrics
 from service.settings import Settings
 
 DESCRIPTION = """
@@ -23,15 +25,19 @@ Errors are problem documents (RFC 9457), with the member `error` for clients of 
 """
 
 
-def create_app(settings: Settings, backend: Backend) -> FastAPI:
+def create_app(settings: Settings, backend: Backend, metrics: Metrics | None = None) -> FastAPI:
     """The gateway over `backend`. It answers at once and is ready when every entry is loaded and warmed;
     `app.state.loading` is the task that loads them: whoever runs the app looks how that ends.
+
+    Args:
+        metrics: those that the backend counts in too; None makes some.
 
     Raises:
         RepositoryError: the repository is missing, empty or broken.
     """
     repository = read_repository(settings.repository)
-    plane = DataPlane(repository, backend, settings.request_timeout_s)
+    metrics = metrics or Metrics()
+    plane = DataPlane(repository, backend, settings.request_timeout_s, metrics)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -53,10 +59,24 @@ def create_app(settings: Settings, backend: Backend) -> FastAPI:
     )
     app.state.plane = plane
     app.state.settings = settings
+    app.state.metrics = metrics
     problems.install(app)
     app.include_router(routes_v2.router)
     app.include_router(routes_v1.router)
+    app.get(
+        "/metrics",
+        summary="What the gateway counts, for Prometheus",
+        tags=["server"],
+        response_class=PlainTextResponse,
+    )(_metrics)
     return app
+
+
+def _metrics(request: Request) -> Response:
+    """Not a coroutine: the page of many models takes milliseconds, and is written in another thread."""
+    metrics: Metrics = request.app.state.metrics
+    page, content_type = metrics.exposition(request.headers.get("accept", ""))
+    return Response(page, headers={"Content-Type": content_type})
 
 
 def create_backend(settings: Settings) -> Backend:

@@ -13,6 +13,7 @@ from compiler.manifest import TensorSpec
 from service.backends.base import Backend, check_rows
 from service.entries import Entry, Repository
 from service.errors import DeadlineError, InvalidInputError, NotFiniteError, NotReadyError
+from service.metrics import Metrics
 from service.tensors import DTYPES, Array, Tensors, datatype_of
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,10 @@ class Answer:
 class DataPlane:
     """Checks a request, splits it to the entry's batch size, runs it and checks the answer."""
 
-    def __init__(self, repository: Repository, backend: Backend, request_timeout_s: float) -> None:
+    def __init__(
+        self, repository: Repository, backend: Backend, request_timeout_s: float, metrics: Metrics
+    ) -> None:
+        self.metrics = metrics
         self.repository = repository
         self.backend = backend
         self.state = State.LOADING
@@ -105,6 +109,8 @@ class DataPlane:
         check_rows(entry, tensors, rows)
         for name, array in tensors.items():
             _check_result(entry, name, array)
+        if entry.manifest is not None:
+            self.metrics.of(entry).gaps.observe(entry.manifest, tensors)
         return Answer(entry, tensors)
 
     @contextlib.contextmanager
