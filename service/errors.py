@@ -5,6 +5,8 @@ RationaleError
     ├── MalformedError        400  not JSON, or not a request of this protocol
     ├── UnknownModelError     404
     ├── NotExplainableError   404  the model is there, its explanation is not
+    ├── UnknownResourceError  404  no such explainer or reference set
+    ├── ConflictError         409  not while others depend on it, or not under this name
     ├── TooLargeError         413
     ├── UnsupportedMediaError 415
     ├── InvalidInputError     422  names, shape, datatype, empty batch, values
@@ -12,6 +14,7 @@ RationaleError
     ├── QueueFullError        429  come back after `retry_after_s`
     ├── ModelFailedError      500  the log holds the cause, the answer does not
     ├── NotReadyError         503  come back after `retry_after_s`
+    ├── StateUnavailableError 503  what is to survive a restart cannot be read or written
     └── DeadlineError         504
 """
 
@@ -45,6 +48,18 @@ class NotExplainableError(ServiceError):
     status = 404
     slug = "not-explainable"
     title = "The model has no explanation"
+
+
+class UnknownResourceError(ServiceError):
+    status = 404
+    slug = "unknown-resource"
+    title = "No such resource"
+
+
+class ConflictError(ServiceError):
+    status = 409
+    slug = "conflict"
+    title = "Not in the present state"
 
 
 class TooLargeError(ServiceError):
@@ -91,6 +106,12 @@ class NotReadyError(ServiceError):
     slug = "not-ready"
     title = "The server is not ready"
     retry_after_s = 1
+
+
+class StateUnavailableError(ServiceError):
+    status = 503
+    slug = "state-unavailable"
+    title = "The gateway's records are not available"
 
 
 class DeadlineError(ServiceError):

@@ -1,5 +1,6 @@
 """Every setting of the gateway, in one place: environment variables `RATIONALE_…`, overridden by flags."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="RATIONALE_", frozen=True, extra="ignore")
 
     repository: Path = Path("model_repository")
+    state: Path | None = None
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=_LARGEST_PORT)
     grpc_port: int | Literal["off"] = 8081
@@ -28,6 +30,11 @@ class Settings(BaseSettings):
     max_queue_size: int = Field(default=256, gt=0)
     drain_timeout_s: float = Field(default=30.0, gt=0)
     log_level: str = Field(default="warning", pattern="^(critical|error|warning|info|debug)$")
+
+    @property
+    def state_folder(self) -> Path:
+        """Where what is to survive a restart is kept, by default beside the repository."""
+        return self.state or Path(f"{os.path.abspath(self.repository)}.state")
 
     @property
     def grpc_end(self) -> int | None:
