@@ -10,8 +10,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from service import problems, routes_v1, routes_v2
 from service.backends.base import Backend
+from service.catalogue import read_repository
 from service.dataplane import DataPlane
-from service.entries import read_repository
 from service.metrics import Metrics
 from service.settings import Settings
 

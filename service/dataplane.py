@@ -11,7 +11,8 @@ import numpy as np
 
 from compiler.manifest import TensorSpec
 from service.backends.base import Backend, check_rows
-from service.entries import Entry, Repository
+from service.catalogue import Catalogue
+from service.entries import Entry
 from service.errors import DeadlineError, InvalidInputError, NotFiniteError, NotReadyError
 from service.metrics import Metrics
 from service.tensors import DTYPES, Array, Tensors, datatype_of
@@ -38,7 +39,7 @@ class DataPlane:
     """Checks a request, splits it to the entry's batch size, runs it and checks the answer."""
 
     def __init__(
-        self, repository: Repository, backend: Backend, request_timeout_s: float, metrics: Metrics
+        self, repository: Catalogue, backend: Backend, request_timeout_s: float, metrics: Metrics
     ) -> None:
         self.metrics = metrics
         self.repository = repository

@@ -1,4 +1,4 @@
-"""Reads a model repository: what each entry's `config.pbtxt` and `explanation.json` promise."""
+"""Reads the entries of a model repository: what each one's `config.pbtxt` and `explanation.json` promise."""
 
 import math
 import re
@@ -11,14 +11,12 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from compiler.errors import RepositoryError
 from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest, TensorSpec
-from service.errors import NotExplainableError, UnknownModelError
 from service.tensors import DTYPES
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _DATATYPES = {
     pb.DataType.Value(f"TYPE_{'STRING' if name == 'BYTES' else name}"): name for name in DTYPES
 }  # TYPE_BF16 is left out: numpy has no such type
-_SHOWN_NAMES = 20
 PLATFORM = "onnxruntime_onnx"
 _UNSUPPORTED_FIELDS = ("optional", "allow_ragged_batch", "is_shape_tensor")
 
@@ -82,72 +80,6 @@ class Entry:
     def variable_shape(self) -> bool:
         """Whether an input has axes beyond the batch whose size the config leaves open."""
         return any(-1 in spec.shape for spec in self.inputs)
-
-
-@dataclass(frozen=True)
-class Repository:
-    folder: Path
-    entries: Mapping[str, Entry]
-
-    def entry(self, name: str, version: str | None = None) -> Entry:
-        """Raises UnknownModelError."""
-        entry = self.entries.get(name)
-        if entry is None:
-            names = list(self.entries)
-            known = ", ".join(names[:_SHOWN_NAMES]) + (" …" if len(names) > _SHOWN_NAMES else "")
-            raise UnknownModelError(f"no model '{_shown(name)}' here; there are: {known}")
-        if version not in (None, entry.version):
-            raise UnknownModelError(
-                f"model '{name}' has no version '{_shown(version)}'; version {entry.version} is served"
-            )
-        return entry
-
-    def explainer(self, name: str, version: str | None = None) -> Entry:
-        """The entry that explains model `name`. Raises UnknownModelError, NotExplainableError."""
-        entry = self.entry(name, version)
-        if entry.manifest is not None:
-            return entry
-        twin = self.entries.get(name + EXPLAIN_SUFFIX)
-        if twin is None or twin.manifest is None:
-            raise NotExplainableError(
-                f"model '{name}' was not compiled for explanations. Make an explain entry with "
-                f"`rationale compile MODEL.onnx --method deepshap --references FILE --name {name}` "
-                "and restart the server."
-            )
-        return twin
-
-
-def read_repository(folder: Path) -> Repository:
-    """Reads every entry of a model repository; hidden folders and plain files are passed over.
-
-    Raises:
-        RepositoryError: the folder is missing or empty, or entries are broken; names each and why.
-    """
-    if not folder.is_dir():
-        raise RepositoryError(
-            f"{folder}: there is no such folder. Make a model repository with `rationale compile`, "
-            "or name another one with --repository."
-        )
-    found: list[Entry] = []
-    faults = []
-    for path in sorted(folder.iterdir()):
-        if path.is_dir() and not path.name.startswith("."):
-            try:
-                found.extend(sides(read_entry(path)))
-            except RepositoryError as error:
-                faults.append(str(error))
-    entries = {entry.name: entry for entry in found}
-    faults += [
-        f"{folder / entry.model}: is a one-shot entry, which explains itself, and {folder / entry.name} is "
-        "there too. Delete one of them, or compile the name again."
-        for entry in found
-        if entries[entry.name] is not entry
-    ]
-    if faults:
-        raise RepositoryError("\n".join(faults))
-    if not entries:
-        raise RepositoryError(f"{folder}: holds no model. Make an entry with `rationale compile`.")
-    return Repository(folder, entries)
 
 
 def read_entry(folder: Path) -> Entry:
@@ -356,8 +288,3 @@ def _same_size(left: Sequence[int], right: Sequence[int]) -> bool:
 def agree(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
     """Equal shapes, where -1 agrees with every size."""
     return len(left) == len(right) and all(-1 in (a, b) or a == b for a, b in zip(left, right, strict=True))
-
-
-def _shown(text: str | None) -> str:
-    """A caller's own text in an error, kept short."""
-    return (text or "")[:80]

@@ -7,9 +7,9 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from compiler.manifest import EXPLAIN_SUFFIX, Manifest
+from compiler.manifest import Manifest
 from service.body import check_media_type, parse_json, read_body
-from service.entries import Repository
+from service.catalogue import Catalogue
 from service.errors import MalformedError, NotExplainableError
 from service.instances import Form, check_no_duplicates, explanations, form_of, predictions, to_tensors
 from service.problems import problem_responses
@@ -26,7 +26,9 @@ _BODY = {"requestBody": {"required": True, "content": {JSON: {"schema": Instance
 async def models(request: Request) -> ModelList:
     """Explain entries are left out: they are part of the model that they explain."""
     repository = plane_of(request).repository
-    return ModelList(models=[name for name in repository.entries if not _is_twin(repository, name)])
+    return ModelList(
+        models=[name for name, entry in repository.entries.items() if not repository.explains_another(entry)]
+    )
 
 
 @router.get(
@@ -102,16 +104,11 @@ async def _read_instances(request: Request, form: Form) -> Tensors:
     return to_tensors(form, instances)
 
 
-def _manifest(repository: Repository, model: str) -> Manifest | None:
+def _manifest(repository: Catalogue, model: str) -> Manifest | None:
     try:
         return repository.explainer(model).manifest
     except NotExplainableError:
         return None
-
-
-def _is_twin(repository: Repository, name: str) -> bool:
-    plain = name.removesuffix(EXPLAIN_SUFFIX)
-    return plain != name and plain in repository.entries and repository.entries[name].manifest is not None
 
 
 def _as_list(names: Sequence[str] | None) -> list[str] | None:

@@ -10,7 +10,7 @@ import pytest
 
 from service.app import create_backend
 from service.backends import embedded
-from service.entries import read_repository
+from service.catalogue import read_repository
 from service.errors import NotReadyError
 from service.settings import Settings
 from tests.service import handmade as made

@@ -9,7 +9,8 @@ import pytest
 
 from compiler.errors import RepositoryError
 from service.backends.embedded import load, session_options
-from service.entries import read_entry, read_repository
+from service.catalogue import read_repository
+from service.entries import read_entry
 from service.errors import NotExplainableError, UnknownModelError
 from tests.service import handmade as made
 

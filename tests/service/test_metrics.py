@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.entries import read_repository
+from service.catalogue import read_repository
 from service.metrics import EXPLAIN, INFER, Metrics, labels_of, relative_gaps
 from service.settings import Settings
 from tests.service import handmade as made

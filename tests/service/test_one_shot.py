@@ -11,7 +11,7 @@ from compiler.errors import RepositoryError
 from compiler.manifest import Manifest
 from service.backends import embedded
 from service.backends.embedded import EmbeddedBackend
-from service.entries import read_repository
+from service.catalogue import read_repository
 from tests.compiler.models import FEATURES, mlp, rows
 
 R, X = rows(4, FEATURES), rows(3, FEATURES, seed=1)

@@ -9,7 +9,7 @@ import pytest
 from compiler import DeepShap, ExpectedGradients, SmoothGrad, compile_model
 from compiler.errors import RepositoryError
 from compiler.local import open_entry
-from service.entries import read_repository
+from service.catalogue import read_repository
 from service.settings import Settings
 from tests.compiler.models import FEATURES, NAMES, cnn, mlp, rows, two_inputs
 from tests.service.conftest import gateway

@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from service.backends.triton import TritonBackend
-from service.entries import read_repository
+from service.catalogue import read_repository
 from service.errors import NotReadyError
 from service.settings import Settings
 from tests.service import handmade as made
