@@ -1,6 +1,5 @@
 """The compiler's commands of `rationale`; the service adds its own."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -8,13 +7,10 @@ import typer
 
 from compiler import cli_entries
 from compiler.bench import cli as cli_bench
-from compiler.errors import InvalidOptionError
 from compiler.terminal import Repository, progress_bar, report, told_plainly
 
 if TYPE_CHECKING:
-    from compiler.deployment import Deployment, Provider, Storage
-    from compiler.methods import Method
-    from compiler.targets import Targets
+    from compiler.deployment import Provider, Storage
 
 app = typer.Typer(
     name="rationale",
@@ -192,85 +188,36 @@ def compile_command(
     Example: rationale compile credit.onnx --references approved.csv --name credit
     """
     with told_plainly():
-        from compiler.compile import compile_model
+        from compiler.asked import Asked, parse_sizes, parse_targets
+        from compiler.deployment import Deployment, parse_bytes
         from compiler.repository import check_name
 
         check_name(name)
-        names = None if features is None else [f.strip() for f in features.split(",")]
         options: dict[str, Any] = {"steps": steps, "samples": samples, "sigma": sigma, "seed": seed}
         options |= {"standard_error": standard_error or None, "rule": rule or None}
         options |= {"composite": composite, "low": low, "high": high, "epsilon": epsilon}
-        deployment = _deployment(provider, threads, memory_budget, storage, tune, one_shot)
-        chosen, columns = _method(method, references, names, options)
+        asked = Asked(
+            method,
+            options,
+            output,
+            parse_targets(targets),
+            inputs,
+            parse_sizes(size or []),
+            None if features is None else [f.strip() for f in features.split(",")],
+            Deployment(
+                cast("Provider", provider),
+                threads,
+                parse_bytes(memory_budget),
+                cast("Storage", storage),
+                tune,
+                one_shot,
+            ),
+        )
         with progress_bar() as progress:
-            compiled = compile_model(
-                model,
-                chosen,
-                output=output,
-                targets=_targets(targets),
-                inputs=inputs,
-                sizes=_sizes(size or []),
-                feature_names=names or columns,
-                deployment=deployment,
-                progress=progress,
-            )
+            compiled = asked.compile(model, references, progress)
             entry = compiled.write(repository, name)
         report(compiled.manifest)
         print(f"wrote {entry}" if one_shot else f"wrote {entry.parent / name} and {entry}")
-
-
-def _deployment(
-    provider: str, threads: int | None, memory_budget: str, storage: str, tune: bool, one_shot: bool
-) -> "Deployment":
-    from compiler.deployment import Deployment, parse_bytes
-
-    return Deployment(
-        cast("Provider", provider),
-        threads,
-        parse_bytes(memory_budget),
-        cast("Storage", storage),
-        tune,
-        one_shot,
-    )
-
-
-def _targets(text: str | None) -> "Targets":
-    words: dict[str | None, Targets] = {None: None, "all": "all", "predicted": "predicted"}
-    if text is None or text in words:
-        return words[text]
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise InvalidOptionError(
-            f"--targets {text!r}: give indices by commas, 'all' or 'predicted'."
-        ) from error
-
-
-def _sizes(given: Sequence[str]) -> dict[str, int]:
-    sizes = {}
-    for text in given:
-        name, _, length = text.rpartition("=")
-        if not name or not length.isdecimal():
-            raise InvalidOptionError(
-                f"--size {text!r}: give a name and a whole number, such as sequence=128."
-            )
-        sizes[name] = int(length)
-    return sizes
-
-
-def _method(
-    name: str, references: Path | None, columns: list[str] | None, options: Mapping[str, Any]
-) -> "tuple[Method, list[str] | None]":
-    """The method by its name on the command line, and the reference file's column names."""
-    from compiler.methods.options import REFERENCES, check_options, make_method
-    from compiler.tables import read_rows
-
-    if references is None:
-        return make_method(name, None, options), None
-    check_options(name, {REFERENCES, *(key for key, value in options.items() if value is not None)})
-    table = read_rows(references, columns)
-    arrays = table.arrays[None] if None in table.arrays else {str(k): v for k, v in table.arrays.items()}
-    return make_method(name, arrays, options), list(table.columns) if table.columns else None
 
 
 app.add_typer(cli_entries.app)

@@ -12,7 +12,7 @@ import onnx
 from compiler.errors import InvalidOptionError
 from compiler.gate import Run, explaining
 from compiler.manifest import Manifest
-from compiler.repository import write_entries
+from compiler.repository import write_entries, write_explainer
 from compiler.runtime import Held, ModelFile, Runner, is_float, outline
 
 
@@ -122,6 +122,17 @@ class Compiled:
             RepositoryError: the name is not one Triton takes, or the folder cannot be written.
         """
         return write_entries(self.source, self._held, self.manifest, self.sample, Path(repository), name)
+
+    def write_explainer(self, entry: Path, model: str) -> None:
+        """Writes the combined graph alone, as one of several explainers of `model`.
+
+        Args:
+            entry: the folder to make; its name is the entry's. A failure may leave a part of it.
+
+        Raises:
+            RepositoryError: the folder is there already, or cannot be written.
+        """
+        write_explainer(self._held, self.manifest.model_copy(update={"model": model}), self.sample, entry)
 
 
 def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor) -> np.ndarray:

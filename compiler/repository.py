@@ -101,6 +101,17 @@ def write_entries(
     return repository / explain
 
 
+def write_explainer(
+    combined: Held, manifest: Manifest, sample: Mapping[str, np.ndarray], entry: Path
+) -> None:
+    """Writes one explain entry, and no plain one; see `Compiled.write_explainer`."""
+    try:
+        _write_entry(entry, combined, sample, manifest.measured.max_batch, gated=manifest.one_shot)
+        (entry / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
+    except OSError as error:
+        raise RepositoryError(f"{entry}: cannot be written: {error.strerror or error}.") from error
+
+
 def _spare_foreign_folders(targets: list[Path]) -> None:
     """Raises RepositoryError where something stands that this project did not write."""
     for target in targets:

@@ -1,0 +1,113 @@
+"""What a compile is asked for in plain values, as a command line or an API has them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compiler.deployment import HERE, Deployment
+from compiler.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from compiler.compile import Progress
+    from compiler.compiled import Compiled
+    from compiler.methods import Method
+    from compiler.targets import Targets
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A method by its name on the command line, its options, and what to explain by which inputs.
+
+    Attributes:
+        options: of the method, by their Python names (`standard_error`); those that are None were not given.
+        features: their names, which also choose the columns of a table of references.
+
+    The others are the arguments of `compile_model`.
+    """
+
+    method: str = "deepshap"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    output: str | None = None
+    targets: "Targets" = None
+    inputs: Sequence[str] | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    features: Sequence[str] | None = None
+    deployment: Deployment = HERE
+
+    def check(self, *, referenced: bool) -> None:
+        """Looks at the method and its options alone, without a model.
+
+        Args:
+            referenced: whether references will be given.
+
+        Raises:
+            InvalidOptionError: an unknown method, or options that it does not take, lacks, or cannot use.
+        """
+        from compiler.methods.options import make_method
+
+        make_method(self.method, np.zeros((1, 1)) if referenced else None, self.options)
+
+    def compile(
+        self, model: Path, references: Path | None = None, progress: "Progress | None" = None
+    ) -> "Compiled":
+        """Compiles `model` with the references in a file.
+
+        Raises:
+            RationaleError: as `compile_model` and `read_rows` do.
+        """
+        from compiler.compile import compile_model
+
+        method, columns = self._method(references)
+        return compile_model(
+            model,
+            method,
+            output=self.output,
+            targets=self.targets,
+            inputs=self.inputs,
+            sizes=self.sizes,
+            feature_names=self.features or columns,
+            deployment=self.deployment,
+            progress=progress,
+        )
+
+    def _method(self, references: Path | None) -> "tuple[Method, tuple[str, ...] | None]":
+        """The method, and the reference file's column names."""
+        from compiler.methods.options import REFERENCES, check_options, make_method
+        from compiler.tables import read_rows
+
+        if references is None:
+            return make_method(self.method, None, self.options), None
+        given = {key for key, value in self.options.items() if value is not None}
+        check_options(self.method, {REFERENCES, *given})  # before a file is read that may be large
+        table = read_rows(references, self.features)
+        named = {str(name): array for name, array in table.arrays.items()}
+        return make_method(self.method, table.arrays.get(None, named), self.options), table.columns
+
+
+def parse_targets(text: str | None) -> "Targets":
+    """ "0,3", "all" or "predicted"; None is the default. Raises InvalidOptionError."""
+    words: dict[str | None, Targets] = {None: None, "all": "all", "predicted": "predicted"}
+    if text is None or text in words:
+        return words[text]
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InvalidOptionError(
+            f"--targets {text!r}: give indices by commas, 'all' or 'predicted'."
+        ) from error
+
+
+def parse_sizes(given: Sequence[str]) -> dict[str, int]:
+    """ "sequence=128" …: lengths by name. Raises InvalidOptionError."""
+    sizes = {}
+    for text in given:
+        name, _, length = text.rpartition("=")
+        if not name or not length.isdecimal():
+            raise InvalidOptionError(
+                f"--size {text!r}: give a name and a whole number, such as sequence=128."
+            )
+        sizes[name] = int(length)
+    return sizes
