@@ -49,6 +49,7 @@ class DataPlane:
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self.stopping = asyncio.Event()  # what waits for more than one request ends by it
 
     async def start(self) -> None:
         """Loads and warms every entry. Raises what the backend raises, and is never ready then."""
@@ -63,6 +64,7 @@ class DataPlane:
     def refuse_new_work(self) -> None:
         """The first step of a stop: no longer ready; what runs goes on."""
         self.state = State.STOPPING
+        self.stopping.set()
 
     async def stop(self) -> None:
         """Waits for what runs, whichever end it came by, then stops the backend."""

@@ -12,6 +12,7 @@ RationaleError
     ├── InvalidInputError     422  names, shape, datatype, empty batch, values
     ├── NotFiniteError        422  this input makes the model overflow
     ├── QueueFullError        429  come back after `retry_after_s`
+    ├── NotOfferedError       501  a method of gRPC that a gateway does not have
     ├── ModelFailedError      500  the log holds the cause, the answer does not
     ├── NotReadyError         503  come back after `retry_after_s`
     ├── StateUnavailableError 503  what is to survive a restart cannot be read or written
@@ -93,6 +94,12 @@ class QueueFullError(ServiceError):
     slug = "queue-full"
     title = "Too many requests are waiting"
     retry_after_s = 1
+
+
+class NotOfferedError(ServiceError):
+    status = 501
+    slug = "not-offered"
+    title = "The server does not do this"
 
 
 class ModelFailedError(ServiceError):

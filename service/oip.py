@@ -28,7 +28,7 @@ _SHARED_MEMORY = "shared_memory_region"
 
 @dataclass(frozen=True)
 class Request:
-    """A request, decoded. `outputs` None asks for all."""
+    """Decoded. `outputs` None asks for all, `explainer` and `reference_set` None for the default."""
 
     id: str
     inputs: Tensors
@@ -36,6 +36,8 @@ class Request:
     binary_by_default: bool
     binary: Mapping[str, bool]
     timeout_s: float | None
+    explainer: str | None = None
+    reference_set: str | None = None
 
     def wants_binary(self, output: str) -> bool:
         return self.binary.get(output, self.binary_by_default)
@@ -65,6 +67,8 @@ def decode_request(body: bytes, header_length: str | None) -> Request:
             if "binary_data" in output.parameters
         },
         timeout_s=timeout_of(message.parameters.get("timeout")),
+        explainer=name_of(message.parameters, "explainer"),
+        reference_set=name_of(message.parameters, "reference_set"),
     )
 
 
@@ -124,6 +128,18 @@ def timeout_of(timeout: Any) -> float | None:
     if type(timeout) is not int or timeout < 0:
         raise MalformedError("parameters.timeout must be a number of microseconds")
     return timeout / 1e6
+
+
+def name_of(parameters: Mapping[str, Any], key: str) -> str | None:
+    """The name that the request parameter `key` holds; None where there is none.
+
+    Raises:
+        MalformedError: it is no name.
+    """
+    name = parameters.get(key)
+    if name is not None and not (isinstance(name, str) and name):
+        raise MalformedError(f"parameters.{key} must be a name")
+    return name
 
 
 def _header_end(body: bytes, header_length: str | None) -> int:

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from tritonclient.grpc import service_pb2 as pb
 
 from service.errors import InvalidInputError, MalformedError
-from service.oip import Request, check_form, check_parameters, timeout_of
+from service.oip import Request, check_form, check_parameters, name_of, timeout_of
 from service.tensors import Array, Tensors, datatype_of, from_binary, from_values, to_binary
 
 # Where the protocol puts the values of a datatype. FP16 has no place: it must come raw.
@@ -49,13 +49,16 @@ def decode_request(message: pb.ModelInferRequest) -> Request:
     """
     for tensor in (*message.inputs, *message.outputs):
         check_parameters(tensor.name, _plain(tensor.parameters))
+    parameters = _plain(message.parameters)
     return Request(
         id=message.id,
         inputs=_decode_inputs(message),
         outputs=tuple(output.name for output in message.outputs) or None,
         binary_by_default=True,
         binary={},
-        timeout_s=timeout_of(_plain(message.parameters).get("timeout")),
+        timeout_s=timeout_of(parameters.get("timeout")),
+        explainer=name_of(parameters, "explainer"),
+        reference_set=name_of(parameters, "reference_set"),
     )
 
 

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from service import oip
 from service.body import check_media_type, read_body
+from service.choice import entry_asked_for
 from service.dataplane import DataPlane
 from service.entries import PLATFORM, Entry
 from service.errors import NotReadyError
@@ -140,26 +141,34 @@ _EXPLAIN = _infer_docs(
 @router.post("/models/{model}/versions/{version}/infer", include_in_schema=False)
 @router.post("/models/{model}/infer", **_INFER)
 async def infer(request: Request, model: str, version: str | None = None) -> Response:
-    entry = plane_of(request).repository.entry(model, version)
-    return await _answer(request, entry, {"model_name": model, "model_version": entry.version})
+    repository = plane_of(request).repository
+    named = repository.entry(model, version)
+    asked = await _read(request)
+    entry = entry_asked_for(repository, named, asked)
+    return await _answer(request, entry, {"model_name": model, "model_version": named.version}, asked)
 
 
 @router.post("/models/{model}/versions/{version}/explain", include_in_schema=False)
 @router.post("/models/{model}/explain", **_EXPLAIN)
 async def explain(request: Request, model: str, version: str | None = None) -> Response:
-    entry = plane_of(request).repository.explainer(model, version)
+    repository = plane_of(request).repository
+    repository.entry(model, version)  # before the body is read: there may be no such model
+    asked = await _read(request)
+    entry = repository.explainer(model, version, asked.explainer)
     head: dict[str, Any] = {"model_name": model, "model_version": version or entry.version}
     if entry.identity:
         head["parameters"] = entry.identity
-    return await _answer(request, entry, head)
+    return await _answer(request, entry, head, asked)
 
 
-async def _answer(request: Request, entry: Entry, head: dict[str, Any]) -> Response:
-    plane = plane_of(request)
+async def _read(request: Request) -> oip.Request:
     check_media_type(request, JSON, BINARY)
     body = await read_body(request, request.app.state.settings.max_body_bytes)
-    asked = oip.decode_request(body, request.headers.get(oip.LENGTH_HEADER))
-    answer = await plane.infer(entry, asked.inputs, asked.outputs, asked.timeout_s)
+    return oip.decode_request(body, request.headers.get(oip.LENGTH_HEADER))
+
+
+async def _answer(request: Request, entry: Entry, head: dict[str, Any], asked: oip.Request) -> Response:
+    answer = await plane_of(request).infer(entry, asked.inputs, asked.outputs, asked.timeout_s)
     content, length = oip.encode_answer(head, answer.tensors, asked)
     if length is None:
         return Response(content, media_type=JSON)

@@ -217,7 +217,10 @@ def test_health(client: triton.InferenceServerClient) -> None:
 
 def test_metadata(client: triton.InferenceServerClient) -> None:
     server = client.get_server_metadata()
-    assert (server.name, list(server.extensions)) == ("rationale", ["model_configuration"])
+    assert (server.name, list(server.extensions)) == (
+        "rationale",
+        ["model_configuration", "model_repository"],
+    )
     model = client.get_model_metadata("pair", "1")
     assert (model.name, list(model.versions), model.platform) == ("pair", ["1"], "onnxruntime_onnx")
     told = [(item.name, item.datatype, list(item.shape)) for item in (*model.inputs, *model.outputs)]

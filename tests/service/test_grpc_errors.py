@@ -123,23 +123,40 @@ def test_a_model_that_fails(stub: Any) -> None:
     refused(lambda: stub.ModelInfer(message), "INTERNAL", "does not treat rows apart")
 
 
-def test_what_is_not_offered_says_so(stub: Any, channel: grpc.Channel) -> None:
-    said = "is not offered here. /inference.GRPCInferenceService offers ServerLive, ServerReady,"
-    refused(lambda: stub.ModelStatistics(pb.ModelStatisticsRequest()), "UNIMPLEMENTED", said)
-    refused(lambda: stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest()), "UNIMPLEMENTED", said)
-    refused(lambda: list(stub.ModelStreamInfer(iter([request("score", GOOD)]))), "UNIMPLEMENTED", said)
-    other = channel.unary_unary("/grpc.health.v1.Health/Check")
-    refused(lambda: other(b""), "UNIMPLEMENTED", "/grpc.health.v1.Health/Check is not offered here")
+@pytest.mark.parametrize(
+    ("call", "message", "said"),
+    [
+        ("RepositoryModelLoad", pb.RepositoryModelLoadRequest(), "PUT /v2/models/{model}/explainers/{name}"),
+        ("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(), "not open to callers"),
+        (
+            "SystemSharedMemoryStatus",
+            pb.SystemSharedMemoryStatusRequest(),
+            "send tensors in raw_input_contents",
+        ),
+        ("CudaSharedMemoryRegister", pb.CudaSharedMemoryRegisterRequest(), "shared memory is not offered"),
+        ("TraceSetting", pb.TraceSettingRequest(), "an operator's setting"),
+        ("LogSettings", pb.LogSettingsRequest(), "RATIONALE_LOG_LEVEL"),
+    ],
+)
+def test_what_a_gateway_must_not_offer(stub: Any, call: str, message: Any, said: str) -> None:
+    error = refused(lambda: getattr(stub, call)(message), "UNIMPLEMENTED", said)
+    assert dict(error.trailing_metadata())["problem"] == "not-offered"
 
 
-def test_a_silent_stream_is_answered(stub: Any) -> None:
+@pytest.mark.parametrize("path", ["/inference.GRPCInferenceService/Absent", "/other.Service/Do", "/x"])
+def test_what_is_not_offered_says_what_is(channel: grpc.Channel, path: str) -> None:
+    said = f"{path} is not offered here. /inference.GRPCInferenceService offers ServerLive, ServerReady,"
+    refused(lambda: channel.unary_unary(path)(b""), "UNIMPLEMENTED", said)
+
+
+def test_a_silent_stream_of_an_unknown_kind_is_answered(channel: grpc.Channel) -> None:
     said_enough = threading.Event()
 
-    def nothing() -> Iterator[pb.ModelInferRequest]:
+    def nothing() -> Iterator[bytes]:
         said_enough.wait(TIMEOUT_S)
         yield from ()
 
-    answers = stub.ModelStreamInfer(nothing(), timeout=TIMEOUT_S)
+    answers = channel.stream_stream("/other.Service/Stream")(nothing(), timeout=TIMEOUT_S)
     refused(lambda: list(answers), "UNIMPLEMENTED", "is not offered here")
     said_enough.set()
 

@@ -1,0 +1,122 @@
+"""The unary methods of `GRPCInferenceService`: a function from a call to its answer, and the table.
+
+There is no verb to explain here: the explain entry of a model, `{model}_explain`, is a model of its own.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.metadata import version as package_version
+
+from google.protobuf.message import Message
+from tritonclient.grpc import service_pb2 as pb
+
+from compiler.manifest import TensorSpec
+from service.choice import entry_asked_for
+from service.entries import PLATFORM
+from service.errors import UnknownModelError
+from service.grpc_call import Call
+from service.index import index_of
+from service.oip_grpc import decode_request, encode_answer
+
+EXTENSIONS = ["model_configuration", "model_repository"]
+SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+
+Method = Callable[[Call], Awaitable[Message]]
+Methods = Mapping[str, tuple[type[Message], Method]]
+
+
+async def server_live(_: Call) -> pb.ServerLiveResponse:
+    return pb.ServerLiveResponse(live=True)
+
+
+async def server_ready(call: Call) -> pb.ServerReadyResponse:
+    return pb.ServerReadyResponse(ready=await call.plane.ready())
+
+
+async def server_metadata(_: Call) -> pb.ServerMetadataResponse:
+    return pb.ServerMetadataResponse(
+        name="rationale", version=package_version("rationale"), extensions=EXTENSIONS
+    )
+
+
+async def model_ready(call: Call) -> pb.ModelReadyResponse:
+    """A model that is not there is not ready, as Triton answers too."""
+    try:
+        entry = call.plane.repository.entry(call.message.name, call.message.version or None)
+    except UnknownModelError:
+        return pb.ModelReadyResponse(ready=False)
+    return pb.ModelReadyResponse(ready=await call.plane.ready(entry))
+
+
+async def model_metadata(call: Call) -> pb.ModelMetadataResponse:
+    entry = call.plane.repository.entry(call.message.name, call.message.version or None)
+    return pb.ModelMetadataResponse(
+        name=entry.name,
+        versions=[entry.version],
+        platform=PLATFORM,
+        inputs=[_tensor(spec) for spec in entry.inputs],
+        outputs=[_tensor(spec) for spec in entry.outputs],
+    )
+
+
+async def model_config(call: Call) -> pb.ModelConfigResponse:
+    entry = call.plane.repository.entry(call.message.name, call.message.version or None)
+    return pb.ModelConfigResponse(config=entry.config)
+
+
+async def repository_index(call: Call) -> pb.RepositoryIndexResponse:
+    """`ready` asks for the models that can answer now; there is one repository, whatever its name."""
+    answer = pb.RepositoryIndexResponse()
+    for listed in await index_of(call.plane, only_ready=call.message.ready):
+        answer.models.add(**listed)
+    return answer
+
+
+async def model_infer(call: Call) -> pb.ModelInferResponse:
+    """The shorter of the request's `timeout` and gRPC's own deadline is its limit."""
+    repository = call.plane.repository
+    named = repository.entry(call.message.model_name, call.message.model_version or None)
+    asked = decode_request(call.message)
+    entry = entry_asked_for(repository, named, asked)
+    limits_s = [limit for limit in (asked.timeout_s, call.left_s) if limit is not None]
+    answer = await call.plane.infer(entry, asked.inputs, asked.outputs, min(limits_s, default=None))
+    head = {"model_name": call.message.model_name, "model_version": named.version, "id": asked.id}
+    response = encode_answer(head, answer.tensors)
+    for name, value in entry.identity.items():
+        response.parameters[name].string_param = value
+    return response
+
+
+METHODS: Methods = {
+    "ServerLive": (pb.ServerLiveRequest, server_live),
+    "ServerReady": (pb.ServerReadyRequest, server_ready),
+    "ServerMetadata": (pb.ServerMetadataRequest, server_metadata),
+    "ModelReady": (pb.ModelReadyRequest, model_ready),
+    "ModelMetadata": (pb.ModelMetadataRequest, model_metadata),
+    "ModelConfig": (pb.ModelConfigRequest, model_config),
+    "ModelInfer": (pb.ModelInferRequest, model_infer),
+    "RepositoryIndex": (pb.RepositoryIndexRequest, repository_index),
+}
+
+_LOADING = (
+    "loading and unloading is not open to callers: an operator publishes entries in the repository, and "
+    "explainers through the admin API (PUT /v2/models/{model}/explainers/{name})"
+)
+_SHARED_MEMORY = "shared memory is not offered: send tensors in raw_input_contents"
+# What Triton offers and a gateway must not: {method: why, and what to do instead}.
+REFUSED = {
+    "RepositoryModelLoad": _LOADING,
+    "RepositoryModelUnload": _LOADING,
+    **{
+        f"{kind}SharedMemory{verb}": _SHARED_MEMORY
+        for kind in ("System", "Cuda")
+        for verb in ("Status", "Register", "Unregister")
+    },
+    "TraceSetting": "tracing is an operator's setting: docs/settings.md lists it",
+    "LogSettings": "logging is an operator's setting: RATIONALE_LOG_LEVEL",
+}
+
+
+def _tensor(spec: TensorSpec) -> pb.ModelMetadataResponse.TensorMetadata:
+    return pb.ModelMetadataResponse.TensorMetadata(
+        name=spec.name, datatype=spec.datatype, shape=[-1, *spec.shape]
+    )

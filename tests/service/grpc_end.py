@@ -1,0 +1,61 @@
+"""A gRPC end in this process, over any backend, and a channel to it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+import pytest
+from fastapi import FastAPI
+from tritonclient.grpc import service_pb2_grpc
+
+from service.app import create_app, create_backend
+from service.backends.base import Backend
+from service.dataplane import DataPlane
+from service.grpc_server import create_server
+from service.settings import Settings
+
+SECONDS = 10
+
+
+@dataclass(frozen=True)
+class End:
+    """A gRPC end in this process, and a channel to it."""
+
+    stub: Any
+    plane: DataPlane
+    server: grpc.aio.Server
+    channel: grpc.aio.Channel
+
+
+@contextlib.asynccontextmanager
+async def grpc_end(settings: Settings, backend: Backend | None = None) -> AsyncIterator[End]:
+    """Every model is loaded."""
+    app = create_app(settings, backend or create_backend(settings))
+    async with app.router.lifespan_context(app):
+        await app.state.loading
+        async with end_of(app, settings) as end:
+            yield end
+
+
+@contextlib.asynccontextmanager
+async def end_of(app: FastAPI, settings: Settings) -> AsyncIterator[End]:
+    server = create_server(app.state.plane, settings.max_body_bytes)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    options = (("grpc.max_receive_message_length", -1),)
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            yield End(stub, app.state.plane, server, channel)
+    finally:
+        await server.stop(None)
+
+
+async def refused(call: Any, code: str, said: str) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await asyncio.wait_for(call, SECONDS)
+    assert (caught.value.code().name, said in caught.value.details()) == (code, True), caught.value
+    return caught.value
