@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Lrp,
         SmoothGrad,
     )
+    from compiler.references import OpenReferences
 
 __all__ = [
     "AttnLrp",
@@ -41,6 +42,7 @@ __all__ = [
     "IntegratedGradients",
     "Lrp",
     "Manifest",
+    "OpenReferences",
     "RationaleError",
     "SmoothGrad",
     "compile_model",
@@ -58,6 +60,7 @@ _HOME = {
     "IntegratedGradients": "compiler.methods",
     "Lrp": "compiler.methods",
     "Manifest": "compiler.manifest",
+    "OpenReferences": "compiler.references",
     "RationaleError": "compiler.errors",
     "SmoothGrad": "compiler.methods",
     "compile_model": "compiler.compile",

@@ -24,6 +24,7 @@ class Asked:
     Attributes:
         options: of the method, by their Python names (`standard_error`); those that are None were not given.
         features: their names, which also choose the columns of a table of references.
+        open_references: K, where references come with each request and those given are examples.
 
     The others are the arguments of `compile_model`.
     """
@@ -36,6 +37,7 @@ class Asked:
     sizes: Mapping[str, int] = field(default_factory=dict)
     features: Sequence[str] | None = None
     deployment: Deployment = HERE
+    open_references: int | None = None
 
     def check(self, *, referenced: bool) -> None:
         """Looks at the method and its options alone, without a model.
@@ -76,15 +78,19 @@ class Asked:
     def _method(self, references: Path | None) -> "tuple[Method, tuple[str, ...] | None]":
         """The method, and the reference file's column names."""
         from compiler.methods.options import REFERENCES, check_options, make_method
+        from compiler.references import OpenReferences
         from compiler.tables import read_rows
 
+        k = self.open_references
         if references is None:
-            return make_method(self.method, None, self.options), None
+            return make_method(self.method, None if k is None else OpenReferences(k), self.options), None
         given = {key for key, value in self.options.items() if value is not None}
         check_options(self.method, {REFERENCES, *given})  # before a file is read that may be large
         table = read_rows(references, self.features)
         named = {str(name): array for name, array in table.arrays.items()}
-        return make_method(self.method, table.arrays.get(None, named), self.options), table.columns
+        arrays = table.arrays.get(None, named)
+        references_given = arrays if k is None else OpenReferences(k, arrays)
+        return make_method(self.method, references_given, self.options), table.columns
 
 
 def parse_targets(text: str | None) -> "Targets":

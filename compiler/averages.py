@@ -1,5 +1,6 @@
 """Means and standard errors over the references' axis K or the points' axis S, whole or chunk by chunk."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,20 @@ def along(op: "Ops", array: np.ndarray, axis: str, *, zeros: bool = False) -> Te
     return Tensor(value, (1, *array.shape[1:]), dtype, frozenset({axis}), rows=True)
 
 
+def open_rows(op: "Ops", name: str, row: Sequence[int], axis: str, dtype: ir.DataType) -> Tensor:
+    """Rows along an axis that come with each row of the batch: a new input of the graph, [N, count, *row]."""
+    value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(["N", op.counts[axis], *row]))
+    op.graph.inputs.append(value)
+    flat = op._node("Reshape", [value, op._ints([-1, *row])], {})[0]
+    return Tensor(flat, (1, *row), dtype, frozenset({"N", axis}), rows=True)
+
+
+def open_weights(op: "Ops", name: str, axis: str, dtype: ir.DataType) -> Tensor:
+    """Weights [N, count] of such rows, a new input; brought to the sum 1."""
+    given = open_rows(op, name, (), axis, dtype)
+    return op.Div(given, _reduce(op, "ReduceSum", given, axis))
+
+
 def rows_along(op: "Ops", x: Tensor) -> np.ndarray:
     """The array that `along` was given for `x`."""
     if x.constant is not None:
@@ -43,6 +58,8 @@ def mean(op: "Ops", x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
     """Σ w_i x_i; see `Ops.mean`."""
     if over not in x.lead:
         return x
+    if over in op.weights:
+        return _weighted_sum(op, x, over, None)
     if over not in op.chunks:
         return _reduce(op, "ReduceMean", x, over) if weights is None else _weighted_sum(op, x, over, weights)
     total = _leave(op, "Sum", over, _weighted_sum(op, x, over, weights))
@@ -71,7 +88,9 @@ def _squared_deviations(op: "Ops", x: Tensor, over: str, weights: np.ndarray | N
 
 def _weighted_sum(op: "Ops", x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
     """Σ w_i x_i, the weights 1 where there are none."""
-    full = weights is None and (over not in op.chunks or op.chunks.axes[over].is_even)
+    full = (
+        weights is None and over not in op.weights and (over not in op.chunks or op.chunks.axes[over].is_even)
+    )
     return _reduce(op, "ReduceSum", x if full else op.Mul(x, _weights(op, x, over, weights)), over)
 
 
@@ -81,6 +100,9 @@ def _normalised(op: "Ops", total: Tensor, over: str, weights: np.ndarray | None)
 
 def _weights(op: "Ops", x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
     """1 for each where there are none; 0 for what only fills up a chunk."""
+    if over in op.weights:
+        given = op.reshape(op.weights[over], (1,) * x.rank)
+        return given if given.dtype == x.dtype else op.Cast(given, to=int(x.dtype))
     w = np.ones(op.counts[over]) if weights is None else weights
     array = np.asarray(w, x.dtype.numpy()).reshape(-1, *(1 for _ in x.shape[1:]))
     return along(op, array, over, zeros=True)

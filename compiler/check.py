@@ -63,8 +63,9 @@ def measure(
     rows = max(len(p) for p in probes.values() if p.ndim)
     singles, latency_ms = _one_by_one(runner, probes, rows)
     together = runner(probes) if most >= rows else _joined(singles)
-    alone = original(probes)
-    _demand_separate_rows(original, probes, alone, rows, halves.rounding)
+    own = {v.name: probes[v.name] for v in source.graph.input if v.name in probes}
+    alone = original(own)
+    _demand_separate_rows(original, own, alone, rows, halves.rounding)
     sound = _sound_rows(alone, rows) if GAP in together else np.ones(rows, bool)
     explained = {name: together[name] for name in (*attributions, EXPLAINED_VALUE)}
     measured = Measured(

@@ -46,6 +46,15 @@ def compile_command(
             show_default=False,
         ),
     ] = None,
+    open_references: Annotated[
+        int | None,
+        typer.Option(
+            help="Take up to K references with each request instead of baking any: the entry is "
+            "NAME_explain_open. --references are then examples for the check, and not kept.",
+            metavar="K",
+            show_default=False,
+        ),
+    ] = None,
     repository: Repository = Path("model_repository"),
     targets: Annotated[
         str | None,
@@ -212,6 +221,7 @@ def compile_command(
                 tune,
                 one_shot,
             ),
+            open_references,
         )
         with progress_bar() as progress:
             compiled = asked.compile(model, references, progress)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from compiler.averages import open_rows, open_weights
 from compiler.backward import walk
 from compiler.chunks import Chunks
 from compiler.errors import InvalidOptionError
@@ -16,6 +17,7 @@ from compiler.lowering import Lowered
 from compiler.methods import Method
 from compiler.methods.base import OnPaths
 from compiler.methods.planned import plan
+from compiler.open_references import WEIGHTS, names_of_inputs, references_name
 from compiler.outputs import Explained, Seed, emit_outputs, names_of_outputs
 from compiler.references import ReferenceSet
 from compiler.targets import Path
@@ -42,7 +44,8 @@ def combine(
     Raises:
         InvalidOptionError: names that are taken, or a budget that not even one reference fits.
     """
-    _check_names(lowered, names_of_outputs(method, path.inputs))
+    own_inputs = names_of_inputs(path.tensors) if references and references.is_open else set()
+    _check_names(lowered, names_of_outputs(method, path.inputs) | own_inputs)
 
     def build(chunks: Chunks) -> ir.Model:
         return _build(_cloned(lowered, path), method, references, forms, chunks, progress)
@@ -52,12 +55,12 @@ def combine(
 
 def _axes(method: Method, references: ReferenceSet | None) -> dict[str, int]:
     """The axes that can be walked in chunks, with their rows: of those on which a walk lies, the longer."""
-    counts = {"K": references.count} if references else {}
+    counts = {"K": references.count} if references and not references.is_open else {}
     if not isinstance(method, OnPaths):
         return counts
     if not method.each_reference:  # the references are met by the base value alone
         return {**counts, "S": method.points}
-    return {"S": method.points} if method.points > counts.get("K", 1) else counts
+    return {"S": method.points} if "K" not in counts or method.points > counts["K"] else counts
 
 
 def _cloned(lowered: Lowered, path: Path) -> tuple[Lowered, Path]:
@@ -120,8 +123,17 @@ def _check_names(lowered: Lowered, new: set[str]) -> None:
 
 
 def _references(values: Values, references: ReferenceSet, path: Path) -> Elsewhere:
-    values.op.scope = "reference"
-    held = {name: values.op.along(array, "K") for name, array in references.arrays.items()}
+    op = values.op
+    op.scope = "reference"
+    if references.is_open:
+        dtypes = {name: ir.DataType.from_numpy(array.dtype) for name, array in references.arrays.items()}
+        op.weights["K"] = open_weights(op, WEIGHTS, "K", next(iter(dtypes.values())))
+        held = {
+            name: open_rows(op, references_name(name), array.shape[1:], "K", dtypes[name])
+            for name, array in references.arrays.items()
+        }
+    else:
+        held = {name: op.along(array, "K") for name, array in references.arrays.items()}
     return Elsewhere(values, "reference", held, path.dependent)
 
 

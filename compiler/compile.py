@@ -21,9 +21,10 @@ from compiler.memory import beyond_budget, rows_that_fit
 from compiler.methods import Method
 from compiler.methods.base import References
 from compiler.one_shot import check_gate, check_gate_names, put_behind_gate
+from compiler.open_probes import check_open, with_open_probes, with_open_sample
 from compiler.outputs import attributions_name
 from compiler.probes import probe_ids, sample_rows, sound_probes
-from compiler.references import Baseline, ReferenceSet, prepare
+from compiler.references import Baseline, OpenReferences, ReferenceSet, prepare
 from compiler.runtime import Runner, hold, interface
 from compiler.scores import prefer_scores
 from compiler.targets import Path as Walked
@@ -75,6 +76,8 @@ def compile_model(
     tell = progress or (lambda *_: None)
     tell("loading and lowering", 0, 1)
     given = method.reference_set
+    if isinstance(given, OpenReferences):
+        check_open(method, deployment)
     lowered = with_batch(lower(model, sizes, _shapes(given)))
     if deployment.one_shot:
         check_gate_names(lowered)
@@ -94,7 +97,7 @@ def compile_model(
     tell("checking against the original", 0, 1)
     names = [attributions_name(i) for i in path.inputs]
     near = {} if isinstance(given, Baseline) else _near(lowered, path, references, fed)
-    probes = sound_probes(lowered.source, combined, near)
+    probes = with_open_probes(sound_probes(lowered.source, combined, near), references)
     checked = measure(lowered.source, served, names, probes, rows_that_fit(memory))
     if deployment.one_shot:
         check_gate(served, probes, [v.name for v in lowered.source.graph.output])
@@ -107,11 +110,14 @@ def compile_model(
     manifest = describe(lowered, combined, path, method, references, checked, feature_names, warnings)
     made_for = {"one_shot": deployment.one_shot, "memory": memory, "forms": forms.describe()}
     manifest = manifest.model_copy(update=made_for)
-    return Compiled(served, manifest, plain, sample_rows(combined, references, probes))
+    sample = with_open_sample(sample_rows(combined, references, probes), references)
+    return Compiled(served, manifest, plain, sample)
 
 
 def _shapes(given: References | None) -> dict[str | None, tuple[int, ...]]:
     """Of the references, by input; under None for the only one. What has no shape is refused later."""
+    if isinstance(given, OpenReferences):
+        given = given.examples
     if given is None or isinstance(given, Baseline):
         return {}
     arrays = given if isinstance(given, Mapping) else {None: given}

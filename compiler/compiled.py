@@ -12,6 +12,7 @@ import onnx
 from compiler.errors import InvalidOptionError
 from compiler.gate import Run, explaining
 from compiler.manifest import Manifest
+from compiler.open_references import own_inputs
 from compiler.repository import write_entries, write_explainer
 from compiler.runtime import Held, ModelFile, Runner, is_float, outline
 
@@ -96,7 +97,7 @@ class Compiled:
 
     def fit(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, np.ndarray]:
         """Rows of every input in the model's dtypes; raises InvalidOptionError where they do not fit."""
-        own = {spec.name for spec in self.manifest.inputs}
+        own = {spec.name for spec in self.manifest.inputs} | own_inputs(self.manifest.open_references)
         specs = {v.name: v.type.tensor_type for v in outline(self._held).graph.input if v.name in own}
         given = dict(x) if isinstance(x, Mapping) else {next(iter(specs)): x}
         if set(given) != set(specs):
@@ -113,6 +114,7 @@ class Compiled:
     def write(self, repository: str | Path, name: str) -> Path:
         """Writes `NAME/` and `NAME_explain/` into a Triton model repository, each at once or not at all.
 
+        Where references are an input, the latter is `NAME_explain_open/`.
         A one-shot model is written as `NAME/` alone, and a `NAME_explain/` that was there is gone.
 
         Returns:

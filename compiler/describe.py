@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from compiler.manifest import Digests, ExplainedInput, Manifest, References, Sto
 from compiler.manifest import Method as MethodEntry
 from compiler.methods import Method
 from compiler.methods.base import OnPaths
+from compiler.open_references import describe_open, own_inputs
 from compiler.outputs import (
     BASE_VALUE,
     EXPLAINED_VALUE,
@@ -55,7 +57,9 @@ def describe(
     warnings: tuple[str, ...],
 ) -> Manifest:
     """Raises InvalidOptionError for feature names that do not fit or repeat."""
-    inputs = {v.name: tensor_spec(v) for v in combined.graph.input}
+    every = {v.name: tensor_spec(v) for v in combined.graph.input}
+    opened = describe_open(every, path.tensors) if references and references.is_open else None
+    inputs = {name: spec for name, spec in every.items() if name not in own_inputs(opened)}
     specs = {**{s.name: _inner_spec(lowered, s.tensor) for s in path.starts}, **inputs}
     names = _feature_names(path.inputs, specs, feature_names)
     originals = {v.name for v in lowered.source.graph.output}
@@ -81,7 +85,8 @@ def describe(
         explained_value=EXPLAINED_VALUE,
         completeness_gap=GAP if method.gap else None,
         completeness_gap_standard_error=GAP_ERROR if has_gap_error(method) else None,
-        references=_references(combined, path, references, checked),
+        references=None if opened else _references(combined, path, references, checked),
+        open_references=opened,
         stopped=tuple(Stopped(**asdict(stop)) for stop in path.stops),
         points=_points(method, references),
         opset=next(e.version for e in combined.opset_import if e.domain in ("", "ai.onnx")),
@@ -159,7 +164,7 @@ def _names_of(spec: TensorSpec, given: Sequence[str] | None) -> tuple[str, ...] 
 
 
 def _digests(lowered: Lowered, path: Path, method: Method, references: ReferenceSet | None) -> Digests:
-    options = {
+    options: dict[str, Any] = {
         "method": method.name,
         "options": method.options,
         "output": path.output,
@@ -167,8 +172,10 @@ def _digests(lowered: Lowered, path: Path, method: Method, references: Reference
         "inputs": path.inputs,
         "rationale": metadata.version("rationale"),
     }
+    if references and references.is_open:
+        options["open_references"] = references.count
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
-    parts = [lowered.digest, references.digest if references else None, digest]
+    parts = [lowered.digest, references.digest or None if references else None, digest]
     whole = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     return Digests(model=lowered.digest, references=parts[1], options=digest, explanation=whole)
 

@@ -57,6 +57,7 @@ class Ops(Layouts):
     ) -> None:
         super().__init__(graph, opset, sizes, dtype, chunks)
         self.forms = forms or Forms(HERE)
+        self.weights: dict[str, Tensor] = {}  # of axes whose rows come with a request, summing to 1
 
     def __getattr__(self, op_type: str) -> Callable[..., Tensor]:
         if not op_type[:1].isupper():

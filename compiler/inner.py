@@ -10,12 +10,12 @@ import onnx_ir as ir
 from compiler.errors import InvalidModelError, InvalidReferencesError
 from compiler.fold import extract
 from compiler.lowering import Lowered
-from compiler.references import Baseline, as_array
+from compiler.references import Baseline, OpenReferences, as_array
 from compiler.runtime import Runner, is_float
 from compiler.starts import Start
 from compiler.targets import Path
 
-Given = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline
+Given = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences
 
 
 def at_starts(lowered: Lowered, path: Path, given: Given) -> tuple[Given, dict[str, np.ndarray]]:
@@ -31,6 +31,12 @@ def at_starts(lowered: Lowered, path: Path, given: Given) -> tuple[Given, dict[s
     own = {str(v.name) for v in lowered.model.graph.inputs}
     if isinstance(given, Baseline) or own.issuperset(path.tensors):
         return given, {}
+    if isinstance(given, OpenReferences):
+        inner = sorted(set(path.tensors) - own)
+        raise InvalidReferencesError(
+            f"references can be an input of the graph only where the model's own float inputs are explained, "
+            f"not {inner}: compile with a reference set."
+        )
     arrays = _by_name(lowered, path, given)
     known: dict[str, np.ndarray] = {}
     pending: list[Start] = []

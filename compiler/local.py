@@ -31,6 +31,8 @@ def open_entry(repository: Path, name: str) -> Compiled:
     """
     plain, explain = _folders(repository, check_name(name))
     manifest = Manifest.read(explain / FILE_NAME)
+    if manifest.open_references:
+        plain = repository / manifest.model
     try:
         combined = onnx.load(explain / "1" / "model.onnx")
         outputs = [v.name for v in manifest.outputs]
@@ -173,6 +175,8 @@ def check_entry(repository: Path, name: str) -> Manifest:
     if compiled.manifest.one_shot:
         del probes[EXPLAIN]
         check_gate(compiled.model, probes, [v.name for v in compiled.manifest.outputs])
+    if (opened := compiled.manifest.open_references) is not None:
+        probes[opened.weights.name] = np.abs(probes[opened.weights.name])
     memory = compiled.manifest.memory
     most = rows_that_fit(memory) if memory else MAX_BATCH
     measured = measure(compiled.source, compiled.model, names, probes, most).measured

@@ -12,6 +12,7 @@ from compiler.errors import RepositoryError
 
 FILE_NAME = "explanation.json"
 EXPLAIN_SUFFIX = "_explain"
+OPEN_SUFFIX = "_explain_open"  # of the entry whose references come with a request
 PLANNED_NODES = (
     3_000  # above: ONNX Runtime's search for buffers to reuse takes time that grows with their square
 )
@@ -57,6 +58,16 @@ class References(_Frozen):
     count: int = Field(ge=1, description="K: rows of the set, after equal ones were merged")
     given: int = Field(ge=1, description="rows of the set as given")
     base_value: tuple[float, ...] | None = Field(description="mean output over the references, per target")
+
+
+class OpenReferences(_Frozen):
+    """References that come with a request: K of them for each row to explain, and their weights."""
+
+    count: int = Field(ge=1, description="K: rows that the graph takes; fewer are filled up at weight 0")
+    inputs: dict[str, TensorSpec] = Field(
+        description="by the explained input: the graph's input [N, K, *its shape] for its references"
+    )
+    weights: TensorSpec = Field(description="the graph's input [N, K]: not negative, not all 0 in a row")
 
 
 class Digests(_Frozen):
@@ -160,6 +171,9 @@ class Manifest(_Frozen):
         None, description="name of the output [N, T]; None where the gap is no sampling error"
     )
     references: References | None
+    open_references: OpenReferences | None = Field(
+        None, description="where references are inputs of the graph and none are baked"
+    )
     points: int | None = Field(
         None, description="references, points of paths or draws that are walked for one row and target"
     )
@@ -172,6 +186,11 @@ class Manifest(_Frozen):
     forms: Forms | None = Field(None, description="None in entries of earlier versions")
     memory: Memory | None = Field(None, description="None in entries made before it was recorded")
     warnings: tuple[str, ...] = ()
+
+    @property
+    def suffix(self) -> str:
+        """Of the entry's name, where it explains `NAME` without being asked for by another one."""
+        return EXPLAIN_SUFFIX if self.open_references is None else OPEN_SUFFIX
 
     @property
     def target_count(self) -> int:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compiler.errors import InvalidReferencesError
+from compiler.errors import InvalidOptionError, InvalidReferencesError
 from compiler.runtime import is_float
+
+MAX_OPEN = 10_000  # references that a graph takes as an input: beyond, nobody would send them with a request
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,26 @@ class Baseline:
     """One reference row that holds the same number everywhere."""
 
     value: float
+
+
+@dataclass(frozen=True, eq=False)
+class OpenReferences:
+    """References that come with each request: the graph takes K of them as an input and holds none.
+
+    Args:
+        count: K, the rows that the graph takes for each row to explain. Fewer are filled up with rows of
+            weight 0.
+        examples: rows such as will come, near which the graph is checked; none of them is kept.
+    """
+
+    count: int
+    examples: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.count, bool) or self.count != int(self.count) or not 1 <= self.count <= MAX_OPEN:
+            raise InvalidOptionError(
+                f"open references: K must be a whole number, 1 to {MAX_OPEN}, not {self.count!r}."
+            )
 
 
 @dataclass(frozen=True)
@@ -27,6 +49,7 @@ class ReferenceSet:
         weights: K weights that sum to 1; None where all are equal.
         given: how many rows there were before equal ones were merged.
         effective: 1/Σ w² over the given rows: how many of equal weight they are worth.
+        is_open: whether the graph takes such rows as inputs: these are examples then, and not in it.
     """
 
     arrays: dict[str, np.ndarray]
@@ -34,6 +57,7 @@ class ReferenceSet:
     given: int
     effective: float
     digest: str
+    is_open: bool = False
 
     @property
     def count(self) -> int:
@@ -41,7 +65,7 @@ class ReferenceSet:
 
 
 def prepare(
-    given: npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline,
+    given: npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences,
     weights: npt.ArrayLike | None,
     inputs: Mapping[str, tuple[tuple[int, ...], np.dtype]],
 ) -> ReferenceSet:
@@ -52,6 +76,8 @@ def prepare(
     Raises:
         InvalidReferencesError: names, shape, dtype, NaN or infinity, no rows, or weights that do not fit.
     """
+    if isinstance(given, OpenReferences):
+        return _examples(given, weights, inputs)
     if isinstance(given, Baseline):
         given = {name: np.broadcast_to(given.value, (1, *row[1:])) for name, (row, _) in inputs.items()}
     arrays = _by_name(given, list(inputs))
@@ -68,6 +94,24 @@ def prepare(
     merged, merged_weights, given_count = _merge(checked, w)
     effective = float(given_count if w is None else 1 / (w**2).sum())
     return ReferenceSet(merged, merged_weights, given_count, effective, digest.hexdigest())
+
+
+def _examples(
+    given: OpenReferences,
+    weights: npt.ArrayLike | None,
+    inputs: Mapping[str, tuple[tuple[int, ...], np.dtype]],
+) -> ReferenceSet:
+    """K rows such as may come: the examples over and over, or normal draws where there are none."""
+    if weights is not None:
+        raise InvalidOptionError("open references: weights come with the references, in each request.")
+    k, random = int(given.count), np.random.default_rng(0)
+    if given.examples is None:
+        drawn = {name: random.standard_normal((k, *row[1:])) for name, (row, _) in inputs.items()}
+        known = prepare(drawn, None, inputs)
+    else:
+        known = prepare(given.examples, None, inputs)
+    arrays = {name: a[np.arange(k) % len(a)] for name, a in known.arrays.items()}
+    return ReferenceSet(arrays, None, k, float(k), "", is_open=True)
 
 
 def _by_name(

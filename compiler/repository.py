@@ -18,7 +18,7 @@ from google.protobuf import text_format
 from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError, UnsupportedModelError
 from compiler.lowering.precision import on_cpu
-from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, Manifest, TensorSpec
+from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, OPEN_SUFFIX, Manifest, TensorSpec
 from compiler.runtime import Held, as_ir, save
 
 try:
@@ -73,15 +73,18 @@ def write_entries(
 ) -> Path:
     """Writes `NAME/` and `NAME_explain/`, or `NAME/` alone for a one-shot model; see `Compiled.write`.
 
+    Where references are an input, `NAME_explain_open/` is written, beside what else explains the same model.
+
     Args:
         sample: one row for each input, with which a server warms up.
     """
     check_name(name)
     manifest = manifest.model_copy(update={"model": name})
-    plain, explain = name, f"{name}{EXPLAIN_SUFFIX}"
+    plain, explain = name, f"{name}{manifest.suffix}"
     try:
         repository.mkdir(parents=True, exist_ok=True)
-        _spare_foreign_folders([repository / plain, repository / explain])
+        entries = (name, f"{name}{EXPLAIN_SUFFIX}", f"{name}{OPEN_SUFFIX}")
+        _spare_foreign_folders([repository / entry for entry in entries])
         with tempfile.TemporaryDirectory(prefix=".rationale-", dir=repository) as folder:
             new = Path(folder)
             if manifest.one_shot:
@@ -93,7 +96,8 @@ def write_entries(
             )
             (new / explain / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
             with _locked(repository):
-                _move_into_place([plain, f"{name}{EXPLAIN_SUFFIX}"], repository, new)
+                stale = _of_another_model(repository, name, manifest)
+                _move_into_place(list(dict.fromkeys([plain, explain, *stale])), repository, new)
     except OSError as error:
         raise RepositoryError(
             f"{repository}: cannot be written: {error.strerror or error}. Nothing was changed."
@@ -110,6 +114,27 @@ def write_explainer(
         (entry / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
     except OSError as error:
         raise RepositoryError(f"{entry}: cannot be written: {error.strerror or error}.") from error
+
+
+def _of_another_model(repository: Path, name: str, manifest: Manifest) -> list[str]:
+    """Entries that explain what `NAME` was before. A one-shot entry explains itself, so it has no other."""
+    entries = {f"{name}{suffix}": suffix for suffix in (EXPLAIN_SUFFIX, OPEN_SUFFIX)}
+    return [
+        entry
+        for entry, suffix in entries.items()
+        if (manifest.one_shot and suffix == EXPLAIN_SUFFIX)
+        or _model_digest(repository / entry) not in (None, manifest.digests.model)
+    ]
+
+
+def _model_digest(entry: Path) -> str | None:
+    """Of the model that an entry explains; None where there is no such entry."""
+    if not entry.exists():
+        return None
+    try:
+        return Manifest.read(entry / FILE_NAME).digests.model
+    except RepositoryError:
+        return ""
 
 
 def _spare_foreign_folders(targets: list[Path]) -> None:

@@ -72,6 +72,8 @@ def report(manifest: "Manifest") -> None:
         table.add_row(
             "references", f"{manifest.references.count}" + (f" ({merged} equal ones merged)" * bool(merged))
         )
+    if manifest.open_references:
+        table.add_row("references", f"come with a request, {manifest.open_references.count} at most")
     table.add_row("original outputs", f"unchanged to {m.outputs_error:.1e} of the largest")
     if m.completeness_gap is not None:
         table.add_row(

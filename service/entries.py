@@ -11,6 +11,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from compiler.errors import RepositoryError
 from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest, TensorSpec
+from compiler.open_references import own_inputs
 from service.tensors import DTYPES
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
@@ -268,7 +269,7 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
             raise RepositoryError(
                 f"{path}: '{name}' has shape {list(shape)}, but {list(outputs[name])} in config.pbtxt"
             )
-    own = {EXPLAIN} if manifest.one_shot else set()
+    own = own_inputs(manifest.open_references) | ({EXPLAIN} if manifest.one_shot else set())
     if {spec.name for spec in manifest.inputs} | own != {spec.name for spec in entry.inputs}:
         raise RepositoryError(f"{path}: its inputs are not those of config.pbtxt")
     for item in manifest.explained:

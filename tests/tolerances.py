@@ -41,3 +41,5 @@ CONFORMANCE_32 = 1e-4
 CONFORMANCE_64 = 1e-10
 # a slope against central differences along a direction of all features at once: h²·f‴ + ε/h, h = 1e-5.
 FINITE_DIFFERENCE_ALONG = 1e-6
+# references as an input against the same ones baked in, float32, over the largest: sums in another order.
+OPEN_32 = 1e-6

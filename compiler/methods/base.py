@@ -11,10 +11,10 @@ import numpy.typing as npt
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.forward import At, Call
 from compiler.graph import Ops
-from compiler.references import Baseline
+from compiler.references import Baseline, OpenReferences
 from compiler.tensor import Tensor
 
-References = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline
+References = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences
 
 
 class Gap(StrEnum):
