@@ -37,7 +37,7 @@ def create_app(settings: Settings, backend: Backend, metrics: Metrics | None = N
     """
     repository = read_repository(settings.repository)
     metrics = metrics or Metrics()
-    plane = DataPlane(repository, backend, settings.request_timeout_s, metrics)
+    plane = DataPlane(repository, backend, settings.request_timeout_s, metrics, settings.max_queue_bytes)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -79,12 +79,12 @@ def _metrics(request: Request) -> Response:
     return Response(page, headers={"Content-Type": content_type})
 
 
-def create_backend(settings: Settings) -> Backend:
-    """The backend that the settings name. Each imports what it needs and no more."""
+def create_backend(settings: Settings, metrics: Metrics | None = None) -> Backend:
+    """The backend that the settings name, counting in `metrics`. Each imports what it needs and no more."""
     if settings.triton is not None:
         from service.backends.triton import TritonBackend
 
         return TritonBackend(settings.triton, settings.triton_wait_s)
     from service.backends.embedded import EmbeddedBackend
 
-    return EmbeddedBackend(settings.max_queue_size)
+    return EmbeddedBackend(settings.max_queue_size, metrics)

@@ -9,6 +9,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from service.errors import MalformedError, TooLargeError, UnsupportedMediaError
 
+TIMEOUT_HEADER = "x-request-timeout-ms"
+_LONGEST_TIMEOUT = 12  # digits
 _GZIP_OR_ZLIB = 47  # zlib's own way to say: tell by the header
 
 
@@ -46,6 +48,18 @@ def check_media_type(request: Request, *allowed: str) -> None:
         raise UnsupportedMediaError(
             f"Content-Type '{given[:80]}' is not read here; send {' or '.join(allowed)}"
         )
+
+
+def timeout_header(request: Request) -> float | None:
+    """Seconds that the caller waits, by its own word; None where it says nothing. Raises MalformedError."""
+    given = request.headers.get(TIMEOUT_HEADER)
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdecimal() and len(given) < _LONGEST_TIMEOUT and int(given)):
+        raise MalformedError(
+            f"{TIMEOUT_HEADER} is '{given[:20]}', but must be a number of milliseconds, 1 or more"
+        )
+    return int(given) / 1e3
 
 
 def parse_json(body: bytes | memoryview) -> Any:

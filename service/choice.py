@@ -2,7 +2,7 @@
 
 from service.catalogue import Catalogue
 from service.entries import Entry
-from service.errors import InvalidInputError
+from service.errors import InvalidInputError, NotExplainableError
 from service.oip import Request
 
 
@@ -17,6 +17,14 @@ def entry_asked_for(catalogue: Catalogue, entry: Entry, asked: Request) -> Entry
         _check_predicts(entry, asked)
         return entry
     return entry if asked.explainer is None else catalogue.explainer(entry.name, None, asked.explainer)
+
+
+def likely_explainer(catalogue: Catalogue, entry: Entry) -> Entry:
+    """What explains `entry` unless a request says otherwise; itself where only a request can say."""
+    try:
+        return catalogue.explainer(entry.name)
+    except NotExplainableError:
+        return entry
 
 
 def _check_predicts(entry: Entry, asked: Request) -> None:

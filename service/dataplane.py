@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import enum
 import logging
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from compiler.manifest import TensorSpec
 from service.backends.base import Backend, check_rows
+from service.byte_budget import ByteBudget
 from service.catalogue import Catalogue
 from service.entries import Entry
 from service.errors import DeadlineError, InvalidInputError, NotFiniteError, NotReadyError
@@ -18,6 +20,8 @@ from service.metrics import Metrics
 from service.tensors import DTYPES, Array, Tensors, datatype_of
 
 log = logging.getLogger(__name__)
+
+DEFAULT_WAITING_BYTES = 256 << 20  # as the setting max_queue_bytes
 
 
 class State(enum.Enum):
@@ -39,13 +43,19 @@ class DataPlane:
     """Checks a request, splits it to the entry's batch size, runs it and checks the answer."""
 
     def __init__(
-        self, repository: Catalogue, backend: Backend, request_timeout_s: float, metrics: Metrics
+        self,
+        repository: Catalogue,
+        backend: Backend,
+        request_timeout_s: float,
+        metrics: Metrics,
+        max_waiting_bytes: int = DEFAULT_WAITING_BYTES,
     ) -> None:
         self.metrics = metrics
         self.repository = repository
         self.backend = backend
         self.state = State.LOADING
         self._timeout_s = request_timeout_s
+        self._bytes = ByteBudget(max_waiting_bytes)
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -84,8 +94,11 @@ class DataPlane:
         inputs: Tensors,
         outputs: Sequence[str] | None = None,
         timeout_s: float | None = None,
+        deadline_s: float = math.inf,
     ) -> Answer:
-        """Runs `entry` on [N, …] inputs; `outputs` None asks for all; `timeout_s` can only shorten the limit.
+        """Runs `entry` on [N, …] inputs; `outputs` None asks for all.
+
+        The soonest of `timeout_s` from now, `deadline_s` (see `deadline`) and the setting is its limit.
 
         A request of more than `max_batch_size` rows runs in pieces, one after the other, so that it
         takes one place in the queue and others get their turn between them.
@@ -98,16 +111,17 @@ class DataPlane:
             raise NotReadyError(self.state.value)
         rows = check_inputs(entry, inputs)
         wanted = check_outputs(entry, outputs)
-        limit_s = self._timeout_s if timeout_s is None else min(self._timeout_s, timeout_s)
+        deadline_s = min(deadline_s, self.deadline(timeout_s))
+        limit_s = deadline_s - asyncio.get_running_loop().time()
         try:
-            with self._counted():
-                async with asyncio.timeout(limit_s):
+            with self._counted(), self._bytes.held(inputs):
+                async with asyncio.timeout_at(deadline_s):
                     pieces = [
-                        await self.backend.infer(entry, piece, wanted)
+                        await self.backend.infer(entry, piece, wanted, deadline_s)
                         for piece in _pieces(inputs, rows, entry.max_batch_size)
                     ]
         except TimeoutError as error:
-            raise DeadlineError(f"no answer from '{entry.name}' within {limit_s:g} s") from error
+            raise DeadlineError(f"no answer from '{entry.name}' within {limit_s:.2g} s") from error
         tensors = pieces[0] if len(pieces) == 1 else _joined(pieces)
         check_rows(entry, tensors, rows)
         for name, array in tensors.items():
@@ -115,6 +129,22 @@ class DataPlane:
         if entry.manifest is not None:
             self.metrics.of(entry).gaps.observe(entry.manifest, tensors)
         return Answer(entry, tensors)
+
+    def deadline(self, timeout_s: float | None = None) -> float:
+        """When a request that comes now is over, on the event loop's clock; `timeout_s` can only shorten."""
+        limit_s = self._timeout_s if timeout_s is None else min(self._timeout_s, timeout_s)
+        return asyncio.get_running_loop().time() + limit_s
+
+    def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
+        """Refuses what `infer` would refuse anyway. Cheap: ends ask before they read a body.
+
+        Raises:
+            NotReadyError, QueueFullError, DeadlineError.
+        """
+        if self.state is not State.READY:
+            raise NotReadyError(self.state.value)
+        self._bytes.check(0)
+        self.backend.admit(entry, deadline_s)
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:

@@ -54,6 +54,8 @@ class Entry:
     batching: bool = False  # may rows of several requests share a batch?
     max_queue_delay_s: float = 0.0
     max_queue_size: int | None = None
+    queue_timeout_s: float | None = None  # in the queue, whatever the request's own deadline
+    delays_overdue: bool = False  # past it a request is served after all others; else it is refused
     instances: int = 1
     intra_op_threads: int | None = None
     inter_op_threads: int | None = None
@@ -94,6 +96,7 @@ def read_entry(folder: Path) -> Entry:
     config = _read_config(folder)
     version, model_path = _newest_version(folder, config.default_model_filename or "model.onnx")
     queue = config.dynamic_batching
+    policy = queue.default_queue_policy
     manifest_path = folder / FILE_NAME
     entry = Entry(
         name=folder.name,
@@ -104,7 +107,9 @@ def read_entry(folder: Path) -> Entry:
         max_batch_size=config.max_batch_size,
         batching=config.HasField("dynamic_batching"),
         max_queue_delay_s=queue.max_queue_delay_microseconds / 1e6,
-        max_queue_size=queue.default_queue_policy.max_queue_size or None,
+        max_queue_size=policy.max_queue_size or None,
+        queue_timeout_s=policy.default_timeout_microseconds / 1e6 or None,
+        delays_overdue=policy.timeout_action == pb.ModelQueuePolicy.DELAY,
         instances=sum(max(group.count, 1) for group in config.instance_group) or 1,
         intra_op_threads=_threads(folder, config, "intra_op_thread_count"),
         inter_op_threads=_threads(folder, config, "inter_op_thread_count"),

@@ -95,6 +95,10 @@ class QueueFullError(ServiceError):
     title = "Too many requests are waiting"
     retry_after_s = 1
 
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
 
 class NotOfferedError(ServiceError):
     status = 501

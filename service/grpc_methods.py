@@ -75,6 +75,7 @@ async def model_infer(call: Call) -> pb.ModelInferResponse:
     """The shorter of the request's `timeout` and gRPC's own deadline is its limit."""
     repository = call.plane.repository
     named = repository.entry(call.message.model_name, call.message.model_version or None)
+    call.plane.admit(named, call.plane.deadline(call.left_s))
     asked = decode_request(call.message)
     entry = entry_asked_for(repository, named, asked)
     limits_s = [limit for limit in (asked.timeout_s, call.left_s) if limit is not None]

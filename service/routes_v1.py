@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from compiler.manifest import Manifest
-from service.body import check_media_type, parse_json, read_body
+from service.body import check_media_type, parse_json, read_body, timeout_header
 from service.catalogue import Catalogue
 from service.errors import MalformedError, NotExplainableError
 from service.instances import Form, check_no_duplicates, explanations, form_of, predictions, to_tensors
@@ -63,8 +63,10 @@ async def predict(request: Request, model: str) -> Response:
     plane = plane_of(request)
     entry = plane.repository.entry(model)
     manifest = _manifest(plane.repository, model)
+    deadline_s = plane.deadline(timeout_header(request))
+    plane.admit(entry, deadline_s)
     inputs = await _read_instances(request, form_of(entry, manifest))
-    answer = await plane.infer(entry, inputs)
+    answer = await plane.infer(entry, inputs, deadline_s=deadline_s)
     return _json({"predictions": predictions(list(answer.tensors), answer.tensors)})
 
 
@@ -84,8 +86,10 @@ async def explain(request: Request, model: str) -> Response:
     manifest = entry.manifest
     if manifest is None:
         raise NotExplainableError(f"model '{model}' has no explanation")
+    deadline_s = plane.deadline(timeout_header(request))
+    plane.admit(entry, deadline_s)
     inputs = await _read_instances(request, form_of(entry, manifest))
-    tensors = (await plane.infer(entry, inputs)).tensors
+    tensors = (await plane.infer(entry, inputs, deadline_s=deadline_s)).tensors
     outputs = [spec.name for spec in manifest.outputs]
     return _json(
         {"predictions": predictions(outputs, tensors), "explanations": explanations(manifest, tensors)}

@@ -7,8 +7,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service import oip
-from service.body import check_media_type, read_body
-from service.choice import entry_asked_for
+from service.body import check_media_type, read_body, timeout_header
+from service.choice import entry_asked_for, likely_explainer
 from service.dataplane import DataPlane
 from service.entries import PLATFORM, Entry
 from service.errors import NotReadyError
@@ -143,32 +143,40 @@ _EXPLAIN = _infer_docs(
 async def infer(request: Request, model: str, version: str | None = None) -> Response:
     repository = plane_of(request).repository
     named = repository.entry(model, version)
-    asked = await _read(request)
+    asked, deadline_s = await _read(request, named)
     entry = entry_asked_for(repository, named, asked)
-    return await _answer(request, entry, {"model_name": model, "model_version": named.version}, asked)
+    head = {"model_name": model, "model_version": named.version}
+    return await _answer(request, entry, head, asked, deadline_s)
 
 
 @router.post("/models/{model}/versions/{version}/explain", include_in_schema=False)
 @router.post("/models/{model}/explain", **_EXPLAIN)
 async def explain(request: Request, model: str, version: str | None = None) -> Response:
     repository = plane_of(request).repository
-    repository.entry(model, version)  # before the body is read: there may be no such model
-    asked = await _read(request)
+    named = repository.entry(model, version)  # before the body is read: there may be no such model
+    asked, deadline_s = await _read(request, likely_explainer(repository, named))
     entry = repository.explainer(model, version, asked.explainer)
     head: dict[str, Any] = {"model_name": model, "model_version": version or entry.version}
     if entry.identity:
         head["parameters"] = entry.identity
-    return await _answer(request, entry, head, asked)
+    return await _answer(request, entry, head, asked, deadline_s)
 
 
-async def _read(request: Request) -> oip.Request:
+async def _read(request: Request, likely: Entry) -> tuple[oip.Request, float]:
+    """The request and its deadline. The body is read if `likely`, which will run it, has a place for one."""
+    plane = plane_of(request)
+    deadline_s = plane.deadline(timeout_header(request))
     check_media_type(request, JSON, BINARY)
+    plane.admit(likely, deadline_s)
     body = await read_body(request, request.app.state.settings.max_body_bytes)
-    return oip.decode_request(body, request.headers.get(oip.LENGTH_HEADER))
+    return oip.decode_request(body, request.headers.get(oip.LENGTH_HEADER)), deadline_s
 
 
-async def _answer(request: Request, entry: Entry, head: dict[str, Any], asked: oip.Request) -> Response:
-    answer = await plane_of(request).infer(entry, asked.inputs, asked.outputs, asked.timeout_s)
+async def _answer(
+    request: Request, entry: Entry, head: dict[str, Any], asked: oip.Request, deadline_s: float
+) -> Response:
+    plane = plane_of(request)
+    answer = await plane.infer(entry, asked.inputs, asked.outputs, asked.timeout_s, deadline_s)
     content, length = oip.encode_answer(head, answer.tensors, asked)
     if length is None:
         return Response(content, media_type=JSON)

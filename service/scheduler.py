@@ -1,21 +1,37 @@
-"""The queue before one entry: joins waiting requests into batches and gives each caller its own rows."""
+"""The queue before one entry: joins waiting requests into batches and gives each caller its own rows.
+
+A request is refused when it comes, which costs nothing, rather than late: when the queue is full, or when
+what stands before it will take longer than its caller waits. Callers that leave take their request with them.
+"""
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from service.backends.base import check_rows
 from service.entries import Entry
-from service.errors import NotReadyError, QueueFullError
+from service.errors import DeadlineError, NotReadyError, QueueFullError
+from service.estimates import BatchTimes
 from service.tensors import Tensors
 
-TIMER_S = 0.001  # asyncio's timers are no finer: shorter delays pass in turns of the event loop
+TIMER_S = 0.001  # the event loop's timers are no finer: a shorter delay is one turn of the loop
+_MARGIN = 1.25  # an estimate is a mean: admitted requests must keep their deadline in nearly every case
+_LONGEST_RETRY_S = 60
+_COMPANY = 0.2  # how fast the habit of coming alone or in company is learned
+
 Run = Callable[[Tensors, Sequence[str]], Awaitable[Tensors]]
+Turn = Callable[[], AbstractAsyncContextManager[None]]
 Key = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@contextlib.asynccontextmanager
+async def no_turn() -> AsyncIterator[None]:
+    yield
 
 
 @dataclass(eq=False)
@@ -26,9 +42,8 @@ class _Item:
     outputs: Sequence[str]
     rows: int
     arrived_s: float
-    future: asyncio.Future[Tensors] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    deadline_s: float
+    future: asyncio.Future[Tensors]
 
     @property
     def key(self) -> Key:
@@ -36,96 +51,244 @@ class _Item:
         return tuple((name, array.shape[1:]) for name, array in sorted(self.inputs.items()))
 
 
+@dataclass
+class _Waiting:
+    """The requests that wait, oldest first, and their rows."""
+
+    items: dict[_Item, None] = field(default_factory=dict)
+    rows: int = 0
+
+    def add(self, item: _Item) -> None:
+        self.items[item] = None
+        self.rows += item.rows
+
+    def remove(self, item: _Item) -> None:
+        """No error where it is not there."""
+        if item in self.items:
+            del self.items[item]
+            self.rows -= item.rows
+
+
 class BatchQueue:
     """Runs an entry's requests, `entry.instances` batches at a time, oldest first.
 
-    A batch leaves when it is full, when its oldest request has waited `max_queue_delay_s`, and not
-    before an instance is free.
+    A batch leaves when an instance is free and it has its turn to compute, and then: when it is full, when
+    its oldest request has waited `max_queue_delay_s`, or at once where requests do not come in company. Its
+    members are chosen as late as that.
     """
 
-    def __init__(self, entry: Entry, run: Run, max_size: int) -> None:
+    def __init__(
+        self,
+        entry: Entry,
+        run: Run,
+        max_size: int,
+        turn: Turn = no_turn,
+        waited: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """
+        Args:
+            max_size: how many requests may wait.
+            turn: held around each run; entering it may wait.
+            waited: told the seconds that each request waited before it was run.
+        """
         self._entry = entry
         self._run = run
+        self._turn = turn
+        self._waited = waited
         self._max_size = max_size
-        self._waiting: deque[_Item] = deque()
-        self._changed = asyncio.Event()
+        self._waiting = _Waiting()
+        self._delayed = _Waiting()  # past the queue's own timeout, where the config says to delay those
+        self._running: dict[object, float] = {}  # batches under way, and when they began
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._times = BatchTimes()
+        self._company = 0.0  # share of recent requests that found another one here
+        self._wakeup: asyncio.TimerHandle | None = None
+        self._looked_soon = False
         self._closed = False
-        self._workers = [asyncio.create_task(self._work()) for _ in range(entry.instances)]
 
-    async def submit(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
+    async def submit(self, inputs: Tensors, outputs: Sequence[str], deadline_s: float = math.inf) -> Tensors:
         """Waits for the answer to at most `max_batch_size` rows.
 
+        Args:
+            deadline_s: when the caller leaves, on the event loop's clock.
+
         Raises:
-            QueueFullError: as many requests wait already as the entry allows.
+            QueueFullError: as many requests wait already as the entry allows, or too many for this deadline.
+            DeadlineError: the deadline is past, or the request waited longer than the entry's config allows.
             NotReadyError: the queue was closed.
         """
-        if self._closed:
-            raise NotReadyError("the server is stopping")
-        if len(self._waiting) >= self._max_size:
-            raise QueueFullError(
-                f"{len(self._waiting)} requests for '{self._entry.name}' are waiting: try again later"
-            )
         rows = next(iter(inputs.values())).shape[0]
-        item = _Item(inputs, outputs, rows, asyncio.get_running_loop().time())
-        self._waiting.append(item)
-        self._changed.set()
+        self.admit(deadline_s, rows)
+        loop = asyncio.get_running_loop()
+        item = _Item(inputs, outputs, rows, loop.time(), deadline_s, loop.create_future())
+        found = bool(self._waiting.items or self._running)
+        self._company += _COMPANY * (found - self._company)
+        self._waiting.add(item)
+        overdue = self._overdue_timer(item)
+        self._look_soon()
         try:
             return await item.future
         finally:
-            if item in self._waiting:  # cancelled before its turn
-                self._waiting.remove(item)
+            if overdue is not None:
+                overdue.cancel()
+            self._waiting.remove(item)  # cancelled before its turn
+            self._delayed.remove(item)
+
+    def admit(self, deadline_s: float = math.inf, rows: int = 1) -> None:
+        """Raises what `submit` would raise for such a request now: asked before its body is read."""
+        if self._closed:
+            raise NotReadyError("the server is stopping")
+        count = len(self._waiting.items) + len(self._delayed.items)
+        if count >= self._max_size:
+            raise QueueFullError(
+                f"{count} requests for '{self._entry.name}' are waiting: try again later", self._retry_s()
+            )
+        left_s = deadline_s - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            raise DeadlineError(f"the deadline of this request for '{self._entry.name}' is past")
+        if (count or not self._is_free()) and self.wait_s(rows) * _MARGIN > left_s:
+            raise QueueFullError(
+                f"'{self._entry.name}' cannot answer within {left_s:.3g} s, as asked: {count} requests"
+                " are waiting; try again later, or wait longer",
+                self._retry_s(),
+            )
+
+    def wait_s(self, rows: int) -> float:
+        """Estimated seconds until a request of `rows` that came now would be answered."""
+        largest = self._entry.max_batch_size if self._entry.batching else rows
+        ahead, last = divmod(self._waiting.rows + self._delayed.rows, largest)
+        own = self._times.estimate(min(last + rows, largest))
+        batches_s = ahead * self._times.estimate(largest)
+        return self._busy_s() + batches_s / self._entry.instances + own
 
     async def close(self) -> None:
         """Refuses new requests and returns when the accepted ones are answered."""
         self._closed = True
-        self._changed.set()
-        await asyncio.gather(*self._workers)
+        self._look()
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
 
-    async def _work(self) -> None:
-        while not (self._closed and not self._waiting):
-            await self._batch_due()
+    def _busy_s(self) -> float:
+        """Estimated seconds until an instance is free."""
+        if self._is_free():
+            return 0.0
+        since = min(self._running.values(), default=0.0)
+        largest_s = self._times.estimate(self._entry.max_batch_size if self._entry.batching else 1)
+        return max(since + largest_s - asyncio.get_running_loop().time(), 0.0)
+
+    def _retry_s(self) -> int:
+        return min(math.ceil(self.wait_s(1)) or 1, _LONGEST_RETRY_S)
+
+    def _is_free(self) -> bool:
+        return len(self._running) < self._entry.instances
+
+    def _look_soon(self) -> None:
+        """In the next turn of the event loop, so that what arrives in this one shares a batch."""
+        if not self._looked_soon:
+            self._looked_soon = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        """Starts every batch that should leave now."""
+        self._looked_soon = False
+        if self._wakeup is not None:
+            self._wakeup.cancel()
+            self._wakeup = None
+        free = self._entry.instances - len(self._running)
+        for _ in range(min(free, len(self._waiting.items) + len(self._delayed.items))):
+            left_s = self._left_s()
+            if left_s > 0:
+                self._wakeup = asyncio.get_running_loop().call_later(left_s, self._look)
+                return
+            began_s = asyncio.get_running_loop().time()
+            batch = object()
+            self._running[batch] = began_s
+            task = asyncio.create_task(self._run_batch(batch, began_s))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _left_s(self) -> float:
+        """Seconds that the next batch should still wait for company."""
+        entry = self._entry
+        alone = self._company < 0.5 and len(self._waiting.items) == 1
+        if alone or self._closed or not entry.batching or entry.max_queue_delay_s < TIMER_S:
+            return 0.0
+        if self._delayed.items or self._waiting.rows >= entry.max_batch_size:
+            return 0.0
+        oldest = next(iter(self._waiting.items))
+        return oldest.arrived_s + entry.max_queue_delay_s - asyncio.get_running_loop().time()
+
+    async def _run_batch(self, batch: object, began_s: float) -> None:
+        try:
+            await self._take_and_answer(began_s)
+        finally:  # before whoever was answered can ask again: it should find the instance free
+            del self._running[batch]
+            self._look()
+
+    async def _take_and_answer(self, began_s: float) -> None:
+        clock = asyncio.get_running_loop().time
+        async with self._turn():
             batch = self._take()
+            for item in batch:
+                self._waited(clock() - item.arrived_s)
             if batch:
                 await self._answer(batch)
-
-    async def _batch_due(self) -> None:
-        """Returns when a batch should leave, or the queue is closed."""
-        clock = asyncio.get_running_loop().time
-        while not self._closed:
-            left_s = None
-            if self._waiting:
-                left_s = self._waiting[0].arrived_s + self._entry.max_queue_delay_s - clock()
-                if left_s <= 0 or not self._entry.batching or self._is_full():
-                    return
-            await self._change(left_s)
-
-    async def _change(self, left_s: float | None) -> None:
-        """Waits for a change, about `left_s` seconds at most."""
-        if left_s is not None and left_s < TIMER_S:
-            await asyncio.sleep(0)  # one turn of the event loop, in which requests may arrive
-            return
-        self._changed.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), left_s)
-
-    def _is_full(self) -> bool:
-        return sum(item.rows for item in self._waiting) >= self._entry.max_batch_size
+                self._times.observe(sum(item.rows for item in batch), clock() - began_s)
 
     def _take(self) -> list[_Item]:
         """Removes the oldest request and those that may share its batch from the queue."""
         batch: list[_Item] = []
         rows = 0
-        for item in list(self._waiting):
-            if batch and item.key != batch[0].key:
-                continue
-            if batch and rows + item.rows > self._entry.max_batch_size:
-                break
-            batch.append(item)
-            rows += item.rows
-            self._waiting.remove(item)
-            if not self._entry.batching:
-                break
+        for queue in (self._waiting, self._delayed):
+            for item in list(queue.items):
+                if rows >= self._entry.max_batch_size or (batch and not self._entry.batching):
+                    return batch
+                if self._is_lost(item):
+                    continue
+                if batch and item.key != batch[0].key:
+                    continue
+                if batch and rows + item.rows > self._entry.max_batch_size:
+                    return batch
+                batch.append(item)
+                rows += item.rows
+                queue.remove(item)
         return batch
+
+    def _is_lost(self, item: _Item) -> bool:
+        """Whether the item's answer would come too late; it is told so, and costs nothing more.
+
+        The last one that waits is tried in any case: an estimate that nothing corrects would refuse for ever.
+        """
+        left_s = item.deadline_s - asyncio.get_running_loop().time()
+        others = len(self._waiting.items) + len(self._delayed.items) > 1
+        if left_s > 0 and not (others and self._times.estimate(item.rows) > left_s):
+            return False
+        self._refuse_late(item)
+        return True
+
+    def _refuse_late(self, item: _Item) -> None:
+        self._waiting.remove(item)
+        self._delayed.remove(item)
+        if not item.future.done():
+            item.future.set_exception(
+                DeadlineError(f"the request for '{self._entry.name}' waited too long to be answered in time")
+            )
+
+    def _overdue_timer(self, item: _Item) -> asyncio.TimerHandle | None:
+        """Minds the queue policy's own timeout as Triton means it: of the wait in the queue alone."""
+        if self._entry.queue_timeout_s is None:
+            return None
+        action = self._delay if self._entry.delays_overdue else self._refuse_overdue
+        return asyncio.get_running_loop().call_later(self._entry.queue_timeout_s, action, item)
+
+    def _delay(self, item: _Item) -> None:
+        if item in self._waiting.items:
+            self._waiting.remove(item)
+            self._delayed.add(item)
+
+    def _refuse_overdue(self, item: _Item) -> None:
+        if item in self._waiting.items:
+            self._refuse_late(item)
 
     async def _answer(self, batch: list[_Item]) -> None:
         """Runs a batch and settles every future in it; one bad request does not spoil its mates."""
@@ -136,7 +299,8 @@ class BatchQueue:
         ) as error:  # whatever a run raises belongs to its callers, and must not end this worker
             if len(batch) > 1:
                 for item in batch:
-                    await self._answer([item])
+                    if not item.future.done():
+                        await self._answer([item])
             elif not batch[0].future.done():
                 batch[0].future.set_exception(error)
             return

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from compiler.errors import RationaleError
 from service.app import create_app, create_backend
 from service.grpc_server import create_server
+from service.metrics import Metrics
 from service.settings import Settings
 
 Announce = Callable[[str], None]
@@ -48,7 +49,8 @@ def run_server(settings: Settings, announce: Announce) -> None:
             or an address cannot be listened on.
     """
     logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
-    app = create_app(settings, create_backend(settings))
+    metrics = Metrics()
+    app = create_app(settings, create_backend(settings, metrics), metrics)
     listener = listen(settings.host, settings.port)
     with listener:
         asyncio.run(_serve(app, settings, listener, announce))

@@ -28,6 +28,7 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(default=64 * MEBIBYTE, gt=0)
     request_timeout_s: float = Field(default=30.0, gt=0)
     max_queue_size: int = Field(default=256, gt=0)
+    max_queue_bytes: int = Field(default=256 * MEBIBYTE, gt=0)
     drain_timeout_s: float = Field(default=30.0, gt=0)
     log_level: str = Field(default="warning", pattern="^(critical|error|warning|info|debug)$")
 

@@ -1,5 +1,6 @@
 """The protocol of a backend: what a data plane needs to run an entry."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -43,11 +44,21 @@ class Backend(Protocol):
     async def ready(self, entry: Entry | None = None) -> bool:
         """Whether the entry can run now; None asks for all."""
 
-    async def infer(self, entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
+    def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
+        """Raises what `infer` would raise for a small request now; asked before a body is read.
+
+        Raises:
+            QueueFullError, NotReadyError, DeadlineError.
+        """
+
+    async def infer(
+        self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float = math.inf
+    ) -> Tensors:
         """Runs at most `max_batch_size` rows (axis 0 of every input), gives the outputs asked for.
 
-        `inputs` are checked: their names, dtypes and shapes are the entry's. Cancelling the call
-        gives its place up and disturbs no other call.
+        `inputs` are checked: their names, dtypes and shapes are the entry's. `deadline_s`, on the event
+        loop's clock, is when the caller leaves: what cannot be answered by then is refused. Cancelling the
+        call gives its place up and disturbs no other call.
 
         Raises:
             QueueFullError, NotReadyError, DeadlineError, InvalidInputError, ModelFailedError.

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -84,13 +85,20 @@ class TritonBackend:
             return bool(await probe)
         return False
 
-    async def infer(self, entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
+    def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
+        if deadline_s <= asyncio.get_running_loop().time():
+            raise DeadlineError(f"the deadline of this request for '{entry.name}' is past")
+
+    async def infer(
+        self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float = math.inf
+    ) -> Tensors:
         try:
             result = await self.client.infer(
                 entry.model,
                 [_to_triton(name, array) for name, array in fed(entry, inputs).items()],
                 model_version=entry.version,
                 outputs=[InferRequestedOutput(name) for name in outputs],
+                client_timeout=_left_s(deadline_s),
             )
         except InferenceServerException as error:
             raise translate(entry, error) from error
@@ -113,6 +121,12 @@ class TritonBackend:
             f"the Triton at {self._address} did not load {names} {waited}. "
             "Does it serve the same model repository? Its log says why an entry was refused."
         )
+
+
+def _left_s(deadline_s: float) -> float | None:
+    """Seconds until `deadline_s`; None where it never comes."""
+    left_s = deadline_s - asyncio.get_running_loop().time()
+    return max(left_s, 0.0) if math.isfinite(left_s) else None
 
 
 def _not_loaded(entry: Entry, error: InferenceServerException) -> RepositoryError | NotReadyError:

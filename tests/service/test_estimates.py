@@ -1,0 +1,37 @@
+"""The line through recent batches, against lines that are known."""
+
+import pytest
+
+from service.estimates import BatchTimes
+
+
+def learned(*batches: tuple[int, float]) -> BatchTimes:
+    times = BatchTimes()
+    for rows, seconds in batches:
+        times.observe(rows, seconds)
+    return times
+
+
+def test_nothing_is_known_at_first() -> None:
+    assert not BatchTimes().known
+    assert BatchTimes().estimate(7) == 0
+
+
+def test_a_fixed_part_and_a_slope() -> None:
+    times = learned(*((rows, 0.002 + 0.003 * rows) for rows in (1, 5, 2, 8)))
+    assert times.estimate(20) == pytest.approx(0.062)
+
+
+def test_one_size_tells_no_slope() -> None:
+    assert learned((3, 0.5), (3, 0.7)).estimate(64) == pytest.approx(0.6, rel=0.05)
+
+
+@pytest.mark.parametrize("batches", [((1, 0.9), (8, 0.1)), ((4, 0.1), (8, 0.9))])
+def test_neither_part_is_negative(batches: tuple[tuple[int, float], ...]) -> None:
+    times = learned(*batches)
+    assert 0 <= times.estimate(0) <= times.estimate(1) <= times.estimate(100)
+
+
+def test_what_is_long_past_is_forgotten() -> None:
+    times = learned(*[(2, 9.0)] * 50, *[(2, 0.01)] * 300)
+    assert times.estimate(2) == pytest.approx(0.01, rel=0.01)
