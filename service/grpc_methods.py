@@ -16,8 +16,9 @@ from service.errors import UnknownModelError
 from service.grpc_call import Call
 from service.index import index_of
 from service.oip_grpc import decode_request, encode_answer
+from service.statistics import statistics_of
 
-EXTENSIONS = ["model_configuration", "model_repository"]
+EXTENSIONS = ["model_configuration", "model_repository", "statistics"]
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 
 Method = Callable[[Call], Awaitable[Message]]
@@ -71,6 +72,15 @@ async def repository_index(call: Call) -> pb.RepositoryIndexResponse:
     return answer
 
 
+async def model_statistics(call: Call) -> pb.ModelStatisticsResponse:
+    """Of one model, or of all where it names none."""
+    name, version = call.message.name, call.message.version
+    repository = call.plane.repository
+    entries = [repository.entry(name, version or None)] if name else repository.entries.values()
+    told = statistics_of(call.plane.metrics, entries)
+    return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(**item) for item in told])
+
+
 async def model_infer(call: Call) -> pb.ModelInferResponse:
     """The shorter of the request's `timeout` and gRPC's own deadline is its limit."""
     repository = call.plane.repository
@@ -94,6 +104,7 @@ METHODS: Methods = {
     "ModelReady": (pb.ModelReadyRequest, model_ready),
     "ModelMetadata": (pb.ModelMetadataRequest, model_metadata),
     "ModelConfig": (pb.ModelConfigRequest, model_config),
+    "ModelStatistics": (pb.ModelStatisticsRequest, model_statistics),
     "ModelInfer": (pb.ModelInferRequest, model_infer),
     "RepositoryIndex": (pb.RepositoryIndexRequest, repository_index),
 }

@@ -14,12 +14,18 @@ from service.errors import MalformedError, NotExplainableError
 from service.instances import Form, check_no_duplicates, explanations, form_of, predictions, to_tensors
 from service.problems import problem_responses
 from service.routes_v2 import JSON, REFUSALS, plane_of
-from service.schemas import Explanations, Instances, ModelList, ModelStatus, Predictions
+from service.schemas import Alive, Explanations, Instances, ModelList, ModelStatus, Predictions
 from service.tensors import Tensors
 
 router = APIRouter(prefix="/v1/models", tags=["v1"])
 
+root = APIRouter(tags=["server"])
 _BODY = {"requestBody": {"required": True, "content": {JSON: {"schema": Instances.model_json_schema()}}}}
+
+
+@root.get("/", summary="Is the process alive?", description="As KServe's own servers answer v1 clients.")
+async def alive() -> Alive:
+    return Alive(status="alive")
 
 
 @router.get("", summary="The models served here")

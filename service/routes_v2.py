@@ -27,7 +27,7 @@ from service.schemas import (
 JSON = "application/json"
 BINARY = "application/octet-stream"
 REFUSALS = (400, 404, 413, 415, 422, 429, 500, 503, 504)
-EXTENSIONS = ["binary_tensor_data", "explain"]
+EXTENSIONS = ["binary_tensor_data", "explain", "model_configuration", "model_repository", "statistics"]
 
 router = APIRouter(prefix="/v2")
 

@@ -1,6 +1,6 @@
 """The bodies of requests and answers, as the OpenAPI page shows them and as OIP requests are checked."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -147,3 +147,65 @@ class ModelStatus(ModelReady):
     features: dict[str, list[str] | None] = Field(
         description="by input: the names an instance may use; null where features have none"
     )
+
+
+class Alive(BaseModel):
+    status: str = Field("alive", examples=["alive"])
+
+
+class IndexRequest(BaseModel):
+    ready: bool = Field(False, description="list those alone that can answer now")
+
+
+class IndexItem(BaseModel):
+    name: str
+    version: str
+    state: Literal["READY", "LOADING", "UNAVAILABLE"]
+    reason: str = Field(description="why it cannot answer; empty where it can")
+
+
+class ConfigTensor(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    data_type: str = Field(examples=["TYPE_FP32"])
+    dims: list[int] = Field([], description="without the batch axis; -1 is any size")
+
+
+class ModelConfig(BaseModel):
+    """Triton's `ModelConfig`: the members here, and whatever else the entry's config.pbtxt sets."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    backend: str | None = None
+    platform: str | None = None
+    max_batch_size: int
+    input: list[ConfigTensor]
+    output: list[ConfigTensor]
+
+
+class Duration(BaseModel):
+    count: int
+    ns: int = Field(description="of all of them together, in nanoseconds")
+
+
+class InferStatistics(BaseModel):
+    success: Duration = Field(description="answered requests, from the first byte to the answer")
+    fail: Duration = Field(description="refused and failed requests; their time is not kept")
+    queue: Duration = Field(description="waiting to be run")
+    compute_infer: Duration = Field(description="running, with the requests that shared the batch")
+
+
+class ModelStatistics(BaseModel):
+    """Since the start. The explainers of a model are counted together."""
+
+    name: str
+    version: str
+    inference_count: int = Field(description="rows that were run")
+    execution_count: int = Field(description="batches that were run")
+    inference_stats: InferStatistics
+
+
+class StatisticsList(BaseModel):
+    model_stats: list[ModelStatistics]

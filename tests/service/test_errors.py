@@ -73,7 +73,7 @@ async def test_400(client: httpx.AsyncClient, body: bytes, said: str) -> None:
         ("GET", "/v1/models/absent", "unknown-model", "no model 'absent'"),
         ("GET", "/v2/models/..%2f..%2fetc", "not-found", "nothing at this path"),
         ("POST", "/v2/repository/models/score/load", "not-found", "nothing at this path"),
-        ("GET", "/", "not-found", "nothing at this path"),
+        ("GET", "/nothing", "not-found", "nothing at this path"),
     ],
 )
 async def test_404(client: httpx.AsyncClient, method: str, path: str, slug: str, said: str) -> None:

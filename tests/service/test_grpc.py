@@ -219,7 +219,7 @@ def test_metadata(client: triton.InferenceServerClient) -> None:
     server = client.get_server_metadata()
     assert (server.name, list(server.extensions)) == (
         "rationale",
-        ["model_configuration", "model_repository"],
+        ["model_configuration", "model_repository", "statistics"],
     )
     model = client.get_model_metadata("pair", "1")
     assert (model.name, list(model.versions), model.platform) == ("pair", ["1"], "onnxruntime_onnx")

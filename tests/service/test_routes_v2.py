@@ -25,7 +25,7 @@ def tensors(answer: httpx.Response) -> dict[str, np.ndarray]:
 async def test_server_tells_what_it_is(client: httpx.AsyncClient) -> None:
     answer = (await client.get("/v2")).json()
     assert answer["name"] == "rationale"
-    assert answer["extensions"] == ["binary_tensor_data", "explain"]
+    assert answer["extensions"][:2] == ["binary_tensor_data", "explain"]
 
 
 async def test_health(client: httpx.AsyncClient) -> None:

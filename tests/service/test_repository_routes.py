@@ -1,0 +1,123 @@
+"""Index, configuration and statistics, over HTTP and gRPC, as tritonclient's four clients read them."""
+
+from collections.abc import Awaitable
+from inspect import isawaitable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from google.protobuf import json_format
+
+from service.settings import Settings
+from tests.service.child import both_ends
+from tests.service.conftest import gateway
+from tests.service.faulty import FaultyBackend
+from tests.triton import clients
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.fixture(scope="module")
+def ends(repository: Path) -> Any:
+    with both_ends("--repository", str(repository)) as ends:
+        yield ends
+
+
+async def ask(end: str, ends: dict[str, str], method: str, *arguments: Any) -> Any:
+    """What that client's method gives, as plain values."""
+    address = ends[end.partition(" ")[0]]
+    if end in clients.SYNC:
+        with clients.sync_client(end, address) as client:
+            return plain(getattr(client, method)(*arguments))
+    async with clients.aio_client(end, address) as client:
+        answer: Awaitable[Any] = getattr(client, method)(*arguments)
+        return plain(await answer if isawaitable(answer) else answer)
+
+
+def plain(answer: Any) -> Any:
+    if isinstance(answer, dict | list):
+        return answer
+    return json_format.MessageToDict(
+        answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+
+
+@pytest.mark.parametrize("end", clients.ENDS)
+async def test_the_index(ends: dict[str, str], end: str) -> None:
+    answer = await ask(end, ends, "get_model_repository_index")
+    items = answer if isinstance(answer, list) else answer["models"]
+    assert {"name": "score", "version": "1", "state": "READY", "reason": ""} in items
+    assert len(items) == len({item["name"] for item in items}) > 10
+
+
+@pytest.mark.parametrize("end", clients.ENDS)
+async def test_the_configuration(ends: dict[str, str], end: str) -> None:
+    answer = await ask(end, ends, "get_model_config", "vector", "1")
+    config = answer.get("config", answer)
+    assert (config["name"], config["backend"], config["max_batch_size"]) == ("vector", "onnxruntime", 4)
+    (given,) = config["input"]
+    assert (given["name"], given["data_type"]) == ("x", "TYPE_FP32")
+    assert [int(size) for size in given["dims"]] == [1]
+    assert [int(size) for size in config["output"][1]["reshape"]["shape"]] == [1, 2]
+
+
+@pytest.mark.parametrize("end", clients.ENDS)
+async def test_statistics_list_every_entry(ends: dict[str, str], end: str) -> None:
+    everything = (await ask(end, ends, "get_inference_statistics"))["model_stats"]
+    assert {"score", "score_explain"} <= {item["name"] for item in everything}
+    (item,) = (await ask(end, ends, "get_inference_statistics", "score", "1"))["model_stats"]
+    assert (item["name"], item["version"]) == ("score", "1")
+    assert {"success", "fail", "queue", "compute_infer"} <= item["inference_stats"].keys()
+
+
+async def test_statistics_are_those_of_the_metrics(repository: Path) -> None:
+    async with gateway(Settings(repository=repository)) as client:
+        plane = client._transport.app.state.plane
+        entry, metrics = plane.repository.entry("score_explain"), plane.metrics
+        for seconds in (0.25, 0.5):
+            metrics.of(entry).request_s(seconds)
+            metrics.of(entry).queue_s(0.125)
+            metrics.of(entry).compute_s(0.0625)
+            metrics.answered(entry, "http", 200)
+        metrics.of(entry).batch_rows(3)
+        metrics.answered(entry, "grpc", 422)
+        (item,) = (await client.get("/v2/models/score_explain/stats")).json()["model_stats"]
+        assert (item["inference_count"], item["execution_count"]) == (3, 1)
+        assert item["inference_stats"] == {
+            "success": {"count": 2, "ns": 750_000_000},
+            "fail": {"count": 1, "ns": 0},
+            "queue": {"count": 2, "ns": 250_000_000},
+            "compute_infer": {"count": 2, "ns": 125_000_000},
+        }
+        (item,) = (await client.get("/v2/models/score/stats")).json()["model_stats"]
+        assert item["inference_stats"]["success"] == {"count": 0, "ns": 0}
+
+
+async def test_an_index_of_what_is_ready(repository: Path) -> None:
+    backend = FaultyBackend(None)
+    async with gateway(Settings(repository=repository), backend) as client:
+        backend.up = False
+        everything = (await client.post("/v2/repository/index", json={"ready": False})).json()
+        assert {item["state"] for item in everything} == {"UNAVAILABLE"}
+        assert (await client.post("/v2/repository/index", json={"ready": True})).json() == []
+
+
+@pytest.mark.parametrize("body", [b"[", b"[]", b'{"ready": 1}', b"\xff"])
+async def test_an_index_of_garbage(client: httpx.AsyncClient, body: bytes) -> None:
+    answer = await client.post("/v2/repository/index", content=body)
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+
+
+@pytest.mark.parametrize("what", ["config", "stats"])
+async def test_models_that_are_not_there(client: httpx.AsyncClient, what: str) -> None:
+    assert (await client.get(f"/v2/models/absent/{what}")).status_code == 404
+    assert (await client.get(f"/v2/models/score/versions/2/{what}")).status_code == 404
+    assert (await client.get(f"/v2/models/score/versions/1/{what}")).status_code == 200
+
+
+async def test_a_configuration_keeps_numbers_and_maps(client: httpx.AsyncClient) -> None:
+    config = (await client.get("/v2/models/score_explain/config")).json()
+    assert config["max_batch_size"] == 2
+    assert config["output"][1] == {"name": "x_attributions", "data_type": "TYPE_FP32", "dims": [3, 4]}
+    assert config["dynamic_batching"] == {}
