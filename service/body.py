@@ -1,44 +1,77 @@
 """Reads a request body with a bound on memory, whatever its headers claim."""
 
+import asyncio
 import zlib
 from collections.abc import Callable
 from typing import Any
 
 import orjson
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
-from service.errors import MalformedError, TooLargeError, UnsupportedMediaError
+from service.byte_budget import ByteBudget
+from service.errors import MalformedError, SlowBodyError, TooLargeError, UnsupportedMediaError
 
 TIMEOUT_HEADER = "x-request-timeout-ms"
 _LONGEST_TIMEOUT = 12  # digits
 _GZIP_OR_ZLIB = 47  # zlib's own way to say: tell by the header
 
 
-async def read_body(request: Request, limit: int) -> bytes:
+async def read_body(
+    request: Request, limit: int, deadline_s: float | None = None, budget: ByteBudget | None = None
+) -> bytes | bytearray:
     """The body, decompressed. Stops reading as soon as more than `limit` bytes are there.
 
+    Args:
+        deadline_s: when it must be there, on the event loop's clock; None waits for ever.
+        budget: counts bodies that come in several pieces, so that all together are bounded too.
+
     Raises:
-        TooLargeError, UnsupportedMediaError (Content-Encoding), MalformedError (broken compression).
+        TooLargeError, SlowBodyError, QueueFullError, UnsupportedMediaError (Content-Encoding),
+        MalformedError (broken compression, or the caller left).
     """
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and int(declared) > limit:
         raise _too_large(limit)
     inflate, finished = _decoder(request.headers.get("content-encoding", "identity"))
-    pieces, size = [], 0
     try:
-        async for chunk in request.stream():
-            piece = inflate(chunk, limit - size + 1)
-            size += len(piece)
-            if size > limit:
-                raise _too_large(limit)
-            pieces.append(piece)
+        async with asyncio.timeout_at(deadline_s):
+            body = await _inflated(request, inflate, limit, budget or ByteBudget(limit))
+    except TimeoutError as error:
+        raise SlowBodyError("the body did not arrive in time: send it faster, or fewer rows") from error
     except zlib.error as error:
         raise MalformedError("the body is not what its Content-Encoding says") from error
-    except ClientDisconnect as error:
-        raise MalformedError("the connection was closed before the body ended") from error
     if not finished():
         raise MalformedError("the compressed body ends too early")
-    return b"".join(pieces)
+    return body
+
+
+async def _inflated(
+    request: Request, inflate: Callable[[bytes, int], bytes], limit: int, budget: ByteBudget
+) -> bytes | bytearray:
+    chunk, more = await _receive(request)
+    first = inflate(chunk, limit + 1)
+    if len(first) > limit:
+        raise _too_large(limit)
+    if not more:
+        return first
+    body = bytearray(first)  # not a list of pieces: a flood of tiny ones would cost many times their size
+    with budget.growing() as grow:
+        while more:
+            chunk, more = await _receive(request)
+            piece = inflate(chunk, limit - len(body) + 1)
+            if len(body) + len(piece) > limit:
+                raise _too_large(limit)
+            grow(len(piece))
+            body += piece
+    return body
+
+
+async def _receive(request: Request) -> tuple[bytes, bool]:
+    """The next piece, and whether more come. Raises MalformedError where the caller left."""
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise MalformedError("the connection was closed before the body ended")
+    return message.get("body", b""), message.get("more_body", False)
 
 
 def check_media_type(request: Request, *allowed: str) -> None:
@@ -62,7 +95,7 @@ def timeout_header(request: Request) -> float | None:
     return int(given) / 1e3
 
 
-def parse_json(body: bytes | memoryview) -> Any:
+def parse_json(body: bytes | bytearray | memoryview) -> Any:
     """Raises MalformedError, which says where the JSON breaks."""
     try:
         return orjson.loads(body)

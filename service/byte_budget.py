@@ -1,7 +1,7 @@
 """A bound on the bytes of all requests that are held at one time, whatever their number."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from service.errors import QueueFullError
 from service.tensors import Array, Tensors
@@ -31,6 +31,23 @@ class ByteBudget:
             yield
         finally:
             self._held -= size
+
+    @contextlib.contextmanager
+    def growing(self) -> Iterator[Callable[[int], None]]:
+        """Gives a function that counts more bytes; it raises QueueFullError where they are too many."""
+        own = 0
+
+        def grow(size: int) -> None:
+            nonlocal own
+            if self._held > own:  # one alone is let in here too
+                self.check(size)
+            own += size
+            self._held += size
+
+        try:
+            yield grow
+        finally:
+            self._held -= own
 
 
 def _size(array: Array) -> int:

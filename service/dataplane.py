@@ -55,7 +55,7 @@ class DataPlane:
         self.backend = backend
         self.state = State.LOADING
         self._timeout_s = request_timeout_s
-        self._bytes = ByteBudget(max_waiting_bytes)
+        self.budget = ByteBudget(max_waiting_bytes)
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -114,7 +114,7 @@ class DataPlane:
         deadline_s = min(deadline_s, self.deadline(timeout_s))
         limit_s = deadline_s - asyncio.get_running_loop().time()
         try:
-            with self._counted(), self._bytes.held(inputs):
+            with self._counted(), self.budget.held(inputs):
                 async with asyncio.timeout_at(deadline_s):
                     pieces = [
                         await self.backend.infer(entry, piece, wanted, deadline_s)
@@ -143,7 +143,7 @@ class DataPlane:
         """
         if self.state is not State.READY:
             raise NotReadyError(self.state.value)
-        self._bytes.check(0)
+        self.budget.check(0)
         self.backend.admit(entry, deadline_s)
 
     @contextlib.contextmanager

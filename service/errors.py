@@ -7,6 +7,7 @@ RationaleError
     ├── NotExplainableError   404  the model is there, its explanation is not
     ├── UnknownResourceError  404  no such explainer or reference set
     ├── ConflictError         409  not while others depend on it, or not under this name
+    ├── SlowBodyError         408  the body did not arrive in time
     ├── TooLargeError         413
     ├── UnsupportedMediaError 415
     ├── InvalidInputError     422  names, shape, datatype, empty batch, values
@@ -61,6 +62,12 @@ class ConflictError(ServiceError):
     status = 409
     slug = "conflict"
     title = "Not in the present state"
+
+
+class SlowBodyError(ServiceError):
+    status = 408
+    slug = "slow-body"
+    title = "The request took too long to arrive"
 
 
 class TooLargeError(ServiceError):

@@ -62,7 +62,7 @@ def named_tensors(manifest: Manifest | None) -> dict[str, tuple[str, ...]]:
     }
 
 
-def check_no_duplicates(body: bytes) -> None:
+def check_no_duplicates(body: bytes | bytearray) -> None:
     """Raises InvalidInputError where an object names a member twice; most parsers keep the last, silently."""
 
     def members(pairs: list[tuple[str, Any]]) -> None:

@@ -43,7 +43,7 @@ class Request:
         return self.binary.get(output, self.binary_by_default)
 
 
-def decode_request(body: bytes, header_length: str | None) -> Request:
+def decode_request(body: bytes | bytearray, header_length: str | None) -> Request:
     """Reads a request.
 
     Raises:
@@ -138,11 +138,11 @@ def name_of(parameters: Mapping[str, Any], key: str) -> str | None:
     """
     name = parameters.get(key)
     if name is not None and not (isinstance(name, str) and name):
-        raise MalformedError(f"parameters.{key} must be a name")
+        raise MalformedError(f"{key} must be a name")
     return name
 
 
-def _header_end(body: bytes, header_length: str | None) -> int:
+def _header_end(body: bytes | bytearray, header_length: str | None) -> int:
     if header_length is None:
         return len(body)
     if not (header_length.isascii() and header_length.isdecimal() and 0 < int(header_length) <= len(body)):

@@ -10,13 +10,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.errors import ModelFailedError, ServiceError, TooLargeError
+from service.errors import ModelFailedError, ServiceError, SlowBodyError, TooLargeError
 from service.schemas import Problem
 
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 _URN = "urn:rationale:problem:"
+_UNREAD = (SlowBodyError, TooLargeError)  # the rest of the body is still to come
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -64,8 +65,8 @@ def _service_error(request: Request, error: ServiceError) -> Response:
         log.error("%s: %s", request.url.path, error)
     wait_s = error.retry_after_s
     headers = {} if wait_s is None else {"Retry-After": str(wait_s)}
-    if isinstance(error, TooLargeError):
-        headers["Connection"] = "close"  # the rest of the body was not read
+    if isinstance(error, _UNREAD):
+        headers["Connection"] = "close"
     return _problem(request, error.status, error.slug, error.title, str(error), headers)
 
 

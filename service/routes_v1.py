@@ -8,8 +8,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from compiler.manifest import Manifest
+from service import oip
 from service.body import check_media_type, parse_json, read_body, timeout_header
 from service.catalogue import Catalogue
+from service.choice import likely_explainer
 from service.errors import MalformedError, NotExplainableError
 from service.instances import Form, check_no_duplicates, explanations, form_of, predictions, to_tensors
 from service.problems import problem_responses
@@ -19,6 +21,7 @@ from service.tensors import Tensors
 
 router = APIRouter(prefix="/v1/models", tags=["v1"])
 
+_NO_INSTANCES = 'the body must be an object with a list: {"instances": [ … ]}'
 root = APIRouter(tags=["server"])
 _BODY = {"requestBody": {"required": True, "content": {JSON: {"schema": Instances.model_json_schema()}}}}
 
@@ -71,7 +74,8 @@ async def predict(request: Request, model: str) -> Response:
     manifest = _manifest(plane.repository, model)
     deadline_s = plane.deadline(timeout_header(request))
     plane.admit(entry, deadline_s)
-    inputs = await _read_instances(request, form_of(entry, manifest))
+    message, body = await _read(request, deadline_s)
+    inputs = _instances(message, body, form_of(entry, manifest))
     answer = await plane.infer(entry, inputs, deadline_s=deadline_s)
     return _json({"predictions": predictions(list(answer.tensors), answer.tensors)})
 
@@ -88,13 +92,15 @@ async def predict(request: Request, model: str) -> Response:
 )
 async def explain(request: Request, model: str) -> Response:
     plane = plane_of(request)
-    entry = plane.repository.explainer(model)
+    likely = likely_explainer(plane.repository, plane.repository.entry(model))
+    deadline_s = plane.deadline(timeout_header(request))
+    plane.admit(likely, deadline_s)
+    message, body = await _read(request, deadline_s)
+    entry = plane.repository.explainer(model, None, oip.name_of(message, "explainer"))
     manifest = entry.manifest
     if manifest is None:
         raise NotExplainableError(f"model '{model}' has no explanation")
-    deadline_s = plane.deadline(timeout_header(request))
-    plane.admit(entry, deadline_s)
-    inputs = await _read_instances(request, form_of(entry, manifest))
+    inputs = _instances(message, body, form_of(entry, manifest))
     tensors = (await plane.infer(entry, inputs, deadline_s=deadline_s)).tensors
     outputs = [spec.name for spec in manifest.outputs]
     return _json(
@@ -102,13 +108,21 @@ async def explain(request: Request, model: str) -> Response:
     )
 
 
-async def _read_instances(request: Request, form: Form) -> Tensors:
+async def _read(request: Request, deadline_s: float) -> tuple[dict[str, Any], bytes | bytearray]:
+    """The message, and the bytes it was."""
     check_media_type(request, JSON)
-    body = await read_body(request, request.app.state.settings.max_body_bytes)
+    limit = request.app.state.settings.max_body_bytes
+    body = await read_body(request, limit, deadline_s, plane_of(request).budget)
     message = parse_json(body)
-    instances = message.get("instances") if isinstance(message, dict) else None
+    if not isinstance(message, dict):
+        raise MalformedError(_NO_INSTANCES)
+    return message, body
+
+
+def _instances(message: dict[str, Any], body: bytes | bytearray, form: Form) -> Tensors:
+    instances = message.get("instances")
     if not isinstance(instances, list):
-        raise MalformedError('the body must be an object with a list: {"instances": [ … ]}')
+        raise MalformedError(_NO_INSTANCES)
     if any(isinstance(instance, dict) for instance in instances):
         check_no_duplicates(body)
     return to_tensors(form, instances)

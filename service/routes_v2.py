@@ -168,7 +168,7 @@ async def _read(request: Request, likely: Entry) -> tuple[oip.Request, float]:
     deadline_s = plane.deadline(timeout_header(request))
     check_media_type(request, JSON, BINARY)
     plane.admit(likely, deadline_s)
-    body = await read_body(request, request.app.state.settings.max_body_bytes)
+    body = await read_body(request, request.app.state.settings.max_body_bytes, deadline_s, plane.budget)
     return oip.decode_request(body, request.headers.get(oip.LENGTH_HEADER)), deadline_s
 
 

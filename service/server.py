@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from compiler.errors import RationaleError
 from service.app import create_app, create_backend
 from service.grpc_server import create_server
+from service.http_protocol import BoundedHttp
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -127,6 +128,8 @@ async def _drain(serving: asyncio.Task[None], grpc_end: _GrpcEnd | None, seconds
 def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=BoundedHttp,
+        ws="none",
         log_level=settings.log_level,
         access_log=settings.log_level in ("info", "debug"),
         timeout_graceful_shutdown=max(round(settings.drain_timeout_s), 1),

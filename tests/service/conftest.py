@@ -51,10 +51,10 @@ async def client(repository: Path) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @contextlib.contextmanager
-def serving(app: FastAPI) -> Iterator[str]:
+def serving(app: FastAPI, **options: Any) -> Iterator[str]:
     """Runs the app in uvicorn, in a thread, on a free port; gives `host:port`. Ready when entered."""
     listener = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=10))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=10, **options))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     address = "127.0.0.1:{1}".format(*listener.getsockname())

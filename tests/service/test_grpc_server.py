@@ -123,7 +123,7 @@ def test_the_request_id_comes_back(stub: Any) -> None:
     [
         ("score", {"string_param": "x"}, "INVALID_ARGUMENT", "'score' only predicts: ask its verb explain"),
         ("score_explain", {"string_param": "absent"}, "NOT_FOUND", "no explainer 'absent'"),
-        ("score_explain", {"int64_param": 1}, "INVALID_ARGUMENT", "parameters.explainer must be a name"),
+        ("score_explain", {"int64_param": 1}, "INVALID_ARGUMENT", "explainer must be a name"),
     ],
 )
 def test_explainers_that_cannot_be(stub: Any, model: str, parameter: Any, code: str, said: str) -> None:

@@ -1,0 +1,76 @@
+"""uvicorn's HTTP/1.1, with a bound on the size and time of what comes before a body and after it.
+
+uvicorn bounds neither with httptools: one connection could send headers for ever, or none.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEADER_BYTES = 64 * 1024
+HEADER_TIMEOUT_S = 10.0
+_TOO_LARGE = "431 Request Header Fields Too Large"
+_TOO_SLOW = "408 Request Timeout"
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """Closes a connection whose headers, trailers or chunk extensions are too large, or headers too slow.
+
+    Idle connections that have had an answer are uvicorn's own to close (its keep-alive timeout).
+    """
+
+    _unread = 0  # bytes since the last that were part of a body, or ended a header
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._unread += len(data)
+        super().data_received(data)
+        if self._unread > MAX_HEADER_BYTES:
+            self._give_up(_TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._wait_for_headers()
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        self._unread = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unread = 0
+        super().on_message_complete()
+
+    def _wait_for_headers(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(HEADER_TIMEOUT_S, self._give_up, _TOO_SLOW)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self, status: str) -> None:
+        """Says so, unless an answer is on its way already, and closes."""
+        self._stop_waiting()
+        if self.transport.is_closing():
+            return
+        answering: Any = self.cycle
+        if answering is None or answering.response_complete:
+            self.transport.write(
+                f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode()
+            )
+        self.transport.close()
