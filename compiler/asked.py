@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from compiler.compile import Progress
     from compiler.compiled import Compiled
     from compiler.methods import Method
+    from compiler.tables import Table
     from compiler.targets import Targets
 
 
@@ -87,10 +88,25 @@ class Asked:
         given = {key for key, value in self.options.items() if value is not None}
         check_options(self.method, {REFERENCES, *given})  # before a file is read that may be large
         table = read_rows(references, self.features)
+        options = {**self.options, **self._weights(references, table)}
         named = {str(name): array for name, array in table.arrays.items()}
         arrays = table.arrays.get(None, named)
         references_given = arrays if k is None else OpenReferences(k, arrays)
-        return make_method(self.method, references_given, self.options), table.columns
+        return make_method(self.method, references_given, options), table.columns
+
+    def _weights(self, file: Path, table: "Table") -> dict[str, Any]:
+        """Of the rows, where they have any and the method asks."""
+        from compiler.methods.options import METHODS, WEIGHTS
+
+        weights = table.weights
+        if weights is None or np.ptp(weights) == 0 or self.open_references is not None:
+            return {}
+        if not METHODS[self.method].knows(WEIGHTS):
+            raise InvalidOptionError(
+                f"{file}: its rows have weights (centroids?), which --method {self.method} does not take; "
+                "deepshap does. Give rows of equal weight."
+            )
+        return {WEIGHTS: weights}
 
 
 def parse_targets(text: str | None) -> "Targets":

@@ -4,6 +4,7 @@ RationaleError              carries an HTTP `status`, for whoever serves it
 ├── InvalidModelError       the file is no ONNX model, is damaged, or cannot be loaded
 ├── UnsupportedModelError   a sound model that cannot be explained: the nodes and what to do
 ├── InvalidReferencesError  wrong shape, dtype, names or values
+│   └── LargeReferencesError    more of them than the reader was allowed to take
 ├── InvalidOptionError      a flag or an argument
 ├── CheckFailedError        the compiled graph did not pass its own check; nothing was written
 └── RepositoryError         the model repository cannot be read or written
@@ -32,6 +33,12 @@ class InvalidReferencesError(RationaleError):
     """A reference set that does not fit its model: shape, dtype, names, NaN."""
 
     status = 422
+
+
+class LargeReferencesError(InvalidReferencesError):
+    """More than may be held in memory; found out before it is."""
+
+    status = 413
 
 
 class InvalidOptionError(RationaleError):

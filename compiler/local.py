@@ -2,7 +2,6 @@
 
 import math
 import tempfile
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
+from compiler.archives import write_npz
 from compiler.check import measure
 from compiler.compiled import Compiled, Explanation
 from compiler.deployment import MAX_BATCH
@@ -122,11 +122,8 @@ def _save(path: Path, answer: Explanation) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix=".rationale-", dir=path.parent) as folder:
             part = Path(folder) / "answer.npz"
-            with zipfile.ZipFile(part, "w") as archive:
-                for name, array in answer.items():
-                    plain = array.astype(str) if array.dtype.kind == "O" else array
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                        np.lib.format.write_array(member, plain, allow_pickle=False)
+            with part.open("wb") as file:
+                write_npz(file, {n: a.astype(str) if a.dtype.kind == "O" else a for n, a in answer.items()})
             part.replace(path)
     except OSError as error:
         raise InvalidOptionError(f"{path}: cannot be written: {error.strerror or error}.") from error

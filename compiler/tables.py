@@ -1,19 +1,27 @@
 """Files of rows: .npz, .npy, .csv and .parquet, read with distrust."""
 
 import csv
+import io
+import itertools
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from compiler.errors import InvalidReferencesError
+from compiler.archives import read_npy, read_npz
+from compiler.errors import InvalidReferencesError, LargeReferencesError
 
 Columns = Sequence[str] | None
+WEIGHTS, FEATURE_NAMES = "reference_weights", "feature_names"  # members of an .npz that are no rows
+_LONGEST_LINE = 1 << 20
+_REASON = 300  # characters of what a library says
+_SHOWN = 80  # characters of a name, and names of a list
 
 _DAMAGE = (  # what numpy, zipfile, csv and pyarrow raise for files of other kinds
     ValueError,
@@ -23,6 +31,7 @@ _DAMAGE = (  # what numpy, zipfile, csv and pyarrow raise for files of other kin
     SyntaxError,
     MemoryError,
     OverflowError,
+    RecursionError,
     NotImplementedError,
     csv.Error,
     tokenize.TokenError,
@@ -33,10 +42,26 @@ _DAMAGE = (  # what numpy, zipfile, csv and pyarrow raise for files of other kin
 
 @dataclass(frozen=True)
 class Table:
-    """Rows read from a file: one array per input (None: the only one), and the names of its columns."""
+    """Rows read from a file: one array per input (None: the only one), names of its columns, weights [K]."""
 
     arrays: dict[str | None, np.ndarray]
     columns: tuple[str, ...] | None = None
+    weights: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """An open file, what errors call it, and what is wanted of it; see `read_stream`."""
+
+    file: BinaryIO
+    name: str
+    columns: Columns
+    most_bytes: int | None
+
+    def check_bytes(self, size: int) -> None:
+        """Raises LargeReferencesError where arrays of `size` bytes are too much."""
+        if self.most_bytes is not None and size > self.most_bytes:
+            raise LargeReferencesError(f"{self.name}: more than {self.most_bytes} bytes of numbers.")
 
 
 def read_rows(path: Path, columns: Columns = None) -> Table:
@@ -49,60 +74,98 @@ def read_rows(path: Path, columns: Columns = None) -> Table:
     Raises:
         InvalidReferencesError: the file cannot be read, or holds something that is no number.
     """
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
+    kind = path.suffix.lower()
+    if kind not in _READERS:
         raise InvalidReferencesError(f"{path}: unknown kind of file; use {', '.join(_READERS)}.")
     try:
         if path.is_dir():
             raise IsADirectoryError(0, "it is a folder")
-        return reader(path, columns)
+        with path.open("rb") as file:
+            return read_stream(file, kind, str(path), columns)
     except OSError as error:
         raise InvalidReferencesError(f"{path}: cannot be read: {error.strerror or error}.") from error
-    except _DAMAGE as error:
-        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
+def read_stream(
+    file: BinaryIO, kind: str, name: str, columns: Columns = None, most_bytes: int | None = None
+) -> Table:
+    """The same from an open file.
+
+    Args:
+        kind: ".npz", ".npy", ".csv" or ".parquet".
+        name: what errors call the file.
+        most_bytes: what the arrays may take; it is known before anything of that size is made.
+
+    Raises:
+        InvalidReferencesError: it holds more, or something that is no number.
+    """
+    try:
+        return _READERS[kind](Source(file, name, columns, most_bytes))
+    except (*_DAMAGE, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the disk; pyarrow's own are of what it reads
+        reason = " ".join(str(error).split()).rstrip(".")[:_REASON] or type(error).__name__
         raise InvalidReferencesError(
-            f"{path}: damaged, or not what its name says: {reason}. Write or copy it again."
+            f"{name}: damaged, or not what its name says: {reason}. Write or copy it again."
         ) from error
 
 
-def _read_npz(path: Path, _: Columns) -> Table:
-    with path.open("rb") as file:
-        archive = np.load(file, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("a single array with the name of an archive")
-        if archive.files == ["arr_0"]:  # what numpy.savez(file, array) makes of an array without a name
-            return Table({None: archive["arr_0"]})
-        return Table({name: archive[name] for name in archive.files})
+def _read_npz(source: Source) -> Table:
+    arrays = read_npz(source.file, source.most_bytes)
+    weights, names = arrays.pop(WEIGHTS, None), arrays.pop(FEATURE_NAMES, None)
+    columns = None if names is None else tuple(str(name) for name in names.reshape(-1))
+    if not arrays:
+        raise ValueError("an archive without arrays")
+    if list(arrays) == ["arr_0"]:  # what numpy.savez(file, array) makes of an array without a name
+        return Table({None: arrays["arr_0"]}, columns, weights)
+    return Table({str(name): array for name, array in arrays.items()}, columns, weights)
 
 
-def _read_npy(path: Path, _: Columns) -> Table:
-    with path.open("rb") as file:
-        array = np.load(file, allow_pickle=False)
-    if not isinstance(array, np.ndarray):
-        raise ValueError("an archive with the name of a single array")
-    return Table({None: array})
+def _read_npy(source: Source) -> Table:
+    return Table({None: read_npy(source.file, source.most_bytes)})
 
 
-def _read_csv(path: Path, columns: Columns) -> Table:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file)
-        rows = [(reader.line_num, row) for row in reader if row]
-    if not rows:
-        raise InvalidReferencesError(f"{path}: empty: at least one row is needed.")
-    first = rows[0][1]
+def _read_csv(source: Source) -> Table:
+    text = io.TextIOWrapper(source.file, "utf-8-sig", newline="")
+    try:
+        return _read_lines(source, _lines(source, text))
+    finally:
+        text.detach()  # else it would close the file
+
+
+def _read_lines(source: Source, lines: Iterator[str]) -> Table:
+    reader = csv.reader(lines)
+    first = next((row for row in reader if row), None)
+    if first is None:
+        raise InvalidReferencesError(f"{source.name}: empty: at least one row is needed.")
     header = None if _are_numbers(first) else tuple(cell.strip() for cell in first)
-    index = _choose(path, header, columns)
+    index = _choose(source.name, header, source.columns)
     names = header or tuple(str(i) for i in range(len(first)))
-    body = []
-    for line, row in rows if header is None else rows[1:]:
+    places = index or range(len(first))
+    numbers = array("d")
+    for row in itertools.chain([first] if header is None else [], filter(None, reader)):
+        line = reader.line_num
         if len(row) != len(first):
             raise InvalidReferencesError(
-                f"{path}: line {line} has {len(row)} cells where {len(first)} are due. Repair it, or "
+                f"{source.name}: line {line} has {len(row)} cells where {len(first)} are due. Repair it, or "
                 "write the file again."
             )
-        body.append([_number(path, line, names[i], row[i]) for i in index or range(len(first))])
-    array = np.asarray(body, np.float64).reshape(len(body), len(index or first))
-    return Table({None: array}, tuple(columns) if index and columns else header)
+        numbers.extend(_number(source.name, line, names[i], row[i]) for i in places)
+        source.check_bytes(len(numbers) * numbers.itemsize)
+    rows = np.frombuffer(numbers, np.float64) if numbers else np.zeros(0)
+    columns = source.columns
+    return Table(
+        {None: rows.reshape(-1, len(places))}, tuple(columns) if index and columns is not None else header
+    )
+
+
+def _lines(source: Source, text: io.TextIOWrapper) -> Iterator[str]:
+    """Its lines, as far as none is too long."""
+    longest = -1 if source.most_bytes is None else _LONGEST_LINE
+    while line := text.readline(longest):
+        if len(line) == longest:
+            raise LargeReferencesError(f"{source.name}: a line has more than {_LONGEST_LINE} characters.")
+        yield line
 
 
 def _are_numbers(cells: Sequence[str]) -> bool:
@@ -112,7 +175,7 @@ def _are_numbers(cells: Sequence[str]) -> bool:
         return False
 
 
-def _number(path: Path, line: int, column: str, cell: str) -> float:
+def _number(path: str, line: int, column: str, cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
@@ -122,56 +185,78 @@ def _number(path: Path, line: int, column: str, cell: str) -> float:
                 f"{path}: line {line} is divided by {split!r}: write the file with commas "
                 "(and decimal points)."
             ) from None
+        column, cell = column[:_SHOWN], cell[:_SHOWN]
         what = f"{cell!r} is no number" if cell.strip() else "the cell is empty"
         raise InvalidReferencesError(
             f"{path}: line {line}, column {column!r}: {what}. Encode, impute or drop it, or choose "
-            "other columns with --features."
+            "other columns (--features)."
         ) from None
 
 
-def _choose(path: Path, header: tuple[str, ...] | None, columns: Columns) -> list[int] | None:
+def _choose(path: str, header: tuple[str, ...] | None, columns: Columns) -> list[int] | None:
     """Indices of the wanted columns; None for all, which is also what a file without names gives."""
     if header is None or columns is None:
         return None
     missing = [c for c in columns if c not in header]
     if missing:
-        raise InvalidReferencesError(f"{path}: no column {missing}; it has {list(header)}.")
+        raise InvalidReferencesError(f"{path}: no column {_shown(missing)}; it has {_shown(header)}.")
     twice = [c for c in columns if header.count(c) > 1]
     if twice:
-        raise InvalidReferencesError(f"{path}: more than one column is named {twice}: rename them.")
+        raise InvalidReferencesError(f"{path}: more than one column is named {_shown(twice)}: rename them.")
     return [header.index(c) for c in columns]
 
 
-def _read_parquet(path: Path, columns: Columns) -> Table:
+def _shown(names: Sequence[str]) -> str:
+    """Names that somebody made up, kept short."""
+    return f"{[name[:_SHOWN] for name in names[:_SHOWN]]}" + " and more" * (len(names) > _SHOWN)
+
+
+def _read_parquet(source: Source) -> Table:
     try:
         from pyarrow import parquet
     except ModuleNotFoundError as error:
         raise InvalidReferencesError(
             "parquet files need pyarrow: pip install 'rationale[parquet]', or use .csv or .npz."
         ) from error
-    with path.open("rb") as file:
-        table = parquet.ParquetFile(file).read()
-    header = tuple(table.column_names)
-    index = _choose(path, header, columns)
-    chosen = [_column(path, header[i], table.column(i)) for i in index or range(len(header))]
-    array = np.stack(chosen, axis=1) if chosen else np.zeros((table.num_rows, 0))
-    return Table({None: array}, tuple(header[i] for i in index or range(len(header))))
+    file = parquet.ParquetFile(source.file)
+    header = tuple(file.schema_arrow.names)
+    index = _choose(source.name, header, source.columns)
+    chosen = list(index or range(len(header)))
+    for i in chosen:
+        _check_type(source.name, file.schema_arrow.field(i))
+    source.check_bytes(file.metadata.num_rows * len(chosen) * np.dtype(np.float64).itemsize)
+    table = file.read(None if index is None else [header[i] for i in index])
+    if table.num_columns != len(chosen):
+        raise ValueError("columns whose names have points in them")
+    read = [_column(source.name, header[i], table.column(header[i] if index else i)) for i in chosen]
+    rows = np.stack(read, axis=1) if read else np.zeros((table.num_rows, 0))
+    return Table({None: rows}, tuple(header[i] for i in chosen))
 
 
-def _column(path: Path, name: str, column: Any) -> np.ndarray:
+def _check_type(path: str, field: Any) -> None:
+    """Raises InvalidReferencesError for lists, maps and structures: they are no column of numbers."""
+    if field.type.num_fields:
+        raise _no_numbers(path, field.name, field.type)
+
+
+def _column(path: str, name: str, column: Any) -> np.ndarray:
     """A column as float64; nulls are NaN, and refused where the rows are checked."""
     array = column.to_numpy()
     if array.dtype.kind in "fiub":
         return np.asarray(array, np.float64)
     if column.null_count and all(v is None or isinstance(v, bool | int | float) for v in array):
         return np.asarray([np.nan if v is None else v for v in array], np.float64)
-    raise InvalidReferencesError(
-        f"{path}: column {name!r} holds {column.type}, not numbers. Encode or drop it, or choose other "
-        "columns with --features."
+    raise _no_numbers(path, name, column.type)
+
+
+def _no_numbers(path: str, name: str, kind: Any) -> InvalidReferencesError:
+    return InvalidReferencesError(
+        f"{path}: column {name!r} holds {str(kind)[:_SHOWN]}, not numbers. Encode or drop it, or choose "
+        "other columns (--features)."
     )
 
 
-_READERS: dict[str, Callable[[Path, Columns], Table]] = {
+_READERS: dict[str, Callable[[Source], Table]] = {
     ".npz": _read_npz,
     ".npy": _read_npy,
     ".csv": _read_csv,

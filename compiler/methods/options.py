@@ -12,7 +12,7 @@ from compiler.methods.gradients import ExpectedGradients, Gradient, IntegratedGr
 from compiler.methods.lrp import Lrp
 from compiler.methods.lrp_composites import parse_choice
 
-REFERENCES = "references"
+REFERENCES, WEIGHTS = "references", "weights"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def make_lrp(rule: Sequence[str] = (), **options: Any) -> Method:
 
 
 METHODS: dict[str, Choice] = {
-    "deepshap": Choice(DeepShap, needs=(REFERENCES,), takes=("standard_error",)),
+    "deepshap": Choice(DeepShap, needs=(REFERENCES,), takes=(WEIGHTS, "standard_error")),
     "gradient": Choice(Gradient),
     "input-x-gradient": Choice(lambda: Gradient(times_input=True)),
     "integrated-gradients": Choice(IntegratedGradients, takes=(REFERENCES, "steps", "standard_error")),

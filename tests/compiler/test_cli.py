@@ -155,7 +155,7 @@ def test_references_of_every_kind_compile_to_the_same_answer(place: Path, file: 
 
 def test_features_choose_columns_by_name(place: Path) -> None:
     base = ("compile", "m.onnx", "--references", "wide.csv", "--name", "m")
-    assert_refused(call(*base), r"column 'id': 'r0' is no number.* --features")
+    assert_refused(call(*base), r"column 'id': 'r0' is no number.*--features")
     assert_refused(call(*base, "--features", "age,wealth"), r"no column \['wealth'\]; it has \['id', 'cards'")
     assert_refused(call(*base, "--features", "age,income"), r"shape \[4, 2\]; the model needs \[K, 5\]")
     assert not Path("model_repository").exists()

@@ -1,0 +1,218 @@
+"""Reference sets as resources: kept by their content, under any number of names.
+
+They are rows of real people. A set's file, `STATE/references/DIGEST.npz`, is there as long as a name stands
+for it; what was baked from it goes with it. Every method of `ReferenceSets` blocks.
+"""
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from compiler.archives import write_npz
+from service.errors import InvalidInputError, StateUnavailableError, UnknownResourceError
+from service.reference_files import Rows, to_file
+from service.state import Base, State
+from service.tensors import datatype_of
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True)
+class ReferenceSet:
+    """A name, and the content it stands for.
+
+    Attributes:
+        digest: SHA-256 of the content.
+        model: the one whose inputs it was checked against.
+        inputs: by name {"datatype": …, "shape": [K, …]}.
+        features: names of the columns, if it has some.
+        size: of its file, bytes.
+        created_s: since the epoch.
+    """
+
+    name: str
+    digest: str
+    model: str
+    rows: int
+    weighted: bool
+    inputs: dict[str, Any]
+    features: list[str] | None
+    size: int
+    created_s: float
+
+
+SETS = sa.Table(
+    "reference_sets",
+    Base.metadata,
+    sa.Column("name", sa.String, primary_key=True),
+    sa.Column("digest", sa.String, nullable=False, index=True),
+    sa.Column("model", sa.String, nullable=False),
+    sa.Column("rows", sa.Integer, nullable=False),
+    sa.Column("weighted", sa.Boolean, nullable=False),
+    sa.Column("inputs", sa.JSON, nullable=False),
+    sa.Column("features", sa.JSON),
+    sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("created_s", sa.Float, nullable=False),
+)
+
+
+class ReferenceSets:
+    """The sets of one gateway."""
+
+    def __init__(self, state: State, clock: Callable[[], float] = time.time) -> None:
+        self._state = state
+        self._clock = clock
+
+    def all(self) -> list[ReferenceSet]:
+        """By name."""
+        if not self._state.exists:
+            return []
+        with self._state.session() as session:
+            rows = session.execute(sa.select(SETS).order_by(SETS.c.name)).mappings()
+            return [ReferenceSet(**row) for row in rows]
+
+    def get(self, name: str) -> ReferenceSet:
+        """Raises UnknownResourceError."""
+        found = self._find(name)
+        if found is None:
+            raise UnknownResourceError(
+                f"no reference set '{name[:80]}' here; GET /v2/reference-sets lists them"
+            )
+        return found
+
+    def find(self, name: str, model: str) -> str:  # noqa: ARG002 (a compile tells whether it fits)
+        """Digest of the content that a name stands for. Raises UnknownResourceError."""
+        return self.get(name).digest
+
+    def path(self, digest: str) -> Path:
+        """The file of a content: an .npz as `rationale compile --references` takes it.
+
+        Raises:
+            UnknownResourceError: it was deleted.
+        """
+        path = self._file(digest)
+        if not path.is_file():
+            raise UnknownResourceError(f"there is no reference set of digest {digest[:80]} any more")
+        return path
+
+    def put(self, name: str, model: str, rows: Rows) -> ReferenceSet:
+        """Lets `name` stand for this content; for another one before, whose file goes if nothing names it.
+
+        Raises:
+            InvalidInputError: the name.
+            StateUnavailableError: the disk; nothing has changed then.
+        """
+        check_name(name)
+        digest = rows.digest
+        before = self._find(name)
+        size = self._write(digest, rows)
+        described = {
+            key: {"datatype": datatype_of(array), "shape": list(array.shape)}
+            for key, array in rows.arrays.items()
+        }
+        made = ReferenceSet(
+            name=name,
+            digest=digest,
+            model=model,
+            rows=rows.count,
+            weighted=rows.weights is not None,
+            inputs=described,
+            features=None if rows.features is None else list(rows.features),
+            size=size,
+            created_s=before.created_s if before and before.digest == digest else self._clock(),
+        )
+        with self._state.session() as session:
+            session.execute(sa.insert(SETS).prefix_with("OR REPLACE").values(**asdict(made)))
+        if before is not None:
+            self._drop_unnamed(before.digest)
+        return made
+
+    def remove(self, name: str) -> None:
+        """Forgets the name, and deletes the content where no other one stands for it."""
+        found = self.get(name)
+        with self._state.session() as session:
+            session.execute(sa.delete(SETS).where(SETS.c.name == name))
+        self._drop_unnamed(found.digest)
+
+    def named(self, digest: str) -> list[str]:
+        """The names that stand for a content."""
+        return [one.name for one in self.all() if one.digest == digest]
+
+    def recover(self) -> None:
+        """Deletes files that no name stands for: what a crash left between a file and its record."""
+        if self._state.exists:
+            known = {one.digest for one in self.all()}
+            with _told():
+                for path in self._state.references.iterdir():
+                    if path.stem not in known:
+                        path.unlink(missing_ok=True)
+
+    def _file(self, digest: str) -> Path:
+        return self._state.references / f"{digest}.npz"
+
+    def _find(self, name: str) -> ReferenceSet | None:
+        if not self._state.exists:
+            return None
+        with self._state.session() as session:
+            row = session.execute(sa.select(SETS).where(SETS.c.name == name)).mappings().first()
+        return None if row is None else ReferenceSet(**row)
+
+    def _write(self, digest: str, rows: Rows) -> int:
+        """The content's file, on the disk as a whole when this returns; its bytes."""
+        self._state.open()
+        target = self._file(digest)
+        with _told():
+            if not target.is_file():
+                handle, name = tempfile.mkstemp(dir=self._state.staging)
+                try:
+                    with os.fdopen(handle, "wb") as file:
+                        write_npz(file, to_file(rows))
+                        file.flush()
+                        os.fsync(file.fileno())
+                    os.replace(name, target)
+                finally:
+                    Path(name).unlink(missing_ok=True)
+                _sync(target.parent)
+            return target.stat().st_size
+
+    def _drop_unnamed(self, digest: str) -> None:
+        if not self.named(digest):
+            with _told():
+                self._file(digest).unlink(missing_ok=True)
+                _sync(self._state.references)
+
+
+def check_name(name: str) -> str:
+    """Raises InvalidInputError."""
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise InvalidInputError(
+            "a reference set's name is made of letters, digits, '.', '_' and '-', begins with a letter or "
+            "digit and has at most 100 characters"
+        )
+    return name
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StateUnavailableError(
+            f"the reference set cannot be written: {error.strerror or error}"
+        ) from error
