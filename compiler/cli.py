@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from compiler import cli_entries
+from compiler import cli_entries, cli_references
 from compiler.bench import cli as cli_bench
 from compiler.terminal import Repository, progress_bar, report, told_plainly
 
@@ -231,4 +231,5 @@ def compile_command(
 
 
 app.add_typer(cli_entries.app)
+app.add_typer(cli_references.app)
 app.add_typer(cli_bench.app)
