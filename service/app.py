@@ -8,7 +8,7 @@ from importlib.metadata import version as package_version
 from fastapi import FastAPI, Request
 from starlette.responses import PlainTextResponse, Response
 
-from service import problems, routes_repository, routes_v1, routes_v2
+from service import openapi, problems, routes_repository, routes_v1, routes_v2
 from service.backends.base import Backend
 from service.catalogue import read_repository
 from service.dataplane import DataPlane
@@ -61,6 +61,7 @@ def create_app(settings: Settings, backend: Backend, metrics: Metrics | None = N
     app.state.settings = settings
     app.state.metrics = metrics
     problems.install(app)
+    openapi.install(app)
     app.include_router(routes_repository.router)  # before v2: /v2/models/stats is no model
     app.include_router(routes_v2.router)
     app.include_router(routes_v1.root)
@@ -69,6 +70,7 @@ def create_app(settings: Settings, backend: Backend, metrics: Metrics | None = N
         "/metrics",
         summary="What the gateway counts, for Prometheus",
         tags=["server"],
+        operation_id="metrics",
         response_class=PlainTextResponse,
     )(_metrics)
     return app

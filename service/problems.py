@@ -2,6 +2,7 @@
 
 import http
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -11,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.errors import ModelFailedError, ServiceError, SlowBodyError, TooLargeError
+from service.openapi import schema_of
 from service.schemas import Problem
 
 log = logging.getLogger(__name__)
@@ -25,9 +27,39 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {
         status: {
             "description": http.HTTPStatus(status).phrase,
-            "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}},
+            "content": {MEDIA_TYPE: {"schema": schema_of(Problem), "examples": _examples(status)}},
         }
         for status in statuses
+    }
+
+
+def _examples(status: int) -> dict[str, Any]:
+    """One for each error of that status."""
+    return {
+        kind.slug: {
+            "summary": kind.title,
+            "value": _document(status, kind.slug, kind.title, "what is wrong, and what to do", "/v2/…"),
+        }
+        for kind in _kinds(ServiceError)
+        if kind.status == status
+    }
+
+
+def _kinds(kind: type[ServiceError]) -> Iterator[type[ServiceError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _kinds(each)
+
+
+def _document(status: int, slug: str, title: str, detail: str, path: str) -> dict[str, Any]:
+    """As schemas.Problem describes it, but not made by it: refusals must be cheap."""
+    return {
+        "type": _URN + slug,
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "instance": path,
+        "error": f"{title}: {detail}",
     }
 
 
@@ -49,15 +81,8 @@ async def _answer(request: Request, error: Exception) -> Response:
 def _problem(
     request: Request, status: int, slug: str, title: str, detail: str, headers: dict[str, str]
 ) -> Response:
-    document = Problem(
-        type=_URN + slug,
-        title=title,
-        status=status,
-        detail=detail,
-        instance=request.url.path,
-        error=f"{title}: {detail}",
-    )
-    return Response(orjson.dumps(document.model_dump()), status, headers, MEDIA_TYPE)
+    document = _document(status, slug, title, detail, request.scope["path"])
+    return Response(orjson.dumps(document), status, headers, MEDIA_TYPE)
 
 
 def _service_error(request: Request, error: ServiceError) -> Response:

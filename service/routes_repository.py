@@ -8,8 +8,9 @@ from service.body import parse_json, read_body
 from service.errors import MalformedError
 from service.index import index_of
 from service.model_config import as_json
+from service.openapi import body_of
 from service.problems import problem_responses
-from service.routes_v2 import JSON, plane_of
+from service.routes_v2 import Version, plane_of
 from service.schemas import IndexItem, IndexRequest, ModelConfig, ModelStatistics, StatisticsList
 from service.statistics import statistics_of
 
@@ -21,10 +22,8 @@ router = APIRouter(prefix="/v2", tags=["models"])
     summary="Every entry and whether it can answer",
     operation_id="repository_index",
     description="`ready` asks for those alone that can answer now. The body may be empty.",
-    responses=problem_responses(400, 413),
-    openapi_extra={
-        "requestBody": {"content": {JSON: {"schema": IndexRequest.model_json_schema()}}, "required": False}
-    },
+    responses=problem_responses(400, 408, 413),
+    openapi_extra=body_of(IndexRequest, required=False),
 )
 async def repository_index(request: Request) -> list[IndexItem]:
     body = await read_body(request, request.app.state.settings.max_body_bytes)
@@ -41,9 +40,10 @@ async def repository_index(request: Request) -> list[IndexItem]:
     summary="A model's configuration, its config.pbtxt as JSON",
     operation_id="model_config",
     response_model=ModelConfig,
+    response_model_exclude_unset=True,
     responses=problem_responses(404),
 )
-async def model_config(request: Request, model: str, version: str | None = None) -> dict[str, Any]:
+async def model_config(request: Request, model: str, version: Version = None) -> dict[str, Any]:
     return as_json(plane_of(request).repository.entry(model, version).config)
 
 
@@ -54,7 +54,7 @@ async def model_config(request: Request, model: str, version: str | None = None)
     operation_id="model_statistics",
     responses=problem_responses(404),
 )
-async def model_statistics(request: Request, model: str, version: str | None = None) -> StatisticsList:
+async def model_statistics(request: Request, model: str, version: Version = None) -> StatisticsList:
     plane = plane_of(request)
     entry = plane.repository.entry(model, version)
     return _listed(statistics_of(plane.metrics, [entry]))

@@ -9,11 +9,12 @@ from starlette.responses import Response
 
 from compiler.manifest import Manifest
 from service import oip
-from service.body import check_media_type, parse_json, read_body, timeout_header
+from service.body import TIMEOUT_HEADER, check_media_type, parse_json, read_body, timeout_header
 from service.catalogue import Catalogue
 from service.choice import likely_explainer
 from service.errors import MalformedError, NotExplainableError
 from service.instances import Form, check_no_duplicates, explanations, form_of, predictions, to_tensors
+from service.openapi import body_of, header
 from service.problems import problem_responses
 from service.routes_v2 import JSON, REFUSALS, plane_of
 from service.schemas import Alive, Explanations, Instances, ModelList, ModelStatus, Predictions
@@ -23,15 +24,23 @@ router = APIRouter(prefix="/v1/models", tags=["v1"])
 
 _NO_INSTANCES = 'the body must be an object with a list: {"instances": [ … ]}'
 root = APIRouter(tags=["server"])
-_BODY = {"requestBody": {"required": True, "content": {JSON: {"schema": Instances.model_json_schema()}}}}
+_BODY = {
+    **body_of(Instances),
+    "parameters": [header(TIMEOUT_HEADER, "integer", "milliseconds that the caller waits")],
+}
 
 
-@root.get("/", summary="Is the process alive?", description="As KServe's own servers answer v1 clients.")
+@root.get(
+    "/",
+    summary="Is the process alive?",
+    description="As KServe's own servers answer v1 clients.",
+    operation_id="alive",
+)
 async def alive() -> Alive:
     return Alive(status="alive")
 
 
-@router.get("", summary="The models served here")
+@router.get("", summary="The models served here", operation_id="v1_models")
 async def models(request: Request) -> ModelList:
     """Explain entries are left out: they are part of the model that they explain."""
     repository = plane_of(request).repository
@@ -41,7 +50,10 @@ async def models(request: Request) -> ModelList:
 
 
 @router.get(
-    "/{model}", summary="Is the model ready, and what may be asked of it?", responses=problem_responses(404)
+    "/{model}",
+    summary="Is the model ready, and what may be asked of it?",
+    operation_id="v1_model",
+    responses=problem_responses(404),
 )
 async def status(request: Request, model: str) -> ModelStatus:
     plane = plane_of(request)
@@ -64,6 +76,7 @@ async def status(request: Request, model: str) -> ModelStatus:
 @router.post(
     "/{model}:predict",
     summary="Predict",
+    operation_id="v1_predict",
     response_model=Predictions,
     responses=problem_responses(*REFUSALS),
     openapi_extra=_BODY,
@@ -83,6 +96,7 @@ async def predict(request: Request, model: str) -> Response:
 @router.post(
     "/{model}:explain",
     summary="Predict and explain",
+    operation_id="v1_explain",
     description="One explanation per instance. `explained_value` = `base_value` + the sum of `attributions` "
     "+ `completeness_gap`, as far as the method has these. With several targets an explanation is "
     '`{"targets": […]}`.',

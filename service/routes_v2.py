@@ -1,17 +1,18 @@
 """The Open Inference Protocol (KServe v2) over HTTP, and `explain`, its missing verb."""
 
 from importlib.metadata import version as package_version
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from service import oip
-from service.body import check_media_type, read_body, timeout_header
+from service.body import TIMEOUT_HEADER, check_media_type, read_body, timeout_header
 from service.choice import entry_asked_for, likely_explainer
 from service.dataplane import DataPlane
 from service.entries import PLATFORM, Entry
 from service.errors import NotReadyError
+from service.openapi import body_of, header
 from service.problems import problem_responses
 from service.schemas import (
     InferRequest,
@@ -26,7 +27,7 @@ from service.schemas import (
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
-REFUSALS = (400, 404, 413, 415, 422, 429, 500, 503, 504)
+REFUSALS = (400, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 EXTENSIONS = ["binary_tensor_data", "explain", "model_configuration", "model_repository", "statistics"]
 
 router = APIRouter(prefix="/v2")
@@ -37,12 +38,21 @@ def plane_of(request: Request) -> DataPlane:
     return plane
 
 
-@router.get("", summary="What this server is", tags=["server"])
+def _version_of(request: Request) -> str | None:
+    version: str | None = request.path_params.get("version")
+    return version
+
+
+# Of the path alone: FastAPI would take a plain argument that a path does not name from the query.
+Version = Annotated[str | None, Depends(_version_of)]
+
+
+@router.get("", summary="What this server is", tags=["server"], operation_id="server_metadata")
 async def server_metadata() -> ServerMetadata:
     return ServerMetadata(version=package_version("rationale"), extensions=EXTENSIONS)
 
 
-@router.get("/health/live", summary="Is the process alive?", tags=["server"])
+@router.get("/health/live", summary="Is the process alive?", tags=["server"], operation_id="server_live")
 async def live() -> Live:
     return Live(live=True)
 
@@ -50,6 +60,7 @@ async def live() -> Live:
 @router.get(
     "/health/ready",
     summary="Is every model loaded and warmed?",
+    operation_id="server_ready",
     tags=["server"],
     responses=problem_responses(503),
 )
@@ -64,11 +75,12 @@ async def ready(request: Request) -> Ready:
 @router.get(
     "/models/{model}",
     summary="A model's inputs and outputs",
+    operation_id="model_metadata",
     description="Also under `/models/{model}/versions/{version}`, as all routes of a model.",
     tags=["models"],
     responses=problem_responses(404),
 )
-async def model_metadata(request: Request, model: str, version: str | None = None) -> ModelMetadata:
+async def model_metadata(request: Request, model: str, version: Version = None) -> ModelMetadata:
     entry = plane_of(request).repository.entry(model, version)
     return ModelMetadata(
         name=entry.name,
@@ -83,10 +95,11 @@ async def model_metadata(request: Request, model: str, version: str | None = Non
 @router.get(
     "/models/{model}/ready",
     summary="Can the model answer now?",
+    operation_id="model_ready",
     tags=["models"],
     responses=problem_responses(404, 503),
 )
-async def model_ready(request: Request, model: str, version: str | None = None) -> ModelReady:
+async def model_ready(request: Request, model: str, version: Version = None) -> ModelReady:
     plane = plane_of(request)
     entry = plane.repository.entry(model, version)
     if not await plane.ready(entry):
@@ -94,42 +107,35 @@ async def model_ready(request: Request, model: str, version: str | None = None) 
     return ModelReady(name=entry.name, ready=True)
 
 
-def inlined(schema: dict[str, Any]) -> Any:
-    """A JSON schema with its `$defs` put where they are used: OpenAPI looks for them elsewhere."""
-    definitions = schema.pop("$defs", {})
-
-    def resolve(node: Any) -> Any:
-        if isinstance(node, list):
-            return [resolve(item) for item in node]
-        if not isinstance(node, dict):
-            return node
-        if "$ref" in node:
-            return resolve(definitions[node["$ref"].rpartition("/")[2]])
-        return {key: resolve(value) for key, value in node.items()}
-
-    return resolve(schema)
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+_HEADERS = [
+    header(oip.LENGTH_HEADER, "integer", "where the JSON ends, if binary tensors follow it"),
+    header(TIMEOUT_HEADER, "integer", "milliseconds that the caller waits"),
+]
 
 
-def _infer_docs(summary: str, description: str) -> dict[str, Any]:
-    schema = inlined(InferRequest.model_json_schema())
+def _infer_docs(name: str, summary: str, description: str) -> dict[str, Any]:
     return {
+        "operation_id": name,
         "summary": summary,
         "description": description,
         "tags": ["inference"],
         "response_model": InferResponse,
         "response_model_exclude_none": True,
-        "responses": problem_responses(*REFUSALS),
-        "openapi_extra": {"requestBody": {"required": True, "content": {JSON: {"schema": schema}}}},
+        "responses": {200: {"content": {BINARY: _BYTES}}, **problem_responses(*REFUSALS)},
+        "openapi_extra": {**body_of(InferRequest, other={BINARY: _BYTES}), "parameters": _HEADERS},
     }
 
 
 _INFER = _infer_docs(
+    "infer",
     "Predict",
     "An OIP request, as JSON or with binary tensors after it (header `Inference-Header-Content-Length`). "
     "`outputs` selects; none gives all. More rows than the model's batch size are split and joined again. "
     "A model's explain entry, `{model}_explain`, is a model of its own here.",
 )
 _EXPLAIN = _infer_docs(
+    "explain",
     "Predict and explain",
     "The same request as `infer`. The answer holds the model's outputs and the tensors that explain them: "
     "`{input}_attributions` [N, T, …], `{input}_standard_error` where the entry was compiled with it, and "
@@ -140,7 +146,7 @@ _EXPLAIN = _infer_docs(
 
 @router.post("/models/{model}/versions/{version}/infer", include_in_schema=False)
 @router.post("/models/{model}/infer", **_INFER)
-async def infer(request: Request, model: str, version: str | None = None) -> Response:
+async def infer(request: Request, model: str, version: Version = None) -> Response:
     repository = plane_of(request).repository
     named = repository.entry(model, version)
     asked, deadline_s = await _read(request, named)
@@ -151,7 +157,7 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
 
 @router.post("/models/{model}/versions/{version}/explain", include_in_schema=False)
 @router.post("/models/{model}/explain", **_EXPLAIN)
-async def explain(request: Request, model: str, version: str | None = None) -> Response:
+async def explain(request: Request, model: str, version: Version = None) -> Response:
     repository = plane_of(request).repository
     named = repository.entry(model, version)  # before the body is read: there may be no such model
     asked, deadline_s = await _read(request, likely_explainer(repository, named))

@@ -1,10 +1,18 @@
 """The bodies of requests and answers, as the OpenAPI page shows them and as OIP requests are checked."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Parameters = dict[str, Any]
+from service.json_types import (
+    ByFeature,
+    InputParameters,
+    Nested,
+    OutputParameters,
+    Parameters,
+    RequestParameters,
+    Row,
+)
 
 
 class _Strict(BaseModel):
@@ -17,22 +25,29 @@ class InputTensor(_Strict):
     name: str
     shape: list[int] = Field(description="with the batch axis first", examples=[[2, 3]])
     datatype: str = Field(examples=["FP32"])
-    parameters: Parameters = Field(default_factory=dict, description="`binary_data_size`")
-    data: Any = Field(None, description="flat in row-major order, or nested", examples=[[1, 2, 3, 4, 5, 6]])
+    parameters: InputParameters = Field(
+        default_factory=dict, description="`binary_data_size`: the bytes of this input after the JSON"
+    )
+    data: Nested = Field(
+        None, description="flat in row-major order, or nested", examples=[[1, 2, 3, 4, 5, 6]]
+    )
 
 
 class RequestedOutput(_Strict):
     name: str
-    parameters: Parameters = Field(default_factory=dict, description="`binary_data`")
+    parameters: OutputParameters = Field(
+        default_factory=dict, description="`binary_data`: as raw bytes after the JSON"
+    )
 
 
 class InferRequest(_Strict):
     id: str = ""
     inputs: list[InputTensor]
     outputs: list[RequestedOutput] = Field(default_factory=list, description="none: all outputs")
-    parameters: Parameters = Field(
+    parameters: RequestParameters = Field(
         default_factory=dict,
-        description="`binary_data_output`: answer with binary tensors; `timeout`: microseconds until 504",
+        description="`binary_data_output`: answer with binary tensors; `timeout`: microseconds until 504; to "
+        "explain, `explainer` and `reference_set`: names of those to use, none for the default",
     )
 
 
@@ -41,7 +56,7 @@ class OutputTensor(BaseModel):
     datatype: str
     shape: list[int]
     parameters: Parameters | None = Field(None, description="`binary_data_size` where the data is binary")
-    data: list[Any] | None = Field(None, description="flat, in row-major order")
+    data: list[bool | int | float | str] | None = Field(None, description="flat, in row-major order")
 
 
 class InferResponse(BaseModel):
@@ -98,13 +113,14 @@ class Problem(BaseModel):
 
 
 class Instances(BaseModel):
-    instances: list[Any] = Field(
+    instances: list[Row] = Field(
         description="objects by feature name (or input name), or plain arrays for a model of one input"
     )
+    explainer: str | None = Field(None, description="to explain: which of the model's; none for the default")
 
 
 class Predictions(BaseModel):
-    predictions: list[Any] = Field(
+    predictions: list[Row] = Field(
         description="a list per row; {output: list} for a model of several outputs"
     )
 
@@ -122,8 +138,8 @@ class Explanation(BaseModel):
     completeness_gap_standard_error: float | None = Field(
         None, description="of a gap that is a sampling error; a gap of several of it is a fault"
     )
-    attributions: dict[str, Any] = Field(description="by feature name, or nested lists by input name")
-    standard_errors: dict[str, Any] | None = Field(
+    attributions: ByFeature = Field(description="by feature name, or nested lists by input name")
+    standard_errors: ByFeature | None = Field(
         None, description="of the attributions, where they are means and the entry was compiled to tell"
     )
 

@@ -1,0 +1,126 @@
+"""Requests and their answers, as the OpenAPI document shows them. A test sends each and compares.
+
+They are of a model `score` with four named features and three outputs, y = x·W + b, explained by DeepSHAP.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+MODEL = "score"
+_DIGEST = "e" * 64
+_X = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [2.0, 2.0, 2.0, 2.0]}
+_INSTANCE = {"income": 2.0, "debt": 2.0, "age_of_account": 2.0, "late_payments": 2.0}
+_HEAD = {"model_name": MODEL, "model_version": "1"}
+_Y = {"name": "y", "datatype": "FP32", "shape": [1, 3]}
+
+
+@dataclass(frozen=True)
+class Example:
+    """`request` None where the operation takes no body."""
+
+    answer: Any
+    request: Any = None
+
+
+EXAMPLES: dict[str, Example] = {
+    "alive": Example({"status": "alive"}),
+    "server_live": Example({"live": True}),
+    "server_ready": Example({"ready": True}),
+    "model_ready": Example({"name": MODEL, "ready": True}),
+    "model_metadata": Example(
+        {
+            "name": MODEL,
+            "versions": ["1"],
+            "platform": "onnxruntime_onnx",
+            "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
+            "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}],
+        }
+    ),
+    "model_config": Example(
+        {
+            "name": MODEL,
+            "backend": "onnxruntime",
+            "max_batch_size": 4,
+            "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}],
+            "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [3]}],
+            "dynamic_batching": {},
+        }
+    ),
+    "infer": Example(
+        request={"id": "42", "inputs": [_X]},
+        answer={**_HEAD, "id": "42", "outputs": [{**_Y, "data": [-4.75, 2.0, 0.0]}]},
+    ),
+    "explain": Example(
+        request={"inputs": [_X], "outputs": [{"name": "x_attributions"}, {"name": "base_value"}]},
+        answer={
+            **_HEAD,
+            "parameters": {"method": "deepshap", "explanation": _DIGEST},
+            "outputs": [
+                {
+                    "name": "x_attributions",
+                    "datatype": "FP32",
+                    "shape": [1, 3, 4],
+                    "data": [0.5, 0.0, -0.125, 6.0, -1.0, 0.0, 0.0, -2.0, 0.25, 0.0, 2.0, -1.0],
+                },
+                {"name": "base_value", "datatype": "FP32", "shape": [1, 3], "data": [-11.125, 5.0, -1.25]},
+            ],
+        },
+    ),
+    "v1_models": Example({"models": [MODEL]}),
+    "v1_model": Example(
+        {
+            "name": MODEL,
+            "ready": True,
+            "explainable": True,
+            "method": "deepshap",
+            "targets": [0, 1, 2],
+            "features": {"x": list(_INSTANCE)},
+        }
+    ),
+    "v1_predict": Example(request={"instances": [_INSTANCE]}, answer={"predictions": [[-4.75, 2.0, 0.0]]}),
+    "v1_explain": Example(
+        request={"instances": [_INSTANCE]},
+        answer={
+            "predictions": [[-4.75, 2.0, 0.0]],
+            "explanations": [
+                {
+                    "targets": [
+                        {
+                            "target": target,
+                            "explained_value": explained,
+                            "base_value": base,
+                            "completeness_gap": 0.0,
+                            "attributions": dict(zip(_INSTANCE, attributions, strict=True)),
+                        }
+                        for target, explained, base, attributions in (
+                            (0, -4.75, -11.125, (0.5, 0.0, -0.125, 6.0)),
+                            (1, 2.0, 5.0, (-1.0, 0.0, 0.0, -2.0)),
+                            (2, 0.0, -1.25, (0.25, 0.0, 2.0, -1.0)),
+                        )
+                    ]
+                }
+            ],
+        },
+    ),
+    "repository_index": Example(
+        request={"ready": True}, answer=[{"name": MODEL, "version": "1", "state": "READY", "reason": ""}]
+    ),
+    "model_statistics": Example(
+        {
+            "model_stats": [
+                {
+                    "name": MODEL,
+                    "version": "1",
+                    "inference_count": 3,
+                    "execution_count": 2,
+                    "inference_stats": {
+                        "success": {"count": 2, "ns": 2_400_000},
+                        "fail": {"count": 0, "ns": 0},
+                        "queue": {"count": 2, "ns": 900_000},
+                        "compute_infer": {"count": 2, "ns": 300_000},
+                    },
+                }
+            ]
+        }
+    ),
+}

@@ -1,0 +1,119 @@
+"""The OpenAPI document: what FastAPI gathers, made fit to generate a client from.
+
+Bodies and problems become components that are there once, FastAPI's own 422 goes, which no route here
+answers, and every operation gets its examples.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+
+from service.examples import EXAMPLES, MODEL
+
+JSON = "application/json"
+_REF = "#/components/schemas/{model}"
+_VALIDATION = ("HTTPValidationError", "ValidationError")
+_METHODS = ("get", "put", "post", "delete", "patch")
+
+Document = dict[str, Any]
+
+
+def body_of(
+    model: type[BaseModel], *, required: bool = True, other: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """`openapi_extra` of a route that reads its body itself: JSON of `model`, and `other` media types."""
+    content = {JSON: {"schema": schema_of(model)}, **(other or {})}
+    return {"requestBody": {"required": required, "content": content}}
+
+
+def inlined(schema: dict[str, Any]) -> Any:
+    """A JSON schema with its `$defs` put where they are used: OpenAPI looks for them elsewhere."""
+    definitions = schema.pop("$defs", {})
+
+    def resolve(node: Any) -> Any:
+        if isinstance(node, list):
+            return [resolve(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            return resolve(definitions[node["$ref"].rpartition("/")[2]])
+        return {key: resolve(value) for key, value in node.items()}
+
+    return resolve(schema)
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Its JSON schema, to be made a component when the document is."""
+    return model.model_json_schema(ref_template=_REF)
+
+
+def header(name: str, kind: str, description: str) -> dict[str, Any]:
+    """An optional parameter that comes as a header."""
+    return {
+        "name": name,
+        "in": "header",
+        "required": False,
+        "description": description,
+        "schema": {"type": kind},
+    }
+
+
+def install(app: FastAPI) -> None:
+    """Makes `app.openapi` give the document below."""
+    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
+
+
+def _document(app: FastAPI) -> Document:
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        components = document.setdefault("components", {}).setdefault("schemas", {})
+        for operation in _operations(document):
+            _drop_validation(operation)
+            _hoist(operation, components)
+            _show(operation)
+        for name in _VALIDATION:
+            components.pop(name, None)
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _operations(document: Document) -> Iterator[dict[str, Any]]:
+    for path in document["paths"].values():
+        yield from (path[method] for method in _METHODS if method in path)
+
+
+def _drop_validation(operation: dict[str, Any]) -> None:
+    content = operation["responses"].get("422", {}).get("content", {})
+    if content.get(JSON, {}).get("schema", {}).get("$ref", "").endswith(_VALIDATION[0]):
+        del operation["responses"]["422"]
+
+
+def _hoist(operation: dict[str, Any], components: dict[str, Any]) -> None:
+    """Whole models in bodies and answers → components."""
+    for each in (operation.get("requestBody", {}), *operation["responses"].values()):
+        for media in each.get("content", {}).values():
+            schema = media.get("schema", {})
+            if "title" not in schema or "properties" not in schema:
+                continue
+            schema = dict(schema)
+            components.update(schema.pop("$defs", {}))
+            components[schema["title"]] = schema
+            media["schema"] = {"$ref": _REF.format(model=schema["title"])}
+
+
+def _show(operation: dict[str, Any]) -> None:
+    """Adds the example of the request and of its answer."""
+    for parameter in operation.get("parameters", []):
+        if parameter["name"] == "model":
+            parameter["example"] = MODEL
+    example = EXAMPLES.get(operation["operationId"])
+    if example is None:
+        return
+    if example.request is not None:
+        operation["requestBody"]["content"][JSON]["example"] = example.request
+    operation["responses"]["200"]["content"][JSON]["example"] = example.answer
