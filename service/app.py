@@ -12,8 +12,13 @@ from service import openapi, problems, routes_repository, routes_v1, routes_v2
 from service.backends.base import Backend
 from service.catalogue import read_repository
 from service.dataplane import DataPlane
+from service.gate import Gate
+from service.http_gate import HttpGate
+from service.limits import RateLimits
 from service.metrics import Metrics
+from service.security import is_loopback, read_keyring, scopes_of
 from service.settings import Settings
+from service.tracing import create_tracing
 
 DESCRIPTION = """
 Why did the model decide this? Predictions and their explanations, at the speed of the prediction.
@@ -34,10 +39,12 @@ def create_app(settings: Settings, backend: Backend, metrics: Metrics | None = N
 
     Raises:
         RepositoryError: the repository is missing, empty or broken.
+        InvalidOptionError: as `create_gate` does.
     """
     repository = read_repository(settings.repository)
     metrics = metrics or Metrics()
     plane = DataPlane(repository, backend, settings.request_timeout_s, metrics, settings.max_queue_bytes)
+    gate = create_gate(settings, metrics)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -49,6 +56,8 @@ def create_app(settings: Settings, backend: Backend, metrics: Metrics | None = N
             app.state.loading.cancel()
             await asyncio.wait([app.state.loading])
             await plane.stop()
+            if gate.tracing is not None:
+                await asyncio.to_thread(gate.tracing.close)
 
     app = FastAPI(
         title="Rationale",
@@ -60,6 +69,8 @@ def create_app(settings: Settings, backend: Backend, metrics: Metrics | None = N
     app.state.plane = plane
     app.state.settings = settings
     app.state.metrics = metrics
+    app.state.gate = gate
+    app.add_middleware(HttpGate, gate=gate, needed_for_metrics=scopes_of(settings.metrics_scope))
     problems.install(app)
     openapi.install(app)
     app.include_router(routes_repository.router)  # before v2: /v2/models/stats is no model
@@ -74,6 +85,20 @@ def create_app(settings: Settings, backend: Backend, metrics: Metrics | None = N
         response_class=PlainTextResponse,
     )(_metrics)
     return app
+
+
+def create_gate(settings: Settings, metrics: Metrics) -> Gate:
+    """What every request passes.
+
+    Raises:
+        InvalidOptionError: the keys cannot be read, or tracing is not installed.
+    """
+    inline = settings.keys.get_secret_value() if settings.keys else None
+    keyring = read_keyring(settings.keys_file, inline, admin_is_local=is_loopback(settings.host))
+    limits = RateLimits(settings.rate_limit_per_s, settings.rate_limit_burst)
+    endpoint = settings.trace_endpoint
+    tracing = create_tracing(endpoint, settings.trace_ratio) if endpoint else None
+    return Gate(keyring, limits, metrics, tracing)
 
 
 def _metrics(request: Request) -> Response:

@@ -8,12 +8,14 @@ import typer
 from compiler.cli import app
 from compiler.errors import InvalidOptionError
 from compiler.terminal import told_plainly
+from service.cli_keys import app as keys_app
 from service.docker_engine import app as triton_app
 
 if TYPE_CHECKING:
     from service.settings import Settings
 
 app.add_typer(triton_app, name="triton")
+app.add_typer(keys_app, name="keys")
 
 Repository = Annotated[
     Path | None,

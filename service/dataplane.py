@@ -16,7 +16,9 @@ from service.byte_budget import ByteBudget
 from service.catalogue import Catalogue
 from service.entries import Entry
 from service.errors import DeadlineError, InvalidInputError, NotFiniteError, NotReadyError
+from service.exchange import current
 from service.metrics import Metrics
+from service.security import needed_by_entry
 from service.tensors import DTYPES, Array, Tensors, datatype_of
 
 log = logging.getLogger(__name__)
@@ -110,6 +112,7 @@ class DataPlane:
         if self.state is not State.READY:
             raise NotReadyError(self.state.value)
         rows = check_inputs(entry, inputs)
+        _note(entry, rows)
         wanted = check_outputs(entry, outputs)
         deadline_s = min(deadline_s, self.deadline(timeout_s))
         limit_s = deadline_s - asyncio.get_running_loop().time()
@@ -156,6 +159,14 @@ class DataPlane:
             self._running -= 1
             if not self._running:
                 self._idle.set()
+
+
+def _note(entry: Entry, rows: int) -> None:
+    """Notes what the running request is for. Raises ForbiddenError where its caller may not ask for that."""
+    exchange = current()
+    if exchange is not None:
+        exchange.about(entry, rows)
+        exchange.caller.require(needed_by_entry(entry))
 
 
 def check_inputs(entry: Entry, inputs: Tensors) -> int:

@@ -3,6 +3,8 @@
 RationaleError
 └── ServiceError              status, slug and title; the message is meant for the caller
     ├── MalformedError        400  not JSON, or not a request of this protocol
+    ├── UnauthenticatedError  401  no key, or none that is known
+    ├── ForbiddenError        403  the key lacks a scope
     ├── UnknownModelError     404
     ├── NotExplainableError   404  the model is there, its explanation is not
     ├── UnknownResourceError  404  no such explainer or reference set
@@ -14,6 +16,7 @@ RationaleError
     ├── NotFiniteError        422  this input makes the model overflow
     ├── QueueFullError        429  come back after `retry_after_s`
     ├── NotOfferedError       501  a method of gRPC that a gateway does not have
+    ├── RateLimitedError      429  this key asks too often
     ├── ModelFailedError      500  the log holds the cause, the answer does not
     ├── NotReadyError         503  come back after `retry_after_s`
     ├── StateUnavailableError 503  what is to survive a restart cannot be read or written
@@ -32,12 +35,36 @@ class ServiceError(RationaleError):
     slug: ClassVar[str] = "internal-error"
     title: ClassVar[str] = "The server failed"
     retry_after_s: int | None = None
+    challenge: str | None = None  # HTTP's WWW-Authenticate
 
 
 class MalformedError(ServiceError):
     status = 400
     slug = "malformed-request"
     title = "The request cannot be read"
+
+
+class UnauthenticatedError(ServiceError):
+    status = 401
+    slug = "unauthenticated"
+    title = "A key is needed"
+
+    def __init__(self, message: str, *, invalid: bool = False) -> None:
+        """`invalid`: a key was sent, and it is the reason."""
+        super().__init__(message)
+        self.challenge = 'Bearer realm="rationale"' + (', error="invalid_token"' if invalid else "")
+
+
+class ForbiddenError(ServiceError):
+    status = 403
+    slug = "forbidden"
+    title = "The key does not allow this"
+
+    def __init__(self, message: str, *, scope: str | None = None) -> None:
+        """`scope` names what the key lacks."""
+        super().__init__(message)
+        lacking = f', error="insufficient_scope", scope="{scope}"' if scope else ""
+        self.challenge = 'Bearer realm="rationale"' + lacking
 
 
 class UnknownModelError(ServiceError):
@@ -111,6 +138,16 @@ class NotOfferedError(ServiceError):
     status = 501
     slug = "not-offered"
     title = "The server does not do this"
+
+
+class RateLimitedError(ServiceError):
+    status = 429
+    slug = "rate-limited"
+    title = "Too many requests from this key"
+
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class ModelFailedError(ServiceError):

@@ -9,6 +9,7 @@ import grpc.aio
 
 from service.dataplane import DataPlane
 from service.errors import ModelFailedError, ServiceError
+from service.exchange import REQUEST_ID, current, note_problem
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +29,7 @@ CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-REQUEST_ID = "x-request-id"
 _SHOWN_BYTES = 2000  # of a refusal: clients take 8 KiB of metadata, where each byte may become three
-_ID_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,7 @@ def text_of(error: ServiceError) -> str:
 
 async def refuse(error: ServiceError, context: grpc.aio.ServicerContext) -> NoReturn:
     """The trailing metadata tell apart what shares a status code."""
+    note_problem(error.slug, error.status)
     metadata = [*context.trailing_metadata(), ("problem", error.slug)]
     if error.retry_after_s is not None:
         metadata.append(("retry-after", str(error.retry_after_s)))
@@ -67,8 +67,7 @@ async def refuse(error: ServiceError, context: grpc.aio.ServicerContext) -> NoRe
 
 
 def echo_request_id(context: grpc.aio.ServicerContext) -> None:
-    """Gives the caller's own `x-request-id` back in the trailing metadata."""
-    for key, value in context.invocation_metadata():
-        if key == REQUEST_ID:
-            context.set_trailing_metadata(((REQUEST_ID, value[:_ID_BYTES]),))
-            return
+    """Gives the call's `x-request-id`, its caller's or the one it got here, in the trailing metadata."""
+    exchange = current()
+    if exchange is not None:
+        context.set_trailing_metadata(((REQUEST_ID, exchange.request_id),))

@@ -8,6 +8,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from service.dataplane import DataPlane
 from service.errors import NotReadyError, ServiceError
+from service.exchange import current
+from service.gate import Gate
 from service.grpc_call import Call, refusal_of, refuse, text_of
 from service.grpc_methods import model_infer
 from service.oip_grpc import parse
@@ -19,14 +21,14 @@ _STRICT = ("triton_grpc_error", "true")
 
 
 async def stream_infer(
-    plane: DataPlane, bodies: AsyncIterator[bytes], context: grpc.aio.ServicerContext
+    plane: DataPlane, gate: Gate, bodies: AsyncIterator[bytes], context: grpc.aio.ServicerContext
 ) -> None:
     """Serves one stream until the caller has said all and has every answer.
 
     A caller who leaves cancels this, and with it the work. When the server stops, what was read is
     answered and the stream ends, for a silent one would hold the server.
     """
-    stream = _Stream(plane, context)
+    stream = _Stream(plane, gate, context)
     fault: ServiceError | None = None
     try:
         async with asyncio.TaskGroup() as group:
@@ -44,8 +46,10 @@ async def stream_infer(
 class _Stream:
     """Answers hold a place until they are taken: a caller who does not read holds `IN_FLIGHT` requests."""
 
-    def __init__(self, plane: DataPlane, context: grpc.aio.ServicerContext) -> None:
+    def __init__(self, plane: DataPlane, gate: Gate, context: grpc.aio.ServicerContext) -> None:
         self._plane = plane
+        self._gate = gate
+        self._exchange = current()
         self._context = context
         self._strict = any(tuple(pair) == _STRICT for pair in context.invocation_metadata())
         self._places = asyncio.Semaphore(IN_FLIGHT)
@@ -61,10 +65,8 @@ class _Stream:
         """Raises ServiceError, which ends the stream, where the caller asked for that."""
         answer = pb.ModelStreamInferResponse()
         try:
-            message = parse(pb.ModelInferRequest, body)
-            answer.infer_response.id = message.id
-            call = Call(self._plane, message, self._context.time_remaining())
-            answer.infer_response.CopyFrom(await model_infer(call))
+            with self._gate.again(self._exchange):
+                await self._infer(body, answer)
         except Exception as error:  # one request's failure is its own
             refusal = refusal_of(error, _NAME)
             if self._strict:
@@ -75,6 +77,12 @@ class _Stream:
         async with self._writing:
             await self._context.write(answer.SerializeToString())
         self._places.release()
+
+    async def _infer(self, body: bytes, answer: pb.ModelStreamInferResponse) -> None:
+        message = parse(pb.ModelInferRequest, body)
+        answer.infer_response.id = message.id
+        call = Call(self._plane, message, self._context.time_remaining())
+        answer.infer_response.CopyFrom(await model_infer(call))
 
 
 async def _cancel_at_stop(plane: DataPlane, reader: asyncio.Task[None]) -> None:

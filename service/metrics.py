@@ -71,7 +71,7 @@ class Metrics:
         )
         self._compute_s = self._histogram(
             "compute_duration_seconds",
-            "What the runs of a request took, with the requests that shared its batches.",
+            "What the run of a batch took.",
             by_verb,
             _DURATIONS_S,
         )

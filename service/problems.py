@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.errors import ModelFailedError, ServiceError, SlowBodyError, TooLargeError
+from service.exchange import note_problem
 from service.openapi import schema_of
 from service.schemas import Problem
 
@@ -70,6 +71,11 @@ def install(app: FastAPI) -> None:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
+    return answer(request, error)
+
+
+def answer(request: Request, error: Exception) -> Response:
+    """The problem document of `error`."""
     match error:
         case ServiceError():
             return _service_error(request, error)
@@ -81,6 +87,7 @@ async def _answer(request: Request, error: Exception) -> Response:
 def _problem(
     request: Request, status: int, slug: str, title: str, detail: str, headers: dict[str, str]
 ) -> Response:
+    note_problem(slug, status)
     document = _document(status, slug, title, detail, request.scope["path"])
     return Response(orjson.dumps(document), status, headers, MEDIA_TYPE)
 
@@ -92,6 +99,8 @@ def _service_error(request: Request, error: ServiceError) -> Response:
     headers = {} if wait_s is None else {"Retry-After": str(wait_s)}
     if isinstance(error, _UNREAD):
         headers["Connection"] = "close"
+    if error.challenge is not None:
+        headers["WWW-Authenticate"] = error.challenge
     return _problem(request, error.status, error.slug, error.title, str(error), headers)
 
 

@@ -7,6 +7,7 @@ what stands before it will take longer than its caller waits. Callers that leave
 import asyncio
 import contextlib
 import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from service.backends.base import check_rows
 from service.entries import Entry
 from service.errors import DeadlineError, NotReadyError, QueueFullError
 from service.estimates import BatchTimes
+from service.exchange import note_run
 from service.tensors import Tensors
 
 TIMER_S = 0.001  # the event loop's timers are no finer: a shorter delay is one turn of the loop
@@ -44,6 +46,8 @@ class _Item:
     arrived_s: float
     deadline_s: float
     future: asyncio.Future[Tensors]
+    came_s: float = field(default_factory=time.monotonic)  # an event loop's own clock may be coarse
+    started_s: float = 0.0
 
     @property
     def key(self) -> Key:
@@ -127,12 +131,14 @@ class BatchQueue:
         overdue = self._overdue_timer(item)
         self._look_soon()
         try:
-            return await item.future
+            answer = await item.future
         finally:
             if overdue is not None:
                 overdue.cancel()
             self._waiting.remove(item)  # cancelled before its turn
             self._delayed.remove(item)
+        note_run(item.came_s, item.started_s, time.monotonic())
+        return answer
 
     def admit(self, deadline_s: float = math.inf, rows: int = 1) -> None:
         """Raises what `submit` would raise for such a request now: asked before its body is read."""
@@ -229,8 +235,10 @@ class BatchQueue:
         clock = asyncio.get_running_loop().time
         async with self._turn():
             batch = self._take()
+            started_s = time.monotonic()
             for item in batch:
-                self._waited(clock() - item.arrived_s)
+                item.started_s = started_s
+                self._waited(started_s - item.came_s)
             if batch:
                 await self._answer(batch)
                 self._times.observe(sum(item.rows for item in batch), clock() - began_s)

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from compiler.errors import RationaleError
+from service import logs
 from service.app import create_app, create_backend
 from service.grpc_server import create_server
 from service.http_protocol import BoundedHttp
@@ -49,7 +49,7 @@ def run_server(settings: Settings, announce: Announce) -> None:
         RationaleError: the repository is broken, a model cannot be loaded, Triton does not answer,
             or an address cannot be listened on.
     """
-    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    logs.configure(settings.log_level, settings.log_format)
     metrics = Metrics()
     app = create_app(settings, create_backend(settings, metrics), metrics)
     listener = listen(settings.host, settings.port)
@@ -106,7 +106,7 @@ async def _start_grpc(app: FastAPI, settings: Settings) -> _GrpcEnd | None:
         return None
     with listen(settings.host, port, "--grpc-port") as probe:  # says what is wrong, where gRPC does not
         host = address_of(probe).rpartition(":")[0]
-    server = create_server(app.state.plane, settings.max_body_bytes)
+    server = create_server(app.state.plane, app.state.gate, settings.max_body_bytes)
     try:
         bound = server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as error:
@@ -130,8 +130,8 @@ def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         app,
         http=BoundedHttp,
         ws="none",
-        log_level=settings.log_level,
-        access_log=settings.log_level in ("info", "debug"),
+        log_config=None,  # its lines go the way of all others
+        access_log=False,  # the gate writes one
         timeout_graceful_shutdown=max(round(settings.drain_timeout_s), 1),
         server_header=False,
     )

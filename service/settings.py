@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MEBIBYTE = 1 << 20
@@ -30,7 +30,15 @@ class Settings(BaseSettings):
     max_queue_size: int = Field(default=256, gt=0)
     max_queue_bytes: int = Field(default=256 * MEBIBYTE, gt=0)
     drain_timeout_s: float = Field(default=30.0, gt=0)
+    keys_file: Path | None = None
+    keys: SecretStr | None = None
+    rate_limit_per_s: float | None = Field(default=None, gt=0)
+    rate_limit_burst: int | None = Field(default=None, ge=1)
+    metrics_scope: Literal["none", "infer", "explain", "admin"] = "none"
     log_level: str = Field(default="warning", pattern="^(critical|error|warning|info|debug)$")
+    log_format: Literal["auto", "json", "plain"] = "auto"
+    trace_endpoint: str | None = Field(default=None, pattern="^https?://[^/]+$")
+    trace_ratio: float = Field(default=1.0, ge=0, le=1)
 
     @property
     def state_folder(self) -> Path:

@@ -20,6 +20,7 @@ from service.compute import ComputeBudget
 from service.entries import Entry, Warmup, agree
 from service.errors import InvalidInputError, NotReadyError
 from service.estimates import BatchTimes
+from service.logs import without_values
 from service.metrics import Metrics
 from service.scheduler import BatchQueue
 from service.tensors import DTYPES, Array, Tensors, from_binary
@@ -77,10 +78,12 @@ class EmbeddedBackend:
             await self.load(entry)
 
     async def load(self, entry: Entry) -> None:
+        began_s = time.monotonic()
         session = await asyncio.to_thread(load, entry, self._session_of(entry))
         threads = ThreadPoolExecutor(entry.instances, thread_name_prefix=f"run-{entry.name}")
         queue = self._queue(entry, session, threads)
         self._loaded[entry] = _Loaded(session, queue, threads)
+        self._metrics.loaded(entry, time.monotonic() - began_s)
 
     async def unload(self, entry: Entry) -> None:
         loaded = self._loaded.pop(entry, None)
@@ -204,7 +207,7 @@ def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: S
     try:
         arrays = session.run(list(outputs), feeds)
     except Exception as error:  # see load
-        log.warning("model %s failed: %s", entry.name, error)
+        log.warning("model %s failed: %s", entry.name, without_values(error))
         raise run_failure(entry, refused=isinstance(error, _ORT_REFUSED)) from error
     shapes = {spec.name: spec.shape for spec in entry.outputs if spec.name in entry.reshapes}
     return {

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import math
 import re
+import time
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -24,6 +25,8 @@ from service.errors import (
     ServiceError,
     UnknownModelError,
 )
+from service.exchange import forwarded, note_run
+from service.logs import without_values
 from service.tensors import DTYPES, Array, Tensors, datatype_of
 
 log = logging.getLogger(__name__)
@@ -92,6 +95,7 @@ class TritonBackend:
     async def infer(
         self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float = math.inf
     ) -> Tensors:
+        began_s = time.monotonic()
         try:
             result = await self.client.infer(
                 entry.model,
@@ -99,9 +103,12 @@ class TritonBackend:
                 model_version=entry.version,
                 outputs=[InferRequestedOutput(name) for name in outputs],
                 client_timeout=_left_s(deadline_s),
+                headers=forwarded(),
             )
         except InferenceServerException as error:
             raise translate(entry, error) from error
+        finally:
+            note_run(began_s, began_s, time.monotonic())  # what waits does so in Triton
         return {name: _from_triton(entry, name, result.as_numpy(name)) for name in outputs}
 
     async def stop(self) -> None:
@@ -144,7 +151,7 @@ def translate(entry: Entry, error: InferenceServerException) -> ServiceError:
     """Triton's gRPC status → ours. Texts of Triton's own faults go to the log, not to the caller."""
     status = str(error.status()).removeprefix("StatusCode.")
     text = str(error.message() or "")
-    log.warning("triton: model %s: %s: %s", entry.name, status, text)
+    log.warning("triton: model %s: %s: %s", entry.name, status, without_values(text))
     if "maximum queue size" in text.lower() or status == "RESOURCE_EXHAUSTED":
         return QueueFullError(f"Triton's queue for '{entry.name}' is full: try again later")
     if "timeout expired" in text.lower() or status == "DEADLINE_EXCEEDED":

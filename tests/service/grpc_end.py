@@ -42,7 +42,7 @@ async def grpc_end(settings: Settings, backend: Backend | None = None) -> AsyncI
 
 @contextlib.asynccontextmanager
 async def end_of(app: FastAPI, settings: Settings) -> AsyncIterator[End]:
-    server = create_server(app.state.plane, settings.max_body_bytes)
+    server = create_server(app.state.plane, app.state.gate, settings.max_body_bytes)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     options = (("grpc.max_receive_message_length", -1),)

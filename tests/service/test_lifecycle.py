@@ -121,6 +121,14 @@ def test_a_setting_that_makes_no_sense(repository: Path) -> None:
     )
 
 
+def wait_for_requests(url: str, count: int) -> None:
+    """Until that many are on their way."""
+    end = time.monotonic() + SECONDS
+    while f"rationale_requests_in_flight {count:.1f}" not in httpx.get(f"{url}/metrics").text:
+        assert time.monotonic() < end, "the requests did not arrive"
+        time.sleep(0.02)
+
+
 def write_slow(repository: Path) -> None:
     """A model that takes a while: y = A·A·…·x with a matrix large enough."""
     size, steps = 400, 120
@@ -161,7 +169,7 @@ def test_running_requests_finish_when_the_server_stops(tmp_path: Path) -> None:
         threads = [threading.Thread(target=ask) for _ in range(3)]
         for thread in threads:
             thread.start()
-        time.sleep(0.3)
+        wait_for_requests(url, 3)
         child.send_signal(signal.SIGTERM)
         for thread in threads:
             thread.join()
@@ -176,11 +184,12 @@ def test_running_grpc_calls_finish_when_the_server_stops(tmp_path: Path) -> None
     write_slow(tmp_path)
     rows = np.ones((10, 400), np.float32)
     with serve("--repository", str(tmp_path), "--port", "0") as child:
-        address = grpc_address(ready_line(child)[1])
+        url, lines = ready_line(child)
+        address = grpc_address(lines)
         with triton.InferenceServerClient(address) as client, ThreadPoolExecutor(2) as threads:
             given = clients.tensors(triton, {"x": rows}, None)
             calls = [threads.submit(client.infer, "slow", **given, client_timeout=SECONDS) for _ in range(2)]
-            time.sleep(0.3)
+            wait_for_requests(url, 2)
             assert not any(call.done() for call in calls)
             child.send_signal(signal.SIGTERM)
             for call in calls:

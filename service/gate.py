@@ -1,0 +1,89 @@
+"""What every request passes, by HTTP and gRPC alike: who asks, may they, how often; what is noted of it."""
+
+import contextlib
+import http
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from service import exchange as exchanges
+from service.errors import ServiceError
+from service.exchange import CLIENT_LEFT, Exchange
+from service.limits import RateLimits
+from service.logs import log_access
+from service.metrics import Metrics
+from service.security import Keyring, Scopes
+from service.tracing import Tracing
+
+
+@dataclass(frozen=True)
+class Gate:
+    keyring: Keyring
+    limits: RateLimits
+    metrics: Metrics
+    tracing: Tracing | None = None
+
+    def admit(self, exchange: Exchange, token: str | None, needed: Scopes) -> None:
+        """Notes who asks, before anything of the body is read.
+
+        Raises:
+            UnauthenticatedError, ForbiddenError, RateLimitedError.
+        """
+        if not needed:
+            return
+        exchange.caller = self.keyring.identify(token)
+        self.limits.check(exchange.caller)
+        exchange.caller.require(needed)
+
+    @contextlib.contextmanager
+    def noted(self, exchange: Exchange) -> Iterator[None]:
+        """Within it, `exchange` is the current one; at its end it is counted, traced and logged."""
+        bound = exchanges.bind(exchange)
+        self.metrics.in_flight.inc()
+        if self.tracing is not None:
+            self.tracing.begin(exchange)
+        try:
+            yield
+        finally:
+            self._end(exchange)
+            exchanges.unbind(bound)
+
+    @contextlib.contextmanager
+    def again(self, stream: Exchange | None) -> Iterator[None]:
+        """`noted` for one of the requests of a stream that was admitted before.
+
+        Raises:
+            RateLimitedError: every request of a stream counts.
+        """
+        if stream is None:
+            yield
+            return
+        exchange = Exchange(
+            stream.protocol, stream.operation, stream.request_id, stream.traceparent, stream.caller
+        )
+        with self.noted(exchange):
+            try:
+                self.limits.check(exchange.caller)
+                yield
+            except ServiceError as error:
+                exchange.problem, exchange.status = error.slug, error.status
+                raise
+            except Exception:
+                exchange.problem, exchange.status = ServiceError.slug, ServiceError.status
+                raise
+            exchange.status = http.HTTPStatus.OK
+
+    def _end(self, exchange: Exchange) -> None:
+        seconds = time.monotonic() - exchange.began_s
+        self.metrics.in_flight.dec()
+        self._count(exchange, seconds)
+        if self.tracing is not None:
+            self.tracing.end(exchange)
+        log_access(exchange, seconds)
+
+    def _count(self, exchange: Exchange, seconds: float) -> None:
+        self.metrics.answered(exchange.entry, exchange.protocol, exchange.status)
+        if exchange.problem is not None:
+            self.metrics.rejected(exchange.entry, exchange.problem)
+        elif exchange.entry is not None and exchange.status != CLIENT_LEFT:
+            self.metrics.of(exchange.entry).request_s(seconds)
