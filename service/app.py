@@ -43,7 +43,14 @@ def create_app(settings: Settings, backend: Backend, metrics: Metrics | None = N
     """
     repository = read_repository(settings.repository)
     metrics = metrics or Metrics()
-    plane = DataPlane(repository, backend, settings.request_timeout_s, metrics, settings.max_queue_bytes)
+    plane = DataPlane(
+        repository,
+        backend,
+        settings.request_timeout_s,
+        metrics,
+        settings.max_queue_bytes,
+        answer_cache_bytes=settings.answer_cache_bytes,
+    )
     gate = create_gate(settings, metrics)
 
     @contextlib.asynccontextmanager

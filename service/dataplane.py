@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.manifest import TensorSpec
+from service.answer_cache import AnswerCache
 from service.backends.base import Backend, check_rows
 from service.byte_budget import ByteBudget
 from service.catalogue import Catalogue
@@ -51,6 +52,8 @@ class DataPlane:
         request_timeout_s: float,
         metrics: Metrics,
         max_waiting_bytes: int = DEFAULT_WAITING_BYTES,
+        *,
+        answer_cache_bytes: int = 0,
     ) -> None:
         self.metrics = metrics
         self.repository = repository
@@ -58,6 +61,7 @@ class DataPlane:
         self.state = State.LOADING
         self._timeout_s = request_timeout_s
         self.budget = ByteBudget(max_waiting_bytes)
+        self.answers = AnswerCache(answer_cache_bytes, metrics.cache("answers"))
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -114,6 +118,9 @@ class DataPlane:
         rows = check_inputs(entry, inputs)
         _note(entry, rows)
         wanted = check_outputs(entry, outputs)
+        place = self.answers.place(entry, inputs, wanted)
+        if place is not None and (found := self.answers.find(place)) is not None:
+            return Answer(entry, found)
         deadline_s = min(deadline_s, self.deadline(timeout_s))
         limit_s = deadline_s - asyncio.get_running_loop().time()
         try:
@@ -131,6 +138,8 @@ class DataPlane:
             _check_result(entry, name, array)
         if entry.manifest is not None:
             self.metrics.of(entry).gaps.observe(entry.manifest, tensors)
+        if place is not None:
+            self.answers.keep(place, tensors)
         return Answer(entry, tensors)
 
     def deadline(self, timeout_s: float | None = None) -> float:

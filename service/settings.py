@@ -29,6 +29,7 @@ class Settings(BaseSettings):
     request_timeout_s: float = Field(default=30.0, gt=0)
     max_queue_size: int = Field(default=256, gt=0)
     max_queue_bytes: int = Field(default=256 * MEBIBYTE, gt=0)
+    answer_cache_bytes: int = Field(default=0, ge=0)
     drain_timeout_s: float = Field(default=30.0, gt=0)
     keys_file: Path | None = None
     keys: SecretStr | None = None
