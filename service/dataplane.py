@@ -115,8 +115,8 @@ class DataPlane:
         """
         if self.state is not State.READY:
             raise NotReadyError(self.state.value)
+        _note(entry, inputs)
         rows = check_inputs(entry, inputs)
-        _note(entry, rows)
         wanted = check_outputs(entry, outputs)
         place = self.answers.place(entry, inputs, wanted)
         if place is not None and (found := self.answers.find(place)) is not None:
@@ -155,6 +155,9 @@ class DataPlane:
         """
         if self.state is not State.READY:
             raise NotReadyError(self.state.value)
+        exchange = current()
+        if exchange is not None:
+            exchange.about(entry)  # a refusal counts as this model's
         self.budget.check(0)
         self.backend.admit(entry, deadline_s)
 
@@ -170,10 +173,11 @@ class DataPlane:
                 self._idle.set()
 
 
-def _note(entry: Entry, rows: int) -> None:
+def _note(entry: Entry, inputs: Tensors) -> None:
     """Notes what the running request is for. Raises ForbiddenError where its caller may not ask for that."""
     exchange = current()
     if exchange is not None:
+        rows = next((array.shape[0] for array in inputs.values() if array.ndim), 0)
         exchange.about(entry, rows)
         exchange.caller.require(needed_by_entry(entry))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from google.protobuf import json_format
 
@@ -71,27 +72,35 @@ async def test_statistics_list_every_entry(ends: dict[str, str], end: str) -> No
     assert {"success", "fail", "queue", "compute_infer"} <= item["inference_stats"].keys()
 
 
-async def test_statistics_are_those_of_the_metrics(repository: Path) -> None:
+@pytest.mark.parametrize("end", clients.ENDS)
+async def test_statistics_count_what_was_asked(ends: dict[str, str], end: str) -> None:
+    async def told(model: str) -> dict[str, Any]:
+        (item,) = (await ask(end, ends, "get_inference_statistics", model))["model_stats"]
+        assert (item["name"], item["version"]) == (model, "1")
+        return item
+
+    before, other = await told("slope_explain"), await told("slope")
+    x = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+    await clients.infer(end, ends[end.partition(" ")[0]], "slope_explain", {"x": x})
+    after = await told("slope_explain")
+    assert int(after["inference_count"]) - int(before["inference_count"]) == 3
+    assert int(after["execution_count"]) - int(before["execution_count"]) == 1
+    for name in ("success", "queue", "compute_infer"):
+        was, now = before["inference_stats"][name], after["inference_stats"][name]
+        assert int(now["count"]) - int(was["count"]) == 1, name
+        assert 0 < int(now["ns"]) - int(was["ns"]) < 20e9, name
+    assert await told("slope") == other
+    everything = await ask(end, ends, "get_inference_statistics")
+    assert after in everything["model_stats"]
+    assert len(everything["model_stats"]) > 10
+
+
+async def test_statistics_count_what_failed(repository: Path) -> None:
     async with gateway(Settings(repository=repository)) as client:
-        plane = client._transport.app.state.plane
-        entry, metrics = plane.repository.entry("score_explain"), plane.metrics
-        for seconds in (0.25, 0.5):
-            metrics.of(entry).request_s(seconds)
-            metrics.of(entry).queue_s(0.125)
-            metrics.of(entry).compute_s(0.0625)
-            metrics.answered(entry, "http", 200)
-        metrics.of(entry).batch_rows(3)
-        metrics.answered(entry, "grpc", 422)
-        (item,) = (await client.get("/v2/models/score_explain/stats")).json()["model_stats"]
-        assert (item["inference_count"], item["execution_count"]) == (3, 1)
-        assert item["inference_stats"] == {
-            "success": {"count": 2, "ns": 750_000_000},
-            "fail": {"count": 1, "ns": 0},
-            "queue": {"count": 2, "ns": 250_000_000},
-            "compute_infer": {"count": 2, "ns": 125_000_000},
-        }
+        x = {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
+        assert (await client.post("/v2/models/score/infer", json={"inputs": [x]})).status_code == 422
         (item,) = (await client.get("/v2/models/score/stats")).json()["model_stats"]
-        assert item["inference_stats"]["success"] == {"count": 0, "ns": 0}
+        assert (item["inference_stats"]["fail"]["count"], item["execution_count"]) == (1, 0)
 
 
 async def test_an_index_of_what_is_ready(repository: Path) -> None:
