@@ -13,6 +13,7 @@ from service.backends.base import Backend
 from service.catalogue import read_repository
 from service.dataplane import DataPlane
 from service.gate import Gate
+from service.hot_routes import HotRoutes
 from service.http_gate import HttpGate
 from service.limits import RateLimits
 from service.metrics import Metrics
@@ -72,11 +73,13 @@ def create_app(settings: Settings, backend: Backend, metrics: Metrics | None = N
         description=DESCRIPTION,
         lifespan=lifespan,
         redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # ours tell more, and ask less
     )
     app.state.plane = plane
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.gate = gate
+    app.add_middleware(HotRoutes)  # first added, innermost: it stands right before the router
     app.add_middleware(HttpGate, gate=gate, needed_for_metrics=scopes_of(settings.metrics_scope))
     problems.install(app)
     openapi.install(app)

@@ -86,18 +86,23 @@ class BatchQueue:
         entry: Entry,
         run: Run,
         max_size: int,
+        *,
         turn: Turn = no_turn,
+        run_here: Callable[[Tensors, Sequence[str]], Tensors | None] = lambda _, __: None,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
         """
         Args:
             max_size: how many requests may wait.
             turn: held around each run; entering it may wait.
+            run_here: runs at once, without a turn, or gives None where that would hold up the event loop.
             waited: told the seconds that each request waited before it was run.
         """
         self._entry = entry
         self._run = run
         self._turn = turn
+        self._run_here = run_here
+        self._ran_here = False  # in this turn of the event loop
         self._waited = waited
         self._max_size = max_size
         self._waiting = _Waiting()
@@ -123,9 +128,12 @@ class BatchQueue:
         """
         rows = next(iter(inputs.values())).shape[0]
         self.admit(deadline_s, rows)
+        answer = self._answer_here(inputs, outputs, rows)
+        if answer is not None:
+            return answer
         loop = asyncio.get_running_loop()
         item = _Item(inputs, outputs, rows, loop.time(), deadline_s, loop.create_future())
-        found = bool(self._waiting.items or self._running)
+        found = bool(self._waiting.items or self._running or self._ran_here)
         self._company += _COMPANY * (found - self._company)
         self._waiting.add(item)
         overdue = self._overdue_timer(item)
@@ -139,6 +147,28 @@ class BatchQueue:
             self._delayed.remove(item)
         note_run(item.came_s, item.started_s, time.monotonic())
         return answer
+
+    def _answer_here(self, inputs: Tensors, outputs: Sequence[str], rows: int) -> Tensors | None:
+        """The answer to one that comes alone, if it is a matter of an instant; None where it has to queue.
+
+        One in a turn of the event loop: under load the others wait where they can be counted, refused and
+        joined.
+        """
+        if self._ran_here or self._waiting.items or self._delayed.items or self._running:
+            return None
+        began_s = time.monotonic()
+        answer = self._run_here(inputs, outputs)
+        if answer is None:
+            return None
+        note_run(began_s, began_s, time.monotonic())
+        self._waited(0.0)
+        check_rows(self._entry, answer, rows)
+        self._ran_here = True
+        asyncio.get_running_loop().call_soon(self._end_turn)
+        return answer
+
+    def _end_turn(self) -> None:
+        self._ran_here = False
 
     def admit(self, deadline_s: float = math.inf, rows: int = 1) -> None:
         """Raises what `submit` would raise for such a request now: asked before its body is read."""

@@ -53,8 +53,17 @@ def run_server(settings: Settings, announce: Announce) -> None:
     metrics = Metrics()
     app = create_app(settings, create_backend(settings, metrics), metrics)
     listener = listen(settings.host, settings.port)
-    with listener:
-        asyncio.run(_serve(app, settings, listener, announce))
+    with listener, asyncio.Runner(loop_factory=_new_loop) as runner:
+        runner.run(_serve(app, settings, listener, announce))
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where there is one (not on Windows): it takes half the time of asyncio's own per request."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 def listen(host: str, port: int, flag: str = "--port") -> socket.socket:
@@ -134,6 +143,7 @@ def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         access_log=False,  # the gate writes one
         timeout_graceful_shutdown=max(round(settings.drain_timeout_s), 1),
         server_header=False,
+        proxy_headers=False,
     )
 
 

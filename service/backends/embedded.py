@@ -21,7 +21,7 @@ from service.entries import Entry, Warmup, agree
 from service.errors import InvalidInputError, NotReadyError
 from service.estimates import BatchTimes
 from service.logs import without_values
-from service.metrics import Metrics
+from service.metrics import EntryMetrics, Metrics
 from service.scheduler import BatchQueue
 from service.tensors import DTYPES, Array, Tensors, from_binary
 
@@ -44,8 +44,8 @@ _ORT_TYPES = {
 }
 # ONNX Runtime's Python exceptions have no common base but Exception; these are all a run can raise.
 _ORT_REFUSED = (ort.capi.onnxruntime_pybind11_state.InvalidArgument,)
-# A run that is shorter costs less on the event loop than the way to a thread and back (about 0.1 ms of CPU).
-_BRIEF_S = 0.0002
+_HOP_S = 0.0002  # of CPU: the way to a thread and back. A shorter run is cheaper on the event loop
+_INSTANT_S = 0.0005  # what the event loop can do without for one request that comes alone
 _QUIET = 4  # ONNX Runtime's log on stderr: fatal only, since every failure is raised and logged here
 
 
@@ -121,26 +121,60 @@ class EmbeddedBackend:
         return next(sides, None)
 
     def _queue(self, entry: Entry, session: ort.InferenceSession, threads: ThreadPoolExecutor) -> BatchQueue:
-        loop = asyncio.get_running_loop()
-        times = BatchTimes()
         metrics = self._metrics.of(entry)
-
-        async def run_somewhere(inputs: Tensors, outputs: Sequence[str]) -> Tensors:
-            rows = len(next(iter(inputs.values())))
-            if times.known and times.estimate(rows) < _BRIEF_S:
-                answer, took_s = _timed_run(entry, session, inputs, outputs)
-            else:
-                answer, took_s = await loop.run_in_executor(
-                    threads, _timed_run, entry, session, inputs, outputs
-                )
-            times.observe(rows, took_s)
-            metrics.compute_s(took_s)
-            metrics.batch_rows(rows)
-            return answer
-
+        runs = _Runs(entry, session, threads, metrics)
         turn = partial(self._budget.turn, _intra_op_threads(entry), prediction=entry.manifest is None)
         size = entry.max_queue_size or self._max_queue_size
-        return BatchQueue(entry, run_somewhere, size, turn, metrics.queue_s)
+        return BatchQueue(entry, runs.run, size, turn=turn, run_here=runs.run_here, waited=metrics.queue_s)
+
+
+class _Runs:
+    """Runs a session in its threads, or right here where that costs less than the way there and back."""
+
+    def __init__(
+        self, entry: Entry, session: ort.InferenceSession, threads: ThreadPoolExecutor, metrics: EntryMetrics
+    ) -> None:
+        self._entry = entry
+        self._session = session
+        self._threads = threads
+        self._metrics = metrics
+        self._times = BatchTimes()  # of the calling thread's CPU: a busy machine makes no run longer
+
+    async def run(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
+        if self._is_briefer(_HOP_S, inputs):
+            answer, rows, wall_s, cpu_s = self._run(inputs, outputs)
+            self._observe(rows, wall_s, cpu_s)
+            return answer
+        loop = asyncio.get_running_loop()
+        answer, rows, wall_s, cpu_s = await loop.run_in_executor(self._threads, self._run, inputs, outputs)
+        self._observe(rows, wall_s, cpu_s)
+        return answer
+
+    def run_here(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors | None:
+        """The answer at once; None where the run is not known to be brief enough for the event loop."""
+        if not self._is_briefer(_INSTANT_S, inputs):
+            return None
+        answer, rows, wall_s, cpu_s = self._run(inputs, outputs)
+        self._observe(rows, wall_s, cpu_s)
+        return answer
+
+    def _is_briefer(self, limit_s: float, inputs: Tensors) -> bool:
+        return self._times.known and self._times.estimate(_rows(inputs)) < limit_s
+
+    def _run(self, inputs: Tensors, outputs: Sequence[str]) -> tuple[Tensors, int, float, float]:
+        """The answer, its rows, and the seconds it took by the clock and of this thread's CPU."""
+        wall_s, cpu_s = time.perf_counter(), time.thread_time()
+        answer = run(self._entry, self._session, inputs, outputs)
+        return answer, _rows(inputs), time.perf_counter() - wall_s, time.thread_time() - cpu_s
+
+    def _observe(self, rows: int, wall_s: float, cpu_s: float) -> None:
+        self._times.observe(rows, cpu_s)
+        self._metrics.compute_s(wall_s)
+        self._metrics.batch_rows(rows)
+
+
+def _rows(inputs: Tensors) -> int:
+    return len(next(iter(inputs.values())))
 
 
 def load(entry: Entry, loaded: ort.InferenceSession | None = None) -> ort.InferenceSession:
@@ -183,14 +217,6 @@ def session_options(entry: Entry) -> ort.SessionOptions:
 
 def _intra_op_threads(entry: Entry) -> int:
     return entry.intra_op_threads or max(_cores() // entry.instances, 1)
-
-
-def _timed_run(
-    entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: Sequence[str]
-) -> tuple[Tensors, float]:
-    """The answer, and the seconds it took."""
-    began_s = time.perf_counter()
-    return run(entry, session, inputs, outputs), time.perf_counter() - began_s
 
 
 def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: Sequence[str]) -> Tensors:

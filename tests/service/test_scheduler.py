@@ -330,7 +330,7 @@ async def test_the_configs_own_timeout_can_delay_instead() -> None:
 
 async def test_a_batch_that_waits_for_its_turn_to_compute_takes_no_one_who_left() -> None:
     run, budget = Doubler(), ComputeBudget(1)
-    queue = BatchQueue(ENTRY, run, 10, functools.partial(budget.turn, 1, prediction=True))
+    queue = BatchQueue(ENTRY, run, 10, turn=functools.partial(budget.turn, 1, prediction=True))
     async with budget.turn(1, prediction=True):
         left, stays = (asyncio.create_task(queue.submit(rows(i), ["y"])) for i in (1, 2))
         await asyncio.sleep(0.01)
@@ -339,4 +339,30 @@ async def test_a_batch_that_waits_for_its_turn_to_compute_takes_no_one_who_left(
         await asyncio.sleep(0.01)
     await asyncio.gather(stays, late)
     assert run.batches == [[2, 3]]
+    await queue.close()
+
+
+async def test_a_brief_run_for_one_alone_is_made_at_once_and_the_others_of_the_turn_share_a_batch() -> None:
+    run = Doubler()
+    here: list[float] = []
+
+    def run_here(inputs: Tensors, outputs: Sequence[str]) -> Tensors:
+        here.append(inputs["x"][0, 0])
+        return dict.fromkeys(outputs, 2 * inputs["x"])
+
+    queue = BatchQueue(ENTRY, run, 10, run_here=run_here)
+    answers = await asyncio.gather(*(queue.submit(rows(i), ["y"]) for i in range(4)))
+    assert [answer["y"][0, 0] for answer in answers] == [0, 2, 4, 6]
+    assert (here, run.batches) == ([0], [[1, 2, 3]])
+    await asyncio.sleep(0)
+    await queue.submit(rows(5), ["y"])
+    assert here == [0, 5]
+    await queue.close()
+
+
+async def test_what_is_not_brief_queues() -> None:
+    run = Doubler()
+    queue = BatchQueue(ENTRY, run, 10, run_here=lambda _, __: None)
+    np.testing.assert_array_equal((await queue.submit(rows(3), ["y"]))["y"], [[6, 6]])
+    assert run.batches == [[3]]
     await queue.close()
