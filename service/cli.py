@@ -1,18 +1,14 @@
 """The command line `rationale`: the compiler's commands, and the service's."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from compiler.cli import app
-from compiler.errors import InvalidOptionError
 from compiler.terminal import told_plainly
 from service.cli_keys import app as keys_app
 from service.docker_engine import app as triton_app
-
-if TYPE_CHECKING:
-    from service.settings import Settings
 
 app.add_typer(triton_app, name="triton")
 app.add_typer(keys_app, name="keys")
@@ -54,6 +50,15 @@ Triton = Annotated[
     ),
 ]
 
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        help="TOML file with settings, such as `port = 9000`. Flags and environment variables come first.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+
 
 @app.command()
 def serve(
@@ -62,6 +67,7 @@ def serve(
     port: Port = None,
     grpc_port: GrpcPort = None,
     triton: Triton = None,
+    config: Config = None,
 ) -> None:
     """Serve predictions and explanations over HTTP and gRPC.
 
@@ -70,10 +76,10 @@ def serve(
     MODEL_explain is what explains MODEL. Prints its addresses when every model is loaded and warmed up.
     SIGTERM and Ctrl-C finish the running requests, then exit.
 
-    Each flag can also be an environment variable, RATIONALE_REPOSITORY, RATIONALE_PORT …, and some settings
-    have no flag: docs/settings.md lists them.
+    Each flag can also be an environment variable, RATIONALE_REPOSITORY, RATIONALE_PORT …, or a line of the
+    --config file; some settings have no flag. docs/settings.md lists them.
     """
-    given: dict[str, Any] = {
+    flags = {
         "repository": repository,
         "host": host,
         "port": port,
@@ -81,9 +87,10 @@ def serve(
         "triton": triton,
     }
     with told_plainly():
+        from service.configuration import load_settings
         from service.server import run_server
 
-        run_server(_settings(given), announce=lambda line: print(line, flush=True))
+        run_server(load_settings(flags, config), announce=lambda line: print(line, flush=True))
 
 
 @app.command()
@@ -99,20 +106,6 @@ def demo(
     from service.demo import run_demo
 
     raise typer.Exit(run_demo(folder))
-
-
-def _settings(given: dict[str, Any]) -> "Settings":
-    """Flags over environment variables over defaults. Raises InvalidOptionError."""
-    from pydantic import ValidationError
-
-    from service.settings import Settings
-
-    try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        first = error.errors()[0]
-        name, fault = first["loc"][0], first["msg"].removeprefix("Value error, ")
-        raise InvalidOptionError(f"setting {name} (RATIONALE_{str(name).upper()}): {fault}") from error
 
 
 if __name__ == "__main__":

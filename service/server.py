@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -15,10 +16,13 @@ from fastapi import FastAPI
 from compiler.errors import RationaleError
 from service import logs
 from service.app import create_app, create_backend
+from service.configuration import unknown_variables
 from service.grpc_server import create_server
 from service.http_protocol import BoundedHttp
 from service.metrics import Metrics
 from service.settings import Settings
+
+log = logging.getLogger(__name__)
 
 Announce = Callable[[str], None]
 _BACKLOG = 2048
@@ -50,6 +54,8 @@ def run_server(settings: Settings, announce: Announce) -> None:
             or an address cannot be listened on.
     """
     logs.configure(settings.log_level, settings.log_format)
+    for sentence in unknown_variables():
+        log.warning(sentence)
     metrics = Metrics()
     app = create_app(settings, create_backend(settings, metrics), metrics)
     listener = listen(settings.host, settings.port)

@@ -1,4 +1,7 @@
-"""Every setting of the gateway, in one place: environment variables `RATIONALE_…`, overridden by flags."""
+"""Every setting of the gateway, in one place. To add one: a field here, a row in docs/settings.md.
+
+`configuration.py` says where values come from; a field that should have a flag gets it in `cli.py`.
+"""
 
 import os
 import re

@@ -28,6 +28,7 @@ class End:
     plane: DataPlane
     server: grpc.aio.Server
     channel: grpc.aio.Channel
+    address: str
 
 
 @contextlib.asynccontextmanager
@@ -49,7 +50,7 @@ async def end_of(app: FastAPI, settings: Settings) -> AsyncIterator[End]:
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            yield End(stub, app.state.plane, server, channel)
+            yield End(stub, app.state.plane, server, channel, f"127.0.0.1:{port}")
     finally:
         await server.stop(None)
 

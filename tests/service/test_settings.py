@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from compiler.errors import InvalidOptionError
+from service.configuration import load_settings, unknown_variables
 from service.settings import Settings
 
 TABLE = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -58,3 +60,66 @@ def test_the_port_of_the_grpc_end_from_the_environment(monkeypatch: pytest.Monke
 def test_what_is_no_port(given: str) -> None:
     with pytest.raises(ValidationError, match="must be a port, 0 for a free one, or off"):
         Settings(grpc_port=given)
+
+
+# --- flags, environment, file ----------------------------------------------------------------------------
+
+
+def toml(folder: Path, text: str) -> Path:
+    (folder / "gateway.toml").write_text(text)
+    return folder / "gateway.toml"
+
+
+def test_flags_before_the_environment_before_the_file_before_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = toml(tmp_path, "port = 1\nmax_body_bytes = 1\ndrain_timeout_s = 1.5")
+    monkeypatch.setenv("RATIONALE_PORT", "2")
+    monkeypatch.setenv("rationale_max_body_bytes", "2")
+    found = load_settings({"port": 3, "host": None}, file)
+    assert (found.port, found.max_body_bytes, found.drain_timeout_s) == (3, 2, 1.5)
+    assert found.host == "127.0.0.1"
+
+
+def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATIONALE_CONFIG", str(toml(tmp_path, "port = 1")))
+    assert load_settings({}).port == 1
+    other = tmp_path / "other.toml"
+    other.write_text("port = 2")
+    assert load_settings({}, other).port == 2
+    assert unknown_variables() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prot = 1", "gateway.toml: prot is no setting: did you mean port\\?"),
+        ("colour = 1", "gateway.toml: colour is no setting; docs/settings.md lists them"),
+        ("port = ", "gateway.toml: not valid TOML"),
+        ("port = 70000", r"setting port \(RATIONALE_PORT\): Input should be less than or equal to 65535"),
+        ("[port]\nhttp = 1", r"setting port \(RATIONALE_PORT\): "),
+    ],
+)
+def test_a_file_that_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InvalidOptionError, match=said):
+        load_settings({}, toml(tmp_path, text))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOptionError, match="cannot read the settings file"):
+        load_settings({}, tmp_path / "absent.toml")
+
+
+def test_variables_that_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATIONALE_PROT", "1")
+    assert unknown_variables() == ["RATIONALE_PROT is no setting: did you mean RATIONALE_PORT?"]
+
+
+def test_secrets_are_not_printed(tmp_path: Path) -> None:
+    found = load_settings({}, toml(tmp_path, "keys = 'hidden'"))
+    assert found.keys is not None
+    assert found.keys.get_secret_value() == "hidden"
+    assert "hidden" not in f"{found!r} {found} {found.model_dump_json()}"
+    with pytest.raises(InvalidOptionError) as caught:
+        load_settings({}, toml(tmp_path, "keys = ['hidden']"))
+    assert "hidden" not in str(caught.value)
