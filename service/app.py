@@ -8,10 +8,14 @@ from importlib.metadata import version as package_version
 from fastapi import FastAPI, Request
 from starlette.responses import PlainTextResponse, Response
 
-from service import openapi, problems, routes_repository, routes_v1, routes_v2
+from service import openapi, problems, routes_admin, routes_repository, routes_v1, routes_v2
 from service.backends.base import Backend
 from service.catalogue import read_repository
 from service.dataplane import DataPlane
+from service.explainers.artefacts import Shelves
+from service.explainers.explainers import Explainers
+from service.explainers.memory import Remembered, remember
+from service.explainers.workshop import Limits, NoReferenceSets, ReferenceFiles, Workshop
 from service.gate import Gate
 from service.hot_routes import HotRoutes
 from service.http_gate import HttpGate
@@ -19,6 +23,7 @@ from service.limits import RateLimits
 from service.metrics import Metrics
 from service.security import is_loopback, read_keyring, scopes_of
 from service.settings import Settings
+from service.state import State
 from service.tracing import create_tracing
 
 DESCRIPTION = """
@@ -31,39 +36,59 @@ Errors are problem documents (RFC 9457), with the member `error` for clients of 
 """
 
 
-def create_app(settings: Settings, backend: Backend, metrics: Metrics | None = None) -> FastAPI:
+def create_app(
+    settings: Settings,
+    backend: Backend,
+    metrics: Metrics | None = None,
+    references: ReferenceFiles | None = None,
+) -> FastAPI:
     """The gateway over `backend`. It answers at once and is ready when every entry is loaded and warmed;
     `app.state.loading` is the task that loads them: whoever runs the app looks how that ends.
 
     Args:
         metrics: those that the backend counts in too; None makes some.
+        references: where the reference sets of explainers are; None for none.
 
     Raises:
         RepositoryError: the repository is missing, empty or broken.
         InvalidOptionError: as `create_gate` does.
+        StateUnavailableError: another gateway owns the state, or it cannot be read.
     """
-    repository = read_repository(settings.repository)
     metrics = metrics or Metrics()
-    plane = DataPlane(
-        repository,
-        backend,
-        settings.request_timeout_s,
-        metrics,
-        settings.max_queue_bytes,
-        answer_cache_bytes=settings.answer_cache_bytes,
-    )
     gate = create_gate(settings, metrics)
+    state = State(settings.state_folder)
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(state.close)
+        shelves = Shelves(settings.repository, state, settings.max_artefact_bytes)
+        remembered = remember(shelves)
+        plane = DataPlane(
+            read_repository(settings.repository),
+            backend,
+            settings.request_timeout_s,
+            metrics,
+            settings.max_queue_bytes,
+            answer_cache_bytes=settings.answer_cache_bytes,
+            max_loaded_explainers=settings.max_loaded_explainers,
+        )
+        explainers = create_explainers(settings, plane, shelves, remembered, references or NoReferenceSets())
+        on_failure.pop_all()
+
+    async def load() -> None:
+        await plane.start()
+        explainers.resume()
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.loading = asyncio.create_task(plane.start())
+        app.state.loading = asyncio.create_task(load())
         try:
             yield
         finally:
             plane.refuse_new_work()
             app.state.loading.cancel()
             await asyncio.wait([app.state.loading])
+            await explainers.stop()
             await plane.stop()
+            state.close()
             if gate.tracing is not None:
                 await asyncio.to_thread(gate.tracing.close)
 
@@ -76,6 +101,7 @@ def create_app(settings: Settings, backend: Backend, metrics: Metrics | None = N
         telemetry={"tracing": False, "metrics": False, "logs": False},  # ours tell more, and ask less
     )
     app.state.plane = plane
+    app.state.explainers = explainers
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.gate = gate
@@ -85,6 +111,7 @@ def create_app(settings: Settings, backend: Backend, metrics: Metrics | None = N
     openapi.install(app)
     app.include_router(routes_repository.router)  # before v2: /v2/models/stats is no model
     app.include_router(routes_v2.router)
+    app.include_router(routes_admin.router)
     app.include_router(routes_v1.root)
     app.include_router(routes_v1.router)
     app.get(
@@ -95,6 +122,16 @@ def create_app(settings: Settings, backend: Backend, metrics: Metrics | None = N
         response_class=PlainTextResponse,
     )(_metrics)
     return app
+
+
+def create_explainers(
+    settings: Settings, plane: DataPlane, shelves: Shelves, remembered: Remembered, references: ReferenceFiles
+) -> Explainers:
+    """What makes explainers over the API, within the bounds of the settings."""
+    limits = Limits(settings.max_compiles, settings.compile_timeout_s, settings.compile_memory_bytes)
+    workshop = Workshop(shelves, limits, references, plane.metrics)
+    unsettled = settings.max_compiles + settings.max_queued_compiles
+    return Explainers(plane, shelves, workshop, references, remembered, unsettled)
 
 
 def create_gate(settings: Settings, metrics: Metrics) -> Gate:

@@ -18,6 +18,7 @@ from service.catalogue import Catalogue
 from service.entries import Entry
 from service.errors import DeadlineError, InvalidInputError, NotFiniteError, NotReadyError
 from service.exchange import current
+from service.explainers.residency import DEFAULT_LOADED_EXPLAINERS, Residency
 from service.metrics import Metrics
 from service.security import needed_by_entry
 from service.tensors import DTYPES, Array, Tensors, datatype_of
@@ -54,12 +55,14 @@ class DataPlane:
         max_waiting_bytes: int = DEFAULT_WAITING_BYTES,
         *,
         answer_cache_bytes: int = 0,
+        max_loaded_explainers: int = DEFAULT_LOADED_EXPLAINERS,
     ) -> None:
         self.metrics = metrics
         self.repository = repository
         self.backend = backend
+        self.residency = Residency(backend, max_loaded_explainers, metrics)
         self.state = State.LOADING
-        self._timeout_s = request_timeout_s
+        self.timeout_s = request_timeout_s
         self.budget = ByteBudget(max_waiting_bytes)
         self.answers = AnswerCache(answer_cache_bytes, metrics.cache("answers"))
         self._running = 0
@@ -70,7 +73,9 @@ class DataPlane:
     async def start(self) -> None:
         """Loads and warms every entry. Raises what the backend raises, and is never ready then."""
         try:
-            await self.backend.start(self.repository.entries.values())
+            entries = self.repository.entries.values()
+            await self.backend.start([entry for entry in entries if not self.residency.manages(entry)])
+            await self.residency.start()
         except BaseException:
             self.state = State.FAILED
             raise
@@ -86,10 +91,13 @@ class DataPlane:
         """Waits for what runs, whichever end it came by, then stops the backend."""
         self.refuse_new_work()
         await self._idle.wait()
+        await self.residency.stop()
         await self.backend.stop()
 
     async def ready(self, entry: Entry | None = None) -> bool:
-        return self.state is State.READY and await self.backend.ready(entry)
+        """Whether all, or an entry, can answer. One that is unloaded meanwhile is loaded for a request."""
+        asked = None if entry is not None and self.residency.manages(entry) else entry
+        return self.state is State.READY and await self.backend.ready(asked)
 
     def not_ready_reason(self) -> str:
         return "the backend does not answer" if self.state is State.READY else self.state.value
@@ -125,7 +133,7 @@ class DataPlane:
         limit_s = deadline_s - asyncio.get_running_loop().time()
         try:
             with self._counted(), self.budget.held(inputs):
-                async with asyncio.timeout_at(deadline_s):
+                async with asyncio.timeout_at(deadline_s), self.residency.held(entry):
                     pieces = [
                         await self.backend.infer(entry, piece, wanted, deadline_s)
                         for piece in _pieces(inputs, rows, entry.max_batch_size)
@@ -144,7 +152,7 @@ class DataPlane:
 
     def deadline(self, timeout_s: float | None = None) -> float:
         """When a request that comes now is over, on the event loop's clock; `timeout_s` can only shorten."""
-        limit_s = self._timeout_s if timeout_s is None else min(self._timeout_s, timeout_s)
+        limit_s = self.timeout_s if timeout_s is None else min(self.timeout_s, timeout_s)
         return asyncio.get_running_loop().time() + limit_s
 
     def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:

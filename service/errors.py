@@ -13,6 +13,8 @@ RationaleError
     ├── TooLargeError         413
     ├── UnsupportedMediaError 415
     ├── InvalidInputError     422  names, shape, datatype, empty batch, values
+    ├── InvalidExplainerError 422  a method, option or name that makes no sense
+    ├── CompileFailedError    422  the compiler refuses, or goes over a limit
     ├── NotFiniteError        422  this input makes the model overflow
     ├── QueueFullError        429  come back after `retry_after_s`
     ├── NotOfferedError       501  a method of gRPC that a gateway does not have
@@ -113,6 +115,20 @@ class InvalidInputError(ServiceError):
     status = 422
     slug = "invalid-input"
     title = "The input does not fit the model"
+
+
+class InvalidExplainerError(ServiceError):
+    status = 422
+    slug = "invalid-explainer"
+    title = "Such an explainer cannot be made"
+
+
+class CompileFailedError(ServiceError):
+    """An explainer's status tells it: whoever asked has been answered by then."""
+
+    status = 422
+    slug = "compile-failed"
+    title = "The explainer could not be compiled"
 
 
 class NotFiniteError(ServiceError):

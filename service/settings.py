@@ -33,6 +33,12 @@ class Settings(BaseSettings):
     max_queue_size: int = Field(default=256, gt=0)
     max_queue_bytes: int = Field(default=256 * MEBIBYTE, gt=0)
     answer_cache_bytes: int = Field(default=0, ge=0)
+    max_loaded_explainers: int = Field(default=16, gt=0)
+    max_artefact_bytes: int = Field(default=10 << 30, ge=0)
+    max_compiles: int = Field(default=1, gt=0)
+    max_queued_compiles: int = Field(default=16, gt=0)
+    compile_timeout_s: float = Field(default=600.0, gt=0)
+    compile_memory_bytes: int = Field(default=8 << 30, ge=64 * MEBIBYTE)
     drain_timeout_s: float = Field(default=30.0, gt=0)
     keys_file: Path | None = None
     keys: SecretStr | None = None

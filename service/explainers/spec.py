@@ -1,0 +1,125 @@
+"""What an explainer is asked to be, and the digest that names what comes of it."""
+
+import hashlib
+import json
+import re
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from compiler.asked import Asked
+from compiler.deployment import Deployment, parse_bytes
+from compiler.errors import RationaleError
+from service.catalogue import COMPILED
+from service.errors import ConflictError, InvalidExplainerError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_DIGITS = 16  # of a digest in an entry's name
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class MethodOptions(_Strict):
+    """Options of the methods, as `rationale compile` has them; each method takes some of them."""
+
+    steps: int | None = Field(None, description="integrated-gradients: points on the path")
+    samples: int | None = Field(None, description="expected-gradients, smoothgrad: draws")
+    sigma: float | None = Field(None, description="smoothgrad: standard deviation of the noise")
+    seed: int | None = Field(None, description="of the draws")
+    standard_error: bool | None = Field(None, description="also answer how far attributions may be off")
+    composite: str | None = Field(None, description="lrp: the preset of rules")
+    rule: list[str] | None = Field(None, description="lrp: SELECTOR=RULE, the last match wins")
+    low: float | None = Field(None, description="lrp: the least value of an input")
+    high: float | None = Field(None, description="lrp: the largest value of an input")
+    epsilon: float | None = Field(None, description="attnlrp, cplrp: what is added to denominators")
+
+
+class ExplainerSpec(_Strict):
+    """How to explain a model. The names are those of `rationale compile --help`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"method": "deepshap", "reference_set": "approved", "default": True}]}
+    )
+
+    method: str = Field("deepshap", description="deepshap, gradient, integrated-gradients, lrp …")
+    options: MethodOptions = Field(default_factory=MethodOptions)
+    reference_set: str | None = Field(None, description="name of an uploaded reference set")
+    open_references: Count | None = Field(
+        None, description="K: take up to K references with each request, and bake none"
+    )
+    output: str | None = Field(None, description="the tensor to explain; default: the first float output")
+    targets: list[Annotated[int, Field(ge=0)]] | Literal["all", "predicted"] | None = Field(
+        None, description="indices into the output's row, all, or predicted: each row's own largest"
+    )
+    inputs: list[str] | None = Field(None, description="inputs to attribute to; default: all")
+    sizes: dict[str, Count] = Field(default_factory=dict, description="lengths that the model leaves open")
+    features: list[str] | None = Field(None, description="feature names")
+    memory_budget: str = Field("4GB", description="for references and one row's work together")
+    storage: Literal["float32", "float16"] = Field("float32", description="of baked references")
+    default: bool | None = Field(
+        None,
+        description="whether it answers requests that name no explainer; left out: if none else does",
+    )
+
+    def asked(self, *, referenced: bool) -> Asked:
+        """As the compiler takes it. Raises InvalidExplainerError for options that make no sense.
+
+        Args:
+            referenced: whether it gets a reference set.
+        """
+        try:
+            asked = Asked(
+                self.method,
+                self.options.model_dump(),
+                self.output,
+                self.targets,
+                self.inputs,
+                self.sizes,
+                self.features,
+                Deployment(memory_budget=parse_bytes(self.memory_budget), storage=self.storage),
+                self.open_references,
+            )
+            asked.check(referenced=referenced or self.open_references is not None)
+        except RationaleError as error:
+            raise InvalidExplainerError(str(error)) from error
+        return asked
+
+    def digest(self, model: str, references: str | None) -> str:
+        """SHA-256 of what decides the outcome: digests of model and references, options, compiler."""
+        own = self.model_dump(exclude={"default", "reference_set"}, exclude_defaults=True)
+        parts = [model, references, own, package_version("rationale")]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def entry_name(model: str, digest: str) -> str:
+    """Of the repository's entry: `NAME_explain_<digest>`."""
+    return f"{model}_explain_{digest[:_DIGITS]}"
+
+
+def check_name(name: str) -> str:
+    """Raises InvalidExplainerError, ConflictError."""
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise InvalidExplainerError(
+            "an explainer's name is made of letters, digits, '.', '_' and '-', begins with a letter or digit "
+            "and has at most 100 characters"
+        )
+    if name == COMPILED:
+        raise ConflictError(
+            f"'{COMPILED}' is what `rationale compile` made: choose another name, or compile it again there"
+        )
+    return name
+
+
+def file_digest(folder: Path) -> str:
+    """SHA-256 of the files of an entry's version: the model and what lies beside it."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        with path.open("rb") as file:
+            own: Any = hashlib.file_digest(file, "sha256")
+        digest.update(f"{path.name}\0{own.hexdigest()}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,151 @@
+"""A gateway whose models have explainers made over the API, and what its tests ask of it."""
+
+import asyncio
+import contextlib
+import hashlib
+import io
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from compiler.errors import RationaleError
+from service.app import create_app, create_backend
+from service.errors import CompileFailedError, UnknownResourceError
+from service.explainers import worker
+from service.explainers.jobs import OnProgress
+from service.explainers.ledger import to_its_end
+from service.explainers.worker import Order
+from service.settings import Settings
+from tests.service import handmade as made
+from tests.service.conftest import client_of
+
+SECONDS = 60
+PATH = "/v2/models/score/explainers"
+DEEPSHAP = {"method": "deepshap", "reference_set": "typical", "targets": "all"}
+GRADIENT = {"method": "input-x-gradient", "targets": "all"}
+
+
+@dataclass
+class Sets:
+    """Reference sets in a folder, by name."""
+
+    folder: Path
+    names: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, rows: np.ndarray) -> str:
+        """Its digest."""
+        digest = hashlib.sha256(rows.tobytes()).hexdigest()
+        self.folder.mkdir(exist_ok=True)
+        np.savez(self.folder / f"{digest}.npz", x=rows)
+        self.names[name] = digest
+        return digest
+
+    def find(self, name: str, model: str) -> str:  # noqa: ARG002 (the protocol's)
+        if name not in self.names:
+            raise UnknownResourceError(f"there is no reference set '{name}'")
+        return self.names[name]
+
+    def path(self, digest: str) -> Path:
+        return self.folder / f"{digest}.npz"
+
+
+def write_plain(repository: Path, name: str = "score", scale: float = 1.0) -> None:
+    """y = x·W + b, times `scale`, without an explain entry."""
+    node = made.helper.make_node
+    nodes = [node("MatMul", ["x", "W"], ["xW"]), node("Add", ["xW", "b"], ["y"])]
+    constants = {"W": made.W * np.float32(scale), "b": made.B}
+    inputs, outputs = [made.spec("x", "FP32", 4)], [made.spec("y", "FP32", 3)]
+    made.write_entry(repository, name, nodes, inputs, outputs, constants)
+
+
+async def settled(client: httpx.AsyncClient, path: str, timeout_s: float = SECONDS) -> dict[str, Any]:
+    """The explainer's status when nothing is being done for it any more."""
+    return await when(client, path, lambda status: status["state"] in ("ready", "failed"), timeout_s)
+
+
+async def when(
+    client: httpx.AsyncClient, path: str, wanted: Callable[[dict[str, Any]], bool], timeout_s: float = SECONDS
+) -> dict[str, Any]:
+    end_s = time.monotonic() + timeout_s
+    while True:
+        answer = await client.get(path)
+        assert answer.status_code == 200, answer.text
+        status: dict[str, Any] = answer.json()
+        if wanted(status):
+            return status
+        assert time.monotonic() < end_s, status
+        await asyncio.sleep(0.02)
+
+
+async def made_ready(client: httpx.AsyncClient, path: str, spec: dict[str, Any]) -> dict[str, Any]:
+    answer = await client.put(path, json=spec)
+    assert answer.status_code in (200, 202), answer.text
+    status = await settled(client, path)
+    assert status["state"] == "ready", status
+    return status
+
+
+async def explain(client: httpx.AsyncClient, **parameters: Any) -> dict[str, Any]:
+    """The answer to `made.X`: {"parameters": …, output name: array}."""
+    tensor = {"name": "x", "shape": list(made.X.shape), "datatype": "FP32", "data": made.X.ravel().tolist()}
+    answer = await client.post(
+        "/v2/models/score/explain", json={"inputs": [tensor], "parameters": parameters}
+    )
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    arrays = {o["name"]: np.array(o["data"]).reshape(o["shape"]) for o in body["outputs"]}
+    return {"parameters": body["parameters"], **arrays}
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = SECONDS) -> None:
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end_s
+        await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def administered(
+    folder: Path, sets: Sets | None = None, **settings: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the gateway over `folder/models`; its `app` is for a look inside."""
+    given = Settings(**{"repository": folder / "models", "request_timeout_s": 5, **settings})
+    app = create_app(given, create_backend(given), references=sets)
+    async with app.router.lifespan_context(app), client_of(app) as client:
+        await app.state.loading
+        client.app = app  # type: ignore[attr-defined]
+        yield client
+
+
+class Gate:
+    """Compiles in this process, while it is open: fast, where the worker is not what a test is about."""
+
+    def __init__(self) -> None:
+        self.waiting = self.cancelled = 0
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def __call__(self, order: Order, timeout_s: float, on_progress: OnProgress) -> int:  # noqa: ARG002
+        self.waiting += 1
+        try:
+            await self._open.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.waiting -= 1
+        try:
+            return await to_its_end(asyncio.to_thread(worker.run, order, io.StringIO()))
+        except RationaleError as error:
+            raise CompileFailedError(str(error)) from error
