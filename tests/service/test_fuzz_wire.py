@@ -1,0 +1,246 @@
+"""Mangled messages over real connections, HTTP with binary tensors and gRPC: never a fault of ours, never growth.
+
+The gateway is a process of its own, so that it could crash and its memory is its own.
+"""
+
+import http.client
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import numpy as np
+import orjson
+import psutil
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from tests.service import handmade as made
+from tests.service.child import grpc_address, ready_line, serve
+from tests.service.messages import GOOD, RAW, ROW, request, tensor, typed
+from tests.triton import clients
+
+MEBIBYTE = 1 << 20
+GROWTH = 40 * MEBIBYTE
+TIMEOUT_S = 20
+METHOD = "/inference.GRPCInferenceService/"
+# The caller's mistakes; also a timeout or deadline that the mangling made.
+GRPC_CODES = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
+HTTP_CODES = {200, 400, 404, 408, 413, 415, 422, 429, 503, 504}
+
+Mutate = Callable[[np.random.Generator, bytearray], bytearray]
+
+
+# --- mangling -----------------------------------------------------------------------------------------
+
+
+def flip(draw: np.random.Generator, body: bytearray) -> bytearray:
+    for _ in range(draw.integers(1, 6)):
+        body[draw.integers(len(body))] = draw.integers(256)
+    return body
+
+
+def cut(draw: np.random.Generator, body: bytearray) -> bytearray:
+    return body[: draw.integers(1, len(body) + 1)]
+
+
+def insert(draw: np.random.Generator, body: bytearray) -> bytearray:
+    at = draw.integers(len(body) + 1)
+    return body[:at] + bytearray(draw.bytes(draw.integers(1, 40))) + body[at:]
+
+
+def repeat(draw: np.random.Generator, body: bytearray) -> bytearray:
+    start, end = sorted(draw.integers(len(body) + 1, size=2))
+    return body[:end] + body[start:end] * int(draw.integers(1, 4)) + body[end:]
+
+
+def enlarge(draw: np.random.Generator, body: bytearray) -> bytearray:
+    """A number, or a length, becomes a huge one: as protobuf and as JSON write it."""
+    at = draw.integers(len(body))
+    huge = [b"\xff" * 9 + b"\x01", b"\xff\xff\xff\xff\x07", b"99999999999999999999", b"-1", b"1e999"]
+    return body[:at] + bytearray(huge[draw.integers(len(huge))]) + body[at + 1 :]
+
+
+MUTATIONS: Sequence[Mutate] = (flip, cut, insert, repeat, enlarge)
+
+
+def mangled(draw: np.random.Generator, body: bytes) -> bytes:
+    changed = bytearray(body)
+    for _ in range(draw.integers(1, 4)):
+        if changed:
+            changed = MUTATIONS[draw.integers(len(MUTATIONS))](draw, changed)
+    return bytes(changed)
+
+
+# --- what is sound ------------------------------------------------------------------------------------
+
+IDS = np.array([[1, 250]])
+TEXT = np.array([[b"a"]], dtype=np.object_)
+GRPC_SAMPLES = [
+    message.SerializeToString()
+    for message in (
+        request("score", GOOD, id="7"),
+        request("score", raw_input_contents=[RAW], id="7"),
+        request("score_explain", GOOD, parameters={"timeout": pb.InferParameter(int64_param=10**6)}),
+        request("typed", typed("ids", IDS), typed("text", TEXT)),
+        request(
+            "typed",
+            tensor("ids", "INT64", (1, 2)),
+            tensor("text", "BYTES", (1, 1)),
+            raw_input_contents=[IDS.tobytes(), b"\x01\0\0\0a"],
+        ),
+        request(
+            "pair_explain",
+            tensor("a", shape=(1, 2), fp32_contents=[1, 2]),
+            tensor("b", shape=(1, 2, 2), fp32_contents=[1, 2, 3, 4]),
+            outputs=[pb.ModelInferRequest.InferRequestedOutputTensor(name="y")],
+        ),
+    )
+]
+
+
+def binary(*tensors: tuple[str, str, tuple[int, ...], bytes]) -> tuple[bytes, int]:
+    """A body with binary tensors, and the length of its JSON."""
+    inputs = [
+        {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": len(raw)}}
+        for name, datatype, shape, raw in tensors
+    ]
+    head = orjson.dumps({"id": "7", "inputs": inputs, "parameters": {"binary_data_output": True}})
+    return head + b"".join(raw for *_, raw in tensors), len(head)
+
+
+HTTP_SAMPLES = [
+    ("/v2/models/score/infer", *binary(("x", "FP32", (1, 4), RAW))),
+    ("/v2/models/score/explain", *binary(("x", "FP32", (2, 4), RAW * 2))),
+    (
+        "/v2/models/typed/infer",
+        *binary(("ids", "INT64", (1, 2), IDS.tobytes()), ("text", "BYTES", (1, 1), b"\x01\0\0\0a")),
+    ),
+    ("/v2/models/open/infer", *binary(("x", "FP32", (1, 2), RAW[:8]), ("z", "FP32", (1, 2), RAW[:8]))),
+    ("/v1/models/score:explain", orjson.dumps({"instances": [dict.fromkeys(made.FEATURES, 1.0)]}), 0),
+]
+
+
+# --- the gateway --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gateway:
+    http: str
+    grpc: str
+    process: psutil.Process
+
+    def check_sound(self) -> None:
+        """It lives, and still answers as it should."""
+        with clients.sync_client("grpc", self.grpc) as client:
+            given = clients.tensors(clients.SYNC["grpc"], {"x": ROW[None]}, None)
+            y = client.infer("score", **given).as_numpy("y")
+        np.testing.assert_allclose(y, made.predict(ROW[None]), rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def gateway(repository: Path) -> Iterator[Gateway]:
+    with serve("--port", "0", "--repository", str(repository)) as child:
+        url, lines = ready_line(child)
+        yield Gateway(url.removeprefix("http://"), grpc_address(lines), psutil.Process(child.pid))
+
+
+@dataclass
+class Growth:
+    """Memory from the first look to the last; a first part of the work brings it to its working size."""
+
+    process: psutil.Process
+    start: int = 0
+
+    def looked(self, done: int, of: int) -> None:
+        if done == of // 4:
+            self.start = self.process.memory_info().rss
+        if done == of - 1:
+            grown = self.process.memory_info().rss - self.start
+            assert grown < GROWTH, f"{grown / MEBIBYTE:.0f} MiB more after {of} messages"
+
+
+def test_mangled_grpc(gateway: Gateway) -> None:
+    fuzz_grpc(gateway, 1500, seed=1)
+
+
+def test_mangled_streams(gateway: Gateway) -> None:
+    fuzz_stream(gateway, 1000, seed=2)
+
+
+def test_mangled_http(gateway: Gateway) -> None:
+    fuzz_http(gateway, 1500, seed=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4, 8))
+def test_mangled_at_length(gateway: Gateway, seed: int) -> None:
+    fuzz_grpc(gateway, 30_000, seed)
+    fuzz_stream(gateway, 30_000, seed)
+    fuzz_http(gateway, 30_000, seed)
+
+
+def fuzz_grpc(gateway: Gateway, count: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    growth = Growth(gateway.process)
+    seen = set()
+    with grpc.insecure_channel(gateway.grpc) as channel:
+        call = channel.unary_unary(METHOD + "ModelInfer")
+        others = [channel.unary_unary(METHOD + name) for name in ("ModelMetadata", "RepositoryIndex")]
+        for done in range(count):
+            body = mangled(draw, GRPC_SAMPLES[draw.integers(len(GRPC_SAMPLES))])
+            ask = call if draw.integers(10) else others[draw.integers(2)]
+            try:
+                ask(body, timeout=TIMEOUT_S)
+                seen.add("OK")
+            except grpc.RpcError as error:
+                assert error.code().name in GRPC_CODES, (body, error)
+                seen.add(error.code().name)
+            growth.looked(done, count)
+    assert {"OK", "INVALID_ARGUMENT", "NOT_FOUND"} <= seen
+    gateway.check_sound()
+
+
+def fuzz_stream(gateway: Gateway, count: int, seed: int) -> None:
+    """One stream takes them all, and answers each."""
+    draw = np.random.default_rng(seed)
+    growth = Growth(gateway.process)
+    bodies = (mangled(draw, GRPC_SAMPLES[draw.integers(len(GRPC_SAMPLES))]) for _ in range(count))
+    with grpc.insecure_channel(gateway.grpc) as channel:
+        answers = channel.stream_stream(METHOD + "ModelStreamInfer")(bodies, timeout=600)
+        done = -1
+        for done, body in enumerate(answers):
+            answer = pb.ModelStreamInferResponse.FromString(body)
+            assert "an unexpected fault" not in answer.error_message
+            assert answer.error_message or answer.infer_response.outputs
+            growth.looked(done, count)
+    assert done == count - 1
+    gateway.check_sound()
+
+
+def fuzz_http(gateway: Gateway, count: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    growth = Growth(gateway.process)
+    seen = set()
+    connection = http.client.HTTPConnection(gateway.http, timeout=TIMEOUT_S)
+    for done in range(count):
+        path, body, head = HTTP_SAMPLES[draw.integers(len(HTTP_SAMPLES))]
+        sent = mangled(draw, body)
+        if head and draw.integers(2):  # the JSON whole, the tensors mangled
+            sent = body[:head] + mangled(draw, body[head:])
+        headers = {"Content-Type": "application/octet-stream" if head else "application/json"}
+        if head:
+            headers["Inference-Header-Content-Length"] = str(
+                head + int(draw.integers(-2, 3)) * int(draw.integers(2))
+            )
+        connection.request("POST", path, sent, headers)
+        answer = connection.getresponse()
+        said = answer.read()
+        assert answer.status in HTTP_CODES, (path, sent, said)
+        if answer.status != 200:
+            assert answer.headers["content-type"] == "application/problem+json", said
+        seen.add(answer.status)
+        growth.looked(done, count)
+    connection.close()
+    assert {200, 400, 422} <= seen
+    gateway.check_sound()
