@@ -85,10 +85,10 @@ async def test_statistics_count_what_was_asked(ends: dict[str, str], end: str) -
     after = await told("slope_explain")
     assert int(after["inference_count"]) - int(before["inference_count"]) == 3
     assert int(after["execution_count"]) - int(before["execution_count"]) == 1
-    for name in ("success", "queue", "compute_infer"):
+    for name, least in (("success", 1), ("queue", 0), ("compute_infer", 1)):
         was, now = before["inference_stats"][name], after["inference_stats"][name]
         assert int(now["count"]) - int(was["count"]) == 1, name
-        assert 0 < int(now["ns"]) - int(was["ns"]) < 20e9, name
+        assert least <= int(now["ns"]) - int(was["ns"]) < 20e9, name
     assert await told("slope") == other
     everything = await ask(end, ends, "get_inference_statistics")
     assert after in everything["model_stats"]

@@ -1,0 +1,215 @@
+"""Clients that others wrote, unchanged: tritonclient's streams and requests in flight, KServe's own, curl."""
+
+import asyncio
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+import tritonclient.grpc.aio as triton_aio
+import tritonclient.http as triton_http
+from tritonclient.utils import InferenceServerException
+
+from tests.service import handmade as made
+from tests.service.child import both_ends
+from tests.triton import clients
+
+WAIT_S = 20
+ROWS = np.random.default_rng(4).normal(size=(20, 2, 4)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def ends(repository: Path) -> Iterator[dict[str, str]]:
+    with both_ends("--repository", str(repository)) as ends:
+        yield ends
+
+
+def given(module: Any, x: np.ndarray) -> Any:
+    return clients.tensors(module, {"x": x}, None)["inputs"]
+
+
+# --- tritonclient -------------------------------------------------------------------------------------
+
+
+def test_a_stream_of_the_sync_client(ends: dict[str, str]) -> None:
+    """Answers come by id, whatever their order; an error is one request's own."""
+    came: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with triton.InferenceServerClient(ends["grpc"]) as client:
+        client.start_stream(lambda result, error: came.put((result, error)))
+        for number, x in enumerate(ROWS):
+            client.async_stream_infer("score_explain", given(triton, x), request_id=str(number))
+        client.async_stream_infer("absent", given(triton, ROWS[0]), request_id="absent")
+        answers = [came.get(timeout=WAIT_S) for _ in range(len(ROWS) + 1)]
+        client.stop_stream()
+    errors = [error for _, error in answers if error is not None]
+    assert len(errors) == 1
+    assert "no model 'absent'" in str(errors[0])
+    results = {result.get_response().id: result for result, error in answers if error is None}
+    for number, x in enumerate(ROWS):
+        got = results[str(number)].as_numpy("x_attributions")
+        np.testing.assert_allclose(got, made.attribute(x), rtol=1e-5, atol=1e-5)
+
+
+async def test_a_stream_of_the_asyncio_client(ends: dict[str, str]) -> None:
+    async def requests() -> AsyncIterator[dict[str, Any]]:
+        for number, x in enumerate(ROWS):
+            yield {"model_name": "score", "inputs": given(triton_aio, x), "request_id": str(number)}
+
+    async with triton_aio.InferenceServerClient(ends["grpc"]) as client:
+        seen = set()
+        async for result, error in client.stream_infer(requests()):
+            assert error is None
+            number = int(result.get_response().id)
+            np.testing.assert_allclose(result.as_numpy("y"), made.predict(ROWS[number]), rtol=1e-5, atol=1e-5)
+            seen.add(number)
+    assert seen == set(range(len(ROWS)))
+
+
+def test_decoupled_clients_are_told_which_answer_is_the_last(ends: dict[str, str]) -> None:
+    came: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with triton.InferenceServerClient(ends["grpc"]) as client:
+        client.start_stream(lambda result, error: came.put((result, error)))
+        client.async_stream_infer("score", given(triton, ROWS[0]), enable_empty_final_response=True)
+        result, error = came.get(timeout=WAIT_S)
+        client.stop_stream()
+    assert error is None
+    assert result.get_response().parameters["triton_final_response"].bool_param
+
+
+def test_requests_in_flight(ends: dict[str, str]) -> None:
+    """`async_infer` of both sync clients."""
+    with clients.sync_client("http", ends["http"]) as client:
+        asked = [client.async_infer("score", given(triton_http, x)) for x in ROWS]
+        for x, answer in zip(ROWS, asked, strict=True):
+            np.testing.assert_allclose(
+                answer.get_result().as_numpy("y"), made.predict(x), rtol=1e-5, atol=1e-5
+            )
+    came: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with triton.InferenceServerClient(ends["grpc"]) as client:
+        client.async_infer("score", given(triton, ROWS[0]), lambda result, error: came.put((result, error)))
+        result, error = came.get(timeout=WAIT_S)
+    assert error is None
+    np.testing.assert_allclose(result.as_numpy("y"), made.predict(ROWS[0]), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_compressed_answers(ends: dict[str, str], algorithm: str) -> None:
+    """A server may leave an answer as it is."""
+    with clients.sync_client("http", ends["http"]) as client:
+        answer = client.infer("score", given(triton_http, ROWS[0]), response_compression_algorithm=algorithm)
+    np.testing.assert_allclose(answer.as_numpy("y"), made.predict(ROWS[0]), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("end", clients.ENDS)
+async def test_the_explainer_is_a_parameter(ends: dict[str, str], end: str) -> None:
+    """`compiled` is the explainer that the command line made."""
+    address = ends[end.partition(" ")[0]]
+    module = (clients.SYNC | clients.AIO)[end]
+    arguments = {"inputs": given(module, ROWS[0])}
+
+    async def ask(explainer: str) -> Any:
+        if end in clients.SYNC:
+            with clients.sync_client(end, address) as client:
+                return client.infer("score_explain", **arguments, parameters={"explainer": explainer})
+        async with clients.aio_client(end, address) as client:
+            return await client.infer("score_explain", **arguments, parameters={"explainer": explainer})
+
+    got = (await ask("compiled")).as_numpy("x_attributions")
+    np.testing.assert_allclose(got, made.attribute(ROWS[0]), rtol=1e-5, atol=1e-5)
+    with pytest.raises(InferenceServerException, match="no explainer 'absent'"):
+        await ask("absent")
+
+
+@pytest.mark.parametrize("end", clients.ENDS)
+async def test_what_is_not_offered_is_refused(ends: dict[str, str], end: str) -> None:
+    address = ends[end.partition(" ")[0]]
+    calls = [("load_model", "score"), ("unload_model", "score"), ("get_system_shared_memory_status",)]
+    for method, *arguments in [*calls, ("get_trace_settings",), ("get_log_settings",)]:
+        with pytest.raises(InferenceServerException):
+            await ask(end, address, method, *arguments)
+    got = await asyncio.wait_for(clients.infer(end, address, "score", {"x": ROWS[0]}), WAIT_S)
+    np.testing.assert_allclose(got["y"], made.predict(ROWS[0]), rtol=1e-5, atol=1e-5)
+
+
+async def ask(end: str, address: str, method: str, *arguments: Any) -> Any:
+    """What that client's method gives."""
+    if end in clients.SYNC:
+        with clients.sync_client(end, address) as client:
+            return getattr(client, method)(*arguments)
+    async with clients.aio_client(end, address) as client:
+        return await getattr(client, method)(*arguments)
+
+
+# --- curl ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_curl(ends: dict[str, str], tmp_path: Path) -> None:
+    def curl(path: str, *options: str) -> bytes:
+        return subprocess.run(
+            ["curl", "-sS", "--fail-with-body", *options, f"http://{ends['http']}{path}"],
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
+
+    body = {"instances": [dict(zip(made.FEATURES, made.X[0].tolist(), strict=True))]}
+    kind = ("-H", "Content-Type: application/json")
+    answer = json.loads(curl("/v1/models/score:predict", *kind, "-d", json.dumps(body)))
+    np.testing.assert_allclose(answer["predictions"], made.predict(made.X[:1]), rtol=1e-6)
+    # A body over a kilobyte: curl asks by `Expect: 100-continue` whether it may send it.
+    many = {"instances": body["instances"] * 200}
+    file = tmp_path / "many.json"
+    file.write_text(json.dumps(many))
+    answer = json.loads(
+        curl("/v1/models/score:predict", *kind, "-H", "Expect: 100-continue", "-d", f"@{file}")
+    )
+    assert len(answer["predictions"]) == 200
+    assert json.loads(curl("/v2/health/ready")) == {"ready": True}
+    assert json.loads(curl("/v2/repository/index", "-X", "POST"))[0]["state"] == "READY"
+
+
+# --- KServe -------------------------------------------------------------------------------------------
+
+KSERVE = "kserve==0.21.*"
+
+
+@pytest.fixture(scope="session")
+def kserve_python(pytestconfig: pytest.Config) -> Path:
+    """KServe's client in an environment of its own, as it wants another protobuf. Made once and kept."""
+    folder = pytestconfig.cache.mkdir("kserve")
+    python = folder / "bin" / "python"
+    if not (folder / "made").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", KSERVE], check=True)
+        (folder / "made").touch()
+    return python
+
+
+@pytest.mark.slow
+def test_kserves_own_client(ends: dict[str, str], kserve_python: Path) -> None:
+    script = Path(__file__).parent / "kserve_client.py"
+    x = made.X[:3]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    told = subprocess.run(
+        [str(kserve_python), str(script), ends["http"], ends["grpc"], json.dumps(x.tolist())],
+        stdout=subprocess.PIPE,
+        check=True,
+        env=environment,
+    ).stdout
+    answers = json.loads(told)
+    for name, said in answers["health"].items():
+        assert said is not name.endswith("absent"), name
+    for name, y in answers["predictions"].items():
+        np.testing.assert_allclose(y, made.predict(x), rtol=1e-6, err_msg=name)
+    for name, attributions in answers["attributions"].items():
+        np.testing.assert_allclose(attributions, made.attribute(x), rtol=1e-6, err_msg=name)
+    assert len(answers["predictions"]) == 6
+    assert len(answers["attributions"]) == 5
