@@ -160,7 +160,7 @@ def create_backend(settings: Settings, metrics: Metrics | None = None) -> Backen
     if settings.triton is not None:
         from service.backends.triton import TritonBackend
 
-        return TritonBackend(settings.triton, settings.triton_wait_s)
+        return TritonBackend(settings.triton, settings.triton_wait_s, settings.max_queue_size)
     from service.backends.embedded import EmbeddedBackend
 
     return EmbeddedBackend(settings.max_queue_size, metrics)

@@ -4,17 +4,20 @@ import asyncio
 import contextlib
 import logging
 import math
+import random
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from tritonclient.grpc import InferInput, InferRequestedOutput
+from tritonclient.grpc import InferInput, InferRequestedOutput, InferResult
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from compiler.errors import RepositoryError
 from service.backends.base import fed, run_failure
+from service.backends.breaker import CircuitBreaker
 from service.entries import Entry
 from service.errors import (
     DeadlineError,
@@ -34,6 +37,22 @@ log = logging.getLogger(__name__)
 _POLL_S = 0.25
 _PROBE_S = 5.0  # a health question that takes longer counts as a no
 _ORT_REFUSED = re.compile(r"onnx runtime error 2\b")  # ONNX Runtime's INVALID_ARGUMENT, through Triton
+# What gRPC itself says of a connection; Triton's own refusals share the status UNAVAILABLE.
+_LOST = re.compile(
+    r"connect|socket closed|broken pipe|reset by peer|goaway|rst_stream|stream removed|end of file|transport"
+)
+_REFUSED = re.compile(r"maximum queue size|timeout expired|unknown model|no available versions")
+_PAUSES_S = (0.05, 0.2, 0.8)  # before each further try
+_SILENCE_S = 1.0  # a call that has no answer after that long counts against Triton when its time is over
+_CHANNEL = {
+    "grpc.max_send_message_length": -1,
+    "grpc.max_receive_message_length": -1,
+    "grpc.primary_user_agent": "rationale",
+    # gRPC waits up to two minutes before it connects again; a Triton restarts in seconds.
+    "grpc.initial_reconnect_backoff_ms": 100,
+    "grpc.min_reconnect_backoff_ms": 100,
+    "grpc.max_reconnect_backoff_ms": 1000,
+}
 _BROKEN_OFF = (InferenceServerException, asyncio.TimeoutError, OSError)
 
 
@@ -42,9 +61,17 @@ class TritonBackend:
 
     name = "triton"
 
-    def __init__(self, address: str, wait_s: float) -> None:
+    def __init__(self, address: str, wait_s: float, max_in_flight: int = 256) -> None:
+        """
+        Args:
+            wait_s: for Triton to serve every entry at the start.
+            max_in_flight: requests of an entry at one time, where its config names no `max_queue_size`.
+        """
         self._address = address
         self._wait_s = wait_s
+        self._max_in_flight = max_in_flight
+        self._in_flight: Counter[Entry] = Counter()
+        self._breaker = CircuitBreaker()
         self._client: InferenceServerClient | None = None
 
     @property
@@ -56,7 +83,7 @@ class TritonBackend:
 
     async def start(self, entries: Iterable[Entry]) -> None:
         """Waits until Triton serves every entry, at most `wait_s` seconds."""
-        self._client = InferenceServerClient(self._address)
+        self._client = InferenceServerClient(self._address, channel_args=list(_CHANNEL.items()))
         missing = list(entries)
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._wait_s
@@ -91,25 +118,87 @@ class TritonBackend:
     def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
         if deadline_s <= asyncio.get_running_loop().time():
             raise DeadlineError(f"the deadline of this request for '{entry.name}' is past")
+        if self._breaker.is_open:
+            raise self._unreachable()
+        if self._in_flight[entry] >= (entry.max_queue_size or self._max_in_flight):
+            raise QueueFullError(
+                f"{self._in_flight[entry]} requests for '{entry.name}' are with Triton: try again later"
+            )
 
     async def infer(
         self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float = math.inf
     ) -> Tensors:
+        self.admit(entry, deadline_s)
+        tensors = [_to_triton(name, array) for name, array in fed(entry, inputs).items()]
+        began_s = time.monotonic()
+        self._in_flight[entry] += 1
+        try:
+            result = await self._asked_until(deadline_s, entry, tensors, outputs)
+        except InferenceServerException as error:
+            raise translate(entry, error) from error
+        finally:
+            self._in_flight[entry] -= 1
+            note_run(began_s, began_s, time.monotonic())  # what waits does so in Triton
+        return {name: _from_triton(entry, name, result.as_numpy(name)) for name in outputs}
+
+    async def _asked_until(
+        self, deadline_s: float, entry: Entry, tensors: Sequence[InferInput], outputs: Sequence[str]
+    ) -> InferResult:
+        """Asks again where the connection broke: to compute twice harms nobody. Not after the deadline.
+
+        Raises:
+            InferenceServerException: Triton's own answer, or the connection's last failure.
+            NotReadyError: Triton has not answered others either.
+        """
+        for pause_s in (*_PAUSES_S, None):
+            if not self._breaker.try_pass():
+                raise self._unreachable()
+            try:
+                return await self._asked(deadline_s, entry, tensors, outputs)
+            except InferenceServerException as error:
+                left_s = _left_s(deadline_s)
+                if pause_s is None or not is_lost(error) or (left_s is not None and left_s < pause_s):
+                    raise
+                log.warning("triton: model %s: the connection broke; asking again", entry.name)
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 (so that not all come at once)
+        raise AssertionError("the last round returns or raises")
+
+    async def _asked(
+        self, deadline_s: float, entry: Entry, tensors: Sequence[InferInput], outputs: Sequence[str]
+    ) -> InferResult:
+        """One call; the breaker is told how it went."""
+        left_s = _left_s(deadline_s)
         began_s = time.monotonic()
         try:
             result = await self.client.infer(
                 entry.model,
-                [_to_triton(name, array) for name, array in fed(entry, inputs).items()],
+                tensors,
                 model_version=entry.version,
                 outputs=[InferRequestedOutput(name) for name in outputs],
-                client_timeout=_left_s(deadline_s),
+                client_timeout=left_s,
+                timeout=None if left_s is None else max(int(left_s * 1e6), 1),
                 headers=forwarded(),
             )
         except InferenceServerException as error:
-            raise translate(entry, error) from error
-        finally:
-            note_run(began_s, began_s, time.monotonic())  # what waits does so in Triton
-        return {name: _from_triton(entry, name, result.as_numpy(name)) for name in outputs}
+            silent = "DEADLINE_EXCEEDED" in str(error.status()) and time.monotonic() - began_s > _SILENCE_S
+            if is_lost(error) or silent:
+                self._breaker.failed()
+            else:
+                self._breaker.succeeded()
+            raise
+        except BaseException:  # cancelled: the deadline is over, or the caller left
+            if time.monotonic() - began_s > _SILENCE_S:
+                self._breaker.failed()
+            else:
+                self._breaker.left()
+            raise
+        self._breaker.succeeded()
+        return result
+
+    def _unreachable(self) -> NotReadyError:
+        error = NotReadyError("Triton does not answer: try again later")
+        error.retry_after_s = max(math.ceil(self._breaker.retry_after_s), 1)
+        return error
 
     async def stop(self) -> None:
         if self._client is not None:
@@ -128,6 +217,12 @@ class TritonBackend:
             f"the Triton at {self._address} did not load {names} {waited}. "
             "Does it serve the same model repository? Its log says why an entry was refused."
         )
+
+
+def is_lost(error: InferenceServerException) -> bool:
+    """Whether it was the connection that failed, rather than Triton that refused."""
+    text = str(error.message() or "").lower()
+    return bool(_LOST.search(text)) and not _REFUSED.search(text)
 
 
 def _left_s(deadline_s: float) -> float | None:
