@@ -108,7 +108,7 @@ def create_app(
     app.add_middleware(HotRoutes)  # first added, innermost: it stands right before the router
     app.add_middleware(HttpGate, gate=gate, needed_for_metrics=scopes_of(settings.metrics_scope))
     problems.install(app)
-    openapi.install(app)
+    openapi.install(app, denied=problems.problem_responses(401, 403, 429))
     app.include_router(routes_repository.router)  # before v2: /v2/models/stats is no model
     app.include_router(routes_v2.router)
     app.include_router(routes_admin.router)

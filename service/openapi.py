@@ -4,6 +4,7 @@ Bodies and problems become components that are there once, FastAPI's own 422 goe
 answers, and every operation gets its examples.
 """
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,11 +13,22 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from service.examples import EXAMPLES, MODEL
+from service.security import needed_by_path
 
 JSON = "application/json"
 _REF = "#/components/schemas/{model}"
 _VALIDATION = ("HTTPValidationError", "ValidationError")
 _METHODS = ("get", "put", "post", "delete", "patch")
+
+_SCHEMES = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A key of `rationale keys new`, where the operator wants keys; it needs one of the "
+        "operation's `x-scopes`.",
+    },
+    "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
+}
 
 Document = dict[str, Any]
 
@@ -61,19 +73,21 @@ def header(name: str, kind: str, description: str) -> dict[str, Any]:
     }
 
 
-def install(app: FastAPI) -> None:
-    """Makes `app.openapi` give the document below."""
-    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
+def install(app: FastAPI, denied: dict[int | str, dict[str, Any]]) -> None:
+    """Makes `app.openapi` give the document below; `denied` is what all but open routes may answer too."""
+    app.openapi = lambda: _document(app, denied)  # type: ignore[method-assign]
 
 
-def _document(app: FastAPI) -> Document:
+def _document(app: FastAPI, denied: dict[int | str, dict[str, Any]]) -> Document:
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         components = document.setdefault("components", {}).setdefault("schemas", {})
-        for operation in _operations(document):
+        document["components"]["securitySchemes"] = _SCHEMES
+        for path, operation in _operations(document):
             _drop_validation(operation)
+            _secure(path, operation, denied)
             _hoist(operation, components)
             _show(operation)
         for name in _VALIDATION:
@@ -82,9 +96,20 @@ def _document(app: FastAPI) -> Document:
     return app.openapi_schema
 
 
-def _operations(document: Document) -> Iterator[dict[str, Any]]:
-    for path in document["paths"].values():
-        yield from (path[method] for method in _METHODS if method in path)
+def _operations(document: Document) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, operations in document["paths"].items():
+        yield from ((path, operations[method]) for method in _METHODS if method in operations)
+
+
+def _secure(path: str, operation: dict[str, Any], denied: dict[int | str, dict[str, Any]]) -> None:
+    """Says which keys open a route, where the operator wants keys."""
+    scopes = needed_by_path(path.replace("{model}", MODEL))
+    if not scopes:
+        return
+    operation["security"] = [*({name: []} for name in _SCHEMES), {}]
+    operation["x-scopes"] = sorted(scopes)
+    for status, answer in denied.items():
+        operation["responses"].setdefault(str(status), copy.deepcopy(answer))
 
 
 def _drop_validation(operation: dict[str, Any]) -> None:

@@ -85,6 +85,17 @@ async def test_every_problem_has_an_example(document: dict[str, Any]) -> None:
                 assert example["value"]["status"] == int(status)
 
 
+async def test_every_operation_says_which_keys_open_it(document: dict[str, Any]) -> None:
+    told = {operation["operationId"]: operation.get("x-scopes") for _, _, operation in operations(document)}
+    assert told["server_live"] is told["alive"] is None
+    assert (told["infer"], told["v1_explain"], told["put_explainer"]) == (["infer"], ["explain"], ["admin"])
+    schemes = document["components"]["securitySchemes"].keys()
+    for _, path, operation in operations(document):
+        if operation.get("x-scopes"):
+            assert {name for each in operation["security"] for name in each} == schemes, path
+            assert {"401", "403", "429"} <= operation["responses"].keys(), path
+
+
 async def test_no_path_takes_a_query_by_accident(document: dict[str, Any]) -> None:
     for _, path, operation in operations(document):
         if path.startswith("/v1") or path.endswith(("{model}/infer", "{model}/explain")):
