@@ -6,6 +6,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from compiler.errors import RationaleError
@@ -17,6 +18,7 @@ from service.metrics import Metrics
 log = logging.getLogger(__name__)
 
 DEFAULT_LOADED_EXPLAINERS = 16
+_UNTOUCHED = contextlib.nullcontext()
 
 
 @dataclass(eq=False)
@@ -82,17 +84,17 @@ class Residency:
         self._residents.move_to_end(entry)
         await self._shrink()
 
-    @contextlib.asynccontextmanager
-    async def held(self, entry: Entry) -> AsyncIterator[None]:
+    def held(self, entry: Entry) -> AbstractAsyncContextManager[None]:
         """The entry is loaded within. Those that wait for the same one share its loading.
 
         Raises:
             NotReadyError: it cannot be loaded now.
         """
         resident = self._residents.get(entry)
-        if resident is None:
-            yield
-            return
+        return _UNTOUCHED if resident is None else self._held(entry, resident)
+
+    @contextlib.asynccontextmanager
+    async def _held(self, entry: Entry, resident: _Resident) -> AsyncIterator[None]:
         resident.uses += 1
         try:
             if not resident.ready:

@@ -27,6 +27,7 @@ from tests.service.conftest import client_of
 SECONDS = 60
 PATH = "/v2/models/score/explainers"
 DEEPSHAP = {"method": "deepshap", "reference_set": "typical", "targets": "all"}
+OTHER = {**DEEPSHAP, "reference_set": "other"}
 GRADIENT = {"method": "input-x-gradient", "targets": "all"}
 
 

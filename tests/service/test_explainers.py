@@ -20,6 +20,7 @@ from tests.service import handmade as made
 from tests.service.explaining import (
     DEEPSHAP,
     GRADIENT,
+    OTHER,
     PATH,
     Gate,
     Sets,
@@ -37,7 +38,6 @@ ATTRIBUTIONS = {
     "other": (made.X[:, None] - made.X[3:].mean(0)) * made.W.T,
     "gradient": made.X[:, None] * made.W.T,
 }
-OTHER = {**DEEPSHAP, "reference_set": "other"}
 
 
 @pytest.fixture

@@ -1,0 +1,88 @@
+"""A gateway killed with -9 at a chosen moment of a publication: `python -m tests.service.crashing`."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from service.explainers import artefacts, records, workshop
+from service.explainers.ledger import Ledger
+from service.explainers.records import Artefact
+from service.explainers.residency import Residency
+from tests.service import handmade as made
+from tests.service.explaining import OTHER, PATH, Gate, Sets, administered
+
+
+def sets_of(folder: Path) -> Sets:
+    sets = Sets(folder / "sets")
+    sets.add("typical", made.X[:3])
+    sets.add("other", made.X[3:])
+    return sets
+
+
+def always(*_: Any) -> bool:
+    return True
+
+
+def of_artefacts(_: Any, saved: Any = (), *__: Any) -> bool:
+    return any(isinstance(one, Artefact) for one in saved)
+
+
+# name: the function, whether the kill comes before it or after it, and for which of its calls
+POINTS: dict[str, tuple[Any, str, str, Callable[..., bool]]] = {
+    "before it is recorded": (records, "write", "before", always),
+    "recorded": (records, "write", "after", always),
+    "compiling": (workshop, "compile_entry", "before", always),
+    "compiled": (workshop, "compile_entry", "after", always),
+    "artefact recorded": (records, "write", "after", of_artefacts),
+    "before the rename": (artefacts, "_move", "before", always),
+    "renamed": (artefacts, "_move", "after", always),
+    "loaded": (Residency, "load", "after", always),
+    "committed": (Ledger, "save", "after", lambda _, *changed: changed[0].serving == changed[0].digest),
+    "before the old one is kept": (artefacts.Shelves, "withdraw", "before", always),
+    "the old one is kept": (artefacts.Shelves, "withdraw", "after", always),
+}
+
+
+def arm(point: str) -> None:
+    place, name, when, wanted = POINTS[point]
+    function = getattr(place, name)
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def blocking(*arguments: Any, **named: Any) -> Any:
+        due = wanted(*arguments)
+        if due and when == "before":
+            die()
+        result = function(*arguments, **named)
+        if due:
+            die()
+        return result
+
+    async def awaiting(*arguments: Any, **named: Any) -> Any:
+        due = wanted(*arguments)
+        if due and when == "before":
+            die()
+        result = await function(*arguments, **named)
+        if due:
+            die()
+        return result
+
+    waits = asyncio.iscoroutinefunction(function) or isinstance(function, Gate)
+    setattr(place, name, awaiting if waits else blocking)
+
+
+async def publish(folder: Path, point: str) -> None:
+    workshop.compile_entry = Gate()
+    async with administered(folder, sets_of(folder), request_timeout_s=0.1) as client:
+        arm(point)
+        await client.put(f"{PATH}/one", json=OTHER)
+        await asyncio.sleep(60)
+
+
+if __name__ == "__main__":
+    asyncio.run(publish(Path(sys.argv[1]), sys.argv[2]))
