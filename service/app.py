@@ -8,19 +8,31 @@ from importlib.metadata import version as package_version
 from fastapi import FastAPI, Request
 from starlette.responses import PlainTextResponse, Response
 
-from service import openapi, problems, routes_admin, routes_repository, routes_v1, routes_v2
+from service import (
+    openapi,
+    own_references,
+    problems,
+    routes_admin,
+    routes_references,
+    routes_repository,
+    routes_v1,
+    routes_v2,
+)
 from service.backends.base import Backend
 from service.catalogue import read_repository
 from service.dataplane import DataPlane
 from service.explainers.artefacts import Shelves
 from service.explainers.explainers import Explainers
 from service.explainers.memory import Remembered, remember
-from service.explainers.workshop import Limits, NoReferenceSets, ReferenceFiles, Workshop
+from service.explainers.workshop import Limits, ReferenceFiles, Workshop
 from service.gate import Gate
 from service.hot_routes import HotRoutes
 from service.http_gate import HttpGate
 from service.limits import RateLimits
 from service.metrics import Metrics
+from service.own_references import OwnReferences
+from service.reference_sets import ReferenceSets
+from service.routes_references import Desk
 from service.security import is_loopback, read_keyring, scopes_of
 from service.settings import Settings
 from service.state import State
@@ -47,7 +59,7 @@ def create_app(
 
     Args:
         metrics: those that the backend counts in too; None makes some.
-        references: where the reference sets of explainers are; None for none.
+        references: where the reference sets of explainers are; None for the state folder.
 
     Raises:
         RepositoryError: the repository is missing, empty or broken.
@@ -70,7 +82,11 @@ def create_app(
             answer_cache_bytes=settings.answer_cache_bytes,
             max_loaded_explainers=settings.max_loaded_explainers,
         )
-        explainers = create_explainers(settings, plane, shelves, remembered, references or NoReferenceSets())
+        sets = ReferenceSets(state)
+        sets.recover()
+        explainers = create_explainers(settings, plane, shelves, remembered, references or sets)
+        own = create_own_references(settings, explainers, sets, metrics)
+        plane.own_references = own
         on_failure.pop_all()
 
     async def load() -> None:
@@ -86,6 +102,7 @@ def create_app(
             plane.refuse_new_work()
             app.state.loading.cancel()
             await asyncio.wait([app.state.loading])
+            await own.stop()
             await explainers.stop()
             await plane.stop()
             state.close()
@@ -102,6 +119,7 @@ def create_app(
     )
     app.state.plane = plane
     app.state.explainers = explainers
+    app.state.references = Desk(sets, explainers, plane, settings.max_reference_bytes)
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.gate = gate
@@ -112,6 +130,7 @@ def create_app(
     app.include_router(routes_repository.router)  # before v2: /v2/models/stats is no model
     app.include_router(routes_v2.router)
     app.include_router(routes_admin.router)
+    app.include_router(routes_references.router)
     app.include_router(routes_v1.root)
     app.include_router(routes_v1.router)
     app.get(
@@ -132,6 +151,19 @@ def create_explainers(
     workshop = Workshop(shelves, limits, references, plane.metrics)
     unsettled = settings.max_compiles + settings.max_queued_compiles
     return Explainers(plane, shelves, workshop, references, remembered, unsettled)
+
+
+def create_own_references(
+    settings: Settings, explainers: Explainers, sets: ReferenceSets, metrics: Metrics
+) -> OwnReferences:
+    """What answers requests that bring references, within the bounds of the settings."""
+    limits = own_references.Limits(
+        open_rows=settings.open_references,
+        bake_after=settings.bake_references_after,
+        kept=settings.max_unnamed_reference_sets,
+        bytes=settings.max_reference_bytes,
+    )
+    return OwnReferences(explainers, sets, limits, metrics.cache("baked_references"))
 
 
 def create_gate(settings: Settings, metrics: Metrics) -> Gate:

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from service.metrics import Metrics
 from service.security import needed_by_entry
 from service.tensors import DTYPES, Array, Tensors, datatype_of
 
+if TYPE_CHECKING:
+    from service.own_references import OwnReferences
+
 log = logging.getLogger(__name__)
 
 DEFAULT_WAITING_BYTES = 256 << 20  # as the setting max_queue_bytes
@@ -37,10 +41,21 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class Answer:
-    """Tensors by name, in the order asked for, and the entry that computed them."""
+    """Tensors by name, in the order asked for, and the entry that computed them.
+
+    Attributes:
+        references: digest of the reference set that the request brought or named.
+    """
 
     entry: Entry
     tensors: Tensors
+    references: str | None = None
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What reproduces it."""
+        own = self.entry.identity
+        return own if self.references is None else {**own, "references": self.references}
 
 
 class DataPlane:
@@ -64,6 +79,7 @@ class DataPlane:
         self.state = State.LOADING
         self.timeout_s = request_timeout_s
         self.budget = ByteBudget(max_waiting_bytes)
+        self.own_references: OwnReferences | None = None  # for requests that bring or name some
         self.answers = AnswerCache(answer_cache_bytes, metrics.cache("answers"))
         self._running = 0
         self._idle = asyncio.Event()
@@ -109,8 +125,11 @@ class DataPlane:
         outputs: Sequence[str] | None = None,
         timeout_s: float | None = None,
         deadline_s: float = math.inf,
+        reference_set: str | None = None,
     ) -> Answer:
         """Runs `entry` on [N, …] inputs; `outputs` None asks for all.
+
+        References among the inputs, or a `reference_set`, may choose another entry: see `own_references`.
 
         The soonest of `timeout_s` from now, `deadline_s` (see `deadline`) and the setting is its limit.
 
@@ -119,16 +138,21 @@ class DataPlane:
 
         Raises:
             NotReadyError, InvalidInputError, NotFiniteError, QueueFullError, DeadlineError,
-            ModelFailedError.
+            ModelFailedError; with references what `OwnReferences.choose` raises, too.
         """
         if self.state is not State.READY:
             raise NotReadyError(self.state.value)
+        references = None
+        if self.own_references is not None and _says_against_what(entry, inputs, reference_set):
+            deadline_s = min(deadline_s, self.deadline(timeout_s))
+            chosen = await self.own_references.choose(self, entry, inputs, reference_set, deadline_s)
+            entry, inputs, references = chosen.entry, chosen.inputs, chosen.references
         _note(entry, inputs)
         rows = check_inputs(entry, inputs)
         wanted = check_outputs(entry, outputs)
         place = self.answers.place(entry, inputs, wanted)
         if place is not None and (found := self.answers.find(place)) is not None:
-            return Answer(entry, found)
+            return Answer(entry, found, references)
         deadline_s = min(deadline_s, self.deadline(timeout_s))
         limit_s = deadline_s - asyncio.get_running_loop().time()
         try:
@@ -148,7 +172,7 @@ class DataPlane:
             self.metrics.of(entry).gaps.observe(entry.manifest, tensors)
         if place is not None:
             self.answers.keep(place, tensors)
-        return Answer(entry, tensors)
+        return Answer(entry, tensors, references)
 
     def deadline(self, timeout_s: float | None = None) -> float:
         """When a request that comes now is over, on the event loop's clock; `timeout_s` can only shorten."""
@@ -188,6 +212,14 @@ def _note(entry: Entry, inputs: Tensors) -> None:
         rows = next((array.shape[0] for array in inputs.values() if array.ndim), 0)
         exchange.about(entry, rows)
         exchange.caller.require(needed_by_entry(entry))
+
+
+def _says_against_what(entry: Entry, inputs: Tensors, reference_set: str | None) -> bool:
+    """Whether a request may bring references or name a set: cheap, and true for some that do not."""
+    if entry.manifest is None:
+        return False
+    is_open = entry.manifest.open_references is not None
+    return reference_set is not None or is_open or len(inputs) != len(entry.inputs)
 
 
 def check_inputs(entry: Entry, inputs: Tensors) -> int:

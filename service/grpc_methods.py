@@ -89,10 +89,13 @@ async def model_infer(call: Call) -> pb.ModelInferResponse:
     asked = decode_request(call.message)
     entry = entry_asked_for(repository, named, asked)
     limits_s = [limit for limit in (asked.timeout_s, call.left_s) if limit is not None]
-    answer = await call.plane.infer(entry, asked.inputs, asked.outputs, min(limits_s, default=None))
+    limit_s = min(limits_s, default=None)
+    answer = await call.plane.infer(
+        entry, asked.inputs, asked.outputs, limit_s, reference_set=asked.reference_set
+    )
     head = {"model_name": call.message.model_name, "model_version": named.version, "id": asked.id}
     response = encode_answer(head, answer.tensors)
-    for name, value in entry.identity.items():
+    for name, value in answer.identity.items():
         response.parameters[name].string_param = value
     return response
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from compiler.manifest import Manifest, TensorSpec
+from compiler.open_references import own_inputs
 from service.entries import Entry
 from service.errors import InvalidInputError, MalformedError
 from service.tensors import DTYPES, Array, Tensors, flatten, from_values, json_type_name
@@ -42,15 +43,17 @@ _Part = tuple[str, str | None, str, tuple[str, ...] | None]
 
 
 def form_of(entry: Entry, manifest: Manifest | None) -> Form:
-    """The form of `entry`; without a manifest there are no feature names."""
-    inputs = {spec.name for spec in entry.inputs}
+    """The form of `entry`; without a manifest there are no feature names. References are no instances."""
+    opened = own_inputs(manifest.open_references) if manifest else ()
+    specs = tuple(spec for spec in entry.inputs if spec.name not in opened)
+    inputs = {spec.name for spec in specs}
     features = {
         feature: (name, index)
         for name, names in named_tensors(manifest).items()
         for index, feature in enumerate(names)
         if name in inputs
     }
-    return Form(entry.inputs, features)
+    return Form(specs, features)
 
 
 def named_tensors(manifest: Manifest | None) -> dict[str, tuple[str, ...]]:

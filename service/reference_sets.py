@@ -1,7 +1,7 @@
 """Reference sets as resources: kept by their content, under any number of names.
 
 They are rows of real people. A set's file, `STATE/references/DIGEST.npz`, is there as long as a name stands
-for it; what was baked from it goes with it. Every method of `ReferenceSets` blocks.
+for it; what was baked from it goes with it. What writes blocks.
 """
 
 import os
@@ -70,18 +70,15 @@ class ReferenceSets:
     def __init__(self, state: State, clock: Callable[[], float] = time.time) -> None:
         self._state = state
         self._clock = clock
+        self._known: dict[str, ReferenceSet] | None = None  # as recorded: nobody else writes there
 
     def all(self) -> list[ReferenceSet]:
-        """By name."""
-        if not self._state.exists:
-            return []
-        with self._state.session() as session:
-            rows = session.execute(sa.select(SETS).order_by(SETS.c.name)).mappings()
-            return [ReferenceSet(**row) for row in rows]
+        """By name. Reads the records the first time, and blocks then alone; as `get` and `named`."""
+        return [one for _, one in sorted(self._records().items())]
 
     def get(self, name: str) -> ReferenceSet:
         """Raises UnknownResourceError."""
-        found = self._find(name)
+        found = self._records().get(name)
         if found is None:
             raise UnknownResourceError(
                 f"no reference set '{name[:80]}' here; GET /v2/reference-sets lists them"
@@ -107,12 +104,10 @@ class ReferenceSets:
         """Lets `name` stand for this content; for another one before, whose file goes if nothing names it.
 
         Raises:
-            InvalidInputError: the name.
             StateUnavailableError: the disk; nothing has changed then.
         """
-        check_name(name)
         digest = rows.digest
-        before = self._find(name)
+        before = self._records().get(name)
         size = self._write(digest, rows)
         described = {
             key: {"datatype": datatype_of(array), "shape": list(array.shape)}
@@ -131,6 +126,7 @@ class ReferenceSets:
         )
         with self._state.session() as session:
             session.execute(sa.insert(SETS).prefix_with("OR REPLACE").values(**asdict(made)))
+        self._known = {**self._records(), name: made}
         if before is not None:
             self._drop_unnamed(before.digest)
         return made
@@ -140,6 +136,7 @@ class ReferenceSets:
         found = self.get(name)
         with self._state.session() as session:
             session.execute(sa.delete(SETS).where(SETS.c.name == name))
+        self._known = {key: one for key, one in self._records().items() if key != name}
         self._drop_unnamed(found.digest)
 
     def named(self, digest: str) -> list[str]:
@@ -158,12 +155,15 @@ class ReferenceSets:
     def _file(self, digest: str) -> Path:
         return self._state.references / f"{digest}.npz"
 
-    def _find(self, name: str) -> ReferenceSet | None:
-        if not self._state.exists:
-            return None
-        with self._state.session() as session:
-            row = session.execute(sa.select(SETS).where(SETS.c.name == name)).mappings().first()
-        return None if row is None else ReferenceSet(**row)
+    def _records(self) -> dict[str, ReferenceSet]:
+        if self._known is None:
+            known: dict[str, ReferenceSet] = {}
+            if self._state.exists:
+                with self._state.session() as session:
+                    rows = session.execute(sa.select(SETS)).mappings()
+                    known = {row["name"]: ReferenceSet(**row) for row in rows}
+            self._known = known
+        return self._known
 
     def _write(self, digest: str, rows: Rows) -> int:
         """The content's file, on the disk as a whole when this returns; its bytes."""

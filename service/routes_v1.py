@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from compiler.manifest import Manifest
+from compiler.open_references import WEIGHTS, references_name
 from service import oip
 from service.body import TIMEOUT_HEADER, check_media_type, parse_json, read_body, timeout_header
 from service.catalogue import Catalogue
@@ -18,7 +19,7 @@ from service.openapi import body_of, header
 from service.problems import problem_responses
 from service.routes_v2 import JSON, REFUSALS, plane_of
 from service.schemas import Alive, Explanations, Instances, ModelList, ModelStatus, Predictions
-from service.tensors import Tensors
+from service.tensors import Tensors, from_values
 
 router = APIRouter(prefix="/v1/models", tags=["v1"])
 
@@ -99,7 +100,7 @@ async def predict(request: Request, model: str) -> Response:
     operation_id="v1_explain",
     description="One explanation per instance. `explained_value` = `base_value` + the sum of `attributions` "
     "+ `completeness_gap`, as far as the method has these. With several targets an explanation is "
-    '`{"targets": […]}`.',
+    '`{"targets": […]}`. `references`, or `reference_set`, choose what the instances are compared with.',
     response_model=Explanations,
     responses=problem_responses(*REFUSALS),
     openapi_extra=_BODY,
@@ -115,7 +116,10 @@ async def explain(request: Request, model: str) -> Response:
     if manifest is None:
         raise NotExplainableError(f"model '{model}' has no explanation")
     inputs = _instances(message, body, form_of(entry, manifest))
-    tensors = (await plane.infer(entry, inputs, deadline_s=deadline_s)).tensors
+    inputs |= _references(message, manifest, form_of(entry, manifest))
+    reference_set = oip.name_of(message, "reference_set")
+    answer = await plane.infer(entry, inputs, deadline_s=deadline_s, reference_set=reference_set)
+    tensors = answer.tensors
     outputs = [spec.name for spec in manifest.outputs]
     return _json(
         {"predictions": predictions(outputs, tensors), "explanations": explanations(manifest, tensors)}
@@ -140,6 +144,23 @@ def _instances(message: dict[str, Any], body: bytes | bytearray, form: Form) -> 
     if any(isinstance(instance, dict) for instance in instances):
         check_no_duplicates(body)
     return to_tensors(form, instances)
+
+
+def _references(message: dict[str, Any], manifest: Manifest, form: Form) -> Tensors:
+    """Those that a request brings, as tensors of the names that OIP has for them."""
+    given, weights = message.get("references"), message.get("reference_weights")
+    if given is None and weights is None:
+        return {}
+    if not isinstance(given, list) or not isinstance(weights, list | None):
+        raise MalformedError(
+            "references must be a list of rows as instances is, reference_weights one of numbers"
+        )
+    rows = to_tensors(form, given)
+    explained = [item.tensor.name for item in manifest.explained if item.tensor.name in rows]
+    tensors = {references_name(name): rows[name] for name in explained}
+    if weights is not None:
+        tensors[WEIGHTS] = from_values(WEIGHTS, "FP64", (len(weights),), weights)
+    return tensors
 
 
 def _manifest(repository: Catalogue, model: str) -> Manifest | None:

@@ -140,7 +140,9 @@ _EXPLAIN = _infer_docs(
     "The same request as `infer`. The answer holds the model's outputs and the tensors that explain them: "
     "`{input}_attributions` [N, T, …], `{input}_standard_error` where the entry was compiled with it, and "
     "`explained_value`, `base_value`, `completeness_gap` [N, T] as far as the method has them. `parameters` "
-    "name the method and the digest of the explanation.",
+    "name the method and the digest of the explanation. The parameter `explainer` chooses among a model's "
+    "explainers. The parameter `reference_set`, or tensors `{input}_references` [K, …] beside the inputs "
+    "(and `reference_weights` [K]), choose what the rows are compared with.",
 )
 
 
@@ -163,9 +165,7 @@ async def explain(request: Request, model: str, version: Version = None) -> Resp
     asked, deadline_s = await _read(request, likely_explainer(repository, named))
     entry = repository.explainer(model, version, asked.explainer)
     head: dict[str, Any] = {"model_name": model, "model_version": version or entry.version}
-    if entry.identity:
-        head["parameters"] = entry.identity
-    return await _answer(request, entry, head, asked, deadline_s)
+    return await _answer(request, entry, head, asked, deadline_s, identified=True)
 
 
 async def _read(request: Request, likely: Entry) -> tuple[oip.Request, float]:
@@ -179,10 +179,20 @@ async def _read(request: Request, likely: Entry) -> tuple[oip.Request, float]:
 
 
 async def _answer(
-    request: Request, entry: Entry, head: dict[str, Any], asked: oip.Request, deadline_s: float
+    request: Request,
+    entry: Entry,
+    head: dict[str, Any],
+    asked: oip.Request,
+    deadline_s: float,
+    *,
+    identified: bool = False,
 ) -> Response:
     plane = plane_of(request)
-    answer = await plane.infer(entry, asked.inputs, asked.outputs, asked.timeout_s, deadline_s)
+    answer = await plane.infer(
+        entry, asked.inputs, asked.outputs, asked.timeout_s, deadline_s, asked.reference_set
+    )
+    if identified and answer.identity:
+        head = {**head, "parameters": answer.identity}
     content, length = oip.encode_answer(head, answer.tensors, asked)
     if length is None:
         return Response(content, media_type=JSON)

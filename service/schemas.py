@@ -117,6 +117,11 @@ class Instances(BaseModel):
         description="objects by feature name (or input name), or plain arrays for a model of one input"
     )
     explainer: str | None = Field(None, description="to explain: which of the model's; none for the default")
+    reference_set: str | None = Field(None, description="to explain: against which set that is kept here")
+    references: list[Row] | None = Field(
+        None, description="to explain: against which rows, written as instances are; a few"
+    )
+    reference_weights: list[float] | None = Field(None, description="of the references; none for equal ones")
 
 
 class Predictions(BaseModel):

@@ -134,6 +134,12 @@ class Explainers:
                 await self._bound_hidden()
         return None
 
+    async def failure(self, model: str, spec: ExplainerSpec, references: str | None) -> str | None:
+        """Why `ensure` could not make it; None where it can, or has not tried."""
+        digest = spec.digest((await self._model(model)).digest, references)
+        record = self._ledger.records.get((model, f"{HIDDEN}{digest[:16]}"))
+        return record.error if record is not None and record.stage is Stage.FAILED else None
+
     def get(self, model: str, name: str) -> Status:
         """Raises UnknownModelError, InvalidExplainerError, UnknownResourceError."""
         self._plain(model)
@@ -152,6 +158,7 @@ class Explainers:
         """Answers no more by it; its artefact is kept aside. Raises as `get`, and StateUnavailableError."""
         gone = self.get(model, name).record
         await self._ledger.exclusively(partial(self._drop, [gone]))
+        self._plane.answers.clear()
 
     def users(self, references: str) -> list[str]:
         """Explainers made of a reference set, or being made of it: `model/explainer`."""
@@ -172,6 +179,7 @@ class Explainers:
                 await self._take_out(one.digest)
                 await to_its_end(asyncio.to_thread(self._shelves.remove, one.entry))
                 await ledger.exclusively(partial(ledger.write, removed=[one]))
+        self._plane.answers.clear()
 
     # --- on the way to an answer --------------------------------------------------------------------------
 
