@@ -110,11 +110,12 @@ def check_form(name: str, datatype: str, shape: Sequence[int]) -> None:
         raise InvalidInputError(
             f"input '{name[:80]}': datatype '{datatype[:20]}' is none of {', '.join(DTYPES)}"
         )
-    shown = list(shape[:8])
-    if any(size < 0 for size in shape):
-        raise InvalidInputError(f"input '{name[:80]}': shape {shown} has a negative size")
-    if len(shape) > _MAX_RANK or math.prod(max(size, 1) for size in shape) > _MAX_SIZE:
-        raise InvalidInputError(f"input '{name[:80]}': shape {shown} is too large")
+    if len(shape) > _MAX_RANK:
+        raise InvalidInputError(f"input '{name[:80]}': shape {list(shape[:8])} is too large")
+    if min(shape, default=0) < 0:
+        raise InvalidInputError(f"input '{name[:80]}': shape {list(shape)} has a negative size")
+    if math.prod([size or 1 for size in shape]) > _MAX_SIZE:
+        raise InvalidInputError(f"input '{name[:80]}': shape {list(shape)} is too large")
 
 
 def timeout_of(timeout: Any) -> float | None:

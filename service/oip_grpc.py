@@ -73,6 +73,8 @@ def encode_answer(head: Mapping[str, Any], tensors: Tensors) -> pb.ModelInferRes
 
 def _plain(parameters: Mapping[str, pb.InferParameter]) -> dict[str, Any]:
     """Values in place of messages; None for a parameter that was given none."""
+    if not parameters:
+        return {}
     chosen = {name: each.WhichOneof("parameter_choice") for name, each in parameters.items()}
     return {
         name: None if choice is None else getattr(parameters[name], choice) for name, choice in chosen.items()

@@ -2,6 +2,8 @@
 
 import math
 import struct
+import sys
+from array import array as c_array
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -28,6 +30,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
     "BYTES": np.dtype(np.object_),
 }
+# Those whose values Python's own arrays hold as numpy does.
+_C_FLOATS = {"FP32": "f", "FP64": "d"} if sys.byteorder == "little" else {}
 DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 
 # What JSON may hold for a kind of dtype, and how to say so.
@@ -88,6 +92,8 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: list[Any
         _check_range(name, datatype, values)
     if dtype.kind == "O":
         values = [value.encode() for value in values]
+    if datatype in _C_FLOATS:  # a third of numpy's time for a row
+        return np.frombuffer(c_array(_C_FLOATS[datatype], values), dtype).reshape(shape)
     with np.errstate(over="ignore"):  # a number too large becomes inf, which is refused where all input is
         wide = np.float64 if dtype.kind == "f" else dtype
         return np.array(values, dtype=wide).astype(dtype, copy=False).reshape(shape)
@@ -102,6 +108,8 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Arra
     """
     if not isinstance(data, list):
         raise MalformedError(f"input '{name}': data must be a list, not {json_type_name(data)}")
+    if list not in set(map(type, data)):
+        return from_values(name, datatype, shape, data)
     try:
         values, nested = flatten(data)
     except ValueError as error:
