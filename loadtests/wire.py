@@ -50,9 +50,13 @@ class Connection(asyncio.Protocol):
         if self._reply is not None and not self._reply.done():
             self._reply.set_exception(exc or ConnectionResetError("the server closed the connection"))
 
+    @property
+    def is_closed(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
     async def ask(self, request: bytes) -> Reply:
         """Raises OSError where the connection breaks."""
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self.is_closed:
             raise ConnectionResetError("the connection is closed")
         self._reply = asyncio.get_running_loop().create_future()
         self._asked_s = time.perf_counter()

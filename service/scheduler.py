@@ -22,7 +22,10 @@ from service.exchange import note_run
 from service.tensors import Tensors
 
 TIMER_S = 0.001  # the event loop's timers are no finer: a shorter delay is one turn of the loop
-_MARGIN = 1.25  # an estimate is a mean: admitted requests must keep their deadline in nearly every case
+# An estimate is a mean, but whoever is let in should keep the deadline in nearly every case. A longer queue
+# would not keep the machine any busier.
+_RUN_MARGIN = 1.25
+_WAIT_MARGIN = 2.0
 _LONGEST_RETRY_S = 60
 _COMPANY = 0.2  # how fast the habit of coming alone or in company is learned
 
@@ -53,6 +56,14 @@ class _Item:
     def key(self) -> Key:
         """Requests of one key can be concatenated."""
         return tuple((name, array.shape[1:]) for name, array in sorted(self.inputs.items()))
+
+
+@dataclass(eq=False)
+class _Batch:
+    """A batch under way; its rows are known once it has its turn."""
+
+    began_s: float
+    rows: int = 0
 
 
 @dataclass
@@ -107,7 +118,7 @@ class BatchQueue:
         self._max_size = max_size
         self._waiting = _Waiting()
         self._delayed = _Waiting()  # past the queue's own timeout, where the config says to delay those
-        self._running: dict[object, float] = {}  # batches under way, and when they began
+        self._running: set[_Batch] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._times = BatchTimes()
         self._company = 0.0  # share of recent requests that found another one here
@@ -182,20 +193,22 @@ class BatchQueue:
         left_s = deadline_s - asyncio.get_running_loop().time()
         if left_s <= 0:
             raise DeadlineError(f"the deadline of this request for '{self._entry.name}' is past")
-        if (count or not self._is_free()) and self.wait_s(rows) * _MARGIN > left_s:
+        if (count or not self._is_free()) and self._needed_s(rows) > left_s:
             raise QueueFullError(
                 f"'{self._entry.name}' cannot answer within {left_s:.3g} s, as asked: {count} requests"
                 " are waiting; try again later, or wait longer",
                 self._retry_s(),
             )
 
-    def wait_s(self, rows: int) -> float:
-        """Estimated seconds until a request of `rows` that came now would be answered."""
-        largest = self._entry.max_batch_size if self._entry.batching else rows
-        ahead, last = divmod(self._waiting.rows + self._delayed.rows, largest)
-        own = self._times.estimate(min(last + rows, largest))
-        batches_s = ahead * self._times.estimate(largest)
-        return self._busy_s() + batches_s / self._entry.instances + own
+    def wait_s(self) -> float:
+        """Estimated seconds until a request that came now would be run."""
+        rows = self._waiting.rows + self._delayed.rows
+        largest = min(self._entry.max_batch_size if self._entry.batching else 1, max(rows, 1))
+        return self._busy_s() + rows / largest * self._times.estimate(largest) / self._entry.instances
+
+    def _needed_s(self, rows: int) -> float:
+        """Seconds that a request of `rows` should have left to be let in."""
+        return self.wait_s() * _WAIT_MARGIN + self._times.estimate(rows) * _RUN_MARGIN
 
     async def close(self) -> None:
         """Refuses new requests and returns when the accepted ones are answered."""
@@ -208,12 +221,11 @@ class BatchQueue:
         """Estimated seconds until an instance is free."""
         if self._is_free():
             return 0.0
-        since = min(self._running.values(), default=0.0)
-        largest_s = self._times.estimate(self._entry.max_batch_size if self._entry.batching else 1)
-        return max(since + largest_s - asyncio.get_running_loop().time(), 0.0)
+        ends_s = (batch.began_s + self._times.estimate(batch.rows) for batch in self._running)
+        return max(min(ends_s) - asyncio.get_running_loop().time(), 0.0)
 
     def _retry_s(self) -> int:
-        return min(math.ceil(self.wait_s(1)) or 1, _LONGEST_RETRY_S)
+        return min(math.ceil(self.wait_s()) or 1, _LONGEST_RETRY_S)
 
     def _is_free(self) -> bool:
         return len(self._running) < self._entry.instances
@@ -236,10 +248,9 @@ class BatchQueue:
             if left_s > 0:
                 self._wakeup = asyncio.get_running_loop().call_later(left_s, self._look)
                 return
-            began_s = asyncio.get_running_loop().time()
-            batch = object()
-            self._running[batch] = began_s
-            task = asyncio.create_task(self._run_batch(batch, began_s))
+            batch = _Batch(asyncio.get_running_loop().time())
+            self._running.add(batch)
+            task = asyncio.create_task(self._run_batch(batch))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -254,29 +265,34 @@ class BatchQueue:
         oldest = next(iter(self._waiting.items))
         return oldest.arrived_s + entry.max_queue_delay_s - asyncio.get_running_loop().time()
 
-    async def _run_batch(self, batch: object, began_s: float) -> None:
+    async def _run_batch(self, batch: _Batch) -> None:
         try:
-            await self._take_and_answer(began_s)
+            await self._take_and_answer(batch)
         finally:  # before whoever was answered can ask again: it should find the instance free
-            del self._running[batch]
+            self._running.discard(batch)
             self._look()
 
-    async def _take_and_answer(self, began_s: float) -> None:
-        clock = asyncio.get_running_loop().time
+    async def _take_and_answer(self, batch: _Batch) -> None:
         async with self._turn():
-            batch = self._take()
+            items = self._take()
+            batch.rows = sum(item.rows for item in items)
             started_s = time.monotonic()
-            for item in batch:
+            for item in items:
                 item.started_s = started_s
                 self._waited(started_s - item.came_s)
-            if batch:
-                await self._answer(batch)
-                self._times.observe(sum(item.rows for item in batch), clock() - began_s)
+            if items:
+                await self._answer(items)
+                self._times.observe(batch.rows, asyncio.get_running_loop().time() - batch.began_s)
 
     def _take(self) -> list[_Item]:
-        """Removes the oldest request and those that may share its batch from the queue."""
+        """Removes the oldest request and those that may share its batch from the queue.
+
+        The batch grows no larger than lets all in it keep their deadlines.
+        """
         batch: list[_Item] = []
         rows = 0
+        until_s = math.inf
+        now_s = asyncio.get_running_loop().time()
         for queue in (self._waiting, self._delayed):
             for item in list(queue.items):
                 if rows >= self._entry.max_batch_size or (batch and not self._entry.batching):
@@ -286,6 +302,9 @@ class BatchQueue:
                 if batch and item.key != batch[0].key:
                     continue
                 if batch and rows + item.rows > self._entry.max_batch_size:
+                    return batch
+                until_s = min(until_s, item.deadline_s)
+                if batch and now_s + self._times.estimate(rows + item.rows) * _RUN_MARGIN > until_s:
                     return batch
                 batch.append(item)
                 rows += item.rows

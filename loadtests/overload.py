@@ -1,0 +1,149 @@
+"""More requests than can be answered: are those that are accepted in time, and the others refused at once?
+
+    python -m loadtests.overload [--model network|credit] [--profile short|full]
+
+First several client processes find out what the gateway can sustain: each connection asks as soon as it has
+its answer. Then they send three times as many requests, at fixed times, each with a deadline. Printed are the
+times of answers and refusals, the throughput beside its peak, and the server's memory.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtests import models, wire
+from loadtests.client import Drive, Tally, drive
+from loadtests.processes import Server, gateway
+
+PROFILES = {"short": (5.0, 10.0), "full": (15.0, 60.0)}  # seconds of sustained load, and of overload
+FACTOR = 3.0
+_SAMPLE_S = 0.1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An overload beside the sustained load before it. Rates are answers per second."""
+
+    peak: float
+    throughput: float
+    deadline_s: float
+    tally: Tally
+    memory_before: int
+    memory_most: int
+
+
+def load_with(pool: ProcessPoolExecutor, processes: int, what: Drive) -> Tally:
+    """The same drive in several processes at once; `what` is the share of each."""
+    total = Tally()
+    for tally in pool.map(drive, [what] * processes):
+        total += tally
+    return total
+
+
+@contextlib.contextmanager
+def memory_watched(server: Server) -> Iterator[list[int]]:
+    """Fills the list with the server's resident bytes while the block runs."""
+    seen = [server.memory_bytes()]
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_SAMPLE_S):
+            seen.append(server.memory_bytes())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        thread.join()
+
+
+def measure(
+    server: Server,
+    load: models.Load,
+    *,
+    seconds: tuple[float, float],
+    deadline_s: float,
+    processes: int,
+    connections: int,
+) -> Outcome:
+    """Sustained load, then the overload. `connections` are each process's under overload."""
+    path = f"/v2/models/{load.model}/explain"
+    plain = wire.json_request(server.http, path, load.inputs)
+    hurried = wire.json_request(
+        server.http, path, load.inputs, {"x-request-timeout-ms": str(round(deadline_s * 1e3))}
+    )
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        load_with(pool, processes, Drive(server.http, plain, 1, 4))  # the processes start; estimates are made
+        sustained = load_with(pool, processes, Drive(server.http, plain, seconds[0], 8))
+        peak = sustained.statuses[200] / seconds[0]
+        rate = FACTOR * peak / processes
+        with memory_watched(server) as memory:
+            tally = load_with(pool, processes, Drive(server.http, hurried, seconds[1], connections, rate))
+    return Outcome(peak, tally.statuses[200] / seconds[1], deadline_s, tally, memory[0], max(memory))
+
+
+@contextlib.contextmanager
+def served(model: str) -> Iterator[tuple[Server, models.Load]]:
+    """The gateway with the model under load."""
+    with tempfile.TemporaryDirectory() as folder:
+        if model == "credit":
+            load, repository = models.credit(), Path("model_repository")
+        else:
+            repository = Path(folder)
+            load = models.write_network(repository, width=512, references=250)
+        with gateway(repository, "--grpc-port", "off") as server:
+            yield server, load
+
+
+def report(outcome: Outcome) -> None:
+    tally = outcome.tally
+    print(f"sustained {outcome.peak:.0f} answers/s; then {FACTOR:g} times as many requests:")
+    print(
+        f"  answered  {outcome.throughput:.0f}/s, {outcome.throughput / outcome.peak:.0%} of the peak; "
+        f"p50 {tally.percentile_ms(200, 50):.1f} ms, p99 {tally.percentile_ms(200, 99):.1f} ms "
+        f"of {outcome.deadline_s * 1e3:.0f} ms"
+    )
+    print(
+        f"  refused   {tally.statuses[429]} with 429: p50 {tally.percentile_ms(429, 50):.1f} ms, "
+        f"p99 {tally.percentile_ms(429, 99):.1f} ms"
+    )
+    others = {status: count for status, count in tally.statuses.items() if status not in (200, 429)}
+    print(
+        f"  others    {others or 'none'}; unsent {tally.unsent}, broken {tally.broken}, "
+        f"unanswered {tally.unanswered}; the clients used {tally.cpu_s:.1f} s of CPU"
+    )
+    print(f"  memory    {outcome.memory_before >> 20} MiB before, {outcome.memory_most >> 20} MiB at most")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", choices=("network", "credit"), default="network")
+    parser.add_argument("--profile", choices=PROFILES, default="short")
+    parser.add_argument("--deadline-ms", type=float, default=250)
+    parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 4))
+    parser.add_argument("--connections", type=int, default=128, help="of each process, under overload")
+    given = parser.parse_args()
+    with served(given.model) as (server, load):
+        report(
+            measure(
+                server,
+                load,
+                seconds=PROFILES[given.profile],
+                deadline_s=given.deadline_ms / 1e3,
+                processes=given.processes,
+                connections=given.connections,
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()
