@@ -155,6 +155,7 @@ class OwnReferences:
 
     async def _by_name(self, question: _Question, name: str) -> Chosen:
         known = self._sets.get(name)
+        self._sets.find(name, question.plain.name)
         baked = await self._explainers.ensure(question.plain.name, question.spec, known.digest)
         if baked is not None:
             self._counts.hit()
@@ -214,9 +215,10 @@ class OwnReferences:
         """The oldest sets without a name go, with what was baked from them."""
         own = [one for one in self._sets.all() if one.name.startswith(HIDDEN)]
         for one in sorted(own, key=lambda one: one.created_s)[: max(len(own) - self._limits.kept, 0)]:
-            if self._sets.named(one.digest) == [one.name]:
-                await self._explainers.forget(one.digest)
-            await asyncio.to_thread(self._sets.remove, one.name)
+            with self._sets.leaving(one.digest):
+                if self._sets.named(one.digest) == [one.name]:
+                    await self._explainers.forget(one.digest)
+                await asyncio.to_thread(self._sets.remove, one.name)
 
     # --- open ---------------------------------------------------------------------------------------------
 

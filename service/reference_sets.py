@@ -71,6 +71,7 @@ class ReferenceSets:
         self._state = state
         self._clock = clock
         self._known: dict[str, ReferenceSet] | None = None  # as recorded: nobody else writes there
+        self._leaving: set[str] = set()  # contents that nothing new may be made of
 
     def all(self) -> list[ReferenceSet]:
         """By name. Reads the records the first time, and blocks then alone; as `get` and `named`."""
@@ -87,7 +88,19 @@ class ReferenceSets:
 
     def find(self, name: str, model: str) -> str:  # noqa: ARG002 (a compile tells whether it fits)
         """Digest of the content that a name stands for. Raises UnknownResourceError."""
-        return self.get(name).digest
+        found = self.get(name)
+        if found.digest in self._leaving:
+            raise UnknownResourceError(f"reference set '{name[:80]}' is being deleted")
+        return found.digest
+
+    @contextmanager
+    def leaving(self, digest: str) -> Iterator[None]:
+        """While what was made of a content is deleted, nothing new is: `find` and `path` know it no more."""
+        self._leaving.add(digest)
+        try:
+            yield
+        finally:
+            self._leaving.discard(digest)
 
     def path(self, digest: str) -> Path:
         """The file of a content: an .npz as `rationale compile --references` takes it.
@@ -96,7 +109,7 @@ class ReferenceSets:
             UnknownResourceError: it was deleted.
         """
         path = self._file(digest)
-        if not path.is_file():
+        if digest in self._leaving or not path.is_file():
             raise UnknownResourceError(f"there is no reference set of digest {digest[:80]} any more")
         return path
 

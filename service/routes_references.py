@@ -78,16 +78,18 @@ class Desk:
         async with self._turn(name):
             known = {one.name: one for one in await asyncio.to_thread(self.sets.all)}
             before = known.get(name)
-            if before is not None and before.digest != rows.digest:
+            if before is None or before.digest == rows.digest:
+                return await asyncio.to_thread(self.sets.put, name, model, rows), before is None
+            with self.sets.leaving(before.digest):
                 await self._release(before, force=force)
-            made = await asyncio.to_thread(self.sets.put, name, model, rows)
-            return made, before is None
+                return await asyncio.to_thread(self.sets.put, name, model, rows), False
 
     async def remove(self, name: str, *, force: bool) -> None:
         async with self._turn(name):
             found = await asyncio.to_thread(self.sets.get, name)
-            await self._release(found, force=force)
-            await asyncio.to_thread(self.sets.remove, name)
+            with self.sets.leaving(found.digest):
+                await self._release(found, force=force)
+                await asyncio.to_thread(self.sets.remove, name)
 
     async def parse(self, body: bytes, kind: str, model: str, catalogue: Catalogue) -> Rows:
         entry = catalogue.entry(model)
@@ -102,7 +104,7 @@ class Desk:
 
     async def _release(self, one: ReferenceSet, *, force: bool) -> None:
         """What was baked from a content that no other name stands for goes before its rows do."""
-        if await asyncio.to_thread(self.sets.named, one.digest) != [one.name]:
+        if self.sets.named(one.digest) != [one.name]:
             return
         users = self._named_users(one.digest)
         if users and not force:

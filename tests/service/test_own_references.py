@@ -1,7 +1,9 @@
 """References that come with a request, or are named by it; and reference sets over HTTP."""
 
 import asyncio
+import functools
 import io
+import shutil
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,9 +13,13 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
+from tritonclient.grpc import service_pb2 as pb
 
 from compiler import DeepShap, IntegratedGradients, OpenReferences, compile_model
 from service.explainers import workshop
+from service.grpc_call import Call
+from service.grpc_methods import model_infer
+from service.security import Scope, new_key
 from tests.compiler.models import mlp, rows
 from tests.service import handmade as made
 from tests.service.explaining import Gate, administered, made_ready, until
@@ -25,8 +31,16 @@ BASE = rows(5, 5, seed=4)  # of the explainer that is there
 ATTRIBUTIONS = "x_attributions"
 
 
-def expected(references: np.ndarray, weights: Any = None, x: np.ndarray = X) -> dict[str, np.ndarray]:
-    return compile_model(mlp(), DeepShap(references, weights), targets="all").explain(x)
+@functools.cache
+def _expected(references: bytes, weights: bytes | None) -> dict[str, np.ndarray]:
+    given = np.frombuffer(references, np.float32).reshape(-1, 5)
+    w = None if weights is None else np.frombuffer(weights)
+    return compile_model(mlp(), DeepShap(given, w), targets="all").explain(X)
+
+
+def expected(references: np.ndarray, weights: Any = None) -> dict[str, np.ndarray]:
+    """Of X."""
+    return _expected(references.tobytes(), None if weights is None else np.array(weights, float).tobytes())
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +54,6 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, compiled: Path) -> Path:
-    import shutil
-
     shutil.copytree(compiled / "models", tmp_path / "models")
     return tmp_path
 
@@ -377,3 +389,52 @@ async def test_sets_are_there_after_a_restart(folder: Path, quick: Gate) -> None
     async with administered(folder, request_timeout_s=30) as client:
         assert (await client.get(f"{SETS}/typical")).json() == before
         assert_explains(await ask(client, reference_set="typical"), R)
+
+
+async def test_what_is_being_deleted_is_made_nothing_of(client: Any, quick: Gate) -> None:
+    """A request that comes while a set is deleted does not bring back what was baked from it."""
+    await put(client, "typical", R)
+    spec = {"method": "deepshap", "reference_set": "typical", "targets": "all"}
+    await made_ready(client, f"{EXPLAINERS}/own", spec)
+    explainers = client.app.state.explainers
+    forget, going = explainers.forget, asyncio.Event()
+
+    async def slowly(digest: str) -> None:
+        going.set()
+        await asyncio.sleep(0.1)
+        await forget(digest)
+
+    explainers.forget = slowly
+    deleting = asyncio.create_task(client.delete(f"{SETS}/typical?force=true"))
+    await going.wait()
+    assert (await ask(client, reference_set="typical")).status_code == 404
+    assert (await client.put(f"{EXPLAINERS}/late", json=spec)).status_code == 404
+    assert (await deleting).status_code == 204
+    assert quick.waiting == 0
+    assert holding(client.app.state.settings.repository.parent, R) == []
+
+
+async def test_over_grpc(folder: Path, quick: Gate) -> None:  # noqa: ARG001
+    """The same tensors and parameter as over HTTP."""
+    async with administered(folder, request_timeout_s=30) as client:
+        plane = client.app.state.plane  # type: ignore[attr-defined]
+        message = pb.ModelInferRequest(model_name="net_explain")
+        for name, array in (("x", X), ("x_references", R)):
+            message.inputs.add(name=name, datatype="FP32", shape=array.shape)
+            message.raw_input_contents.append(array.tobytes())
+        answer = await model_infer(Call(plane, message, None))
+        given = {o.name: raw for o, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)}
+        attributions = np.frombuffer(given[ATTRIBUTIONS], np.float32).reshape(3, 3, 5)
+        np.testing.assert_allclose(attributions, expected(R)[ATTRIBUTIONS], rtol=1e-5, atol=1e-6)
+        assert answer.parameters["references"].string_param
+
+
+async def test_only_an_administrator_reads_people_back(folder: Path, quick: Gate) -> None:  # noqa: ARG001
+    token, table = new_key("analyst", [Scope.EXPLAIN], None)
+    async with administered(folder, keys=table) as client:
+        client.headers["authorization"] = f"Bearer {token}"
+        for path in (SETS, f"{SETS}/typical", f"{SETS}/typical/rows"):
+            assert (await client.get(path)).status_code == 403
+        assert (await put(client, "typical", R)).status_code == 403
+        assert (await client.delete(f"{SETS}/typical")).status_code == 403
+        assert_explains(await ask(client), BASE)
