@@ -13,7 +13,7 @@ import orjson
 import uvicorn
 from fastapi import FastAPI, Request, Response
 
-from service.server import address_of, listen
+from service.listening import address_of, listen
 
 
 def create_app(path: str) -> FastAPI:

@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from importlib.metadata import version as package_version
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import PlainTextResponse, Response
 
 from service import (
@@ -21,6 +21,8 @@ from service import (
 from service.backends.base import Backend
 from service.catalogue import read_repository
 from service.dataplane import DataPlane
+from service.dataplane import State as PlaneState
+from service.exchange import current
 from service.explainers.artefacts import Shelves
 from service.explainers.explainers import Explainers
 from service.explainers.memory import Remembered, remember
@@ -33,9 +35,10 @@ from service.metrics import Metrics
 from service.own_references import OwnReferences
 from service.reference_sets import ReferenceSets
 from service.routes_references import Desk
-from service.security import is_loopback, read_keyring, scopes_of
+from service.security import ADMIN, Keyring, is_loopback, read_keyring, scopes_of
 from service.settings import Settings
 from service.state import State
+from service.tls import triton_tls
 from service.tracing import create_tracing
 
 DESCRIPTION = """
@@ -46,6 +49,10 @@ Why did the model decide this? Predictions and their explanations, at the speed 
 
 Errors are problem documents (RFC 9457), with the member `error` for clients of the Open Inference Protocol.
 """
+
+Lifespan = Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]
+# The admin API, wherever it is bound.
+ADMIN_ROUTERS: tuple[APIRouter, ...] = (routes_admin.router, routes_references.router)
 
 
 def create_app(
@@ -109,6 +116,34 @@ def create_app(
             if gate.tracing is not None:
                 await asyncio.to_thread(gate.tracing.close)
 
+    app = _new_app(gate, settings, lifespan)
+    app.state.plane = plane
+    app.state.explainers = explainers
+    app.state.references = Desk(sets, explainers, plane, settings.max_reference_bytes)
+    app.state.settings = settings
+    app.state.metrics = metrics
+    app.state.gate = gate
+    app.include_router(routes_repository.router)  # before v2: /v2/models/stats is no model
+    app.include_router(routes_v2.health)
+    app.include_router(routes_v2.router)
+    app.include_router(routes_v1.root)
+    app.include_router(routes_v1.router)
+    if settings.admin_port is None:
+        _add_admin_routes(app)
+    metrics.ready.set_function(lambda: plane.state is PlaneState.READY)
+    return app
+
+
+def create_admin_app(app: FastAPI) -> FastAPI:
+    """What the admin port serves of the gateway `app`: its admin API, its metrics and its health."""
+    admin = _new_app(app.state.gate, app.state.settings, None)
+    admin.state = app.state
+    admin.include_router(routes_v2.health)
+    _add_admin_routes(admin)
+    return admin
+
+
+def _new_app(gate: Gate, settings: Settings, lifespan: Lifespan | None) -> FastAPI:
     app = FastAPI(
         title="Rationale",
         version=package_version("rationale"),
@@ -117,22 +152,16 @@ def create_app(
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # ours tell more, and ask less
     )
-    app.state.plane = plane
-    app.state.explainers = explainers
-    app.state.references = Desk(sets, explainers, plane, settings.max_reference_bytes)
-    app.state.settings = settings
-    app.state.metrics = metrics
-    app.state.gate = gate
     app.add_middleware(HotRoutes)  # first added, innermost: it stands right before the router
     app.add_middleware(HttpGate, gate=gate, needed_for_metrics=scopes_of(settings.metrics_scope))
     problems.install(app)
     openapi.install(app, denied=problems.problem_responses(401, 403, 429))
-    app.include_router(routes_repository.router)  # before v2: /v2/models/stats is no model
-    app.include_router(routes_v2.router)
-    app.include_router(routes_admin.router)
-    app.include_router(routes_references.router)
-    app.include_router(routes_v1.root)
-    app.include_router(routes_v1.router)
+    return app
+
+
+def _add_admin_routes(app: FastAPI) -> None:
+    for router in ADMIN_ROUTERS:
+        app.include_router(router, dependencies=[Depends(only_admins)])
     app.get(
         "/metrics",
         summary="What the gateway counts, for Prometheus",
@@ -140,7 +169,13 @@ def create_app(
         operation_id="metrics",
         response_class=PlainTextResponse,
     )(_metrics)
-    return app
+
+
+def only_admins() -> None:
+    """Whatever their paths are, the routes of the admin API need its scope. Raises ForbiddenError."""
+    exchange = current()
+    if exchange is not None:
+        exchange.caller.require(ADMIN)
 
 
 def create_explainers(
@@ -172,12 +207,17 @@ def create_gate(settings: Settings, metrics: Metrics) -> Gate:
     Raises:
         InvalidOptionError: the keys cannot be read, or tracing is not installed.
     """
-    inline = settings.keys.get_secret_value() if settings.keys else None
-    keyring = read_keyring(settings.keys_file, inline, admin_is_local=is_loopback(settings.host))
+    keyring = read_keys(settings)
     limits = RateLimits(settings.rate_limit_per_s, settings.rate_limit_burst)
     endpoint = settings.trace_endpoint
     tracing = create_tracing(endpoint, settings.trace_ratio) if endpoint else None
     return Gate(keyring, limits, metrics, tracing)
+
+
+def read_keys(settings: Settings) -> Keyring:
+    """Raises InvalidOptionError."""
+    inline = settings.keys.get_secret_value() if settings.keys else None
+    return read_keyring(settings.keys_file, inline, admin_is_local=is_loopback(settings.admin_end))
 
 
 def _metrics(request: Request) -> Response:
@@ -192,7 +232,9 @@ def create_backend(settings: Settings, metrics: Metrics | None = None) -> Backen
     if settings.triton is not None:
         from service.backends.triton import TritonBackend
 
-        return TritonBackend(settings.triton, settings.triton_wait_s, settings.max_queue_size)
+        return TritonBackend(
+            settings.triton, settings.triton_wait_s, settings.max_queue_size, triton_tls(settings)
+        )
     from service.backends.embedded import EmbeddedBackend
 
     return EmbeddedBackend(settings.max_queue_size, metrics)

@@ -59,6 +59,38 @@ Config = Annotated[
     ),
 ]
 
+KeysFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Keys that callers need; `rationale keys new` makes one. Default: none, everybody may ask.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+AdminPort = Annotated[
+    int | None,
+    typer.Option(
+        help="Port of its own for the admin API and /metrics, on this machine only unless "
+        "RATIONALE_ADMIN_HOST says otherwise; 0 takes a free one. Default: they are on --port.",
+        min=0,
+        max=65535,
+        show_default=False,
+    ),
+]
+TlsCert = Annotated[
+    Path | None,
+    typer.Option(
+        help="Certificate chain (PEM): HTTP and gRPC over TLS alone.", metavar="FILE", show_default=False
+    ),
+]
+TlsKey = Annotated[Path | None, typer.Option(help="Its private key.", metavar="FILE", show_default=False)]
+TlsClientCa = Annotated[
+    Path | None,
+    typer.Option(
+        help="Mutual TLS: callers need a certificate of this authority.", metavar="FILE", show_default=False
+    ),
+]
+
 
 @app.command()
 def serve(
@@ -68,6 +100,11 @@ def serve(
     grpc_port: GrpcPort = None,
     triton: Triton = None,
     config: Config = None,
+    keys_file: KeysFile = None,
+    admin_port: AdminPort = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
 ) -> None:
     """Serve predictions and explanations over HTTP and gRPC.
 
@@ -85,6 +122,11 @@ def serve(
         "port": port,
         "grpc_port": grpc_port,
         "triton": triton,
+        "keys_file": keys_file,
+        "admin_port": admin_port,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "tls_client_ca": tls_client_ca,
     }
     with told_plainly():
         from service.configuration import load_settings

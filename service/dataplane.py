@@ -35,6 +35,7 @@ DEFAULT_WAITING_BYTES = 256 << 20  # as the setting max_queue_bytes
 class State(enum.Enum):
     LOADING = "the models are being loaded"
     READY = "ready"
+    LEAVING = "the server is about to stop"
     FAILED = "a model could not be loaded"
     STOPPING = "the server is stopping"
 
@@ -98,8 +99,21 @@ class DataPlane:
         if self.state is State.LOADING:  # a stop may have come meanwhile
             self.state = State.READY
 
+    def leave(self) -> None:
+        """The first step of a stop: no longer ready, but still answering."""
+        if self.state is State.READY:
+            self.state = State.LEAVING
+
+    async def idle(self) -> None:
+        """Waits until nothing runs."""
+        await self._idle.wait()
+
+    @property
+    def serves(self) -> bool:
+        return self.state in (State.READY, State.LEAVING)
+
     def refuse_new_work(self) -> None:
-        """The first step of a stop: no longer ready; what runs goes on."""
+        """The second step of a stop: refuses; what runs goes on."""
         self.state = State.STOPPING
         self.stopping.set()
 
@@ -140,7 +154,7 @@ class DataPlane:
             NotReadyError, InvalidInputError, NotFiniteError, QueueFullError, DeadlineError,
             ModelFailedError; with references what `OwnReferences.choose` raises, too.
         """
-        if self.state is not State.READY:
+        if not self.serves:
             raise NotReadyError(self.state.value)
         references = None
         if self.own_references is not None and _says_against_what(entry, inputs, reference_set):
@@ -185,7 +199,7 @@ class DataPlane:
         Raises:
             NotReadyError, QueueFullError, DeadlineError.
         """
-        if self.state is not State.READY:
+        if not self.serves:
             raise NotReadyError(self.state.value)
         exchange = current()
         if exchange is not None:

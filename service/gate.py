@@ -16,12 +16,16 @@ from service.security import Keyring, Scopes
 from service.tracing import Tracing
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Gate:
     keyring: Keyring
     limits: RateLimits
     metrics: Metrics
     tracing: Tracing | None = None
+
+    def take_keys(self, keyring: Keyring) -> None:
+        """Asks for these from now on; requests on their way go on."""
+        self.keyring = keyring
 
     def admit(self, exchange: Exchange, token: str | None, needed: Scopes) -> None:
         """Notes who asks, before anything of the body is read.

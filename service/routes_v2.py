@@ -31,6 +31,7 @@ REFUSALS = (400, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 EXTENSIONS = ["binary_tensor_data", "explain", "model_configuration", "model_repository", "statistics"]
 
 router = APIRouter(prefix="/v2")
+health = APIRouter(prefix="/v2")  # on the admin port too
 
 
 def plane_of(request: Request) -> DataPlane:
@@ -52,12 +53,12 @@ async def server_metadata() -> ServerMetadata:
     return ServerMetadata(version=package_version("rationale"), extensions=EXTENSIONS)
 
 
-@router.get("/health/live", summary="Is the process alive?", tags=["server"], operation_id="server_live")
+@health.get("/health/live", summary="Is the process alive?", tags=["server"], operation_id="server_live")
 async def live() -> Live:
     return Live(live=True)
 
 
-@router.get(
+@health.get(
     "/health/ready",
     summary="Is every model loaded and warmed?",
     operation_id="server_ready",

@@ -42,7 +42,7 @@ NOBODY_NEEDS: Scopes = frozenset()  # open: no key is looked at
 ANY_KEY: Scopes = frozenset(Scope)
 _INFER: Scopes = frozenset({Scope.INFER})
 _EXPLAIN: Scopes = frozenset({Scope.EXPLAIN})
-_ADMIN: Scopes = frozenset({Scope.ADMIN})
+ADMIN: Scopes = frozenset({Scope.ADMIN})
 
 
 def scopes_of(name: str) -> Scopes:
@@ -184,7 +184,7 @@ _BY_PATH: tuple[tuple[str, Scopes | None], ...] = (
     (r"/v1/models/[^/]+:explain", _EXPLAIN),
     (rf"{_MODEL}/infer", None),  # by the model
     (r"/v1/models/(?P<model>[^/]+):predict", None),
-    (r"/v2/models/[^/]+/explainers(/.*)?|/v2/reference-sets(/.*)?", _ADMIN),
+    (r"/v2/models/[^/]+/explainers(/.*)?|/v2/reference-sets(/.*)?", ADMIN),
 )
 _PATHS = tuple((re.compile(pattern), scopes) for pattern, scopes in _BY_PATH)
 

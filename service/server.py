@@ -2,48 +2,60 @@
 
 import asyncio
 import contextlib
-import errno
 import logging
-import signal
 import socket
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-import grpc.aio
-import uvicorn
 from fastapi import FastAPI
 
-from compiler.errors import RationaleError
 from service import logs
-from service.app import create_app, create_backend
+from service.app import create_admin_app, create_app, create_backend, read_keys
 from service.configuration import unknown_variables
-from service.grpc_server import create_server
-from service.http_protocol import BoundedHttp
+from service.dataplane import DataPlane
+from service.ends import GrpcEnd, HttpEnd
+from service.listening import listen
 from service.metrics import Metrics
+from service.reload import watch
+from service.security import is_loopback
 from service.settings import Settings
+from service.signals import Signals
+from service.tls import ServerTls, server_tls
 
 log = logging.getLogger(__name__)
 
 Announce = Callable[[str], None]
-_BACKLOG = 2048
-
-
-class CannotListenError(RationaleError):
-    """The address is taken, not this machine's, or not allowed."""
 
 
 @dataclass(frozen=True)
-class _GrpcEnd:
-    server: grpc.aio.Server
-    address: str
+class _Ends:
+    public: HttpEnd
+    admin: HttpEnd | None
+    grpc: GrpcEnd | None
+
+    @property
+    def http(self) -> Sequence[HttpEnd]:
+        """The public one, which ends the data plane, last."""
+        return [self.public] if self.admin is None else [self.admin, self.public]
+
+    @property
+    def all(self) -> Sequence[HttpEnd | GrpcEnd]:
+        return self.http if self.grpc is None else [*self.http, self.grpc]
+
+    @property
+    def serving(self) -> list[asyncio.Future[None]]:
+        return [end.serving for end in self.http]
 
 
-class _Server(uvicorn.Server):
-    """uvicorn with the signals left to `_serve`: it would end the process by the signal, not by status 0."""
+@dataclass(frozen=True)
+class _Listeners:
+    public: socket.socket
+    admin: socket.socket | None
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+
+_FIRST = asyncio.FIRST_COMPLETED
 
 
 def run_server(settings: Settings, announce: Announce) -> None:
@@ -51,16 +63,23 @@ def run_server(settings: Settings, announce: Announce) -> None:
 
     Raises:
         RationaleError: the repository is broken, a model cannot be loaded, Triton does not answer,
-            or an address cannot be listened on.
+            a key or certificate cannot be used, or an address cannot be listened on.
     """
     logs.configure(settings.log_level, settings.log_format)
     for sentence in unknown_variables():
         log.warning(sentence)
     metrics = Metrics()
+    tls = server_tls(settings)
     app = create_app(settings, create_backend(settings, metrics), metrics)
-    listener = listen(settings.host, settings.port)
-    with listener, asyncio.Runner(loop_factory=_new_loop) as runner:
-        runner.run(_serve(app, settings, listener, announce))
+    with contextlib.ExitStack() as sockets:
+        public = sockets.enter_context(listen(settings.host, settings.port))
+        admin = None
+        if settings.admin_port is not None:
+            admin = sockets.enter_context(listen(settings.admin_host, settings.admin_port, "--admin-port"))
+        for sentence in _open_doors(settings):
+            log.warning(sentence)
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
+            runner.run(_serve(app, settings, _Listeners(public, admin), tls, announce))
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -72,120 +91,108 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def listen(host: str, port: int, flag: str = "--port") -> socket.socket:
-    """A listening socket, IPv4 or IPv6. Raises CannotListenError, which names the flag to change."""
-    with contextlib.ExitStack() as on_failure:
-        try:
-            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            listener = on_failure.enter_context(socket.socket(family, kind, protocol))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(_BACKLOG)
-        except OSError as error:
-            raise CannotListenError(_hint(error, host, port, flag)) from error
-        on_failure.pop_all()
-    return listener
+def _open_doors(settings: Settings) -> list[str]:
+    """What whoever opens the gateway to a network should know."""
+    if settings.keys_file or settings.keys:
+        return []
+    doors = []
+    if not is_loopback(settings.host):
+        doors.append(f"everybody who reaches {settings.host} may predict and explain: there are no keys")
+    if not is_loopback(settings.admin_end):
+        doors.append(
+            f"the admin API is closed on {settings.admin_end} until there are keys (docs/security.md)"
+        )
+    return doors
 
 
-def _hint(error: OSError, host: str, port: int, flag: str) -> str:
-    return {
-        errno.EADDRINUSE: f"port {port} is taken: choose another with {flag}, or {flag} 0 for a free one",
-        errno.EACCES: f"port {port} needs more rights: choose one above 1023 with {flag}",
-    }.get(error.errno or 0, f"cannot listen on {host}: {error.strerror}")
-
-
-async def _serve(app: FastAPI, settings: Settings, listener: socket.socket, announce: Announce) -> None:
-    grpc_end = await _start_grpc(app, settings)
-    server = _Server(_uvicorn_config(app, settings))
-    stop = _on_signals()
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
+async def _serve(
+    app: FastAPI, settings: Settings, listeners: _Listeners, tls: ServerTls | None, announce: Announce
+) -> None:
+    signals = Signals()
+    ends = await _start(app, settings, listeners, tls)
+    watching = asyncio.create_task(watch(_reloads(app, settings, tls)))
     try:
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.01)
+        await ends.public.started()
         loading: asyncio.Task[None] = app.state.loading
-        await _first_of(loading, stop, serving)
+        await _first_of(loading, signals.stop, *ends.serving)
         if loading.done():
             loading.result()
-            announce_ready(app, address_of(listener), grpc_end, announce)
-            await _first_of(stop, serving)
+            _note_start(app)
+            announce_ready(app, ends, announce)
+            await _first_of(signals.stop, *ends.serving)
     finally:
-        app.state.plane.refuse_new_work()
-        server.should_exit = True
-        await _drain(serving, grpc_end, settings.drain_timeout_s)
+        watching.cancel()
+        await _stop(app.state.plane, ends, signals, settings)
 
 
-async def _start_grpc(app: FastAPI, settings: Settings) -> _GrpcEnd | None:
-    """Listens like the HTTP end: at once, and is not ready until the models are. Raises CannotListenError."""
+async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: ServerTls | None) -> _Ends:
+    """All ends listen at once, and are not ready until the models are. Raises CannotListenError."""
     port = settings.grpc_end
-    if port is None:
-        return None
-    with listen(settings.host, port, "--grpc-port") as probe:  # says what is wrong, where gRPC does not
-        host = address_of(probe).rpartition(":")[0]
-    server = create_server(app.state.plane, app.state.gate, settings.max_body_bytes)
-    try:
-        bound = server.add_insecure_port(f"{host}:{port}")
-    except RuntimeError as error:
-        raise CannotListenError(f"cannot listen on {host}:{port} for gRPC: {error}") from error
-    await server.start()
-    return _GrpcEnd(server, f"{host}:{bound}")
+    grpc_end = None if port is None else GrpcEnd(app, settings, port, tls)
+    public = HttpEnd(app, listeners.public, tls, lifespan=True)
+    admin = None
+    if listeners.admin is not None:
+        admin = HttpEnd(create_admin_app(app), listeners.admin, tls, lifespan=False)
+    if grpc_end is not None:
+        await grpc_end.start()
+    return _Ends(public, admin, grpc_end)
 
 
-async def _drain(serving: asyncio.Task[None], grpc_end: _GrpcEnd | None, seconds: float) -> None:
-    """Both ends at once; the HTTP end, which owns the data plane, waits there for requests of both."""
-    closing = asyncio.create_task(grpc_end.server.stop(seconds)) if grpc_end else None
-    try:
-        await serving
-    finally:
-        if closing:
-            await closing
+def _reloads(
+    app: FastAPI, settings: Settings, tls: ServerTls | None
+) -> dict[tuple[Path, ...], Callable[[], None]]:
+    """What is read again while serving, by the files that it is read from."""
+    reloads: dict[tuple[Path, ...], Callable[[], None]] = {}
+    if tls is not None:
+        reloads[tls.certificates.files] = tls.reload
+    if settings.keys_file is not None:
+        reloads[(settings.keys_file,)] = lambda: app.state.gate.take_keys(read_keys(settings))
+    return reloads
 
 
-def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=BoundedHttp,
-        ws="none",
-        log_config=None,  # its lines go the way of all others
-        access_log=False,  # the gate writes one
-        timeout_graceful_shutdown=max(round(settings.drain_timeout_s), 1),
-        server_header=False,
-        proxy_headers=False,
-    )
+async def _stop(plane: DataPlane, ends: _Ends, signals: Signals, settings: Settings) -> None:
+    """Unready, refuse, drain, stop; a second signal gives up what runs.
 
-
-def _on_signals() -> asyncio.Future[None]:
-    """Done when SIGTERM or Ctrl-C comes."""
-    loop = asyncio.get_running_loop()
-    stop: asyncio.Future[None] = loop.create_future()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _settle, stop)
-    return stop
-
-
-def _settle(stop: asyncio.Future[None]) -> None:
-    if not stop.done():  # a second signal changes nothing
-        stop.set_result(None)
+    Between the first two, load balancers find out and requests are still answered; while what was accepted
+    runs, all ends answer others with 503.
+    """
+    plane.leave()
+    if signals.stop.done() and plane.serves:
+        await signals.hurried(settings.shutdown_delay_s)
+    plane.refuse_new_work()
+    end_s = time.monotonic() + settings.drain_timeout_s
+    idle = asyncio.ensure_future(plane.idle())
+    await asyncio.wait([idle, signals.hurry], timeout=settings.drain_timeout_s, return_when=_FIRST)
+    idle.cancel()
+    left_s = 0.0 if signals.hurry.done() else max(end_s - time.monotonic(), 0.0)
+    for end in ends.http:
+        signals.hurry.add_done_callback(end.give_up)
+    await asyncio.gather(*(end.stop(left_s) for end in ends.all))
 
 
 async def _first_of(*waited: asyncio.Future[None]) -> None:
-    await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(waited, return_when=_FIRST)
 
 
-def announce_ready(app: FastAPI, address: str, grpc_end: _GrpcEnd | None, announce: Announce) -> None:
+def _note_start(app: FastAPI) -> None:
+    """How long it took from the start of the process, where the system tells that."""
+    metrics: Metrics = app.state.metrics
+    started_s = metrics.registry.get_sample_value("process_start_time_seconds")
+    if started_s is not None:
+        metrics.cold_start_s.set(time.time() - started_s)
+
+
+def announce_ready(app: FastAPI, ends: _Ends, announce: Announce) -> None:
     """Prints the models and, as the last line, the HTTP address: scripts wait for it."""
-    plane = app.state.plane
+    plane: DataPlane = app.state.plane
     for entry in plane.repository.entries.values():
         if entry.manifest is None:
             announce(f"model {entry.name}")
         else:
             announce(f"model {entry.name}: explains {entry.manifest.model} by {entry.manifest.method.name}")
-    if grpc_end is not None:
-        announce(f"gRPC on {grpc_end.address}")
-    announce(f"{plane.backend.name}; API at http://{address}/docs; Ctrl-C stops")
-    announce(f"ready on http://{address}")
-
-
-def address_of(listener: socket.socket) -> str:
-    """`host:port`, as it stands in a URL."""
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if ends.grpc is not None:
+        announce(f"gRPC on {ends.grpc.address}")
+    if ends.admin is not None:
+        announce(f"admin API on {ends.admin.url}")
+    announce(f"{plane.backend.name}; API at {ends.public.url}/docs; Ctrl-C stops")
+    announce(f"ready on {ends.public.url}")

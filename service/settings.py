@@ -6,9 +6,9 @@
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MEBIBYTE = 1 << 20
@@ -44,6 +44,16 @@ class Settings(BaseSettings):
     compile_timeout_s: float = Field(default=600.0, gt=0)
     compile_memory_bytes: int = Field(default=8 << 30, ge=64 * MEBIBYTE)
     drain_timeout_s: float = Field(default=30.0, gt=0)
+    shutdown_delay_s: float = Field(default=0.0, ge=0)
+    admin_port: int | None = Field(default=None, ge=0, le=_LARGEST_PORT)
+    admin_host: str = "127.0.0.1"
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    triton_tls: bool = False
+    triton_tls_ca: Path | None = None
+    triton_tls_cert: Path | None = None
+    triton_tls_key: Path | None = None
     keys_file: Path | None = None
     keys: SecretStr | None = None
     rate_limit_per_s: float | None = Field(default=None, gt=0)
@@ -71,6 +81,23 @@ class Settings(BaseSettings):
         if self.port == 0 and "grpc_port" not in self.model_fields_set:
             return 0
         return self.grpc_port
+
+    @property
+    def admin_end(self) -> str:
+        """The host that the admin API listens on."""
+        return self.host if self.admin_port is None else self.admin_host
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        for pair in (("tls_cert", "tls_key"), ("triton_tls_cert", "triton_tls_key")):
+            if len({getattr(self, name) is None for name in pair}) == 2:
+                raise ValueError(f"{pair[0]} and {pair[1]} go together: give both or none")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        of_triton = (self.triton_tls_ca, self.triton_tls_cert)
+        if not self.triton_tls and any(file is not None for file in of_triton):
+            raise ValueError("triton_tls_ca, triton_tls_cert and triton_tls_key need triton_tls = true")
+        return self
 
     @field_validator("grpc_port", mode="before")
     @classmethod

@@ -31,11 +31,11 @@ from service.errors import (
 from service.exchange import forwarded, note_run
 from service.logs import without_values
 from service.tensors import DTYPES, Array, Tensors, datatype_of
+from service.tls import ClientTls
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.25
-_LOAD_S, _UNLOAD_S = 300.0, 10.0  # a Triton that hangs is not waited for beyond these
 _PROBE_S = 5.0  # a health question that takes longer counts as a no
 _ORT_REFUSED = re.compile(r"onnx runtime error 2\b")  # ONNX Runtime's INVALID_ARGUMENT, through Triton
 # What gRPC itself says of a connection; Triton's own refusals share the status UNAVAILABLE.
@@ -62,13 +62,16 @@ class TritonBackend:
 
     name = "triton"
 
-    def __init__(self, address: str, wait_s: float, max_in_flight: int = 256) -> None:
+    def __init__(
+        self, address: str, wait_s: float, max_in_flight: int = 256, tls: ClientTls | None = None
+    ) -> None:
         """
         Args:
             wait_s: for Triton to serve every entry at the start.
             max_in_flight: requests of an entry at one time, where its config names no `max_queue_size`.
         """
         self._address = address
+        self._tls = tls
         self._wait_s = wait_s
         self._max_in_flight = max_in_flight
         self._in_flight: Counter[Entry] = Counter()
@@ -84,7 +87,7 @@ class TritonBackend:
 
     async def start(self, entries: Iterable[Entry]) -> None:
         """Waits until Triton serves every entry, at most `wait_s` seconds."""
-        self._client = InferenceServerClient(self._address, channel_args=list(_CHANNEL.items()))
+        self._client = _connect(self._address, self._tls)
         missing = list(entries)
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._wait_s
@@ -96,17 +99,15 @@ class TritonBackend:
                 await asyncio.sleep(_POLL_S)
 
     async def load(self, entry: Entry) -> None:
-        """Needs a Triton that runs with `--model-control-mode=explicit`, or loaded the entry by itself."""
+        """Needs a Triton that runs with `--model-control-mode=explicit`."""
         try:
-            await self.client.load_model(entry.model, client_timeout=_LOAD_S)
+            await self.client.load_model(entry.model)
         except InferenceServerException as error:
-            if _never_by_request(error) and await self.ready(entry):
-                return
             raise _not_loaded(entry, error) from error
 
     async def unload(self, entry: Entry) -> None:
         with contextlib.suppress(*_BROKEN_OFF):
-            await self.client.unload_model(entry.model, client_timeout=_UNLOAD_S)
+            await self.client.unload_model(entry.model)
 
     async def ready(self, entry: Entry | None = None) -> bool:
         probe = (
@@ -228,19 +229,28 @@ def is_lost(error: InferenceServerException) -> bool:
     return bool(_LOST.search(text)) and not _REFUSED.search(text)
 
 
+def _connect(address: str, tls: ClientTls | None) -> InferenceServerClient:
+    if tls is None:
+        return InferenceServerClient(address, channel_args=list(_CHANNEL.items()))
+    return InferenceServerClient(
+        address,
+        channel_args=list(_CHANNEL.items()),
+        ssl=True,
+        root_certificates=tls.authority,
+        private_key=tls.key,
+        certificate_chain=tls.chain,
+    )
+
+
 def _left_s(deadline_s: float) -> float | None:
     """Seconds until `deadline_s`; None where it never comes."""
     left_s = deadline_s - asyncio.get_running_loop().time()
     return max(left_s, 0.0) if math.isfinite(left_s) else None
 
 
-def _never_by_request(error: InferenceServerException) -> bool:
-    return "UNAVAILABLE" in str(error.status()) and "explicit" in str(error.message()).lower()
-
-
 def _not_loaded(entry: Entry, error: InferenceServerException) -> RepositoryError | NotReadyError:
     text = str(error.message() or "")
-    if _never_by_request(error):
+    if "UNAVAILABLE" in str(error.status()) and "explicit" in text.lower():
         return NotReadyError(
             f"Triton does not load models by request: start it with --model-control-mode=explicit ({text})"
         )

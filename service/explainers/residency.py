@@ -66,10 +66,7 @@ class Residency:
 
     async def start(self) -> None:
         """Loads as many as there is room for. One that cannot be loaded does not keep the others from it."""
-        entries = list(self._residents)
-        for entry in entries[self.capacity :]:
-            await self._backend.unload(entry)  # a server may hold what an earlier gateway loaded
-        for entry in entries[: self.capacity]:
+        for entry in list(self._residents)[: self.capacity]:
             try:
                 await self.load(entry)
             except RationaleError as error:

@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from service.app import create_app, create_backend
 from service.backends.base import Backend
-from service.server import listen
+from service.listening import listen
 from service.settings import Settings
 from tests.service import handmade
 from tests.service.child import both_ends

@@ -1,9 +1,12 @@
 """`rationale serve` as users run it: a child process, from its start to its drain."""
 
+import re
 import signal
 import socket
+import subprocess
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import pytest
 import tritonclient.grpc as triton
 from onnx import helper
 
+from service.security import Scope, new_key
 from tests.service import handmade as made
 from tests.service.child import grpc_address, ready_line, serve
 from tests.triton import clients
@@ -205,3 +209,156 @@ def test_a_stop_while_loading(tmp_path: Path) -> None:
         time.sleep(0.4)
         child.send_signal(signal.SIGTERM)
         assert child.wait(SECONDS) in (0, -signal.SIGTERM)  # the latter before Python could listen
+
+
+def begun(url: str, path: str, sent: bytes, length: int) -> socket.socket:
+    """A connection that has sent the head of a request and `sent` of its body of `length` bytes."""
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=SECONDS)
+    head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
+    connection.sendall(head.encode() + f"content-length: {length}\r\n\r\n".encode() + sent)
+    return connection
+
+
+def stopped_within(child: subprocess.Popen[str], seconds: float) -> float:
+    began = time.monotonic()
+    assert child.wait(SECONDS) == 0
+    took = time.monotonic() - began
+    assert took < seconds, f"{took:.1f} s"
+    return took
+
+
+def test_unready_then_refusing_then_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First unready and answering, for load balancers; then it refuses what is new and answers the rest."""
+    write_slow(tmp_path)
+    made.write_score(tmp_path)
+    monkeypatch.setenv("RATIONALE_SHUTDOWN_DELAY_S", "1.5")
+    body = {"instances": [[1.0] * 400] * 12}
+    score = {"instances": made.X.tolist()}
+    with (
+        serve("--repository", str(tmp_path), "--port", "0") as child,
+        ThreadPoolExecutor(1) as threads,
+        httpx.Client(timeout=SECONDS) as client,
+    ):
+        url, lines = ready_line(child)
+        client.base_url = httpx.URL(url)
+        post = client.post
+        child.send_signal(signal.SIGTERM)
+        assert became(lambda: httpx.get(f"{url}/v2/health/ready").status_code == 503)
+        assert "about to stop" in httpx.get(f"{url}/v2/health/ready").text
+        assert httpx.get(f"{url}/v2/health/live").status_code == 200
+        assert post("/v1/models/score:predict", json=score).status_code == 200
+        with triton.InferenceServerClient(grpc_address(lines)) as grpc_client:
+            assert grpc_client.is_server_live()
+            assert not grpc_client.is_server_ready()
+        slow = threads.submit(post, "/v1/models/slow:predict", json=body)
+        wait_for_requests(url, 1)
+        assert became(lambda: post("/v1/models/score:predict", json=score).status_code == 503)
+        refusal = post("/v1/models/score:predict", json=score)
+        assert (refusal.status_code, refusal.headers["retry-after"]) == (503, "1")
+        assert not slow.done()
+        assert slow.result().status_code == 200
+        assert child.wait(SECONDS) == 0
+
+
+def became(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + SECONDS
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_a_client_that_stands_still_does_not_hold_the_stop(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RATIONALE_DRAIN_TIMEOUT_S", "1")
+    with serve("--repository", str(repository), "--port", "0") as child:
+        url, _ = ready_line(child)
+        with begun(url, "/v2/models/score/infer", b'{"inputs', 1000):
+            wait_for_requests(url, 1)
+            child.send_signal(signal.SIGTERM)
+            stopped_within(child, 20)
+
+
+def test_a_second_signal_gives_up_what_runs(repository: Path) -> None:
+    with serve("--repository", str(repository), "--port", "0") as child:
+        url, _ = ready_line(child)
+        with begun(url, "/v2/models/score/infer", b'{"inputs', 1000):
+            wait_for_requests(url, 1)
+            child.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+            assert child.poll() is None
+            child.send_signal(signal.SIGTERM)
+            stopped_within(child, 20)  # the drain would last 30
+
+
+def test_the_admin_port(repository: Path) -> None:
+    """Its routes are there alone; so is what Prometheus asks for."""
+    with serve("--repository", str(repository), "--port", "0", "--admin-port", "0") as child:
+        url, lines = ready_line(child)
+        (admin,) = (line.removeprefix("admin API on ") for line in lines if line.startswith("admin API on "))
+        statuses = {
+            path: [httpx.get(end + path).status_code for end in (url, admin)]
+            for path in (
+                "/metrics",
+                "/v2/models/score/explainers",
+                "/v2/models/score",
+                "/v2/health/ready",
+                "/v2/health/live",
+            )
+        }
+        assert statuses == {
+            "/metrics": [404, 200],
+            "/v2/models/score/explainers": [404, 200],
+            "/v2/models/score": [200, 404],
+            "/v2/health/ready": [200, 200],
+            "/v2/health/live": [200, 200],
+        }
+        page = httpx.get(f"{admin}/metrics").text
+        assert "rationale_ready 1.0" in page
+        assert 'rationale_requests_total{model="",protocol="http",status="404",verb=""}' in page
+        (cold_start,) = re.findall(r"^rationale_cold_start_seconds (\S+)$", page, re.MULTILINE)
+        assert 0 < float(cold_start) < SECONDS
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(SECONDS) == 0
+
+
+def test_an_admin_port_in_use(repository: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        (line,) = refused("--repository", str(repository), "--port", "0", "--admin-port", port)
+    assert f"port {port} is taken: choose another with --admin-port" in line
+
+
+def test_keys_that_change_while_serving(tmp_path: Path, repository: Path) -> None:
+    """A key that is taken out of the file is refused within seconds; no restart."""
+    file = tmp_path / "keys.toml"
+    token, table = new_key("app", [Scope.INFER], None)
+    file.write_text(table)
+    with serve("--repository", str(repository), "--port", "0", "--keys-file", str(file)) as child:
+        url, _ = ready_line(child)
+
+        def status(sent: str) -> int:
+            ask = {"instances": made.X.tolist()}
+            return httpx.post(
+                f"{url}/v1/models/score:predict", json=ask, headers={"x-api-key": sent}
+            ).status_code
+
+        assert status(token) == 200
+        other, table = new_key("other", [Scope.INFER], None)
+        file.write_text(table)
+        assert became(lambda: status(token) == 401)
+        assert status(other) == 200
+
+
+def test_the_network_is_warned_of(repository: Path) -> None:
+    with serve("--repository", str(repository), "--port", "0", "--host", "0.0.0.0") as child:  # noqa: S104
+        for line in child.stdout:
+            if line.startswith("ready on"):
+                break
+        child.send_signal(signal.SIGTERM)
+        _, err = child.communicate(timeout=SECONDS)
+    assert "everybody who reaches 0.0.0.0 may predict and explain" in err
+    assert "the admin API is closed on 0.0.0.0" in err

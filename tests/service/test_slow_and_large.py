@@ -13,7 +13,7 @@ import pytest
 
 from service import http_protocol
 from service.app import create_app, create_backend
-from service.server import _uvicorn_config
+from service.ends import uvicorn_config
 from service.settings import Settings
 from tests.service.conftest import client_of, serving
 
@@ -29,7 +29,7 @@ def strict(repository: Path) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(http_protocol, "HEADER_TIMEOUT_S", 0.5)
         app = create_app(settings, create_backend(settings))
-        with serving(app, http=_uvicorn_config(app, settings).http) as address:
+        with serving(app, http=uvicorn_config(app).http) as address:
             yield address
 
 

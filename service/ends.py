@@ -1,0 +1,90 @@
+"""The ends that callers reach: HTTP for all, HTTP for administrators, gRPC."""
+
+import asyncio
+import contextlib
+import math
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from service.grpc_server import create_server
+from service.http_protocol import BoundedHttp
+from service.listening import CannotListenError, address_of, listen
+from service.settings import Settings
+from service.tls import ServerTls
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with the signals left to whoever runs it: it would end the process by the signal."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpEnd:
+    """An app on a socket. The one whose app has a lifespan runs it."""
+
+    def __init__(
+        self, app: FastAPI, listener: socket.socket, tls: ServerTls | None, *, lifespan: bool
+    ) -> None:
+        scheme = "http" if tls is None else "https"
+        self.url = f"{scheme}://{address_of(listener)}"
+        self._server = _Server(uvicorn_config(app, tls, lifespan=lifespan))
+        self.serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+
+    async def started(self) -> None:
+        while not self._server.started and not self.serving.done():
+            await asyncio.sleep(0.01)
+
+    async def stop(self, seconds: float) -> None:
+        """Closes the socket, and what is not answered in `seconds`."""
+        self._server.config.timeout_graceful_shutdown = max(math.ceil(seconds), 1)
+        self._server.should_exit = True
+        await self.serving
+
+    def give_up(self, _: object = None) -> None:
+        """Ends a `stop` that waits; its app's lifespan is not ended then."""
+        self._server.force_exit = True
+
+
+class GrpcEnd:
+    """Raises CannotListenError."""
+
+    def __init__(self, app: FastAPI, settings: Settings, port: int, tls: ServerTls | None) -> None:
+        with listen(settings.host, port, "--grpc-port") as probe:  # says what is wrong, where gRPC does not
+            host = address_of(probe).rpartition(":")[0]
+        self._server = create_server(app.state.plane, app.state.gate, settings.max_body_bytes)
+        self.address = f"{host}:{self._bind(f'{host}:{port}', tls)}"
+
+    def _bind(self, address: str, tls: ServerTls | None) -> int:
+        try:
+            if tls is None:
+                return int(self._server.add_insecure_port(address))
+            return int(self._server.add_secure_port(address, tls.grpc_credentials()))
+        except RuntimeError as error:
+            raise CannotListenError(f"cannot listen on {address} for gRPC: {error}") from error
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self, seconds: float) -> None:
+        """Refuses new calls, and gives up those that are not answered in `seconds`."""
+        await self._server.stop(seconds)
+
+
+def uvicorn_config(app: FastAPI, tls: ServerTls | None = None, *, lifespan: bool = True) -> uvicorn.Config:
+    context = None if tls is None else tls.context
+    return uvicorn.Config(
+        app,
+        http=BoundedHttp,
+        ws="none",
+        lifespan="on" if lifespan else "off",
+        log_config=None,  # its lines go the way of all others
+        access_log=False,  # the gate writes one
+        server_header=False,
+        proxy_headers=False,
+        ssl_context_factory=None if context is None else lambda *_: context,
+    )

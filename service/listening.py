@@ -1,0 +1,41 @@
+"""Sockets to listen on, and what to do where one cannot be had."""
+
+import contextlib
+import errno
+import socket
+
+from compiler.errors import RationaleError
+
+_BACKLOG = 2048
+
+
+class CannotListenError(RationaleError):
+    """The address is taken, not this machine's, or not allowed."""
+
+
+def listen(host: str, port: int, flag: str = "--port") -> socket.socket:
+    """A listening socket, IPv4 or IPv6. Raises CannotListenError, which names the flag to change."""
+    with contextlib.ExitStack() as on_failure:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            listener = on_failure.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            raise CannotListenError(_hint(error, host, port, flag)) from error
+        on_failure.pop_all()
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """`host:port`, as it stands in a URL."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _hint(error: OSError, host: str, port: int, flag: str) -> str:
+    return {
+        errno.EADDRINUSE: f"port {port} is taken: choose another with {flag}, or {flag} 0 for a free one",
+        errno.EACCES: f"port {port} needs more rights: choose one above 1023 with {flag}",
+    }.get(error.errno or 0, f"cannot listen on {host}: {error.strerror}")
