@@ -1,5 +1,6 @@
 """The command line `rationale`: the compiler's commands, and the service's."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -128,6 +129,8 @@ def serve(
         "tls_key": tls_key,
         "tls_client_ca": tls_client_ca,
     }
+    # Before gRPC is loaded: else it tells on stderr of every compile worker that is started.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     with told_plainly():
         from service.configuration import load_settings
         from service.server import run_server

@@ -303,3 +303,9 @@ def test_an_old_python_is_told_so(env, monkeypatch, capsys):
 def test_usage(env, capsys):
     assert env.main(["prod"]) == 2
     assert capsys.readouterr().err == "usage: env.py demo|test\n"
+
+
+def test_the_command_line_starts_without_grpc() -> None:
+    """Loading it takes a quarter of a second, and `serve` sets what gRPC reads when it is loaded."""
+    code = "import sys, service.cli; sys.exit('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
