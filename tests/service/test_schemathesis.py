@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import CHECKS, load_all_checks
 
 from service.app import create_app, create_backend
+from service.reference_files import MEDIA_TYPES
 from service.settings import Settings
 from tests.service import handmade
 from tests.service.conftest import serving
@@ -23,6 +24,9 @@ INPUTS = ["x", "a", "b", "z", "ids", "text", "image"]
 DATATYPES = ["FP32", "INT64", "BYTES", "BOOL", "FP16", "BF16"]
 
 load_all_checks()
+schemathesis.serializer.alias(
+    [*MEDIA_TYPES.keys() - {"application/json", "text/csv"}], "application/octet-stream"
+)
 KEPT = (
     "not_a_server_error status_code_conformance content_type_conformance response_headers_conformance "
     "response_schema_conformance unsupported_method"
@@ -51,7 +55,7 @@ def document() -> dict[str, Any]:
 schema = schemathesis.openapi.from_dict(narrowed(document()))
 asked = schema.exclude(path_regex="explainers|reference-sets")  # those start compiles: the slow test has them
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-THOROUGH = settings(QUICK, max_examples=500)
+THOROUGH = settings(QUICK, max_examples=200)
 
 
 @pytest.fixture(scope="module")
