@@ -86,6 +86,7 @@ def create_app(
             settings.request_timeout_s,
             metrics,
             settings.max_queue_bytes,
+            max_answer_bytes=settings.max_answer_bytes,
             answer_cache_bytes=settings.answer_cache_bytes,
             max_loaded_explainers=settings.max_loaded_explainers,
         )

@@ -8,7 +8,7 @@ from service.tensors import Array, Tensors
 
 
 class ByteBudget:
-    """Counts the inputs of accepted requests. One alone is always let in: it has a limit of its own."""
+    """Counts inputs and answers of accepted requests. One alone is let in always: others limit it."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -22,9 +22,9 @@ class ByteBudget:
             )
 
     @contextlib.contextmanager
-    def held(self, inputs: Tensors) -> Iterator[None]:
-        """Raises QueueFullError."""
-        size = sum(map(_size, inputs.values()))
+    def held(self, inputs: Tensors, answer: int = 0) -> Iterator[None]:
+        """Holds the bytes of `inputs` and those that the answer will have. Raises QueueFullError."""
+        size = sum(map(_size, inputs.values())) + answer
         self.check(size)
         self._held += size
         try:

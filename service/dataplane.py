@@ -17,7 +17,13 @@ from service.backends.base import Backend, check_rows
 from service.byte_budget import ByteBudget
 from service.catalogue import Catalogue
 from service.entries import Entry
-from service.errors import DeadlineError, InvalidInputError, NotFiniteError, NotReadyError
+from service.errors import (
+    AnswerTooLargeError,
+    DeadlineError,
+    InvalidInputError,
+    NotFiniteError,
+    NotReadyError,
+)
 from service.exchange import current
 from service.explainers.residency import DEFAULT_LOADED_EXPLAINERS, Residency
 from service.metrics import Metrics
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+DEFAULT_ANSWER_BYTES = 256 << 20  # as the setting max_answer_bytes
 DEFAULT_WAITING_BYTES = 256 << 20  # as the setting max_queue_bytes
 
 
@@ -70,10 +77,12 @@ class DataPlane:
         metrics: Metrics,
         max_waiting_bytes: int = DEFAULT_WAITING_BYTES,
         *,
+        max_answer_bytes: int = DEFAULT_ANSWER_BYTES,
         answer_cache_bytes: int = 0,
         max_loaded_explainers: int = DEFAULT_LOADED_EXPLAINERS,
     ) -> None:
         self.metrics = metrics
+        self._max_answer_bytes = max_answer_bytes
         self.repository = repository
         self.backend = backend
         self.residency = Residency(backend, max_loaded_explainers, metrics)
@@ -151,8 +160,8 @@ class DataPlane:
         takes one place in the queue and others get their turn between them.
 
         Raises:
-            NotReadyError, InvalidInputError, NotFiniteError, QueueFullError, DeadlineError,
-            ModelFailedError; with references what `OwnReferences.choose` raises, too.
+            NotReadyError, InvalidInputError, AnswerTooLargeError, NotFiniteError, QueueFullError,
+            DeadlineError, ModelFailedError; with references what `OwnReferences.choose` raises, too.
         """
         if not self.serves:
             raise NotReadyError(self.state.value)
@@ -164,13 +173,14 @@ class DataPlane:
         _note(entry, inputs)
         rows = check_inputs(entry, inputs)
         wanted = check_outputs(entry, outputs)
+        size = self._answer_bytes(entry, wanted, rows)
         place = self.answers.place(entry, inputs, wanted)
         if place is not None and (found := self.answers.find(place)) is not None:
             return Answer(entry, found, references)
         deadline_s = min(deadline_s, self.deadline(timeout_s))
         limit_s = deadline_s - asyncio.get_running_loop().time()
         try:
-            with self._counted(), self.budget.held(inputs):
+            with self._counted(), self.budget.held(inputs, size):
                 async with asyncio.timeout_at(deadline_s), self.residency.held(entry):
                     pieces = [
                         await self.backend.infer(entry, piece, wanted, deadline_s)
@@ -206,6 +216,16 @@ class DataPlane:
             exchange.about(entry)  # a refusal counts as this model's
         self.budget.check(0)
         self.backend.admit(entry, deadline_s)
+
+    def _answer_bytes(self, entry: Entry, outputs: Sequence[str], rows: int) -> int:
+        """Raises AnswerTooLargeError: a row's explanation has a value for each feature and target."""
+        size = rows * sum(entry.output_bytes[name] for name in outputs)
+        if size > self._max_answer_bytes:
+            raise AnswerTooLargeError(
+                f"the answer would have {size} bytes, more than {self._max_answer_bytes}: send fewer than "
+                f"{rows} rows, or ask for fewer outputs"
+            )
+        return size
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Reads the entries of a model repository: what each one's `config.pbtxt` and `explanation.json` promise."""
 
+import functools
 import math
 import re
 from collections.abc import Container, Mapping, Sequence
@@ -78,6 +79,14 @@ class Entry:
         if self.manifest is None:
             return {}
         return {"method": self.manifest.method.name, "explanation": self.manifest.digests.explanation}
+
+    @functools.cached_property
+    def output_bytes(self) -> dict[str, int]:
+        """What a row of each output takes, {name: bytes}; sizes that the config leaves open count as 1."""
+        return {
+            spec.name: math.prod(max(size, 1) for size in spec.shape) * DTYPES[spec.datatype].itemsize
+            for spec in self.outputs
+        }
 
     @property
     def variable_shape(self) -> bool:

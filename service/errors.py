@@ -11,6 +11,7 @@ RationaleError
     ├── ConflictError         409  not while others depend on it, or not under this name
     ├── SlowBodyError         408  the body did not arrive in time
     ├── TooLargeError         413
+    ├── AnswerTooLargeError   413  the request is not, but what it asks for
     ├── UnsupportedMediaError 415
     ├── InvalidInputError     422  names, shape, datatype, empty batch, values
     ├── InvalidExplainerError 422  a method, option or name that makes no sense
@@ -103,6 +104,12 @@ class TooLargeError(ServiceError):
     status = 413
     slug = "too-large"
     title = "The request is too large"
+
+
+class AnswerTooLargeError(ServiceError):
+    status = 413
+    slug = "answer-too-large"
+    title = "The answer would be too large"
 
 
 class UnsupportedMediaError(ServiceError):

@@ -31,6 +31,7 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(default=64 * MEBIBYTE, gt=0)
     request_timeout_s: float = Field(default=30.0, gt=0)
     max_queue_size: int = Field(default=256, gt=0)
+    max_answer_bytes: int = Field(default=256 * MEBIBYTE, gt=0)
     max_queue_bytes: int = Field(default=256 * MEBIBYTE, gt=0)
     answer_cache_bytes: int = Field(default=0, ge=0)
     max_reference_bytes: int = Field(default=64 * MEBIBYTE, gt=0)

@@ -145,6 +145,26 @@ def test_bodies_of_many_are_bounded_together(repository: Path) -> None:
     assert app.state.plane.budget._held == 0
 
 
+async def test_an_answer_that_would_be_too_large(repository: Path) -> None:
+    """A row of `score` is 16 bytes, its prediction 12, and what explains it 48 + 36 more."""
+    settings = Settings(repository=repository, max_answer_bytes=960, state=repository.parent / "none")
+    app = create_app(settings, create_backend(settings))
+    async with app.router.lifespan_context(app), client_of(app) as client:
+        await asyncio.wait_for(app.state.loading, 30)
+
+        async def explain(rows: int, *outputs: str) -> httpx.Response:
+            x = {"name": "x", "shape": [rows, 4], "datatype": "FP32", "data": [1.0] * 4 * rows}
+            message = {"inputs": [x], "outputs": [{"name": name} for name in outputs]}
+            return await client.post("/v2/models/score/explain", json=message)
+
+        assert (await explain(10)).status_code == 200
+        answer = await explain(11)
+        assert (answer.status_code, answer.json()["type"]) == (413, "urn:rationale:problem:answer-too-large")
+        assert "1056 bytes, more than 960: send fewer than 11 rows" in answer.json()["detail"]
+        assert (await explain(11, "y", "x_attributions")).status_code == 200
+        assert (await explain(81, "y")).status_code == 413
+
+
 # --- deep and strange ---------------------------------------------------------------------------------
 
 
