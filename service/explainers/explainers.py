@@ -186,7 +186,8 @@ class Explainers:
     async def _ask(self, model: str, name: str, spec: ExplainerSpec, references: str | None) -> Record:
         if self._plane.state is not State.READY:
             raise NotReadyError(self._plane.state.value)
-        spec.asked(referenced=references is not None)
+        # In a thread: the first one imports the compiler, which takes a second.
+        await asyncio.to_thread(partial(spec.asked, referenced=references is not None))
         digest = spec.digest((await self._model(model)).digest, references)
         return await self._ledger.exclusively(partial(self._admit, (model, name), spec, digest, references))
 

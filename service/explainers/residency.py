@@ -82,7 +82,7 @@ class Residency:
         loading = self._spawn(self._bring_in(entry, self._residents[entry], within=False))
         await asyncio.shield(loading)  # a backend told to load does so: it is not to be left in the middle
         self._residents.move_to_end(entry)
-        await self._shrink()
+        await self._shrink(but=entry)
 
     def held(self, entry: Entry) -> AbstractAsyncContextManager[None]:
         """The entry is loaded within. Those that wait for the same one share its loading.
@@ -155,13 +155,13 @@ class Residency:
                     self._place(-1)
             self._metrics.loaded(entry, time.monotonic() - started_s)
 
-    async def _shrink(self) -> None:
-        while self._placed > self.capacity and await self._let_one_leave():
+    async def _shrink(self, but: Entry | None = None) -> None:
+        while self._placed > self.capacity and await self._let_one_leave(but):
             pass
 
-    async def _let_one_leave(self) -> bool:
-        """Unloads the one that was not used for longest; False where all are in use."""
-        idle = ((e, r) for e, r in self._residents.items() if r.ready and not r.uses)
+    async def _let_one_leave(self, but: Entry | None = None) -> bool:
+        """Unloads the one that was not used for longest, `but` never; False where all are in use."""
+        idle = ((e, r) for e, r in self._residents.items() if r.ready and not r.uses and e is not but)
         entry, resident = next(idle, (None, None))
         if entry is None or resident is None:
             return False

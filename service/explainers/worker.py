@@ -57,7 +57,7 @@ def main() -> None:
     try:
         size = run(order, channel)
     except RationaleError as error:
-        _say(channel, error=str(error)[:_SHOWN])
+        _say(channel, error=_for_others(str(error), order)[:_SHOWN])
     except MemoryError:
         _say(channel, error=f"it takes more memory than the {order.memory_bytes >> 20} MB that it may have")
     else:
@@ -89,6 +89,15 @@ def synced(folder: Path) -> int:
         finally:
             os.close(handle)
     return size
+
+
+def _for_others(text: str, order: Order) -> str:
+    """Without the places of files, which are the server's own affair."""
+    places = {order.entry: "the entry", order.model: order.name, order.references: "the reference set"}
+    for place, name in places.items():
+        if place is not None:
+            text = text.replace(place, name)
+    return text
 
 
 def _say(channel: TextIO, **message: Any) -> None:

@@ -125,7 +125,7 @@ def test_killed_at_random_moments_with_real_workers(tmp_path: Path) -> None:
                 assert (path / "config.pbtxt").is_file()
             kinds(url)
             spec = {"method": "integrated-gradients", "options": {"steps": 2 + life % 5}, "targets": "all"}
-            assert httpx.put(f"{url}{PATH}/one", json=spec).status_code in (200, 202)
+            assert httpx.put(f"{url}{PATH}/one", json=spec, timeout=SECONDS).status_code in (200, 202)
             time.sleep(draw.uniform(0, 4))
             os.kill(child.pid, signal.SIGKILL)
             child.wait()

@@ -67,8 +67,9 @@ async def test_what_the_compiler_refuses_is_told(order: Order, tmp_path: Path) -
     with pytest.raises(CompileFailedError, match=r"have shape \[2, 5\]"):
         await compile_entry(wide, 60, print)
     Path(order.model).write_bytes(b"no model")
-    with pytest.raises(CompileFailedError, match="ONNX"):
+    with pytest.raises(CompileFailedError, match="ONNX") as refused:
         await compile_entry(order, 60, print)
+    assert str(tmp_path) not in str(refused.value)
 
 
 @pytest.mark.parametrize(

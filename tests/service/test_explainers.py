@@ -1,9 +1,10 @@
 """Explainers as resources: asked for over HTTP, compiled by a real worker or quickly in this process."""
 
 import asyncio
+import contextlib
 import errno
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
+import sqlalchemy as sa
 
 from service.explainers import artefacts, workshop
 from service.explainers.explainers import Explainers
@@ -33,6 +35,7 @@ from tests.service.explaining import (
     write_plain,
 )
 
+LONG = ["long feature name " * 100 + str(i) for i in range(4)]  # several pages of a database
 ATTRIBUTIONS = {
     "typical": (made.X[:, None] - made.X[:3].mean(0)) * made.W.T,
     "other": (made.X[:, None] - made.X[3:].mean(0)) * made.W.T,
@@ -330,6 +333,36 @@ async def test_a_full_disk_at_publication(folder: Path, sets: Sets, monkeypatch:
         assert names(folder / "models") == ["score", good["serving"]["entry"]]
         assert names(folder / "models.state" / "staging") == []
         assert (await made_ready(client, f"{PATH}/one", OTHER))["error"] is None
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_disk_too_full_for_records(folder: Path, sets: Sets) -> None:
+    """SQLite's own refusal, at the request and at the switch."""
+    async with administered(folder, sets) as client:
+        good = await made_ready(client, f"{PATH}/one", DEEPSHAP)
+        state = explainers_of(client)._shelves.state
+        with full(state):
+            answer = await client.put(f"{PATH}/one", json={**OTHER, "features": LONG})
+            assert answer.status_code == 503
+            assert "database or disk is full" in answer.json()["detail"]
+        assert (await client.get(f"{PATH}/one")).json() == good
+        assert_answers(await explain(client), "typical")
+        assert (await made_ready(client, f"{PATH}/one", OTHER))["error"] is None
+
+
+@contextlib.contextmanager
+def full(state: State) -> Iterator[None]:
+    """The database cannot grow."""
+
+    def limit(pages: str) -> None:
+        with state.session() as session:
+            session.execute(sa.text(f"PRAGMA max_page_count = {pages}"))
+
+    limit("1")  # SQLite takes what it has
+    try:
+        yield
+    finally:
+        limit("1000000")
 
 
 @pytest.mark.usefixtures("quick")
