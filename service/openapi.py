@@ -41,22 +41,6 @@ def body_of(
     return {"requestBody": {"required": required, "content": content}}
 
 
-def inlined(schema: dict[str, Any]) -> Any:
-    """A JSON schema with its `$defs` put where they are used: OpenAPI looks for them elsewhere."""
-    definitions = schema.pop("$defs", {})
-
-    def resolve(node: Any) -> Any:
-        if isinstance(node, list):
-            return [resolve(item) for item in node]
-        if not isinstance(node, dict):
-            return node
-        if "$ref" in node:
-            return resolve(definitions[node["$ref"].rpartition("/")[2]])
-        return {key: resolve(value) for key, value in node.items()}
-
-    return resolve(schema)
-
-
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
     """Its JSON schema, to be made a component when the document is."""
     return model.model_json_schema(ref_template=_REF)
