@@ -119,3 +119,15 @@ async def test_prometheus_own_format_and_openmetrics(client: httpx.AsyncClient) 
     opened = await client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert opened.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert opened.text.endswith("# EOF\n")
+
+
+def test_the_documentation_lists_every_metric_and_alerts_use_no_other() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    text = Metrics().exposition()[0].decode()
+    families = set(re.findall(r"^# TYPE (rationale_\w+) ", text, re.MULTILINE))
+    families = {name for name in families if not name.endswith("_created")}
+    listed = set(re.findall(r"^\| `(rationale_\w+)` \|", (docs / "operations.md").read_text(), re.MULTILINE))
+    assert listed == families
+    used = set(re.findall(r"\brationale_\w+", (docs / "alerts.yml").read_text()))
+    assert used
+    assert {re.sub("_(bucket|count|sum)$", "", name) for name in used} <= families

@@ -179,7 +179,7 @@ def test_every_route_is_open_by_intent_only(repository: Path) -> None:
     paths = {path for route in routes if (path := getattr(route, "path", None))}
     assert "/v2/models/{model}/infer" in paths
     assert {path for path in paths if not needed_by_path(path)} == {
-        "/",
+        "/",  # liveness, as KServe's v1 asks for it
         "/v2",
         "/v2/health/live",
         "/v2/health/ready",
