@@ -23,9 +23,11 @@ from service.errors import (
     InvalidInputError,
     NotFiniteError,
     NotReadyError,
+    QueueFullError,
 )
 from service.exchange import current
 from service.explainers.residency import DEFAULT_LOADED_EXPLAINERS, Residency
+from service.loop_turns import LoopTurns
 from service.metrics import Metrics
 from service.security import needed_by_entry
 from service.tensors import DTYPES, Array, Tensors, datatype_of
@@ -37,6 +39,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_ANSWER_BYTES = 256 << 20  # as the setting max_answer_bytes
 DEFAULT_WAITING_BYTES = 256 << 20  # as the setting max_queue_bytes
+_TURNS_LEFT = 2  # as much again as it has waited for the event loop, a request may need to be answered
 
 
 class State(enum.Enum):
@@ -83,6 +86,7 @@ class DataPlane:
     ) -> None:
         self.metrics = metrics
         self._max_answer_bytes = max_answer_bytes
+        self._turns = LoopTurns()
         self.repository = repository
         self.backend = backend
         self.residency = Residency(backend, max_loaded_explainers, metrics)
@@ -215,6 +219,7 @@ class DataPlane:
         if exchange is not None:
             exchange.about(entry)  # a refusal counts as this model's
         self.budget.check(0)
+        self._check_loop(deadline_s)
         self.backend.admit(entry, deadline_s)
 
     def _answer_bytes(self, entry: Entry, outputs: Sequence[str], rows: int) -> int:
@@ -226,6 +231,12 @@ class DataPlane:
                 f"{rows} rows, or ask for fewer outputs"
             )
         return size
+
+    def _check_loop(self, deadline_s: float) -> None:
+        """Where small requests come faster than Python handles them, they wait for it, in no queue."""
+        behind_s = self._turns.behind_s()
+        if behind_s * _TURNS_LEFT > deadline_s - asyncio.get_running_loop().time():
+            raise QueueFullError(f"the gateway is {behind_s:.2g} s behind: try again later, or wait longer")
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:

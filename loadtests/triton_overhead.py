@@ -1,0 +1,113 @@
+"""What the gateway adds to a Triton that is asked straight, for one client and a model of 24 features.
+
+    python -m loadtests.triton_overhead [--requests 3000]
+
+One process asks in turns: Triton by tritonclient's gRPC, the gateway by the same client, the gateway by REST,
+with JSON and with binary tensors; a turn is ten requests of each: a change of the machine meets all alike.
+Printed are medians, and the median over the turns of what the gateway adds. Needs `make triton`.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+from tritonclient.grpc import InferInput
+from tritonclient.grpc.aio import InferenceServerClient
+
+from loadtests import models, wire
+from loadtests.processes import gateway
+from scripts.triton.serve import run_triton
+
+TURN = 10
+STRAIGHT = "Triton, gRPC"
+Ask = Callable[[], Awaitable[None]]
+
+
+def by_grpc(client: InferenceServerClient, entry: str, load: models.Load) -> Ask:
+    tensors = []
+    for name, x in load.inputs.items():
+        tensors.append(InferInput(name, list(x.shape), "FP32"))
+        tensors[-1].set_data_from_numpy(x)
+
+    async def ask() -> None:
+        await client.infer(entry, tensors)
+
+    return ask
+
+
+def by_http(connection: wire.Connection, request: bytes) -> Ask:
+    async def ask() -> None:
+        reply = await connection.ask(request)
+        if reply.status != 200:
+            raise RuntimeError(f"{reply.status}: {reply.body!r}")
+
+    return ask
+
+
+async def turns(ways: dict[str, Ask], requests: int) -> dict[str, list[float]]:
+    """Median milliseconds of each turn, by way."""
+    took_ms: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(requests // TURN + 10):
+        for name, ask in ways.items():
+            each_ms = []
+            for _ in range(TURN):
+                began_s = time.perf_counter()
+                await ask()
+                each_ms.append((time.perf_counter() - began_s) * 1e3)
+            if turn >= 10:  # the first ones warm up
+                took_ms[name].append(statistics.median(each_ms))
+    return took_ms
+
+
+async def compare(
+    triton: str, http: str, grpc: str, load: models.Load, requests: int
+) -> dict[str, list[float]]:
+    entry = load.model
+    path = f"/v2/models/{entry}/infer"
+    async with InferenceServerClient(triton) as straight, InferenceServerClient(grpc) as ours:
+        json, binary = await wire.connect(http), await wire.connect(http)
+        ways = {
+            STRAIGHT: by_grpc(straight, entry, load),
+            "gateway, gRPC": by_grpc(ours, entry, load),
+            "gateway, JSON": by_http(json, wire.json_request(http, path, load.inputs)),
+            "gateway, binary": by_http(binary, wire.binary_request(http, path, load.inputs)),
+        }
+        took_ms = await turns(ways, requests)
+        json.close()
+        binary.close()
+        return took_ms
+
+
+@contextlib.contextmanager
+def servers() -> Iterator[tuple[str, str, str, models.Load]]:
+    """Addresses of Triton's gRPC end and of the gateway's two, and the load."""
+    with tempfile.TemporaryDirectory() as folder:
+        load = models.write_network(Path(folder), width=64, references=20)
+        with (
+            run_triton(Path(folder)) as triton,
+            gateway(Path(folder), "--triton", triton.grpc) as ours,
+        ):
+            yield triton.grpc, ours.http, ours.grpc or "", load
+
+
+def report(took_ms: dict[str, list[float]]) -> None:
+    for name, each in took_ms.items():
+        added = statistics.median(ours - direct for ours, direct in zip(each, took_ms[STRAIGHT], strict=True))
+        print(f"{name:16} {statistics.median(each):6.2f} ms at the median, {added:+.2f} ms")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--requests", type=int, default=3000, help="of each way")
+    given = parser.parse_args()
+    with servers() as (triton, http, grpc, load):
+        report(asyncio.run(compare(triton, http, grpc, load, given.requests)))
+
+
+if __name__ == "__main__":
+    main()
