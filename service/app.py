@@ -234,7 +234,7 @@ def create_backend(settings: Settings, metrics: Metrics | None = None) -> Backen
         from service.backends.triton import TritonBackend
 
         return TritonBackend(
-            settings.triton, settings.triton_wait_s, settings.max_queue_size, triton_tls(settings)
+            settings.triton, settings.triton_wait_s, settings.max_queue_size, triton_tls(settings), metrics
         )
     from service.backends.embedded import EmbeddedBackend
 

@@ -4,6 +4,7 @@ Whoever learns something of it notes it here: the ends who asks, the data plane 
 long it waited and ran. What is counted, logged and traced of a request is read off it when it ends.
 """
 
+import itertools
 import re
 import secrets
 import time
@@ -19,6 +20,8 @@ TRACEPARENT = "traceparent"
 CLIENT_LEFT = 499  # nginx's status for a request whose caller did not wait
 _ID = re.compile(r"[!-~]{1,128}")  # visible ASCII: it goes into headers and logs as it is
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_PROCESS = secrets.token_hex(8)
+_numbers = itertools.count()
 _ANYONE = Caller("", ANY_KEY)
 
 
@@ -98,7 +101,7 @@ def forwarded() -> dict[str, str]:
 
 def request_id(given: str | None) -> str:
     """The caller's own, if it can stand in a header and a log; else a new one."""
-    return given if given is not None and _ID.fullmatch(given) else secrets.token_hex(16)
+    return given if given is not None and _ID.fullmatch(given) else f"{_PROCESS}{next(_numbers):016x}"
 
 
 def traceparent(given: str | None) -> str | None:

@@ -71,7 +71,7 @@ class Metrics:
         )
         self._compute_s = self._histogram(
             "compute_duration_seconds",
-            "What the run of a batch took.",
+            "What the run of a batch took; with Triton, what its answer took.",
             by_verb,
             _DURATIONS_S,
         )

@@ -30,6 +30,7 @@ from service.errors import (
 )
 from service.exchange import forwarded, note_run
 from service.logs import without_values
+from service.metrics import Metrics
 from service.tensors import DTYPES, Array, Tensors, datatype_of
 from service.tls import ClientTls
 
@@ -63,7 +64,12 @@ class TritonBackend:
     name = "triton"
 
     def __init__(
-        self, address: str, wait_s: float, max_in_flight: int = 256, tls: ClientTls | None = None
+        self,
+        address: str,
+        wait_s: float,
+        max_in_flight: int = 256,
+        tls: ClientTls | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """
         Args:
@@ -72,6 +78,7 @@ class TritonBackend:
         """
         self._address = address
         self._tls = tls
+        self._metrics = metrics or Metrics()
         self._wait_s = wait_s
         self._max_in_flight = max_in_flight
         self._in_flight: Counter[Entry] = Counter()
@@ -142,7 +149,11 @@ class TritonBackend:
             raise translate(entry, error) from error
         finally:
             self._in_flight[entry] -= 1
-            note_run(began_s, began_s, time.monotonic())  # what waits does so in Triton
+            ended_s = time.monotonic()
+            note_run(began_s, began_s, ended_s)  # what waits does so in Triton
+        of = self._metrics.of(entry)
+        of.compute_s(ended_s - began_s)
+        of.batch_rows(len(next(iter(inputs.values()))))
         return {name: _from_triton(entry, name, result.as_numpy(name)) for name in outputs}
 
     async def _asked_until(

@@ -18,6 +18,7 @@ from tritonclient.grpc import service_pb2_grpc
 from service.app import create_app, create_backend
 from service.backends.base import Backend
 from service.listening import listen
+from service.metrics import Metrics
 from service.settings import Settings
 from tests.service import handmade
 from tests.service.child import both_ends
@@ -33,7 +34,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextlib.asynccontextmanager
 async def gateway(settings: Settings, backend: Backend | None = None) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the gateway without a network; every model is loaded."""
-    app = create_app(settings, backend or create_backend(settings))
+    metrics = Metrics()
+    app = create_app(settings, backend or create_backend(settings, metrics), metrics)
     async with app.router.lifespan_context(app), client_of(app) as client:
         await app.state.loading
         yield client

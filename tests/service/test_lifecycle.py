@@ -19,6 +19,7 @@ from onnx import helper
 from service.security import Scope, new_key
 from tests.service import handmade as made
 from tests.service.child import grpc_address, ready_line, serve
+from tests.service.explaining import GRADIENT, PATH, write_plain
 from tests.triton import clients
 
 SECONDS = 60
@@ -362,3 +363,23 @@ def test_the_network_is_warned_of(repository: Path) -> None:
         _, err = child.communicate(timeout=SECONDS)
     assert "everybody who reaches 0.0.0.0 may predict and explain" in err
     assert "the admin API is closed on 0.0.0.0" in err
+
+
+def test_a_stop_during_a_compile(tmp_path: Path) -> None:
+    """The worker ends with the gateway, and the repository is as it was."""
+    models = tmp_path / "models"
+    write_plain(models)
+    with serve("--repository", str(models), "--port", "0") as child:
+        url, _ = ready_line(child)
+        asked = httpx.put(f"{url}{PATH}/one", json=GRADIENT)
+        assert asked.status_code == 202
+        assert became(lambda: httpx.get(f"{url}{PATH}/one").json()["state"] == "compiling")
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(SECONDS) == 0
+        assert sorted(path.name for path in models.iterdir()) == ["score"]
+    assert became(lambda: str(tmp_path) not in commands())
+
+
+def commands() -> str:
+    """The command lines of all processes of this machine."""
+    return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout

@@ -13,6 +13,7 @@ from service.metrics import EXPLAIN, INFER, Metrics, labels_of, relative_gaps
 from service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import gateway
+from tests.service.grpc_end import grpc_end
 
 SESSION = pytest.mark.asyncio(loop_scope="session")
 
@@ -131,3 +132,22 @@ def test_the_documentation_lists_every_metric_and_alerts_use_no_other() -> None:
     used = set(re.findall(r"\brationale_\w+", (docs / "alerts.yml").read_text()))
     assert used
     assert {re.sub("_(bucket|count|sum)$", "", name) for name in used} <= families
+
+
+@SESSION
+async def test_answers_of_a_triton_are_counted(repository: Path) -> None:
+    """Another gateway stands for the Triton: it speaks its protocol."""
+    async with (
+        grpc_end(Settings(repository=repository)) as behind,
+        gateway(Settings(repository=repository, triton=behind.address)) as client,
+    ):
+        body = {"instances": made.X[:2].tolist()}
+        assert (await client.post("/v1/models/score:predict", json=body)).status_code == 200
+        page = await scraped(client)
+    labels = "model=score,verb=infer"
+    assert page[f"rationale_batch_size_sum{{{labels}}}"] == 2
+    assert page[f"rationale_compute_duration_seconds_sum{{{labels}}}"] > 0
+    assert page[f"rationale_request_duration_seconds_count{{{labels}}}"] == 1
+    assert page["rationale_requests_total{model=score,protocol=http,status=200,verb=infer}"] == 1
+    assert page["rationale_requests_in_flight{}"] == 0
+    assert page["rationale_ready{}"] == 1
