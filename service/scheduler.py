@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
@@ -125,6 +125,11 @@ class BatchQueue:
         self._wakeup: asyncio.TimerHandle | None = None
         self._looked_soon = False
         self._closed = False
+
+    def learn(self, batches: Iterable[tuple[int, float]]) -> None:
+        """Takes (rows, seconds) of batches that ran before as a first estimate."""
+        for rows, seconds in batches:
+            self._times.observe(rows, seconds)
 
     async def submit(self, inputs: Tensors, outputs: Sequence[str], deadline_s: float = math.inf) -> Tensors:
         """Waits for the answer to at most `max_batch_size` rows.

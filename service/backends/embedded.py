@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -44,6 +44,7 @@ _ORT_TYPES = {
 }
 # ONNX Runtime's Python exceptions have no common base but Exception; these are all a run can raise.
 _ORT_REFUSED = (ort.capi.onnxruntime_pybind11_state.InvalidArgument,)
+_LONG_WARMUP_S = 0.25  # a batch that takes longer is the last size that is warmed
 _HOP_S = 0.0002  # of CPU: the way to a thread and back. A shorter run is cheaper on the event loop
 _INSTANT_S = 0.0005  # what the event loop can do without for one request that comes alone
 _QUIET = 4  # ONNX Runtime's log on stderr: fatal only, since every failure is raised and logged here
@@ -79,9 +80,9 @@ class EmbeddedBackend:
 
     async def load(self, entry: Entry) -> None:
         began_s = time.monotonic()
-        session = await asyncio.to_thread(load, entry, self._session_of(entry))
+        session, warmed = await asyncio.to_thread(load_and_time, entry, self._session_of(entry))
         threads = ThreadPoolExecutor(entry.instances, thread_name_prefix=f"run-{entry.name}")
-        queue = self._queue(entry, session, threads)
+        queue = self._queue(entry, session, threads, warmed)
         self._loaded[entry] = _Loaded(session, queue, threads)
         self._metrics.loaded(entry, time.monotonic() - began_s)
 
@@ -120,12 +121,21 @@ class EmbeddedBackend:
         sides = (loaded.session for other, loaded in self._loaded.items() if other.stored is entry.stored)
         return next(sides, None)
 
-    def _queue(self, entry: Entry, session: ort.InferenceSession, threads: ThreadPoolExecutor) -> BatchQueue:
+    def _queue(
+        self,
+        entry: Entry,
+        session: ort.InferenceSession,
+        threads: ThreadPoolExecutor,
+        warmed: Sequence[tuple[int, float]],
+    ) -> BatchQueue:
         metrics = self._metrics.of(entry)
         runs = _Runs(entry, session, threads, metrics)
+        runs.learn(warmed)
         turn = partial(self._budget.turn, _intra_op_threads(entry), prediction=entry.manifest is None)
         size = entry.max_queue_size or self._max_queue_size
-        return BatchQueue(entry, runs.run, size, turn=turn, run_here=runs.run_here, waited=metrics.queue_s)
+        queue = BatchQueue(entry, runs.run, size, turn=turn, run_here=runs.run_here, waited=metrics.queue_s)
+        queue.learn(warmed)
+        return queue
 
 
 class _Runs:
@@ -139,6 +149,11 @@ class _Runs:
         self._threads = threads
         self._metrics = metrics
         self._times = BatchTimes()  # of the calling thread's CPU: a busy machine makes no run longer
+
+    def learn(self, batches: Iterable[tuple[int, float]]) -> None:
+        """Takes (rows, seconds) of batches that ran before as a first estimate."""
+        for rows, seconds in batches:
+            self._times.observe(rows, seconds)
 
     async def run(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
         if self._is_briefer(_HOP_S, inputs):
@@ -187,6 +202,17 @@ def load(entry: Entry, loaded: ort.InferenceSession | None = None) -> ort.Infere
         RepositoryError: ONNX Runtime refuses the model, its tensors are not those of the config,
             or a warmup sample fails.
     """
+    return load_and_time(entry, loaded)[0]
+
+
+def load_and_time(
+    entry: Entry, loaded: ort.InferenceSession | None = None
+) -> tuple[ort.InferenceSession, list[tuple[int, float]]]:
+    """As `load`, and the (rows, seconds) of its warm runs.
+
+    The samples of the config run as they are; then the first with every power of two rows, up to the largest:
+    ONNX Runtime takes memory for a new size when it first comes. Large models stop where a run takes long.
+    """
     try:
         session = loaded or ort.InferenceSession(entry.model_path, session_options(entry))
     except Exception as error:  # ONNX Runtime's errors have no common base; all mean: not loadable
@@ -195,7 +221,20 @@ def load(entry: Entry, loaded: ort.InferenceSession | None = None) -> ort.Infere
     _check_tensors(entry, "output", entry.outputs, session.get_outputs())
     for sample in entry.warmups:
         _warm(entry, session, sample)
-    return session
+    timed: list[tuple[int, float]] = []
+    for rows in _batch_sizes(entry) if entry.warmups else ():
+        took_s = _warm(entry, session, replace(entry.warmups[0], rows=rows, count=2))
+        timed.append((rows, took_s))
+        if took_s > _LONG_WARMUP_S:
+            break
+    return session, timed
+
+
+def _batch_sizes(entry: Entry) -> list[int]:
+    """1, 2, 4 … and `max_batch_size`, where requests are joined; else 1 and the largest."""
+    largest = entry.max_batch_size
+    powers = [2**power for power in range((largest - 1).bit_length())] if entry.batching else [1]
+    return list(dict.fromkeys([*powers, largest]))
 
 
 def session_options(entry: Entry) -> ort.SessionOptions:
@@ -277,7 +316,8 @@ def _check_shape(entry: Entry, role: str, spec: TensorSpec, found: Sequence[int 
         )
 
 
-def _warm(entry: Entry, session: ort.InferenceSession, sample: Warmup) -> None:
+def _warm(entry: Entry, session: ort.InferenceSession, sample: Warmup) -> float:
+    """Seconds that the last run took. Raises RepositoryError."""
     inputs = {}
     for given in sample.inputs:
         spec, shape = given.spec, (1, *given.spec.shape)
@@ -290,10 +330,12 @@ def _warm(entry: Entry, session: ort.InferenceSession, sample: Warmup) -> None:
         inputs[spec.name] = np.repeat(row, sample.rows, axis=0)
     try:
         for _ in range(sample.count):
+            began_s = time.perf_counter()
             check_rows(entry, run(entry, session, inputs, [spec.name for spec in entry.outputs]), sample.rows)
     except RationaleError as error:
         cause = error.__cause__ or error
         raise RepositoryError(f"{entry.name}: its warmup sample fails: {cause}") from error
+    return time.perf_counter() - began_s
 
 
 def _shaped(array: Array, shape: tuple[int, ...] | None) -> Array:

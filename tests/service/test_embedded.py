@@ -102,3 +102,44 @@ async def test_an_entry_read_again_is_loaded_beside_the_one_that_serves(tmp_path
     answer = await backend.infer(new, {"x": made.X}, ["y"])
     np.testing.assert_allclose(answer["y"], made.predict(made.X), rtol=1e-6)
     await backend.stop()
+
+
+WARMUP = """ model_warmup { name: "one" batch_size: 1 inputs { key: "x"
+    value { data_type: TYPE_FP32 dims: 4 zero_data: true } } }"""
+
+
+@pytest.mark.parametrize(
+    ("extra", "sizes"),
+    [
+        ("dynamic_batching {}" + WARMUP, [1, 1, 1, 2, 2, 4, 4, 6, 6]),
+        ("" + WARMUP, [1, 1, 1, 6, 6]),
+        ("dynamic_batching {}", []),
+    ],
+)
+async def test_every_size_that_will_be_seen_is_warmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: str, sizes: list[int]
+) -> None:
+    made.write_score(tmp_path, extra=extra, max_batch_size=6)
+    entry = read_repository(tmp_path).entry("score")
+    seen = []
+    run = embedded.run
+
+    def counted(entry, session, inputs, outputs):
+        seen.append(len(inputs["x"]))
+        return run(entry, session, inputs, outputs)
+
+    monkeypatch.setattr(embedded, "run", counted)
+    backend = create_backend(Settings(repository=tmp_path))
+    await backend.start([entry])
+    assert seen == sizes
+    await backend.stop()
+
+
+async def test_a_size_that_takes_long_is_the_last_that_is_warmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "_LONG_WARMUP_S", 0)
+    made.write_score(tmp_path, extra="dynamic_batching {}" + WARMUP)
+    _, timed = embedded.load_and_time(read_repository(tmp_path).entry("score"))
+    assert [rows for rows, _ in timed] == [1]
+    assert timed[0][1] > 0
