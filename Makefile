@@ -7,7 +7,7 @@ DEMO := .venv/demo/bin
 TEST := .venv/test/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check fix triton triton-serve serve clean env-demo env-test
+.PHONY: help demo test test-slow loadtest check fix triton triton-serve serve clean env-demo env-test
 
 help: ## this list
 	@echo "Rationale: one graph that answers with the prediction and its explanation."
@@ -25,6 +25,9 @@ test: env-test triton ## the tests, against a real Triton too; ARGS="-k name" pi
 
 test-slow: env-test triton ## only the tests that take minutes: run them before a release
 	@$(TEST)/python -m pytest -m slow $(ARGS)
+
+loadtest: env-test ## load on us and on SHAP's and captum's services, a report; ARGS="--profile full" for hours
+	@$(TEST)/python -m loadtests $(ARGS)
 
 check: env-test ## lint, format, strict types and the import contract, changing nothing
 	@$(TEST)/ruff check .

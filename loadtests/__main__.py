@@ -1,0 +1,105 @@
+"""The load test: every system in turn, on the same cores, under the same load.
+
+    make loadtest                          the short profile: minutes, for a first look
+    make loadtest ARGS="--profile full"    hours, on an idle machine
+
+Each system is started, warmed, measured, stopped; answers are compared with reference values while the load
+is on, and a wrong one ends the run with status 1. Writes runs.csv, report.json and report.html.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from loadtests.measure import Bench, GeneratorError, Result, Tell, WrongAnswerError, measure
+from loadtests.report import write_report
+from loadtests.workloads import PROFILES, SCENARIOS, WORKLOADS, Profile, Workload
+
+SYSTEMS = tuple(dict.fromkeys(system for workload in WORKLOADS for system in workload.systems))
+
+
+class PreparationError(Exception):
+    """A workload cannot be made. The message says why."""
+
+
+def arguments(given: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    workloads, scenarios = ([one.name for one in table] for table in (WORKLOADS, SCENARIOS))
+    parser.add_argument("--profile", choices=PROFILES, default="short")
+    parser.add_argument("--workload", nargs="+", choices=workloads, help="default: those of the profile")
+    parser.add_argument("--system", nargs="+", choices=SYSTEMS, default=SYSTEMS, help="default: all")
+    parser.add_argument("--scenario", nargs="+", choices=scenarios, help="default: those of the profile")
+    parser.add_argument("--cores", type=int, default=2, help="for the server and the load generator together")
+    parser.add_argument("--out", type=Path, default=Path("loadtests/results"), metavar="FOLDER")
+    return parser.parse_args(given)
+
+
+def profile_of(asked: argparse.Namespace) -> Profile:
+    profile = PROFILES[asked.profile]
+    return replace(
+        profile,
+        workloads=tuple(asked.workload or profile.workloads),
+        scenarios=tuple(asked.scenario or profile.scenarios),
+    )
+
+
+def prepare(workload: Workload, folder: Path) -> None:
+    """In a process of its own, whose memory goes with it. Raises PreparationError."""
+    command = [sys.executable, "-m", "loadtests.prepare", workload.name, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        raise PreparationError(f"{workload.name} cannot be prepared:\n{done.stderr.strip()}")
+
+
+def run(profile: Profile, systems: Sequence[str], cores: int, tell: Tell) -> list[Result]:
+    """Raises WrongAnswerError, GeneratorError, PreparationError."""
+    results = []
+    for workload in (one for one in WORKLOADS if one.name in profile.workloads):
+        with tempfile.TemporaryDirectory() as name:
+            tell(f"{workload.name}: weights, references and reference values")
+            prepare(workload, Path(name))
+            bench = Bench(workload, Path(name), profile, tell)
+            results += [measure(bench, system, cores) for system in workload.systems if system in systems]
+    return results
+
+
+def restrict(cores: int) -> None:
+    """All children inherit it. Raises SystemExit: there are not so many."""
+    mine = sorted(os.sched_getaffinity(0))
+    if not 1 <= cores <= len(mine):
+        raise SystemExit(f"--cores {cores}: this machine lends 1 to {len(mine)}")
+    os.sched_setaffinity(0, mine[:cores])
+
+
+def main() -> int:
+    asked = arguments(sys.argv[1:])
+    restrict(asked.cores)
+    began_s = time.monotonic()
+
+    def tell(line: str) -> None:
+        print(f"[{time.monotonic() - began_s:5.0f} s] {line}", flush=True)
+
+    try:
+        profile = profile_of(asked)
+        results = run(profile, asked.system, asked.cores, tell)
+    except WrongAnswerError as error:
+        print(f"wrong answers: {error}", file=sys.stderr)
+        return 1
+    except (GeneratorError, PreparationError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for path in write_report(results, asked.profile, profile, asked.cores, asked.out):
+        tell(f"wrote {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""One workload made ready in a folder, for every system the same weights, rows and references.
+
+python -m loadtests.prepare WORKLOAD FOLDER
+
+FOLDER/network.pt or trees.json, references.npy, rows.npy   what the baselines load
+FOLDER/repository/             what `rationale serve` does
+FOLDER/expected.npz            outputs and attributions in float64, rounded last
+FOLDER/expected-SYSTEM.npz     of a baseline whose method computes something else
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from compiler.bench.peers import EXPLAINERS, misses, quietly
+from compiler.bench.subjects import Subject, compile_ours, make_subject, truth
+from loadtests.baselines.explainers import shap_trees
+from loadtests.wanted import (
+    ATTRIBUTIONS,
+    EXPECTED,
+    MODEL,
+    NETWORK,
+    OUTPUT,
+    REFERENCES,
+    REPOSITORY,
+    ROWS,
+    TREES,
+)
+from loadtests.workloads import WORKLOADS, Workload
+
+SEED = 24
+TRAINED_ON = 4000  # rows
+_AT_ONCE = 16_000  # rows × references in one pass of the float64 walk
+
+
+def prepare(workload: Workload, folder: Path) -> None:
+    (_trees if workload.case.model == "trees" else _network)(workload, folder)
+
+
+def _network(workload: Workload, folder: Path) -> None:
+    subject = make_subject(workload.case, SEED)
+    torch.save(subject.network, folder / NETWORK)
+    np.save(folder / ROWS, subject.rows.numpy())
+    np.save(folder / REFERENCES, subject.references.numpy())
+    compile_ours(subject, torch.get_num_threads()).write(folder / REPOSITORY, MODEL)
+    predictions = _predictions(subject)
+    _save(folder / EXPECTED, predictions, _truth(subject))
+    if misses(subject.network):
+        for name, explainer in EXPLAINERS.items():
+            attributions = explainer(subject.network, subject.rows, subject.references)()
+            _save(folder / f"expected-{name}.npz", predictions, attributions)
+
+
+def _trees(workload: Workload, folder: Path) -> None:
+    """A classifier by XGBoost. The answers due are SHAP's own, computed here without a load: this project
+    does not explain trees yet."""
+    from xgboost import XGBClassifier
+
+    case, random = workload.case, np.random.default_rng(SEED)
+    x = random.normal(size=(TRAINED_ON, *case.shape)).astype(np.float32)
+    label = x[:, 0] * x[:, 1] + x[:, 2] > random.normal(size=TRAINED_ON)
+    XGBClassifier(n_estimators=200, max_depth=6, random_state=SEED, n_jobs=1).fit(x, label).save_model(
+        folder / TREES
+    )
+    np.save(folder / ROWS, x[: case.rows])
+    np.save(folder / REFERENCES, x[case.rows : case.rows + case.references])
+    with quietly():
+        _, explain = shap_trees(folder)
+        answer = explain(x[: case.rows])
+    np.savez(folder / EXPECTED, **answer)
+
+
+def _predictions(subject: Subject) -> np.ndarray:
+    with torch.inference_mode():
+        y: torch.Tensor = subject.network.double()(subject.rows.double())
+        subject.network.float()
+    return y.numpy()
+
+
+def _truth(subject: Subject) -> np.ndarray:
+    size = max(_AT_ONCE // len(subject.references), 1)
+    return np.concatenate([truth(replace(subject, rows=rows)) for rows in subject.rows.split(size)])
+
+
+def _save(path: Path, predictions: np.ndarray, attributions: np.ndarray) -> None:
+    """`attributions` [N, …] of each row's largest output, which is one target: [N, 1, …]."""
+    answers = {OUTPUT: predictions, ATTRIBUTIONS: attributions[:, None]}
+    np.savez(path, **{name: array.astype(np.float32) for name, array in answers.items()})
+
+
+def main() -> None:
+    name, folder = sys.argv[1:]
+    prepare(next(workload for workload in WORKLOADS if workload.name == name), Path(folder))
+
+
+if __name__ == "__main__":
+    main()

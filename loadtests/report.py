@@ -1,0 +1,95 @@
+"""What a load test leaves: runs.csv, report.json with the machine and versions, report.html with plots."""
+
+import csv
+import importlib.metadata
+import io
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from compiler.bench.measure import machine
+from loadtests.comparison import compare
+from loadtests.measure import Result, Run
+from loadtests.page import page
+from loadtests.workloads import WORKLOADS, Profile
+
+CSV_FILE, JSON_FILE, HTML_FILE = "runs.csv", "report.json", "report.html"
+PACKAGES = "rationale onnxruntime onnx numpy torch shap captum xgboost-cpu fastapi uvicorn locust".split()
+
+
+def write_report(
+    results: Sequence[Result], name: str, profile: Profile, cores: int, folder: Path
+) -> list[Path]:
+    """Writes the three files and returns them; `name` is the profile's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = contents(results, name, profile, cores)
+    written = {
+        CSV_FILE: as_csv(results),
+        JSON_FILE: json.dumps(content, indent=1),
+        HTML_FILE: page(results, content),
+    }
+    for file, text in written.items():
+        (folder / file).write_text(text, encoding="utf-8")
+    return [folder / file for file in written]
+
+
+def contents(results: Sequence[Result], name: str, profile: Profile, cores: int) -> dict[str, Any]:
+    """All that is known of the run, as plain values."""
+    return {
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": f'make loadtest ARGS="--profile {name} --cores {cores}"',
+        "commit": commit(),
+        "machine": machine() | {"cores_used": cores},
+        "versions": versions(),
+        "profile": asdict(profile),
+        "limits_s": {one.name: one.p99_s for one in WORKLOADS if one.name in profile.workloads},
+        "comparisons": [asdict(one) for one in compare(results)],
+        "results": [asdict(result) for result in results],
+    }
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str | None:
+    """Of the checkout; None outside of one."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]  # the local git
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def all_runs(result: Result) -> Iterator[tuple[str, Run]]:
+    """With what each was made for."""
+    for kind in ("tried", "probes", "curve", "scenarios"):
+        for run in getattr(result, kind):
+            yield kind, run
+
+
+def as_csv(results: Sequence[Result]) -> str:
+    """A line for each run."""
+    stream = io.StringIO()
+    writer: Any = None
+    for result in results:
+        for kind, run in all_runs(result):
+            figures = asdict(run.figures)
+            figures["errors"] = "; ".join(f"{count} × {error}" for error, count in run.figures.errors.items())
+            head = {"workload": result.workload, **asdict(run.variant), "kind": kind, "load": run.label}
+            if writer is None:
+                writer = csv.DictWriter(stream, [*head, *figures], lineterminator="\n")
+                writer.writeheader()
+            writer.writerow(head | figures)
+    return stream.getvalue()

@@ -1,0 +1,34 @@
+"""A small workload, prepared once, and the gateway on it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compiler.bench.cases import Case
+from loadtests.measure import Bench, Target
+from loadtests.prepare import prepare
+from loadtests.systems import OURS, Variant, serving
+from loadtests.workloads import PROFILES, Workload
+
+SMALL = Workload("small", Case("mlp", (24,), 5, 8), p99_s=1.0, batch=3)
+TREES = Workload("small-trees", Case("trees", (6,), 5, 8), p99_s=1.0)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("workload")
+    prepare(SMALL, place)
+    return place
+
+
+@pytest.fixture(scope="session")
+def bench(folder: Path) -> Bench:
+    return Bench(SMALL, folder, PROFILES["tiny"], print)
+
+
+@pytest.fixture(scope="session")
+def target(folder: Path) -> Iterator[Target]:
+    variant = Variant(OURS, threads=1, workers=1)
+    with serving(variant, folder) as server:
+        yield Target(variant, server)

@@ -1,0 +1,50 @@
+"""Arrivals, and what answers come to."""
+
+from random import Random
+
+import pytest
+
+from loadtests.arrivals import arrivals
+from loadtests.figures import figures
+from loadtests.plan import EXPLAIN, Answer, Phase, Plan, Seen
+
+
+def test_arrivals_follow_the_phases():
+    due_s = list(arrivals((Phase(10, rate=100), Phase(5, rate=1000), Phase(10, rate=10)), Random(1)))
+    assert due_s == sorted(due_s)
+    counts = [sum(low <= at < high for at in due_s) for low, high in ((0, 10), (10, 15), (15, 25))]
+    assert counts == pytest.approx([1000, 5000, 100], rel=0.3)
+    assert len(due_s) == sum(counts)
+
+
+def test_arrivals_need_rates():
+    with pytest.raises(ValueError, match="needs a rate"):
+        list(arrivals((Phase(1, users=3),), Random(1)))
+
+
+def test_plans_and_answers_travel_as_json(tmp_path):
+    plan = Plan(
+        "host:1", "grpc", "folder", "expected.npz", {EXPLAIN: 1}, (Phase(1, rate=2.0), Phase(3, users=4))
+    )
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.seconds == 4
+    seen = Seen((Answer(EXPLAIN, 0.5, 0.0, 0.1, "HTTP 429"),), 2.0, 0, 0.3)
+    seen.write(tmp_path / "seen.json")
+    assert Seen.read(tmp_path / "seen.json") == seen
+
+
+def test_figures_are_of_answers_and_errors_stand_beside_them():
+    took_s = [0.01] * 98 + [0.2, 0.4]
+    answers = [Answer(EXPLAIN, 0.01 * i, 0.001, took) for i, took in enumerate(took_s)]
+    answers += [Answer(EXPLAIN, 0.5, 0.0, 9.0, "HTTP 429"), Answer(EXPLAIN, 0.5, 0.0, 0.01, wrong=True)]
+    found = figures(Seen(tuple(answers), 1.0, 50, 0.25), memory_bytes=7)
+    assert (found.p50_s, found.p99_s) == (0.01, 0.2)
+    assert found.offered_rate == 102
+    assert found.answered_rate == 99, "two came after the load had ended, one is an error"
+    assert (found.errors, found.wrong, found.faultless) == ({"HTTP 429": 1}, 1, False)
+    assert (found.generator_share, found.memory_bytes, found.lag_p99_s) == (0.25, 7, 0.001)
+
+
+def test_no_answer_has_no_percentiles():
+    found = figures(Seen((), 1.0, 0, 0.0), 0)
+    assert (found.p50_s, found.requests, found.faultless) == (None, 0, False)

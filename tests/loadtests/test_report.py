@@ -1,0 +1,76 @@
+"""The report is complete, and its figures are those of the runs."""
+
+import csv
+import json
+from dataclasses import replace
+
+import pytest
+
+from loadtests.comparison import compare
+from loadtests.figures import Figures
+from loadtests.measure import Result, Run
+from loadtests.report import all_runs, write_report
+from loadtests.systems import Variant
+from loadtests.workloads import PROFILES, SCENARIOS
+
+ONE = Figures(100.0, 99.0, 500, 0.002, 0.003, 0.0123, {}, 0, 60, 0.0001, 0.4, 300 << 20)
+
+
+def result(system: str, slower: float) -> Result:
+    """A system that takes `slower` times as long and sustains as much less."""
+    variant = Variant(system, 1, 2)
+    slow = replace(
+        ONE, p50_s=0.002 * slower, p99_s=0.0123 * slower, memory_bytes=int(ONE.memory_bytes * slower)
+    )
+    run = Run(variant, "alone", slow)
+    return Result(
+        workload="credit-100",
+        system=system,
+        best=variant,
+        alone=run,
+        crowd=run,
+        tried=[run, run],
+        sustainable=1234.5 / slower,
+        probes=[Run(variant, "80/s", replace(slow, errors={"HTTP 429": 7}))],
+        curve=[Run(variant, "50/s", replace(slow, offered_rate=50.0))],
+        scenarios=[Run(variant, scenario.name, slow) for scenario in SCENARIOS],
+    )
+
+
+@pytest.fixture
+def results():
+    return [result("rationale", 1.0), result("shap", 7.5)]
+
+
+def test_ratios_are_computed_from_the_runs(results):
+    (found,) = compare(results)
+    assert (found.rate, found.median, found.memory) == pytest.approx((7.5, 7.5, 7.5))
+    assert (found.claimed_rate, found.claimed_median) == (6, 4)
+
+
+def test_a_system_without_a_figure_has_no_ratio(results):
+    (found,) = compare([results[0], replace(results[1], sustainable=0.0)])
+    assert found.rate is None
+
+
+def test_the_report_is_complete(results, tmp_path):
+    written = write_report(results, "short", PROFILES["short"], 2, tmp_path / "results")
+    assert [path.name for path in written] == ["runs.csv", "report.json", "report.html"]
+    table, content, page = (path.read_text() for path in written)
+    rows = list(csv.DictReader(table.splitlines()))
+    assert len(rows) == sum(1 for one in results for _ in all_runs(one))
+    assert {row["errors"] for row in rows} == {"", "7 × HTTP 429"}
+    report = json.loads(table and content)
+    assert report["machine"]["cores_used"] == 2
+    assert {"onnxruntime", "shap", "locust", "torch"} <= report["versions"].keys()
+    assert report["results"][1]["sustainable"] == pytest.approx(164.6)
+    assert report["comparisons"][0]["rate"] == pytest.approx(7.5)
+    for told in ("7.5 (6)", "7.5 (4)", "1234", "164.6", "100 ms", report["machine"]["processor"]):
+        assert told in page
+    assert all(f"{scenario.name}, shap" in page for scenario in SCENARIOS)
+    assert page.count("<svg") == 3
+
+
+def test_a_report_of_one_system_compares_nothing(results, tmp_path):
+    *_, page = write_report(results[:1], "short", PROFILES["short"], 2, tmp_path)
+    assert "nothing to compare" in page.read_text()
