@@ -114,6 +114,27 @@ def gateway(folder: Path) -> Iterator[tuple[Child, str]]:
         yield child, ready_line(child)[0]
 
 
+def test_a_stop_during_a_compile(tmp_path: Path) -> None:
+    """It ends at once and cleanly; what was begun is gone on with at the next start."""
+    write_plain(tmp_path / "models")
+    with gateway(tmp_path) as (child, url):
+        assert httpx.put(f"{url}{PATH}/one", json={"method": "gradient"}, timeout=SECONDS).status_code == 202
+        workers = Path(f"/proc/{child.pid}/task/{child.pid}/children")
+        end_s = time.monotonic() + SECONDS
+        while not workers.read_text():
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        (worker,) = workers.read_text().split()
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(SECONDS) == 0
+        assert "Traceback" not in child.stderr.read()
+        assert not Path(f"/proc/{worker}").exists()
+    assert list((tmp_path / "models.state" / "staging").iterdir()) == []
+    with gateway(tmp_path) as (_, url):
+        status = httpx.get(f"{url}{PATH}/one").json()
+        assert status["state"] != "failed", status
+
+
 @pytest.mark.slow
 def test_killed_at_random_moments_with_real_workers(tmp_path: Path) -> None:
     """Thirty lives of one gateway, each cut short at a random moment after a PUT."""
