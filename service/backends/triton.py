@@ -37,6 +37,7 @@ from service.tls import ClientTls
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.25
+_LOAD_S, _UNLOAD_S = 300.0, 10.0  # a Triton that hangs is not waited for beyond these
 _PROBE_S = 5.0  # a health question that takes longer counts as a no
 _ORT_REFUSED = re.compile(r"onnx runtime error 2\b")  # ONNX Runtime's INVALID_ARGUMENT, through Triton
 # What gRPC itself says of a connection; Triton's own refusals share the status UNAVAILABLE.
@@ -106,15 +107,17 @@ class TritonBackend:
                 await asyncio.sleep(_POLL_S)
 
     async def load(self, entry: Entry) -> None:
-        """Needs a Triton that runs with `--model-control-mode=explicit`."""
+        """Needs a Triton that runs with `--model-control-mode=explicit`, or loaded the entry by itself."""
         try:
-            await self.client.load_model(entry.model)
+            await self.client.load_model(entry.model, client_timeout=_LOAD_S)
         except InferenceServerException as error:
+            if _never_by_request(error) and await self.ready(entry):
+                return
             raise _not_loaded(entry, error) from error
 
     async def unload(self, entry: Entry) -> None:
         with contextlib.suppress(*_BROKEN_OFF):
-            await self.client.unload_model(entry.model)
+            await self.client.unload_model(entry.model, client_timeout=_UNLOAD_S)
 
     async def ready(self, entry: Entry | None = None) -> bool:
         probe = (
@@ -259,9 +262,13 @@ def _left_s(deadline_s: float) -> float | None:
     return max(left_s, 0.0) if math.isfinite(left_s) else None
 
 
+def _never_by_request(error: InferenceServerException) -> bool:
+    return "UNAVAILABLE" in str(error.status()) and "explicit" in str(error.message()).lower()
+
+
 def _not_loaded(entry: Entry, error: InferenceServerException) -> RepositoryError | NotReadyError:
     text = str(error.message() or "")
-    if "UNAVAILABLE" in str(error.status()) and "explicit" in text.lower():
+    if _never_by_request(error):
         return NotReadyError(
             f"Triton does not load models by request: start it with --model-control-mode=explicit ({text})"
         )

@@ -86,7 +86,7 @@ class Explainers:
             self._begin(record)
         for digest in self._ledger.artefacts:
             if not self._ledger.in_use(digest):
-                self._retire(digest, after_s=0)
+                self._spawn(self._abandon(digest))
 
     async def stop(self) -> None:
         """Ends compiles; they are resumed when the gateway starts again."""
@@ -125,8 +125,10 @@ class Explainers:
             UnknownModelError, InvalidExplainerError, ConflictError, StateUnavailableError.
         """
         digest = spec.digest((await self._model(model)).digest, references)
-        if any(one.serving == digest for one in self._ledger.records.values()):
-            return self._ledger.entries[digest]
+        for one in self._ledger.records.values():
+            if one.serving == digest:
+                self._ledger.records[one.key] = replace(one, updated_s=time.time())  # used: it stays longer
+                return self._ledger.entries[digest]
         name = f"{HIDDEN}{digest[:16]}"
         if (model, name) not in self._ledger.records:
             with contextlib.suppress(QueueFullError):
@@ -262,7 +264,8 @@ class Explainers:
         try:
             await self._plane.residency.load(entry)
         except BaseException:
-            await to_its_end(self._plane.residency.drop(entry))
+            if not self._stopping:  # the backend is about to stop, loading or not
+                await to_its_end(self._plane.residency.drop(entry))
             raise
         self._ledger.entries[artefact.digest] = entry
 
@@ -318,6 +321,14 @@ class Explainers:
                 self._making[record.key].cancel()
             if record.serving is not None:
                 self._retire(record.serving)
+
+    async def _abandon(self, digest: str) -> None:
+        """Frees what an earlier gateway may have left loaded in a server, and makes room."""
+        folder = self._shelves.kept(self._ledger.artefacts[digest].entry)
+        if folder is not None:
+            with contextlib.suppress(RationaleError):
+                await self._plane.backend.unload(await asyncio.to_thread(read_entry, folder))
+        await self._retired(digest, after_s=0)
 
     def _retire(self, digest: str | None, after_s: float | None = None) -> None:
         """Keeps aside an artefact that nobody uses, when those who looked it up before have been answered."""

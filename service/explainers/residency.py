@@ -66,7 +66,10 @@ class Residency:
 
     async def start(self) -> None:
         """Loads as many as there is room for. One that cannot be loaded does not keep the others from it."""
-        for entry in list(self._residents)[: self.capacity]:
+        entries = list(self._residents)
+        for entry in entries[self.capacity :]:
+            await self._backend.unload(entry)  # a server may hold what an earlier gateway loaded
+        for entry in entries[: self.capacity]:
             try:
                 await self.load(entry)
             except RationaleError as error:

@@ -116,8 +116,8 @@ def check_name(name: str) -> str:
 
 
 def file_digest(folder: Path) -> str:
-    """SHA-256 of the files of an entry's version: the model and what lies beside it."""
-    digest = hashlib.sha256()
+    """SHA-256 of an entry's name and the files of its version: two models of the same content stay apart."""
+    digest = hashlib.sha256(f"{folder.parent.name}\n".encode())
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
         with path.open("rb") as file:
             own: Any = hashlib.file_digest(file, "sha256")

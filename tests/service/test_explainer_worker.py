@@ -73,7 +73,13 @@ async def test_what_the_compiler_refuses_is_told(order: Order, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "stage", ["start", "loading and lowering", "checking against the original", "writing"]
+    "stage",
+    [
+        "start",
+        "checking against the original",
+        pytest.param("loading and lowering", marks=pytest.mark.slow),
+        pytest.param("writing", marks=pytest.mark.slow),
+    ],
 )
 async def test_killed_at_any_point(order: Order, stage: str) -> None:
     def kill(progress: Progress | None = None) -> None:

@@ -175,6 +175,18 @@ async def test_nothing_is_compiled_twice(folder: Path, sets: Sets) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+async def test_two_models_of_one_content_stay_apart(folder: Path, sets: Sets) -> None:
+    write_plain(folder / "models", "twin")
+    async with administered(folder, sets) as client:
+        own = await made_ready(client, f"{PATH}/one", DEEPSHAP)
+        twin = await made_ready(client, "/v2/models/twin/explainers/one", DEEPSHAP)
+        assert own["digest"] != twin["digest"]
+        assert twin["serving"]["entry"].startswith("twin_explain_")
+        await client.delete(f"{PATH}/one")
+        assert (await client.get("/v2/models/twin_explain")).status_code == 200
+
+
+@pytest.mark.usefixtures("quick")
 async def test_they_come_back_after_a_restart(folder: Path, sets: Sets) -> None:
     async with administered(folder, sets) as client:
         await made_ready(client, f"{PATH}/first", {**DEEPSHAP, "default": False})
