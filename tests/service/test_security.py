@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from fastapi import APIRouter
 from tritonclient.grpc import service_pb2 as pb
 from typer.testing import CliRunner
 
@@ -275,6 +276,40 @@ async def test_metrics_can_need_a_scope(repository: Path, tmp_path: Path) -> Non
             for headers in ({}, {"X-API-Key": tokens["scoring"]}, {"X-API-Key": tokens["boss"]})
         ]
     assert statuses == [401, 403, 200]
+
+
+@SESSION
+async def test_the_admin_api_needs_its_scope(repository: Path, tmp_path: Path) -> None:
+    tokens = key_file(tmp_path, analyst="infer explain", boss="admin")
+    async with gateway(Settings(repository=repository, keys_file=tmp_path / "keys.toml")) as client:
+        for path in ("/v2/reference-sets", "/v2/models/score/explainers"):
+            for headers, status in (
+                ({}, 401),
+                ({"X-API-Key": tokens["analyst"]}, 403),
+                ({"X-API-Key": tokens["boss"]}, 200),
+            ):
+                assert (await client.get(path, headers=headers)).status_code == status, path
+
+
+@SESSION
+async def test_an_admin_route_carries_its_scope_whatever_its_path(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that the table of paths does not know takes any key there, and is refused all the same."""
+    router = APIRouter()
+
+    @router.get("/v2/newly-made")
+    async def _newly_made() -> str:
+        return "made"
+
+    monkeypatch.setattr("service.app.ADMIN_ROUTERS", (router,))
+    tokens = key_file(tmp_path, analyst="infer explain", boss="admin")
+    async with gateway(Settings(repository=repository, keys_file=tmp_path / "keys.toml")) as client:
+        statuses = [
+            (await client.get("/v2/newly-made", headers={"X-API-Key": token})).status_code
+            for token in tokens.values()
+        ]
+    assert statuses == [403, 200]
 
 
 @SESSION
