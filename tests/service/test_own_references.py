@@ -16,9 +16,11 @@ import pytest_asyncio
 from tritonclient.grpc import service_pb2 as pb
 
 from compiler import DeepShap, IntegratedGradients, OpenReferences, compile_model
+from service.errors import StateUnavailableError
 from service.explainers import workshop
 from service.grpc_call import Call
 from service.grpc_methods import model_infer
+from service.reference_sets import ReferenceSets
 from service.security import Scope, new_key
 from tests.compiler.models import mlp, rows
 from tests.service import handmade as made
@@ -438,3 +440,29 @@ async def test_only_an_administrator_reads_people_back(folder: Path, quick: Gate
         assert (await put(client, "typical", R)).status_code == 403
         assert (await client.delete(f"{SETS}/typical")).status_code == 403
         assert_explains(await ask(client), BASE)
+
+
+async def test_a_deletion_that_breaks_off_is_finished_by_the_next(
+    folder: Path,
+    quick: Gate,  # noqa: ARG001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The set is listed until nothing of it is left, so that somebody can ask again."""
+    spec = {"method": "deepshap", "reference_set": "typical", "targets": "all"}
+    async with administered(folder, request_timeout_s=30) as client:
+        await put(client, "typical", R)
+        await made_ready(client, f"{EXPLAINERS}/own", spec)
+        with monkeypatch.context() as broken:
+            broken.setattr(ReferenceSets, "remove", _no_space)
+            answer = await client.delete(f"{SETS}/typical?force=true")
+            assert answer.status_code == 503
+            assert "No space" not in answer.json()["title"]
+        assert holding(folder / "models", R) == []
+        assert (await client.get(f"{SETS}/typical")).json()["used_by"] == []
+    async with administered(folder) as client:
+        assert (await client.delete(f"{SETS}/typical")).status_code == 204
+        assert holding(folder, R) == []
+
+
+def _no_space(*_: Any) -> None:
+    raise StateUnavailableError("the records cannot be written: No space left on device")
