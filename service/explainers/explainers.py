@@ -7,28 +7,25 @@ import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from compiler.errors import RationaleError
 from service.dataplane import DataPlane, State
 from service.entries import Entry, read_entry
 from service.errors import (
-    ConflictError,
-    InvalidExplainerError,
     NotReadyError,
     QueueFullError,
     ServiceError,
-    UnknownModelError,
     UnknownResourceError,
 )
 from service.explainers.artefacts import Shelves
 from service.explainers.jobs import Progress
 from service.explainers.ledger import HIDDEN, Key, Ledger, to_its_end
 from service.explainers.memory import Remembered, reconciled
+from service.explainers.models import Models
 from service.explainers.records import Artefact, Record, Stage
-from service.explainers.spec import ExplainerSpec, check_name, file_digest
-from service.explainers.workshop import Model, ReferenceFiles, Workshop
+from service.explainers.spec import ExplainerSpec, check_name
+from service.explainers.workshop import ReferenceFiles, Workshop
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +64,7 @@ class Explainers:
         self._max_unsettled = max_unsettled
         published = plane.repository.entries
         self._ledger = Ledger(shelves.state, *reconciled(remembered, plane.repository))
-        self._model_stamps = {name: _stamp(entry) for name, entry in self._ledger.base.entries.items()}
-        self._model_digests: dict[str, str] = {}
+        self._models = Models(self._ledger.base)
         self._progress: dict[Key, Progress] = {}
         self._making: dict[Key, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -124,7 +120,7 @@ class Explainers:
         Raises:
             UnknownModelError, InvalidExplainerError, ConflictError, StateUnavailableError.
         """
-        digest = spec.digest((await self._model(model)).digest, references)
+        digest = spec.digest((await self._models.get(model)).digest, references)
         for one in self._ledger.records.values():
             if one.serving == digest:
                 self._ledger.records[one.key] = replace(one, updated_s=time.time())  # used: it stays longer
@@ -138,13 +134,13 @@ class Explainers:
 
     async def failure(self, model: str, spec: ExplainerSpec, references: str | None) -> str | None:
         """Why `ensure` could not make it; None where it can, or has not tried."""
-        digest = spec.digest((await self._model(model)).digest, references)
+        digest = spec.digest((await self._models.get(model)).digest, references)
         record = self._ledger.records.get((model, f"{HIDDEN}{digest[:16]}"))
         return record.error if record is not None and record.stage is Stage.FAILED else None
 
     def get(self, model: str, name: str) -> Status:
         """Raises UnknownModelError, InvalidExplainerError, UnknownResourceError."""
-        self._plain(model)
+        self._models.entry(model)
         record = self._ledger.records.get((model, name))
         if record is None:
             raise UnknownResourceError(f"model '{model}' has no explainer '{name[:80]}'")
@@ -152,7 +148,7 @@ class Explainers:
 
     def all_of(self, model: str) -> list[Status]:
         """Those that were asked for by name. Raises UnknownModelError, InvalidExplainerError."""
-        self._plain(model)
+        self._models.entry(model)
         own = (one for one in self._ledger.records.values() if one.model == model)
         return [self._status(one) for one in own if not one.name.startswith(HIDDEN)]
 
@@ -190,7 +186,7 @@ class Explainers:
             raise NotReadyError(self._plane.state.value)
         # In a thread: the first one imports the compiler, which takes a second.
         await asyncio.to_thread(partial(spec.asked, referenced=references is not None))
-        digest = spec.digest((await self._model(model)).digest, references)
+        digest = spec.digest((await self._models.get(model)).digest, references)
         return await self._ledger.exclusively(partial(self._admit, (model, name), spec, digest, references))
 
     async def _admit(self, key: Key, spec: ExplainerSpec, digest: str, references: str | None) -> Record:
@@ -236,7 +232,7 @@ class Explainers:
 
         try:
             async with self._workshop.turn(record.digest):
-                model = await self._model(record.model)
+                model = await self._models.get(record.model)
                 known = self._ledger.artefacts.get(record.digest)
                 artefact = await self._workshop.supply(record, model, known, tell)
                 self._ledger.artefacts[record.digest] = artefact
@@ -377,27 +373,6 @@ class Explainers:
         loaded = entry is not None and self._plane.residency.has(entry)
         return Status(record, self._progress.get(record.key), entry, loaded)
 
-    def _plain(self, model: str) -> Entry:
-        """The entry of a model that can have explainers. Raises UnknownModelError, InvalidExplainerError."""
-        entry = self._ledger.base.entries.get(model)
-        if entry is None:
-            raise UnknownModelError(f"no model '{model[:80]}' here that could have explainers")
-        if entry.manifest is not None or entry.gate is not None:
-            raise InvalidExplainerError(
-                f"'{model}' is an explanation, or holds its own: explainers are made of plain models. "
-                "Compile it without --one-shot"
-            )
-        return entry
-
-    async def _model(self, name: str) -> Model:
-        """Raises ConflictError where the files are no more those that are served."""
-        entry = self._plain(name)
-        if _stamp(entry) != self._model_stamps[name]:
-            raise ConflictError(f"the files of '{name}' are not those that are served: restart the gateway")
-        if name not in self._model_digests:
-            self._model_digests[name] = await asyncio.to_thread(file_digest, entry.model_path.parent)
-        return Model(name, entry.model_path, self._model_digests[name])
-
     def _tell(self, record: Record, stage: Stage, progress: Progress | None) -> None:
         now = self._ledger.current(record)
         if now is not None:
@@ -432,13 +407,3 @@ class _Clock:
     def ended(self) -> dict[str, float]:
         self.enter(self._stage)
         return self._seconds
-
-
-def _stamp(entry: Entry) -> list[tuple[Path, int, int]]:
-    """Of the files of a model: when it differs, they have changed."""
-    found = []
-    with contextlib.suppress(OSError):
-        for path in sorted(entry.model_path.parent.iterdir()):
-            status = path.stat()
-            found.append((path, status.st_size, status.st_mtime_ns))
-    return found

@@ -13,6 +13,7 @@ from service.explainers import records
 from service.explainers.artefacts import Shelves
 from service.explainers.jobs import Progress, compile_entry
 from service.explainers.ledger import to_its_end
+from service.explainers.models import Model
 from service.explainers.records import Artefact, Record, Stage
 from service.explainers.spec import ExplainerSpec, entry_name
 from service.explainers.worker import Order
@@ -48,15 +49,6 @@ class Limits:
     at_once: int
     timeout_s: float
     memory_bytes: int
-
-
-@dataclass(frozen=True)
-class Model:
-    """The model to explain: its entry's name, its file, and the digest of that."""
-
-    name: str
-    path: Path
-    digest: str
 
 
 class Workshop:

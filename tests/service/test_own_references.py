@@ -1,6 +1,7 @@
 """References that come with a request, or are named by it; and reference sets over HTTP."""
 
 import asyncio
+import contextlib
 import functools
 import io
 import shutil
@@ -115,9 +116,11 @@ def served(client: Any) -> set[str]:
 
 
 def holding(folder: Path, references: np.ndarray) -> list[Path]:
-    """Files anywhere below that hold the first row, as bytes."""
+    """Files anywhere below that hold the first row, as bytes; they may come and go meanwhile."""
     row = references[0].tobytes()
-    return [path for path in folder.rglob("*") if path.is_file() and row in path.read_bytes()]
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return [path for path in folder.rglob("*") if path.is_file() and row in path.read_bytes()]
 
 
 # --- references in a request ------------------------------------------------------------------------------

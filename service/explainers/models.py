@@ -1,0 +1,60 @@
+"""The models that can have explainers, each with the digest of the files that the gateway serves."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.catalogue import Catalogue
+from service.entries import Entry
+from service.errors import ConflictError, InvalidExplainerError, UnknownModelError
+from service.explainers.spec import file_digest
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model to explain: its entry's name, its file, and the digest of that."""
+
+    name: str
+    path: Path
+    digest: str
+
+
+class Models:
+    """The plain entries of a repository as it was read when the gateway started."""
+
+    def __init__(self, base: Catalogue) -> None:
+        self._base = base
+        self._stamps = {name: _stamp(entry) for name, entry in base.entries.items()}
+        self._digests: dict[str, str] = {}
+
+    def entry(self, name: str) -> Entry:
+        """Raises UnknownModelError, InvalidExplainerError: it is an explanation, or one-shot."""
+        entry = self._base.entries.get(name)
+        if entry is None:
+            raise UnknownModelError(f"no model '{name[:80]}' here that could have explainers")
+        if entry.manifest is not None or entry.gate is not None:
+            raise InvalidExplainerError(
+                f"'{name}' is an explanation, or holds its own: explainers are made of plain models. "
+                "Compile it without --one-shot"
+            )
+        return entry
+
+    async def get(self, name: str) -> Model:
+        """Raises as `entry`, and ConflictError where the files are no more those that are served."""
+        entry = self.entry(name)
+        if _stamp(entry) != self._stamps[name]:
+            raise ConflictError(f"the files of '{name}' are not those that are served: restart the gateway")
+        if name not in self._digests:
+            self._digests[name] = await asyncio.to_thread(file_digest, entry.model_path.parent)
+        return Model(name, entry.model_path, self._digests[name])
+
+
+def _stamp(entry: Entry) -> list[tuple[Path, int, int]]:
+    """Of the files of a model: when it differs, they have changed."""
+    found = []
+    with contextlib.suppress(OSError):
+        for path in sorted(entry.model_path.parent.iterdir()):
+            status = path.stat()
+            found.append((path, status.st_size, status.st_mtime_ns))
+    return found
