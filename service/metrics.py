@@ -87,7 +87,9 @@ class Metrics:
         )
         self.in_flight = self._gauge("requests_in_flight", "Requests accepted and not answered yet.")
         self.loaded_explainers = self._gauge("loaded_explainers", "Explain entries that are loaded.")
-        self.ready = self._gauge("ready", "1 while the gateway is ready, as GET /v2/health/ready says.")
+        self.ready = self._gauge(
+            "ready", "1 while every model is loaded and no stop has begun; says nothing of a Triton behind."
+        )
         self.cold_start_s = self._gauge(
             "cold_start_seconds", "From the start of the process until the gateway was ready."
         )
