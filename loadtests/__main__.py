@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from loadtests.measure import Bench, GeneratorError, Result, Tell, WrongAnswerError, measure
+from loadtests.measure import Bench, GeneratorError, Result, StuckError, Tell, WrongAnswerError, measure
 from loadtests.report import write_report
 from loadtests.workloads import PROFILES, SCENARIOS, WORKLOADS, Profile, Workload
 
@@ -93,7 +93,12 @@ def main() -> int:
     except WrongAnswerError as error:
         print(f"wrong answers: {error}", file=sys.stderr)
         return 1
-    except (GeneratorError, PreparationError) as error:
+    except (
+        GeneratorError,
+        PreparationError,
+        StuckError,
+        RuntimeError,
+    ) as error:  # the last: no server came up
         print(f"error: {error}", file=sys.stderr)
         return 2
     for path in write_report(results, asked.profile, profile, asked.cores, asked.out):

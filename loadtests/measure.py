@@ -4,6 +4,7 @@ import contextlib
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -23,6 +24,7 @@ from loadtests.workloads import ALONE, CROWD, CURVE, SCENARIOS, Profile, Scenari
 Tell = Callable[[str], None]
 _WARM_S = 1.0
 _GIVE_UP_S = 600.0
+_PAUSE_S = 0.2
 
 
 class WrongAnswerError(Exception):
@@ -31,6 +33,10 @@ class WrongAnswerError(Exception):
 
 class GeneratorError(Exception):
     """The load generator itself failed."""
+
+
+class StuckError(Exception):
+    """A server never recovers from an overload."""
 
 
 @dataclass(frozen=True)
@@ -181,18 +187,24 @@ def warm_up(bench: Bench, target: Target) -> None:
 
 
 def drain(bench: Bench, target: Target) -> None:
-    """Waits for what an overload has left in the queue: one more request is answered after all of it."""
+    """Waits for what an overload has left in the queue: one more request is answered after all of it.
+
+    Raises:
+        StuckError: none is.
+    """
     wanted = Wanted.read(bench.folder, expected_of(target.variant.system, bench.folder))
     host, _, port = target.server.http.rpartition(":")
-    connection = HTTPConnection(host, int(port), timeout=_GIVE_UP_S)
-    with contextlib.closing(connection):
-        status = 0
-        while status != HTTPStatus.OK:
-            headers = {"Content-Type": "application/json"}
-            connection.request("POST", PATHS[EXPLAIN], rest_body(wanted.rows[:1]), headers)
+    headers, body = {"Content-Type": "application/json"}, rest_body(wanted.rows[:1])
+    give_up_s = time.monotonic() + _GIVE_UP_S
+    with contextlib.closing(HTTPConnection(host, int(port), timeout=_GIVE_UP_S)) as connection:
+        while time.monotonic() < give_up_s:
+            connection.request("POST", PATHS[EXPLAIN], body, headers)
             reply = connection.getresponse()
             reply.read()
-            status = reply.status
+            if reply.status == HTTPStatus.OK:
+                return
+            time.sleep(_PAUSE_S)
+    raise StuckError(f"{target.variant.label} answers nothing {_GIVE_UP_S:g} s after an overload")
 
 
 def generate(plan: Plan) -> Seen:

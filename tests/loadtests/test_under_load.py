@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from loadtests import __main__ as command
-from loadtests.measure import GeneratorError, Target, WrongAnswerError, drain, generate
+from loadtests import measure
+from loadtests.measure import GeneratorError, StuckError, Target, WrongAnswerError, drain, generate
 from loadtests.plan import EXPLAIN, PREDICT, Phase, Plan
 from loadtests.systems import Variant, serving
 from loadtests.wanted import ATTRIBUTIONS, EXPECTED
@@ -82,6 +83,21 @@ def test_a_generator_that_fails_is_told_with_its_reason(folder):
     plan = Plan("127.0.0.1:9", "rest", str(folder), "missing.npz", {EXPLAIN: 1}, (Phase(0.1, rate=1.0),))
     with pytest.raises(GeneratorError, match=r"missing\.npz"):
         generate(plan)
+
+
+def test_a_server_that_does_not_start_ends_the_command_with_status_2(monkeypatch, capsys):
+    monkeypatch.setattr(command, "prepare", lambda *_: None)  # nothing is there to serve
+    monkeypatch.setattr(command, "restrict", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["loadtests", "--profile", "tiny", "--system", "rationale"])
+    assert command.main() == 2
+    assert "before it was ready" in capsys.readouterr().err
+
+
+def test_a_server_that_stays_overloaded_is_told(bench, target, monkeypatch):
+    monkeypatch.setattr(measure, "_GIVE_UP_S", 0.5)
+    monkeypatch.setitem(measure.PATHS, EXPLAIN, "/v2/models/missing/explain")
+    with pytest.raises(StuckError, match="after an overload"):
+        drain(bench, target)
 
 
 def test_draining_returns_when_a_request_is_answered(bench, target):
