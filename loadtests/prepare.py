@@ -11,6 +11,7 @@ FOLDER/expected-SYSTEM.npz     of a baseline whose method computes something els
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,7 +70,7 @@ def _trees(workload: Workload, folder: Path) -> None:
     np.save(folder / REFERENCES, x[case.rows : case.rows + case.references])
     with quietly():
         _, explain = shap_trees(folder)
-        answer = explain(x[: case.rows])
+        answer: dict[str, Any] = explain(x[: case.rows])
     np.savez(folder / EXPECTED, **answer)
 
 
@@ -82,13 +83,16 @@ def _predictions(subject: Subject) -> np.ndarray:
 
 def _truth(subject: Subject) -> np.ndarray:
     size = max(_AT_ONCE // len(subject.references), 1)
-    return np.concatenate([truth(replace(subject, rows=rows)) for rows in subject.rows.split(size)])
+    return np.concatenate([truth(replace(subject, rows=rows)) for rows in torch.split(subject.rows, size)])
 
 
 def _save(path: Path, predictions: np.ndarray, attributions: np.ndarray) -> None:
     """`attributions` [N, …] of each row's largest output, which is one target: [N, 1, …]."""
-    answers = {OUTPUT: predictions, ATTRIBUTIONS: attributions[:, None]}
-    np.savez(path, **{name: array.astype(np.float32) for name, array in answers.items()})
+    due: dict[str, Any] = {
+        OUTPUT: predictions.astype(np.float32),
+        ATTRIBUTIONS: attributions[:, None].astype(np.float32),
+    }
+    np.savez(path, **due)
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Runs one baseline until SIGTERM, and prints `ready on http://HOST:PORT` when it is."""
 
 import argparse
+import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch, in each worker")
     parser.add_argument("--workers", type=int, default=1, help="more than one are processes")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # uvicorn raises it again when it has stopped
     load(given.name, given.folder, given.threads)
     explainer = explaining(given.name, given.folder, given.threads, given.workers)
     with explainer, ThreadPoolExecutor(1) as predictor:  # predictions do not wait for explanations
