@@ -9,6 +9,7 @@ is on, and a wrong one ends the run with status 1. Writes runs.csv, report.json 
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -101,7 +102,8 @@ def main() -> int:
     ) as error:  # the last: no server came up
         print(f"error: {error}", file=sys.stderr)
         return 2
-    for path in write_report(results, asked.profile, profile, asked.cores, asked.out):
+    command = shlex.join(["python", "-m", "loadtests", *sys.argv[1:]])
+    for path in write_report(results, command, profile, asked.cores, asked.out):
         tell(f"wrote {path}")
     return 0
 

@@ -22,11 +22,11 @@ PACKAGES = "rationale onnxruntime onnx numpy torch shap captum xgboost-cpu fasta
 
 
 def write_report(
-    results: Sequence[Result], name: str, profile: Profile, cores: int, folder: Path
+    results: Sequence[Result], command: str, profile: Profile, cores: int, folder: Path
 ) -> list[Path]:
-    """Writes the three files and returns them; `name` is the profile's."""
+    """Writes the three files and returns them; `command` is what was typed."""
     folder.mkdir(parents=True, exist_ok=True)
-    content = contents(results, name, profile, cores)
+    content = contents(results, command, profile, cores)
     written = {
         CSV_FILE: as_csv(results),
         JSON_FILE: json.dumps(content, indent=1),
@@ -37,11 +37,11 @@ def write_report(
     return [folder / file for file in written]
 
 
-def contents(results: Sequence[Result], name: str, profile: Profile, cores: int) -> dict[str, Any]:
+def contents(results: Sequence[Result], command: str, profile: Profile, cores: int) -> dict[str, Any]:
     """All that is known of the run, as plain values."""
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": f'make loadtest ARGS="--profile {name} --cores {cores}"',
+        "command": command,
         "commit": commit(),
         "machine": machine() | {"cores_used": cores},
         "versions": versions(),

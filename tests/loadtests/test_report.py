@@ -13,6 +13,7 @@ from loadtests.report import all_runs, write_report
 from loadtests.systems import Variant
 from loadtests.workloads import PROFILES, SCENARIOS
 
+COMMAND = "python -m loadtests --system rationale shap"
 ONE = Figures(100.0, 99.0, 500, 0.002, 0.003, 0.0123, {}, 0, 60, 0.0001, 0.4, 300 << 20)
 
 
@@ -54,7 +55,7 @@ def test_a_system_without_a_figure_has_no_ratio(results):
 
 
 def test_the_report_is_complete(results, tmp_path):
-    written = write_report(results, "short", PROFILES["short"], 2, tmp_path / "results")
+    written = write_report(results, COMMAND, PROFILES["short"], 2, tmp_path / "results")
     assert [path.name for path in written] == ["runs.csv", "report.json", "report.html"]
     table, content, page = (path.read_text() for path in written)
     rows = list(csv.DictReader(table.splitlines()))
@@ -65,12 +66,12 @@ def test_the_report_is_complete(results, tmp_path):
     assert {"onnxruntime", "shap", "locust", "torch"} <= report["versions"].keys()
     assert report["results"][1]["sustainable"] == pytest.approx(164.6)
     assert report["comparisons"][0]["rate"] == pytest.approx(7.5)
-    for told in ("7.5 (6)", "7.5 (4)", "1234", "164.6", "100 ms", report["machine"]["processor"]):
+    for told in (COMMAND, "7.5 (6)", "7.5 (4)", "1234", "164.6", "100 ms", report["machine"]["processor"]):
         assert told in page
     assert all(f"{scenario.name}, shap" in page for scenario in SCENARIOS)
     assert page.count("<svg") == 3
 
 
 def test_a_report_of_one_system_compares_nothing(results, tmp_path):
-    *_, page = write_report(results[:1], "short", PROFILES["short"], 2, tmp_path)
+    *_, page = write_report(results[:1], COMMAND, PROFILES["short"], 2, tmp_path)
     assert "nothing to compare" in page.read_text()
