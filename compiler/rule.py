@@ -55,6 +55,7 @@ class Trait(StrEnum):
     SPATIAL_MEAN = "spatial mean"  # bilinear: a mean over places, the same for every channel
     DISCRETE = "discrete"  # takes or gives conditions or whole numbers, and has a rule for them
     CHOOSING = "choosing"  # its first input is a condition that only chooses among the others
+    MASKED = "masked"  # selection: may choose among values that are −inf at x and at r
     CENTRING = "centring"  # local: takes a mean off, may add an offset; linear at a constant deviation
 
 

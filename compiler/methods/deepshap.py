@@ -7,6 +7,7 @@ Every rule keeps summation to delta: Σ m·Δx = Δy, so attributions add up to 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,8 +20,8 @@ from compiler.graph import Ops
 from compiler.methods.base import Gap, References, pull_back
 from compiler.methods.commuting import commute
 from compiler.methods.fusion import fuse
-from compiler.rule import Kind, Selection
-from compiler.rules.secants import tiny
+from compiler.rule import Kind, Selection, Trait
+from compiler.rules.secants import difference, tiny
 from compiler.tensor import Tensor
 
 
@@ -168,7 +169,8 @@ def _selection(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
     assert x is not None
     assert isinstance(at_x, Selection)
     assert isinstance(at_r, Selection)
-    delta = op.Sub(call.x.y, call.reference.y)
+    minus = partial(difference, op) if Trait.MASKED in call.rule.traits else op.Sub
+    delta = minus(call.x.y, call.reference.y)
     rises = op.Greater(delta, 0.0)
     winners = op.Where(
         op.reshape(rises, at_x.winners.shape) if rises.shape != at_x.winners.shape else rises,
@@ -176,7 +178,7 @@ def _selection(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
         at_r.winners,
     )
     relevance = at_x.scatter(op.Mul(m, op.Abs(delta)), winners)
-    multiplier = op.Div(relevance, op.Max(op.Abs(op.Sub(x, r)), tiny(x)))
+    multiplier = op.Div(relevance, op.Max(op.Abs(minus(x, r)), tiny(x)))
     return [multiplier, *(None for _ in call.x.inputs[1:])]
 
 

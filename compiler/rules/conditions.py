@@ -9,7 +9,7 @@ import numpy as np
 
 from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, Trait, rule
-from compiler.rules.reduce import difference
+from compiler.rules.secants import difference
 from compiler.tensor import Tensor
 
 DISCRETE = Trait.DISCRETE

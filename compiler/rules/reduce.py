@@ -8,7 +8,7 @@ import numpy as np
 from compiler.errors import UnsupportedModelError
 from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, Selection, Trait, rule
-from compiler.rules.secants import phi, tiny
+from compiler.rules.secants import difference, phi, tiny
 from compiler.tensor import Tensor
 
 
@@ -61,7 +61,7 @@ def reduce_mean(
     return y, (reduce_mean_pullback, None)
 
 
-@rule("ReduceMax", kind=Kind.SELECTION)
+@rule("ReduceMax", kind=Kind.SELECTION, traits=[Trait.MASKED])
 def reduce_max(
     op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Evaluation:
@@ -154,8 +154,3 @@ def log_mean_ratio(op: Ops, z: Tensor, z_r: Tensor, lse: Tensor, lse_r: Tensor) 
     """L(e^z, e^z_r)/L(e^lse, e^lse_r) = e^(max(z, z_r) − max(lse, lse_r))·φ(Δz)/φ(Δlse)."""
     size = op.Exp(op.Sub(op.Max(z, z_r), op.Max(lse, lse_r)))
     return op.Mul(size, op.Div(phi(op, difference(op, z, z_r)), phi(op, op.Sub(lse, lse_r))))
-
-
-def difference(op: Ops, z: Tensor, z_r: Tensor) -> Tensor:
-    """z − z_r, 0 where both are equal: −inf masks included."""
-    return op.Where(op.Equal(z, z_r), 0.0, op.Sub(z, z_r))

@@ -18,6 +18,11 @@ def tiny(x: Tensor) -> float:
     return float(info.smallest_subnormal) if info.bits < 32 else float(info.tiny) * 2.0**20
 
 
+def difference(op: Ops, z: Tensor, z_r: Tensor) -> Tensor:
+    """z − z_r, 0 where both are equal: −inf masks included."""
+    return op.Where(op.Equal(z, z_r), 0.0, op.Sub(z, z_r))
+
+
 def relu_secant(op: Ops, x: Tensor, r: Tensor) -> Tensor:
     """(x⁺ + r⁺)/(|x| + |r|): no difference is formed, so nothing cancels; 0 at x = r = 0."""
     above = op.Add(op.Relu(x), op.Relu(r))

@@ -2,8 +2,8 @@
 
 from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, Trait, rule
-from compiler.rules.reduce import difference, log_mean_ratio
-from compiler.rules.secants import phi
+from compiler.rules.reduce import log_mean_ratio
+from compiler.rules.secants import difference, phi
 from compiler.tensor import Tensor
 
 
