@@ -108,7 +108,7 @@ async def switched_under_load(client: httpx.AsyncClient) -> dict[str, str]:
 
     asking = [asyncio.create_task(ask()) for _ in range(4)]
     await made_ready(client, f"{PATH}/one", OTHER)
-    await asyncio.sleep(0.2)
+    await until(lambda: len(found) == 2)
     done.set()
     await asyncio.gather(*asking)
     return found
