@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from compiler.bench.networks import pools_apart, separated
+from compiler.bench.networks import import_torchvision, pools_apart, separated
 from loadtests.wanted import ATTRIBUTIONS, NETWORK, OUTPUT, REFERENCES, TREES, Arrays
 
 BASE = "base_value"
@@ -95,6 +95,7 @@ EXPLAINERS = {"shap": shap_deep, "captum": captum_deep, "shap-trees": shap_trees
 
 def _network(folder: Path) -> torch.nn.Module:
     """Without gradients of its weights: only those of the input are needed."""
+    import_torchvision()  # the classes of its networks
     network: torch.nn.Module = torch.load(folder / NETWORK, weights_only=False)
     return network.eval().requires_grad_(False)
 
