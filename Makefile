@@ -3,9 +3,6 @@ PYTHON ?= python3
 REPOSITORY ?= model_repository
 ARGS ?=
 
-# A file's tests share what they build: they run in one process.
-SIDE_BY_SIDE := --numprocesses=auto --maxprocesses=4 --dist=loadfile
-
 DEMO := .venv/demo/bin
 TEST := .venv/test/bin
 
@@ -24,7 +21,7 @@ demo: env-demo ## explain four loan applicants: compile, serve, ask over HTTP (n
 	@$(DEMO)/rationale demo
 
 test: env-test triton ## the tests, against a real Triton too; ARGS="-k name" picks some
-	@$(TEST)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
+	@$(TEST)/python -m pytest $(ARGS)
 
 test-slow: env-test triton ## only the tests that take minutes: run them before a release
 	@$(TEST)/python -m pytest -m slow $(ARGS)

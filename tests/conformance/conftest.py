@@ -5,9 +5,9 @@ import pytest
 from tests.conformance.cases import Case, collect
 from tests.conformance.evaluate import Outcome
 from tests.conformance.sweep import sweep
-from tests.conformance.verdicts import stopped
+from tests.conformance.verdicts import counts, stopped
 
-COUNTS = "conformance"
+SUMMARY = pytest.StashKey[str]()
 
 
 @pytest.fixture(scope="session")
@@ -21,13 +21,14 @@ def reasons(cases: dict[str, Case]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def outcomes(cases: dict[str, Case], reasons: dict[str, str]) -> list[Outcome]:
-    return sweep([case for name, case in cases.items() if name not in reasons])
+def outcomes(
+    cases: dict[str, Case], reasons: dict[str, str], request: pytest.FixtureRequest
+) -> list[Outcome]:
+    found = sweep([case for name, case in cases.items() if name not in reasons])
+    request.config.stash[SUMMARY] = counts(len(cases), reasons, found)
+    return found
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What the first test noted, in whichever process it ran."""
-    for report in (r for kind in ("passed", "failed") for r in terminalreporter.stats.get(kind, ())):
-        for name, text in report.user_properties:
-            if name == COUNTS:
-                terminalreporter.write_line(f"{name}: {text}")
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if SUMMARY in config.stash:
+        terminalreporter.write_line(f"conformance: {config.stash[SUMMARY]}")
