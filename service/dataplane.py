@@ -234,8 +234,11 @@ class DataPlane:
 
     def _check_loop(self, deadline_s: float) -> None:
         """Where small requests come faster than Python handles them, they wait for it, in no queue."""
+        left_s = deadline_s - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            raise DeadlineError("the deadline had passed before the request was taken up")
         behind_s = self._turns.behind_s()
-        if behind_s * _TURNS_LEFT > deadline_s - asyncio.get_running_loop().time():
+        if behind_s * _TURNS_LEFT > left_s:
             raise QueueFullError(f"the gateway is {behind_s:.2g} s behind: try again later, or wait longer")
 
     @contextlib.contextmanager
