@@ -100,7 +100,7 @@ async def test_killed_at_any_point(order: Order, stage: str) -> None:
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        ({"timeout_s": 0.4}, "longer than 0.4 s"),
+        ({"timeout_s": 0.05}, "longer than 0.05 s"),
         ({"memory_bytes": 64 << 20}, "more than the 64 MB of memory"),
     ],
 )

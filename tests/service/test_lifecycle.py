@@ -234,7 +234,7 @@ def test_unready_then_refusing_then_gone(tmp_path: Path, monkeypatch: pytest.Mon
     write_slow(tmp_path)
     made.write_score(tmp_path)
     monkeypatch.setenv("RATIONALE_SHUTDOWN_DELAY_S", "1.5")
-    body = {"instances": [[1.0] * 400] * 12}
+    body = {"instances": [[1.0] * 400] * 40}  # on a fast machine, too, longer than the delay
     score = {"instances": made.X.tolist()}
     with (
         serve("--repository", str(tmp_path), "--port", "0") as child,
