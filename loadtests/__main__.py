@@ -55,7 +55,7 @@ def profile_of(asked: argparse.Namespace) -> Profile:
 def prepare(workload: Workload, folder: Path) -> None:
     """In a process of its own, whose memory goes with it. Raises PreparationError."""
     command = [sys.executable, "-m", "loadtests.prepare", workload.name, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (ours)
     if done.returncode:
         raise PreparationError(f"{workload.name} cannot be prepared:\n{done.stderr.strip()}")
 

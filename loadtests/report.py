@@ -66,7 +66,7 @@ def commit() -> str | None:
     """Of the checkout; None outside of one."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]  # the local git
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 (ours)
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from compiler.archives import write_npz
 from service.errors import InvalidInputError, StateUnavailableError, UnknownResourceError
 from service.reference_files import Rows, to_file
-from service.state import Base, State
+from service.state import Base, State, sync
 from service.tensors import datatype_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -193,14 +193,14 @@ class ReferenceSets:
                     os.replace(name, target)
                 finally:
                     Path(name).unlink(missing_ok=True)
-                _sync(target.parent)
+                sync(target.parent)
             return target.stat().st_size
 
     def _drop_unnamed(self, digest: str) -> None:
         if not self.named(digest):
             with _told():
                 self._file(digest).unlink(missing_ok=True)
-                _sync(self._state.references)
+                sync(self._state.references)
 
 
 def check_name(name: str) -> str:
@@ -211,14 +211,6 @@ def check_name(name: str) -> str:
             "digit and has at most 100 characters"
         )
     return name
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -99,6 +99,15 @@ class State:
             os.close(handle)
 
 
+def sync(folder: Path) -> None:
+    """Makes the names in a folder survive a crash of the machine."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _lock(folder: Path) -> int:
     """A handle that owns the folder until it is closed, or the process ends in whatever way."""
     handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

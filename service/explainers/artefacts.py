@@ -5,7 +5,6 @@ Every method blocks.
 """
 
 import errno
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 from service.errors import StateUnavailableError
 from service.explainers.records import Artefact
 from service.explainers.worker import synced
-from service.state import State
+from service.state import State, sync
 
 _ON_THE_WAY = ".publishing-"  # hidden folders of the repository, which nobody reads
 
@@ -127,7 +126,7 @@ def _move(source: Path, target: Path) -> Path:
             raise
         _copy(source, target)
         _delete(source)
-    _sync(target.parent)
+    sync(target.parent)
     return target
 
 
@@ -156,14 +155,6 @@ def _delete(path: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
         path.rename(aside)
     shutil.rmtree(aside)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager
