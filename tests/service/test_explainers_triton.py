@@ -82,7 +82,8 @@ async def test_published_switched_unloaded_and_back_again(folder: Path, start_tr
                 second["serving"]["digests"]["explanation"]: "other",
             }
             await until(lambda: loaded(at) == ["score", second["serving"]["entry"]])
-            assert (folder / "models.state" / "artefacts" / first["serving"]["entry"]).is_dir()
+            kept = folder / "models.state" / "artefacts" / first["serving"]["entry"]
+            await until(kept.is_dir)  # it is moved there after Triton has let go of it
             await made_ready(client, f"{PATH}/two", GRADIENT)
         async with administered(folder, sets, max_loaded_explainers=1, **own) as client:
             for name, kind in (("one", "other"), ("two", "gradient"), ("one", "other")):
