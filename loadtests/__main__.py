@@ -1,7 +1,8 @@
 """The load test: every system in turn, on the same cores, under the same load.
 
     make loadtest                          the short profile: minutes, for a first look
-    make loadtest ARGS="--profile full"    hours, on an idle machine
+    make loadtest ARGS="--profile claim"   what this project says of itself beside SHAP: half an hour
+    make loadtest ARGS="--profile full"    everything: hours, on an idle machine
 
 Each system is started, warmed, measured, stopped; answers are compared with reference values while the load
 is on, and a wrong one ends the run with status 1. Writes runs.csv, report.json and report.html.
@@ -18,11 +19,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from loadtests.claims import told, verdicts
 from loadtests.measure import Bench, GeneratorError, Result, StuckError, Tell, WrongAnswerError, measure
 from loadtests.report import write_report
-from loadtests.workloads import PROFILES, SCENARIOS, WORKLOADS, Profile, Workload
-
-SYSTEMS = tuple(dict.fromkeys(system for workload in WORKLOADS for system in workload.systems))
+from loadtests.workloads import ALL_SYSTEMS, PROFILES, SCENARIOS, WORKLOADS, Profile, Workload
 
 
 class PreparationError(Exception):
@@ -36,7 +36,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     workloads, scenarios = ([one.name for one in table] for table in (WORKLOADS, SCENARIOS))
     parser.add_argument("--profile", choices=PROFILES, default="short")
     parser.add_argument("--workload", nargs="+", choices=workloads, help="default: those of the profile")
-    parser.add_argument("--system", nargs="+", choices=SYSTEMS, default=SYSTEMS, help="default: all")
+    parser.add_argument("--system", nargs="+", choices=ALL_SYSTEMS, help="default: those of the profile")
     parser.add_argument("--scenario", nargs="+", choices=scenarios, help="default: those of the profile")
     parser.add_argument("--cores", type=int, default=2, help="for the server and the load generator together")
     parser.add_argument("--out", type=Path, default=Path("loadtests/results"), metavar="FOLDER")
@@ -49,6 +49,7 @@ def profile_of(asked: argparse.Namespace) -> Profile:
         profile,
         workloads=tuple(asked.workload or profile.workloads),
         scenarios=tuple(asked.scenario or profile.scenarios),
+        systems=tuple(asked.system or profile.systems),
     )
 
 
@@ -60,16 +61,24 @@ def prepare(workload: Workload, folder: Path) -> None:
         raise PreparationError(f"{workload.name} cannot be prepared:\n{done.stderr.strip()}")
 
 
-def run(profile: Profile, systems: Sequence[str], cores: int, tell: Tell) -> list[Result]:
+def run(profile: Profile, cores: int, tell: Tell) -> list[Result]:
     """Raises WrongAnswerError, GeneratorError, PreparationError."""
-    results = []
-    for workload in (one for one in WORKLOADS if one.name in profile.workloads):
+    chosen = [workload for workload in WORKLOADS if workload.name in profile.workloads]
+    total = sum(len(systems_of(workload, profile)) for workload in chosen)
+    results: list[Result] = []
+    for workload in chosen:
         with tempfile.TemporaryDirectory() as name:
             tell(f"{workload.name}: weights, references and reference values")
             prepare(workload, Path(name))
             bench = Bench(workload, Path(name), profile, tell)
-            results += [measure(bench, system, cores) for system in workload.systems if system in systems]
+            for system in systems_of(workload, profile):
+                tell(f"{workload.name}, {system}: {len(results) + 1} of {total}")
+                results.append(measure(bench, system, cores))
     return results
+
+
+def systems_of(workload: Workload, profile: Profile) -> list[str]:
+    return [system for system in workload.systems if system in profile.systems]
 
 
 def restrict(cores: int) -> None:
@@ -90,21 +99,19 @@ def main() -> int:
 
     try:
         profile = profile_of(asked)
-        results = run(profile, asked.system, asked.cores, tell)
+        results = run(profile, asked.cores, tell)
     except WrongAnswerError as error:
         print(f"wrong answers: {error}", file=sys.stderr)
         return 1
-    except (
-        GeneratorError,
-        PreparationError,
-        StuckError,
-        RuntimeError,
-    ) as error:  # the last: no server came up
+    except (GeneratorError, PreparationError, StuckError, RuntimeError) as error:
+        # RuntimeError: no server came up
         print(f"error: {error}", file=sys.stderr)
         return 2
     command = shlex.join(["python", "-m", "loadtests", *sys.argv[1:]])
     for path in write_report(results, command, profile, asked.cores, asked.out):
         tell(f"wrote {path}")
+    for line in told(verdicts(results)):
+        print("{:12} {:40} asked {:>3}, got {:>5}: {}".format(*line))
     return 0
 
 

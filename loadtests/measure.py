@@ -19,7 +19,7 @@ from loadtests.processes import Server
 from loadtests.sustainable import sustainable_rate
 from loadtests.systems import Variant, expected_of, memory_bytes, serving, variants
 from loadtests.wanted import PATHS, Wanted, rest_body
-from loadtests.workloads import ALONE, CROWD, CURVE, SCENARIOS, Profile, Scenario, Workload
+from loadtests.workloads import ALONE, CROWD, SCENARIOS, Profile, Scenario, Workload
 
 Tell = Callable[[str], None]
 _WARM_S = 1.0
@@ -137,7 +137,7 @@ def measure(bench: Bench, system: str, cores: int) -> Result:
         target = Target(result.best, server)
         warm_up(bench, target)
         result.sustainable = sustain(bench, target, result)
-        for share in CURVE if result.sustainable else ():
+        for share in bench.profile.curve if result.sustainable else ():
             result.curve.append(bench.by_rate(target, share * result.sustainable))
         for scenario in SCENARIOS:
             if scenario.name in bench.profile.scenarios and (scenario.protocol == "rest" or server.grpc):

@@ -13,9 +13,10 @@ import contextlib
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import onnxruntime as ort
@@ -25,7 +26,7 @@ from loadtests import models, wire
 from loadtests.processes import Server, gateway, started
 
 REPOSITORY = Path("model_repository")
-Ask = Callable[[int], Awaitable[None]]
+Ask = Callable[[int], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from loadtests.claims import Verdict, told, verdicts
 from loadtests.comparison import Comparison, compare
 from loadtests.measure import Result, Run
 from loadtests.plots import bar_plot, latency_plot
@@ -13,7 +14,7 @@ STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 table { border-collapse: collapse; margin: 1rem 0 } svg { max-width: 100%; height: auto }
 th, td { text-align: right; padding: 0.2rem 0.7rem; border-bottom: 1px solid #ddd }
-th:first-child, td:first-child { text-align: left } .missed { color: #a00 }
+th:first-child, td:first-child { text-align: left }
 """
 
 
@@ -26,6 +27,7 @@ def page(results: Sequence[Result], content: dict[str, Any]) -> str:
             "same cores, which the load generator shared. Times count from when a request was due. A sample "
             "of the answers was compared with reference values under load; none was wrong."
         ),
+        *_claims(verdicts(results)),
         "<h2>Ratios</h2>",
         _comparisons(compare(results)),
         *(
@@ -42,6 +44,12 @@ def page(results: Sequence[Result], content: dict[str, Any]) -> str:
     )
 
 
+def _claims(found: Sequence[Verdict]) -> Iterable[str]:
+    if found:
+        yield "<h2>Asked, and got</h2>"
+        yield _table(("workload", "what", "asked, at least", "got", ""), told(found))
+
+
 def _comparisons(found: Sequence[Comparison]) -> str:
     if not found:
         return _p("There is nothing to compare: one side was not measured.")
@@ -49,13 +57,11 @@ def _comparisons(found: Sequence[Comparison]) -> str:
     rows = [
         (
             f"{one.peer}, {one.workload}",
-            _ratio(one.rate, one.claimed_rate),
-            _ratio(one.median, one.claimed_median),
-            _ratio(one.memory, None),
+            *(_ratio(value) for value in (one.rate, one.median, one.memory)),
         )
         for one in found
     ]
-    return _table(head, rows) + _p("Above 1 is in our favour; what is claimed stands in brackets.")
+    return _table(head, rows) + _p("Above 1 is in our favour.")
 
 
 def _workload(name: str, limit_s: float, results: Sequence[Result]) -> Iterable[str]:
@@ -78,6 +84,11 @@ def _workload(name: str, limit_s: float, results: Sequence[Result]) -> Iterable[
     )
     memory = {one.system: one.crowd.figures.memory_bytes / MEBIBYTE for one in mine}
     yield bar_plot(memory, "memory after many callers [MiB]")
+    if any(one.scenarios for one in mine):
+        yield from _scenarios(mine)
+
+
+def _scenarios(mine: Sequence[Result]) -> Iterable[str]:
     yield "<h3>Scenarios</h3>"
     columns = (
         "scenario, system",
@@ -121,9 +132,8 @@ def _ms(value_s: float | None) -> str:
     return "none" if value_s is None else f"{1e3 * value_s:.3g}"
 
 
-def _ratio(value: float | None, claimed: float | None) -> str:
-    claim = "" if claimed is None else f" ({claimed:g})"
-    return f"{'unknown' if value is None else f'{value:.3g}'}{claim}"
+def _ratio(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3g}"
 
 
 def _p(text: str) -> str:

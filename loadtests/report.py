@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.bench.measure import machine
+from loadtests.claims import verdicts
 from loadtests.comparison import compare
 from loadtests.measure import Result, Run
 from loadtests.page import page
@@ -47,6 +48,7 @@ def contents(results: Sequence[Result], command: str, profile: Profile, cores: i
         "versions": versions(),
         "profile": asdict(profile),
         "limits_s": {one.name: one.p99_s for one in WORKLOADS if one.name in profile.workloads},
+        "claims": [asdict(one) | {"verdict": one.in_words} for one in verdicts(results)],
         "comparisons": [asdict(one) for one in compare(results)],
         "results": [asdict(result) for result in results],
     }

@@ -202,8 +202,8 @@ class Publisher:
             self.faults.append(f"{name}: {error!r}"[:300])
 
     def _publish(self, name: str, number: int) -> None:
-        sent = {"content": reference_file(number), "headers": {"Content-Type": "application/x-npz"}}
-        self._told(self._client.put(f"/v2/reference-sets/{name}?model={MODEL}", **sent))
+        path, headers = f"/v2/reference-sets/{name}?model={MODEL}", {"Content-Type": "application/x-npz"}
+        self._told(self._client.put(path, content=reference_file(number), headers=headers))
         spec = {"method": "deepshap", "reference_set": name, "default": number % 2 == 0}
         path = f"/v2/models/{MODEL}/explainers/{name}"
         self._told(self._client.put(path, json=spec))

@@ -15,7 +15,6 @@ class Workload:
         p99_s: 99 of 100 explanations must come within it.
         batch: rows of a request in the scenario of batches.
         systems: that explain such a model.
-        claimed: of the sustainable rate over SHAP's, and of SHAP's median latency over ours, at least.
     """
 
     name: str
@@ -23,7 +22,6 @@ class Workload:
     p99_s: float
     batch: int = 16
     systems: tuple[str, ...] = ("rationale", "shap", "captum")
-    claimed: tuple[float, float] | None = None
 
     @property
     def timeout_s(self) -> float:
@@ -31,11 +29,14 @@ class Workload:
 
 
 WORKLOADS = (
-    Workload("credit-100", Case("mlp", (24,), 100, 128), p99_s=0.1, claimed=(6, 4)),
-    Workload("credit-1000", Case("mlp", (24,), 1000, 128), p99_s=0.25, claimed=(12, 10)),
-    Workload("resnet50", Case("resnet50", (3, 112, 112), 10, 4), p99_s=5.0, batch=2, claimed=(4, 1)),
+    Workload("credit-100", Case("mlp", (24,), 100, 128), p99_s=0.1),
+    Workload("credit-1000", Case("mlp", (24,), 1000, 128), p99_s=0.25),
+    Workload("resnet50", Case("resnet50", (3, 112, 112), 10, 4), p99_s=5.0, batch=2),
     Workload("trees-100", Case("trees", (24,), 100, 128), p99_s=0.1, systems=("shap-trees",)),
 )
+
+
+ALL_SYSTEMS = tuple(dict.fromkeys(system for workload in WORKLOADS for system in workload.systems))
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,6 @@ SCENARIOS = (
     Scenario("grpc-explain", "eight callers, explanations over gRPC", {EXPLAIN: 1}, users=8, protocol="grpc"),
     Scenario("grpc-predict", "eight callers, predictions over gRPC", {PREDICT: 1}, users=8, protocol="grpc"),
 )
-CURVE = (0.25, 0.5, 0.75, 0.9)  # shares of the sustainable rate at which latency is drawn
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,8 @@ class Profile:
         seconds: of one run; at_least: requests in a run by rate, which may prolong it.
         longest_s: of one run, whatever `at_least` asks.
         precision: the sustainable rate is known to this factor.
-        variants: settings of a system that are tried. workloads, scenarios: by name.
+        variants: settings of a system that are tried. workloads, scenarios, systems: by name.
+        curve: shares of the sustainable rate at which latency is drawn.
     """
 
     seconds: float
@@ -110,6 +111,8 @@ class Profile:
     variants: int
     workloads: tuple[str, ...]
     scenarios: tuple[str, ...]
+    systems: tuple[str, ...] = ALL_SYSTEMS
+    curve: tuple[float, ...] = (0.25, 0.5, 0.75, 0.9)
 
 
 _ALL_SCENARIOS = tuple(scenario.name for scenario in SCENARIOS)
@@ -117,5 +120,8 @@ _ALL_WORKLOADS = tuple(workload.name for workload in WORKLOADS)
 PROFILES = {
     "tiny": Profile(0.5, 1, 1.0, 4.0, 1, ("credit-100",), ("mix",)),
     "short": Profile(3.0, 100, 10.0, 1.25, 2, ("credit-100",), _ALL_SCENARIOS),
+    "claim": Profile(
+        6.0, 60, 30.0, 1.1, 3, ("credit-100", "credit-1000", "resnet50"), (), ("rationale", "shap"), (0.5,)
+    ),
     "full": Profile(20.0, 400, 120.0, 1.05, 3, _ALL_WORKLOADS, _ALL_SCENARIOS),
 }

@@ -9,11 +9,13 @@ import pytest
 
 from loadtests import __main__ as command
 from loadtests import measure
-from loadtests.measure import GeneratorError, StuckError, Target, WrongAnswerError, drain, generate
+from loadtests.measure import Bench, GeneratorError, StuckError, Target, WrongAnswerError, drain, generate
 from loadtests.plan import EXPLAIN, PREDICT, Phase, Plan
+from loadtests.prepare import prepare
 from loadtests.systems import Variant, serving
 from loadtests.wanted import ATTRIBUTIONS, EXPECTED
-from loadtests.workloads import SCENARIOS
+from loadtests.workloads import PROFILES, SCENARIOS
+from tests.loadtests.conftest import TREES
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
@@ -33,6 +35,18 @@ def test_a_baseline_is_measured_as_we_are(bench, folder):
     variant = Variant("captum", threads=1, workers=2)
     with serving(variant, folder) as server:
         run = bench.by_scenario(Target(variant, server), BY_NAME["mix"])
+    assert run.figures.faultless, run.figures.errors
+    assert run.figures.compared > 0
+
+
+@pytest.mark.slow
+def test_trees_are_served(tmp_path):
+    prepare(TREES, tmp_path)
+    variant = Variant("shap-trees", threads=1, workers=1)
+    with serving(variant, tmp_path) as server:
+        run = Bench(TREES, tmp_path, PROFILES["tiny"], print).by_scenario(
+            Target(variant, server), BY_NAME["mix"]
+        )
     assert run.figures.faultless, run.figures.errors
     assert run.figures.compared > 0
 
