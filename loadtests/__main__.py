@@ -9,7 +9,6 @@ is on, and a wrong one ends the run with status 1. Writes runs.csv, report.json 
 """
 
 import argparse
-import os
 import shlex
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from loadtests.claims import told, verdicts
 from loadtests.measure import Bench, GeneratorError, Result, StuckError, Tell, WrongAnswerError, measure
+from loadtests.processes import restrict
 from loadtests.report import write_report
 from loadtests.workloads import ALL_SYSTEMS, PROFILES, SCENARIOS, WORKLOADS, Profile, Workload
 
@@ -79,14 +79,6 @@ def run(profile: Profile, cores: int, tell: Tell) -> list[Result]:
 
 def systems_of(workload: Workload, profile: Profile) -> list[str]:
     return [system for system in workload.systems if system in profile.systems]
-
-
-def restrict(cores: int) -> None:
-    """All children inherit it. Raises SystemExit: there are not so many."""
-    mine = sorted(os.sched_getaffinity(0))
-    if not 1 <= cores <= len(mine):
-        raise SystemExit(f"--cores {cores}: this machine lends 1 to {len(mine)}")
-    os.sched_setaffinity(0, mine[:cores])
 
 
 def main() -> int:

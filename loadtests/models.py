@@ -12,6 +12,7 @@ from compiler import DeepShap, compile_model
 from compiler.manifest import EXPLAIN_SUFFIX
 
 FEATURES = 24
+NETWORK = "network"
 SEED = 24
 
 
@@ -48,7 +49,7 @@ def network(width: int) -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-def write_network(repository: Path, *, width: int, references: int, name: str = "network") -> Load:
+def write_network(repository: Path, *, width: int, references: int, name: str = NETWORK) -> Load:
     """Writes `name` and its DeepSHAP explanation: about 5 ms a row at width 512 and 100 references."""
     generator = np.random.default_rng(SEED)
     rows = generator.normal(size=(references, FEATURES)).astype(np.float32)

@@ -33,6 +33,14 @@ class Server:
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE
 
 
+def restrict(cores: int) -> None:
+    """All children inherit it. Raises SystemExit: there are not so many."""
+    mine = sorted(os.sched_getaffinity(0))
+    if not 1 <= cores <= len(mine):
+        raise SystemExit(f"--cores {cores}: this machine lends 1 to {len(mine)}")
+    os.sched_setaffinity(0, mine[:cores])
+
+
 @contextlib.contextmanager
 def gateway(repository: Path, *arguments: str, **environment: str) -> Iterator[Server]:
     """`rationale serve` on free ports, ready."""

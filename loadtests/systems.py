@@ -26,7 +26,11 @@ class Variant:
 
     @property
     def label(self) -> str:
-        return f"{self.system}, {self.workers} × {self.threads} thread{'s' if self.threads > 1 else ''}"
+        return f"{self.system}, {self.shape}"
+
+    @property
+    def shape(self) -> str:
+        return f"{self.workers} × {self.threads} thread{'s' if self.threads > 1 else ''}"
 
 
 def variants(system: str, cores: int) -> list[Variant]:
@@ -39,7 +43,7 @@ def variants(system: str, cores: int) -> list[Variant]:
 def serving(variant: Variant, folder: Path) -> Iterator[Server]:
     """The system on a prepared workload, ready to be asked."""
     if variant.system == OURS:
-        _configure(folder / REPOSITORY, variant)
+        configure(folder / REPOSITORY, variant)
         with gateway(folder / REPOSITORY) as server:
             yield server
         return
@@ -55,7 +59,7 @@ def expected_of(system: str, folder: Path) -> str:
     return own if (folder / own).exists() else EXPECTED
 
 
-def _configure(repository: Path, variant: Variant) -> None:
+def configure(repository: Path, variant: Variant) -> None:
     """Threads and instances of every entry, as an operator would set them."""
     for path in repository.glob("*/config.pbtxt"):
         config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
