@@ -28,14 +28,14 @@ from service.explainers.explainers import Explainers
 from service.explainers.memory import Remembered, remember
 from service.explainers.workshop import Limits, ReferenceFiles, Workshop
 from service.gate import Gate
-from service.hot_routes import HotRoutes
+from service.hot_routes import Gateway, answer_hot
 from service.http_gate import HttpGate
 from service.limits import RateLimits
 from service.metrics import Metrics
 from service.own_references import OwnReferences
 from service.reference_sets import ReferenceSets
 from service.routes_references import Desk
-from service.security import ADMIN, Keyring, is_loopback, read_keyring, scopes_of
+from service.security import ADMIN, NOBODY_NEEDS, Keyring, is_loopback, read_keyring, scopes_of
 from service.settings import Settings
 from service.state import State
 from service.tls import triton_tls
@@ -118,6 +118,7 @@ def create_app(
                 await asyncio.to_thread(gate.tracing.close)
 
     app = _new_app(gate, settings, lifespan)
+    app.hot = HttpGate(answer_hot, gate, NOBODY_NEEDS)
     app.state.plane = plane
     app.state.explainers = explainers
     app.state.references = Desk(sets, explainers, plane, settings.max_reference_bytes)
@@ -144,8 +145,8 @@ def create_admin_app(app: FastAPI) -> FastAPI:
     return admin
 
 
-def _new_app(gate: Gate, settings: Settings, lifespan: Lifespan | None) -> FastAPI:
-    app = FastAPI(
+def _new_app(gate: Gate, settings: Settings, lifespan: Lifespan | None) -> Gateway:
+    app = Gateway(
         title="Rationale",
         version=package_version("rationale"),
         description=DESCRIPTION,
@@ -153,7 +154,6 @@ def _new_app(gate: Gate, settings: Settings, lifespan: Lifespan | None) -> FastA
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # ours tell more, and ask less
     )
-    app.add_middleware(HotRoutes)  # first added, innermost: it stands right before the router
     app.add_middleware(HttpGate, gate=gate, needed_for_metrics=scopes_of(settings.metrics_scope))
     problems.install(app)
     openapi.install(app, denied=problems.problem_responses(401, 403, 429))

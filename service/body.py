@@ -1,6 +1,5 @@
 """Reads a request body with a bound on memory, whatever its headers claim."""
 
-import asyncio
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +9,17 @@ from starlette.requests import Request
 
 from service.byte_budget import ByteBudget
 from service.errors import MalformedError, SlowBodyError, TooLargeError, UnsupportedMediaError
+from service.http_headers import header_of
+from service.until import until
 
 TIMEOUT_HEADER = "x-request-timeout-ms"
+_TIMEOUT = TIMEOUT_HEADER.encode()
 _LONGEST_TIMEOUT = 12  # digits
 _GZIP_OR_ZLIB = 47  # zlib's own way to say: tell by the header
+
+# What inflates a piece, to so many bytes at most, and whether the end was there.
+Decoder = tuple[Callable[[bytes, int], bytes], Callable[[], bool]]
+_AS_IT_IS: Decoder = (lambda piece, _: piece, lambda: True)
 
 
 async def read_body(
@@ -29,13 +35,12 @@ async def read_body(
         TooLargeError, SlowBodyError, QueueFullError, UnsupportedMediaError (Content-Encoding),
         MalformedError (broken compression, or the caller left).
     """
-    declared = request.headers.get("content-length", "0")
+    declared = header_of(request.scope, b"content-length") or "0"
     if declared.isdecimal() and int(declared) > limit:
         raise _too_large(limit)
-    inflate, finished = _decoder(request.headers.get("content-encoding", "identity"))
+    inflate, finished = _decoder(header_of(request.scope, b"content-encoding"))
     try:
-        async with asyncio.timeout_at(deadline_s):
-            body = await _inflated(request, inflate, limit, budget or ByteBudget(limit))
+        body = await until(deadline_s, _inflated(request, inflate, limit, budget or ByteBudget(limit)))
     except TimeoutError as error:
         raise SlowBodyError("the body did not arrive in time: send it faster, or fewer rows") from error
     except zlib.error as error:
@@ -76,7 +81,10 @@ async def _receive(request: Request) -> tuple[bytes, bool]:
 
 def check_media_type(request: Request, *allowed: str) -> None:
     """Raises UnsupportedMediaError; a request without a Content-Type is taken at its word."""
-    given = request.headers.get("content-type", allowed[0]).partition(";")[0].strip().lower()
+    given = header_of(request.scope, b"content-type")
+    if given is None or given in allowed:
+        return
+    given = given.partition(";")[0].strip().lower()
     if given not in allowed:
         raise UnsupportedMediaError(
             f"Content-Type '{given[:80]}' is not read here; send {' or '.join(allowed)}"
@@ -85,7 +93,7 @@ def check_media_type(request: Request, *allowed: str) -> None:
 
 def timeout_header(request: Request) -> float | None:
     """Seconds that the caller waits, by its own word; None where it says nothing. Raises MalformedError."""
-    given = request.headers.get(TIMEOUT_HEADER)
+    given = header_of(request.scope, _TIMEOUT)
     if given is None:
         return None
     if not (given.isascii() and given.isdecimal() and len(given) < _LONGEST_TIMEOUT and int(given)):
@@ -103,10 +111,12 @@ def parse_json(body: bytes | bytearray | memoryview) -> Any:
         raise MalformedError(f"the body is not valid JSON: {error}") from error
 
 
-def _decoder(encoding: str) -> tuple[Callable[[bytes, int], bytes], Callable[[], bool]]:
+def _decoder(encoding: str | None) -> Decoder:
+    if encoding is None:
+        return _AS_IT_IS
     match encoding.strip().lower():
         case "identity" | "":
-            return lambda chunk, _: chunk, lambda: True
+            return _AS_IT_IS
         case "gzip" | "deflate":
             inflater = zlib.decompressobj(_GZIP_OR_ZLIB)
             return inflater.decompress, lambda: inflater.eof

@@ -21,16 +21,21 @@ class ByteBudget:
                 f"requests of {self._held} bytes are waiting, of {self._limit} at most: try again later"
             )
 
-    @contextlib.contextmanager
-    def held(self, inputs: Tensors, answer: int = 0) -> Iterator[None]:
-        """Holds the bytes of `inputs` and those that the answer will have. Raises QueueFullError."""
-        size = sum(map(_size, inputs.values())) + answer
+    def held(self, inputs: Tensors, answer: int = 0) -> "_Held":
+        """Holds the bytes of `inputs` and those that the answer will have, within a `with`.
+
+        Raises:
+            QueueFullError: on the way in.
+        """
+        return _Held(self, sum(map(_size, inputs.values())) + answer)
+
+    def take(self, size: int) -> None:
+        """Counts bytes until they are given back. Raises QueueFullError."""
         self.check(size)
         self._held += size
-        try:
-            yield
-        finally:
-            self._held -= size
+
+    def give_back(self, size: int) -> None:
+        self._held -= size
 
     @contextlib.contextmanager
     def growing(self) -> Iterator[Callable[[int], None]]:
@@ -48,6 +53,22 @@ class ByteBudget:
             yield grow
         finally:
             self._held -= own
+
+
+class _Held:
+    """Not a generator: those cost a small request more than their work."""
+
+    __slots__ = ("_budget", "_size")
+
+    def __init__(self, budget: ByteBudget, size: int) -> None:
+        self._budget = budget
+        self._size = size
+
+    def __enter__(self) -> None:
+        self._budget.take(self._size)
+
+    def __exit__(self, *_: object) -> None:
+        self._budget.give_back(self._size)
 
 
 def _size(array: Array) -> int:

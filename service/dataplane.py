@@ -1,11 +1,10 @@
 """Inference and explanation over a backend. Knows no transport: REST and gRPC are thin over it."""
 
 import asyncio
-import contextlib
 import enum
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,7 @@ from service.loop_turns import LoopTurns
 from service.metrics import Metrics
 from service.security import needed_by_entry
 from service.tensors import DTYPES, Array, Tensors, datatype_of
+from service.until import until
 
 if TYPE_CHECKING:
     from service.own_references import OwnReferences
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_ANSWER_BYTES = 256 << 20  # as the setting max_answer_bytes
 DEFAULT_WAITING_BYTES = 256 << 20  # as the setting max_queue_bytes
+_TINY = 32  # values: so few are looked at sooner one by one than by numpy
 _TURNS_LEFT = 2  # as much again as it has waited for the event loop, a request may need to be answered
 
 
@@ -95,9 +96,7 @@ class DataPlane:
         self.budget = ByteBudget(max_waiting_bytes)
         self.own_references: OwnReferences | None = None  # for requests that bring or name some
         self.answers = AnswerCache(answer_cache_bytes, metrics.cache("answers"))
-        self._running = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._working = _Working()
         self.stopping = asyncio.Event()  # what waits for more than one request ends by it
 
     async def start(self) -> None:
@@ -119,7 +118,7 @@ class DataPlane:
 
     async def idle(self) -> None:
         """Waits until nothing runs."""
-        await self._idle.wait()
+        await self._working.none.wait()
 
     @property
     def serves(self) -> bool:
@@ -133,7 +132,7 @@ class DataPlane:
     async def stop(self) -> None:
         """Waits for what runs, whichever end it came by, then stops the backend."""
         self.refuse_new_work()
-        await self._idle.wait()
+        await self._working.none.wait()
         await self.residency.stop()
         await self.backend.stop()
 
@@ -184,15 +183,10 @@ class DataPlane:
         deadline_s = min(deadline_s, self.deadline(timeout_s))
         limit_s = deadline_s - asyncio.get_running_loop().time()
         try:
-            with self._counted(), self.budget.held(inputs, size):
-                async with asyncio.timeout_at(deadline_s), self.residency.held(entry):
-                    pieces = [
-                        await self.backend.infer(entry, piece, wanted, deadline_s)
-                        for piece in _pieces(inputs, rows, entry.max_batch_size)
-                    ]
+            with self._working, self.budget.held(inputs, size):
+                tensors = await until(deadline_s, self._run(entry, inputs, wanted, rows, deadline_s))
         except TimeoutError as error:
             raise DeadlineError(f"no answer from '{entry.name}' within {limit_s:.2g} s") from error
-        tensors = pieces[0] if len(pieces) == 1 else _joined(pieces)
         check_rows(entry, tensors, rows)
         for name, array in tensors.items():
             _check_result(entry, name, array)
@@ -201,6 +195,16 @@ class DataPlane:
         if place is not None:
             self.answers.keep(place, tensors)
         return Answer(entry, tensors, references)
+
+    async def _run(
+        self, entry: Entry, inputs: Tensors, outputs: Sequence[str], rows: int, deadline_s: float
+    ) -> Tensors:
+        async with self.residency.held(entry):
+            pieces = [
+                await self.backend.infer(entry, piece, outputs, deadline_s)
+                for piece in _pieces(inputs, rows, entry.max_batch_size)
+            ]
+        return pieces[0] if len(pieces) == 1 else _joined(pieces)
 
     def deadline(self, timeout_s: float | None = None) -> float:
         """When a request that comes now is over, on the event loop's clock; `timeout_s` can only shorten."""
@@ -241,16 +245,23 @@ class DataPlane:
         if behind_s * _TURNS_LEFT > left_s:
             raise QueueFullError(f"the gateway is {behind_s:.2g} s behind: try again later, or wait longer")
 
-    @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
-        self._running += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._running -= 1
-            if not self._running:
-                self._idle.set()
+
+class _Working:
+    """Counts the requests that run, each within a `with` of its own."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self.none = asyncio.Event()
+        self.none.set()
+
+    def __enter__(self) -> None:
+        self._count += 1
+        self.none.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self.none.set()
 
 
 def _note(entry: Entry, inputs: Tensors) -> None:
@@ -272,29 +283,33 @@ def _says_against_what(entry: Entry, inputs: Tensors, reference_set: str | None)
 
 def check_inputs(entry: Entry, inputs: Tensors) -> int:
     """The number of rows N, if `inputs` are the entry's own. Raises InvalidInputError."""
-    known = {spec.name: spec for spec in entry.inputs}
-    for verb, names in (("unknown", inputs.keys() - known.keys()), ("missing", known.keys() - inputs.keys())):
-        if names:
-            raise InvalidInputError(
-                f"{verb} input {_quoted(sorted(names))}: model '{entry.name}' takes {_quoted(known)}"
-            )
+    known = entry.input_specs
+    if inputs.keys() != known.keys():
+        unknown, missing = inputs.keys() - known.keys(), known.keys() - inputs.keys()
+        verb, names = ("unknown", unknown) if unknown else ("missing", missing)
+        raise InvalidInputError(
+            f"{verb} input {_quoted(sorted(names))}: model '{entry.name}' takes {_quoted(known)}"
+        )
     for name, array in inputs.items():
         _check_input(known[name], array)
-    counts = {name: array.shape[0] for name, array in inputs.items()}
-    if len(set(counts.values())) > 1:
-        raise InvalidInputError(f"the inputs differ in their number of rows (axis 0): {counts}")
-    return int(next(iter(counts.values())))
+    counts = [len(array) for array in inputs.values()]
+    if min(counts) != max(counts):
+        named = dict(zip(inputs, counts, strict=True))
+        raise InvalidInputError(f"the inputs differ in their number of rows (axis 0): {named}")
+    return counts[0]
 
 
 def check_outputs(entry: Entry, outputs: Sequence[str] | None) -> tuple[str, ...]:
     """The outputs to compute. Raises InvalidInputError for one the entry does not have."""
-    known = tuple(spec.name for spec in entry.outputs)
-    unknown = [name for name in outputs or () if name not in known]
+    known = entry.output_names
+    if not outputs:
+        return known
+    unknown = [name for name in outputs if name not in known]
     if unknown:
         raise InvalidInputError(
             f"unknown output {_quoted(unknown)}: model '{entry.name}' gives {_quoted(known)}"
         )
-    return tuple(dict.fromkeys(outputs)) if outputs else known
+    return tuple(dict.fromkeys(outputs))
 
 
 def _check_input(spec: TensorSpec, array: Array) -> None:
@@ -333,6 +348,8 @@ def _check_result(entry: Entry, name: str, array: Array) -> None:
 def first_non_finite(array: Array) -> tuple[int, ...] | None:
     """Index of the first NaN or infinity of a float array, None where there is none."""
     if array.dtype.kind != "f":
+        return None
+    if array.size <= _TINY and all(map(math.isfinite, array.reshape(-1).tolist())):
         return None
     finite = np.isfinite(array)
     if finite.all():

@@ -81,6 +81,14 @@ class Entry:
         return {"method": self.manifest.method.name, "explanation": self.manifest.digests.explanation}
 
     @functools.cached_property
+    def input_specs(self) -> dict[str, TensorSpec]:
+        return {spec.name: spec for spec in self.inputs}
+
+    @functools.cached_property
+    def output_names(self) -> tuple[str, ...]:
+        return tuple(spec.name for spec in self.outputs)
+
+    @functools.cached_property
     def output_bytes(self) -> dict[str, int]:
         """What a row of each output takes, {name: bytes}; sizes that the config leaves open count as 1."""
         return {

@@ -39,18 +39,9 @@ class Gate:
         self.limits.check(exchange.caller)
         exchange.caller.require(needed)
 
-    @contextlib.contextmanager
-    def noted(self, exchange: Exchange) -> Iterator[None]:
+    def noted(self, exchange: Exchange) -> "_Noted":
         """Within it, `exchange` is the current one; at its end it is counted, traced and logged."""
-        bound = exchanges.bind(exchange)
-        self.metrics.in_flight.inc()
-        if self.tracing is not None:
-            self.tracing.begin(exchange)
-        try:
-            yield
-        finally:
-            self._end(exchange)
-            exchanges.unbind(bound)
+        return _Noted(self, exchange)
 
     @contextlib.contextmanager
     def again(self, stream: Exchange | None) -> Iterator[None]:
@@ -77,7 +68,12 @@ class Gate:
                 raise
             exchange.status = http.HTTPStatus.OK
 
-    def _end(self, exchange: Exchange) -> None:
+    def begin(self, exchange: Exchange) -> None:
+        self.metrics.in_flight.inc()
+        if self.tracing is not None:
+            self.tracing.begin(exchange)
+
+    def end(self, exchange: Exchange) -> None:
         seconds = time.monotonic() - exchange.began_s
         self.metrics.in_flight.dec()
         self._count(exchange, seconds)
@@ -91,3 +87,21 @@ class Gate:
             self.metrics.rejected(exchange.entry, exchange.problem)
         elif exchange.entry is not None and exchange.status != CLIENT_LEFT:
             self.metrics.of(exchange.entry).request_s(seconds)
+
+
+class _Noted:
+    """Not a generator: those cost a small request more than their work."""
+
+    __slots__ = ("_bound", "_exchange", "_gate")
+
+    def __init__(self, gate: Gate, exchange: Exchange) -> None:
+        self._gate = gate
+        self._exchange = exchange
+
+    def __enter__(self) -> None:
+        self._bound = exchanges.bind(self._exchange)
+        self._gate.begin(self._exchange)
+
+    def __exit__(self, *_: object) -> None:
+        self._gate.end(self._exchange)
+        exchanges.unbind(self._bound)

@@ -1,13 +1,15 @@
-"""The way of the requests that are many, past the router.
+"""The way of the requests that are many, past FastAPI.
 
-FastAPI tries one route after the other, solves dependencies and validates what there is: it costs more than
-a small model does (docs/serving-performance.md). The routes of inference need none of it. They stand in the
-router too, for the OpenAPI document; this is the shorter way to the same functions.
+Its middlewares wrap every message, its router tries one route after the other, solves dependencies and
+validates what there is: it costs more than a small model does (docs/serving-performance.md). The routes of
+inference need none of it. They stand in the router too, for the OpenAPI document; this is the shorter way to
+the same functions, through the same gate.
 """
 
 import re
 from collections.abc import Awaitable, Callable
 
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -25,23 +27,35 @@ _V2: dict[str, Handler] = {"infer": routes_v2.infer, "explain": routes_v2.explai
 _V1: dict[str, Handler] = {"predict": routes_v1.predict, "explain": routes_v1.explain}
 
 
-class HotRoutes:
-    """ASGI middleware, to stand right before the router. Errors are left to the gate around it."""
+_FOUND = "rationale.hot_route"
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+
+class Gateway(FastAPI):
+    """FastAPI, and before it the hot routes.
+
+    Attributes:
+        hot: the gate in front of `answer_hot`; None sends every request to FastAPI.
+    """
+
+    hot: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = _PATH.fullmatch(scope["path"]) if scope["type"] == "http" else None
-        if found is None or scope["method"] != "POST":
-            await self._app(scope, receive, send)
-            return
-        response = await _handled(Request(scope, receive, send), found)
-        await response(scope, receive, send)
+        if self.hot is not None and scope["type"] == "http" and scope["method"] == "POST":
+            found = _PATH.fullmatch(scope["path"])
+            if found is not None:
+                scope["app"] = self
+                scope[_FOUND] = found
+                await self.hot(scope, receive, send)
+                return
+        await super().__call__(scope, receive, send)
 
 
-async def _handled(request: Request, found: re.Match[str]) -> Response:
-    model, version, v2, model_v1, v1 = found.groups()
+async def answer_hot(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers a request to a hot route. Errors are left to the gate around it."""
+    request = Request(scope, receive, send)
+    model, version, v2, model_v1, v1 = scope[_FOUND].groups()
     if v2 is not None:
-        return await _V2[v2](request, model, version)
-    return await _V1[v1](request, model_v1)
+        response = await _V2[v2](request, model, version)
+    else:
+        response = await _V1[v1](request, model_v1)
+    await response(scope, receive, send)

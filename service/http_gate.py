@@ -1,6 +1,7 @@
 """The gate of the HTTP end: pure ASGI, around everything but Starlette's last resort."""
 
 import logging
+from collections.abc import Awaitable
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -9,15 +10,14 @@ from service import exchange as exchanges
 from service.errors import ServiceError
 from service.exchange import Exchange
 from service.gate import Gate
+from service.http_headers import header_of
 from service.problems import answer
 from service.security import NOBODY_NEEDS, Scopes, needed_by_path, token_of
 
 log = logging.getLogger(__name__)
 
 _METRICS = "/metrics"
-_READ = {
-    name.encode() for name in (exchanges.REQUEST_ID, exchanges.TRACEPARENT, "authorization", "x-api-key")
-}
+_REQUEST_ID, _TRACEPARENT = exchanges.REQUEST_ID.encode(), exchanges.TRACEPARENT.encode()
 
 
 class HttpGate:
@@ -36,49 +36,44 @@ class HttpGate:
         if scope["type"] != "http" or (needed := self._needed(scope["path"])) is NOBODY_NEEDS:
             await self._app(scope, receive, send)
             return
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _READ}
         exchange = Exchange(
             protocol="http",
             operation=f"{scope['method']} {scope['path']}",
-            request_id=exchanges.request_id(headers.get(b"x-request-id")),
-            traceparent=exchanges.traceparent(headers.get(b"traceparent")),
+            request_id=exchanges.request_id(header_of(scope, _REQUEST_ID)),
+            traceparent=exchanges.traceparent(header_of(scope, _TRACEPARENT)),
         )
+        answering = _Answering(exchange, send)
         with self._gate.noted(exchange):
-            await self._run(exchange, headers, needed, scope, receive, send)
+            try:
+                token = token_of(header_of(scope, b"authorization"), header_of(scope, b"x-api-key"))
+                self._gate.admit(exchange, token, needed)
+                await self._app(scope, receive, answering.send)
+            except ServiceError as error:
+                await answer(Request(scope), error)(scope, receive, answering.send)
+            except Exception as error:  # the last resort, inside of Starlette's own: it is named and noted
+                if answering.begun:
+                    raise  # only breaking off says that the answer is not whole
+                log.exception("%s: an unexpected fault", scope["path"])
+                await answer(Request(scope), error)(scope, receive, answering.send)
 
     def _needed(self, path: str) -> Scopes:
         return self._needed_for_metrics if path == _METRICS else needed_by_path(path)
 
-    async def _run(
-        self,
-        exchange: Exchange,
-        headers: dict[bytes, str],
-        needed: Scopes,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        begun = False
 
-        async def send_noted(message: Message) -> None:
-            nonlocal begun
-            if message["type"] == "http.response.start":
-                begun = True
-                exchange.status = message["status"]
-                named = (b"x-request-id", exchange.request_id.encode())
-                message = {**message, "headers": [*message["headers"], named]}
-            await send(message)
+class _Answering:
+    """An answer on its way out: its status is noted, and it is given the request's id."""
 
-        try:
-            token = token_of(headers.get(b"authorization"), headers.get(b"x-api-key"))
-            self._gate.admit(exchange, token, needed)
-            await self._app(scope, receive, send_noted)
-        except ServiceError as error:
-            await answer(Request(scope), error)(scope, receive, send_noted)
-        except (
-            Exception
-        ) as error:  # the last resort, inside of Starlette's own: the answer is named and noted
-            if begun:
-                raise  # only breaking off says that it is not whole
-            log.exception("%s: an unexpected fault", scope["path"])
-            await answer(Request(scope), error)(scope, receive, send_noted)
+    __slots__ = ("_exchange", "_send", "begun")
+
+    def __init__(self, exchange: Exchange, send: Send) -> None:
+        self.begun = False
+        self._exchange = exchange
+        self._send = send
+
+    def send(self, message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            self.begun = True
+            self._exchange.status = message["status"]
+            named = (_REQUEST_ID, self._exchange.request_id.encode())
+            message = {**message, "headers": [*message["headers"], named]}
+        return self._send(message)

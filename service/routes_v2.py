@@ -12,6 +12,7 @@ from service.choice import entry_asked_for, likely_explainer
 from service.dataplane import DataPlane
 from service.entries import PLATFORM, Entry
 from service.errors import NotReadyError
+from service.http_headers import header_of
 from service.openapi import body_of, header
 from service.problems import problem_responses
 from service.schemas import (
@@ -28,6 +29,7 @@ from service.schemas import (
 JSON = "application/json"
 BINARY = "application/octet-stream"
 REFUSALS = (400, 404, 408, 413, 415, 422, 429, 500, 503, 504)
+_LENGTH = oip.LENGTH_HEADER.lower().encode()
 EXTENSIONS = ["binary_tensor_data", "explain", "model_configuration", "model_repository", "statistics"]
 
 router = APIRouter(prefix="/v2")
@@ -176,7 +178,7 @@ async def _read(request: Request, likely: Entry) -> tuple[oip.Request, float]:
     check_media_type(request, JSON, BINARY)
     plane.admit(likely, deadline_s)
     body = await read_body(request, request.app.state.settings.max_body_bytes, deadline_s, plane.budget)
-    return oip.decode_request(body, request.headers.get(oip.LENGTH_HEADER)), deadline_s
+    return oip.decode_request(body, header_of(request.scope, _LENGTH)), deadline_s
 
 
 async def _answer(

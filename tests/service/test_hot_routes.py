@@ -6,7 +6,6 @@ import httpx
 import pytest
 
 from service.app import create_app, create_backend
-from service.hot_routes import HotRoutes
 from service.settings import Settings
 from tests.service.conftest import client_of
 
@@ -43,7 +42,7 @@ async def test_both_ways_answer_alike(repository: Path, method: str, path: str, 
         settings = Settings(repository=repository)
         app = create_app(settings, create_backend(settings))
         if way == "router":
-            app.user_middleware = [each for each in app.user_middleware if each.cls is not HotRoutes]
+            app.hot = None
         async with app.router.lifespan_context(app), client_of(app) as client:
             await app.state.loading
             answers.append(await client.request(method, path, json=body))
