@@ -9,6 +9,7 @@ is on, and a wrong one ends the run with status 1. Writes runs.csv, report.json 
 """
 
 import argparse
+import os
 import shlex
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from pathlib import Path
 from loadtests.claims import told, verdicts
 from loadtests.measure import Bench, GeneratorError, Result, StuckError, Tell, WrongAnswerError, measure
 from loadtests.processes import restrict
-from loadtests.report import write_report
+from loadtests.real_rows import UnusableTableError, find
+from loadtests.report import About, write_report
 from loadtests.workloads import ALL_SYSTEMS, PROFILES, SCENARIOS, WORKLOADS, Profile, Workload
 
 
@@ -38,6 +40,14 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--workload", nargs="+", choices=workloads, help="default: those of the profile")
     parser.add_argument("--system", nargs="+", choices=ALL_SYSTEMS, help="default: those of the profile")
     parser.add_argument("--scenario", nargs="+", choices=scenarios, help="default: those of the profile")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=os.environ.get("LOADTEST_DATA"),
+        metavar="FILE|FOLDER",
+        help="a table whose rows the tabular workloads ask about, or a folder whose largest is taken; "
+        "default: $LOADTEST_DATA, else rows are drawn from a seed",
+    )
     parser.add_argument("--cores", type=int, default=2, help="for the server and the load generator together")
     parser.add_argument("--out", type=Path, default=Path("loadtests/results"), metavar="FOLDER")
     return parser.parse_args(given)
@@ -53,15 +63,16 @@ def profile_of(asked: argparse.Namespace) -> Profile:
     )
 
 
-def prepare(workload: Workload, folder: Path) -> None:
+def prepare(workload: Workload, folder: Path, data: Path | None) -> None:
     """In a process of its own, whose memory goes with it. Raises PreparationError."""
     command = [sys.executable, "-m", "loadtests.prepare", workload.name, str(folder)]
+    command += [] if data is None else [str(data)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (ours)
     if done.returncode:
         raise PreparationError(f"{workload.name} cannot be prepared:\n{done.stderr.strip()}")
 
 
-def run(profile: Profile, cores: int, tell: Tell) -> list[Result]:
+def run(profile: Profile, cores: int, data: Path | None, tell: Tell) -> list[Result]:
     """Raises WrongAnswerError, GeneratorError, PreparationError."""
     chosen = [workload for workload in WORKLOADS if workload.name in profile.workloads]
     total = sum(len(systems_of(workload, profile)) for workload in chosen)
@@ -69,7 +80,7 @@ def run(profile: Profile, cores: int, tell: Tell) -> list[Result]:
     for workload in chosen:
         with tempfile.TemporaryDirectory() as name:
             tell(f"{workload.name}: weights, references and reference values")
-            prepare(workload, Path(name))
+            prepare(workload, Path(name), data)
             bench = Bench(workload, Path(name), profile, tell)
             for system in systems_of(workload, profile):
                 tell(f"{workload.name}, {system}: {len(results) + 1} of {total}")
@@ -91,16 +102,18 @@ def main() -> int:
 
     try:
         profile = profile_of(asked)
-        results = run(profile, asked.cores, tell)
+        data = None if asked.data is None else find(asked.data)
+        results = run(profile, asked.cores, data, tell)
     except WrongAnswerError as error:
         print(f"wrong answers: {error}", file=sys.stderr)
         return 1
-    except (GeneratorError, PreparationError, StuckError, RuntimeError) as error:
+    except (GeneratorError, PreparationError, StuckError, UnusableTableError, RuntimeError) as error:
         # RuntimeError: no server came up
         print(f"error: {error}", file=sys.stderr)
         return 2
     command = shlex.join(["python", "-m", "loadtests", *sys.argv[1:]])
-    for path in write_report(results, command, profile, asked.cores, asked.out):
+    about = About(command, profile, asked.cores, None if data is None else data.name)
+    for path in write_report(results, about, asked.out):
         tell(f"wrote {path}")
     for line in told(verdicts(results)):
         print("{:12} {:40} asked {:>3}, got {:>5}: {}".format(*line))

@@ -25,7 +25,8 @@ def page(results: Sequence[Result], content: dict[str, Any]) -> str:
         _p(
             "Every system was asked with the same bodies about the same rows, weights and references, on the "
             "same cores, which the load generator shared. Times count from when a request was due. A sample "
-            "of the answers was compared with reference values under load; none was wrong."
+            "of the answers was compared with reference values under load; none was wrong. Rows of tables "
+            f"came from {content['data'] or 'a seed'}."
         ),
         *_claims(verdicts(results)),
         "<h2>Ratios</h2>",

@@ -1,6 +1,8 @@
 """One workload made ready in a folder, for every system the same weights, rows and references.
 
-python -m loadtests.prepare WORKLOAD FOLDER
+python -m loadtests.prepare WORKLOAD FOLDER [DATA]
+
+Rows and references of tables come from DATA (`loadtests.real_rows`), all else from a seed.
 
 FOLDER/network.pt or trees.json, references.npy, rows.npy   what the baselines load
 FOLDER/repository/             what `rationale serve` does
@@ -19,6 +21,7 @@ import torch
 from compiler.bench.peers import EXPLAINERS, misses, quietly
 from compiler.bench.subjects import Subject, compile_ours, make_subject, truth
 from loadtests.baselines.explainers import shap_trees
+from loadtests.real_rows import UnusableTableError, drawn, rows_and_references
 from loadtests.wanted import (
     ATTRIBUTIONS,
     EXPECTED,
@@ -37,12 +40,19 @@ TRAINED_ON = 4000  # rows
 _AT_ONCE = 16_000  # rows × references in one pass of the float64 walk
 
 
-def prepare(workload: Workload, folder: Path) -> None:
-    (_trees if workload.case.model == "trees" else _network)(workload, folder)
+def prepare(workload: Workload, folder: Path, data: Path | None = None) -> None:
+    """Raises UnusableTableError."""
+    data = data if workload.tabular else None
+    (_trees if workload.case.model == "trees" else _network)(workload, folder, data)
 
 
-def _network(workload: Workload, folder: Path) -> None:
-    subject = make_subject(workload.case, SEED)
+def _network(workload: Workload, folder: Path, data: Path | None) -> None:
+    case = workload.case
+    given = None
+    if data is not None:
+        tables = rows_and_references(data, case.rows, case.references, case.shape[0], SEED)
+        given = torch.from_numpy(tables[0]), torch.from_numpy(tables[1])
+    subject = make_subject(case, SEED, given)
     torch.save(subject.network, folder / NETWORK)
     np.save(folder / ROWS, subject.rows.numpy())
     np.save(folder / REFERENCES, subject.references.numpy())
@@ -55,14 +65,18 @@ def _network(workload: Workload, folder: Path) -> None:
             _save(folder / f"expected-{name}.npz", predictions, attributions)
 
 
-def _trees(workload: Workload, folder: Path) -> None:
+def _trees(workload: Workload, folder: Path, data: Path | None) -> None:
     """A classifier by XGBoost. The answers due are SHAP's own, computed here without a load: this project
     does not explain trees yet."""
     from xgboost import XGBClassifier
 
     case, random = workload.case, np.random.default_rng(SEED)
-    x = random.normal(size=(TRAINED_ON, *case.shape)).astype(np.float32)
-    label = x[:, 0] * x[:, 1] + x[:, 2] > random.normal(size=TRAINED_ON)
+    if data is None:
+        x = random.normal(size=(TRAINED_ON, *case.shape)).astype(np.float32)
+    else:
+        rows, references = rows_and_references(data, case.rows, case.references, case.shape[0], SEED)
+        x = np.concatenate([rows, references, drawn(data, case.shape[0], SEED)[:TRAINED_ON]])
+    label = x[:, 0] * x[:, 1] + x[:, 2] > random.normal(size=len(x))
     XGBClassifier(n_estimators=200, max_depth=6, random_state=SEED, n_jobs=1).fit(x, label).save_model(
         folder / TREES
     )
@@ -96,9 +110,13 @@ def _save(path: Path, predictions: np.ndarray, attributions: np.ndarray) -> None
 
 
 def main() -> None:
-    name, folder = sys.argv[1:]
-    prepare(next(workload for workload in WORKLOADS if workload.name == name), Path(folder))
+    name, folder, *data = sys.argv[1:]
+    workload = next(workload for workload in WORKLOADS if workload.name == name)
+    prepare(workload, Path(folder), Path(data[0]) if data else None)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UnusableTableError as error:
+        sys.exit(str(error))

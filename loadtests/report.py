@@ -6,7 +6,7 @@ import io
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,20 @@ CSV_FILE, JSON_FILE, HTML_FILE = "runs.csv", "report.json", "report.html"
 PACKAGES = "rationale onnxruntime onnx numpy torch shap captum xgboost-cpu fastapi uvicorn locust".split()
 
 
-def write_report(
-    results: Sequence[Result], command: str, profile: Profile, cores: int, folder: Path
-) -> list[Path]:
-    """Writes the three files and returns them; `command` is what was typed."""
+@dataclass(frozen=True)
+class About:
+    """How a run was made: what was typed, and the name of the table that rows came from, if one did."""
+
+    command: str
+    profile: Profile
+    cores: int
+    data: str | None = None
+
+
+def write_report(results: Sequence[Result], about: About, folder: Path) -> list[Path]:
+    """Writes the three files and returns them."""
     folder.mkdir(parents=True, exist_ok=True)
-    content = contents(results, command, profile, cores)
+    content = contents(results, about)
     written = {
         CSV_FILE: as_csv(results),
         JSON_FILE: json.dumps(content, indent=1),
@@ -38,13 +46,15 @@ def write_report(
     return [folder / file for file in written]
 
 
-def contents(results: Sequence[Result], command: str, profile: Profile, cores: int) -> dict[str, Any]:
+def contents(results: Sequence[Result], about: About) -> dict[str, Any]:
     """All that is known of the run, as plain values."""
+    profile = about.profile
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command,
+        "command": about.command,
+        "data": about.data,
         "commit": commit(),
-        "machine": machine() | {"cores_used": cores},
+        "machine": machine() | {"cores_used": about.cores},
         "versions": versions(),
         "profile": asdict(profile),
         "limits_s": {one.name: one.p99_s for one in WORKLOADS if one.name in profile.workloads},

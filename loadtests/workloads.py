@@ -24,6 +24,10 @@ class Workload:
     systems: tuple[str, ...] = ("rationale", "shap", "captum")
 
     @property
+    def tabular(self) -> bool:
+        return len(self.case.shape) == 1
+
+    @property
     def timeout_s(self) -> float:
         return max(4 * self.p99_s, 2.0)
 

@@ -11,11 +11,12 @@ from loadtests.claims import CLAIMS, MEDIAN, PEER, RATE, verdicts
 from loadtests.comparison import compare
 from loadtests.figures import Figures
 from loadtests.measure import Result, Run
-from loadtests.report import all_runs, write_report
+from loadtests.report import About, all_runs, write_report
 from loadtests.systems import OURS, Variant
 from loadtests.workloads import PROFILES, SCENARIOS
 
 COMMAND = "python -m loadtests --system rationale shap"
+ABOUT = About(COMMAND, PROFILES["short"], cores=2, data="applicants.csv")
 ONE = Figures(100.0, 99.0, 500, 0.002, 0.003, 0.0123, {}, 0, 60, 0.0001, 0.4, 300 << 20)
 
 
@@ -56,7 +57,7 @@ def test_a_system_without_a_figure_has_no_ratio(results):
 
 
 def test_the_report_is_complete(results, tmp_path):
-    written = write_report(results, COMMAND, PROFILES["short"], 2, tmp_path / "results")
+    written = write_report(results, ABOUT, tmp_path / "results")
     assert [path.name for path in written] == ["runs.csv", "report.json", "report.html"]
     table, content, page = (path.read_text() for path in written)
     rows = list(csv.DictReader(table.splitlines()))
@@ -71,7 +72,7 @@ def test_the_report_is_complete(results, tmp_path):
         (RATE, 6, pytest.approx(7.5)),
         (MEDIAN, 4, pytest.approx(7.5)),
     ]
-    for told in (COMMAND, "7.5", "1234", "164.6", "100 ms", report["machine"]["processor"]):
+    for told in (COMMAND, "applicants.csv", "7.5", "1234", "164.6", "100 ms", report["machine"]["processor"]):
         assert told in page
     assert all(f"{scenario.name}, shap" in page for scenario in SCENARIOS)
     assert page.count("<svg") == 3
@@ -81,7 +82,7 @@ def test_the_report_is_complete(results, tmp_path):
 def test_what_was_asked_stands_first_beside_what_was_got(slower, words, tmp_path):
     found = [result("rationale", 1.0), result("shap", slower)]
     assert [one.in_words for one in verdicts(found)] == words
-    *_, page = write_report(found, COMMAND, PROFILES["short"], 2, tmp_path)
+    *_, page = write_report(found, ABOUT, tmp_path)
     first = page.read_text().partition("<h2>")[2]
     assert first.startswith("Asked, and got")
     row = f"<td>credit-100</td><td>{escape(RATE)}</td><td>6</td><td>{slower:g}</td><td>{words[0]}</td>"
@@ -100,5 +101,5 @@ def test_the_claim_profile_measures_every_claim():
 
 
 def test_a_report_of_one_system_compares_nothing(results, tmp_path):
-    *_, page = write_report(results[:1], COMMAND, PROFILES["short"], 2, tmp_path)
+    *_, page = write_report(results[:1], ABOUT, tmp_path)
     assert "nothing to compare" in page.read_text()
