@@ -226,7 +226,10 @@ def relative_gaps(manifest: Manifest, tensors: Tensors) -> list[float]:
     if gap is None or explained is None:
         return []
     base = tensors.get(manifest.base_value or "")
+    tiny = float(np.finfo(explained.dtype).tiny)
+    if gap.shape == (1, 1):  # most requests: a row, and a target
+        scales = [abs(explained.item()), tiny] + ([] if base is None else [abs(base.item())])
+        return [abs(gap.item()) / max(scales)]
     scale = np.abs(explained) if base is None else np.maximum(np.abs(explained), np.abs(base))
-    tiny = np.finfo(scale.dtype).tiny
     ratios: list[float] = (np.abs(gap).max(axis=1) / np.maximum(scale.max(axis=1), tiny)).tolist()
     return ratios

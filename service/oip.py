@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from service.body import parse_json
 from service.errors import InvalidInputError, MalformedError
-from service.schemas import InferRequest, InputTensor, RequestedOutput
+from service.schemas import InferRequest
 from service.tensors import DTYPES, Array, Tensors, datatype_of, from_binary, from_json, to_binary, to_json
 
 LENGTH_HEADER = "Inference-Header-Content-Length"
@@ -24,6 +24,11 @@ LENGTH_HEADER = "Inference-Header-Content-Length"
 _MAX_RANK = 32
 _MAX_SIZE = 1 << 48
 _SHARED_MEMORY = "shared_memory_region"
+_SIZES = {int}
+
+Message = dict[str, Any]  # as it was parsed
+_NO_PARAMETERS: Message = {}
+_NO_OUTPUTS: list[Message] = []
 
 
 @dataclass(frozen=True)
@@ -52,23 +57,25 @@ def decode_request(body: bytes | bytearray, header_length: str | None) -> Reques
     """
     end = _header_end(body, header_length)
     view = memoryview(body)
-    message = _validated(parse_json(view[:end]))
-    named: list[InputTensor | RequestedOutput] = [*message.inputs, *message.outputs]
-    for tensor in named:
-        check_parameters(tensor.name, tensor.parameters)
+    message = _checked(parse_json(view[:end]))
+    inputs, outputs = message["inputs"], message.get("outputs", _NO_OUTPUTS)
+    for tensor in (*inputs, *outputs):
+        if "parameters" in tensor:
+            check_parameters(tensor["name"], tensor["parameters"])
+    parameters = message.get("parameters", _NO_PARAMETERS)
     return Request(
-        id=message.id,
-        inputs=_decode_inputs(message.inputs, view[end:]),
-        outputs=tuple(output.name for output in message.outputs) or None,
-        binary_by_default=message.parameters.get("binary_data_output") is True,
+        id=message.get("id", ""),
+        inputs=_decode_inputs(inputs, view[end:]),
+        outputs=tuple(output["name"] for output in outputs) or None,
+        binary_by_default=parameters.get("binary_data_output") is True,
         binary={
-            output.name: output.parameters["binary_data"] is True
-            for output in message.outputs
-            if "binary_data" in output.parameters
+            output["name"]: output["parameters"]["binary_data"] is True
+            for output in outputs
+            if "binary_data" in output.get("parameters", _NO_PARAMETERS)
         },
-        timeout_s=timeout_of(message.parameters.get("timeout")),
-        explainer=name_of(message.parameters, "explainer"),
-        reference_set=name_of(message.parameters, "reference_set"),
+        timeout_s=timeout_of(parameters.get("timeout")),
+        explainer=name_of(parameters, "explainer"),
+        reference_set=name_of(parameters, "reference_set"),
     )
 
 
@@ -154,26 +161,60 @@ def _header_end(body: bytes | bytearray, header_length: str | None) -> int:
     return int(header_length)
 
 
-def _validated(message: Any) -> InferRequest:
+def is_request(message: Any) -> bool:
+    """Whether it is an `InferRequest` beyond doubt: at a glance, where pydantic makes objects of it all."""
+    return (
+        type(message) is dict
+        and type(message.get("id", "")) is str
+        and type(message.get("parameters", _NO_PARAMETERS)) is dict
+        and type(inputs := message.get("inputs")) is list
+        and all(map(_is_input, inputs))
+        and type(outputs := message.get("outputs", _NO_OUTPUTS)) is list
+        and all(map(_is_named, outputs))
+    )
+
+
+def _is_input(tensor: Any) -> bool:
+    return (
+        _is_named(tensor)
+        and type(tensor.get("datatype")) is str
+        and type(shape := tensor.get("shape")) is list
+        and set(map(type, shape)) <= _SIZES
+    )
+
+
+def _is_named(tensor: Any) -> bool:
+    return (
+        type(tensor) is dict
+        and type(tensor.get("name")) is str
+        and type(tensor.get("parameters", _NO_PARAMETERS)) is dict
+    )
+
+
+def _checked(message: Any) -> Message:
+    """The message, if it is an `InferRequest`; what is wrong with another one is pydantic's to say."""
+    if is_request(message):
+        known: Message = message
+        return known
     try:
-        return InferRequest.model_validate(message)
+        return InferRequest.model_validate(message).model_dump()
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the body"
         raise MalformedError(f"{where}: {first['msg']}") from error
 
 
-def _decode_inputs(tensors: list[InputTensor], raw: memoryview) -> Tensors:
+def _decode_inputs(tensors: Sequence[Message], raw: memoryview) -> Tensors:
     arrays: Tensors = {}
     at = 0
     for tensor in tensors:
-        name = tensor.name
+        name, datatype, shape = tensor["name"], tensor["datatype"], tensor["shape"]
         if name in arrays:
             raise InvalidInputError(f"input '{name[:80]}' is given twice")
-        check_form(name, tensor.datatype, tensor.shape)
-        size = tensor.parameters.get("binary_data_size")
+        check_form(name, datatype, shape)
+        size = tensor.get("parameters", _NO_PARAMETERS).get("binary_data_size")
         if size is None:
-            arrays[name] = from_json(name, tensor.datatype, tensor.shape, tensor.data)
+            arrays[name] = from_json(name, datatype, shape, tensor.get("data"))
         else:
             arrays[name] = _decode_binary(tensor, size, raw[at:])
             at += size
@@ -182,12 +223,12 @@ def _decode_inputs(tensors: list[InputTensor], raw: memoryview) -> Tensors:
     return arrays
 
 
-def _decode_binary(tensor: InputTensor, size: Any, raw: memoryview) -> Array:
-    name = tensor.name[:80]
-    if tensor.data is not None:
+def _decode_binary(tensor: Message, size: Any, raw: memoryview) -> Array:
+    name = tensor["name"][:80]
+    if tensor.get("data") is not None:
         raise MalformedError(f"input '{name}' has both data and binary_data_size")
     if type(size) is not int or size < 0:
         raise MalformedError(f"input '{name}': binary_data_size must be a number of bytes")
     if size > len(raw):
         raise MalformedError(f"input '{name}' announces {size} bytes, but {len(raw)} are left in the body")
-    return from_binary(tensor.name, tensor.datatype, tensor.shape, raw[:size])
+    return from_binary(tensor["name"], tensor["datatype"], tensor["shape"], raw[:size])

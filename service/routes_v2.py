@@ -152,28 +152,29 @@ _EXPLAIN = _infer_docs(
 @router.post("/models/{model}/versions/{version}/infer", include_in_schema=False)
 @router.post("/models/{model}/infer", **_INFER)
 async def infer(request: Request, model: str, version: Version = None) -> Response:
-    repository = plane_of(request).repository
+    plane = plane_of(request)
+    repository = plane.repository
     named = repository.entry(model, version)
-    asked, deadline_s = await _read(request, named)
+    asked, deadline_s = await _read(request, plane, named)
     entry = entry_asked_for(repository, named, asked)
     head = {"model_name": model, "model_version": named.version}
-    return await _answer(request, entry, head, asked, deadline_s)
+    return await _answer(plane, entry, head, asked, deadline_s)
 
 
 @router.post("/models/{model}/versions/{version}/explain", include_in_schema=False)
 @router.post("/models/{model}/explain", **_EXPLAIN)
 async def explain(request: Request, model: str, version: Version = None) -> Response:
-    repository = plane_of(request).repository
+    plane = plane_of(request)
+    repository = plane.repository
     named = repository.entry(model, version)  # before the body is read: there may be no such model
-    asked, deadline_s = await _read(request, likely_explainer(repository, named))
+    asked, deadline_s = await _read(request, plane, likely_explainer(repository, named))
     entry = repository.explainer(model, version, asked.explainer)
     head: dict[str, Any] = {"model_name": model, "model_version": version or entry.version}
-    return await _answer(request, entry, head, asked, deadline_s, identified=True)
+    return await _answer(plane, entry, head, asked, deadline_s, identified=True)
 
 
-async def _read(request: Request, likely: Entry) -> tuple[oip.Request, float]:
+async def _read(request: Request, plane: DataPlane, likely: Entry) -> tuple[oip.Request, float]:
     """The request and its deadline. The body is read if `likely`, which will run it, has a place for one."""
-    plane = plane_of(request)
     deadline_s = plane.deadline(timeout_header(request))
     check_media_type(request, JSON, BINARY)
     plane.admit(likely, deadline_s)
@@ -182,7 +183,7 @@ async def _read(request: Request, likely: Entry) -> tuple[oip.Request, float]:
 
 
 async def _answer(
-    request: Request,
+    plane: DataPlane,
     entry: Entry,
     head: dict[str, Any],
     asked: oip.Request,
@@ -190,7 +191,6 @@ async def _answer(
     *,
     identified: bool = False,
 ) -> Response:
-    plane = plane_of(request)
     answer = await plane.infer(
         entry, asked.inputs, asked.outputs, asked.timeout_s, deadline_s, asked.reference_set
     )
