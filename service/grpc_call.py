@@ -9,7 +9,7 @@ import grpc.aio
 
 from service.dataplane import DataPlane
 from service.errors import ModelFailedError, ServiceError
-from service.exchange import REQUEST_ID, current, note_problem
+from service.exchange import REQUEST_ID, Exchange, note_problem
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ CODES = {
 _SHOWN_BYTES = 2000  # of a refusal: clients take 8 KiB of metadata, where each byte may become three
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Call:
     """A request on its way: the message, and the seconds that the caller still waits (None: no limit)."""
 
@@ -66,8 +66,6 @@ async def refuse(error: ServiceError, context: grpc.aio.ServicerContext) -> NoRe
     raise AssertionError("abort raises")
 
 
-def echo_request_id(context: grpc.aio.ServicerContext) -> None:
+def echo_request_id(exchange: Exchange, context: grpc.aio.ServicerContext) -> None:
     """Gives the call's `x-request-id`, its caller's or the one it got here, in the trailing metadata."""
-    exchange = current()
-    if exchange is not None:
-        context.set_trailing_metadata(((REQUEST_ID, exchange.request_id),))
+    context.set_trailing_metadata(((REQUEST_ID, exchange.request_id),))

@@ -83,21 +83,16 @@ async def model_statistics(call: Call) -> pb.ModelStatisticsResponse:
 
 async def model_infer(call: Call) -> pb.ModelInferResponse:
     """The shorter of the request's `timeout` and gRPC's own deadline is its limit."""
-    repository = call.plane.repository
-    named = repository.entry(call.message.model_name, call.message.model_version or None)
-    call.plane.admit(named, call.plane.deadline(call.left_s))
-    asked = decode_request(call.message)
-    entry = entry_asked_for(repository, named, asked)
-    limits_s = [limit for limit in (asked.timeout_s, call.left_s) if limit is not None]
-    limit_s = min(limits_s, default=None)
-    answer = await call.plane.infer(
-        entry, asked.inputs, asked.outputs, limit_s, reference_set=asked.reference_set
+    plane, message = call.plane, call.message
+    named = plane.repository.entry(message.model_name, message.model_version or None)
+    deadline_s = plane.deadline(call.left_s)
+    plane.admit(named, deadline_s)
+    asked = decode_request(message)
+    entry = entry_asked_for(plane.repository, named, asked)
+    answer = await plane.infer(
+        entry, asked.inputs, asked.outputs, asked.timeout_s, deadline_s, asked.reference_set
     )
-    head = {"model_name": call.message.model_name, "model_version": named.version, "id": asked.id}
-    response = encode_answer(head, answer.tensors)
-    for name, value in answer.identity.items():
-        response.parameters[name].string_param = value
-    return response
+    return encode_answer(message.model_name, named.version, asked.id, answer)
 
 
 METHODS: Methods = {

@@ -11,6 +11,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 from tritonclient.grpc import service_pb2 as pb
 
+from service.dataplane import Answer
 from service.errors import InvalidInputError, MalformedError
 from service.oip import Request, check_form, check_parameters, name_of, timeout_of
 from service.tensors import Array, Tensors, datatype_of, from_binary, from_values, to_binary
@@ -47,13 +48,11 @@ def decode_request(message: pb.ModelInferRequest) -> Request:
         MalformedError: not a request of this protocol.
         InvalidInputError: a tensor does not fit its own shape or datatype, or a feature is not supported.
     """
-    for tensor in (*message.inputs, *message.outputs):
-        check_parameters(tensor.name, _plain(tensor.parameters))
     parameters = _plain(message.parameters)
     return Request(
         id=message.id,
         inputs=_decode_inputs(message),
-        outputs=tuple(output.name for output in message.outputs) or None,
+        outputs=_decode_outputs(message),
         binary_by_default=True,
         binary={},
         timeout_s=timeout_of(parameters.get("timeout")),
@@ -62,13 +61,19 @@ def decode_request(message: pb.ModelInferRequest) -> Request:
     )
 
 
-def encode_answer(head: Mapping[str, Any], tensors: Tensors) -> pb.ModelInferResponse:
-    """The answer; `head` holds its model_name, model_version and id."""
-    answer = pb.ModelInferResponse(**head)
-    for name, array in tensors.items():
-        answer.outputs.add(name=name, datatype=datatype_of(array), shape=array.shape)
-        answer.raw_output_contents.append(to_binary(array))
-    return answer
+def encode_answer(model: str, version: str, request_id: str, answer: Answer) -> pb.ModelInferResponse:
+    """The answer, named as its request named the model."""
+    message = pb.ModelInferResponse(
+        model_name=model,
+        model_version=version,
+        id=request_id,
+        raw_output_contents=[to_binary(array) for array in answer.tensors.values()],
+    )
+    for name, array in answer.tensors.items():
+        message.outputs.add(name=name, datatype=datatype_of(array), shape=array.shape)
+    for name, value in answer.identity.items():
+        message.parameters[name].string_param = value
+    return message
 
 
 def _plain(parameters: Mapping[str, pb.InferParameter]) -> dict[str, Any]:
@@ -89,39 +94,47 @@ def _decode_inputs(message: pb.ModelInferRequest) -> Tensors:
         )
     arrays: Tensors = {}
     for i, tensor in enumerate(message.inputs):
-        name = tensor.name
+        # Each look into a message makes an object: what is needed twice is kept.
+        name, datatype, shape = tensor.name, tensor.datatype, list(tensor.shape)
+        check_parameters(name, _plain(tensor.parameters))
         if name in arrays:
             raise InvalidInputError(f"input '{name[:80]}' is given twice")
-        check_form(name, tensor.datatype, tensor.shape)
+        check_form(name, datatype, shape)
         if not raw:
-            arrays[name] = _from_contents(tensor)
+            arrays[name] = _from_contents(name, datatype, shape, tensor.contents)
         elif tensor.HasField("contents"):
             raise MalformedError(f"input '{name[:80]}' has both contents and raw_input_contents")
         else:
-            arrays[name] = from_binary(name, tensor.datatype, tensor.shape, memoryview(raw[i]))
+            arrays[name] = from_binary(name, datatype, shape, memoryview(raw[i]))
     return arrays
 
 
-def _from_contents(tensor: pb.ModelInferRequest.InferInputTensor) -> Array:
+def _decode_outputs(message: pb.ModelInferRequest) -> tuple[str, ...] | None:
+    """The names of those that are asked for; None where none is named."""
+    if not message.outputs:
+        return None
+    for output in message.outputs:
+        check_parameters(output.name, _plain(output.parameters))
+    return tuple(output.name for output in message.outputs)
+
+
+def _from_contents(name: str, datatype: str, shape: list[int], contents: pb.InferTensorContents) -> Array:
     """Typed values → an array.
 
     Raises:
         InvalidInputError: they are of another datatype, out of its range, too many or too few.
     """
-    name, shape = tensor.name, list(tensor.shape)
-    place = _CONTENTS.get(tensor.datatype)
+    place = _CONTENTS.get(datatype)
     if place is None:
         raise InvalidInputError(
-            f"input '{name[:80]}': {tensor.datatype} has no typed contents: send raw_input_contents"
+            f"input '{name[:80]}': {datatype} has no typed contents: send raw_input_contents"
         )
-    for filled, _ in tensor.contents.ListFields():
+    for filled, _ in contents.ListFields():
         if filled.name != place:
-            raise InvalidInputError(
-                f"input '{name[:80]}' is {tensor.datatype} and takes {place}, not {filled.name}"
-            )
-    values = list(getattr(tensor.contents, place))
-    if tensor.datatype != "BYTES":
-        return from_values(name, tensor.datatype, shape, values)
+            raise InvalidInputError(f"input '{name[:80]}' is {datatype} and takes {place}, not {filled.name}")
+    values = list(getattr(contents, place))
+    if datatype != "BYTES":
+        return from_values(name, datatype, shape, values)
     array = np.array(values, dtype=np.object_)
     if array.size != np.prod(shape, dtype=np.int64):
         raise InvalidInputError(
