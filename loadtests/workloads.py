@@ -33,8 +33,8 @@ class Workload:
 
 
 WORKLOADS = (
-    Workload("credit-100", Case("mlp", (24,), 100, 128), p99_s=0.1),
-    Workload("credit-1000", Case("mlp", (24,), 1000, 128), p99_s=0.25),
+    Workload("credit-100", Case("credit", (24,), 100, 128), p99_s=0.1),
+    Workload("credit-1000", Case("credit", (24,), 1000, 128), p99_s=0.25),
     Workload("resnet50", Case("resnet50", (3, 112, 112), 10, 4), p99_s=5.0, batch=2),
     Workload("trees-100", Case("trees", (24,), 100, 128), p99_s=0.1, systems=("shap-trees",)),
 )

@@ -16,6 +16,8 @@ OURS, FORWARD, TORCH, COMPILED, SHAP, CAPTUM = (
 )
 PEERS = (FORWARD, TORCH, COMPILED, SHAP, CAPTUM)
 NEEDS = {SHAP: "shap", CAPTUM: "captum"}  # beside torch and torchvision
+# What a row is called, by its axes: the credit network's features, a transformer's tokens, an image.
+SIZES = {1: "{0}-256-256-2", 2: "{0} tokens", 3: "{1}²"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        size = f"{self.shape[-1]}²" if len(self.shape) == 3 else "24-256-256-2"
+        size = SIZES[len(self.shape)].format(*self.shape)
         rows = f", N={self.rows}" if self.rows > 1 else ""
         return f"{self.model} {size}, K={self.references}{rows}"
 
@@ -43,9 +45,10 @@ CASES = (
     Case("resnet50", (3, 224, 224), 10),
     Case("densenet201", (3, 128, 128), 10),
     Case("efficientnetb0", (3, 128, 128), 10),
-    Case("mlp", (24,), 100),
-    Case("mlp", (24,), 1000),
-    Case("mlp", (24,), 100, 64),
+    Case("transformer", (16, 64), 10),
+    Case("credit", (24,), 100),
+    Case("credit", (24,), 1000),
+    Case("credit", (24,), 100, 64),
 )
 MODELS = tuple(dict.fromkeys(case.model for case in CASES))
 

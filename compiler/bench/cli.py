@@ -20,10 +20,10 @@ def bench_command(
     ] = None,
     references: Annotated[
         int | None,
-        typer.Option(help="References K. Default: 10 for images, 100 and 1000 for mlp.", min=1),
+        typer.Option(help="References K. Default: 10 for images and tokens, 100 and 1000 for credit.", min=1),
     ] = None,
     rows: Annotated[
-        int | None, typer.Option(help="Rows N in one run. Default: 1, and 64 once for mlp.", min=1)
+        int | None, typer.Option(help="Rows N in one run. Default: 1, and 64 once for credit.", min=1)
     ] = None,
     repeats: Annotated[
         int, typer.Option(help="Rounds; in each of them every system has its turn.", min=1)
@@ -53,8 +53,9 @@ def bench_command(
 ) -> None:
     """Time an explanation beside the plain model, SHAP, captum, and the same idea in PyTorch.
 
-    Compiles networks with random weights for DeepSHAP of the predicted output, and gives every system the
-    same weights, rows, references and threads, in turn in one process. Times are ratios: numbers of different
+    Compiles networks with random weights (the paper's, a small transformer, a credit network) for DeepSHAP of
+    the predicted output, and gives every system the same weights, rows, references and threads, in turn in
+    one process. Times are ratios: numbers of different
     machines do not compare. Run it on a machine that does nothing else.
 
     ort-forward is a plain forward pass of the same model over N·(1+K) rows, the least there is to do; torch
@@ -63,7 +64,7 @@ def bench_command(
 
     Needs the extra: pip install 'rationale[bench]'.
 
-    Example: rationale bench mlp resnet50 --peers ort-forward,shap --out report
+    Example: rationale bench credit resnet50 --peers ort-forward,shap --out report
     """
     with told_plainly():
         cases = choose_cases(models or (), references, rows)

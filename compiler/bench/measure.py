@@ -15,12 +15,13 @@ from compiler.bench.cases import CAPTUM, OURS, SHAP, Case, Settings
 from compiler.bench.memory import Peak, peaks
 from compiler.bench.peers import misses
 from compiler.bench.process import ProcessDiedError, Tell, in_a_process
-from compiler.bench.subjects import Ready, Subject, compile_ours, make_subject, ready, truth
+from compiler.bench.subjects import Ready, Subject, compile_ours, due, make_subject, ready, truth
 from compiler.bench.timing import alternate
 from compiler.compiled import Compiled
 from compiler.errors import RationaleError
 
 PACKAGES = ("rationale", "onnxruntime", "onnx", "numpy", "torch", "torchvision", "shap", "captum")
+_REASON = 100  # characters of why a system is left out
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,16 @@ class Measured:
 
     Attributes:
         times_s: of each call, by rounds; setup_s: its preparation.
-        error: the largest difference of its attributions from float64's, over the largest of these.
+        error: the largest difference of its attributions from float64's, over the largest of these; None
+            where that is not known.
+        gap: how far its attributions are from adding up to what they explain, over the largest of that.
         notes: what it computes otherwise.
     """
 
     times_s: list[list[float]]
     setup_s: float
     error: float | None
+    gap: float | None
     notes: list[str] = field(default_factory=list)
 
 
@@ -45,7 +49,6 @@ class Outcome:
 
     Attributes:
         compile_s, model_bytes, plain_bytes: of our graph and of the plain model.
-        completeness_gap: our largest, over the largest |explained − base|.
         systems: what was measured; left_out: why a system is not among them; memory: peaks by system.
     """
 
@@ -53,7 +56,6 @@ class Outcome:
     compile_s: float
     model_bytes: int
     plain_bytes: int
-    completeness_gap: float
     systems: dict[str, Measured]
     left_out: dict[str, str]
     memory: dict[str, Peak]
@@ -86,10 +88,10 @@ def measure(case: Case, settings: Settings, tell: Tell) -> Outcome:
     compiled = compile_ours(subject, settings.threads)
     compile_s = time.perf_counter() - started
     tell(f"{case.label}: float64", 0, 1)
-    exact = truth(subject)
+    exact, sums = _truth(subject), due(subject)
     gc.collect()  # torch.fx's graphs know their modules, which know their graphs
     found, left_out = _ready(subject, compiled, settings, lambda name: tell(f"{case.label}: {name}", 0, 1))
-    errors = {name: _error(one, exact) for name, one in found.items()}
+    errors = {name: _errors(one, exact, sums) for name, one in found.items()}
     times = alternate(
         [one.system for one in found.values()],
         settings.repeats,
@@ -97,15 +99,14 @@ def measure(case: Case, settings: Settings, tell: Tell) -> Outcome:
     )
     known = misses(subject.network)
     systems = {
-        name: Measured(times[name], one.setup_s, errors[name], known if name in (SHAP, CAPTUM) else [])
+        name: Measured(times[name], one.setup_s, *errors[name], known if name in (SHAP, CAPTUM) else [])
         for name, one in found.items()
     }
-    gap = _gap(compiled, subject)
     sizes = (compiled.model.ByteSize(), compiled.source.ByteSize())
     del found
     gc.collect()
     memory = peaks(subject, compiled, settings) if settings.memory else {}
-    return Outcome(case, compile_s, *sizes, gap, systems, left_out, memory)
+    return Outcome(case, compile_s, *sizes, systems, left_out, memory)
 
 
 def _ready(
@@ -118,20 +119,26 @@ def _ready(
         try:
             found[name] = ready(name, subject, compiled, settings)
         except (RuntimeError, NotImplementedError) as error:
-            left_out[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            left_out[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:_REASON]}"
     return found, left_out
 
 
-def _error(one: Ready, exact: np.ndarray) -> float | None:
-    if one.explain is None:
+def _truth(subject: Subject) -> np.ndarray | None:
+    """None where the baseline has no rule for a layer."""
+    try:
+        return truth(subject)
+    except NotImplementedError:
         return None
-    return float(np.abs(one.explain() - exact).max() / np.abs(exact).max())
 
 
-def _gap(compiled: Compiled, subject: Subject) -> float:
-    answer = compiled.explain(subject.rows.numpy())
-    due = np.abs(answer["explained_value"] - answer["base_value"]).max()
-    return float(np.abs(answer["completeness_gap"]).max() / due)
+def _errors(one: Ready, exact: np.ndarray | None, sums: np.ndarray) -> tuple[float | None, float | None]:
+    """Its error and its gap."""
+    if one.explain is None:
+        return None, None
+    attributions = one.explain()
+    missing = attributions.reshape(len(sums), -1).sum(1, dtype=np.float64) - sums
+    gap = float(np.abs(missing).max() / np.abs(sums).max())
+    return (None if exact is None else float(np.abs(attributions - exact).max() / np.abs(exact).max())), gap
 
 
 def machine() -> dict[str, str | int | float | None]:

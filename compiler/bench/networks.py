@@ -56,6 +56,42 @@ def perceptron(sizes: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
+class Encoder(nn.Module):
+    """A small BERT over embeddings [N, tokens, width]: post-norm blocks, two classes off the first token."""
+
+    def __init__(self, width: int, blocks: int = 4, heads: int = 4) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(EncoderBlock(width, heads) for _ in range(blocks)))
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(self.blocks(x)[:, 0])
+        return y
+
+
+class EncoderBlock(nn.Module):
+    """Attention and two layers with GELU, each added to what came in and normalised."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.act, self.down = nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        self.softmax, self.norm1, self.norm2 = nn.Softmax(-1), nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (self._split(layer(x)) for layer in (self.query, self.key, self.value))
+        scores = query @ key.transpose(2, 3) / (x.shape[-1] / self.heads) ** 0.5
+        mixed = (self.softmax(scores) @ value).transpose(1, 2).flatten(2)
+        x = self.norm1(x + self.out(mixed))
+        y: Tensor = self.norm2(x + self.down(self.act(self.up(x))))
+        return y
+
+    def _split(self, x: Tensor) -> Tensor:
+        """[N, tokens, width] → [N, heads, tokens, width / heads]."""
+        return x.reshape(-1, x.shape[1], self.heads, x.shape[2] // self.heads).transpose(1, 2)
+
+
 # -- signal --------------------------------------------------------------------------------------------
 
 

@@ -61,6 +61,8 @@ def misses(network: nn.Module) -> list[str]:
     found = []
     if any(isinstance(m, nn.SiLU) for m in network.modules()):
         found.append("takes the plain gradient of SiLU, and of products")
+    if any(isinstance(m, nn.LayerNorm) for m in network.modules()):
+        found.append("takes the plain gradient of GELU, LayerNorm and the products of attention")
     pools = [m for m in network.modules() if isinstance(m, nn.MaxPool2d)]
     if any(_first(m.kernel_size) > _first(m.stride) for m in pools):
         found.append("loses what overlapping windows of a max pool share")

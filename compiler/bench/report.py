@@ -10,14 +10,14 @@ from typing import Any
 from rich.table import Table
 
 from compiler.bench.cases import CAPTUM, COMPILED, FORWARD, OURS, SHAP, TORCH, Settings
-from compiler.bench.measure import Outcome, machine, versions
+from compiler.bench.measure import Measured, Outcome, machine, versions
 from compiler.bench.plot import plot
 from compiler.bench.timing import Ratio, quartiles, ratio
 from compiler.errors import InvalidOptionError
 from compiler.report import write
 
 JSON_FILE, PLOT_FILE = "bench.json", "bench.png"
-VERSION = 1
+VERSION = 2
 
 
 def ratios(outcome: Outcome) -> dict[str, Ratio]:
@@ -50,7 +50,8 @@ def show(outcomes: Sequence[Outcome]) -> Table:
         "SHAP\nto ours ↑",
         "captum\nto ours ↑",
         "same caching in\nPyTorch to ours ↑",
-        "error\n(float64)",
+        "error\n(float64) ↓",
+        "adds up to ↓",
         "compiled in",
         box=None,
         pad_edge=False,
@@ -59,10 +60,10 @@ def show(outcomes: Sequence[Outcome]) -> Table:
         found, torch_name = ratios(outcome), best_torch(outcome)
         table.add_row(
             outcome.case.label,
-            f"{_milliseconds(median_s(outcome, OURS))} ms",
+            _time(outcome),
             *(_ratio(found.get(name)) for name in (FORWARD, SHAP, CAPTUM)),
             _ratio(found[torch_name]) + f" ({torch_name})" if torch_name else "–",
-            f"{outcome.systems[OURS].error:.1e}",
+            *(_error(value) for value in (outcome.systems[OURS].error, outcome.systems[OURS].gap)),
             f"{outcome.compile_s:.1f} s",
         )
     return table
@@ -70,6 +71,20 @@ def show(outcomes: Sequence[Outcome]) -> Table:
 
 def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
+
+
+def _time(outcome: Outcome) -> str:
+    """Of one run, with its quartiles over the rounds, and what that is in rows."""
+    low, median, high = (_milliseconds(seconds) for seconds in _times(outcome)[OURS])
+    return f"{median} ms ({low}–{high})\n{rows_per_s(outcome, OURS):.4g} rows/s"
+
+
+def rows_per_s(outcome: Outcome, name: str) -> float:
+    return outcome.case.rows / median_s(outcome, name)
+
+
+def _error(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1e}"
 
 
 def _ratio(found: Ratio | None) -> str:
@@ -88,12 +103,18 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
         for name, one in outcome.systems.items():
             if one.notes:
                 said = " and ".join(one.notes)
-                lines.append(f"{outcome.case.label}: {name} {said}; it is off by {one.error:.0%}")
+                lines.append(f"{outcome.case.label}: {name} {said}; {_off(one)}")
         lines += [f"{outcome.case.label}: no {name}: {why}" for name, why in outcome.left_out.items()]
         if outcome.memory:
             peaks = ", ".join(f"{name} {peak.bytes / 1e6:.0f} MB" for name, peak in outcome.memory.items())
             lines.append(f"{outcome.case.label}: peak memory {peaks}")
     return lines
+
+
+def _off(one: Measured) -> str:
+    if one.error is not None:
+        return f"it is off by {one.error:.0%}"
+    return f"what it says adds up to something else, off by {one.gap:.0%} of what it explains"
 
 
 # -- files ---------------------------------------------------------------------------------------------
@@ -138,7 +159,13 @@ def contents(outcomes: Sequence[Outcome], settings: Settings) -> dict[str, Any]:
 
 def _case(outcome: Outcome) -> dict[str, Any]:
     systems = {
-        name: {"median_s": median_s(outcome, name), **asdict(one)} for name, one in outcome.systems.items()
+        name: {
+            "median_s": median_s(outcome, name),
+            "quartiles_s": _times(outcome)[name],
+            "rows_per_s": rows_per_s(outcome, name),
+            **asdict(one),
+        }
+        for name, one in outcome.systems.items()
     }
     return {
         "label": outcome.case.label,
@@ -146,7 +173,6 @@ def _case(outcome: Outcome) -> dict[str, Any]:
         "compile_s": outcome.compile_s,
         "model_bytes": outcome.model_bytes,
         "plain_bytes": outcome.plain_bytes,
-        "completeness_gap": outcome.completeness_gap,
         "ratios": {name: asdict(found) for name, found in ratios(outcome).items()},
         "best_torch": best_torch(outcome),
         "systems": systems,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from compiler.bench.cases import COMPILED, FORWARD, OURS, TORCH, Case, Settings
-from compiler.bench.networks import keep_signal, perceptron, vision
+from compiler.bench.networks import Encoder, keep_signal, perceptron, vision
 from compiler.bench.peers import EXPLAINERS, quietly
 from compiler.bench.timing import System, alternate
 from compiler.bench.torch_baseline import baseline
@@ -31,10 +31,11 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "resnet50": partial(vision, "resnet50"),
     "densenet201": partial(vision, "densenet201"),
     "efficientnetb0": partial(vision, "efficientnet_b0"),
-    "mlp": lambda inputs: perceptron([inputs, 256, 256, 2]),
+    "transformer": Encoder,
+    "credit": lambda inputs: perceptron([inputs, 256, 256, 2]),
 }
 TRIALS = 5  # turns in which one thread is compared with all
-SIGNAL_ROWS = {1: 32, 3: 2}  # and as many references, to scale weights on; by the axes of a row
+SIGNAL_ROWS = {1: 32, 2: 16, 3: 2}  # and as many references, to scale weights on; by the axes of a row
 
 
 @dataclass(frozen=True)
@@ -197,8 +198,22 @@ def _best_threads(
 
 @torch.inference_mode()
 def truth(subject: Subject) -> np.ndarray:
-    """The attributions [N, …] in float64, by the PyTorch baseline's rules."""
+    """The attributions [N, …] in float64, by the PyTorch baseline's rules.
+
+    Raises:
+        NotImplementedError: it has none for a layer.
+    """
     network = copy.deepcopy(subject.network).double()
     walk = baseline(network, subject.rows.double(), subject.references.double(), portable=True)
     attributions: Tensor = walk(subject.rows.double())[1]
     return attributions.numpy()
+
+
+@torch.inference_mode()
+def due(subject: Subject) -> np.ndarray:
+    """What the attributions of each row must add up to, [N], in float64: its largest output over the mean of
+    the references' same one."""
+    network = copy.deepcopy(subject.network).double()
+    largest, place = network(subject.rows.double()).max(dim=1)
+    missing: Tensor = largest - network(subject.references.double()).mean(0)[place]
+    return missing.numpy()

@@ -12,7 +12,7 @@ from compiler.bench import cases
 from compiler.bench.cases import CASES, PEERS, choose_cases
 from service.cli import app
 
-TINY = ("mlp", "--references", "5", "--rows", "3", "--repeats", "2", "--threads", "1")
+TINY = ("credit", "--references", "5", "--rows", "3", "--repeats", "2", "--threads", "1")
 
 
 def call(*arguments: str) -> Result:
@@ -38,7 +38,7 @@ def test_files(tmp_path: Path) -> None:
     }
     assert {"onnxruntime", "torch", "shap", "captum"} <= set(written["versions"])
     (case,) = written["cases"]
-    assert (case["model"], case["references"], case["rows"], case["shape"]) == ("mlp", 5, 3, [24])
+    assert (case["model"], case["references"], case["rows"], case["shape"]) == ("credit", 5, 3, [24])
     assert list(case["systems"]) == ["ours", *peers]
     assert list(case["ratios"]) == peers
     for name, system in case["systems"].items():
@@ -46,29 +46,32 @@ def test_files(tmp_path: Path) -> None:
         assert all(t > 0 for turn in system["times_s"] for t in turn)
         if name != "ort-forward":
             assert 0 < system["error"] < 1e-5
+            assert 0 < system["gap"] < 1e-5
+        low, median, high = system["quartiles_s"]
+        assert 0 < low <= median <= high
+        assert system["rows_per_s"] == pytest.approx(3 / system["median_s"])
         assert system["notes"] == []
     for found in case["ratios"].values():
         assert 0 < found["low"] <= found["median"] <= found["high"]
     assert set(case["memory_bytes"]) == {"ours", "shap"}
     assert all(peak > 1e5 for peak in case["memory_bytes"].values())
     assert case["best_torch"] == "torch"
-    assert case["completeness_gap"] < 1e-5
     assert case["left_out"] == {}
 
 
 def test_table() -> None:
     result = call(*TINY, "--peers", "ort-forward")
     assert result.exit_code == 0, result.output
-    (row,) = (line for line in result.stdout.splitlines() if line.startswith("mlp 24-256-256-2, K=5, N=3"))
-    assert row.count("–") == 4  # one between quartiles, three peers that did not run
+    (row,) = (line for line in result.stdout.splitlines() if line.startswith("credit 24-256-256-2, K=5, N=3"))
+    assert row.count("–") == 5  # two between quartiles, three peers that did not run
 
 
 REFUSED = {
     "an unknown model": (("alexnet",), r"no model 'alexnet': choose from vgg19, resnet50"),
-    "an unknown peer": (("mlp", "--peers", "shap,lime"), r"no peer 'lime': choose from ort-forward"),
-    "no references": (("mlp", "--references", "0"), r"--references"),
-    "no rounds": (("mlp", "--repeats", "0"), r"--repeats"),
-    "a file for a folder": (("mlp", "--out", __file__), "is no folder"),
+    "an unknown peer": (("credit", "--peers", "shap,lime"), r"no peer 'lime': choose from ort-forward"),
+    "no references": (("credit", "--references", "0"), r"--references"),
+    "no rounds": (("credit", "--repeats", "0"), r"--repeats"),
+    "a file for a folder": (("credit", "--out", __file__), "is no folder"),
 }
 
 
@@ -82,7 +85,7 @@ def test_refused(name: str) -> None:
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "find_spec", lambda name: None if name in ("shap", "torchvision") else name)
-    result = call("mlp")
+    result = call("credit")
     assert result.exit_code == 2
     assert "needs torchvision, shap: pip install 'rationale[bench]'" in result.output
 
@@ -102,12 +105,13 @@ def test_cases_are_those_of_the_table() -> None:
         "resnet50 224², K=10",
         "densenet201 128², K=10",
         "efficientnetb0 128², K=10",
-        "mlp 24-256-256-2, K=100",
-        "mlp 24-256-256-2, K=1000",
-        "mlp 24-256-256-2, K=100, N=64",
+        "transformer 16 tokens, K=10",
+        "credit 24-256-256-2, K=100",
+        "credit 24-256-256-2, K=1000",
+        "credit 24-256-256-2, K=100, N=64",
     ]
-    assert len(choose_cases(["mlp"], 50, None)) == 2
-    assert set(choose_cases(["mlp"], None, 2)) <= {
-        case for k in (100, 1000) for case in [type(CASES[-1])("mlp", (24,), k, 2)]
+    assert len(choose_cases(["credit"], 50, None)) == 2
+    assert set(choose_cases(["credit"], None, 2)) <= {
+        case for k in (100, 1000) for case in [type(CASES[-1])("credit", (24,), k, 2)]
     }
     assert "shap" in PEERS

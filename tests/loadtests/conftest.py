@@ -11,7 +11,7 @@ from loadtests.prepare import prepare
 from loadtests.systems import OURS, Variant, serving
 from loadtests.workloads import PROFILES, Workload
 
-SMALL = Workload("small", Case("mlp", (24,), 5, 8), p99_s=1.0, batch=3)
+SMALL = Workload("small", Case("credit", (24,), 5, 8), p99_s=1.0, batch=3)
 TREES = Workload("small-trees", Case("trees", (6,), 5, 8), p99_s=1.0)
 
 

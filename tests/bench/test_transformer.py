@@ -1,0 +1,44 @@
+"""A network that no peer explains: each is told, and none is left standing as if it did."""
+
+import pytest
+import torch
+
+from compiler.bench.cases import OURS, SHAP, TORCH, Case, Settings
+from compiler.bench.measure import _errors, _truth
+from compiler.bench.networks import Encoder
+from compiler.bench.peers import misses
+from compiler.bench.subjects import NETWORKS, Subject, compile_ours, due, make_subject, ready
+
+SETTINGS = Settings(repeats=1, threads=1)
+
+
+@pytest.fixture(scope="module")
+def subject() -> Subject:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(NETWORKS, "transformer", lambda width: Encoder(width, blocks=1))
+        return make_subject(Case("transformer", (3, 8), 4, 2), 0)
+
+
+def test_the_references_and_their_weights_matter(subject: Subject) -> None:
+    with torch.no_grad():
+        mean = subject.network(subject.references).mean(0)
+        outputs = subject.network(subject.rows)
+    assert due(subject) == pytest.approx((outputs - mean)[[0, 1], outputs.argmax(1)].numpy(), abs=1e-5)
+
+
+def test_shap_adds_up_to_something_else(subject: Subject) -> None:
+    compiled = compile_ours(subject, 1)
+    sums = due(subject)
+    gaps = {
+        name: _errors(ready(name, subject, compiled, SETTINGS), _truth(subject), sums)
+        for name in (OURS, SHAP)
+    }
+    assert gaps[OURS][0] is None, "there are no float64 values"
+    assert gaps[OURS][1] < 1e-4
+    assert gaps[SHAP][1] > 0.1
+    assert "LayerNorm" in misses(subject.network)[0]
+
+
+def test_the_torch_baseline_says_that_it_cannot(subject: Subject) -> None:
+    with pytest.raises(NotImplementedError, match="no rule for"):
+        ready(TORCH, subject, compile_ours(make_subject(Case("credit", (24,), 2), 0), 1), SETTINGS)
