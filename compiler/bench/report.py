@@ -114,7 +114,7 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
 def _off(one: Measured) -> str:
     if one.error is not None:
         return f"it is off by {one.error:.0%}"
-    return f"what it says adds up to something else, off by {one.gap:.0%} of what it explains"
+    return f"its values add up to something else, off by {one.gap:.3g} times what they explain"
 
 
 # -- files ---------------------------------------------------------------------------------------------

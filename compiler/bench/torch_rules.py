@@ -334,4 +334,5 @@ def rule_of(network: fx.GraphModule, node: fx.Node) -> Rule:
         raise NotImplementedError(f"the PyTorch baseline has no rule for {layer}")
     if node.op == "call_function" and node.target in FUNCTIONS:
         return FUNCTIONS[node.target]
-    raise NotImplementedError(f"the PyTorch baseline has no rule for {node.format_node()}")
+    name = getattr(node.target, "__name__", node.target)
+    raise NotImplementedError(f"the PyTorch baseline has no rule for {name}")
