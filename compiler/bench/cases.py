@@ -35,9 +35,19 @@ class Case:
 
     @property
     def label(self) -> str:
-        size = SIZES[len(self.shape)].format(*self.shape)
-        rows = f", N={self.rows}" if self.rows > 1 else ""
-        return f"{self.model} {size}, K={self.references}{rows}"
+        return f"{self._network}, K={self.references}{self._batch}"
+
+    @property
+    def label_without_references(self) -> str:
+        return f"{self._network}{self._batch}"
+
+    @property
+    def _network(self) -> str:
+        return f"{self.model} {SIZES[len(self.shape)].format(*self.shape)}"
+
+    @property
+    def _batch(self) -> str:
+        return f", N={self.rows}" if self.rows > 1 else ""
 
 
 CASES = (
@@ -50,6 +60,8 @@ CASES = (
     Case("credit", (24,), 1000),
     Case("credit", (24,), 100, 64),
 )
+# K of a sweep, by the axes of a row: peers need all memory there is for more references of images.
+SWEEP = {1: (1, 3, 10, 30, 100, 300, 1000), 2: (1, 3, 10, 30, 100), 3: (1, 3, 10, 30)}
 MODELS = tuple(dict.fromkeys(case.model for case in CASES))
 
 
@@ -59,7 +71,9 @@ class Settings:
 
     Attributes:
         repeats: rounds in which every system has its turn; threads: of each system; seed: of weights and
-            rows; memory: whether peak memory is measured too, in processes of their own.
+            rows.
+        memory, cold_start: whether peak memory and the time to a first answer are measured too, in processes
+            of their own; memory_budget: bytes, for which the most references are sought.
     """
 
     repeats: int = 9
@@ -67,20 +81,40 @@ class Settings:
     seed: int = 0
     peers: tuple[str, ...] = PEERS
     memory: bool = False
+    cold_start: bool = False
+    memory_budget: int | None = None
 
 
-def choose_cases(models: Sequence[str], references: int | None, rows: int | None) -> list[Case]:
-    """The cases of these models, with other sizes where they are given.
+def choose_cases(
+    models: Sequence[str], references: Sequence[int], rows: int | None, *, sweep: bool = False
+) -> list[Case]:
+    """The cases of these models, with other sizes where they are given; `sweep`: K of SWEEP.
 
     Raises:
         InvalidOptionError: a model that there is none of.
     """
     _known("model", models, MODELS)
     chosen = [case for case in CASES if not models or case.model in models]
+    if sweep:
+        chosen = list({case.model: replace(case, rows=1) for case in chosen}.values())
     sized = [
-        replace(case, references=references or case.references, rows=rows or case.rows) for case in chosen
+        replace(case, references=count, rows=rows or case.rows)
+        for case in chosen
+        for count in references or (SWEEP[len(case.shape)] if sweep else (case.references,))
     ]
     return list(dict.fromkeys(sized))
+
+
+def parse_references(text: str | None) -> tuple[int, ...]:
+    """Numbers K by commas, in order; none where there is no text.
+
+    Raises:
+        InvalidOptionError: something else.
+    """
+    parts = [part.strip() for part in text.split(",")] if text is not None else []
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise InvalidOptionError(f"--references takes whole numbers from 1 on, by commas, not {text!r}.")
+    return tuple(sorted({int(part) for part in parts}))
 
 
 def choose_peers(text: str | None) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from compiler.bench.cases import MODELS, PEERS, Settings, choose_cases, choose_peers
+from compiler.bench.cases import MODELS, PEERS, Settings, choose_cases, choose_peers, parse_references
+from compiler.deployment import parse_bytes
 from compiler.terminal import console, progress_bar, told_plainly
 
 app = typer.Typer()
@@ -19,9 +20,19 @@ def bench_command(
         typer.Argument(help=f"{', '.join(MODELS)}. Default: all.", metavar="MODEL", show_default=False),
     ] = None,
     references: Annotated[
-        int | None,
-        typer.Option(help="References K. Default: 10 for images and tokens, 100 and 1000 for credit.", min=1),
+        str | None,
+        typer.Option(
+            help="References K, by commas. Default: 10 for images and tokens, 100 and 1000 for credit.",
+            metavar="K,K",
+            show_default=False,
+        ),
     ] = None,
+    sweep: Annotated[
+        bool,
+        typer.Option(
+            "--sweep", help="One row, and K from 1 to 30 for images, 100 for tokens, 1000 for credit."
+        ),
+    ] = False,
     rows: Annotated[
         int | None, typer.Option(help="Rows N in one run. Default: 1, and 64 once for credit.", min=1)
     ] = None,
@@ -39,12 +50,27 @@ def bench_command(
     ] = None,
     memory: Annotated[
         bool,
-        typer.Option("--memory", help="Also the peak memory of ours and shap, each in a process of its own."),
+        typer.Option("--memory", help="Also the peak memory of each system, in a process of its own."),
     ] = False,
+    cold_start: Annotated[
+        bool,
+        typer.Option(
+            "--cold-start",
+            help="Also the time from starting a process to the first answer, three times each.",
+        ),
+    ] = False,
+    memory_budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Also the most references that fit this, up to 1000: 2GB, 512MB. Takes many processes.",
+            metavar="SIZE",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write bench.json (every single time) and bench.png to this folder.",
+            help="Write bench.json (every single time) and plots to this folder.",
             metavar="FOLDER",
             show_default=False,
         ),
@@ -62,26 +88,35 @@ def bench_command(
     is DeepSHAP with baked references in PyTorch, written by hand, and torch-compile the same through
     torch.compile (needs a C++ compiler). docs/performance.md says how it is measured.
 
+    Runs on a GPU where ONNX Runtime finds one (onnxruntime-gpu), PyTorch beside it where that does too.
     Needs the extra: pip install 'rationale[bench]'.
 
-    Example: rationale bench credit resnet50 --peers ort-forward,shap --out report
+    Examples: rationale bench credit resnet50 --peers ort-forward,shap --out report;
+    rationale bench credit --sweep --cold-start --memory-budget 512MB --out report
     """
     with told_plainly():
-        cases = choose_cases(models or (), references, rows)
-        settings = Settings(repeats, threads, seed, choose_peers(peers), memory)
+        cases = choose_cases(models or (), parse_references(references), rows, sweep=sweep)
+        budget = None if memory_budget is None else parse_bytes(memory_budget)
+        settings = Settings(repeats, threads, seed, choose_peers(peers), memory, cold_start, budget)
         from compiler.report import check_folder
 
         if out is not None:
             check_folder(out)
+        from compiler.bench.budget import limits
         from compiler.bench.measure import bench
-        from compiler.bench.report import notes, show, write_report
+        from compiler.bench.report import notes, show, show_alone, show_limits, write_report
 
         with progress_bar() as progress:
             outcomes, failed = bench(cases, settings, progress)
+            found, more_failed = limits(cases, settings, progress) if budget else ([], [])
         console().print(show(outcomes))
-        said = [*notes(outcomes), *failed]
+        if memory or cold_start:
+            console().print(show_alone(outcomes))
+        if budget:
+            console().print(show_limits(found, budget))
+        said = [*notes(outcomes), *failed, *more_failed]
         if out is not None:
-            written, more = write_report(outcomes, settings, out)
+            written, more = write_report(outcomes, found, settings, out)
             said += [*more, f"wrote {', '.join(written)} to {out}"]
         for line in said:
             print(line, file=sys.stderr)

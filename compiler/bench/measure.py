@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from compiler.bench.apart import Alone, alone
 from compiler.bench.cases import CAPTUM, OURS, SHAP, Case, Settings
-from compiler.bench.memory import Peak, peaks
+from compiler.bench.device import gpu_name, provider
 from compiler.bench.peers import misses
 from compiler.bench.process import ProcessDiedError, Tell, in_a_process
 from compiler.bench.subjects import Ready, Subject, compile_ours, due, make_subject, ready, truth
@@ -49,7 +50,8 @@ class Outcome:
 
     Attributes:
         compile_s, model_bytes, plain_bytes: of our graph and of the plain model.
-        systems: what was measured; left_out: why a system is not among them; memory: peaks by system.
+        systems: what was measured; left_out: why a system is not among them; alone: starts of each in a
+            process of its own, where that was asked for.
     """
 
     case: Case
@@ -58,7 +60,7 @@ class Outcome:
     plain_bytes: int
     systems: dict[str, Measured]
     left_out: dict[str, str]
-    memory: dict[str, Peak]
+    alone: dict[str, list[Alone]]
 
 
 def bench(
@@ -105,8 +107,9 @@ def measure(case: Case, settings: Settings, tell: Tell) -> Outcome:
     sizes = (compiled.model.ByteSize(), compiled.source.ByteSize())
     del found
     gc.collect()
-    memory = peaks(subject, compiled, settings) if settings.memory else {}
-    return Outcome(case, compile_s, *sizes, systems, left_out, memory)
+    tell(f"{case.label}: each alone", 0, 1)
+    apart = alone(subject, compiled, settings) if settings.memory or settings.cold_start else {}
+    return Outcome(case, compile_s, *sizes, systems, left_out, apart)
 
 
 def _ready(
@@ -146,6 +149,8 @@ def machine() -> dict[str, str | int | float | None]:
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
+        "provider": provider(),
+        "gpu": gpu_name(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,

@@ -24,9 +24,11 @@ def shap_explainer(network: nn.Module, rows: Tensor, references: Tensor) -> Expl
         model = separated(copy.deepcopy(network))
         explainer = shap.DeepExplainer(model, references)
 
+    host = rows.cpu()  # a row comes from there, and its values go there
+
     def explain() -> np.ndarray:
         with quietly():
-            values, _ = explainer.shap_values(rows, ranked_outputs=1, check_additivity=False)
+            values, _ = explainer.shap_values(host.to(rows.device), ranked_outputs=1, check_additivity=False)
         return np.asarray(values)[..., 0]
 
     return explain
@@ -43,12 +45,15 @@ def captum_explainer(network: nn.Module, rows: Tensor, references: Tensor) -> Ex
         model = pools_apart(separated(copy.deepcopy(network)))
         explainer = captum.attr.DeepLiftShap(model)
 
+    host = rows.cpu()
+
     def explain() -> np.ndarray:
+        asked = host.to(rows.device)
         with quietly():
             with torch.no_grad():
-                targets = model(rows).argmax(dim=1)
-            attributions: Tensor = explainer.attribute(rows, references, target=targets)
-        return attributions.detach().numpy()
+                targets = model(asked).argmax(dim=1)
+            attributions: Tensor = explainer.attribute(asked, references, target=targets)
+        return attributions.detach().cpu().numpy()
 
     return explain
 

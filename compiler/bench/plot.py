@@ -1,13 +1,18 @@
-"""The plot of a benchmark: needs matplotlib, the extra `plots`."""
+"""The plots of a benchmark: they need matplotlib, the extra `plots`."""
 
 import io
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from compiler.errors import InvalidOptionError
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Quartiles = tuple[float, float, float]
-WIDTH_IN, ROW_IN, DPI = 8.0, 0.28, 150
+Curves = dict[str, dict[int, Quartiles]]  # of one network, by system and K, in seconds
+WIDTH_IN, ROW_IN, PANEL_IN, DPI = 8.0, 0.28, 3.4, 150
 
 
 def plot(times: Mapping[str, Mapping[str, Quartiles]]) -> bytes:
@@ -19,17 +24,9 @@ def plot(times: Mapping[str, Mapping[str, Quartiles]]) -> bytes:
     Raises:
         InvalidOptionError: matplotlib is not installed.
     """
-    try:
-        import_module("matplotlib.figure")
-    except ModuleNotFoundError as error:
-        raise InvalidOptionError(
-            "no plot: matplotlib is not installed. pip install 'rationale[plots]'"
-        ) from error
-    from matplotlib.figure import Figure
-
     names = list(dict.fromkeys(name for systems in times.values() for name in systems))
     height = ROW_IN * (sum(len(systems) + 1 for systems in times.values()) + 3)
-    figure = Figure(figsize=(WIDTH_IN, height), dpi=DPI, layout="constrained")
+    figure = _figure(height)
     axes = figure.subplots()
     y, labelled, ticks = 0, set[str](), []
     for label, systems in times.items():
@@ -50,6 +47,47 @@ def plot(times: Mapping[str, Mapping[str, Quartiles]]) -> bytes:
     axes.set_xlabel("time of one run [ms], median and quartiles")
     axes.grid(axis="x", alpha=0.3)
     axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize="small")
+    return _png(figure)
+
+
+def plot_curves(curves: Mapping[str, Curves]) -> bytes:
+    """A PNG: for each network the time of one run against K, a line for each system with its quartiles.
+
+    Raises:
+        InvalidOptionError: matplotlib is not installed.
+    """
+    names = list(dict.fromkeys(name for lines in curves.values() for name in lines))
+    figure = _figure(PANEL_IN * len(curves))
+    for axes, (label, lines) in zip(
+        figure.subplots(len(curves), squeeze=False)[:, 0], curves.items(), strict=True
+    ):
+        for name, times in lines.items():
+            low, median, high = ([1e3 * values[i] for values in times.values()] for i in range(3))
+            colour = f"C{names.index(name)}"
+            axes.plot(list(times), median, "o-", markersize=3, color=colour, label=name)
+            axes.fill_between(list(times), low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.set(xscale="log", yscale="log", title=label, xlabel="references K", ylabel="one run [ms]")
+        counts = sorted({count for times in lines.values() for count in times})
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize="small")
+    return _png(figure)
+
+
+def _figure(height_in: float) -> "Figure":
+    try:
+        import_module("matplotlib.figure")
+    except ModuleNotFoundError as error:
+        raise InvalidOptionError(
+            "no plot: matplotlib is not installed. pip install 'rationale[plots]'"
+        ) from error
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained")
+
+
+def _png(figure: "Figure") -> bytes:
     stream = io.BytesIO()
     save: Callable[..., None] = figure.savefig
     save(stream, format="png")

@@ -77,7 +77,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--nodes", type=int, default=12, help="how many of the longest nodes to name")
     arguments = parser.parse_args()
-    case = choose_cases([arguments.model], arguments.references, None)[0]
+    given = [arguments.references] if arguments.references else []
+    case = choose_cases([arguments.model], given, None)[0]
     subject = make_subject(case, 0)
     compiled = compile_ours(subject, arguments.threads)
     rows, references = subject.rows.numpy(), subject.references.numpy()

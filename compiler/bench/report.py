@@ -1,4 +1,4 @@
-"""What `rationale bench` shows and writes: a table, bench.json and bench.png."""
+"""What `rationale bench` shows and writes: tables, bench.json and plots."""
 
 import json
 import statistics
@@ -9,14 +9,17 @@ from typing import Any
 
 from rich.table import Table
 
+from compiler.bench.apart import Alone
+from compiler.bench.budget import MOST, Largest
 from compiler.bench.cases import CAPTUM, COMPILED, FORWARD, OURS, SHAP, TORCH, Settings
 from compiler.bench.measure import Measured, Outcome, machine, versions
-from compiler.bench.plot import plot
+from compiler.bench.plot import Curves, plot, plot_curves
 from compiler.bench.timing import Ratio, quartiles, ratio
+from compiler.deployment import in_words
 from compiler.errors import InvalidOptionError
 from compiler.report import write
 
-JSON_FILE, PLOT_FILE = "bench.json", "bench.png"
+JSON_FILE, PLOT_FILE, CURVES_FILE = "bench.json", "bench.png", "references.png"
 VERSION = 2
 
 
@@ -38,7 +41,8 @@ def best_torch(outcome: Outcome) -> str | None:
 
 
 def median_s(outcome: Outcome, name: str) -> float:
-    return statistics.median(t for turn in outcome.systems[name].times_s for t in turn)
+    """Over the rounds, of each round's median."""
+    return _times(outcome)[name][1]
 
 
 def show(outcomes: Sequence[Outcome]) -> Table:
@@ -105,10 +109,45 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
                 said = " and ".join(one.notes)
                 lines.append(f"{outcome.case.label}: {name} {said}; {_off(one)}")
         lines += [f"{outcome.case.label}: no {name}: {why}" for name, why in outcome.left_out.items()]
-        if outcome.memory:
-            peaks = ", ".join(f"{name} {peak.bytes / 1e6:.0f} MB" for name, peak in outcome.memory.items())
-            lines.append(f"{outcome.case.label}: peak memory {peaks}")
     return lines
+
+
+def show_alone(outcomes: Sequence[Outcome]) -> Table:
+    """What a system needs that has a process for itself; medians over its starts."""
+    table = Table(
+        "alone in a process",
+        "libraries\nimported",
+        "ready",
+        "first\nexplanation",
+        "peak memory\nabove imports",
+        box=None,
+        pad_edge=False,
+    )
+    for outcome in outcomes:
+        for name, starts in outcome.alone.items():
+            times = [f"{median_of(starts, of):.2f} s" for of in ("imported_s", "ready_s", "first_s")]
+            size = in_words(max(start.peak_bytes for start in starts))
+            table.add_row(f"{outcome.case.label}, {name}", *times, size)
+    return table
+
+
+def median_of(starts: Sequence[Alone], attribute: str) -> float:
+    values: list[float] = [getattr(start, attribute) for start in starts]
+    return statistics.median(values)
+
+
+def show_limits(found: Sequence[Largest], budget: int) -> Table:
+    """The most references that fit."""
+    names = list(dict.fromkeys(name for one in found for name in one.references))
+    table = Table(f"references within {in_words(budget)}", *names, box=None, pad_edge=False)
+    for one in found:
+        counts = (one.references.get(name) for name in names)
+        table.add_row(one.label, *("–" if count is None else _at_most(count) for count in counts))
+    return table
+
+
+def _at_most(count: int) -> str:
+    return f"{count} or more" if count == MOST else str(count)
 
 
 def _off(one: Measured) -> str:
@@ -121,21 +160,34 @@ def _off(one: Measured) -> str:
 
 
 def write_report(
-    outcomes: Sequence[Outcome], settings: Settings, folder: Path
+    outcomes: Sequence[Outcome], found: Sequence[Largest], settings: Settings, folder: Path
 ) -> tuple[list[str], list[str]]:
-    """Writes bench.json, and bench.png where matplotlib is installed; returns their names and what to say.
+    """Writes bench.json, and where matplotlib is installed bench.png, and references.png of cases that differ
+    in K alone; returns their names and what to say.
 
     Raises:
         InvalidOptionError: the folder cannot be made or written.
     """
-    text = json.dumps(contents(outcomes, settings), indent=1, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(contents(outcomes, found, settings), indent=1, allow_nan=False, ensure_ascii=False)
     files, said = {JSON_FILE: f"{text}\n".encode()}, []
     try:
         files[PLOT_FILE] = plot({o.case.label: _times(o) for o in outcomes})
+        if swept := curves(outcomes):
+            files[CURVES_FILE] = plot_curves(swept)
     except InvalidOptionError as error:  # the numbers are worth having without it
         said.append(str(error))
     write(folder, files)
     return list(files), said
+
+
+def curves(outcomes: Sequence[Outcome]) -> dict[str, Curves]:
+    """By network and system: quartiles of the times by K, where a network has several."""
+    found: dict[str, Curves] = {}
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.case.references):
+        lines = found.setdefault(outcome.case.label_without_references, {})
+        for name, times in _times(outcome).items():
+            lines.setdefault(name, {})[outcome.case.references] = times
+    return {label: lines for label, lines in found.items() if len(lines[OURS]) > 1}
 
 
 def _times(outcome: Outcome) -> dict[str, tuple[float, float, float]]:
@@ -146,7 +198,7 @@ def _times(outcome: Outcome) -> dict[str, tuple[float, float, float]]:
     }
 
 
-def contents(outcomes: Sequence[Outcome], settings: Settings) -> dict[str, Any]:
+def contents(outcomes: Sequence[Outcome], found: Sequence[Largest], settings: Settings) -> dict[str, Any]:
     """bench.json: times in seconds, sizes in bytes, errors over the largest true attribution."""
     return {
         "version": VERSION,
@@ -154,6 +206,10 @@ def contents(outcomes: Sequence[Outcome], settings: Settings) -> dict[str, Any]:
         "versions": versions(),
         "settings": asdict(settings),
         "cases": [_case(outcome) for outcome in outcomes],
+        "most_references": [
+            {"label": one.label, "model": one.case.model, "rows": one.case.rows, "systems": one.references}
+            for one in found
+        ],
     }
 
 
@@ -177,5 +233,5 @@ def _case(outcome: Outcome) -> dict[str, Any]:
         "best_torch": best_torch(outcome),
         "systems": systems,
         "left_out": outcome.left_out,
-        "memory_bytes": {name: peak.bytes for name, peak in outcome.memory.items()},
+        "alone": {name: [asdict(one) for one in starts] for name, starts in outcome.alone.items()},
     }

@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import torch
 from torch import Tensor, nn
 
 from compiler.bench.cases import COMPILED, FORWARD, OURS, TORCH, Case, Settings
+from compiler.bench.device import on_device, provider, session_of, torch_device
 from compiler.bench.networks import Encoder, keep_signal, perceptron, vision
 from compiler.bench.peers import EXPLAINERS, quietly
 from compiler.bench.timing import System, alternate
 from compiler.bench.torch_baseline import baseline
 from compiler.compile import compile_model
 from compiler.compiled import Compiled
-from compiler.deployment import Deployment
+from compiler.deployment import DEFAULT_BUDGET, Deployment
 from compiler.methods import DeepShap
 
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
@@ -88,16 +88,11 @@ def export(network: nn.Module, rows: Tensor) -> onnx.ModelProto:
         return onnx.load(path)
 
 
-def compile_ours(subject: Subject, threads: int) -> Compiled:
+def compile_ours(subject: Subject, threads: int, memory_budget: int | None = None) -> Compiled:
+    """For the device of this machine; above the budget references are walked in chunks."""
+    deployment = Deployment(provider(), threads, memory_budget or DEFAULT_BUDGET)
     method = DeepShap(subject.references.numpy())
-    return compile_model(subject.model, method, targets="predicted", deployment=Deployment(threads=threads))
-
-
-def session(model: onnx.ModelProto, threads: int) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return compile_model(subject.model, method, targets="predicted", deployment=deployment)
 
 
 @dataclass(frozen=True)
@@ -127,17 +122,23 @@ def ready(name: str, subject: Subject, compiled: Compiled, settings: Settings) -
     elif name in (TORCH, COMPILED):
         run, explain, prepare = (_torch if name == TORCH else _torch_compiled)(subject, threads)
     else:
-        given = (subject.network, subject.rows, subject.references)
+        given = in_torch(subject)
         run, prepare = _best_threads(lambda: EXPLAINERS[name](*given), subject, threads)
         explain = run
     return Ready(System(name, run, prepare), explain, time.perf_counter() - started)
+
+
+def in_torch(subject: Subject) -> tuple[nn.Module, Tensor, Tensor]:
+    """Network, rows and references where PyTorch runs; the subject's own stay where they are."""
+    network = subject.network if torch_device() == "cpu" else copy.deepcopy(subject.network)
+    return on_device(network), on_device(subject.rows), on_device(subject.references)
 
 
 Made = tuple[Callable[[], Any], Callable[[], np.ndarray] | None, Callable[[], Any]]
 
 
 def _ours(subject: Subject, compiled: Compiled, threads: int) -> Made:
-    runner = session(compiled.model, threads)
+    runner = session_of(compiled.model.SerializeToString(), threads)
     x = {"x": subject.rows.numpy()}
     return (
         lambda: runner.run(None, x),
@@ -148,7 +149,7 @@ def _ours(subject: Subject, compiled: Compiled, threads: int) -> Made:
 
 def _forward(subject: Subject, compiled: Compiled, threads: int) -> Made:
     """The plain model over N·(1 + K) rows, which is what the walk has to pass through."""
-    runner = session(compiled.source, threads)
+    runner = session_of(compiled.source.SerializeToString(), threads)
     rows = torch.cat([subject.rows, subject.references.repeat(len(subject.rows), 1, *_ones(subject.rows))])
     x = {"x": rows.numpy()}
     return lambda: runner.run(None, x), None, lambda: None
@@ -159,23 +160,36 @@ def _ones(rows: Tensor) -> list[int]:
 
 
 def _torch(subject: Subject, threads: int) -> Made:
+    given = in_torch(subject)
+
     def make() -> Callable[[], Any]:
-        walk = baseline(subject.network, subject.rows, subject.references)
-        return torch.inference_mode()(partial(walk, subject.rows))
+        walk = baseline(*given)
+
+        @torch.inference_mode()
+        def run() -> Tensor:
+            attributions: Tensor = walk(on_device(subject.rows))[1]
+            return attributions.cpu()
+
+        return run
 
     run, prepare = _best_threads(make, subject, threads)
-    return run, lambda: run()[1].numpy(), prepare
+    return run, lambda: run().numpy(), prepare
 
 
 def _torch_compiled(subject: Subject, threads: int) -> Made:
     torch.set_num_threads(threads)
     torch.compiler.reset()
-    walk = baseline(subject.network, subject.rows, subject.references, portable=True)
+    walk = baseline(*in_torch(subject), portable=True)
     fast = torch.compile(walk.eval(), fullgraph=True, dynamic=False, options={"freezing": True})
-    run = torch.no_grad()(partial(fast, subject.rows))
+
+    @torch.no_grad()
+    def run() -> Tensor:
+        attributions: Tensor = fast(on_device(subject.rows))[1]
+        return attributions.cpu()
+
     with quietly():
         run()
-    return run, lambda: run()[1].numpy(), partial(torch.set_num_threads, threads)
+    return run, lambda: run().numpy(), partial(torch.set_num_threads, threads)
 
 
 def _best_threads(

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from compiler.bench import cases
-from compiler.bench.cases import CASES, PEERS, choose_cases
+from compiler.bench.cases import PEERS, Case, choose_cases, parse_references
+from compiler.errors import InvalidOptionError
 from service.cli import app
 
 TINY = ("credit", "--references", "5", "--rows", "3", "--repeats", "2", "--threads", "1")
@@ -23,18 +24,20 @@ def test_files(tmp_path: Path) -> None:
     """Every ratio from every time, with what it was measured on; all systems agree on this network."""
     out = tmp_path / "new" / "folder"
     peers = ["ort-forward", "torch", "shap", "captum"]
-    result = call(*TINY, "--peers", ",".join(reversed(peers)), "--memory", "--seed", "7", "--out", str(out))
+    result = call(*TINY, "--peers", ",".join(reversed(peers)), "--seed", "7", "--out", str(out))
     assert result.exit_code == 0, result.output
     assert sorted(p.name for p in out.iterdir()) == ["bench.json", "bench.png"]
     assert (out / "bench.png").read_bytes().startswith(b"\x89PNG")
     written = json.loads((out / "bench.json").read_text())
-    assert set(written) == {"version", "machine", "versions", "settings", "cases"}
+    assert set(written) == {"version", "machine", "versions", "settings", "cases", "most_references"}
     assert written["settings"] == {
         "repeats": 2,
         "threads": 1,
         "seed": 7,
         "peers": peers,
-        "memory": True,
+        "memory": False,
+        "cold_start": False,
+        "memory_budget": None,
     }
     assert {"onnxruntime", "torch", "shap", "captum"} <= set(written["versions"])
     (case,) = written["cases"]
@@ -53,8 +56,7 @@ def test_files(tmp_path: Path) -> None:
         assert system["notes"] == []
     for found in case["ratios"].values():
         assert 0 < found["low"] <= found["median"] <= found["high"]
-    assert set(case["memory_bytes"]) == {"ours", "shap"}
-    assert all(peak > 1e5 for peak in case["memory_bytes"].values())
+    assert case["alone"] == {}
     assert case["best_torch"] == "torch"
     assert case["left_out"] == {}
 
@@ -70,6 +72,7 @@ REFUSED = {
     "an unknown model": (("alexnet",), r"no model 'alexnet': choose from vgg19, resnet50"),
     "an unknown peer": (("credit", "--peers", "shap,lime"), r"no peer 'lime': choose from ort-forward"),
     "no references": (("credit", "--references", "0"), r"--references"),
+    "no amount": (("credit", "--memory-budget", "much"), "is no amount of memory"),
     "no rounds": (("credit", "--repeats", "0"), r"--repeats"),
     "a file for a folder": (("credit", "--out", __file__), "is no folder"),
 }
@@ -99,7 +102,7 @@ def test_help_imports_no_peer() -> None:
 
 
 def test_cases_are_those_of_the_table() -> None:
-    labels = [case.label for case in choose_cases([], None, None)]
+    labels = [case.label for case in choose_cases([], (), None)]
     assert labels == [
         "vgg19 112², K=10",
         "resnet50 224², K=10",
@@ -110,8 +113,24 @@ def test_cases_are_those_of_the_table() -> None:
         "credit 24-256-256-2, K=1000",
         "credit 24-256-256-2, K=100, N=64",
     ]
-    assert len(choose_cases(["credit"], 50, None)) == 2
-    assert set(choose_cases(["credit"], None, 2)) <= {
-        case for k in (100, 1000) for case in [type(CASES[-1])("credit", (24,), k, 2)]
-    }
+    assert len(choose_cases(["credit"], (50,), None)) == 2
+    assert choose_cases(["credit"], (), 2) == [Case("credit", (24,), k, 2) for k in (100, 1000)]
     assert "shap" in PEERS
+
+
+def test_a_sweep_has_every_number_of_references_once() -> None:
+    swept = choose_cases(["credit"], (), None, sweep=True)
+    assert [case.references for case in swept] == [1, 3, 10, 30, 100, 300, 1000]
+    assert {case.rows for case in swept} == {1}
+    assert [case.references for case in choose_cases(["vgg19"], (7, 9), None)] == [7, 9]
+
+
+@pytest.mark.parametrize("text", ["0", "3,x", "", "1,,2", "-1"])
+def test_references_are_numbers(text: str) -> None:
+    with pytest.raises(InvalidOptionError, match="--references takes whole numbers"):
+        parse_references(text)
+
+
+def test_references_come_in_order() -> None:
+    assert parse_references("30, 1,10,1") == (1, 10, 30)
+    assert parse_references(None) == ()

@@ -1,0 +1,213 @@
+"""A system in a process of its own that does nothing else: how soon it answers, and what memory that takes.
+
+    python -m compiler.bench.apart SYSTEM FOLDER THREADS BEGAN_S [MOST_BYTES]
+
+FOLDER is made by `written`; BEGAN_S is `time.time()` right before the process started. Prints `Alone`.
+"""
+
+import contextlib
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compiler.bench.cases import CAPTUM, OURS, SHAP, TORCH, Settings
+
+if TYPE_CHECKING:
+    from compiler.bench.subjects import Subject
+    from compiler.compiled import Compiled
+
+ROWS, REFERENCES, MODEL, NETWORK = "rows.npy", "references.npy", "model.onnx", "network.pt"
+STARTS = 3  # of which the median is told
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Alone:
+    """One start.
+
+    Attributes:
+        imported_s, ready_s, first_s: since the process started, until libraries are imported, the model and
+            what explains it are made, and the first explanation is there.
+        peak_bytes: the most it held, above what it did after its imports.
+    """
+
+    imported_s: float
+    ready_s: float
+    first_s: float
+    peak_bytes: int
+
+
+class OutOfMemoryError(Exception):
+    """The process ended without an answer; `str` is its last words."""
+
+
+def alone(subject: "Subject", compiled: "Compiled", settings: Settings) -> dict[str, list[Alone]]:
+    """Our graph, and the peers that explain, each started once, or some times for its cold start.
+
+    A peer that cannot explain the network is left out.
+    """
+    starts = STARTS if settings.cold_start else 1
+    found: dict[str, list[Alone]] = {}
+    with written(subject, compiled) as folder:
+        for name in explaining(settings):
+            with contextlib.suppress(OutOfMemoryError):
+                found[name] = [start(name, folder, settings.threads) for _ in range(starts)]
+    return found
+
+
+def explaining(settings: Settings) -> list[str]:
+    return [OURS, *(peer for peer in settings.peers if peer in KINDS)]
+
+
+@contextlib.contextmanager
+def written(subject: "Subject", compiled: "Compiled | None") -> Iterator[Path]:
+    """A folder with what every system loads; peers need nothing compiled."""
+    import onnx
+    import torch
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        np.save(folder / ROWS, subject.rows.numpy())
+        np.save(folder / REFERENCES, subject.references.numpy())
+        if compiled is not None:
+            onnx.save(compiled.model, folder / MODEL)
+        torch.save(subject.network, folder / NETWORK)
+        yield folder
+
+
+def start(name: str, folder: Path, threads: int, most_bytes: int | None = None) -> Alone:
+    """Starts a system and asks it once.
+
+    Args:
+        most_bytes: it fails when it asks for more, instead of driving others out of memory.
+
+    Raises:
+        OutOfMemoryError: it ended without an answer.
+    """
+    command = [sys.executable, "-m", "compiler.bench.apart", name, str(folder), str(threads)]
+    command += [repr(time.time()), *([] if most_bytes is None else [str(most_bytes)])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (ours)
+    if done.returncode:
+        raise OutOfMemoryError((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
+    return Alone(**json.loads(done.stdout.splitlines()[-1]))
+
+
+# -- in that process -----------------------------------------------------------------------------------
+
+
+def _import_ours() -> None:
+    import onnxruntime  # noqa: F401
+
+
+def _ours(folder: Path, threads: int) -> Run:
+    from compiler.bench.device import session_of
+
+    runner = session_of(str(folder / MODEL), threads)
+    return lambda: runner.run(None, {"x": np.load(folder / ROWS)})
+
+
+def _import_torch() -> None:
+    from compiler.bench.networks import import_torchvision
+
+    import_torchvision()
+
+
+def _import_shap() -> None:
+    from compiler.bench.peers import quietly
+
+    _import_torch()
+    with quietly():
+        import shap  # noqa: F401
+
+
+def _import_captum() -> None:
+    _import_torch()
+    import captum.attr  # noqa: F401
+
+
+def _peer(name: str) -> Callable[[Path, int], Run]:
+    def load(folder: Path, threads: int) -> Run:
+        from compiler.bench.peers import EXPLAINERS
+
+        return EXPLAINERS[name](*_in_torch(folder, threads))
+
+    return load
+
+
+def _torch(folder: Path, threads: int) -> Run:
+    import torch
+
+    from compiler.bench.torch_baseline import baseline
+
+    network, rows, references = _in_torch(folder, threads)
+    walk = baseline(network, rows, references)
+    return torch.inference_mode()(lambda: walk(rows))
+
+
+def _in_torch(folder: Path, threads: int) -> tuple[Any, Any, Any]:
+    """Network, rows and references."""
+    import torch
+
+    from compiler.bench.device import on_device
+
+    torch.set_num_threads(threads)
+    network = on_device(torch.load(folder / NETWORK, weights_only=False))
+    return network, *(on_device(torch.from_numpy(np.load(folder / name))) for name in (ROWS, REFERENCES))
+
+
+KINDS: dict[str, tuple[Callable[[], None], Callable[[Path, int], Run]]] = {
+    OURS: (_import_ours, _ours),
+    TORCH: (_import_torch, _torch),
+    SHAP: (_import_shap, _peer(SHAP)),
+    CAPTUM: (_import_captum, _peer(CAPTUM)),
+}
+
+
+def _most() -> int:
+    """The most bytes this process has held so far; Linux's getrusage would count those of its parent."""
+    try:
+        return _status("VmHWM")
+    except OSError:
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _status(name: str) -> int:
+    """Bytes, by Linux."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024
+
+
+def _limit(most_bytes: int) -> None:
+    """No more than that beside what this process has already asked for, where the system can tell."""
+    with contextlib.suppress(OSError, ValueError):
+        limit = _status("VmData") + most_bytes
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def main() -> None:
+    name, folder, threads, began_s, *most_bytes = sys.argv[1:]
+    imports, load = KINDS[name]
+    imports()
+    imported_s, before = time.time() - float(began_s), _most()
+    if most_bytes:
+        _limit(int(most_bytes[0]))
+    run = load(Path(folder), int(threads))
+    ready_s = time.time() - float(began_s)
+    run()
+    first_s = time.time() - float(began_s)
+    print(json.dumps(asdict(Alone(imported_s, ready_s, first_s, _most() - before))))
+
+
+if __name__ == "__main__":
+    main()
