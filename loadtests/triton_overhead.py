@@ -4,23 +4,26 @@
 
 One process asks in turns: Triton by tritonclient's gRPC, the gateway by the same client, the gateway by REST,
 with JSON and with binary tensors; a turn is ten requests of each: a change of the machine meets all alike.
-Printed are medians, and the median over the turns of what the gateway adds. Needs `make triton`.
+A bare proxy (`loadtests.proxy`) is asked too: what it adds is the price of a hop, whatever is done there.
+Printed are medians, and the median over the turns of what each adds. Needs `make triton`.
 """
 
 import argparse
 import asyncio
 import contextlib
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
 
 from loadtests import models, wire
-from loadtests.processes import gateway
+from loadtests.processes import gateway, started
 from scripts.triton.serve import run_triton
 
 TURN = 10
@@ -28,14 +31,14 @@ STRAIGHT = "Triton, gRPC"
 Ask = Callable[[], Awaitable[None]]
 
 
-def by_grpc(client: InferenceServerClient, entry: str, load: models.Load) -> Ask:
+def by_grpc(client: InferenceServerClient, load: models.Load) -> Ask:
     tensors = []
     for name, x in load.inputs.items():
         tensors.append(InferInput(name, list(x.shape), "FP32"))
         tensors[-1].set_data_from_numpy(x)
 
     async def ask() -> None:
-        await client.infer(entry, tensors)
+        await client.infer(load.model, tensors)
 
     return ask
 
@@ -64,18 +67,28 @@ async def turns(ways: dict[str, Ask], requests: int) -> dict[str, list[float]]:
     return took_ms
 
 
-async def compare(
-    triton: str, http: str, grpc: str, load: models.Load, requests: int
-) -> dict[str, list[float]]:
-    entry = load.model
-    path = f"/v2/models/{entry}/infer"
-    async with InferenceServerClient(triton) as straight, InferenceServerClient(grpc) as ours:
-        json, binary = await wire.connect(http), await wire.connect(http)
+@dataclass(frozen=True)
+class Addresses:
+    triton: str
+    proxy: str
+    http: str
+    grpc: str
+
+
+async def compare(at: Addresses, load: models.Load, requests: int) -> dict[str, list[float]]:
+    path = f"/v2/models/{load.model}/infer"
+    async with contextlib.AsyncExitStack() as clients:
+        straight, bare, ours = [
+            await clients.enter_async_context(InferenceServerClient(address))
+            for address in (at.triton, at.proxy, at.grpc)
+        ]
+        json, binary = await wire.connect(at.http), await wire.connect(at.http)
         ways = {
-            STRAIGHT: by_grpc(straight, entry, load),
-            "gateway, gRPC": by_grpc(ours, entry, load),
-            "gateway, JSON": by_http(json, wire.json_request(http, path, load.inputs)),
-            "gateway, binary": by_http(binary, wire.binary_request(http, path, load.inputs)),
+            STRAIGHT: by_grpc(straight, load),
+            "bare proxy, gRPC": by_grpc(bare, load),
+            "gateway, gRPC": by_grpc(ours, load),
+            "gateway, JSON": by_http(json, wire.json_request(at.http, path, load.inputs)),
+            "gateway, binary": by_http(binary, wire.binary_request(at.http, path, load.inputs)),
         }
         took_ms = await turns(ways, requests)
         json.close()
@@ -84,15 +97,15 @@ async def compare(
 
 
 @contextlib.contextmanager
-def servers() -> Iterator[tuple[str, str, str, models.Load]]:
-    """Addresses of Triton's gRPC end and of the gateway's two, and the load."""
+def servers() -> Iterator[tuple[Addresses, models.Load]]:
     with tempfile.TemporaryDirectory() as folder:
         load = models.write_network(Path(folder), width=64, references=20)
         with (
             run_triton(Path(folder)) as triton,
+            started([sys.executable, "-m", "loadtests.proxy", triton.grpc], {}) as proxy,
             gateway(Path(folder), "--triton", triton.grpc) as ours,
         ):
-            yield triton.grpc, ours.http, ours.grpc or "", load
+            yield Addresses(triton.grpc, proxy.grpc or "", ours.http, ours.grpc or ""), load
 
 
 def report(took_ms: dict[str, list[float]]) -> None:
@@ -105,8 +118,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--requests", type=int, default=3000, help="of each way")
     given = parser.parse_args()
-    with servers() as (triton, http, grpc, load):
-        report(asyncio.run(compare(triton, http, grpc, load, given.requests)))
+    with servers() as (addresses, load):
+        report(asyncio.run(compare(addresses, load, given.requests)))
 
 
 if __name__ == "__main__":
