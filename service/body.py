@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 from starlette.requests import Request
+from starlette.types import Scope
 
 from service.byte_budget import ByteBudget
 from service.errors import MalformedError, SlowBodyError, TooLargeError, UnsupportedMediaError
@@ -91,9 +92,9 @@ def check_media_type(request: Request, *allowed: str) -> None:
         )
 
 
-def timeout_header(request: Request) -> float | None:
+def timeout_header(scope: Scope) -> float | None:
     """Seconds that the caller waits, by its own word; None where it says nothing. Raises MalformedError."""
-    given = header_of(request.scope, _TIMEOUT)
+    given = header_of(scope, _TIMEOUT)
     if given is None:
         return None
     if not (given.isascii() and given.isdecimal() and len(given) < _LONGEST_TIMEOUT and int(given)):

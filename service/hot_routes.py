@@ -7,14 +7,21 @@ the same functions, through the same gate.
 """
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from service import routes_v1, routes_v2
+from service.body import timeout_header
+from service.catalogue import Catalogue
+from service.choice import likely_explainer
+from service.dataplane import DataPlane
+from service.entries import Entry
+from service.errors import QueueFullError, ServiceError
+from service.http_gate import HttpGate
 
 Handler = Callable[..., Awaitable[Response]]
 
@@ -37,17 +44,50 @@ class Gateway(FastAPI):
         hot: the gate in front of `answer_hot`; None sends every request to FastAPI.
     """
 
-    hot: ASGIApp | None = None
+    hot: HttpGate | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.hot is not None and scope["type"] == "http" and scope["method"] == "POST":
-            found = _PATH.fullmatch(scope["path"])
-            if found is not None:
-                scope["app"] = self
-                scope[_FOUND] = found
-                await self.hot(scope, receive, send)
-                return
-        await super().__call__(scope, receive, send)
+        if self.hot is not None and _is_hot(scope):
+            scope["app"] = self
+            await self.hot(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+    def refusal(self, scope: Scope) -> Sequence[Message] | None:
+        """The answer to a request of which it is plain by its headers that there is no place for it now.
+
+        None for any other. It takes no task and reads no body: where more is asked than can be answered,
+        refusals must leave the time for answers.
+        """
+        if self.hot is None or not _is_hot(scope):
+            return None
+        plane: DataPlane = self.state.plane
+        try:
+            entry = _likely(plane.repository, scope[_FOUND])
+            deadline_s = plane.deadline(timeout_header(scope))
+        except ServiceError:
+            return None  # told on the ordinary way
+        try:
+            plane.admit(entry, deadline_s)
+        except QueueFullError as error:
+            return self.hot.refuse(scope, entry, error)
+        except ServiceError:
+            return None
+        return None
+
+
+def _is_hot(scope: Scope) -> bool:
+    if _FOUND not in scope:
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        scope[_FOUND] = _PATH.fullmatch(scope["path"]) if is_post else None
+    return scope[_FOUND] is not None
+
+
+def _likely(repository: Catalogue, found: re.Match[str]) -> Entry:
+    """What would answer, as far as the path tells. Raises UnknownModelError."""
+    model, version, v2, model_v1, v1 = found.groups()
+    entry = repository.entry(model or model_v1, version)
+    return likely_explainer(repository, entry) if (v2 or v1) == "explain" else entry
 
 
 async def answer_hot(scope: Scope, receive: Receive, send: Send) -> None:

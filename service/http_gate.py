@@ -1,12 +1,13 @@
 """The gate of the HTTP end: pure ASGI, around everything but Starlette's last resort."""
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import exchange as exchanges
+from service.entries import Entry
 from service.errors import ServiceError
 from service.exchange import Exchange
 from service.gate import Gate
@@ -36,17 +37,11 @@ class HttpGate:
         if scope["type"] != "http" or (needed := self._needed(scope["path"])) is NOBODY_NEEDS:
             await self._app(scope, receive, send)
             return
-        exchange = Exchange(
-            protocol="http",
-            operation=f"{scope['method']} {scope['path']}",
-            request_id=exchanges.request_id(header_of(scope, _REQUEST_ID)),
-            traceparent=exchanges.traceparent(header_of(scope, _TRACEPARENT)),
-        )
+        exchange = _exchange_of(scope)
         answering = _Answering(exchange, send)
         with self._gate.noted(exchange):
             try:
-                token = token_of(header_of(scope, b"authorization"), header_of(scope, b"x-api-key"))
-                self._gate.admit(exchange, token, needed)
+                self._admit(exchange, scope, needed)
                 await self._app(scope, receive, answering.send)
             except ServiceError as error:
                 await answer(Request(scope), error)(scope, receive, answering.send)
@@ -56,8 +51,46 @@ class HttpGate:
                 log.exception("%s: an unexpected fault", scope["path"])
                 await answer(Request(scope), error)(scope, receive, answering.send)
 
+    def refuse(self, scope: Scope, entry: Entry, reason: ServiceError) -> Sequence[Message]:
+        """The answer to a request that is not let in, noted as every one is.
+
+        It is `reason`, unless the caller may not ask at all, or not as often.
+
+        Args:
+            entry: what it asks for.
+        """
+        exchange = _exchange_of(scope)
+        with self._gate.noted(exchange):
+            exchange.about(entry)
+            try:
+                self._admit(exchange, scope, self._needed(scope["path"]))
+            except ServiceError as error:
+                reason = error
+            told = answer(Request(scope), reason)
+            return (
+                {
+                    "type": "http.response.start",
+                    "status": told.status_code,
+                    "headers": [*told.raw_headers, (_REQUEST_ID, exchange.request_id.encode())],
+                },
+                {"type": "http.response.body", "body": told.body},
+            )
+
+    def _admit(self, exchange: Exchange, scope: Scope, needed: Scopes) -> None:
+        token = token_of(header_of(scope, b"authorization"), header_of(scope, b"x-api-key"))
+        self._gate.admit(exchange, token, needed)
+
     def _needed(self, path: str) -> Scopes:
         return self._needed_for_metrics if path == _METRICS else needed_by_path(path)
+
+
+def _exchange_of(scope: Scope) -> Exchange:
+    return Exchange(
+        protocol="http",
+        operation=f"{scope['method']} {scope['path']}",
+        request_id=exchanges.request_id(header_of(scope, _REQUEST_ID)),
+        traceparent=exchanges.traceparent(header_of(scope, _TRACEPARENT)),
+    )
 
 
 class _Answering:

@@ -5,15 +5,21 @@ head of an answer apart from its body, which costs both ends a system call and t
 """
 
 import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEADER_BYTES = 64 * 1024
 HEADER_TIMEOUT_S = 10.0
 _TOO_LARGE = "431 Request Header Fields Too Large"
+_CROWD = 4  # requests under way: with fewer there is no queue to be refused for
 _CONTINUE = b"HTTP/1.1 100 "
 _TOO_SLOW = "408 Request Timeout"
+
+
+# An app may have one: the answer to a request that it need not be called for, as ASGI messages.
+Refusal = Callable[[Any], Sequence[Any] | None]
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -27,6 +33,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._refusal: Refusal | None = getattr(self.app, "refusal", None)
         self._whole = _WholeAnswers(transport)
         self._wait_for_headers()
 
@@ -48,7 +55,17 @@ class BoundedHttp(HttpToolsProtocol):
         self._stop_waiting()
         self._unread = 0
         super().on_headers_complete()
-        self.cycle.transport = cast(asyncio.Transport, self._whole)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.transport = cast(asyncio.Transport, self._whole)
+        # Not while pipelined requests wait: each answer starts the next, deeper and deeper.
+        at_once = len(self.tasks) >= _CROWD and not self.pipeline and not self.flow.write_paused
+        refused = self._refusal(cycle.scope) if at_once and self._refusal is not None else None
+        if refused is None:
+            super()._start_asgi_task(cycle, app)
+        else:
+            for message in refused:
+                _sent_at_once(cycle.send(message))
 
     def on_response_complete(self) -> None:
         self._whole.end()
@@ -82,6 +99,15 @@ class BoundedHttp(HttpToolsProtocol):
                 f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode()
             )
         self.transport.close()
+
+
+def _sent_at_once(sending: Coroutine[Any, Any, None]) -> None:
+    """Runs a `send` that has nothing to wait for: the connection takes more."""
+    try:
+        sending.send(None)
+    except StopIteration:
+        return
+    raise RuntimeError("an answer that should leave at once had to wait")
 
 
 class _WholeAnswers:

@@ -99,6 +99,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._entries: dict[tuple[str, str], EntryMetrics] = {}
         self._counted: dict[tuple[str, str, str, int], Callable[[], None]] = {}
+        self._rejected: dict[tuple[str, str, str], Callable[[], None]] = {}
 
     def of(self, entry: Entry) -> EntryMetrics:
         """The series of the entry's model and verb."""
@@ -125,7 +126,11 @@ class Metrics:
 
     def rejected(self, entry: Entry | None, reason: str) -> None:
         """Counts a request without a result; `reason` is the problem's slug, such as queue-full."""
-        self._rejections.labels(*labels_of(entry), reason).inc()
+        key = (*labels_of(entry), reason)
+        count = self._rejected.get(key)
+        if count is None:
+            count = self._rejected[key] = self._rejections.labels(*key).inc
+        count()
 
     def cache(self, name: str) -> CacheMetrics:
         """The counters of a cache: answers, artefacts …"""

@@ -86,7 +86,7 @@ async def predict(request: Request, model: str) -> Response:
     plane = plane_of(request)
     entry = plane.repository.entry(model)
     manifest = _manifest(plane.repository, model)
-    deadline_s = plane.deadline(timeout_header(request))
+    deadline_s = plane.deadline(timeout_header(request.scope))
     plane.admit(entry, deadline_s)
     message, body = await _read(request, deadline_s)
     inputs = _instances(message, body, form_of(entry, manifest))
@@ -108,7 +108,7 @@ async def predict(request: Request, model: str) -> Response:
 async def explain(request: Request, model: str) -> Response:
     plane = plane_of(request)
     likely = likely_explainer(plane.repository, plane.repository.entry(model))
-    deadline_s = plane.deadline(timeout_header(request))
+    deadline_s = plane.deadline(timeout_header(request.scope))
     plane.admit(likely, deadline_s)
     message, body = await _read(request, deadline_s)
     entry = plane.repository.explainer(model, None, oip.name_of(message, "explainer"))

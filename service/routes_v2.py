@@ -175,7 +175,7 @@ async def explain(request: Request, model: str, version: Version = None) -> Resp
 
 async def _read(request: Request, plane: DataPlane, likely: Entry) -> tuple[oip.Request, float]:
     """The request and its deadline. The body is read if `likely`, which will run it, has a place for one."""
-    deadline_s = plane.deadline(timeout_header(request))
+    deadline_s = plane.deadline(timeout_header(request.scope))
     check_media_type(request, JSON, BINARY)
     plane.admit(likely, deadline_s)
     body = await read_body(request, request.app.state.settings.max_body_bytes, deadline_s, plane.budget)

@@ -26,6 +26,7 @@ TIMER_S = 0.001  # the event loop's timers are no finer: a shorter delay is one 
 # would not keep the machine any busier.
 _RUN_MARGIN = 1.25
 _WAIT_MARGIN = 2.0
+_BATCH_MARGIN = 2.5  # a batch twice as large is hardly faster by row, and late for all in it
 _LONGEST_RETRY_S = 60
 _COMPANY = 0.2  # how fast the habit of coming alone or in company is learned
 
@@ -309,7 +310,7 @@ class BatchQueue:
                 if batch and rows + item.rows > self._entry.max_batch_size:
                     return batch
                 until_s = min(until_s, item.deadline_s)
-                if batch and now_s + self._times.estimate(rows + item.rows) * _RUN_MARGIN > until_s:
+                if batch and now_s + self._times.estimate(rows + item.rows) * _BATCH_MARGIN > until_s:
                     return batch
                 batch.append(item)
                 rows += item.rows

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 import time
@@ -117,6 +118,7 @@ async def _serve(
         await _first_of(loading, signals.stop, *ends.serving)
         if loading.done():
             loading.result()
+            _settle_heap()
             _note_start(app)
             announce_ready(app, ends, announce)
             await _first_of(signals.stop, *ends.serving)
@@ -172,6 +174,16 @@ async def _stop(plane: DataPlane, ends: _Ends, signals: Signals, settings: Setti
 
 async def _first_of(*waited: asyncio.Future[None]) -> None:
     await asyncio.wait(waited, return_when=_FIRST)
+
+
+def _settle_heap() -> None:
+    """Takes what is there now out of the garbage collector's sight: it stays until the process ends.
+
+    A full collection of it would stop the event loop for longer than any request takes
+    (docs/serving-performance.md).
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _note_start(app: FastAPI) -> None:

@@ -279,6 +279,22 @@ async def test_an_idle_queue_tries_whatever_the_estimate_says() -> None:
     await queue.close()
 
 
+async def test_a_batch_grows_to_a_share_of_the_time_that_its_members_have_left() -> None:
+    run = Doubler()
+    queue = queue_of(run, max_batch_size=16)
+    queue.learn([(1, 10), (4, 40)] * 20)
+    run.gate.clear()
+    first = asyncio.create_task(queue.submit(rows(0), ["y"]))
+    await asyncio.sleep(0.01)
+    hasty = asyncio.create_task(queue.submit(rows(1), ["y"], asyncio.get_running_loop().time() + 90))
+    patient = [asyncio.create_task(queue.submit(rows(i), ["y"])) for i in range(2, 9)]
+    await asyncio.sleep(0.01)
+    run.gate.set()
+    await asyncio.gather(first, hasty, *patient)
+    assert [len(batch) for batch in run.batches[:2]] == [1, 3]
+    await queue.close()
+
+
 async def test_who_cannot_be_answered_in_time_any_more_is_dropped_from_the_batch() -> None:
     run = Slow(0.1)
     queue = queue_of(run)

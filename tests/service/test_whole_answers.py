@@ -1,49 +1,16 @@
 """An answer leaves in one piece, unless its application sends it in several."""
 
-import asyncio
-from typing import Any
-
 import pytest
-import uvicorn
 from starlette.types import Message, Receive, Scope, Send
-from uvicorn.server import ServerState
 
-from service.http_protocol import BoundedHttp
+from tests.service.connection import Connections, Written, request
 
 HEAD = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
 STREAMED = {"type": "http.response.start", "status": 200, "headers": []}
 
 
-class Written(asyncio.Transport):
-    """What the protocol writes, a call in each item."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sent: list[bytes] = []
-        self.closed = False
-
-    def write(self, data: Any) -> None:
-        assert not self.closed
-        self.sent.append(bytes(data))
-
-    def writelines(self, data: Any) -> None:
-        self.write(b"".join(data))
-
-    def close(self) -> None:
-        self.closed = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-
-async def written(request: bytes, *messages: Message, reads: bool = False) -> Written:
-    """What an app that sends `messages` answers to each of the requests in `request`."""
+async def written(asked: bytes, *messages: Message, reads: bool = False) -> Written:
+    """What an app that sends `messages` answers to each of the requests in `asked`."""
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         if reads:
@@ -51,22 +18,12 @@ async def written(request: bytes, *messages: Message, reads: bool = False) -> Wr
         for message in messages:
             await send(message)
 
-    config = uvicorn.Config(app, lifespan="off", log_config=None)
-    config.load()
-    state = ServerState()
-    transport = Written()
-    protocol = BoundedHttp(config, state, {}, asyncio.get_running_loop())
-    protocol.connection_made(transport)
-    protocol.data_received(request)
-    while state.tasks:
-        await asyncio.sleep(0)
+    connections = Connections(app)
+    protocol, transport = connections.open()
+    protocol.data_received(asked)
+    await connections.settled()
     protocol.connection_lost(ConnectionResetError())  # closes nothing by itself
     return transport
-
-
-def request(method: str = "GET", **headers: str) -> bytes:
-    lines = [f"{method} / HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
-    return "\r\n".join(lines).encode()
 
 
 def body(data: bytes, *, more: bool = False) -> Message:
