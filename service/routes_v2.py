@@ -199,7 +199,9 @@ async def _answer(
     content, length = oip.encode_answer(head, answer.tensors, asked)
     if length is None:
         return Response(content, media_type=JSON)
-    return Response(content, media_type=BINARY, headers={oip.LENGTH_HEADER: str(length)})
+    response = Response(content, media_type=BINARY)
+    response.raw_headers.append((_LENGTH, str(length).encode()))
+    return response
 
 
 def _tensor(name: str, datatype: str, shape: tuple[int, ...]) -> TensorMetadata:

@@ -146,7 +146,7 @@ def from_binary(name: str, datatype: str, shape: Sequence[int], data: memoryview
 def to_binary(array: Array) -> bytes:
     """The inverse of `from_binary`."""
     if array.dtype.kind != "O":
-        return np.ascontiguousarray(array).tobytes()
+        return array.tobytes()  # row-major, however it lies in memory
     return b"".join(struct.pack("<I", len(element)) + element for element in array.reshape(-1))
 
 
