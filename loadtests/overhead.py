@@ -75,11 +75,14 @@ def kinds() -> Iterator[list[Kind]]:
             servers.enter_context(started([*minimal, str(REPOSITORY / name / "1/model.onnx")], {}))
             for name in (plain, explained)
         )
+        # Gives a request back, which reads as an answer too.
+        bare = servers.enter_context(started([sys.executable, "-m", "loadtests.proxy"], {}))
         ours = servers.enter_context(gateway(REPOSITORY))
         infer, explain = (f"/v2/models/{plain}/{verb}" for verb in ("infer", "explain"))
         at = ours.http
         yield [
             Kind("minimal", least, over_http(least, wire.json_request(least.http, "/infer", load.inputs))),
+            Kind("bare grpc", bare, over_grpc(bare, plain, load)),
             Kind("json", ours, over_http(ours, wire.json_request(at, infer, load.inputs))),
             Kind("binary", ours, over_http(ours, wire.binary_request(at, infer, load.inputs))),
             Kind("grpc", ours, over_grpc(ours, plain, load)),

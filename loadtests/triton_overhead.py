@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,13 +43,22 @@ def by_grpc(client: InferenceServerClient, load: models.Load) -> Ask:
     return ask
 
 
-def by_http(connection: wire.Connection, request: bytes) -> Ask:
+@contextlib.asynccontextmanager
+async def by_http(address: str, request: bytes) -> AsyncIterator[Ask]:
+    connection = await wire.connect(address)
+
     async def ask() -> None:
+        nonlocal connection
+        if (
+            connection.is_closed
+        ):  # the gateway does so after five idle seconds, which a Triton that stalls takes
+            connection = await wire.connect(address)
         reply = await connection.ask(request)
         if reply.status != 200:
             raise RuntimeError(f"{reply.status}: {reply.body!r}")
 
-    return ask
+    yield ask
+    connection.close()
 
 
 async def turns(ways: dict[str, Ask], requests: int) -> dict[str, list[float]]:
@@ -82,18 +91,16 @@ async def compare(at: Addresses, load: models.Load, requests: int) -> dict[str, 
             await clients.enter_async_context(InferenceServerClient(address))
             for address in (at.triton, at.proxy, at.grpc)
         ]
-        json, binary = await wire.connect(at.http), await wire.connect(at.http)
+        json = by_http(at.http, wire.json_request(at.http, path, load.inputs))
+        binary = by_http(at.http, wire.binary_request(at.http, path, load.inputs))
         ways = {
             STRAIGHT: by_grpc(straight, load),
             "bare proxy, gRPC": by_grpc(bare, load),
             "gateway, gRPC": by_grpc(ours, load),
-            "gateway, JSON": by_http(json, wire.json_request(at.http, path, load.inputs)),
-            "gateway, binary": by_http(binary, wire.binary_request(at.http, path, load.inputs)),
+            "gateway, JSON": await clients.enter_async_context(json),
+            "gateway, binary": await clients.enter_async_context(binary),
         }
-        took_ms = await turns(ways, requests)
-        json.close()
-        binary.close()
-        return took_ms
+        return await turns(ways, requests)
 
 
 @contextlib.contextmanager
