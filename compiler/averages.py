@@ -144,5 +144,5 @@ def _zeros(op: "Ops", x: Tensor) -> ir.Value:
     sizes = [op._batch_size() if a == "N" else op.constant(np.asarray([op.sizes[a]])) for a in order]
     row = op.constant(np.asarray(x.shape, np.int64))
     shape = op._node("Concat", [s.value for s in (*sizes, row)], {"axis": 0})[0]
-    zero = ir.tensor(np.zeros(1, x.dtype.numpy()))
+    zero = ir.Tensor(np.zeros(1, x.dtype.numpy()))
     return op._node("ConstantOfShape", [shape], {"value": zero})[0]

@@ -25,6 +25,7 @@ GAP_ERRORS = 5  # standard errors: beyond 4 by chance once in 16,000 rows and ta
 GAP_NOISE = 8  # roundings of the output: the means and sums that form the gap
 OUTPUT_ROUNDINGS = 8  # of a half-precision model: its inputs and outputs are rounded, at times more
 BATCH_SECONDS = 1.0  # what a request of the largest batch may take
+TELLING_SECONDS = 0.1  # from a batch that takes as long, the time of larger ones follows in proportion
 LATENCY_RUNS, LATENCY_SECONDS = 5, 2.0  # runs, and the time of few above which no more are made
 ROWS_LIMIT = 1e-3  # a batch against its rows alone; float32 sums in another order differ by about 1e-6
 
@@ -127,14 +128,22 @@ def _max_batch(runner: Run, probes: Arrays, seconds: float, most: int) -> int:
     """The largest power of two of rows that fits and answers within BATCH_SECONDS, as timed."""
     batch = 1
     while 2 * batch <= most and 2 * seconds <= BATCH_SECONDS:
-        rows = {name: np.resize(p, (2 * batch, *p.shape[1:])) if p.ndim else p for name, p in probes.items()}
-        start = time.perf_counter()
-        runner(rows)
-        seconds = time.perf_counter() - start
-        if seconds > BATCH_SECONDS:
-            break
+        if seconds < TELLING_SECONDS:
+            seconds = _timed(runner, probes, 2 * batch)
+            if seconds > BATCH_SECONDS:
+                break
+        else:
+            seconds *= 2
         batch *= 2
     return batch
+
+
+def _timed(runner: Run, probes: Arrays, count: int) -> float:
+    """Seconds of one run of `count` rows."""
+    rows = {name: np.resize(p, (count, *p.shape[1:])) if p.ndim else p for name, p in probes.items()}
+    start = time.perf_counter()
+    runner(rows)
+    return time.perf_counter() - start
 
 
 def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[str, ...]:

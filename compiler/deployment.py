@@ -1,11 +1,11 @@
 """For what machine a graph is made: what decides its speed and memory, and nothing of what it answers."""
 
-import os
 import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from compiler.errors import InvalidOptionError
+from compiler.machine import available_cores
 
 Provider = Literal["cpu", "cuda"]
 Storage = Literal["float32", "float16"]
@@ -21,7 +21,7 @@ class Deployment:
 
     Args:
         provider: of ONNX Runtime; operators are emitted in the forms that are fastest there.
-        threads: that one run may use; None for as many as this machine has.
+        threads: that one run may use; None for as many as this process has cores.
         memory_budget: bytes for baked references and working memory together, at one row. Above it the
             references are walked in chunks, and recomputed where they do not fit.
         storage: how baked reference activations are kept; float16 halves them, at an error that the check
@@ -54,7 +54,7 @@ class Deployment:
     @property
     def cores(self) -> int:
         """Threads of one run."""
-        return self.threads or os.cpu_count() or 1
+        return self.threads or available_cores()
 
 
 HERE = Deployment()  # this machine, its defaults

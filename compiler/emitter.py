@@ -49,7 +49,7 @@ class Emitter:
         if key is not None and key in self._constants:
             return self._constants[key]
         name = self._fresh("constant")
-        value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
+        value = ir.Value(name=name, const_value=ir.Tensor(array, name=name))
         value.dtype, value.shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
         self.graph.register_initializer(value)
         tensor = Tensor(value, array.shape, ir.DataType.from_numpy(array.dtype))

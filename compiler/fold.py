@@ -113,7 +113,7 @@ def replace_by_constant(graph: ir.Graph, value: ir.Value, array: np.ndarray) -> 
 
 
 def new_constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
-    constant = ir.Value(name=name, const_value=ir.tensor(np.asarray(array, order="C"), name=name))
+    constant = ir.Value(name=name, const_value=ir.Tensor(np.asarray(array, order="C"), name=name))
     constant.dtype, constant.shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
     graph.register_initializer(constant)
     return constant

@@ -93,7 +93,7 @@ class _Emitter:
         """An int64 initializer."""
         self._count += 1
         name = f"{_OWN}{self.scope}constant_{self._count}"
-        value = ir.Value(name=name, const_value=ir.tensor(np.asarray(numbers, np.int64), name=name))
+        value = ir.Value(name=name, const_value=ir.Tensor(np.asarray(numbers, np.int64), name=name))
         value.dtype, value.shape = ir.DataType.INT64, ir.Shape([len(numbers)])
         self.graph.register_initializer(value)
         return value
@@ -160,7 +160,7 @@ def _rename(value: ir.Value, name: str) -> None:
     """Its constant gets the name too, and may be the source model's own: that must keep its name."""
     tensor, value.const_value = value.const_value, None
     value.name = name
-    value.const_value = None if tensor is None else ir.tensor(tensor.numpy(), name=name)
+    value.const_value = None if tensor is None else ir.Tensor(tensor.numpy(), name=name)
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
@@ -196,7 +196,7 @@ def _explain_asking_rows(
         key = (_dtype(value), *_row(value))
         if key not in zeros:
             shape = emit("Concat", count, emit.constant(_row(value)), axis=0)
-            zero = ir.tensor(np.zeros(1, _dtype(value).numpy()))
+            zero = ir.Tensor(np.zeros(1, _dtype(value).numpy()))
             zeros[key] = emit("ConstantOfShape", shape, value=zero)
         branch.outputs.append(emit("ScatterND", zeros[key], index, value))
         branch.outputs[-1].dtype = _dtype(value)

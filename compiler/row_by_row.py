@@ -48,7 +48,7 @@ class _Body:
         if t.lead:
             self.slices.append((self.op.stacked(self.op.vary(t, lead)).value, inside))
         elif t.constant is not None:
-            inside.const_value = ir.tensor(t.constant, name=inside.name)
+            inside.const_value = ir.Tensor(t.constant, name=inside.name)
             self.constants.append(inside)
         else:
             self.states.append((self.op.plain(t).value, inside))

@@ -16,6 +16,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from compiler.errors import InvalidModelError
+from compiler.machine import available_cores
 from compiler.manifest import PLANNED_NODES
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ def _first_line(error: BaseException) -> str:
 
 def _session(model: "Held | ir.Model", optimise: bool, threads: int | None) -> ort.InferenceSession:
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads or 0
+    options.intra_op_num_threads = threads or available_cores()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # most run a few times only
     options.log_severity_level = 4  # what fails is raised
     if not optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -135,7 +137,7 @@ def _nodes(model: onnx.ModelProto | ir.Model) -> Sized:
 
 
 def _proto(model: onnx.ModelProto | ir.Model) -> onnx.ModelProto:
-    return ir.to_proto(model) if isinstance(model, ir.Model) else model
+    return ir.serde.serialize_model(model) if isinstance(model, ir.Model) else model
 
 
 class ModelFile:
@@ -167,7 +169,7 @@ def hold(model: ir.Model) -> Held:
 
     It is consumed: cycles in a graph would keep its constants until they are looked for.
     """
-    held = ModelFile(model) if model_bytes(model) >= MAPPED_BYTES else ir.to_proto(model)
+    held = ModelFile(model) if model_bytes(model) >= MAPPED_BYTES else ir.serde.serialize_model(model)
     for graph in model.graphs():
         for value in graph.initializers.values():
             value.const_value = None
@@ -188,7 +190,7 @@ def as_ir(model: onnx.ModelProto | ir.Model | ModelFile) -> ir.Model:
 def interface(model: ir.Model) -> onnx.ModelProto:
     """Inputs, outputs and versions of a model, without what lies between."""
     inputs, outputs = (
-        [ir.to_proto(v) for v in values] for values in (model.graph.inputs, model.graph.outputs)
+        [ir.serde.serialize_value(v) for v in values] for values in (model.graph.inputs, model.graph.outputs)
     )
     imports = [onnx.helper.make_opsetid(d, v) for d, v in model.graph.opset_imports.items()]
     graph = onnx.GraphProto(name=model.graph.name, input=inputs, output=outputs)

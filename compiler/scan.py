@@ -204,7 +204,7 @@ def _hold_constants(body: _Body) -> None:
 
 
 def _constant(name: str, array: np.ndarray) -> ir.Value:
-    tensor = ir.tensor(array, name=name)
+    tensor = ir.Tensor(array, name=name)
     return ir.Value(
         name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape)
     )

@@ -29,7 +29,8 @@ def infer_outputs(
     names = ["" if t is None else f"i{i}" for i, t in enumerate(tensors)]
     results = [f"o{i}" for i in range(outputs)]
     used = {k: v for k, v in attributes.items() if v is not None}
-    proto = ir.to_proto(ir.node(op_type, [None] * len(names), used, domain=domain, num_outputs=outputs))
+    node = ir.node(op_type, [None] * len(names), used, domain=domain, num_outputs=outputs)
+    proto = ir.serde.serialize_node(node)
     proto.ClearField("input")
     proto.ClearField("output")
     proto.input.extend(names)

@@ -37,7 +37,7 @@ def _skeleton(model: ir.Model, chunks: Chunks) -> onnx.ModelProto:
     for value in model.graph.initializers.values():
         assert value.const_value is not None
         if value.const_value.size <= SMALL:
-            graph.initializer.append(ir.to_proto(value.const_value))
+            graph.initializer.append(ir.serde.serialize_tensor(value.const_value))
             graph.initializer[-1].name = str(value.name)
         else:
             shape, dtype = list(value.const_value.shape.numpy()), int(value.const_value.dtype)
@@ -54,7 +54,7 @@ def _skeleton(model: ir.Model, chunks: Chunks) -> onnx.ModelProto:
             assert passed is not None
             graph.node.append(onnx.helper.make_node("Identity", [str(passed.name)], [str(value.name)]))
         else:
-            graph.node.append(ir.to_proto(node))
+            graph.node.append(ir.serde.serialize_node(node))
     graph.output.extend(onnx.ValueInfoProto(name=v.name) for v in model.graph.outputs)
     imports = [onnx.helper.make_opsetid(d, v) for d, v in model.graph.opset_imports.items()]
     return onnx.helper.make_model(graph, opset_imports=imports, ir_version=model.ir_version)

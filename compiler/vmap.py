@@ -32,4 +32,4 @@ def with_batch(lowered: Lowered) -> Lowered:
             "otherwise. Export it with a dynamic batch axis (dynamic_axes or dynamic_shapes in "
             "torch.onnx.export)."
         )
-    return replace(lowered, source=ir.to_proto(source))
+    return replace(lowered, source=ir.serde.serialize_model(source))

@@ -93,7 +93,7 @@ def lower(
     fixed = _free_batch(freed)
     check_sizes(freed, infer(freed, 1))
     alone = fixed and (rows_decide(freed) or not (outputs_grow(freed) and rows_stay_apart(freed)))
-    source = ir.to_proto(freed) if fixed and not alone else loaded.proto
+    source = ir.serde.serialize_model(freed) if fixed and not alone else loaded.proto
     halves = widen(lowered)
     settle = _fold_all_sizes if alone else _free_batch
     inline_control_flow(lowered, settle)
@@ -158,4 +158,4 @@ def plain_for(provider: str, lowered: Lowered) -> tuple[onnx.ModelProto, list[st
         return lowered.source, []
     model, _ = on_cpu(ir.from_proto(lowered.source))
     note = "ONNX Runtime has no CPU kernels for bfloat16: the plain entry computes in float32, too"
-    return ir.to_proto(model), [note]
+    return ir.serde.serialize_model(model), [note]

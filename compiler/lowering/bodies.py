@@ -95,7 +95,7 @@ def _body(schema: Any, node: ir.Node, opset: int) -> onnx.FunctionProto | None:
     types = [_type(v) for v in node.inputs]
     if not chosen or None in types:
         return None
-    serialised = ir.to_proto(node).SerializeToString()
+    serialised = ir.serde.serialize_node(node).SerializeToString()
     try:
         body = schema.get_context_dependent_function_with_opset_version(max(chosen), serialised, types)
     except RuntimeError as error:  # an attribute or a type that the definition does not foresee

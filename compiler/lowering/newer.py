@@ -85,7 +85,7 @@ def _defined(proto: onnx.ModelProto, operators: list[tuple[str, str]]) -> tuple[
     except RuntimeError:  # ONNX's inliner knows no optional inputs that are left out
         model = ir.from_proto(proto)
         inline_bodies(model, lambda operator, domain: (domain, operator) not in operators)
-        inlined = ir.to_proto(model)
+        inlined = ir.serde.serialize_model(model)
     if {(n.domain, n.op_type) for n in _nodes(inlined)} == before:
         return None
     names = ", ".join(name for _, name in operators)

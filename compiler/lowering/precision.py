@@ -54,7 +54,7 @@ def widen(model: ir.Model) -> Narrow:
         if value.const_value is not None and value.const_value.dtype in HALVES:
             found.add(value.const_value.dtype)
             array = value.const_value.numpy().astype(np.float32)
-            value.const_value, value.dtype = ir.tensor(array, name=value.name), ir.DataType.FLOAT
+            value.const_value, value.dtype = ir.Tensor(array, name=value.name), ir.DataType.FLOAT
     if found:
         _drop_casts(model)
     return Narrow({k: v for k, v in narrow.items() if v is not None}, frozenset(d for d in found if d))
@@ -92,7 +92,7 @@ def _widen_attributes(node: ir.Node) -> set[ir.DataType]:
         elif attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in HALVES:
             found.add(attribute.as_tensor().dtype)
             array = attribute.as_tensor().numpy().astype(np.float32)
-            node.attributes[name] = ir.AttrTensor(name, ir.tensor(array))
+            node.attributes[name] = ir.AttrTensor(name, ir.Tensor(array))
     return found
 
 

@@ -91,7 +91,7 @@ class Nodes:
         else:
             array = np.asarray(operand, self.dtype.numpy())
         name = self.fresh("constant")
-        value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
+        value = ir.Value(name=name, const_value=ir.Tensor(array, name=name))
         value.dtype, value.shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
         self.graph.register_initializer(value)
         return value

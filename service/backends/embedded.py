@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import os
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import numpy as np
 import onnxruntime as ort
 
 from compiler.errors import RationaleError, RepositoryError
+from compiler.machine import available_cores
 from compiler.manifest import EXPLAIN, PLANNED_NODES, TensorSpec
 from service.backends.base import check_rows, fed, run_failure
 from service.compute import ComputeBudget
@@ -72,7 +72,7 @@ class EmbeddedBackend:
         self._max_queue_size = max_queue_size
         self._loaded: dict[Entry, _Loaded] = {}
         self._metrics = metrics or Metrics()
-        self._budget = ComputeBudget(_cores())
+        self._budget = ComputeBudget(available_cores())
 
     async def start(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -255,7 +255,7 @@ def session_options(entry: Entry) -> ort.SessionOptions:
 
 
 def _intra_op_threads(entry: Entry) -> int:
-    return entry.intra_op_threads or max(_cores() // entry.instances, 1)
+    return entry.intra_op_threads or max(available_cores() // entry.instances, 1)
 
 
 def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
@@ -356,8 +356,3 @@ def _from_ort(array: Array) -> Array:
     if array.dtype.kind not in "OU":
         return array
     return np.array([str(item).encode() for item in array.reshape(-1)], dtype=np.object_).reshape(array.shape)
-
-
-def _cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
-    return len(affinity(0)) if affinity else os.cpu_count() or 1

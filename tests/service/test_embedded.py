@@ -62,7 +62,7 @@ async def test_concurrent_rows_share_runs_and_stay_apart(
 
 
 def test_cores_are_divided_by_instances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.backends.embedded._cores", lambda: 8)
+    monkeypatch.setattr("service.backends.embedded.available_cores", lambda: 8)
     for count, threads in ((1, 8), (3, 2), (20, 1)):
         folder = tmp_path / str(count)
         made.write_score(folder, extra=f"instance_group {{ count: {count} }}")
