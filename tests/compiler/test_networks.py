@@ -24,9 +24,14 @@ for _name, _size in {"vgg19": 224, "resnet50": 64, "densenet201": 64, "efficient
         NETWORKS[_label] = partial(vision_model, _name, _size, dynamo=_dynamo)
 
 
+NETWORKS["vgg19 64² torch.export"] = partial(vision_model, "vgg19", 64, dynamo=True)
+
 LONG = {  # each has a like that is run always
     "light vgg19",
     "vgg19 TorchScript",
+    "vgg19 torch.export",
+    "resnet50 TorchScript",
+    "efficientnet_b0 TorchScript",
     "light zfnet512",
     "light bvlc_alexnet",
     "densenet201 torch.export",

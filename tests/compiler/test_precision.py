@@ -118,7 +118,14 @@ METHODS: dict[str, Callable[[np.ndarray], Method]] = {
     "lrp": lambda _: compiler.Lrp("EpsilonPlus"),
     "attnlrp": lambda _: compiler.AttnLrp(),
 }
-SERVED = [(m, n) for m in METHODS for n in MODELS if m != "lrp" or n in ("perceptron", "CNN")]
+SMALL = ("perceptron", "CNN")
+# Of the transformers, the methods that were made for them always, the others with the slow tests.
+SERVED = [
+    pytest.param(m, n, marks=() if n in SMALL or m in ("deepshap", "attnlrp") else pytest.mark.slow)
+    for m in METHODS
+    for n in MODELS
+    if m != "lrp" or n in SMALL
+]
 
 
 def largest(array: np.ndarray) -> float:

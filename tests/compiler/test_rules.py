@@ -1,5 +1,6 @@
 """Every rule, by the same tests: complete, equal to finite differences, alive at ties, right in float32."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,13 @@ def explain64(sample: Sample, method: Any, x: dict[str, np.ndarray]) -> dict[str
     return run64(compiled.model, x)
 
 
+@functools.cache
+def against_one(sample: Sample, k: int) -> dict[str, np.ndarray]:
+    """DeepSHAP of the first N rows against the k-th reference alone: two tests look at it."""
+    references = {name: a[k : k + 1] for name, a in sample.draw(K, 2, np.float64).items()}
+    return explain64(sample, DeepShap(references), sample.draw(N, 1, np.float64))
+
+
 def run_rows(sample: Sample, model: onnx.ModelProto, x: dict[str, np.ndarray]) -> np.ndarray:
     """The model's own answer; one row at a time where it was made for one."""
     name = model.graph.output[0].name
@@ -59,10 +67,8 @@ def test_every_operator_has_a_sample() -> None:
 @each_sample
 @pytest.mark.usefixtures("float64_engine")
 def test_attributions_add_up_for_every_reference(sample: Sample) -> None:
-    x = sample.draw(N, 1, np.float64)
     for k in range(K):
-        references = {name: a[k : k + 1] for name, a in sample.draw(K, 2, np.float64).items()}
-        answer = explain64(sample, DeepShap(references), x)
+        answer = against_one(sample, k)
         total = sum(a.reshape(*a.shape[:2], -1).sum(-1) for a in attributions(answer).values())
         difference = answer["explained_value"] - answer["base_value"]
         scale = max(1.0, np.abs(answer["explained_value"]).max())
@@ -77,10 +83,7 @@ def test_the_mean_over_references_is_the_mean_of_each(sample: Sample) -> None:
     references = sample.draw(K, 2, np.float64)
     weights = [0.5, 0.2, 0.3]
     together = attributions(explain64(sample, DeepShap(references, weights), x))
-    alone = [
-        attributions(explain64(sample, DeepShap({n: a[k : k + 1] for n, a in references.items()}), x))
-        for k in range(K)
-    ]
+    alone = [attributions(against_one(sample, k)) for k in range(K)]
     for name, value in together.items():
         mean = sum(w * a[name] for w, a in zip(weights, alone, strict=True))
         np.testing.assert_allclose(value, mean, atol=COMPLETE_64 * max(1.0, np.abs(mean).max()), rtol=0)
