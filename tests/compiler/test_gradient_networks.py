@@ -17,12 +17,10 @@ from tests.references.interpreter import run64
 N, K = 2, 3
 TARGET = [1]
 SAME = 1e-9  # over the largest: the same numbers added up in another order
-QUICK = ("efficientnet_b0 torch.export",)  # 40 s of one core each; the others before a release
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS]
-)
+@pytest.mark.slow  # 40 s of one core each
+@pytest.mark.parametrize("name", NETWORKS)
 def test_network(name: str) -> None:
     model = NETWORKS[name]()
     x_name = data_input(model)
