@@ -26,20 +26,18 @@ for _name, _size in {"vgg19": 224, "resnet50": 64, "densenet201": 64, "efficient
 
 NETWORKS["vgg19 64² torch.export"] = partial(vision_model, "vgg19", 64, dynamo=True)
 
-LONG = {  # each has a like that is run always
-    "light vgg19",
-    "vgg19 TorchScript",
-    "vgg19 torch.export",
-    "resnet50 TorchScript",
-    "efficientnet_b0 TorchScript",
-    "light zfnet512",
-    "light bvlc_alexnet",
-    "densenet201 torch.export",
+ALWAYS = {  # one of each kind; the others before a release
+    "light squeezenet",
+    "light shufflenet",
+    "vgg19 64² torch.export",
+    "resnet50 torch.export",
+    "densenet201 TorchScript",
+    "efficientnet_b0 torch.export",
 }
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in NETWORKS]
+    "name", [pytest.param(n, marks=() if n in ALWAYS else pytest.mark.slow) for n in NETWORKS]
 )
 def test_network(name: str) -> None:
     """Complete, unchanged, row by row, and what its nodes mean in float64; one compile serves all four."""
