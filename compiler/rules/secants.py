@@ -44,7 +44,7 @@ def relu_by_quotient(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: int) -> Tensor
     `_Span.least` of that size count as 0.
     """
     span = _span(x)
-    size = op.Min(op.Max(op.typical_size(r), span.smallest), 1 / span.smallest)
+    size = op.Min(op.Max(op.typical_size(r), span.smallest), span.largest)
     factor, least = op.Div(span.large, size), op.Mul(size, span.least)
     grown = op.Mul(op.Max(op.Abs(r), least), factor)
     gamma = op.Where(op.Greater(r, 0.0), op.Reciprocal(grown), grown)
@@ -67,20 +67,24 @@ class _Span:
     """Powers that keep α and Γ within a dtype.
 
     Attributes:
-        large: B, over the size of the references.
+        large: B, over the size of the references. 1/B² is below every subnormal, not only below 1: processors
+            take ten times as long over a product that is one.
         least: of x and r, over that size.
-        smallest: the size that smaller ones count as, and its inverse the largest.
+        smallest, largest: the sizes that smaller and larger ones count as.
     """
 
     large: float
     least: float
     smallest: float
+    largest: float
 
 
 def _span(x: Tensor) -> _Span:
     """float32, or float64."""
     wide = np.finfo(x.dtype.numpy()).maxexp > 128
-    return _Span(2.0**520, 2.0**-250, 2.0**-200) if wide else _Span(2.0**72, 2.0**-48, 2.0**-50)
+    if wide:
+        return _Span(large=2.0**560, least=2.0**-250, smallest=2.0**-200, largest=2.0**200)
+    return _Span(large=2.0**85, least=2.0**-48, smallest=2.0**-42, largest=2.0**50)
 
 
 def tanh_over(op: Ops, u: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 from compiler import DeepShap, compile_model
 from tests.compiler.models import parsed, rows
@@ -41,6 +42,19 @@ def test_a_relu_is_exact_where_signs_agree() -> None:
     x, r = PAIRS
     same = (x > 1e-5) & (r > 1e-5)
     np.testing.assert_array_equal(alone("Relu", x, r)[same], (x - r)[same])
+
+
+def test_no_value_of_a_relu_is_subnormal() -> None:
+    """The product of two positive values is 0: a subnormal number would take ten times as long to compute."""
+    x = np.array([0.1, 0.3, 1.0, 5.0], np.float32)
+    compiled = compile_model(one_node("Relu", 4), DeepShap(np.stack([x, x[::-1], -x])), targets=[0, 1, 2, 3])
+    evaluator = ReferenceEvaluator(compiled.model)
+    with np.errstate(over="ignore"):  # where both are negative
+        values = evaluator.run(None, {"x": np.stack([x, -x])}, intermediate=True)
+    floats = [value for value in values.values() if getattr(value, "dtype", None) == np.float32]
+    assert len(floats) > 10
+    smallest = np.finfo(np.float32).tiny
+    assert not any(((value != 0) & (np.abs(value) < smallest)).any() for value in floats)
 
 
 class Unfused(DeepShap):
