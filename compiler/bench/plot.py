@@ -69,6 +69,7 @@ def plot_curves(curves: Mapping[str, Curves]) -> bytes:
         axes.set(xscale="log", yscale="log", title=label, xlabel="references K", ylabel="one run [ms]")
         counts = sorted({count for times in lines.values() for count in times})
         axes.set_xticks(counts, [str(count) for count in counts])
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
         axes.grid(alpha=0.3)
         axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize="small")
