@@ -107,16 +107,21 @@ def bench_command(
         from compiler.bench.report import notes, show, show_alone, show_limits, write_report
 
         with progress_bar() as progress:
-            outcomes, failed = bench(cases, settings, progress)
-            found, more_failed = limits(cases, settings, progress) if budget else ([], [])
+            outcomes, said = bench(cases, settings, progress)
         console().print(show(outcomes))
         if memory or cold_start:
             console().print(show_alone(outcomes))
-        if budget:
-            console().print(show_limits(found, budget))
-        said = [*notes(outcomes), *failed, *more_failed]
+        said = [*notes(outcomes), *said]
         if out is not None:
-            written, more = write_report(outcomes, found, settings, out)
+            written, more = write_report(outcomes, [], settings, out)
             said += [*more, f"wrote {', '.join(written)} to {out}"]
         for line in said:
             print(line, file=sys.stderr)
+        if budget:
+            with progress_bar() as progress:
+                found, failed = limits(cases, settings, progress)
+            console().print(show_limits(found, budget))
+            for line in failed:
+                print(line, file=sys.stderr)
+            if out is not None:  # again, with what fits
+                write_report(outcomes, found, settings, out)
