@@ -213,8 +213,10 @@ def test_a_gateway_that_ignores_sigterm_is_killed(stubbed, monkeypatch):
 def test_a_signal_ends_the_child_too(stub, tmp_path, number, status):
     """The stub ignores what the demo sends it first, and hangs in the middle of an answer."""
     lines = (
-        "import sys",
+        "import signal, sys",
         "from service import demo",
+        # A shell's background jobs, and all that they start, ignore it.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)",
         "demo.STOP_TIMEOUT_S = 0.3",
         f"demo.CLI = (sys.executable, {str(STUB)!r}, 'hangs', {str(stub)!r})",
         "sys.exit(demo.run_demo())",
