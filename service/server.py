@@ -5,6 +5,7 @@ import contextlib
 import gc
 import logging
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ class _Listeners:
     admin: socket.socket | None
 
 
+# A thread whose run is over waits as long for a busy event loop to let it go on; Python's own choice is 5 ms.
+_SWITCH_S = 0.0005
 _FIRST = asyncio.FIRST_COMPLETED
 
 
@@ -109,6 +112,7 @@ def _open_doors(settings: Settings) -> list[str]:
 async def _serve(
     app: FastAPI, settings: Settings, listeners: _Listeners, tls: ServerTls | None, announce: Announce
 ) -> None:
+    sys.setswitchinterval(_SWITCH_S)
     signals = Signals()
     ends = await _start(app, settings, listeners, tls)
     watching = asyncio.create_task(watch(_reloads(app, settings, tls)))
