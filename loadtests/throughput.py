@@ -1,6 +1,6 @@
 """Rows explained per second: the gateway beside a bare ONNX Runtime loop over the same entry, in turn.
 
-    python -m loadtests.throughput [--width 512] [--references 250] [--rows 1 16] [--rounds 7]
+    python -m loadtests.throughput [--width 1024] [--references 250] [--rows 1 16] [--rounds 7]
 
 Server, client and loop share the same cores, the loop while the other two wait. The client is a process of
 its own that decodes nothing. Loop and gateway each run in their best setting, found by a trial: one
@@ -205,7 +205,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--width", type=int, default=512, help="of the network's two hidden layers")
+    parser.add_argument("--width", type=int, default=1024, help="of the network's two hidden layers")
     parser.add_argument("--references", type=int, default=250)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 16], help="of a request")
     parser.add_argument("--rounds", type=int, default=7)
