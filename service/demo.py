@@ -224,6 +224,8 @@ def serving(repository: Path, workspace: Path, console: Console) -> Iterator[int
             port = wait_until_ready(ports)
         yield port
     except DemoError as error:
+        stop(process)
+        reader.join(STOP_TIMEOUT_S)  # its last lines may still be on their way
         raise DemoError(error.step, error.why, lines) from error
     finally:
         stop(process)
