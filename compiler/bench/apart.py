@@ -105,7 +105,7 @@ def start(name: str, folder: Path, threads: int, most_bytes: int | None = None) 
 
 
 def _import_ours() -> None:
-    import onnxruntime  # noqa: F401
+    import onnxruntime  # noqa: F401 (its start is timed)
 
 
 def _ours(folder: Path, threads: int) -> Run:
@@ -126,12 +126,12 @@ def _import_shap() -> None:
 
     _import_torch()
     with quietly():
-        import shap  # noqa: F401
+        import shap  # noqa: F401 (its start is timed)
 
 
 def _import_captum() -> None:
     _import_torch()
-    import captum.attr  # noqa: F401
+    import captum.attr  # noqa: F401 (its start is timed)
 
 
 def _peer(name: str) -> Callable[[Path, int], Run]:
