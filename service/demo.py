@@ -219,17 +219,16 @@ def serving(repository: Path, workspace: Path, console: Console) -> Iterator[int
     )
     reader = threading.Thread(target=follow, args=(process, lines, ports), daemon=True)
     try:
-        reader.start()
-        with step(console, "starting the gateway"):
-            port = wait_until_ready(ports)
-        yield port
-    except DemoError as error:
-        stop(process)
-        reader.join(STOP_TIMEOUT_S)  # its last lines may still be on their way
+        try:
+            reader.start()
+            with step(console, "starting the gateway"):
+                port = wait_until_ready(ports)
+            yield port
+        finally:
+            stop(process)
+            reader.join(STOP_TIMEOUT_S)
+    except DemoError as error:  # after the end, so that the gateway's last lines are there
         raise DemoError(error.step, error.why, lines) from error
-    finally:
-        stop(process)
-        reader.join(STOP_TIMEOUT_S)
 
 
 def follow(process: subprocess.Popen[str], lines: deque[str], ports: Queue[int | None]) -> None:
