@@ -136,7 +136,7 @@ def keep_signal(network: nn.Module, rows: Tensor) -> None:
 
 # -- one module for each call --------------------------------------------------------------------------
 
-ACTIVATIONS: dict[Any, Callable[[], nn.Module]] = {
+ACTIVATIONS: dict[Any, type[nn.Module]] = {
     F.relu: nn.ReLU,
     torch.relu: nn.ReLU,
     F.silu: nn.SiLU,
@@ -167,7 +167,7 @@ def separated(network: nn.Module) -> fx.GraphModule:
             traced.graph.erase_node(node)
         elif node.target is operator.iadd:
             node.target = operator.add
-        elif layer is not None and isinstance(layer, tuple(ACTIVATIONS.values())):  # type: ignore[arg-type]
+        elif layer is not None and isinstance(layer, tuple(ACTIVATIONS.values())):
             _own_module(traced, node, type(layer)())
         elif node.target in ACTIVATIONS:
             _own_module(traced, node, ACTIVATIONS[node.target]())

@@ -52,6 +52,7 @@ def by_operator(times: Mapping[tuple[str, str], float]) -> dict[str, float]:
 
 
 def show(model: str, forward: Mapping[Any, float], explain: Mapping[Any, float], nodes: int) -> None:
+    """Prints milliseconds by operator, then the longest nodes."""
     least = sum(forward.values())
     ratio = sum(explain.values()) / least
     print(f"{model}: forward {least:.2f} ms, explanation {sum(explain.values()):.2f} ms, {ratio:.2f} of it\n")
@@ -68,7 +69,6 @@ def show(model: str, forward: Mapping[Any, float], explain: Mapping[Any, float],
 
 
 def main() -> None:
-
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

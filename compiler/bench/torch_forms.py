@@ -104,6 +104,7 @@ def last(tensor: Tensor) -> Tensor:
 
 
 def forward_forms(layer: nn.Conv2d | nn.Linear, x: Tensor) -> list[Form]:
+    """Of the layer at inputs of the shape of x [N, …]."""
     bias = () if layer.bias is None else (layer.bias.detach(),)
     weight = layer.weight.detach()
     if isinstance(layer, nn.Linear):
@@ -178,7 +179,7 @@ def _turned(weight: Tensor, groups: int) -> Tensor:
 
 
 def _packs(weight: Tensor) -> bool:
-    has_onednn: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    has_onednn: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch's
     return has_onednn and weight.dtype == torch.float32
 
 

@@ -31,6 +31,7 @@ def apply(
 
 
 def linear(walk: Walk, node: fx.Node, inputs: Sequence[Value]) -> tuple[Value, Pull]:
+    """y = W·x + b; Wᵀ·m to x, which for one chosen output is a row of W."""
     (source,) = inputs
     layer: Any = walk.network.get_submodule(str(node.target))
     form = walk.fastest(forward_forms(layer, source.like), source.like, ("forward", str(layer)))
@@ -68,6 +69,7 @@ def batch_norm(walk: Walk, node: fx.Node, inputs: Sequence[Value]) -> tuple[Valu
 
 
 def average_pool(walk: Walk, node: fx.Node, inputs: Sequence[Value]) -> tuple[Value, Pull]:
+    """Each share of m goes back to the window it came from, divided by its size."""
     (source,) = inputs
     height, width = source.r.shape[2:]
     size, stride, padding = _average_options(walk, node, source)
@@ -117,6 +119,7 @@ def _pair(value: Any) -> list[int]:
 
 
 def flatten(walk: Walk, node: fx.Node, inputs: Sequence[Value]) -> tuple[Value, Pull]:
+    """m in the shape of x."""
     (source,) = inputs
     shape = tuple(source.r.shape[1:])
     y = apply(walk, torch.flatten, source, 1)
@@ -128,6 +131,7 @@ def _unflattened(m: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def identity(walk: Walk, node: fx.Node, inputs: Sequence[Value]) -> tuple[Value, Pull]:
+    """m as it is."""
     return inputs[0], lambda m: [m]
 
 
@@ -135,6 +139,7 @@ def identity(walk: Walk, node: fx.Node, inputs: Sequence[Value]) -> tuple[Value,
 
 
 def add(walk: Walk, node: fx.Node, inputs: Sequence[Value]) -> tuple[Value, Pull]:
+    """The same m to both, which neither may overwrite."""
     a, b = inputs
     y = Value(walk.call(torch.add, a.x, b.x), a.r + b.r, a.like + b.like)
 
@@ -167,6 +172,7 @@ def multiply(walk: Walk, node: fx.Node, inputs: Sequence[Value]) -> tuple[Value,
 
 
 def concatenate(walk: Walk, node: fx.Node, inputs: Sequence[Value]) -> tuple[Value, Pull]:
+    """m as it is: `Gradients` hands each part its channels."""
     if (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) != 1:
         raise NotImplementedError("the PyTorch baseline concatenates channels alone")
     y = Value(
@@ -216,6 +222,7 @@ DERIVATIVES: dict[Callable[..., Tensor], Callable[[Tensor], Tensor]] = {
 
 
 def smooth(function: Callable[..., Tensor]) -> Rule:
+    """The rescale rule, m·(f(x) − f(r))/(x − r), of a function in DERIVATIVES."""
     derivative = DERIVATIVES[function]
 
     def secant(m: Tensor, x: Tensor, y: Tensor, r: Tensor, y_r: Tensor) -> Tensor:

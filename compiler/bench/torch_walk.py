@@ -78,12 +78,14 @@ class Walk:
         return self.graph.call_function(function, arguments, options)
 
     def constant(self, value: Tensor) -> fx.Node:
+        """A buffer of the written module."""
         name = f"constant_{self._constants}"
         self._constants += 1
         self.root.register_buffer(name, value)
         return self.graph.get_attr(name)
 
     def form(self, form: Form, x: fx.Node) -> fx.Node:
+        """A call of the form, its constants baked."""
         return self.call(form.function, x, *(self.constant(c) for c in form.constants), **form.options)
 
     def fastest(self, forms: Sequence[Form], x: Tensor, layer: Hashable) -> Form:
@@ -97,6 +99,7 @@ class Walk:
         return x if self.N == 1 else self.call(torch.unsqueeze, x, 1)
 
     def opened(self, m: Multiplier) -> fx.Node:
+        """m with the axis of references: [N, K, …], or [N, 1, …] where it has none."""
         if self.N == 1:
             return m.node
         if not m.wide:
@@ -104,12 +107,14 @@ class Walk:
         return self.call(torch.unflatten, m.node, 0, (self.N, self.K))
 
     def closed(self, node: fx.Node) -> Multiplier:
+        """[N, K, …] as the rows [N·K, …] that layers take."""
         return Multiplier(node if self.N == 1 else self.call(torch.flatten, node, 0, 1), wide=True)
 
     def rows_of(self, m: Multiplier) -> int:
         return self.N * self.K if m.wide else self.N
 
     def add(self, a: Multiplier, b: Multiplier) -> Multiplier:
+        """a + b, in place where one of them may be overwritten."""
         if a.wide == b.wide and (a.owned or b.owned):
             into, other = (a, b) if a.owned else (b, a)
             return Multiplier(self.call(torch.Tensor.add_, into.node, other.node), a.wide)
@@ -131,10 +136,12 @@ class Gradients:
         self.buffers: list[tuple[tuple[fx.Node, ...], list[int], Multiplier]] = []
 
     def give(self, node: fx.Node, m: Multiplier) -> None:
+        """Adds m to what has come back to a value so far."""
         known = self.single.get(node)
         self.single[node] = m if known is None else self.walk.add(known, m)
 
     def give_parts(self, parts: tuple[fx.Node, ...], channels: list[int], m: Multiplier) -> None:
+        """The same for a concatenation of `parts`, of so many channels each."""
         for whole, _, buffer in self.buffers:
             if whole[: len(parts)] == parts and buffer.wide == m.wide:
                 first = self.walk.call(torch.narrow, buffer.node, 1, 0, sum(channels))
@@ -145,6 +152,7 @@ class Gradients:
         self.buffers.append((parts, channels, m))
 
     def take(self, node: fx.Node) -> Multiplier | None:
+        """All that has come back to a value; None where nothing has."""
         m = self.single.pop(node, None)
         for parts, channels, buffer in self.buffers:
             if node in parts:
