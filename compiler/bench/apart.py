@@ -8,7 +8,6 @@ FOLDER is made by `written`; BEGAN_S is `time.time()` right before the process s
 import contextlib
 import json
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compiler.bench.cases import CAPTUM, OURS, SHAP, TORCH, Settings
+from compiler.bench.process import ProcessDiedError, run_module
 
 if TYPE_CHECKING:
     from compiler.bench.subjects import Subject
@@ -46,25 +46,33 @@ class Alone:
     peak_bytes: int
 
 
-class OutOfMemoryError(Exception):
-    """The process ended without an answer; `str` is its last words."""
-
-
-def alone(subject: "Subject", compiled: "Compiled", settings: Settings) -> dict[str, list[Alone]]:
+def alone(
+    subject: "Subject", compiled: "Compiled", settings: Settings
+) -> tuple[dict[str, list[Alone]], dict[str, str]]:
     """Our graph, and the peers that explain, each started once, or some times for its cold start.
 
-    A peer that cannot explain the network is left out.
+    Returns:
+        The starts by system, and why others are left out.
     """
     starts = STARTS if settings.cold_start else 1
     found: dict[str, list[Alone]] = {}
+    left_out: dict[str, str] = {}
     with written(subject, compiled) as folder:
         for name in explaining(settings):
-            with contextlib.suppress(OutOfMemoryError):
+            try:
                 found[name] = [start(name, folder, settings.threads) for _ in range(starts)]
-    return found
+            except ProcessDiedError as error:
+                left_out[name] = last_words(error)
+    return found, left_out
+
+
+def last_words(error: ProcessDiedError) -> str:
+    """A traceback's last line says what went wrong."""
+    return str(error).splitlines()[-1]
 
 
 def explaining(settings: Settings) -> list[str]:
+    """Ours first, then the peers that explain; a forward pass does not."""
     return [OURS, *(peer for peer in settings.peers if peer in KINDS)]
 
 
@@ -91,14 +99,12 @@ def start(name: str, folder: Path, threads: int, most_bytes: int | None = None) 
         most_bytes: it fails when it asks for more, instead of driving others out of memory.
 
     Raises:
-        OutOfMemoryError: it ended without an answer.
+        ProcessDiedError: it ended without an answer.
     """
-    command = [sys.executable, "-m", "compiler.bench.apart", name, str(folder), str(threads)]
-    command += [repr(time.time()), *([] if most_bytes is None else [str(most_bytes)])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (ours)
-    if done.returncode:
-        raise OutOfMemoryError((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
-    return Alone(**json.loads(done.stdout.splitlines()[-1]))
+    limit = [] if most_bytes is None else [str(most_bytes)]
+    began_s = repr(time.time())
+    told = run_module("compiler.bench.apart", name, str(folder), str(threads), began_s, *limit)
+    return Alone(**json.loads(told.splitlines()[-1]))
 
 
 # -- in that process -----------------------------------------------------------------------------------
@@ -196,6 +202,7 @@ def _limit(most_bytes: int) -> None:
 
 
 def main() -> None:
+    """Imports, loads, explains once, and prints what that took."""
     name, folder, threads, began_s, *most_bytes = sys.argv[1:]
     imports, load = KINDS[name]
     imports()

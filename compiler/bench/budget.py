@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
 
-from compiler.bench.apart import OutOfMemoryError, explaining, start, written
+from compiler.bench.apart import explaining, last_words, start, written
 from compiler.bench.cases import OURS, Case, Settings
 from compiler.bench.process import ProcessDiedError, Tell, in_a_process
 from compiler.bench.subjects import compile_ours, make_subject
@@ -18,13 +18,20 @@ HEADROOM = 2  # times the budget, above which a process is stopped
 
 @dataclass(frozen=True)
 class Largest:
-    """The most references by system, of those that were tried; 0: not even one fits."""
+    """Of one network.
+
+    Attributes:
+        references: the most by system, of those that were tried; 0: not even one fits.
+        left_out: why a system explains no such network at all.
+    """
 
     case: Case
     references: dict[str, int]
+    left_out: dict[str, str]
 
     @property
     def label(self) -> str:
+        """The network, whatever K is."""
         return self.case.label_without_references
 
 
@@ -47,11 +54,13 @@ def largest(fits: Callable[[int], bool], most: int = MOST) -> int:
 def limits(
     cases: Sequence[Case], settings: Settings, tell: Tell = lambda *_: None
 ) -> tuple[list[Largest], list[str]]:
-    """Of each network among the cases, with its first number of rows; and which ones failed."""
+    """Of each network among the cases, with its first number of rows; and what could not be measured."""
     found, failed = [], []
     for case in {case.model: case for case in reversed(cases)}.values():
         try:
-            found.append(in_a_process(limit, case, settings, tell=tell))
+            one: Largest = in_a_process(limit, case, settings, tell=tell)
+            found.append(one)
+            failed += [f"{case.model}: no {name}: {why}" for name, why in one.left_out.items()]
         except ProcessDiedError as error:
             failed.append(f"{case.model}: no limits: {error}")
     return found[::-1], failed
@@ -61,23 +70,42 @@ def limit(case: Case, settings: Settings, tell: Tell) -> Largest:
     """Of one network."""
     budget = settings.memory_budget or 0
     found: dict[str, int] = {}
+    left_out: dict[str, str] = {}
     for name in explaining(settings):
 
         def fits(references: int, name: str = name) -> bool:
             tell(f"{case.model}, {name}: {references} references", len(found), len(explaining(settings)))
-            return peak(name, replace(case, references=references), settings, HEADROOM * budget) <= budget
+            try:
+                held = peak(name, replace(case, references=references), settings, HEADROOM * budget)
+            except (ProcessDiedError, RationaleError):
+                return False
+            return held <= budget
 
-        found[name] = largest(fits)
-    return Largest(case, found)
+        why = None if name == OURS else why_not(name, case, settings)
+        if why is None:
+            found[name] = largest(fits)
+        else:
+            left_out[name] = why
+    return Largest(case, found, left_out)
 
 
-def peak(name: str, case: Case, settings: Settings, most_bytes: int) -> float:
-    """Bytes at the most; infinite where the process is stopped or the compiler says that it cannot be."""
-    subject = make_subject(case, settings.seed)
+def why_not(name: str, case: Case, settings: Settings) -> str | None:
+    """Why a peer cannot explain the network even with one reference and all memory; None where it can."""
     try:
-        ours = name == OURS
-        compiled = compile_ours(subject, settings.threads, settings.memory_budget) if ours else None
-        with written(subject, compiled) as folder:
-            return start(name, folder, settings.threads, most_bytes).peak_bytes
-    except (OutOfMemoryError, RationaleError):
-        return float("inf")
+        peak(name, replace(case, references=1), settings)
+    except ProcessDiedError as error:
+        return last_words(error)
+    return None
+
+
+def peak(name: str, case: Case, settings: Settings, most_bytes: int | None = None) -> int:
+    """Bytes at the most.
+
+    Raises:
+        ProcessDiedError: it ended without an answer, as where it asks for more than `most_bytes`.
+        RationaleError: the compiler says that the budget cannot be kept.
+    """
+    subject = make_subject(case, settings.seed)
+    compiled = compile_ours(subject, settings.threads, settings.memory_budget) if name == OURS else None
+    with written(subject, compiled) as folder:
+        return start(name, folder, settings.threads, most_bytes).peak_bytes

@@ -35,10 +35,12 @@ class Case:
 
     @property
     def label(self) -> str:
+        """As in `credit 24-256-256-2, K=100, N=64`; N = 1 is not told."""
         return f"{self._network}, K={self.references}{self._batch}"
 
     @property
     def label_without_references(self) -> str:
+        """What cases that differ in K alone have in common."""
         return f"{self._network}{self._batch}"
 
     @property

@@ -22,6 +22,7 @@ from compiler.compiled import Compiled
 from compiler.errors import RationaleError
 
 PACKAGES = ("rationale", "onnxruntime", "onnx", "numpy", "torch", "torchvision", "shap", "captum")
+Machine = dict[str, str | int | float | None]
 _REASON = 100  # characters of why a system is left out
 
 
@@ -108,7 +109,8 @@ def measure(case: Case, settings: Settings, tell: Tell) -> Outcome:
     del found
     gc.collect()
     tell(f"{case.label}: each alone", 0, 1)
-    apart = alone(subject, compiled, settings) if settings.memory or settings.cold_start else {}
+    apart, died = alone(subject, compiled, settings) if settings.memory or settings.cold_start else ({}, {})
+    left_out = {name: f"alone in a process: {why}" for name, why in died.items()} | left_out
     return Outcome(case, compile_s, *sizes, systems, left_out, apart)
 
 
@@ -144,8 +146,8 @@ def _errors(one: Ready, exact: np.ndarray | None, sums: np.ndarray) -> tuple[flo
     return (None if exact is None else float(np.abs(attributions - exact).max() / np.abs(exact).max())), gap
 
 
-def machine() -> dict[str, str | int | float | None]:
-    """What it was measured on; nothing that names the machine."""
+def machine() -> Machine:
+    """What it is measured on; nothing that names the machine. `load` is of now: ask before measuring."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -166,9 +168,10 @@ def _processor() -> str:
     return names[0] if names else platform.processor()
 
 
-def versions() -> dict[str, str]:
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Of those that are installed."""
     found = {}
-    for name in PACKAGES:
+    for name in packages:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

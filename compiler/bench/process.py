@@ -1,6 +1,8 @@
-"""A function in a process of its own, whose memory goes with it."""
+"""Work in a process of its own, whose memory goes with it."""
 
 import multiprocessing
+import subprocess
+import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -10,6 +12,19 @@ Tell = Callable[[str, int, int], None]
 
 class ProcessDiedError(Exception):
     """It ended without an answer, for want of memory as a rule; `str` is how."""
+
+
+def run_module(name: str, *arguments: str) -> str:
+    """What `python -m name` prints.
+
+    Raises:
+        ProcessDiedError: it failed; `str` is what it said of that.
+    """
+    command = [sys.executable, "-m", name, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (ours)
+    if done.returncode:
+        raise ProcessDiedError(done.stderr.strip() or f"its process ended with exit code {done.returncode}")
+    return done.stdout
 
 
 def in_a_process(function: Callable[..., Any], *arguments: Any, tell: Tell) -> Any:

@@ -12,7 +12,7 @@ from rich.table import Table
 from compiler.bench.apart import Alone
 from compiler.bench.budget import MOST, Largest
 from compiler.bench.cases import CAPTUM, COMPILED, FORWARD, OURS, SHAP, TORCH, Settings
-from compiler.bench.measure import Measured, Outcome, machine, versions
+from compiler.bench.measure import Machine, Measured, Outcome, versions
 from compiler.bench.plot import Curves, plot, plot_curves
 from compiler.bench.timing import Ratio, quartiles, ratio
 from compiler.deployment import in_words
@@ -84,6 +84,7 @@ def _time(outcome: Outcome) -> str:
 
 
 def rows_per_s(outcome: Outcome, name: str) -> float:
+    """N over the median time of a run."""
     return outcome.case.rows / median_s(outcome, name)
 
 
@@ -132,6 +133,7 @@ def show_alone(outcomes: Sequence[Outcome]) -> Table:
 
 
 def median_of(starts: Sequence[Alone], attribute: str) -> float:
+    """Of one attribute of `Alone`, in seconds."""
     values: list[float] = [getattr(start, attribute) for start in starts]
     return statistics.median(values)
 
@@ -160,7 +162,11 @@ def _off(one: Measured) -> str:
 
 
 def write_report(
-    outcomes: Sequence[Outcome], found: Sequence[Largest], settings: Settings, folder: Path
+    outcomes: Sequence[Outcome],
+    found: Sequence[Largest],
+    settings: Settings,
+    machine: Machine,
+    folder: Path,
 ) -> tuple[list[str], list[str]]:
     """Writes bench.json, and where matplotlib is installed bench.png, and references.png of cases that differ
     in K alone; returns their names and what to say.
@@ -168,7 +174,9 @@ def write_report(
     Raises:
         InvalidOptionError: the folder cannot be made or written.
     """
-    text = json.dumps(contents(outcomes, found, settings), indent=1, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(
+        contents(outcomes, found, settings, machine), indent=1, allow_nan=False, ensure_ascii=False
+    )
     files, said = {JSON_FILE: f"{text}\n".encode()}, []
     try:
         files[PLOT_FILE] = plot({o.case.label: _times(o) for o in outcomes})
@@ -198,16 +206,24 @@ def _times(outcome: Outcome) -> dict[str, tuple[float, float, float]]:
     }
 
 
-def contents(outcomes: Sequence[Outcome], found: Sequence[Largest], settings: Settings) -> dict[str, Any]:
+def contents(
+    outcomes: Sequence[Outcome], found: Sequence[Largest], settings: Settings, machine: Machine
+) -> dict[str, Any]:
     """bench.json: times in seconds, sizes in bytes, errors over the largest true attribution."""
     return {
         "version": VERSION,
-        "machine": machine(),
+        "machine": machine,
         "versions": versions(),
         "settings": asdict(settings),
         "cases": [_case(outcome) for outcome in outcomes],
         "most_references": [
-            {"label": one.label, "model": one.case.model, "rows": one.case.rows, "systems": one.references}
+            {
+                "label": one.label,
+                "model": one.case.model,
+                "rows": one.case.rows,
+                "systems": one.references,
+                "left_out": one.left_out,
+            }
             for one in found
         ],
     }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from compiler.bench.process import ProcessDiedError, in_a_process
+from compiler.bench.process import ProcessDiedError, in_a_process, run_module
 
 
 def adds(a: int, b: int, tell: Callable[..., None]) -> tuple[int, int]:
@@ -33,3 +33,12 @@ def test_answer() -> None:
 def test_death(how: str, code: int) -> None:
     with pytest.raises(ProcessDiedError, match=f"exit code {code}"):
         in_a_process(dies, how, tell=lambda *_: None)
+
+
+def test_a_module_is_run_to_its_end() -> None:
+    assert "usage:" in run_module("json.tool", "--help")
+
+
+def test_a_module_that_fails_tells_why() -> None:
+    with pytest.raises(ProcessDiedError, match=r"No such file or directory: '/nowhere'"):
+        run_module("json.tool", "/nowhere")

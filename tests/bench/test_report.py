@@ -57,13 +57,13 @@ def test_starts_are_told_by_their_median_and_the_largest_peak() -> None:
 
 
 def test_limits_are_told_by_network() -> None:
-    found = [Largest(Case("credit", (24,), 10), {OURS: MOST, SHAP: 70})]
+    found = [Largest(Case("credit", (24,), 10), {OURS: MOST, SHAP: 70}, {})]
     told = text(show_limits(found, GIB))
     assert "references within 1 GB" in told
     assert "credit 24-256-256-2" in told
     assert "1000 or more" in told
     assert "70" in told
-    (written,) = contents([outcome(3)], found, Settings())["most_references"]
+    (written,) = contents([outcome(3)], found, Settings(), {})["most_references"]
     assert written["systems"] == {OURS: MOST, SHAP: 70}
 
 
@@ -74,7 +74,7 @@ def test_curves_are_of_networks_with_several_numbers_of_references() -> None:
 
 
 def test_a_sweep_has_a_plot_of_its_own(tmp_path) -> None:
-    names, said = write_report([outcome(3), outcome(30)], [], Settings(), tmp_path)
+    names, said = write_report([outcome(3), outcome(30)], [], Settings(), {}, tmp_path)
     assert names == ["bench.json", "bench.png", "references.png"]
     assert not said
     assert (tmp_path / "references.png").read_bytes().startswith(b"\x89PNG")
