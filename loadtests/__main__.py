@@ -11,7 +11,6 @@ is on, and a wrong one ends the run with status 1. Writes runs.csv, report.json 
 import argparse
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from compiler.bench.measure import machine
+from compiler.bench.process import ProcessDiedError, run_module
 from loadtests.claims import told, verdicts
 from loadtests.measure import Bench, GeneratorError, Result, StuckError, Tell, WrongAnswerError, measure
 from loadtests.processes import restrict
@@ -32,6 +33,7 @@ class PreparationError(Exception):
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:
+    """Ends the command where they are none, as argparse does."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -54,6 +56,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
 
 
 def profile_of(asked: argparse.Namespace) -> Profile:
+    """The named one, with what was asked for in place of its own."""
     profile = PROFILES[asked.profile]
     return replace(
         profile,
@@ -65,11 +68,11 @@ def profile_of(asked: argparse.Namespace) -> Profile:
 
 def prepare(workload: Workload, folder: Path, data: Path | None) -> None:
     """In a process of its own, whose memory goes with it. Raises PreparationError."""
-    command = [sys.executable, "-m", "loadtests.prepare", workload.name, str(folder)]
-    command += [] if data is None else [str(data)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (ours)
-    if done.returncode:
-        raise PreparationError(f"{workload.name} cannot be prepared:\n{done.stderr.strip()}")
+    table = [] if data is None else [str(data)]
+    try:
+        run_module("loadtests.prepare", workload.name, str(folder), *table)
+    except ProcessDiedError as error:
+        raise PreparationError(f"{workload.name} cannot be prepared:\n{error}") from error
 
 
 def run(profile: Profile, cores: int, data: Path | None, tell: Tell) -> list[Result]:
@@ -89,6 +92,7 @@ def run(profile: Profile, cores: int, data: Path | None, tell: Tell) -> list[Res
 
 
 def systems_of(workload: Workload, profile: Profile) -> list[str]:
+    """Those that were asked for and can explain such a model."""
     return [system for system in workload.systems if system in profile.systems]
 
 
@@ -103,6 +107,8 @@ def main() -> int:
     try:
         profile = profile_of(asked)
         data = None if asked.data is None else find(asked.data)
+        command = shlex.join(["python", "-m", "loadtests", *sys.argv[1:]])
+        about = About(command, profile, asked.cores, machine(), None if data is None else data.name)
         results = run(profile, asked.cores, data, tell)
     except WrongAnswerError as error:
         print(f"wrong answers: {error}", file=sys.stderr)
@@ -111,8 +117,6 @@ def main() -> int:
         # RuntimeError: no server came up
         print(f"error: {error}", file=sys.stderr)
         return 2
-    command = shlex.join(["python", "-m", "loadtests", *sys.argv[1:]])
-    about = About(command, profile, asked.cores, None if data is None else data.name)
     for path in write_report(results, about, asked.out):
         tell(f"wrote {path}")
     for line in told(verdicts(results)):

@@ -1,11 +1,9 @@
 """One system on one workload: its settings chosen, its sustainable rate found, every scenario run."""
 
 import contextlib
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from http.client import HTTPConnection
@@ -13,6 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from compiler.bench.process import ProcessDiedError, run_module
 from loadtests.figures import PERCENTILES, Figures, figures
 from loadtests.plan import EXPLAIN, Phase, Plan, Seen
 from loadtests.processes import Server
@@ -69,6 +68,12 @@ class Result:
     curve: list[Run] = field(default_factory=list)
     scenarios: list[Run] = field(default_factory=list)
 
+    def runs(self) -> Iterator[tuple[str, Run]]:
+        """All of them, each with what it was made for."""
+        for kind in ("tried", "probes", "curve", "scenarios"):
+            for run in getattr(self, kind):
+                yield kind, run
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -85,6 +90,7 @@ class Bench:
         return self.run(target, f"{rate:.4g}/s", (Phase(seconds, rate=rate),))
 
     def by_scenario(self, target: "Target", scenario: Scenario, sustainable: float = 0.0) -> Run:
+        """One scenario; `sustainable`, in requests a second, is what its stages are shares of."""
         phases = scenario.phases(self.profile.seconds, sustainable)
         changes = {
             "verbs": scenario.verbs,
@@ -212,14 +218,15 @@ def generate(plan: Plan) -> Seen:
     with tempfile.TemporaryDirectory() as name:
         asked, seen = Path(name) / "plan.json", Path(name) / "seen.json"
         asked.write_text(plan.to_json())
-        command = [sys.executable, "-m", "loadtests.generator", str(asked), str(seen)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (ours)
-        if done.returncode or not seen.exists():
-            raise GeneratorError(f"the load generator failed:\n{done.stderr.strip()}")
+        try:
+            run_module("loadtests.generator", str(asked), str(seen))
+        except ProcessDiedError as error:
+            raise GeneratorError(f"the load generator failed:\n{error}") from error
         return Seen.read(seen)
 
 
 def in_words(found: Figures) -> str:
+    """A run in one line."""
     times = " ".join(
         f"p{percent} {'—' if value is None else f'{1e3 * value:.3g} ms'}"
         for percent, value in zip(PERCENTILES, (found.p50_s, found.p90_s, found.p99_s), strict=True)

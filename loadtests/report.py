@@ -1,20 +1,19 @@
 """What a load test leaves: runs.csv, report.json with the machine and versions, report.html with plots."""
 
 import csv
-import importlib.metadata
 import io
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from compiler.bench.measure import machine
+from compiler.bench.measure import Machine, versions
 from loadtests.claims import verdicts
 from loadtests.comparison import compare
-from loadtests.measure import Result, Run
+from loadtests.measure import Result
 from loadtests.page import page
 from loadtests.workloads import WORKLOADS, Profile
 
@@ -24,11 +23,18 @@ PACKAGES = "rationale onnxruntime onnx numpy torch shap captum xgboost-cpu fasta
 
 @dataclass(frozen=True)
 class About:
-    """How a run was made: what was typed, and the name of the table that rows came from, if one did."""
+    """How a run was made.
+
+    Attributes:
+        command: what was typed; cores: that it was given.
+        machine: as it was before.
+        data: name of the table that rows came from, if one did.
+    """
 
     command: str
     profile: Profile
     cores: int
+    machine: Machine
     data: str | None = None
 
 
@@ -54,24 +60,14 @@ def contents(results: Sequence[Result], about: About) -> dict[str, Any]:
         "command": about.command,
         "data": about.data,
         "commit": commit(),
-        "machine": machine() | {"cores_used": about.cores},
-        "versions": versions(),
+        "machine": about.machine | {"cores_used": about.cores},
+        "versions": versions(PACKAGES),
         "profile": asdict(profile),
         "limits_s": {one.name: one.p99_s for one in WORKLOADS if one.name in profile.workloads},
         "claims": [asdict(one) | {"verdict": one.in_words} for one in verdicts(results)],
         "comparisons": [asdict(one) for one in compare(results)],
         "results": [asdict(result) for result in results],
     }
-
-
-def versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def commit() -> str | None:
@@ -84,19 +80,12 @@ def commit() -> str | None:
     return done.stdout.strip()
 
 
-def all_runs(result: Result) -> Iterator[tuple[str, Run]]:
-    """With what each was made for."""
-    for kind in ("tried", "probes", "curve", "scenarios"):
-        for run in getattr(result, kind):
-            yield kind, run
-
-
 def as_csv(results: Sequence[Result]) -> str:
     """A line for each run."""
     stream = io.StringIO()
     writer: Any = None
     for result in results:
-        for kind, run in all_runs(result):
+        for kind, run in result.runs():
             figures = asdict(run.figures)
             figures["errors"] = "; ".join(f"{count} × {error}" for error, count in run.figures.errors.items())
             head = {"workload": result.workload, **asdict(run.variant), "kind": kind, "load": run.label}

@@ -31,6 +31,7 @@ class Wanted:
 
     @classmethod
     def read(cls, folder: Path, expected: str) -> "Wanted":
+        """Of a prepared workload; `expected` is the name of the file with the answers due."""
         with np.load(folder / expected) as file:
             return cls(np.load(folder / ROWS), {name: file[name] for name in file.files})
 
@@ -38,13 +39,14 @@ class Wanted:
         """Indices of `count` rows from `first` on, around the end."""
         return (first + np.arange(count)) % len(self.rows)
 
-    def fits(self, verb: str, first: int, answer: Arrays) -> bool:
-        """Whether `answer` to the rows from `first` on is right; an explanation's prediction too."""
+    def fits(self, verb: str, first: int, count: int, answer: Arrays) -> bool:
+        """Whether `answer` to `count` rows from `first` on is right; an explanation's prediction too."""
+        places = self.places(first, count)
         names = {OUTPUT, COMPARED[verb]}
-        return names <= answer.keys() and all(self._equal(name, first, answer[name]) for name in names)
+        return names <= answer.keys() and all(self._equal(name, places, answer[name]) for name in names)
 
-    def _equal(self, name: str, first: int, given: np.ndarray) -> bool:
-        expected = self.expected[name][self.places(first, len(given))]
+    def _equal(self, name: str, places: np.ndarray, given: np.ndarray) -> bool:
+        expected = self.expected[name][places]
         if given.shape != expected.shape:
             return False
         return bool(np.abs(given - expected).max() <= TOLERANCE * np.abs(self.expected[name]).max())

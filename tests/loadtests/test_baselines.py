@@ -33,8 +33,8 @@ async def ask(folder, name, verb, first, count):
 @pytest.mark.parametrize("verb", [PREDICT, EXPLAIN])
 async def test_a_baseline_gives_the_reference_values(folder, name, verb):
     wanted, answer = await ask(folder, name, verb, first=6, count=3)  # around the end of 8 rows
-    assert wanted.fits(verb, 6, answer)
-    assert not wanted.fits(verb, 5, answer), "answers about other rows are told apart"
+    assert wanted.fits(verb, 6, 3, answer)
+    assert not wanted.fits(verb, 5, 3, answer), "answers about other rows are told apart"
 
 
 @pytest.mark.parametrize("name", ["shap", "captum"])
@@ -47,7 +47,7 @@ async def test_attributions_and_base_value_add_up(folder, name):
 async def test_trees_are_explained(tmp_path):
     prepare(TREES, tmp_path)
     wanted, answer = await ask(tmp_path, "shap-trees", EXPLAIN, first=2, count=3)
-    assert wanted.fits(EXPLAIN, 2, answer)
+    assert wanted.fits(EXPLAIN, 2, 3, answer)
     summed = answer[BASE] + answer[ATTRIBUTIONS].sum(-1)
     assert summed == pytest.approx(answer[OUTPUT], abs=1e-3)
     assert np.ptp(answer[OUTPUT]) > 0.1

@@ -7,16 +7,17 @@ from html import escape
 
 import pytest
 
+from compiler.bench.measure import machine
 from loadtests.claims import CLAIMS, MEDIAN, PEER, RATE, verdicts
 from loadtests.comparison import compare
 from loadtests.figures import Figures
 from loadtests.measure import Result, Run
-from loadtests.report import About, all_runs, write_report
+from loadtests.report import About, write_report
 from loadtests.systems import OURS, Variant
 from loadtests.workloads import PROFILES, SCENARIOS
 
 COMMAND = "python -m loadtests --system rationale shap"
-ABOUT = About(COMMAND, PROFILES["short"], cores=2, data="applicants.csv")
+ABOUT = About(COMMAND, PROFILES["short"], cores=2, machine=machine(), data="applicants.csv")
 ONE = Figures(100.0, 99.0, 500, 0.002, 0.003, 0.0123, {}, 0, 60, 0.0001, 0.4, 300 << 20)
 
 
@@ -61,7 +62,7 @@ def test_the_report_is_complete(results, tmp_path):
     assert [path.name for path in written] == ["runs.csv", "report.json", "report.html"]
     table, content, page = (path.read_text() for path in written)
     rows = list(csv.DictReader(table.splitlines()))
-    assert len(rows) == sum(1 for one in results for _ in all_runs(one))
+    assert len(rows) == sum(1 for one in results for _ in one.runs())
     assert {row["errors"] for row in rows} == {"", "7 × HTTP 429"}
     report = json.loads(table and content)
     assert report["machine"]["cores_used"] == 2
