@@ -17,7 +17,7 @@ from service.dataplane import DataPlane
 from service.grpc_server import create_server
 from service.settings import Settings
 
-SECONDS = 10
+SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,9 @@ async def end_of(app: FastAPI, settings: Settings) -> AsyncIterator[End]:
             yield End(stub, app.state.plane, server, channel, f"127.0.0.1:{port}")
     finally:
         await server.stop(None)
+
+
+PATIENCE_S = (0.2, 2.0, 20.0)  # deadlines to try in turn: the first may be over before a busy machine began
 
 
 async def refused(call: Any, code: str, said: str) -> grpc.aio.AioRpcError:

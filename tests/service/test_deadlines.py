@@ -1,6 +1,5 @@
 """A deadline is one, whichever way the caller tells it; and nothing is read that would be refused anyway."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from service.errors import QueueFullError
 from service.settings import Settings
 from tests.service.conftest import gateway
 from tests.service.faulty import FaultyBackend
+from tests.service.own_time import skipping
 
 V2 = (
     "/v2/models/score/infer",
@@ -28,18 +28,43 @@ class FullBackend(FaultyBackend):
 
 
 @contextlib.asynccontextmanager
-async def over(repository: Path, backend: FaultyBackend) -> AsyncIterator[httpx.AsyncClient]:
-    async with gateway(Settings(repository=repository), backend) as client:
-        yield client
+async def over(
+    repository: Path, backend: FaultyBackend, **settings: float
+) -> AsyncIterator[httpx.AsyncClient]:
+    async with gateway(Settings(repository=repository, **settings), backend) as client:
+        with skipping():
+            yield client
 
 
-@pytest.mark.parametrize(("path", "body"), [V2, V1])
-async def test_the_header_is_a_deadline(repository: Path, path: str, body: dict) -> None:
+def gave_the_work_up(
+    answer: httpx.Response, backend: FaultyBackend, within: str, asked: str = "score"
+) -> bool:
+    assert (answer.status_code, answer.json()["type"]) == (504, "urn:rationale:problem:deadline-exceeded")
+    assert answer.json()["detail"] == f"no answer from '{asked}' within {within}"
+    return backend.cancelled.is_set()
+
+
+@pytest.mark.parametrize(("path", "body", "asked"), [(*V2, "score"), (*V1, "score_explain")])
+async def test_the_header_is_a_deadline(repository: Path, path: str, body: dict, asked: str) -> None:
     backend = FaultyBackend(None)
     async with over(repository, backend) as client:
         answer = await client.post(path, json=body, headers={"x-request-timeout-ms": "30"})
-        assert answer.status_code == 504, answer.text
-        await asyncio.wait_for(backend.cancelled.wait(), 5)
+        assert gave_the_work_up(answer, backend, "0.03 s", asked)
+
+
+@pytest.mark.parametrize(
+    ("setting_s", "timeout_us", "within"),
+    [(0.02, None, "0.02 s"), (30, 40_000, "0.04 s"), (0.02, 30_000_000, "0.02 s")],
+)
+async def test_the_shortest_limit_is_the_deadline(
+    repository: Path, setting_s: float, timeout_us: int | None, within: str
+) -> None:
+    backend = FaultyBackend(None)
+    path, body = V2
+    parameters = {} if timeout_us is None else {"timeout": timeout_us}
+    async with over(repository, backend, request_timeout_s=setting_s) as client:
+        answer = await client.post(path, json={**body, "parameters": parameters})
+        assert gave_the_work_up(answer, backend, within)
 
 
 @pytest.mark.parametrize("given", ["", "0", "-5", "1.5", "soon", "9" * 40, "٣"])

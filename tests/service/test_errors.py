@@ -271,13 +271,3 @@ async def test_503_when_the_backend_is_gone(repository: Path) -> None:
         assert (await client.get("/v2/health/ready")).status_code == 200
         backend.up = False
         problem(await client.get("/v2/health/ready"), 503, "not-ready", "backend does not answer")
-
-
-@pytest.mark.parametrize(("setting_s", "timeout_us"), [(0.02, None), (30, 20_000), (0.02, 30_000_000)])
-async def test_504_gives_the_work_up(repository: Path, setting_s: float, timeout_us: int | None) -> None:
-    backend = FaultyBackend(None)
-    parameters = {} if timeout_us is None else {"timeout": timeout_us}
-    async with gateway(Settings(repository=repository, request_timeout_s=setting_s), backend) as client:
-        answer = await client.post(INFER, json={"inputs": [GOOD], "parameters": parameters})
-        problem(answer, 504, "deadline-exceeded", "no answer from 'score' within 0.0")
-        assert backend.cancelled.is_set()

@@ -17,8 +17,9 @@ from service.grpc_stream import IN_FLIGHT
 from service.settings import Settings
 from service.tensors import Tensors
 from tests.service import handmade as made
+from tests.service.explaining import until
 from tests.service.faulty import FaultyBackend
-from tests.service.grpc_end import SECONDS, End, grpc_end
+from tests.service.grpc_end import PATIENCE_S, SECONDS, End, grpc_end
 from tests.service.messages import GOOD, ROW, request, tensor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -32,10 +33,12 @@ class GatedBackend(EmbeddedBackend):
     def __init__(self, slow: str) -> None:
         super().__init__(max_queue_size=256)
         self.gate = asyncio.Event()
+        self.waited_for = asyncio.Event()
         self._slow = slow
 
     async def infer(self, entry: Entry, inputs: Tensors, *rest: Any) -> Tensors:
         if entry.name == self._slow:
+            self.waited_for.set()
             await self.gate.wait()
         return await super().infer(entry, inputs, *rest)
 
@@ -156,7 +159,8 @@ async def test_requests_in_flight_are_bounded(repository: Path) -> None:
     backend = FaultyBackend(None)
     async with grpc_end(Settings(repository=repository), backend) as end:
         await hanging(end, backend, 3 * IN_FLIGHT)
-        await asyncio.sleep(0.2)
+        await until(lambda: backend.calls == IN_FLIGHT)
+        await asyncio.sleep(0.1)
         assert backend.calls == IN_FLIGHT
 
 
@@ -172,9 +176,11 @@ async def test_a_cancelled_stream_drops_its_work(repository: Path) -> None:
 async def test_the_streams_deadline_is_every_requests(repository: Path) -> None:
     backend = FaultyBackend(None)
     async with grpc_end(Settings(repository=repository), backend) as end:
-        call = end.stub.ModelStreamInfer(timeout=0.2)
-        await call.write(request("score", GOOD))
-        assert (await ended(call))[0] == "DEADLINE_EXCEEDED"
+        for patience_s in PATIENCE_S:
+            call = end.stub.ModelStreamInfer(iter([request("score", GOOD)]), timeout=patience_s)
+            assert (await ended(call))[0] == "DEADLINE_EXCEEDED"
+            if backend.started.is_set():
+                break
         await asyncio.wait_for(backend.cancelled.wait(), SECONDS)
 
 
@@ -184,7 +190,7 @@ async def test_a_silent_stream_does_not_hold_the_server(repository: Path) -> Non
     async with grpc_end(Settings(repository=repository), backend) as end:
         call = end.stub.ModelStreamInfer()
         await call.write(request("score", GOOD))
-        await asyncio.sleep(0.2)
+        await asyncio.wait_for(backend.waited_for.wait(), SECONDS)
         end.plane.refuse_new_work()
         await asyncio.sleep(0.1)
         backend.gate.set()
