@@ -110,7 +110,7 @@ def test_a_file_that_is_not_there_or_a_folder(tmp_path: Path) -> None:
     max_examples=100,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=list(HealthCheck),
 )
 @given(place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
 def test_one_byte_changed(tmp_path: Path, compiled: Compiled, place: float, byte: int) -> None:

@@ -188,7 +188,7 @@ def compile_or_refuse(content: bytes, folder: Path) -> None:
     max_examples=300,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=list(HealthCheck),
 )
 @given(place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
 def test_one_byte_changed(tmp_path: Path, place: float, byte: int) -> None:
@@ -201,7 +201,7 @@ def test_one_byte_changed(tmp_path: Path, place: float, byte: int) -> None:
     max_examples=150,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=list(HealthCheck),
 )
 @given(a=st.floats(0, 1), b=st.floats(0, 1), filler=st.binary(max_size=12))
 def test_a_stretch_replaced(tmp_path: Path, a: float, b: float, filler: bytes) -> None:

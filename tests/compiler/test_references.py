@@ -322,7 +322,7 @@ def file_content(suffix: str) -> bytes:
     max_examples=120,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=list(HealthCheck),
 )
 @given(place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
 def test_one_byte_of_a_file_changed(tmp_path: Path, suffix: str, place: float, byte: int) -> None:

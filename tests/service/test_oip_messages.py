@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -40,7 +40,7 @@ def as_pydantic_has_it(message: Any) -> dict[str, Any] | None:
         return None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(MESSAGES)
 def test_the_glance_agrees_with_pydantic(message: Any) -> None:
     assert is_request(message) == (as_pydantic_has_it(message) is not None)

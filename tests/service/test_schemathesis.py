@@ -54,8 +54,8 @@ def document() -> dict[str, Any]:
 
 schema = schemathesis.openapi.from_dict(narrowed(document()))
 asked = schema.exclude(path_regex="explainers|reference-sets")  # those start compiles: the slow test has them
-QUICK = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-THOROUGH = settings(QUICK, max_examples=200)
+QUICK = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+THOROUGH = settings(QUICK, max_examples=200, derandomize=False)
 
 
 @pytest.fixture(scope="module")
