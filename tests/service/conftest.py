@@ -20,7 +20,7 @@ from service.backends.base import Backend
 from service.listening import listen
 from service.metrics import Metrics
 from service.settings import Settings
-from tests.service import handmade
+from tests.service import handmade, patient
 from tests.service.child import both_ends
 
 
@@ -70,7 +70,7 @@ def serving(app: FastAPI, **options: Any) -> Iterator[str]:
 
 def wait_until_ready(url: str, seconds: float = 30) -> None:
     end = time.monotonic() + seconds
-    while httpx.get(f"{url}/v2/health/ready").status_code != 200:
+    while patient.get(f"{url}/v2/health/ready").status_code != 200:
         assert time.monotonic() < end, "the gateway did not become ready"
         time.sleep(0.02)
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
@@ -14,6 +13,7 @@ from scripts.triton.serve import TritonAddresses
 from service.app import create_app, create_backend
 from service.settings import Settings
 from tests.service import handmade as made
+from tests.service import patient
 from tests.service.conftest import serving
 from tests.triton.conftest import StartTriton, start_triton
 
@@ -99,7 +99,7 @@ def test_the_same_call_fits_the_gateway_and_triton(address: str, triton: TritonA
 def test_explanations_by_name_over_triton(address: str, routed: str) -> None:
     body = {"instances": [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]}
     here, there = (
-        httpx.post(f"http://{at}/v1/models/score:explain", json=body).json() for at in (address, routed)
+        patient.post(f"http://{at}/v1/models/score:explain", json=body).json() for at in (address, routed)
     )
     np.testing.assert_allclose(there["predictions"], made.predict(made.X), rtol=1e-6)
     for i, row in enumerate(there["explanations"]):
@@ -122,11 +122,11 @@ def test_explanations_by_name_over_triton(address: str, routed: str) -> None:
     ],
 )
 def test_faults_are_told_alike(address: str, routed: str, path: str, body: dict, status: int) -> None:
-    here, there = (httpx.post(f"http://{at}{path}", json=body) for at in (address, routed))
+    here, there = (patient.post(f"http://{at}{path}", json=body) for at in (address, routed))
     assert (here.status_code, there.status_code) == (status, status)
     assert here.json() == there.json()
 
 
 def test_readiness_follows_triton(routed: str) -> None:
-    assert httpx.get(f"http://{routed}/v2/health/ready").json() == {"ready": True}
-    assert httpx.get(f"http://{routed}/v2/models/score/ready").status_code == 200
+    assert patient.get(f"http://{routed}/v2/health/ready").json() == {"ready": True}
+    assert patient.get(f"http://{routed}/v2/models/score/ready").status_code == 200

@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
 from service.explainers import workshop
 from tests.service import handmade as made
+from tests.service import patient
 from tests.service.child import Child, ready_line, serve
 from tests.service.crashing import POINTS, sets_of
 from tests.service.explaining import (
@@ -97,7 +97,7 @@ async def only_one_is_served(folder: Path, entry: str) -> None:
 def kinds(url: str) -> str | None:
     """Which of two explanations answers now: checked to be all of one, with its own digest."""
     tensor = {"name": "x", "shape": list(made.X.shape), "datatype": "FP32", "data": made.X.ravel().tolist()}
-    answer = httpx.post(f"{url}/v2/models/score/explain", json={"inputs": [tensor]}, timeout=SECONDS)
+    answer = patient.post(f"{url}/v2/models/score/explain", json={"inputs": [tensor]})
     if answer.status_code == 404:
         return None
     assert answer.status_code == 200, answer.text
@@ -118,7 +118,7 @@ def test_a_stop_during_a_compile(tmp_path: Path) -> None:
     """It ends at once and cleanly; what was begun is gone on with at the next start."""
     write_plain(tmp_path / "models")
     with gateway(tmp_path) as (child, url):
-        assert httpx.put(f"{url}{PATH}/one", json={"method": "gradient"}, timeout=SECONDS).status_code == 202
+        assert patient.put(f"{url}{PATH}/one", json={"method": "gradient"}).status_code == 202
         workers = Path(f"/proc/{child.pid}/task/{child.pid}/children")
         end_s = time.monotonic() + SECONDS
         while not workers.read_text():
@@ -131,7 +131,7 @@ def test_a_stop_during_a_compile(tmp_path: Path) -> None:
         assert not Path(f"/proc/{worker}").exists()
     assert list((tmp_path / "models.state" / "staging").iterdir()) == []
     with gateway(tmp_path) as (_, url):
-        status = httpx.get(f"{url}{PATH}/one").json()
+        status = patient.get(f"{url}{PATH}/one").json()
         assert status["state"] != "failed", status
 
 
@@ -146,19 +146,19 @@ def test_killed_at_random_moments_with_real_workers(tmp_path: Path) -> None:
                 assert (path / "config.pbtxt").is_file()
             kinds(url)
             spec = {"method": "integrated-gradients", "options": {"steps": 2 + life % 5}, "targets": "all"}
-            assert httpx.put(f"{url}{PATH}/one", json=spec, timeout=SECONDS).status_code in (200, 202)
+            assert patient.put(f"{url}{PATH}/one", json=spec).status_code in (200, 202)
             time.sleep(draw.uniform(0, 4))
             os.kill(child.pid, signal.SIGKILL)
             child.wait()
     with gateway(tmp_path) as (_, url):
         end_s = time.monotonic() + SECONDS
-        while (status := httpx.get(f"{url}{PATH}/one").json())["state"] not in ("ready", "failed"):
+        while (status := patient.get(f"{url}{PATH}/one").json())["state"] not in ("ready", "failed"):
             assert time.monotonic() < end_s
             time.sleep(0.1)
         if status["state"] == "failed":  # three lives in a row were cut short while it was made
             assert "3 times" in status["error"]
-            httpx.put(f"{url}{PATH}/one", json=status["asked"])
-            while httpx.get(f"{url}{PATH}/one").json()["state"] != "ready":
+            patient.put(f"{url}{PATH}/one", json=status["asked"])
+            while patient.get(f"{url}{PATH}/one").json()["state"] != "ready":
                 assert time.monotonic() < end_s
                 time.sleep(0.1)
         assert kinds(url) == "plain"

@@ -18,6 +18,7 @@ from onnx import helper
 
 from service.security import Scope, new_key
 from tests.service import handmade as made
+from tests.service import patient
 from tests.service.child import grpc_address, ready_line, serve
 from tests.service.explaining import GRADIENT, PATH, write_plain
 from tests.triton import clients
@@ -42,8 +43,8 @@ def test_serves_announces_and_ends_with_status_0(repository: Path, number: signa
         assert "model typed" in lines
         with triton.InferenceServerClient(grpc_address(lines)) as client:
             assert client.is_server_ready()
-        assert httpx.get(f"{url}/v2/health/ready").status_code == 200
-        answer = httpx.post(f"{url}/v1/models/score:explain", json={"instances": made.X.tolist()}).json()
+        assert patient.get(f"{url}/v2/health/ready").status_code == 200
+        answer = patient.post(f"{url}/v1/models/score:explain", json={"instances": made.X.tolist()}).json()
         np.testing.assert_allclose(answer["predictions"], made.predict(made.X), rtol=1e-6)
         child.send_signal(number)
         assert child.wait(SECONDS) == 0
@@ -129,7 +130,7 @@ def test_a_setting_that_makes_no_sense(repository: Path) -> None:
 def wait_for_requests(url: str, count: int) -> None:
     """Until that many are on their way."""
     end = time.monotonic() + SECONDS
-    while f"rationale_requests_in_flight {count:.1f}" not in httpx.get(f"{url}/metrics").text:
+    while f"rationale_requests_in_flight {count:.1f}" not in patient.get(f"{url}/metrics").text:
         assert time.monotonic() < end, "the requests did not arrive"
         time.sleep(0.02)
 
@@ -169,7 +170,7 @@ def test_running_requests_finish_when_the_server_stops(tmp_path: Path) -> None:
         body = {"instances": [row] * 8}
 
         def ask() -> None:
-            answers.append(httpx.post(f"{url}/v1/models/slow:predict", json=body, timeout=SECONDS))
+            answers.append(patient.post(f"{url}/v1/models/slow:predict", json=body))
 
         threads = [threading.Thread(target=ask) for _ in range(3)]
         for thread in threads:
@@ -245,9 +246,9 @@ def test_unready_then_refusing_then_gone(tmp_path: Path, monkeypatch: pytest.Mon
         client.base_url = httpx.URL(url)
         post = client.post
         child.send_signal(signal.SIGTERM)
-        assert became(lambda: httpx.get(f"{url}/v2/health/ready").status_code == 503)
-        assert "about to stop" in httpx.get(f"{url}/v2/health/ready").text
-        assert httpx.get(f"{url}/v2/health/live").status_code == 200
+        assert became(lambda: patient.get(f"{url}/v2/health/ready").status_code == 503)
+        assert "about to stop" in patient.get(f"{url}/v2/health/ready").text
+        assert patient.get(f"{url}/v2/health/live").status_code == 200
         assert post("/v1/models/score:predict", json=score).status_code == 200
         with triton.InferenceServerClient(grpc_address(lines)) as grpc_client:
             assert grpc_client.is_server_live()
@@ -301,7 +302,7 @@ def test_the_admin_port(repository: Path) -> None:
         url, lines = ready_line(child)
         (admin,) = (line.removeprefix("admin API on ") for line in lines if line.startswith("admin API on "))
         statuses = {
-            path: [httpx.get(end + path).status_code for end in (url, admin)]
+            path: [patient.get(end + path).status_code for end in (url, admin)]
             for path in (
                 "/metrics",
                 "/v2/models/score/explainers",
@@ -317,7 +318,7 @@ def test_the_admin_port(repository: Path) -> None:
             "/v2/health/ready": [200, 200],
             "/v2/health/live": [200, 200],
         }
-        page = httpx.get(f"{admin}/metrics").text
+        page = patient.get(f"{admin}/metrics").text
         assert "rationale_ready 1.0" in page
         assert 'rationale_requests_total{model="",protocol="http",status="404",verb=""}' in page
         (cold_start,) = re.findall(r"^rationale_cold_start_seconds (\S+)$", page, re.MULTILINE)
@@ -343,7 +344,7 @@ def test_keys_that_change_while_serving(tmp_path: Path, repository: Path) -> Non
 
         def status(sent: str) -> int:
             ask = {"instances": made.X.tolist()}
-            return httpx.post(
+            return patient.post(
                 f"{url}/v1/models/score:predict", json=ask, headers={"x-api-key": sent}
             ).status_code
 
@@ -371,9 +372,9 @@ def test_a_stop_during_a_compile(tmp_path: Path) -> None:
     write_plain(models)
     with serve("--repository", str(models), "--port", "0") as child:
         url, _ = ready_line(child)
-        asked = httpx.put(f"{url}{PATH}/one", json=GRADIENT)
+        asked = patient.put(f"{url}{PATH}/one", json=GRADIENT)
         assert asked.status_code == 202
-        assert became(lambda: httpx.get(f"{url}{PATH}/one").json()["state"] == "compiling")
+        assert became(lambda: patient.get(f"{url}{PATH}/one").json()["state"] == "compiling")
         child.send_signal(signal.SIGTERM)
         assert child.wait(SECONDS) == 0
         assert sorted(path.name for path in models.iterdir()) == ["score"]

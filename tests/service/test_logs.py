@@ -17,6 +17,7 @@ from tritonclient.grpc import service_pb2_grpc
 from service import exchange, logs
 from service.exchange import Exchange
 from service.logs import without_values
+from tests.service import patient
 from tests.service.child import grpc_address, ready_line, serve
 from tests.service.messages import request, tensor
 
@@ -135,7 +136,7 @@ def test_one_line_for_a_request_and_no_value(
     with serve("--repository", str(repository), "--port", "0") as child:
         url, lines = ready_line(child)
         asked(url, grpc_address(lines))
-        httpx.get(f"{url}/v2/health/ready")
+        patient.get(f"{url}/v2/health/ready")
         child.send_signal(signal.SIGTERM)
         out, err = child.communicate(timeout=SECONDS)
     assert not [trace for trace in TRACES if trace in out + err]

@@ -15,6 +15,7 @@ from service import http_protocol
 from service.app import create_app, create_backend
 from service.ends import uvicorn_config
 from service.settings import Settings
+from tests.service import patient
 from tests.service.conftest import client_of, serving
 
 MEBIBYTE = 1 << 20
@@ -60,7 +61,7 @@ def pour(connection: socket.socket, piece: bytes, most: int) -> int:
 
 
 def answers(address: str) -> bool:
-    return httpx.post(f"http://{address}/v2/models/score/infer", json=GOOD).status_code == 200
+    return patient.post(f"http://{address}/v2/models/score/infer", json=GOOD).status_code == 200
 
 
 # --- slow ---------------------------------------------------------------------------------------------
@@ -176,7 +177,7 @@ async def test_an_answer_that_would_be_too_large(repository: Path) -> None:
     [b"[" * 100_000, b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 100_000 + b"1" + b"}" * 100_000],
 )
 def test_json_that_is_too_deep(address: str, path: str, body: bytes) -> None:
-    answer = httpx.post(f"http://{address}{path}", content=body)
+    answer = patient.post(f"http://{address}{path}", content=body)
     assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
 
 
@@ -188,7 +189,7 @@ def test_json_as_deep_as_the_parser_goes(address: str) -> None:
         ("/v2/models/score/infer", b'{"inputs": [], "parameters": {"deep": ' + nested + b"}}"),
         ("/v1/models/score:predict", b'{"instances": [' + nested + b', {"x": ' + nested + b"}]}"),
     ):
-        answer = httpx.post(f"http://{address}{path}", content=message)
+        answer = patient.post(f"http://{address}{path}", content=message)
         assert answer.status_code == 422, answer.text
 
 

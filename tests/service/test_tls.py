@@ -19,6 +19,7 @@ from service.reload import watch
 from service.settings import Settings
 from service.tls import Certificates, ServerTls, server_tls
 from tests.service import handmade as made
+from tests.service import patient
 from tests.service.child import grpc_address, serve
 from tests.service.conftest import gateway
 
@@ -88,12 +89,12 @@ def test_tls_on_both_ends(repository: Path, files: Files) -> None:
     tls = ("--tls-cert", str(files.cert), "--tls-key", str(files.key))
     with running("--repository", str(repository), *tls) as (url, address):
         assert url.startswith("https://127.0.0.1:")
-        answer = httpx.post(f"{url}/v1/models/score:predict", json=ROWS, verify=files.context())
+        answer = patient.post(f"{url}/v1/models/score:predict", json=ROWS, verify=files.context())
         assert answer.status_code == 200
         with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
-            httpx.get(f"{url}/v2/health/live")
+            patient.get(f"{url}/v2/health/live")
         with pytest.raises(httpx.TransportError):
-            httpx.get(url.replace("https", "http") + "/v2/health/live")
+            patient.get(url.replace("https", "http") + "/v2/health/live")
         with files.channel(address) as channel:
             assert live(channel)
         with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError):
@@ -105,12 +106,12 @@ def test_mutual_tls_on_both_ends(repository: Path, files: Files) -> None:
     known = (files.client_cert, files.client_key)
     with running("--repository", str(repository), *arguments) as (url, address):
         live_url = f"{url}/v2/health/live"
-        assert httpx.get(live_url, verify=files.context(known)).status_code == 200
+        assert patient.get(live_url, verify=files.context(known)).status_code == 200
         with files.channel(address, known) as channel:
             assert live(channel)
         for pair in (None, files.stranger()):
             with pytest.raises(httpx.TransportError):
-                httpx.get(live_url, verify=files.context(pair))
+                patient.get(live_url, verify=files.context(pair))
             with files.channel(address, pair) as channel, pytest.raises(grpc.RpcError):
                 live(channel)
 
@@ -129,7 +130,7 @@ def test_mutual_tls_to_triton(repository: Path, files: Files, monkeypatch: pytes
         state = str(files.folder / "state")
         monkeypatch.setenv("RATIONALE_STATE", state)
         with running("--repository", str(repository), "--triton", address) as (url, _):
-            answer = httpx.post(f"{url}/v1/models/score:explain", json=ROWS)
+            answer = patient.post(f"{url}/v1/models/score:explain", json=ROWS)
             assert answer.status_code == 200
             assert len(answer.json()["explanations"]) == len(made.X)
 

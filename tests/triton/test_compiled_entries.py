@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
 from compiler import Compiled, DeepShap, Gradient, compile_model
 from scripts.triton.serve import TritonAddresses
 from tests.compiler.models import cnn, mlp, rows, two_inputs
+from tests.service import patient
 from tests.service.child import both_ends
 from tests.triton.clients import ENDS, infer
 from tests.triton.conftest import StartTriton
@@ -105,7 +105,7 @@ def test_the_explain_verb_answers_as_the_compiler_does(
             for n, a in arrays.items()
         ]
     }
-    answer = httpx.post(f"http://{servers[server]['http']}/v2/models/{name}/explain", json=body).json()
+    answer = patient.post(f"http://{servers[server]['http']}/v2/models/{name}/explain", json=body).json()
     got = {o["name"]: np.asarray(o["data"], np.float32).reshape(o["shape"]) for o in answer["outputs"]}
     assert_agree(got, dict(compiled[name].explain(arrays)))
 

@@ -5,13 +5,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
 from compiler import Compiled, DeepShap, Deployment, compile_model
 from scripts.triton.serve import TritonAddresses
 from tests.compiler.models import mlp, rows, two_inputs
+from tests.service import patient
 from tests.service.child import both_ends
 from tests.triton.clients import ENDS, infer
 from tests.triton.conftest import StartTriton
@@ -101,7 +101,7 @@ def test_every_answer_but_names_is_that_of_two_entries(
     answers = []
     for name in ("perceptron", "apart"):
         url = f"http://{servers[server]['http']}/{verb.format(name)}"
-        answer = httpx.get(url) if body is None else httpx.post(url, json=bodies[body])
+        answer = patient.get(url) if body is None else patient.post(url, json=bodies[body])
         assert answer.status_code == (422 if body == "gate" else 200)
         answers.append(answer.text.replace(name, "NAME"))
     one, two = answers
@@ -117,7 +117,7 @@ def numbers(text: str) -> np.ndarray:
 
 def test_models_are_listed_as_two_entries_are(servers: Servers) -> None:
     for ends in servers.values():
-        listed = httpx.get(f"http://{ends['http']}/v1/models").json()
+        listed = patient.get(f"http://{ends['http']}/v1/models").json()
         assert listed == {"models": ["apart", "pair", "perceptron"]}
 
 

@@ -1,0 +1,8 @@
+"""httpx's calls, by a client that waits for a busy machine: httpx itself gives up after five seconds."""
+
+from functools import partial
+
+import httpx
+
+SECONDS = 60
+get, post, put = (partial(call, timeout=SECONDS) for call in (httpx.get, httpx.post, httpx.put))  # noqa: TID251
