@@ -1,18 +1,25 @@
 """`rationale serve` as users run it: a child process."""
 
 import contextlib
+import random
 import re
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 Child = subprocess.Popen[str]
 
 
 @contextlib.contextmanager
-def serve(*arguments: str) -> Iterator[Child]:
+def serve(*arguments: str, by: Sequence[str] = ("service.cli",)) -> Iterator[Child]:
+    """
+    Args:
+        by: the module that is the command line, and what it takes before `serve`.
+    """
     child = subprocess.Popen(
-        [sys.executable, "-m", "service.cli", "serve", *arguments],
+        [sys.executable, "-m", *by, "serve", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -39,6 +46,15 @@ def grpc_address(lines: list[str]) -> str:
     """`host:port`, from the lines before the last."""
     (found,) = (line.removeprefix("gRPC on ") for line in lines if line.startswith("gRPC on "))
     return found
+
+
+def spare_port() -> int:
+    """A free port below those that the system hands out: nobody gets it meanwhile without asking for it."""
+    handed_out = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.sample(range(handed_out // 2, handed_out), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError(f"no port is free from {handed_out // 2} to {handed_out}")
 
 
 @contextlib.contextmanager
