@@ -46,6 +46,9 @@ class Explainers:
     """The resource, and the tasks that bring about what it was asked for.
 
     The records say what is so: they change through `Ledger.exclusively` alone, and the catalogue follows.
+
+    Attributes:
+        grace_s: what is out of use still answers for so long: as long as a request takes at most.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Explainers:
         remembered: Remembered,
         max_unsettled: int,
     ) -> None:
+        self.grace_s = plane.timeout_s
         self._plane = plane
         self._shelves = shelves
         self._workshop = workshop
@@ -329,7 +333,7 @@ class Explainers:
     def _retire(self, digest: str | None, after_s: float | None = None) -> None:
         """Keeps aside an artefact that nobody uses, when those who looked it up before have been answered."""
         if digest is not None and not self._stopping:
-            self._spawn(self._retired(digest, self._plane.timeout_s if after_s is None else after_s))
+            self._spawn(self._retired(digest, self.grace_s if after_s is None else after_s))
 
     async def _retired(self, digest: str, after_s: float) -> None:
         await asyncio.sleep(after_s)

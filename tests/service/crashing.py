@@ -78,7 +78,7 @@ def arm(point: str) -> None:
 
 async def publish(folder: Path, point: str) -> None:
     workshop.compile_entry = Gate()
-    async with administered(folder, sets_of(folder), request_timeout_s=0.1) as client:
+    async with administered(folder, sets_of(folder), grace_s=0.1) as client:
         arm(point)
         await client.put(f"{PATH}/one", json=OTHER)
         await asyncio.sleep(60)

@@ -112,11 +112,16 @@ async def until(condition: Callable[[], bool], timeout_s: float = SECONDS) -> No
 
 @contextlib.asynccontextmanager
 async def administered(
-    folder: Path, sets: Sets | None = None, **settings: Any
+    folder: Path, sets: Sets | None = None, grace_s: float = SECONDS, **settings: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the gateway over `folder/models`; its `app` is for a look inside."""
-    given = Settings(**{"repository": folder / "models", "request_timeout_s": 5, **settings})
+    """A client of the gateway over `folder/models`; its `app` is for a look inside.
+
+    Args:
+        grace_s: for so long answers what is out of use.
+    """
+    given = Settings(**{"repository": folder / "models", "request_timeout_s": SECONDS, **settings})
     app = create_app(given, create_backend(given), references=sets)
+    app.state.explainers.grace_s = grace_s
     async with app.router.lifespan_context(app), client_of(app) as client:
         await app.state.loading
         client.app = app  # type: ignore[attr-defined]

@@ -76,7 +76,7 @@ async def test_killed_during_publication(published: Path, tmp_path: Path, point:
     command = [sys.executable, "-m", "tests.service.crashing", str(folder), point]
     died = await asyncio.to_thread(subprocess.run, command, check=False, timeout=SECONDS)
     assert died.returncode == -signal.SIGKILL
-    async with administered(folder, sets_of(folder), request_timeout_s=0.1) as client:
+    async with administered(folder, sets_of(folder), grace_s=0.1) as client:
         at_once = kind_of((await explain(client))["x_attributions"])
         assert at_once == ("other" if point in ("committed", *list(POINTS)[-2:]) else "typical")
         status = await settled(client, f"{PATH}/one")

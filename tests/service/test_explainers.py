@@ -24,6 +24,7 @@ from tests.service.explaining import (
     GRADIENT,
     OTHER,
     PATH,
+    SECONDS,
     Gate,
     Sets,
     administered,
@@ -153,7 +154,7 @@ def explained_by(explainer: str) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("quick")
 async def test_nothing_is_compiled_twice(folder: Path, sets: Sets) -> None:
-    async with administered(folder, sets, request_timeout_s=0.5) as client:
+    async with administered(folder, sets, grace_s=0.5) as client:
         status = await made_ready(client, f"{PATH}/one", DEEPSHAP)
         again = await client.put(f"{PATH}/one", json={**DEEPSHAP, "options": {}, "memory_budget": "4GB"})
         assert (again.status_code, again.json()["digest"]) == (200, status["digest"])
@@ -298,7 +299,7 @@ async def test_the_later_of_two_wins(folder: Path, sets: Sets, quick: Gate) -> N
 
 async def test_many_at_once_under_one_name_leave_the_last(folder: Path, sets: Sets, quick: Gate) -> None:
     specs = [DEEPSHAP, OTHER, GRADIENT] * 4
-    async with administered(folder, sets, max_compiles=3, request_timeout_s=0.5) as client:
+    async with administered(folder, sets, max_compiles=3, grace_s=0.5) as client:
         await asyncio.gather(*(client.put(f"{PATH}/one", json=spec) for spec in specs[:-1]))
         await client.put(f"{PATH}/one", json=specs[-1])
         status = await settled(client, f"{PATH}/one")
@@ -402,12 +403,12 @@ async def test_at_most_so_many_are_loaded(folder: Path, sets: Sets) -> None:
 @pytest.mark.usefixtures("quick")
 async def test_what_is_kept_is_bounded(folder: Path, sets: Sets) -> None:
     kept = folder / "models.state" / "artefacts"
-    async with administered(folder, sets, request_timeout_s=0.2) as client:
+    async with administered(folder, sets, grace_s=0.2) as client:
         entries = {}
         for name, spec in (("typical", DEEPSHAP), ("other", OTHER), ("gradient", GRADIENT)):
             entries[name] = (await made_ready(client, f"{PATH}/{name}", spec))["serving"]["entry"]
         size = sum(p.stat().st_size for p in (folder / "models" / entries["other"]).rglob("*") if p.is_file())
-    async with administered(folder, sets, request_timeout_s=0.2, max_artefact_bytes=2 * size + 500) as client:
+    async with administered(folder, sets, grace_s=0.2, max_artefact_bytes=2 * size + 500) as client:
         for name in ("typical", "other", "gradient"):
             await client.delete(f"{PATH}/{name}")
             await until(lambda name=name: not (folder / "models" / entries[name]).exists())
@@ -416,7 +417,7 @@ async def test_what_is_kept_is_bounded(folder: Path, sets: Sets) -> None:
 
 @pytest.mark.usefixtures("quick")
 async def test_a_reference_set_is_forgotten_with_all_made_of_it(folder: Path, sets: Sets) -> None:
-    async with administered(folder, sets, request_timeout_s=0.2) as client:
+    async with administered(folder, sets, grace_s=0.2) as client:
         explainers = explainers_of(client)
         await made_ready(client, f"{PATH}/one", DEEPSHAP)
         await made_ready(client, f"{PATH}/two", {**DEEPSHAP, "targets": [1]})
@@ -451,16 +452,13 @@ async def test_forgetting_ends_what_is_being_made(folder: Path, sets: Sets, quic
 async def test_ensure_makes_what_nobody_named(folder: Path, sets: Sets) -> None:
     spec = ExplainerSpec(targets="all")
     digest = sets.names["typical"]
-    async with administered(folder, sets, max_loaded_explainers=2, request_timeout_s=0.2) as client:
+    async with administered(folder, sets, max_loaded_explainers=2, grace_s=0.2) as client:
         explainers = explainers_of(client)
         assert await explainers.ensure("score", spec, digest) is None
         await until(lambda: explainers.users(digest) != [])
-        for _ in range(500):
-            entry = await explainers.ensure("score", spec, digest)
-            if entry is not None:
-                break
-            await asyncio.sleep(0.02)
-        assert entry is not None
+        async with asyncio.timeout(SECONDS):
+            while (entry := await explainers.ensure("score", spec, digest)) is None:
+                await asyncio.sleep(0.02)
         assert (await client.get(PATH)).json() == {"explainers": []}
         assert (await client.post("/v2/models/score/explain", json=explained_by("x"))).status_code == 404
         answer = await client.post(

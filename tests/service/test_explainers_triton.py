@@ -71,7 +71,7 @@ def assert_explains(answer: dict[str, Any], kind: str) -> None:
 async def test_published_switched_unloaded_and_back_again(folder: Path, start_triton: StartTriton) -> None:
     sets = sets_of(folder)
     with explicit(folder, start_triton) as at:
-        own = {"triton": at.grpc, "request_timeout_s": 3}
+        own = {"triton": at.grpc, "grace_s": 1}
         async with administered(folder, sets, **own) as client:
             first = await made_ready(client, f"{PATH}/one", DEEPSHAP)
             assert loaded(at) == ["score", first["serving"]["entry"]]
@@ -118,7 +118,7 @@ async def switched_under_load(client: httpx.AsyncClient) -> dict[str, str]:
 @pytest.mark.slow
 async def test_a_triton_that_loads_nothing_by_request(folder: Path, start_triton: StartTriton) -> None:
     with start_triton(folder / "models") as at:
-        async with administered(folder, triton=at.grpc, request_timeout_s=0.5) as client:
+        async with administered(folder, triton=at.grpc, grace_s=0.5) as client:
             await client.put(f"{PATH}/one", json=GRADIENT)
             status = await settled(client, f"{PATH}/one")
             assert status["state"] == "failed"

@@ -5,7 +5,6 @@ import contextlib
 import functools
 import io
 import shutil
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ from service.reference_sets import ReferenceSets
 from service.security import Scope, new_key
 from tests.compiler.models import mlp, rows
 from tests.service import handmade as made
-from tests.service.explaining import Gate, administered, made_ready, until
+from tests.service.explaining import SECONDS, Gate, administered, made_ready, until
+from tests.service.own_time import skipping
 
 SETS = "/v2/reference-sets"
 EXPLAINERS = "/v2/models/net/explainers"
@@ -70,7 +70,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 @pytest_asyncio.fixture
 async def client(folder: Path, quick: Gate) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001
-    async with administered(folder, request_timeout_s=30, answer_cache_bytes=1 << 20) as client:
+    async with administered(folder, answer_cache_bytes=1 << 20) as client:
         yield client
 
 
@@ -154,10 +154,9 @@ async def test_a_set_that_comes_back_is_baked(client: httpx.AsyncClient, folder:
         assert_explains(answer, R)
         return answer.json()["parameters"]["explanation"] != first.json()["parameters"]["explanation"]
 
-    end_s = time.monotonic() + 20
-    while not await is_baked():
-        assert time.monotonic() < end_s
-        await asyncio.sleep(0.02)
+    async with asyncio.timeout(SECONDS):
+        while not await is_baked():
+            await asyncio.sleep(0.02)
     page = (await client.get("/metrics")).text
     assert 'cache="baked_references",result="hit"' in page
     (listed,) = (await client.get(SETS)).json()["reference_sets"]
@@ -169,7 +168,7 @@ async def test_a_set_that_comes_back_is_baked(client: httpx.AsyncClient, folder:
 
 
 async def test_the_oldest_set_without_a_name_makes_room(folder: Path, quick: Gate) -> None:  # noqa: ARG001
-    async with administered(folder, request_timeout_s=30, max_unnamed_reference_sets=1) as client:
+    async with administered(folder, max_unnamed_reference_sets=1) as client:
         for own in (R, OTHER):
             for _ in range(2):
                 await ask(client, tensor("x_references", own))
@@ -179,7 +178,7 @@ async def test_the_oldest_set_without_a_name_makes_room(folder: Path, quick: Gat
 
 
 async def test_nothing_is_kept_where_that_is_off(folder: Path, quick: Gate) -> None:  # noqa: ARG001
-    async with administered(folder, request_timeout_s=30, bake_references_after=0) as client:
+    async with administered(folder, bake_references_after=0) as client:
         for _ in range(4):
             assert_explains(await ask(client, tensor("x_references", R)), R)
         assert (await client.get(SETS)).json() == {"reference_sets": []}
@@ -189,7 +188,7 @@ async def test_nothing_is_kept_where_that_is_off(folder: Path, quick: Gate) -> N
 async def test_an_entry_that_was_compiled_so_answers(folder: Path, quick: Gate) -> None:
     compile_model(mlp(), DeepShap(OpenReferences(9)), targets="all").write(folder / "models", "net")
     quick.close()
-    async with administered(folder, request_timeout_s=5) as client:
+    async with administered(folder) as client:
         assert_explains(await ask(client, tensor("x_references", R)), R)
         fed = {"x": X, "x_references": np.stack([np.resize(R, (9, 5))] * 3)}
         fed["reference_weights"] = np.ones((3, 9), np.float32)
@@ -201,7 +200,7 @@ async def test_an_entry_that_was_compiled_so_answers(folder: Path, quick: Gate) 
 async def test_integrated_gradients(folder: Path, quick: Gate) -> None:  # noqa: ARG001
     method = IntegratedGradients(BASE, steps=4)
     compile_model(mlp(), method, targets="all").write(folder / "models", "net")
-    async with administered(folder, request_timeout_s=30) as client:
+    async with administered(folder) as client:
         answer = arrays(await ask(client, tensor("x_references", R)))
     wanted = compile_model(mlp(), IntegratedGradients(R, steps=4), targets="all").explain(X)
     np.testing.assert_allclose(answer[ATTRIBUTIONS], wanted[ATTRIBUTIONS], rtol=1e-5, atol=1e-6)
@@ -268,7 +267,8 @@ async def test_a_method_without_references(tmp_path: Path, quick: Gate) -> None:
 async def test_no_answer_within_the_deadline(folder: Path, quick: Gate) -> None:
     quick.close()
     async with administered(folder, request_timeout_s=0.3) as client:
-        answer = await ask(client, tensor("x_references", R))
+        with skipping():
+            answer = await ask(client, tensor("x_references", R))
         assert answer.status_code == 503
         assert "retry-after" in answer.headers
 
@@ -306,13 +306,12 @@ async def test_a_set_is_put_shown_read_back_and_deleted(client: httpx.AsyncClien
 async def test_a_named_set_answers_open_first_and_baked_then(client: httpx.AsyncClient) -> None:
     await put(client, "typical", R)
     seen = set()
-    end_s = time.monotonic() + 20
-    while len(seen) < 2:
-        answer = await ask(client, reference_set="typical")
-        assert_explains(answer, R)
-        seen.add(answer.json()["parameters"]["explanation"])
-        assert time.monotonic() < end_s
-        await asyncio.sleep(0.02)
+    async with asyncio.timeout(SECONDS):
+        while len(seen) < 2:
+            answer = await ask(client, reference_set="typical")
+            assert_explains(answer, R)
+            seen.add(answer.json()["parameters"]["explanation"])
+            await asyncio.sleep(0.02)
 
 
 async def test_a_large_named_set_is_waited_for(client: httpx.AsyncClient) -> None:
@@ -391,7 +390,7 @@ async def test_an_upload_of_too_many_bytes(folder: Path, quick: Gate) -> None:  
 async def test_sets_are_there_after_a_restart(folder: Path, quick: Gate) -> None:  # noqa: ARG001
     async with administered(folder) as client:
         before = (await put(client, "typical", R)).json()
-    async with administered(folder, request_timeout_s=30) as client:
+    async with administered(folder) as client:
         assert (await client.get(f"{SETS}/typical")).json() == before
         assert_explains(await ask(client, reference_set="typical"), R)
 
@@ -402,11 +401,11 @@ async def test_what_is_being_deleted_is_made_nothing_of(client: Any, quick: Gate
     spec = {"method": "deepshap", "reference_set": "typical", "targets": "all"}
     await made_ready(client, f"{EXPLAINERS}/own", spec)
     explainers = client.app.state.explainers
-    forget, going = explainers.forget, asyncio.Event()
+    forget, going, asked = explainers.forget, asyncio.Event(), asyncio.Event()
 
     async def slowly(digest: str) -> None:
         going.set()
-        await asyncio.sleep(0.1)
+        await asked.wait()
         await forget(digest)
 
     explainers.forget = slowly
@@ -414,6 +413,7 @@ async def test_what_is_being_deleted_is_made_nothing_of(client: Any, quick: Gate
     await going.wait()
     assert (await ask(client, reference_set="typical")).status_code == 404
     assert (await client.put(f"{EXPLAINERS}/late", json=spec)).status_code == 404
+    asked.set()
     assert (await deleting).status_code == 204
     assert quick.waiting == 0
     assert holding(client.app.state.settings.repository.parent, R) == []
@@ -421,7 +421,7 @@ async def test_what_is_being_deleted_is_made_nothing_of(client: Any, quick: Gate
 
 async def test_over_grpc(folder: Path, quick: Gate) -> None:  # noqa: ARG001
     """The same tensors and parameter as over HTTP."""
-    async with administered(folder, request_timeout_s=30) as client:
+    async with administered(folder) as client:
         plane = client.app.state.plane  # type: ignore[attr-defined]
         message = pb.ModelInferRequest(model_name="net_explain")
         for name, array in (("x", X), ("x_references", R)):
@@ -452,7 +452,7 @@ async def test_a_deletion_that_breaks_off_is_finished_by_the_next(
 ) -> None:
     """The set is listed until nothing of it is left, so that somebody can ask again."""
     spec = {"method": "deepshap", "reference_set": "typical", "targets": "all"}
-    async with administered(folder, request_timeout_s=30) as client:
+    async with administered(folder) as client:
         await put(client, "typical", R)
         await made_ready(client, f"{EXPLAINERS}/own", spec)
         with monkeypatch.context() as broken:
