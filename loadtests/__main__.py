@@ -5,16 +5,18 @@
     make loadtest ARGS="--profile full"    everything: hours, on an idle machine
 
 Each system is started, warmed, measured, stopped; answers are compared with reference values while the load
-is on, and a wrong one ends the run with status 1. Writes runs.csv, report.json and report.html.
+is on, and a wrong one ends the run with status 1. Writes runs.csv, report.json and report.html after each
+system; a report of a run that did not finish says so.
 """
 
 import argparse
+import itertools
 import os
 import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,20 +77,23 @@ def prepare(workload: Workload, folder: Path, data: Path | None) -> None:
         raise PreparationError(f"{workload.name} cannot be prepared:\n{error}") from error
 
 
-def run(profile: Profile, cores: int, data: Path | None, tell: Tell) -> list[Result]:
-    """Raises WrongAnswerError, GeneratorError, PreparationError."""
+def run(profile: Profile, cores: int, data: Path | None, tell: Tell) -> Iterator[Result]:
+    """One system on one workload after the other.
+
+    Raises:
+        WrongAnswerError, GeneratorError, PreparationError, StuckError, RuntimeError: see `main`.
+    """
     chosen = [workload for workload in WORKLOADS if workload.name in profile.workloads]
     total = sum(len(systems_of(workload, profile)) for workload in chosen)
-    results: list[Result] = []
+    number = itertools.count(1)
     for workload in chosen:
         with tempfile.TemporaryDirectory() as name:
             tell(f"{workload.name}: weights, references and reference values")
             prepare(workload, Path(name), data)
             bench = Bench(workload, Path(name), profile, tell)
             for system in systems_of(workload, profile):
-                tell(f"{workload.name}, {system}: {len(results) + 1} of {total}")
-                results.append(measure(bench, system, cores))
-    return results
+                tell(f"{workload.name}, {system}: {next(number)} of {total}")
+                yield measure(bench, system, cores)
 
 
 def systems_of(workload: Workload, profile: Profile) -> list[str]:
@@ -97,6 +102,7 @@ def systems_of(workload: Workload, profile: Profile) -> list[str]:
 
 
 def main() -> int:
+    """The exit status: 1 after a wrong answer, 2 where something else went wrong."""
     asked = arguments(sys.argv[1:])
     restrict(asked.cores)
     began_s = time.monotonic()
@@ -104,12 +110,15 @@ def main() -> int:
     def tell(line: str) -> None:
         print(f"[{time.monotonic() - began_s:5.0f} s] {line}", flush=True)
 
+    results: list[Result] = []
     try:
         profile = profile_of(asked)
         data = None if asked.data is None else find(asked.data)
         command = shlex.join(["python", "-m", "loadtests", *sys.argv[1:]])
         about = About(command, profile, asked.cores, machine(), None if data is None else data.name)
-        results = run(profile, asked.cores, data, tell)
+        for result in run(profile, asked.cores, data, tell):
+            results.append(result)
+            write_report(results, about, asked.out, finished=False)  # what comes next may fail
     except WrongAnswerError as error:
         print(f"wrong answers: {error}", file=sys.stderr)
         return 1

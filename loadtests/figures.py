@@ -39,10 +39,12 @@ class Figures:
 
     @property
     def faultless(self) -> bool:
+        """Something was asked, and every answer is one, and right where it was compared."""
         return not self.errors and not self.wrong and self.requests > 0
 
 
 def figures(seen: Seen, memory_bytes: int) -> Figures:
+    """Of one run; `memory_bytes` are the server's after it."""
     answers = seen.answers
     took_s = [answer.took_s for answer in answers if not answer.error]
     in_time = sum(not answer.error and answer.due_s + answer.took_s <= seen.seconds for answer in answers)
@@ -69,3 +71,8 @@ def _percentiles(values: list[float]) -> list[float | None]:
     if not values:
         return [None for _ in PERCENTILES]
     return [float(value) for value in np.percentile(values, PERCENTILES, method="higher")]
+
+
+def plain(value: float) -> str:
+    """Three digits, and none of a larger number lost."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.bench.process import ProcessDiedError, run_module
-from loadtests.figures import PERCENTILES, Figures, figures
+from loadtests.figures import PERCENTILES, Figures, figures, plain
 from loadtests.plan import EXPLAIN, Phase, Plan, Seen
 from loadtests.processes import Server
 from loadtests.sustainable import sustainable_rate
@@ -87,7 +87,7 @@ class Bench:
     def by_rate(self, target: "Target", rate: float) -> Run:
         """Explanations of one row at this rate, long enough for the percentiles."""
         seconds = max(self.profile.seconds, min(self.profile.at_least / rate, self.profile.longest_s))
-        return self.run(target, f"{rate:.4g}/s", (Phase(seconds, rate=rate),))
+        return self.run(target, f"{plain(rate)}/s", (Phase(seconds, rate=rate),))
 
     def by_scenario(self, target: "Target", scenario: Scenario, sustainable: float = 0.0) -> Run:
         """One scenario; `sustainable`, in requests a second, is what its stages are shares of."""
@@ -228,8 +228,8 @@ def generate(plan: Plan) -> Seen:
 def in_words(found: Figures) -> str:
     """A run in one line."""
     times = " ".join(
-        f"p{percent} {'—' if value is None else f'{1e3 * value:.3g} ms'}"
+        f"p{percent} {'—' if value is None else f'{plain(1e3 * value)} ms'}"
         for percent, value in zip(PERCENTILES, (found.p50_s, found.p90_s, found.p99_s), strict=True)
     )
     faults = "".join(f", {count} × {error}" for error, count in found.errors.items())
-    return f"{found.answered_rate:.4g} answers/s, {times}{faults}"
+    return f"{plain(found.answered_rate)} answers/s, {times}{faults}"

@@ -38,10 +38,12 @@ class About:
     data: str | None = None
 
 
-def write_report(results: Sequence[Result], about: About, folder: Path) -> list[Path]:
-    """Writes the three files and returns them."""
+def write_report(
+    results: Sequence[Result], about: About, folder: Path, *, finished: bool = True
+) -> list[Path]:
+    """Writes the three files and returns them; one that is not `finished` says so."""
     folder.mkdir(parents=True, exist_ok=True)
-    content = contents(results, about)
+    content = {"finished": finished} | contents(results, about)
     written = {
         CSV_FILE: as_csv(results),
         JSON_FILE: json.dumps(content, indent=1),
@@ -56,7 +58,7 @@ def contents(results: Sequence[Result], about: About) -> dict[str, Any]:
     """All that is known of the run, as plain values."""
     profile = about.profile
     return {
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "made": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "command": about.command,
         "data": about.data,
         "commit": commit(),

@@ -2,16 +2,19 @@
 
 import csv
 import json
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
 
 import pytest
 
 from compiler.bench.measure import machine
+from loadtests import __main__ as command
 from loadtests.claims import CLAIMS, MEDIAN, PEER, RATE, verdicts
 from loadtests.comparison import compare
 from loadtests.figures import Figures
-from loadtests.measure import Result, Run
+from loadtests.measure import Result, Run, WrongAnswerError
 from loadtests.report import About, write_report
 from loadtests.systems import OURS, Variant
 from loadtests.workloads import PROFILES, SCENARIOS
@@ -73,9 +76,12 @@ def test_the_report_is_complete(results, tmp_path):
         (RATE, 6, pytest.approx(7.5)),
         (MEDIAN, 4, pytest.approx(7.5)),
     ]
-    for told in (COMMAND, "applicants.csv", "7.5", "1234", "164.6", "100 ms", report["machine"]["processor"]):
+    for told in (COMMAND, "applicants.csv", "7.5", "1234", "165 (2 × 1 thread)", "100 ms", report["machine"]["processor"]):
         assert told in page
-    assert all(f"{scenario.name}, shap" in page for scenario in SCENARIOS)
+    assert all(f"{scenario.name}, shap" in page and scenario.title in page for scenario in SCENARIOS)
+    compared = sum(run.figures.compared for one in results for _, run in one.runs())
+    assert f"{compared} answers of" in page
+    assert "did not finish" not in page
     assert page.count("<svg") == 3
 
 
@@ -99,6 +105,23 @@ def test_the_claim_profile_measures_every_claim():
     profile = PROFILES["claim"]
     assert {claim.workload for claim in CLAIMS} == set(profile.workloads)
     assert set(profile.systems) == {OURS, PEER}
+
+
+def test_what_was_measured_before_a_wrong_answer_is_kept_and_is_no_finished_report(
+    monkeypatch, tmp_path, capsys, results
+):
+    def one_and_a_fault(*_: object) -> Iterator[Result]:
+        yield results[0]
+        raise WrongAnswerError("credit-100: shap gave 3 wrong answers")
+
+    monkeypatch.setattr(command, "run", one_and_a_fault)
+    monkeypatch.setattr(command, "restrict", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["loadtests", "--out", str(tmp_path)])
+    assert command.main() == 1
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["finished"], len(report["results"])) == (False, 1)
+    assert "did not finish" in (tmp_path / "report.html").read_text()
+    assert "asked" not in capsys.readouterr().out, "no verdicts"
 
 
 def test_a_report_of_one_system_compares_nothing(results, tmp_path):

@@ -1,8 +1,13 @@
 """The load generator against a real gateway."""
 
+import itertools
+import json
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -13,16 +18,16 @@ from loadtests.measure import Bench, GeneratorError, StuckError, Target, WrongAn
 from loadtests.plan import EXPLAIN, PREDICT, Phase, Plan
 from loadtests.prepare import prepare
 from loadtests.systems import Variant, serving
-from loadtests.wanted import ATTRIBUTIONS, EXPECTED
+from loadtests.wanted import ATTRIBUTIONS, EXPECTED, OUTPUT
 from loadtests.workloads import PROFILES, SCENARIOS
 from tests.loadtests.conftest import TREES
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 
-@pytest.mark.parametrize("name", ["mix", "batches", "grpc-explain"])
+@pytest.mark.parametrize("name", BY_NAME)
 def test_a_scenario_runs_and_its_answers_are_compared(bench, target, name):
-    found = bench.by_scenario(target, BY_NAME[name]).figures
+    found = bench.by_scenario(target, BY_NAME[name], sustainable=60.0).figures
     assert found.faultless, found.errors
     assert found.requests > 5
     assert found.compared >= found.requests // 8
@@ -49,6 +54,11 @@ def test_trees_are_served(tmp_path):
         )
     assert run.figures.faultless, run.figures.errors
     assert run.figures.compared > 0
+
+
+def test_a_burst_is_a_moment_of_twice_the_sustainable_rate():
+    phases = BY_NAME["burst"].phases(20.0, sustainable=100.0)
+    assert [(phase.seconds, phase.rate) for phase in phases] == [(8, 50), (2, 200), (10, 50)]
 
 
 def test_an_open_load_offers_its_rate_whatever_is_answered(bench, target):
@@ -83,6 +93,52 @@ def test_a_wrong_answer_ends_the_command_with_status_1(monkeypatch, capsys):
     monkeypatch.setattr(command, "restrict", lambda _: None)
     assert command.main() == 1
     assert "3 wrong answers" in capsys.readouterr().err
+
+
+UNREADABLE = [b"", b"[]", b'{"outputs": [{"name": "y"}]}', b'{"outputs": 3}']
+NOT_NUMBERS = [float("nan")] * 2
+
+
+def answer_of(y: object, shape: list[int]) -> bytes:
+    y_tensor = {"name": OUTPUT, "shape": shape, "data": y}
+    attributions = {"name": ATTRIBUTIONS, "shape": [1, 1, 24], "data": [0.0] * 24}
+    return json.dumps({"outputs": [y_tensor, attributions]}).encode()
+
+
+@pytest.fixture
+def nonsense() -> Iterator[str]:
+    """The address of a server whose answers all have status 200."""
+    bodies = itertools.cycle([*UNREADABLE, answer_of(0.5, []), answer_of(NOT_NUMBERS, [1, 2])])
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = next(bodies)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_an_answer_that_cannot_be_read_is_wrong(folder, nonsense):
+    """No body, no tensor, no rank, no number: none goes missing, and none passes."""
+    phase = Phase(0.5, rate=40.0)
+    plan = Plan(nonsense, "rest", str(folder), EXPECTED, {EXPLAIN: 1}, (phase,), check_every=1)
+    seen = generate(plan)
+    assert len(seen.answers) > len(UNREADABLE) + 2
+    assert all(answer.wrong and not answer.error for answer in seen.answers)
 
 
 def test_refusals_are_counted_as_errors(folder):
