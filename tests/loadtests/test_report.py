@@ -76,7 +76,8 @@ def test_the_report_is_complete(results, tmp_path):
         (RATE, 6, pytest.approx(7.5)),
         (MEDIAN, 4, pytest.approx(7.5)),
     ]
-    for told in (COMMAND, "applicants.csv", "7.5", "1234", "165 (2 × 1 thread)", "100 ms", report["machine"]["processor"]):
+    figures = ("7.5", "1234", "165 (2 × 1 thread)", "100 ms")
+    for told in (COMMAND, "applicants.csv", report["machine"]["processor"], *figures):
         assert told in page
     assert all(f"{scenario.name}, shap" in page and scenario.title in page for scenario in SCENARIOS)
     compared = sum(run.figures.compared for one in results for _, run in one.runs())
