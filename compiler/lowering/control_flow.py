@@ -1,10 +1,11 @@
 """If, Loop and Scan become the nodes that they run: every method then walks them as any other.
 
 A condition that is constant chooses its branch at compile time. One that is data computes both branches and
-chooses with Where. A Loop is unrolled up to its trip count, a Scan over the length of its axis; an iteration
-behind a condition that is data keeps the old values where the condition does not hold.
+chooses with Where. A Loop is unrolled up to its trip count, or to what bounds one that is data; a Scan over
+the length of its axis. An iteration that does not run, as data has it, keeps the old values.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from compiler.errors import UnsupportedModelError
-from compiler.lowering.batch import dependent_on_batch, reads
+from compiler.lowering.batch import BATCH, dependent_on_batch, reads
+from compiler.lowering.bounds import places_read, span
 from compiler.lowering.known import constants_of
 from compiler.lowering.limits import fold_weights
 from compiler.lowering.rewrites import Nodes
@@ -67,15 +69,24 @@ def inline_control_flow(model: ir.Model, settle: Callable[[ir.Model], object]) -
 
 
 def rows_decide(model: ir.Model) -> bool:
-    """Whether a condition may depend on the rows: then it is each row's own, and not one for a batch."""
+    """Whether a condition may depend on the rows, or a Scan runs over them: then each row has its own."""
     rows = dependent_on_batch(model)
     for node in _waiting(model.graph):
+        if node.op_type == "Scan" and _scans_rows(node):
+            return True
         given = {v.name for v in node.inputs[: 1 if node.op_type == "If" else 2] if v is not None}
         body = node.attributes["body"].as_graph() if node.op_type == "Loop" else None
         ends = body is not None and not _endless(body) and not rows.isdisjoint(reads(node))
         if node.op_type != "Scan" and (ends or not rows.isdisjoint(given)):
             return True
     return False
+
+
+def _scans_rows(node: ir.Node) -> bool:
+    """Whether each step of a Scan is a row of the batch, for all that it reads step by step."""
+    count = node.attributes["num_scan_inputs"].as_int()
+    scanned = zip(node.inputs[-count:], _ints(node, "scan_input_axes", count), strict=True)
+    return all(v is not None and v.shape is not None and v.shape[axis] == BATCH for v, axis in scanned)
 
 
 def _waiting(graph: ir.Graph) -> list[ir.Node]:
@@ -151,17 +162,19 @@ class _Inliner:
         count, start, *initial = [*node.inputs, None][: max(2, len(node.inputs))]
         carried = [_present(v) for v in initial]
         collected: list[list[ir.Value]] = [[] for _ in body.outputs[1 + len(carried) :]]
-        trips = self._trips(count)
+        trips = self._trips(op, count, body)
         running = _Running(op, self.model, start)
-        too_long = trips is None or trips * len(body) + self.added > LIMIT
-        if running.may and too_long and _endless(body):
+        too_long = trips.most * len(body) + self.added > LIMIT
+        if running.may and too_long and (_endless(body) or trips.count is not None):
             raise _StaysError(_TOO_LONG)
         t = 0
-        while (trips is None or t < trips) and running.may:
-            self._check_loop(node, running, trips, len(carried))
+        while t < trips.most and running.may:
             if t > LIMIT:
                 raise _StaysError(_TOO_LONG)
             index, true = op.constant(np.asarray(t, np.int64)), op.constant(np.asarray(True))
+            if trips.count is not None:
+                running.go_on(op.Less(index, trips.count), [])
+            self._check_loop(node, running, trips.most, len(carried))
             going, *new = self._splice(op, body, [index, true, *carried])
             states, parts = new[: len(carried)], new[len(carried) :]
             for values, part in zip(collected, parts, strict=True):
@@ -173,24 +186,25 @@ class _Inliner:
         outputs = body.outputs[1 + len(carried) :]
         return [*carried, *(_stacked(op, like, v) for like, v in zip(outputs, collected, strict=True))]
 
-    def _trips(self, count: ir.Value | None) -> int | None:
-        """The trip count; None where there is none, or it is no bound that could be unrolled.
-
-        Raises:
-            _StaysError: it is computed from data.
-        """
+    def _trips(self, op: Nodes, count: ir.Value | None, body: ir.Graph) -> "_Trips":
+        """Raises _StaysError: it is computed from data, and nothing bounds it."""
         if count is None:
-            return None
+            return _Trips(places_read(body))
         (known,) = constants_of(self.model, [count])
-        if known is None:
-            raise _StaysError(_UNKNOWN)
-        return None if known.item() > LIMIT else int(known.item())
+        if known is not None:
+            return _Trips(known.item() if known.item() <= LIMIT else places_read(body))
+        if not self.by_data:
+            raise _StaysError("its trip count is not known before the model runs")
+        most = min(span(count)[1], places_read(body))
+        if most > LIMIT:
+            raise _StaysError(_UNBOUNDED_COUNT)
+        return _Trips(most, _scalar(op, count))
 
-    def _check_loop(self, node: ir.Node, running: "_Running", trips: int | None, carried: int) -> None:
+    def _check_loop(self, node: ir.Node, running: "_Running", most: float, carried: int) -> None:
         """Raises _StaysError: a condition that is data, where it cannot be followed."""
         if running.mask is None:
             return
-        if trips is None:
+        if math.isinf(most):
             raise _StaysError(_UNBOUNDED)
         if not self.by_data:
             raise _StaysError("whether it goes on is not known before the model runs")
@@ -263,6 +277,19 @@ class _Inliner:
         return [a if a is b else op.Where(condition, a, b) for a, b in pairs]
 
 
+@dataclass(frozen=True)
+class _Trips:
+    """How often a Loop runs.
+
+    Attributes:
+        most: infinite where there is no bound up to which it could be unrolled.
+        count: how often it does, where that is data: [].
+    """
+
+    most: float
+    count: ir.Value | None = None
+
+
 class _Running:
     """Whether a Loop's next iteration runs.
 
@@ -291,9 +318,10 @@ class _Running:
         ]
 
 
-_UNKNOWN = (
-    "its trip count is not known before the model runs. Export with a constant number of iterations (a fixed "
-    "length of the sequence; rows of other lengths by a mask)"
+_UNBOUNDED_COUNT = (
+    "its trip count is computed from data, and nothing bounds it: unrolling it has to end somewhere. "
+    "Export with Min(trip count, the most iterations that may be needed). A Clip, a remainder, an ArgMax, a "
+    "count along an axis or a tensor that is read at the number of the iteration bounds it, too"
 )
 _UNBOUNDED = (
     "it runs until a condition on data fails, and nothing bounds how often. Export with a trip count (the "
@@ -328,9 +356,9 @@ def _endless(body: ir.Graph) -> bool:
     return going is body.inputs[1] or (node is None and going.const_value is not None)
 
 
-def _scalar(op: Nodes, condition: ir.Value) -> ir.Value:
-    """A condition [] or [1] as []."""
-    return op.Reshape(condition, op.constant(np.zeros(0, np.int64)))
+def _scalar(op: Nodes, x: ir.Value) -> ir.Value:
+    """A condition or a count [] or [1] as []."""
+    return op.Reshape(x, op.constant(np.zeros(0, np.int64)))
 
 
 def _ints(node: ir.Node, name: str, count: int) -> Sequence[int]:

@@ -129,6 +129,55 @@ def test_a_loop_that_data_ends_keeps_its_last_values(times: int) -> None:
     assert_same(parsed(text, {"w": W}), straight(iterations(times)), n=np.asarray(times, np.float32))
 
 
+BOUNDED = {
+    "Min": "most = Constant <value_int = 6> ()  m = Min (n, most)",
+    "Clip": "low = Constant <value_int = 0> ()  most = Constant <value_int = 6> ()  m = Clip (n, low, most)",
+    "Mod": "most = Constant <value_int = 7> ()  m = Mod (n, most)",
+    "Sigmoid": """g = Cast <to = 1> (n)  s = Sigmoid (g)  t = Mul (s, c13)  u = Sub (t, c6)  v = Min (u, g)
+        m = Cast <to = 7> (v)""",
+}
+
+
+@pytest.mark.parametrize("times", [0, 1, 4, 6])
+@pytest.mark.parametrize("bound", BOUNDED)
+def test_a_trip_count_that_is_data_needs_a_bound(bound: str, times: int) -> None:
+    """All iterations up to the bound are in the graph; those beyond the count keep the values."""
+    text = f"""g (float[N, 3] x, int64 n) => (float[N, 3] y) <float c13 = {{13}}, float c6 = {{6.5}}> {{
+        {BOUNDED[bound]}  z = Loop (m, , x) <{LOOP_BODY}>  y = Exp (z)
+    }}"""
+    last = f"{iterations(times).replace('y =', 'z =')}  y = Exp (z)" if times else "y = Exp (x)"
+    assert_same(parsed(text, {"w": W}), straight(last), n=np.asarray(times))
+
+
+COUNTED = """g (float[N, 4, 3] x, int64[N, 4] ids) => (float[N, 3] y)
+    <int64[1] zero = {0}, int64[1] one = {1}, float start = {0}> {
+    kept = Greater (ids, zero)  whole = Cast <to = 7> (kept)  counts = ReduceSum <keepdims = 0> (whole, one)
+    m = Squeeze (counts)  h = ReduceSum <keepdims = 0> (x, one)
+    y = Loop (m, , h) <body = b (int64 i, bool go, float[1, 3] h) => (bool on, float[1, 3] next) {
+        on = Identity (go)  a = Gather <axis = 1> (x, i)  z = Mul (h, w)  q = Add (z, a)  next = Tanh (q) }>
+}"""
+
+
+@pytest.mark.parametrize("bounded", ["by what it counts", "by what it reads"])
+def test_each_row_has_a_trip_count_of_its_own(bounded: str) -> None:
+    """Of a batch that is exported as one row: how many of its ids are not padding."""
+    text = COUNTED.replace("[N, ", "[1, ")
+    if bounded == "by what it reads":  # an unbounded count
+        text = text.replace("m = Squeeze (counts)", "s = Squeeze (counts)  m = Abs (s)  ").replace(
+            "(kept)", "(ids)"
+        )
+    model = parsed(text, {"w": W})
+    x, ids = rows(4, 4, 3, seed=3), np.tril(np.ones((5, 4), np.int64), -1)[[1, 4, 0, 2]]
+    method = DeepShap({"x": rows(K, 4, 3, seed=4)})
+    answer = compile_model(model, method, targets="all", inputs=["x"]).explain({"x": x, "ids": ids})
+    for row, count in enumerate(ids.sum(1)):
+        h = x[row].sum(0)
+        for a in x[row][:count]:
+            h = np.tanh(h * W + a)
+        np.testing.assert_allclose(answer["y"][row], h, atol=PARITY_32, rtol=PARITY_32)
+    assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32
+
+
 ROW_DECIDES = {
     "If": """<int64[1] axis = {1}, float zero = {0}> {
         s = ReduceSum <keepdims = 0> (x, axis)  t = Squeeze (s)  c = Greater (t, zero)
@@ -272,7 +321,7 @@ def test_functions_in_functions_with_attributes_handed_on() -> None:
 
 
 REFUSED = {
-    "its trip count is not known": """g (float[N, 3] x, int64 m) => (float[N, 3] y) {
+    "nothing bounds it: .* Export with Min": """g (float[N, 3] x, int64 m) => (float[N, 3] y) {
         y = Loop (m, , x) <body = b (int64 i, bool go, float[N, 3] h) => (bool go, float[N, 3] n) {
             n = Tanh (h) }> }""",
     "nothing bounds how often": """g (float[N, 3] x, bool c) => (float[N, 3] y) {
