@@ -1,6 +1,7 @@
 """`rationale serve` as users run it: a child process."""
 
 import contextlib
+import os
 import random
 import re
 import socket
@@ -10,19 +11,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 Child = subprocess.Popen[str]
+# How long a gateway that tests share works on a request. A first batch that takes a second on a busy machine
+# is what it expects of the next ones: of many callers at once it would refuse the last with less.
+PATIENCE_S = 600
 
 
 @contextlib.contextmanager
-def serve(*arguments: str, by: Sequence[str] = ("service.cli",)) -> Iterator[Child]:
+def serve(*arguments: str, by: Sequence[str] = ("service.cli",), **settings: str) -> Iterator[Child]:
     """
     Args:
         by: the module that is the command line, and what it takes before `serve`.
+        settings: by their names in the environment.
     """
     child = subprocess.Popen(
         [sys.executable, "-m", *by, "serve", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, **settings},
     )
     try:
         yield child
@@ -48,18 +54,21 @@ def grpc_address(lines: list[str]) -> str:
     return found
 
 
-def spare_port() -> int:
-    """A free port below those that the system hands out: nobody gets it meanwhile without asking for it."""
+def spare_ports(count: int) -> list[int]:
+    """Free ports below those that the system hands out: nobody gets them without asking for them."""
     handed_out = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    for port in random.sample(range(handed_out // 2, handed_out), 100):
+    found: list[int] = []
+    for port in random.sample(range(handed_out // 2, handed_out), 100 * count):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError(f"no port is free from {handed_out // 2} to {handed_out}")
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"no ports are free from {handed_out // 2} to {handed_out}")
 
 
 @contextlib.contextmanager
 def both_ends(*arguments: str) -> Iterator[dict[str, str]]:
     """Addresses `host:port` of a gateway that is ready: {"http": …, "grpc": …}."""
-    with serve("--port", "0", *arguments) as child:
+    with serve("--port", "0", *arguments, RATIONALE_REQUEST_TIMEOUT_S=str(PATIENCE_S)) as child:
         url, lines = ready_line(child)
         yield {"http": url.removeprefix("http://"), "grpc": grpc_address(lines)}

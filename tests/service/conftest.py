@@ -21,7 +21,7 @@ from service.listening import listen
 from service.metrics import Metrics
 from service.settings import Settings
 from tests.service import handmade, patient
-from tests.service.child import both_ends
+from tests.service.child import PATIENCE_S, both_ends
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +68,7 @@ def serving(app: FastAPI, **options: Any) -> Iterator[str]:
         thread.join()
 
 
-def wait_until_ready(url: str, seconds: float = 30) -> None:
+def wait_until_ready(url: str, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while patient.get(f"{url}/v2/health/ready").status_code != 200:
         assert time.monotonic() < end, "the gateway did not become ready"
@@ -77,7 +77,7 @@ def wait_until_ready(url: str, seconds: float = 30) -> None:
 
 @pytest.fixture(scope="session")
 def address(repository: Path) -> Iterator[str]:
-    settings = Settings(repository=repository)
+    settings = Settings(repository=repository, request_timeout_s=PATIENCE_S)
     with serving(create_app(settings, create_backend(settings))) as address:
         yield address
 

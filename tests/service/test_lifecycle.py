@@ -18,7 +18,7 @@ import tritonclient.grpc as triton
 from service.security import Scope, new_key
 from tests.service import handmade as made
 from tests.service import patient
-from tests.service.child import Child, grpc_address, ready_line, serve, spare_port
+from tests.service.child import Child, grpc_address, ready_line, serve, spare_ports
 from tests.service.explaining import GRADIENT, PATH, write_plain
 from tests.triton import clients
 
@@ -87,7 +87,7 @@ def test_two_gateways_do_not_share_a_grpc_port(repository: Path) -> None:
 
 
 def test_a_grpc_port_of_ones_choice_and_none(repository: Path) -> None:
-    port = spare_port()
+    (port,) = spare_ports(1)
     with serve("--repository", str(repository), "--port", "0", "--grpc-port", str(port)) as child:
         assert grpc_address(ready_line(child)[1]) == f"127.0.0.1:{port}"
     with serve("--repository", str(repository), "--port", "0", "--grpc-port", "off") as child:

@@ -14,7 +14,7 @@ from tritonclient.utils import np_to_triton_dtype
 SYNC = {"http": tritonclient.http, "grpc": tritonclient.grpc}
 AIO = {"http aio": tritonclient.http.aio, "grpc aio": tritonclient.grpc.aio}
 ENDS = (*SYNC, *AIO)
-TIMEOUT_S = 20  # an answer that never comes fails the test instead of hanging it
+TIMEOUT_S = 60  # an answer that never comes fails the test instead of hanging it
 
 Arrays = dict[str, np.ndarray]
 

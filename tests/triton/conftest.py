@@ -3,15 +3,19 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from scripts.triton.fetch import FetchError, fetch
-from scripts.triton.serve import TritonAddresses, TritonError, run_triton
+from scripts.triton.serve import TritonAddresses, TritonError
+from scripts.triton.serve import run_triton as run_triton_within
 from tests.triton import by_hand
 from tests.triton.entries import Linear, write_linear
+
+run_triton = partial(run_triton_within, timeout_s=300)  # a busy machine takes its time to start it
 
 
 class StartTriton(Protocol):

@@ -1,6 +1,7 @@
 """A real `tritonserver` with our `onnxruntime` backend: every test compares values."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -173,10 +174,13 @@ async def test_an_unknown_model_is_named(triton_server: Served, end: str) -> Non
 def thread_count(server: int, model: str) -> int:
     """Threads of the process that runs `model` for this server."""
     for process in Path("/proc").glob("[0-9]*"):
-        command = (process / "cmdline").read_bytes().decode().split("\0")
-        parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
-        if int(parent) == server and any(f"/{model}/" in part or part.startswith(model) for part in command):
-            return len(list((process / "task").iterdir()))
+        with contextlib.suppress(OSError):  # others of this machine may have ended meanwhile
+            command = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == server and any(
+                f"/{model}/" in each or each.startswith(model) for each in command
+            ):
+                return len(list((process / "task").iterdir()))
     raise AssertionError(f"no process runs {model}")
 
 

@@ -238,7 +238,7 @@ def test_the_command_serves_until_it_is_stopped(start_triton: StartTriton, tmp_p
         assert match, first
         assert serve.is_ready(match[1])
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "triton: stopped\n")
     assert not serve.is_ready(match[1])
     assert "linear_explain" in log.read_text()
