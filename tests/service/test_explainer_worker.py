@@ -22,6 +22,7 @@ from service.explainers.worker import Order
 from tests.service.explaining import write_plain
 
 ENOUGH = 4 << 30
+LONG_S = 300
 STEPS = Asked("integrated-gradients", {"steps": 20}, targets="all")
 
 
@@ -52,7 +53,7 @@ def command_of(pid: int) -> bytes:
 
 async def test_it_tells_how_far_it_is_and_writes_a_sound_entry(order: Order) -> None:
     told: list[Progress] = []
-    size = await compile_entry(order, 60, told.append)
+    size = await compile_entry(order, LONG_S, told.append)
     assert {"loading and lowering", "checking against the original", "writing"} <= {p.stage for p in told}
     entry = read_entry(Path(order.entry))
     assert entry.manifest is not None
@@ -65,10 +66,10 @@ async def test_what_the_compiler_refuses_is_told(order: Order, tmp_path: Path) -
     np.savez(tmp_path / "wide.npz", x=np.ones((2, 5)))
     wide = replace(order, asked=asdict(Asked()), references=str(tmp_path / "wide.npz"))
     with pytest.raises(CompileFailedError, match=r"have shape \[2, 5\]"):
-        await compile_entry(wide, 60, print)
+        await compile_entry(wide, LONG_S, print)
     Path(order.model).write_bytes(b"no model")
     with pytest.raises(CompileFailedError, match="ONNX") as refused:
-        await compile_entry(order, 60, print)
+        await compile_entry(order, LONG_S, print)
     assert str(tmp_path) not in str(refused.value)
 
 
@@ -87,7 +88,7 @@ async def test_killed_at_any_point(order: Order, stage: str) -> None:
             for pid in workers():
                 os.kill(pid, signal.SIGKILL)
 
-    job = asyncio.create_task(compile_entry(order, 60, kill))
+    job = asyncio.create_task(compile_entry(order, LONG_S, kill))
     while stage == "start" and not workers():
         await asyncio.sleep(0.001)
     if stage == "start":
@@ -105,7 +106,7 @@ async def test_killed_at_any_point(order: Order, stage: str) -> None:
     ],
 )
 async def test_held_to_its_limits(order: Order, limits: dict[str, Any], reason: str) -> None:
-    timeout_s = limits.pop("timeout_s", 60)
+    timeout_s = limits.pop("timeout_s", LONG_S)
     with pytest.raises(CompileFailedError, match=reason):
         await compile_entry(replace(order, **limits), timeout_s, print)
     assert workers() == []
@@ -113,7 +114,7 @@ async def test_held_to_its_limits(order: Order, limits: dict[str, Any], reason: 
 
 
 async def test_whoever_cancels_waits_for_its_end(order: Order) -> None:
-    job = asyncio.create_task(compile_entry(order, 60, print))
+    job = asyncio.create_task(compile_entry(order, LONG_S, print))
     while not workers():
         await asyncio.sleep(0.001)
     job.cancel()
@@ -125,7 +126,7 @@ async def test_whoever_cancels_waits_for_its_end(order: Order) -> None:
 async def test_a_failed_start_is_told(order: Order, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(CompileFailedError, match="the server's log tells why"):
-        await compile_entry(order, 60, print)
+        await compile_entry(order, LONG_S, print)
 
 
 def test_it_ends_with_its_gateway(order: Order) -> None:
@@ -135,7 +136,7 @@ import asyncio
 from service.explainers.jobs import compile_entry
 from service.explainers.worker import Order
 order = Order(**{asdict(order)!r})
-asyncio.run(compile_entry(order, 60, lambda progress: print(progress.stage, flush=True)))
+asyncio.run(compile_entry(order, {LONG_S}, lambda progress: print(progress.stage, flush=True)))
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as gateway:
         assert gateway.stdout
@@ -145,7 +146,7 @@ asyncio.run(compile_entry(order, 60, lambda progress: print(progress.stage, flus
         gateway.kill()
         gateway.wait()
         os.kill(worker, signal.SIGCONT)
-        end_s = time.monotonic() + 10
+        end_s = time.monotonic() + 60
         while b"worker" in command_of(worker):
             assert time.monotonic() < end_s
             time.sleep(0.01)

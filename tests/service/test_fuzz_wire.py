@@ -22,7 +22,7 @@ from tests.triton import clients
 
 MEBIBYTE = 1 << 20
 GROWTH = 40 * MEBIBYTE
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 METHOD = "/inference.GRPCInferenceService/"
 # The caller's mistakes; also a timeout or deadline that the mangling made.
 GRPC_CODES = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}

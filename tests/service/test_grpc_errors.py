@@ -14,7 +14,7 @@ from tests.service import handmade as made
 from tests.service.messages import GOOD, RAW, ROW, request, tensor
 
 METHOD = "/inference.GRPCInferenceService/"
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 def refused(call: Callable[[], Any], code: str, said: str) -> grpc.RpcError:

@@ -21,7 +21,7 @@ from tests.service import patient
 from tests.service.child import grpc_address, ready_line, serve
 from tests.service.messages import request, tensor
 
-SECONDS = 30
+SECONDS = 60
 VALUES = [73519.25, -86420.5, 95135.75, 64297.125]
 TRACES = ("73519", "86420", "95135", "64297", "Ms Nobody")
 

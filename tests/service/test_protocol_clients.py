@@ -22,7 +22,7 @@ from tests.service import handmade as made
 from tests.service.child import both_ends
 from tests.triton import clients
 
-WAIT_S = 20
+WAIT_S = 60
 ROWS = np.random.default_rng(4).normal(size=(20, 2, 4)).astype(np.float32)
 
 

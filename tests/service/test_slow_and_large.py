@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -17,18 +18,20 @@ from service.ends import uvicorn_config
 from service.settings import Settings
 from tests.service import patient
 from tests.service.conftest import client_of, serving
+from tests.service.patient import SECONDS
 
 MEBIBYTE = 1 << 20
 GOOD = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
+HEADERS_S = 0.5
 HEAD = b"POST /v2/models/score/infer HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n"
 
 
 @pytest.fixture(scope="module")
 def strict(repository: Path) -> Iterator[str]:
-    """A gateway with small limits: a body of 1 MiB, 0.5 s for it, 0.5 s for headers."""
-    settings = Settings(repository=repository, max_body_bytes=MEBIBYTE, request_timeout_s=0.5)
+    """A gateway with small limits: a body of 1 MiB, 1 s for it, 0.5 s for headers."""
+    settings = Settings(repository=repository, max_body_bytes=MEBIBYTE, request_timeout_s=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(http_protocol, "HEADER_TIMEOUT_S", 0.5)
+        patch.setattr(http_protocol, "HEADER_TIMEOUT_S", HEADERS_S)
         app = create_app(settings, create_backend(settings))
         with serving(app, http=uvicorn_config(app).http) as address:
             yield address
@@ -37,7 +40,7 @@ def strict(repository: Path) -> Iterator[str]:
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[socket.socket]:
     host, port = address.split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:
         yield connection
 
 
@@ -61,7 +64,12 @@ def pour(connection: socket.socket, piece: bytes, most: int) -> int:
 
 
 def answers(address: str) -> bool:
-    return patient.post(f"http://{address}/v2/models/score/infer", json=GOOD).status_code == 200
+    """Whether it does so again: what it was busy with may have taken longer than a request has."""
+    end_s = time.monotonic() + SECONDS
+    while patient.post(f"http://{address}/v2/models/score/infer", json=GOOD).status_code != 200:
+        if time.monotonic() > end_s:
+            return False
+    return True
 
 
 # --- slow ---------------------------------------------------------------------------------------------
@@ -69,11 +77,11 @@ def answers(address: str) -> bool:
 
 @pytest.mark.parametrize("said", [b"", b"POST /v2", HEAD, HEAD + b"x-a: "])
 def test_headers_that_never_end(strict: str, said: bytes) -> None:
+    started_s = time.monotonic()
     with connected(strict) as connection:
         connection.sendall(said)
-        started_s = time.monotonic()
         assert rest(connection).startswith(b"HTTP/1.1 408")
-        assert 0.3 < time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s >= HEADERS_S
     assert answers(strict)
 
 
@@ -137,12 +145,12 @@ def test_bodies_of_many_are_bounded_together(repository: Path) -> None:
         senders = [stack.enter_context(connected(address)) for _ in range(4)]
         for sender in senders:
             sender.sendall(head + b" " * (900 * 1024))
-        refused = 0
-        for sender in senders:
-            sender.settimeout(1)
-            with contextlib.suppress(TimeoutError):
-                refused += b"HTTP/1.1 429" in sender.recv(65536)
-        assert refused == 2
+        refused: set[socket.socket] = set()
+        while len(refused) < 2:
+            told, _, _ = select.select([each for each in senders if each not in refused], [], [], SECONDS)
+            assert [each.recv(65536).split(b" ")[1] for each in told] == [b"429"] * len(told) != []
+            refused.update(told)
+        assert len(refused) == 2
     assert app.state.plane.budget._held == 0
 
 

@@ -22,6 +22,7 @@ from service.errors import NotReadyError
 from service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import gateway
+from tests.service.grpc_end import PATIENCE_S, SECONDS
 
 GOOD = {"inputs": [{"name": "x", "shape": [2, 4], "datatype": "FP32", "data": [1, 2, 3, 4, 5, 6, 7, 8]}]}
 
@@ -35,6 +36,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.missing: set[str] = set()
         self.requests: list[Any] = []
         self.hang = False
+        self.began = asyncio.Event()
         self.cancelled = asyncio.Event()
 
     async def ServerReady(self, *_: Any) -> Any:  # noqa: N802 (gRPC's name)
@@ -48,6 +50,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
         if self.fault is not None:
             await context.abort(*self.fault)
         if self.hang:
+            self.began.set()
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
@@ -146,17 +149,22 @@ async def test_readiness_asks_triton(repository: Path) -> None:
 
 
 async def test_a_late_answer_is_cancelled_in_triton_too(repository: Path) -> None:
-    async with gateway_to_fake(repository, request_timeout_s=0.1) as (client, fake):
+    async with gateway_to_fake(repository) as (client, fake):
         fake.hang = True
-        assert (await client.post("/v2/models/score/infer", json=GOOD)).status_code == 504
-        await asyncio.wait_for(fake.cancelled.wait(), 5)
+        for patience_s in PATIENCE_S:
+            headers = {"x-request-timeout-ms": f"{1000 * patience_s:.0f}"}
+            late = await client.post("/v2/models/score/infer", json=GOOD, headers=headers)
+            assert late.status_code == 504
+            if fake.began.is_set():
+                break
+        await asyncio.wait_for(fake.cancelled.wait(), SECONDS)
 
 
 async def test_the_start_waits_for_the_models(repository: Path) -> None:
     entries = read_repository(repository).entries.values()
     async with fake_triton() as (fake, address):
         fake.missing = {"pair"}
-        backend = TritonBackend(address, wait_s=20)
+        backend = TritonBackend(address, wait_s=SECONDS)
         starting = asyncio.create_task(backend.start(entries))
         await asyncio.sleep(0.3)
         assert not starting.done()
