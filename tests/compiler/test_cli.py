@@ -46,7 +46,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([RATIONALE, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([RATIONALE, *arguments], capture_output=True, text=True, timeout=600, check=False)
 
 
 def call(*arguments: str) -> Result:

@@ -156,7 +156,7 @@ def test_files_are_written_whole_or_not_at_all(place: Path, monkeypatch: pytest.
 def test_the_command_in_a_process(place: Path) -> None:
     arguments = [*BASE, "--references", "r.npy", "--out", "out", "--rows", "5", "--seed", "1"]
     done = subprocess.run(
-        [RATIONALE, "evaluate", *arguments], capture_output=True, text=True, timeout=120, check=False
+        [RATIONALE, "evaluate", *arguments], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     said = done.stderr.splitlines()

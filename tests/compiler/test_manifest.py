@@ -191,7 +191,7 @@ def test_digests_are_the_same_in_another_process_and_from_a_file(tmp_path: Path)
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=600,
     )
     assert Digests.model_validate_json(done.stdout) == digests()
     onnx.save(mlp(), tmp_path / "m.onnx")

@@ -143,5 +143,5 @@ def write_table(path: Path, header: list[str], rows: np.ndarray) -> None:
 
 def rationale(*arguments: object) -> None:
     command = [str(Path(sysconfig.get_path("scripts")) / "rationale"), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
