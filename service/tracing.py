@@ -45,17 +45,25 @@ class Tracing:
 
     def end(self, exchange: Exchange) -> None:
         from opentelemetry import trace
+        from opentelemetry.sdk.trace import ReadableSpan
 
         span: Span = exchange.span
-        if span.is_recording():
+        ended_ns = time.time_ns()
+        if isinstance(span, ReadableSpan):  # else it is not recorded
             self._describe(exchange, span)
             context = trace.set_span_in_context(span)
-            epoch_ns = time.time_ns() - time.monotonic_ns()
+            epoch_ns = ended_ns - time.monotonic_ns()
+            began_ns = span.start_time or 0
+
+            def within(at_s: float) -> int:
+                """The two clocks are not read at one moment, yet a part lies within its request."""
+                return min(max(epoch_ns + int(at_s * 1e9), began_ns), ended_ns)
+
             for name, parts in (("queue", exchange.waited), ("compute", exchange.computed)):
                 for start_s, end_s in parts:
-                    part = self._tracer.start_span(name, context, start_time=epoch_ns + int(start_s * 1e9))
-                    part.end(epoch_ns + int(end_s * 1e9))
-        span.end()
+                    part = self._tracer.start_span(name, context, start_time=within(start_s))
+                    part.end(within(end_s))
+        span.end(ended_ns)
 
     def close(self) -> None:
         """Sends what is left, within a bounded time."""

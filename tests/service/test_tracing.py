@@ -1,8 +1,10 @@
 """Traces and request ids: taken from the caller, given back, and carried on to the server behind."""
 
 import contextlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc.aio
@@ -88,6 +90,24 @@ async def test_one_trace_from_the_caller_to_the_server_behind(
             assert parts
             assert all(request_span.start_time <= span.start_time for span in parts)
             assert all(span.end_time <= request_span.end_time for span in parts)
+
+
+async def test_a_part_lies_within_its_request_whenever_the_clocks_are_read(
+    repository: Path, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine may come to read the second clock a while after the first."""
+    late_ns = [0]
+    clocks = SimpleNamespace(time_ns=time.time_ns, monotonic_ns=lambda: time.monotonic_ns() + late_ns[0])
+    monkeypatch.setattr("service.tracing.time", clocks)
+    async with gateway(Settings(repository=repository, trace_endpoint=ENDPOINT)) as client:
+        for late_ns[0] in (10**9, -(10**9)):
+            assert (await client.post("/v1/models/score:predict", json=ROWS)).status_code == 200
+    found = spans(exporter)
+    requests = {span.context.span_id: span for span in found if span.parent is None}
+    assert len(requests) == 2
+    for part in (span for span in found if span.parent is not None):
+        request_span = requests[part.parent.span_id]
+        assert request_span.start_time <= part.start_time <= part.end_time <= request_span.end_time
 
 
 async def test_a_trace_begins_here_where_none_comes(repository: Path, exporter: InMemorySpanExporter) -> None:
