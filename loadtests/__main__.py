@@ -68,11 +68,11 @@ def profile_of(asked: argparse.Namespace) -> Profile:
     )
 
 
-def prepare(workload: Workload, folder: Path, data: Path | None) -> None:
+def prepare(workload: Workload, folder: Path, systems: Sequence[str], data: Path | None) -> None:
     """In a process of its own, whose memory goes with it. Raises PreparationError."""
     table = [] if data is None else [str(data)]
     try:
-        run_module("loadtests.prepare", workload.name, str(folder), *table)
+        run_module("loadtests.prepare", workload.name, str(folder), ",".join(systems), *table)
     except ProcessDiedError as error:
         raise PreparationError(f"{workload.name} cannot be prepared:\n{error}") from error
 
@@ -83,15 +83,20 @@ def run(profile: Profile, cores: int, data: Path | None, tell: Tell) -> Iterator
     Raises:
         WrongAnswerError, GeneratorError, PreparationError, StuckError, RuntimeError: see `main`.
     """
-    chosen = [workload for workload in WORKLOADS if workload.name in profile.workloads]
-    total = sum(len(systems_of(workload, profile)) for workload in chosen)
-    number = itertools.count(1)
-    for workload in chosen:
+    chosen = {
+        workload: systems
+        for workload in WORKLOADS
+        if workload.name in profile.workloads and (systems := systems_of(workload, profile))
+    }
+    if not chosen:
+        raise PreparationError("none of these systems explains any of these workloads: choose others")
+    number, total = itertools.count(1), sum(map(len, chosen.values()))
+    for workload, systems in chosen.items():
         with tempfile.TemporaryDirectory() as name:
             tell(f"{workload.name}: weights, references and reference values")
-            prepare(workload, Path(name), data)
+            prepare(workload, Path(name), systems, data)
             bench = Bench(workload, Path(name), profile, tell)
-            for system in systems_of(workload, profile):
+            for system in systems:
                 tell(f"{workload.name}, {system}: {next(number)} of {total}")
                 yield measure(bench, system, cores)
 

@@ -84,6 +84,11 @@ class Bench:
     profile: Profile
     tell: Tell
 
+    @property
+    def seconds(self) -> float:
+        """Of a scenario: long enough for several answers even where each takes all that it may."""
+        return max(self.profile.seconds, min(4 * self.workload.p99_s, self.profile.longest_s))
+
     def by_rate(self, target: "Target", rate: float) -> Run:
         """Explanations of one row at this rate, long enough for the percentiles."""
         seconds = max(self.profile.seconds, min(self.profile.at_least / rate, self.profile.longest_s))
@@ -91,7 +96,7 @@ class Bench:
 
     def by_scenario(self, target: "Target", scenario: Scenario, sustainable: float = 0.0) -> Run:
         """One scenario; `sustainable`, in requests a second, is what its stages are shares of."""
-        phases = scenario.phases(self.profile.seconds, sustainable)
+        phases = scenario.phases(self.seconds, sustainable)
         changes = {
             "verbs": scenario.verbs,
             "protocol": scenario.protocol,

@@ -1,6 +1,6 @@
 """One workload made ready in a folder, for every system the same weights, rows and references.
 
-python -m loadtests.prepare WORKLOAD FOLDER [DATA]
+python -m loadtests.prepare WORKLOAD FOLDER SYSTEM,SYSTEM [DATA]
 
 Rows and references of tables come from DATA (`loadtests.real_rows`), all else from a seed.
 
@@ -11,6 +11,7 @@ FOLDER/expected-SYSTEM.npz     of a baseline whose method computes something els
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,20 +34,29 @@ from loadtests.wanted import (
     ROWS,
     TREES,
 )
-from loadtests.workloads import WORKLOADS, Workload
+from loadtests.workloads import ALL_SYSTEMS, WORKLOADS, Workload
 
 SEED = 24
 TRAINED_ON = 4000  # rows
 _AT_ONCE = 16_000  # rows × references in one pass of the float64 walk
 
 
-def prepare(workload: Workload, folder: Path, data: Path | None = None) -> None:
-    """Raises UnusableTableError."""
+def prepare(
+    workload: Workload, folder: Path, systems: Sequence[str] = ALL_SYSTEMS, data: Path | None = None
+) -> None:
+    """For these systems: a baseline's own answers take as long as its explanations do.
+
+    Raises:
+        UnusableTableError: rows are to come from `data`, and cannot.
+    """
     data = data if workload.tabular else None
-    (_trees if workload.case.model == "trees" else _network)(workload, folder, data)
+    if workload.case.model == "trees":
+        _trees(workload, folder, data)
+    else:
+        _network(workload, folder, systems, data)
 
 
-def _network(workload: Workload, folder: Path, data: Path | None) -> None:
+def _network(workload: Workload, folder: Path, systems: Sequence[str], data: Path | None) -> None:
     case = workload.case
     given = None
     if data is not None:
@@ -60,8 +70,8 @@ def _network(workload: Workload, folder: Path, data: Path | None) -> None:
     predictions = _predictions(subject)
     _save(folder / EXPECTED, predictions, _truth(subject))
     if misses(subject.network):
-        for name, explainer in EXPLAINERS.items():
-            attributions = explainer(subject.network, subject.rows, subject.references)()
+        for name in (name for name in EXPLAINERS if name in systems):
+            attributions = EXPLAINERS[name](subject.network, subject.rows, subject.references)()
             _save(folder / f"expected-{name}.npz", predictions, attributions)
 
 
@@ -110,9 +120,10 @@ def _save(path: Path, predictions: np.ndarray, attributions: np.ndarray) -> None
 
 
 def main() -> None:
-    name, folder, *data = sys.argv[1:]
+    """Raises UnusableTableError."""
+    name, folder, systems, *data = sys.argv[1:]
     workload = next(workload for workload in WORKLOADS if workload.name == name)
-    prepare(workload, Path(folder), Path(data[0]) if data else None)
+    prepare(workload, Path(folder), systems.split(","), Path(data[0]) if data else None)
 
 
 if __name__ == "__main__":

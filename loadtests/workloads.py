@@ -101,8 +101,8 @@ class Profile:
     """How long is measured.
 
     Attributes:
-        seconds: of one run; at_least: requests in a run by rate, which may prolong it.
-        longest_s: of one run, whatever `at_least` asks.
+        seconds: of one run; at_least: requests in a run by rate, which may prolong it, as slow answers may.
+        longest_s: of one run, whatever prolongs it.
         precision: the sustainable rate is known to this factor.
         variants: settings of a system that are tried. workloads, scenarios, systems: by name.
         curve: shares of the sustainable rate at which latency is drawn.
@@ -122,7 +122,7 @@ class Profile:
 _ALL_SCENARIOS = tuple(scenario.name for scenario in SCENARIOS)
 _ALL_WORKLOADS = tuple(workload.name for workload in WORKLOADS)
 PROFILES = {
-    "tiny": Profile(0.5, 1, 1.0, 4.0, 1, ("credit-100",), ("mix",)),
+    "tiny": Profile(0.5, 1, 0.5, 4.0, 1, ("credit-100",), ("mix",)),
     "short": Profile(3.0, 100, 10.0, 1.25, 2, ("credit-100",), _ALL_SCENARIOS),
     "claim": Profile(
         6.0, 60, 30.0, 1.1, 3, ("credit-100", "credit-1000", "resnet50"), (), ("rationale", "shap"), (0.5,)

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from compiler.bench.peers import quietly
+from loadtests import prepare as preparation
 from loadtests.baselines import workers
 from loadtests.baselines.explainers import BASE, EXPLAINERS
 from loadtests.baselines.service import create_app
 from loadtests.plan import EXPLAIN, PREDICT
 from loadtests.prepare import prepare
+from loadtests.systems import expected_of
 from loadtests.wanted import ATTRIBUTIONS, EXPECTED, OUTPUT, PATHS, Wanted, rest_answer, rest_body
-from tests.loadtests.conftest import TREES
+from tests.loadtests.conftest import SMALL, TREES
 
 
 async def ask(folder, name, verb, first, count):
@@ -42,6 +44,16 @@ async def test_attributions_and_base_value_add_up(folder, name):
     _, answer = await ask(folder, name, EXPLAIN, first=0, count=3)
     summed = answer[BASE] + answer[ATTRIBUTIONS].sum(-1)
     assert summed[:, 0] == pytest.approx(answer[OUTPUT].max(1), abs=1e-4)
+
+
+def test_a_baseline_that_computes_something_else_has_answers_of_its_own_where_it_is_measured(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(preparation, "misses", lambda _: ["something"])
+    prepare(SMALL, tmp_path, ["rationale", "captum"])
+    assert [path.name for path in tmp_path.glob("expected-*")] == ["expected-captum.npz"]
+    assert expected_of("captum", tmp_path) == "expected-captum.npz"
+    assert expected_of("rationale", tmp_path) == EXPECTED
 
 
 async def test_trees_are_explained(tmp_path):

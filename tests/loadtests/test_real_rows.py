@@ -73,7 +73,7 @@ def test_what_is_no_text_is_told(tmp_path: Path) -> None:
 
 
 def test_a_workload_is_made_of_a_table(tmp_path: Path) -> None:
-    prepare(SMALL, tmp_path, CREDIT)
+    prepare(SMALL, tmp_path, data=CREDIT)
     rows, references = (np.load(tmp_path / name) for name in (ROWS, REFERENCES))
     assert (rows.shape, references.shape) == ((8, 24), (5, 24))
     assert rows[:, :10].std(axis=0).all()

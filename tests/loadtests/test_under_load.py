@@ -163,6 +163,13 @@ def test_a_server_that_does_not_start_ends_the_command_with_status_2(monkeypatch
     assert "before it was ready" in capsys.readouterr().err
 
 
+def test_systems_that_explain_no_such_workload_end_the_command(monkeypatch, capsys):
+    monkeypatch.setattr(command, "restrict", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["loadtests", "--workload", "credit-100", "--system", "shap-trees"])
+    assert command.main() == 2
+    assert "none of these systems explains" in capsys.readouterr().err
+
+
 def test_a_server_that_stays_overloaded_is_told(bench, target, monkeypatch):
     monkeypatch.setattr(measure, "_GIVE_UP_S", 0.5)
     monkeypatch.setitem(measure.PATHS, EXPLAIN, "/v2/models/missing/explain")
