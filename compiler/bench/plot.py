@@ -1,18 +1,28 @@
 """The plots of a benchmark: they need matplotlib, the extra `plots`."""
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from compiler.bench.cases import CAPTUM, COMPILED, FORWARD, OURS, SHAP, TORCH
 from compiler.errors import InvalidOptionError
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 Quartiles = tuple[float, float, float]
 Curves = dict[str, dict[int, Quartiles]]  # of one network, by system and K, in seconds
-WIDTH_IN, ROW_IN, PANEL_IN, DPI = 8.0, 0.28, 3.4, 150
+WIDTH_IN, ROW_IN, PANEL_IN, LEGEND_IN, DPI = 8.0, 0.22, 3.2, 1.0, 150
+NAMES = {
+    OURS: "ours",
+    FORWARD: "plain forward pass of N·(1+K) rows",
+    TORCH: "same caching in PyTorch",
+    COMPILED: "same caching, torch.compile",
+    SHAP: "SHAP",
+    CAPTUM: "captum",
+}
 
 
 def plot(times: Mapping[str, Mapping[str, Quartiles]]) -> bytes:
@@ -24,29 +34,25 @@ def plot(times: Mapping[str, Mapping[str, Quartiles]]) -> bytes:
     Raises:
         InvalidOptionError: matplotlib is not installed.
     """
-    names = list(dict.fromkeys(name for systems in times.values() for name in systems))
-    height = ROW_IN * (sum(len(systems) + 1 for systems in times.values()) + 3)
-    figure = _figure(height)
+    figure = _figure(ROW_IN * sum(len(systems) + 1 for systems in times.values()) + LEGEND_IN)
     axes = figure.subplots()
-    y, labelled, ticks = 0, set[str](), []
+    y, ticks = 0, []
     for label, systems in times.items():
         ticks.append((y + (len(systems) - 1) / 2, label))
         for name, (low, median, high) in systems.items():
             spread = [[1e3 * (median - low)], [1e3 * (high - median)]]
-            colour = f"C{names.index(name)}"
-            legend = name if name not in labelled else None
-            axes.barh(y, 1e3 * median, xerr=spread, color=colour, capsize=2, label=legend)
+            axes.barh(y, 1e3 * median, xerr=spread, color=_colour(name), capsize=2)
             axes.text(1e3 * high * 1.1, y, _short(1e3 * median), va="center", fontsize="x-small")
-            labelled.add(name)
             y += 1
         y += 1
     axes.set_yticks([at for at, _ in ticks], [label for _, label in ticks])
-    axes.invert_yaxis()
+    axes.set_ylim(y - 1, -1)
     axes.set_xscale("log")
     axes.margins(x=0.15)
-    axes.set_xlabel("time of one run [ms], median and quartiles")
+    axes.set_xlabel("time of one run over N rows with K references [ms]: median and quartiles")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(axis="x", alpha=0.3)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize="small")
+    _legend(figure, [name for systems in times.values() for name in systems])
     return _png(figure)
 
 
@@ -56,23 +62,22 @@ def plot_curves(curves: Mapping[str, Curves]) -> bytes:
     Raises:
         InvalidOptionError: matplotlib is not installed.
     """
-    names = list(dict.fromkeys(name for lines in curves.values() for name in lines))
-    figure = _figure(PANEL_IN * len(curves))
+    figure = _figure(PANEL_IN * len(curves) + LEGEND_IN)
     for axes, (label, lines) in zip(
         figure.subplots(len(curves), squeeze=False)[:, 0], curves.items(), strict=True
     ):
         for name, times in lines.items():
             low, median, high = ([1e3 * values[i] for values in times.values()] for i in range(3))
-            colour = f"C{names.index(name)}"
-            axes.plot(list(times), median, "o-", markersize=3, color=colour, label=name)
-            axes.fill_between(list(times), low, high, color=colour, alpha=0.2, linewidth=0)
-        axes.set(xscale="log", yscale="log", title=label, xlabel="references K", ylabel="one run [ms]")
+            axes.plot(list(times), median, "o-", markersize=3, color=_colour(name))
+            axes.fill_between(list(times), low, high, color=_colour(name), alpha=0.2, linewidth=0)
+        axes.set(xscale="log", yscale="log", xlabel="references K", ylabel="time of one run [ms]: quartiles")
+        axes.set_title(label, loc="left")
         counts = sorted({count for times in lines.values() for count in times})
         axes.set_xticks(counts, [str(count) for count in counts])
-        axes.yaxis.set_major_formatter("{x:g}")
+        _plain_numbers(axes.yaxis)
         axes.minorticks_off()
         axes.grid(alpha=0.3)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize="small")
+    _legend(figure, [name for lines in curves.values() for name in lines])
     return _png(figure)
 
 
@@ -86,6 +91,27 @@ def _figure(height_in: float) -> "Figure":
     from matplotlib.figure import Figure
 
     return Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained")
+
+
+def _colour(name: str) -> str:
+    """A system has the same one in every plot."""
+    return f"C{list(NAMES).index(name)}"
+
+
+def _plain_numbers(axis: "Axis") -> None:
+    """1, 2, 5, 10 … instead of powers of ten."""
+    from matplotlib.ticker import LogLocator
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+
+
+def _legend(figure: "Figure", names: Sequence[str]) -> None:
+    """Above all panels, once; in the order of the table, not of who came first."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=_colour(name), label=told) for name, told in NAMES.items() if name in names]
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, fontsize="small")
 
 
 def _png(figure: "Figure") -> bytes:

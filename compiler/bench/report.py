@@ -54,8 +54,8 @@ def show(outcomes: Sequence[Outcome]) -> Table:
         "SHAP\nto ours ↑",
         "captum\nto ours ↑",
         "same caching in\nPyTorch to ours ↑",
-        "error\n(float64) ↓",
-        "adds up to ↓",
+        "error against\nfloat64 ↓",
+        "missing from\nthe sum ↓",
         "compiled in",
         box=None,
         pad_edge=False,
@@ -102,7 +102,9 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
     """What a reader of the table must know, one line each."""
     lines = [
         "medians over the rounds, each system in turn; in brackets the quartiles; below, the fastest calls "
-        "alone: where the two differ much, the machine was busy with something else"
+        "alone: where the two differ much, the machine was busy with something else",
+        "error: of our attributions, over the largest one; missing from the sum: how far they are from "
+        "adding up to what they explain, over the largest of that",
     ]
     for outcome in outcomes:
         for name, one in outcome.systems.items():
@@ -154,7 +156,8 @@ def _at_most(count: int) -> str:
 
 def _off(one: Measured) -> str:
     if one.error is not None:
-        return f"it is off by {one.error:.0%}"
+        share = f"{one.error:.0%} of" if one.error < 10 else f"{one.error:.0f} times"
+        return f"it is off by {share} the largest attribution"
     return f"its values add up to something else, off by {one.gap:.3g} times what they explain"
 
 
