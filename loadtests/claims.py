@@ -40,6 +40,7 @@ class Verdict:
 
     @property
     def in_words(self) -> str:
+        """met, missed, or not measured."""
         if self.got is None:
             return "not measured"
         return "met" if self.got >= self.asked else "missed"

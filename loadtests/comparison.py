@@ -24,6 +24,7 @@ class Comparison:
 
 
 def compare(results: Sequence[Result]) -> list[Comparison]:
+    """Of each peer on each workload that we were measured on too."""
     ours = {result.workload: result for result in results if result.system == OURS}
     found = []
     for theirs in (result for result in results if result.system != OURS and result.workload in ours):

@@ -67,6 +67,7 @@ def over_grpc(server: Server, model: str, load: models.Load) -> Ask:
 
 @contextlib.contextmanager
 def kinds() -> Iterator[list[Kind]]:
+    """Every way to ask, its servers running."""
     load = models.credit()
     plain, explained = load.model, models.explain_entry(load)
     minimal = [sys.executable, "-m", "loadtests.minimal"]
@@ -111,6 +112,7 @@ def compute_us(entry: str, load: models.Load, count: int) -> float:
 
 
 async def cpu_us(kind: Kind, count: int) -> float:
+    """What a request costs its server."""
     began_s = kind.server.cpu_s()
     await kind.ask(count)
     return (kind.server.cpu_s() - began_s) / count * 1e6

@@ -105,6 +105,7 @@ def served(model: str) -> Iterator[tuple[Server, models.Load]]:
 
 
 def report(outcome: Outcome) -> None:
+    """Prints what became of the requests, and of the memory."""
     tally = outcome.tally
     print(f"sustained {outcome.peak:.0f} answers/s; then {FACTOR:g} times as many requests:")
     print(

@@ -64,6 +64,8 @@ class Tally:
 
 @dataclass(frozen=True)
 class Report:
+    """What a soak saw; `growth` is of the memory in the last third over that in the middle one."""
+
     minutes: float
     requests: int
     answers: dict[str, int]
@@ -77,6 +79,7 @@ class Report:
 
     @property
     def failed(self) -> bool:
+        """A wrong answer, a lost one, a failed publication, or memory that grows."""
         lost = [kind for kind in self.answers if not kind.endswith(" 200")]
         return bool(self.wrong or self.admin_faults or lost) or self.growth > GROWTH
 
@@ -163,6 +166,7 @@ def client_process(pipe: Pipe, http: str, grpc: str, load: Load, end_s: float) -
 
 
 def reference_file(seed: int) -> bytes:
+    """An .npz as it is uploaded."""
     rows = np.random.default_rng(seed).normal(size=(REFERENCES, FEATURES)).astype(np.float32)
     file = io.BytesIO()
     np.savez(file, x=rows)
@@ -269,6 +273,7 @@ def clients(server: Server, load: Load, end_s: float) -> Iterator[Pipe]:
 
 
 def report(minutes: float, tally: Tally, publisher: Publisher, memory_mb: list[float]) -> Report:
+    """All that was seen, as plain values."""
     thirds = len(memory_mb) // 3
     middle, last = (statistics.median(memory_mb[i * thirds : (i + 1) * thirds]) for i in (1, 2))
     p50, p99 = (

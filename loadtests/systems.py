@@ -30,6 +30,7 @@ class Variant:
 
     @property
     def shape(self) -> str:
+        """As in `2 × 1 thread`: so many at a time, on so many threads each."""
         return f"{self.workers} × {self.threads} thread{'s' if self.threads > 1 else ''}"
 
 

@@ -120,6 +120,7 @@ def measure(bench: Bench, rounds: int, seconds: float) -> Iterator[Turn]:
 
 
 def best_loop(path: Path, inputs: Arrays, cores: int) -> Loop:
+    """The bare loop over an entry in its best setting."""
     loops = [Loop(session(path, variant.threads), variant) for variant in shapes(cores)]
     return _best(loops, lambda loop: loop.rate(inputs, _TRIAL_S))
 
@@ -130,11 +131,10 @@ def _best(these: Sequence[Tried], trial: Callable[[Tried], float]) -> Tried:
 
 
 def session(path: Path, threads: int) -> ort.InferenceSession:
+    """Its threads sleep where they have nothing to do: they must not hinder the others."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
-    options.add_session_config_entry(
-        "session.intra_op.allow_spinning", "0"
-    )  # they must not hinder the others
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
@@ -188,6 +188,7 @@ def compute_ms(bench: Bench) -> float:
 
 
 def report(turns: Sequence[Turn]) -> None:
+    """Prints medians and quartiles of each kind of request."""
     for protocol, rows in dict.fromkeys((turn.protocol, turn.rows) for turn in turns):
         mine = [turn for turn in turns if (turn.protocol, turn.rows) == (protocol, rows)]
         low, median, high = quartiles([turn.ratio for turn in mine])

@@ -49,9 +49,8 @@ async def by_http(address: str, request: bytes) -> AsyncIterator[Ask]:
 
     async def ask() -> None:
         nonlocal connection
-        if (
-            connection.is_closed
-        ):  # the gateway does so after five idle seconds, which a Triton that stalls takes
+        # The gateway closes it after five idle seconds, which a Triton that stalls takes.
+        if connection.is_closed:
             connection = await wire.connect(address)
         reply = await connection.ask(request)
         if reply.status != 200:
@@ -78,6 +77,8 @@ async def turns(ways: dict[str, Ask], requests: int) -> dict[str, list[float]]:
 
 @dataclass(frozen=True)
 class Addresses:
+    """host:port of each server; `http` and `grpc` are the gateway's."""
+
     triton: str
     proxy: str
     http: str
@@ -85,6 +86,7 @@ class Addresses:
 
 
 async def compare(at: Addresses, load: models.Load, requests: int) -> dict[str, list[float]]:
+    """`turns` of every way to ask."""
     path = f"/v2/models/{load.model}/infer"
     async with contextlib.AsyncExitStack() as clients:
         straight, bare, ours = [
@@ -105,6 +107,7 @@ async def compare(at: Addresses, load: models.Load, requests: int) -> dict[str, 
 
 @contextlib.contextmanager
 def servers() -> Iterator[tuple[Addresses, models.Load]]:
+    """Triton, the proxy before it, and the gateway before it, on one model."""
     with tempfile.TemporaryDirectory() as folder:
         load = models.write_network(Path(folder), width=64, references=20)
         with (
@@ -116,6 +119,7 @@ def servers() -> Iterator[tuple[Addresses, models.Load]]:
 
 
 def report(took_ms: dict[str, list[float]]) -> None:
+    """Prints medians, and what each way adds to Triton asked straight."""
     for name, each in took_ms.items():
         added = statistics.median(ours - direct for ours, direct in zip(each, took_ms[STRAIGHT], strict=True))
         print(f"{name:16} {statistics.median(each):6.2f} ms at the median, {added:+.2f} ms")

@@ -13,6 +13,8 @@ _LENGTH = b"\r\ncontent-length:"
 
 @dataclass(frozen=True)
 class Reply:
+    """An answer; `took_s` from when its request was written."""
+
     status: int
     body: bytes
     took_s: float

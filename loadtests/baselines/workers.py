@@ -17,12 +17,12 @@ from loadtests.baselines.service import Ask
 from loadtests.plan import EXPLAIN, PREDICT
 from loadtests.wanted import ROWS, Arrays
 
-_verbs: dict[
-    str, Verb
-] = {}  # of this process: DeepExplainer keeps state in its network and must not meet itself
+# Of this process: DeepExplainer keeps state in its network and must not meet itself.
+_verbs: dict[str, Verb] = {}
 
 
 def load(name: str, folder: Path, threads: int) -> None:
+    """Makes this process ready to answer by the explainer of that name."""
     warnings.filterwarnings("ignore")  # the libraries warn of their own hooks at every request
     torch.set_num_threads(threads)
     predict, explain = EXPLAINERS[name](folder)
@@ -30,6 +30,7 @@ def load(name: str, folder: Path, threads: int) -> None:
 
 
 def answer(verb: str, x: np.ndarray) -> Arrays:
+    """In the process, and the thread, that has loaded it."""
     return _verbs[verb](x)
 
 
@@ -56,6 +57,8 @@ def _end_with(sentinel: int) -> None:
 
 
 def asking(executors: dict[str, Executor]) -> Ask:
+    """Each verb by its executor."""
+
     async def ask(verb: str, x: np.ndarray) -> Arrays:
         return await asyncio.get_running_loop().run_in_executor(executors[verb], answer, verb, x)
 
