@@ -23,6 +23,7 @@ FAMILIES = (
     "convnext_tiny",
     "densenet121",
     "efficientnet_b0",
+    "efficientnet_v2",
     "googlenet",
     "inception_v3",
     "maxvit",
@@ -91,6 +92,15 @@ def _network(name: str, size: int) -> nn.Module:
             stochastic_depth_prob=0.0,
             num_classes=10,
         )
+    elif name == "efficientnet_v2":  # of 40 blocks with random weights, attributions cancel 50,000-fold
+        fused, plain = models.efficientnet.FusedMBConvConfig, models.efficientnet.MBConvConfig
+        blocks = [
+            fused(1, 3, 1, 24, 24, 1),
+            fused(4, 3, 2, 24, 48, 2),
+            plain(4, 3, 2, 48, 64, 2),
+            plain(6, 3, 1, 64, 80, 1),
+        ]
+        network = models.EfficientNet(blocks, dropout=0.2, last_channel=128)
     elif name in ("googlenet", "inception_v3"):
         network = getattr(models, name)(weights=None, init_weights=False, aux_logits=False)
     else:
