@@ -99,7 +99,8 @@ def concat(op: Ops, *xs: Tensor, axis: int) -> Evaluation:
     axis = axis % xs[0].rank
     sizes = [x.shape[axis] for x in xs]
     pullbacks = tuple(_part(op, sizes, axis, i) if len(xs) > 1 else (lambda m: m) for i in range(len(xs)))
-    return op.Concat(*xs, axis=axis), pullbacks
+    filled = [x for x, size in zip(xs, sizes, strict=True) if size]  # a Reshape takes a 0 for another size
+    return op.Concat(*(filled or xs), axis=axis), pullbacks
 
 
 @rule("Split", kind=BILINEAR, traits=[Trait.MOVING])

@@ -43,10 +43,27 @@ def _spectrum(
     return torch.view_as_real(torch.fft.ifft(z, n, axis) if inverse else torch.fft.fft(z, n, axis))
 
 
+def _causal_conv(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    past: torch.Tensor | None = None,
+    *,
+    activation: bytes = b"none",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """CausalConvWithState [N, C, L]; ONNX's own evaluator rounds its activation to float32."""
+    behind = w.shape[-1] - 1
+    padded = torch.nn.functional.pad(x, (behind, 0)) if past is None else torch.cat([past, x], -1)
+    y = torch.nn.functional.conv1d(padded, w, bias, groups=x.shape[1])
+    y = y if activation == b"none" else torch.nn.functional.silu(y)
+    return y, padded[..., padded.shape[-1] - behind :]
+
+
 _MORE: dict[str, Callable[..., Any]] = {
     "AffineGrid": lambda theta, size, align_corners=0: torch.nn.functional.affine_grid(
         theta, size.tolist(), align_corners=bool(align_corners)
     ),
+    "CausalConvWithState": _causal_conv,
     "DFT": _spectrum,
     "CastLike": lambda x, like, **_: x.to(like.dtype),
     "DynamicQuantizeLinear": _quantised,

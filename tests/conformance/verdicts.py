@@ -34,9 +34,12 @@ STOPPED = {
     "test_ai_onnx_ml_tree_ensemble*": "steps: trees have methods of their own",
 }
 
-# Operators of which a node test does not compile yet, is not exact, or cannot let all of its floats vary. One
-# that is done must be taken out.
-MISSING = frozenset(["Attention", "CausalConvWithState", "Resize", "Scan", "Scatter"])
+# Node tests that ONNX Runtime, whose answer is explained, answers otherwise than ONNX's evaluator. In float32
+# they are measured as all others are; in float64 there is nothing to measure with.
+DISPUTED = {
+    "test_resize_downsample_scales_linear_align_corners": "length · scale in whole pixels, or in parts",
+    "test_resize_downsample_scales_cubic_align_corners": "length · scale in whole pixels, or in parts",
+}
 
 # Float inputs or outputs that cannot take part, by operator: the others of the same node are explained.
 PARTLY = {
@@ -70,7 +73,8 @@ def verdict(outcome: Outcome) -> Verdict:
 
 def errors(outcome: Outcome) -> dict[str, float]:
     """The measures that are beyond their tolerance."""
-    return {n: v for n, v in outcome.measures.items() if n in TOLERANCES and not v <= TOLERANCES[n]}
+    told = {n: v for n, v in outcome.measures.items() if n in TOLERANCES and not v <= TOLERANCES[n]}
+    return {n: v for n, v in told.items() if n.endswith("32")} if outcome.case in DISPUTED else told
 
 
 def counts(cases: int, reasons: dict[str, str], outcomes: list[Outcome]) -> str:
