@@ -13,6 +13,7 @@ from compiler.errors import InvalidOptionError
 if TYPE_CHECKING:
     from compiler.compile import Progress
     from compiler.compiled import Compiled
+    from compiler.lowering.lengths import Size
     from compiler.methods import Method
     from compiler.tables import Table
     from compiler.targets import Targets
@@ -35,7 +36,7 @@ class Asked:
     output: str | None = None
     targets: "Targets" = None
     inputs: Sequence[str] | None = None
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, "Size"] = field(default_factory=dict)
     features: Sequence[str] | None = None
     deployment: Deployment = HERE
     open_references: int | None = None
@@ -122,14 +123,16 @@ def parse_targets(text: str | None) -> "Targets":
         ) from error
 
 
-def parse_sizes(given: Sequence[str]) -> dict[str, int]:
-    """ "sequence=128" …: lengths by name. Raises InvalidOptionError."""
-    sizes = {}
+def parse_sizes(given: Sequence[str]) -> "dict[str, Size]":
+    """ "sequence=128" or "sequence=1..128" …: lengths by name. Raises InvalidOptionError."""
+    sizes: dict[str, Size] = {}
     for text in given:
         name, _, length = text.rpartition("=")
-        if not name or not length.isdecimal():
+        ends = length.split("..")
+        if not name or len(ends) > 2 or not all(end.isdecimal() for end in ends):
             raise InvalidOptionError(
-                f"--size {text!r}: give a name and a whole number, such as sequence=128."
+                f"--size {text!r}: give a name and a whole number, such as sequence=128, or two between "
+                "which it stays open: sequence=1..128."
             )
-        sizes[name] = int(length)
+        sizes[name] = int(ends[0]) if len(ends) == 1 else (int(ends[0]), int(ends[1]))
     return sizes

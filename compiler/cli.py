@@ -83,7 +83,7 @@ def compile_command(
         list[str] | None,
         typer.Option(
             help="A length that the model leaves open, such as sequence=128; repeat for several. Default: as "
-            "long as the references.",
+            "long as the references. Without references one can stay open: sequence=1..128.",
             metavar="NAME=LENGTH",
             show_default=False,
         ),

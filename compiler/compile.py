@@ -2,21 +2,27 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
 
 from compiler.activity import told
+from compiler.any_length import any_length, at_longest, check_span
 from compiler.check import demand, measure, storage_error
 from compiler.combine import combine
 from compiler.compiled import Compiled
 from compiler.deployment import HERE, Deployment
 from compiler.describe import describe
 from compiler.errors import InvalidReferencesError
+from compiler.finish import Combined
 from compiler.forms import Forms
 from compiler.inner import at_starts
 from compiler.lowering import Lowered, lower, narrow, plain_for
+from compiler.lowering.lengths import Size, span_of
+from compiler.lowering.lengths import told as told_lengths
 from compiler.memory import beyond_budget, rows_that_fit
 from compiler.methods import Method
 from compiler.methods.base import References
@@ -44,7 +50,7 @@ def compile_model(
     targets: Targets = None,
     inputs: Sequence[str] | None = None,
     feature_names: FeatureNames | None = None,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, Size] | None = None,
     deployment: Deployment = HERE,
     progress: Progress | None = None,
 ) -> Compiled:
@@ -59,7 +65,8 @@ def compile_model(
         inputs: the tensors to attribute to, inner ones and integer ids too; by default every float input, or
             the ids that are looked up in the largest table where there is none.
         feature_names: names of the features of one row, or of each explained input's.
-        sizes: lengths that the model leaves open (`{"seq": 128}`), where the references do not say them.
+        sizes: lengths that the model leaves open (`{"seq": 128}`), where the references do not say them; one
+            may stay open between two (`{"seq": (1, 128)}`) where no references are given.
         deployment: for what machine: threads, memory budget, storage of references, one entry or two.
         progress: called as `progress(stage, done, total)`, for a bar.
 
@@ -78,26 +85,28 @@ def compile_model(
     given = method.reference_set
     if isinstance(given, OpenReferences):
         check_open(method, deployment)
-    lowered = with_batch(lower(model, sizes, _shapes(given)))
-    if deployment.one_shot:
-        check_gate_names(lowered)
-    referenced = given if isinstance(given, Mapping) else ()
-    lowered, path = choose_path(lowered, output, targets, inputs, referenced)
-    lowered, path, notes = prefer_scores(lowered, path, method, output, targets)
-    if given is None and method.has_base_value:
-        raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
-    references, fed = _references(lowered, path, method)
+    fixed, span = span_of(sizes or {})
+    if span is not None:
+        check_span(span, method, deployment)
     forms = Forms(deployment, time_forms if deployment.tune else None)
-    made = combine(lowered, path, method, references, forms, tell)
+
+    def make(sizes: Mapping[str, int], tell: Progress) -> _Made:
+        return _made(model, method, (output, targets, inputs), sizes, forms, tell)
+
+    lowered, path, notes, references, fed, made = make(fixed, tell)
+    if span is not None:
+        lowered = replace(lowered, lengths={**lowered.lengths, span.name: (span.least, span.most)})
+        any_length(made.model, lambda sizes: make({**fixed, **sizes}, lambda *_: None).made.model, span)
     graph = narrow(made.model, lowered.narrow)
     combined = interface(graph)
+    longest = combined if span is None else at_longest(combined, span)
     served = hold(put_behind_gate(lowered, graph) if deployment.one_shot else graph)
     memory, exact = made.memory, made.exact
     del graph, made  # their constants are in `served` now
     tell("checking against the original", 0, 1)
     names = [attributions_name(i) for i in path.inputs]
     near = {} if isinstance(given, Baseline) else _near(lowered, path, references, fed)
-    probes = with_open_probes(sound_probes(lowered.source, combined, near), references)
+    probes = with_open_probes(sound_probes(lowered.source, longest, near), references)
     checked = measure(lowered.source, served, names, probes, rows_that_fit(memory))
     if deployment.one_shot:
         check_gate(served, probes, [v.name for v in lowered.source.graph.output])
@@ -105,13 +114,55 @@ def compile_model(
         error = storage_error(Runner(narrow(exact, lowered.narrow)), checked, names, probes)
         memory = memory.model_copy(update={"storage_error": error})
     plain, replaced = plain_for(deployment.provider, lowered)
-    warnings = (*lowered.warnings, *replaced, *path.notes, *notes, *told(path.stops))
+    warnings = (
+        *lowered.warnings,
+        *told_lengths(lowered.lengths),
+        *replaced,
+        *path.notes,
+        *notes,
+        *told(path.stops),
+    )
     warnings += (*demand(checked.measured, method.gap, bool(path.stops)), *beyond_budget(memory))
     manifest = describe(lowered, combined, path, method, references, checked, feature_names, warnings)
     made_for = {"one_shot": deployment.one_shot, "memory": memory, "forms": forms.describe()}
     manifest = manifest.model_copy(update=made_for)
-    sample = with_open_sample(sample_rows(combined, references, probes), references)
+    sample = with_open_sample(sample_rows(longest, references, probes), references)
     return Compiled(served, manifest, plain, sample)
+
+
+class _Made(NamedTuple):
+    """A model on the way to its combined graph."""
+
+    lowered: Lowered
+    path: Walked
+    notes: tuple[str, ...]
+    references: ReferenceSet | None
+    fed: dict[str, np.ndarray]
+    made: Combined
+
+
+def _made(
+    model: str | Path | onnx.ModelProto,
+    method: Method,
+    asked: tuple[str | None, Targets, Sequence[str] | None],
+    sizes: Mapping[str, int],
+    forms: Forms,
+    tell: Progress,
+) -> _Made:
+    """Lowers a model and walks it; `asked` is the output, the targets and the inputs."""
+    given, (output, targets, inputs) = method.reference_set, asked
+    lowered = with_batch(lower(model, sizes, _shapes(given)))
+    if forms.deployment.one_shot:
+        check_gate_names(lowered)
+    referenced = given if isinstance(given, Mapping) else ()
+    lowered, path = choose_path(lowered, output, targets, inputs, referenced)
+    lowered, path, notes = prefer_scores(lowered, path, method, output, targets)
+    if given is None and method.has_base_value:
+        raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
+    references, fed = _references(lowered, path, method)
+    return _Made(
+        lowered, path, tuple(notes), references, fed, combine(lowered, path, method, references, forms, tell)
+    )
 
 
 def _shapes(given: References | None) -> dict[str | None, tuple[int, ...]]:

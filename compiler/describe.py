@@ -60,7 +60,9 @@ def describe(
     every = {v.name: tensor_spec(v) for v in combined.graph.input}
     opened = describe_open(every, path.tensors) if references and references.is_open else None
     inputs = {name: spec for name, spec in every.items() if name not in own_inputs(opened)}
-    specs = {**{s.name: _inner_spec(lowered, s.tensor) for s in path.starts}, **inputs}
+    shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
+    inner = {s.name: _inner_spec(lowered, s.tensor, shapes[attributions_name(s.name)]) for s in path.starts}
+    specs = {**inner, **inputs}
     names = _feature_names(path.inputs, specs, feature_names)
     originals = {v.name for v in lowered.source.graph.output}
     return Manifest(
@@ -123,9 +125,9 @@ def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
     return TensorSpec(name=value.name, datatype=_DATATYPES[tensor.elem_type], shape=dims[1:])
 
 
-def _inner_spec(lowered: Lowered, name: str) -> TensorSpec:
-    shape, dtype = lowered.specs[name]
-    return TensorSpec(name=name, datatype=_DATATYPES[int(dtype)], shape=shape[1:])
+def _inner_spec(lowered: Lowered, name: str, shape: tuple[int, ...]) -> TensorSpec:
+    """Of the shape that its attributions have."""
+    return TensorSpec(name=name, datatype=_DATATYPES[int(lowered.specs[name][1])], shape=shape)
 
 
 def _feature_names(
@@ -150,6 +152,12 @@ def _feature_names(
 
 def _names_of(spec: TensorSpec, given: Sequence[str] | None) -> tuple[str, ...] | None:
     count = math.prod(spec.shape)
+    if -1 in spec.shape:
+        if given is not None:
+            raise InvalidOptionError(
+                f"{spec.name!r} has no fixed number of features, so they have no names: give its length."
+            )
+        return None
     if given is not None:
         if isinstance(given, str) or not all(isinstance(n, str) and n.strip() for n in given):
             raise InvalidOptionError(f"feature names of {spec.name!r} must be a list of words: {given!r}.")
@@ -172,6 +180,9 @@ def _digests(lowered: Lowered, path: Path, method: Method, references: Reference
         "inputs": path.inputs,
         "rationale": metadata.version("rationale"),
     }
+    spans = {name: size for name, size in lowered.lengths.items() if isinstance(size, tuple)}
+    if spans:
+        options["lengths"] = spans
     if references and references.is_open:
         options["open_references"] = references.count
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()

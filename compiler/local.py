@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -82,12 +82,18 @@ def _sample(model: onnx.ModelProto, warmup: Path) -> dict[str, np.ndarray]:
         tensor = value.type.tensor_type
         if tensor.elem_type == onnx.TensorProto.STRING:
             continue
-        shape = (1, *(d.dim_value or 1 for d in tensor.shape.dim[1:]))
         file = warmup / f"input_{i}"
         if file.is_file():
             array = np.frombuffer(file.read_bytes(), onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-            rows[value.name] = array.reshape(shape)
+            dims = [d.dim_value for d in tensor.shape.dim[1:]]
+            rows[value.name] = array.reshape(1, *_closed(dims, array.size))
     return rows
+
+
+def _closed(dims: Sequence[int], size: int) -> list[int]:
+    """Lengths of a row of `size` elements; those that are open, 0, are all the same."""
+    length = round((size / math.prod(d for d in dims if d)) ** (1 / max(dims.count(0), 1)))
+    return [d or length for d in dims]
 
 
 def explain_file(repository: Path, name: str, file: Path, save: Path | None, top: int) -> None:

@@ -209,7 +209,10 @@ def _write_entry(
         for file, bit in GATES.items():
             (warmup / file).write_bytes(bit)
         samples = [files | {EXPLAIN: file} for file in GATES]
-    config = _config(folder.name, inputs, outputs, samples, max_batch)
+    shapes = {
+        spec.name: sample[spec.name].shape[1:] if spec.name in sample else spec.shape for spec in inputs
+    }
+    config = _config(folder.name, inputs, outputs, samples, shapes, max_batch)
     (folder / "config.pbtxt").write_text(config, encoding="utf-8")
 
 
@@ -287,10 +290,12 @@ def _config(
     inputs: list[TensorSpec],
     outputs: list[TensorSpec],
     samples: Sequence[Mapping[str, str]],
+    shapes: Mapping[str, tuple[int, ...]],
     max_batch: int,
 ) -> str:
     """Args:
     samples: for each warmup the file of each input.
+    shapes: of the row in it, by input.
     """
     from tritonclient.grpc import model_config_pb2  # here, because importing gRPC takes a while
 
@@ -310,7 +315,7 @@ def _config(
         for spec in inputs:
             item = entry.inputs[spec.name]
             item.data_type, item.input_data_file = _data_type(spec), files[spec.name]
-            item.dims.extend(spec.shape or (1,))
+            item.dims.extend(shapes[spec.name] or (1,))
     return str(text_format.MessageToString(config))
 
 

@@ -164,18 +164,28 @@ def drawn(module: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def exported(
-    module: nn.Module, size: Size, *, dynamo: bool, dtype: torch.dtype = torch.float32
+    module: nn.Module,
+    size: Size,
+    *,
+    dynamo: bool,
+    dtype: torch.dtype = torch.float32,
+    open_length: bool = False,
 ) -> onnx.ModelProto:
-    """The module with the input x [N, S, E] and the output y [N, 3], by one of PyTorch's exporters."""
+    """The module with the input x [N, S, E] and the output y [N, 3], by one of PyTorch's exporters.
+
+    Args:
+        open_length: whether S is left open.
+    """
     module = module.to(dtype)
     row = torch.randn(2, size.sequence, size.embedding, dtype=dtype)
     names = {"input_names": ["x"], "output_names": ["y"]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if dynamo:
-            batch = {"x": {0: torch.export.Dim("N", min=1)}}
+            dims = {0: torch.export.Dim("N", min=1)}
+            dims |= {1: torch.export.Dim("S", min=2)} if open_length else {}
             program = torch.onnx.export(
-                module, (row,), dynamo=True, dynamic_shapes=(batch["x"],), verbose=False, **names
+                module, (row,), dynamo=True, dynamic_shapes=(dims,), verbose=False, **names
             )
             return program.model_proto
         buffer = io.BytesIO()
@@ -184,7 +194,7 @@ def exported(
             (row,),
             buffer,
             dynamo=False,
-            dynamic_axes={"x": {0: "N"}, "y": {0: "N"}},
+            dynamic_axes={"x": {0: "N", **({1: "S"} if open_length else {})}, "y": {0: "N"}},
             opset_version=18,
             **names,
         )

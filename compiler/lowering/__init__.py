@@ -6,7 +6,7 @@ every value for one row.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from compiler.lowering.batch import (
 )
 from compiler.lowering.bodies import inline_bodies
 from compiler.lowering.control_flow import inline_control_flow, rows_decide
-from compiler.lowering.lengths import Shapes, fix_lengths
+from compiler.lowering.lengths import Shapes, Size, fix_lengths
 from compiler.lowering.limits import check_sizes, fold_weights
 from compiler.lowering.load import load, standardise
 from compiler.lowering.precision import Narrow, narrow, on_cpu, widen
@@ -58,6 +58,7 @@ class Lowered:
         constants: what values come to that depend on nothing but sizes of one row, by name.
         batched: names of the values whose axis 0 grows with the batch.
         one_row: whether the model's nodes are right for one row alone: its batch was fixed at 1, and moves.
+        lengths: that the source leaves open, by name.
     """
 
     source: onnx.ModelProto
@@ -69,6 +70,7 @@ class Lowered:
     batched: frozenset[str]
     warnings: tuple[str, ...]
     one_row: bool = False
+    lengths: Mapping[str, Size] = field(default_factory=dict)
 
 
 def lower(
@@ -114,8 +116,10 @@ def lower(
     batched = rows_on_axis_0(lowered, specs)
     if alone:
         batched &= {str(v.name) for v in lowered.graph.inputs}
-    warnings = (*loaded.warnings, *_notes(fixed, halves, lengths))
-    return Lowered(source, loaded.digest, lowered, halves, specs, constants, batched, warnings, alone)
+    warnings = (*loaded.warnings, *_notes(fixed, halves))
+    return Lowered(
+        source, loaded.digest, lowered, halves, specs, constants, batched, warnings, alone, lengths
+    )
 
 
 def _is_known(op_type: str, domain: str) -> bool:
@@ -136,11 +140,8 @@ def _fold_all_sizes(model: ir.Model) -> None:
         continue
 
 
-def _notes(fixed: bool, halves: Narrow, lengths: Mapping[str, int]) -> list[str]:
+def _notes(fixed: bool, halves: Narrow) -> list[str]:
     notes = ["the batch was fixed at 1; it is symbolic in the entries"] if fixed else []
-    if lengths:
-        given = ", ".join(f"{name} = {size}" for name, size in lengths.items())
-        notes.append(f"the explanation takes rows with {given} alone; the plain entry takes any")
     if halves.dtypes:
         names = " and ".join(sorted(dtype.name.lower() for dtype in halves.dtypes))
         notes.append(f"the model computes in {names}; its explanation does in float32")

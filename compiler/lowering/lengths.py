@@ -1,12 +1,14 @@
 """Lengths that a model leaves open, such as a sequence's, are fixed for its explanation."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import InvalidOptionError
 
+Size = int | tuple[int, int]  # one length, or all from the first to the second
 Shapes = Mapping[str | None, tuple[int, ...]]
 
 
@@ -42,6 +44,46 @@ def fix_lengths(model: ir.Model, sizes: Mapping[str, int], references: Shapes) -
             dims = [fixed.get(_name(value, a), d) if a else d for a, d in enumerate(value.shape)]
             value.shape = ir.Shape(dims)
     return fixed
+
+
+@dataclass(frozen=True)
+class Span:
+    """The lengths from `least` to `most` of an axis that a model calls `name`."""
+
+    name: str
+    least: int
+    most: int
+
+
+def span_of(sizes: Mapping[str, Size]) -> tuple[dict[str, int], Span | None]:
+    """The lengths, a span's longest among them; and the span, where one is asked for.
+
+    Raises:
+        InvalidOptionError: more than one span, or one that is none.
+    """
+    spans = {name: size for name, size in sizes.items() if isinstance(size, tuple)}
+    for name, ends in spans.items():
+        whole = len(ends) == 2 and all(isinstance(n, int | np.integer) and n >= 1 for n in ends)
+        if not whole or ends[1] < ends[0] + 2:
+            raise InvalidOptionError(
+                f"length {name!r} must span three whole numbers or more, from 1 on, such as (1, 128), "
+                f"not {ends!r}."
+            )
+    if len(spans) > 1:
+        raise InvalidOptionError(f"one length can be open, not {sorted(spans)}: give numbers for the others.")
+    fixed = {name: size[1] if isinstance(size, tuple) else size for name, size in sizes.items()}
+    return fixed, next((Span(name, *ends) for name, ends in spans.items()), None)
+
+
+def told(lengths: Mapping[str, Size]) -> tuple[str, ...]:
+    """What the user is told of lengths that the model leaves open, and the explanation does not."""
+    if not lengths:
+        return ()
+    named = (
+        f"{name} = {size[0]} to {size[1]}" if isinstance(size, tuple) else f"{name} = {size}"
+        for name, size in lengths.items()
+    )
+    return (f"the explanation takes rows with {', '.join(named)} alone; the plain entry takes any",)
 
 
 def _open(model: ir.Model) -> Iterator[tuple[ir.Value, int]]:
