@@ -5,9 +5,10 @@ compared with what its nodes mean in float64. `observe` sees every node's output
 which is how test models get weights that keep the signal alive.
 """
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tests.references.math_operators import MATH
 from tests.references.recurrent import recurrent
 from tests.references.sampling_operators import SAMPLING
 
+_MUCH = 1 << 20  # numbers that a model starts with
 T = torch.Tensor
 Observe = Callable[[onnx.NodeProto, dict[str, T]], None]
 
@@ -44,9 +46,21 @@ def run64(
     values |= {name: _wide(np.asarray(array)) for name, array in inputs.items()}
     wanted = list(outputs or (o.name for o in model.graph.output))
     table = {**OPERATORS, **(operators or {})}
-    with torch.no_grad():
+    with torch.no_grad(), _threads_for(values):
         _run(model.graph, values, wanted, table, observe)
     return {name: values[name].numpy() for name in wanted}
+
+
+@contextlib.contextmanager
+def _threads_for(values: Mapping[str, T]) -> Iterator[None]:
+    """One, unless there is much to compute: several wait for each other, milliseconds on a busy machine."""
+    before = torch.get_num_threads()
+    if sum(value.numel() for value in values.values()) < _MUCH:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, T]:

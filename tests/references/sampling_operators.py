@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 
@@ -26,29 +25,33 @@ def deform_conv(
     pads: Any = (0, 0, 0, 0),
     strides: Any = (1, 1),
 ) -> T:
-    """Place by place and tap by tap."""
+    """Filter by filter, channel by channel and tap by tap, all rows and places at once."""
     channels, filters = x.shape[1] // offset_group, w.shape[0] // group
     taps = [divmod(i, w.shape[3]) for i in range(w.shape[2] * w.shape[3])]
     apart = offset.reshape(len(x), offset_group, len(taps), 2, *offset.shape[2:])
     open_ = torch.ones_like(apart[:, :, :, 0]) if mask is None else mask.reshape(apart[:, :, :, 0].shape)
     y = x.new_zeros(len(x), w.shape[0], *offset.shape[2:])
-    for n, m, i, j in np.ndindex(*y.shape):
-        for c, (t, (k, q)) in itertools.product(range(w.shape[1]), enumerate(taps)):
-            channel = m // filters * w.shape[1] + c
-            g = channel // channels
-            row = i * strides[0] - pads[0] + k * dilations[0] + float(apart[n, g, t, 0, i, j])
-            column = j * strides[1] - pads[1] + q * dilations[1] + float(apart[n, g, t, 1, i, j])
-            y[n, m, i, j] += w[m, c, k, q] * open_[n, g, t, i, j] * _pixel(x[n, channel], row, column)
+    down, across = (
+        torch.arange(n, dtype=x.dtype) * s - p for n, s, p in zip(y.shape[2:], strides, pads, strict=False)
+    )
+    for m, c, (t, (k, q)) in itertools.product(range(len(w)), range(w.shape[1]), enumerate(taps)):
+        channel = m // filters * w.shape[1] + c
+        g = channel // channels
+        row = down[:, None] + k * dilations[0] + apart[:, g, t, 0]
+        column = across + q * dilations[1] + apart[:, g, t, 1]
+        y[:, m] += w[m, c, k, q] * open_[:, g, t] * _pixels(x[:, channel], row, column)
     return y if b is None else y + b.reshape(-1, 1, 1)
 
 
-def _pixel(plane: T, row: float, column: float) -> float:
-    """Between four neighbours, 0 beyond the border."""
-    total = 0.0
+def _pixels(plane: T, row: T, column: T) -> T:
+    """Of a plane [N, H, W] at places [N, h, w]: between four neighbours, 0 beyond the border."""
+    n = torch.arange(len(plane))[:, None, None]
+    total = torch.zeros_like(row)
     for a, b in itertools.product((0, 1), repeat=2):
-        i, j = math.floor(row) + a, math.floor(column) + b
-        if 0 <= i < plane.shape[0] and 0 <= j < plane.shape[1]:
-            total += (1 - abs(row - i)) * (1 - abs(column - j)) * float(plane[i, j])
+        i, j = row.floor().long() + a, column.floor().long() + b
+        inside = (i >= 0) & (i < plane.shape[1]) & (j >= 0) & (j < plane.shape[2])
+        pixel = plane[n, i.clamp(0, plane.shape[1] - 1), j.clamp(0, plane.shape[2] - 1)]
+        total += torch.where(inside, (1 - (row - i).abs()) * (1 - (column - j).abs()) * pixel, 0.0)
     return total
 
 
