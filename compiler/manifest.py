@@ -97,7 +97,9 @@ class Measured(_Frozen):
     rows: int
     outputs_error: float = Field(description="largest |combined − original| over largest |original|")
     rounding: float = Field(
-        0.0, description="of the model's own numbers where it is in half precision, relative"
+        0.0,
+        description="of the model's own numbers, relative: where it is in half precision, or where outputs "
+        "change as ONNX Runtime computes the same in another order (looked for if outputs_error is large)",
     )
     completeness_gap: float | None = Field(
         description="largest |gap| over largest |explained − base|; None where the method promises nothing"

@@ -1,12 +1,16 @@
 """What every compile refuses to write."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from onnx import numpy_helper
 
 from compiler import DeepShap, Gradient, compile_model, rule
+from compiler.check import demand
 from compiler.errors import CheckFailedError, UnsupportedModelError
 from compiler.graph import Ops
+from compiler.methods.base import Gap
 from compiler.tensor import Tensor
 from tests.compiler.models import mlp, parsed
 
@@ -84,3 +88,14 @@ def test_a_second_output_without_a_rule_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(rule._RULES, ("", "Split"), rule.Rule("Split", "", rule.Kind.BILINEAR, first_part))
     with pytest.raises(UnsupportedModelError, match=r"Split.*'b'"):
         compile_model(model, Gradient(), targets=[0])
+
+
+@pytest.mark.parametrize(
+    ("rounding", "error", "fine"), [(0.0, 9e-5, True), (0.0, 2e-4, False), (3e-5, 2e-4, True)]
+)
+def test_outputs_may_differ_by_what_another_order_changes(rounding: float, error: float, fine: bool) -> None:
+    """A deep network that cancels loses more than float32's rounding, with or without our graph."""
+    measured = compile_model(mlp(), Gradient()).manifest.measured
+    measured = measured.model_copy(update={"rounding": rounding, "outputs_error": error})
+    with contextlib.nullcontext() if fine else pytest.raises(CheckFailedError, match="outputs differ"):
+        demand(measured, Gap.ROUNDING)
