@@ -1,6 +1,7 @@
 """One case: compiled with DeepSHAP and with the gradient, in float32 and in float64, run and measured."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,16 @@ class Outcome:
     refused: str = ""
     measures: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A finite difference along a direction: the model's slope, by how much it may be off, what it counts."""
+
+    direction: Arrays
+    slope: np.ndarray
+    unsure: np.ndarray
+    size: np.ndarray
 
 
 def evaluate(case: Case) -> Outcome:
@@ -156,24 +167,32 @@ class OneRow:
         yield f"completeness {bits}", worst((total - told) / sizes)
 
     def _slope(self, run: Run, bits: int) -> Iterator[tuple[str, float]]:
-        """Along a few directions. At a kink the slope lies between the one-sided ones."""
+        """Along a few directions."""
         answer = attributions(run(self.x))
-        here, noise = self.at(self.x), self._noise()
-        step = STEP if noise <= QUIET else max(1e-3, noise ** (1 / 3))
         errors = []
-        for direction in self._directions():
+        for known in self._differences:
             slope = sum(
                 answer[n].astype(float).reshape(len(self.targets), -1) @ v.reshape(-1)
-                for n, v in direction.items()
+                for n, v in known.direction.items()
                 if n in answer
             )
+            errors.append(np.maximum(np.abs(slope - known.slope) - known.unsure, 0) / known.size)
+        yield f"gradient {bits}", worst(np.asarray(errors))
+
+    @functools.cached_property
+    def _differences(self) -> list["Difference"]:
+        """At a kink the slope lies between the one-sided ones."""
+        here, noise = self.at(self.x), self._noise()
+        step = STEP if noise <= QUIET else max(1e-3, noise ** (1 / 3))
+        found = []
+        for direction in self._directions():
             up, down = (self.at({n: a + s * step * direction[n] for n, a in self.x.items()}) for s in (1, -1))
             right, left = (up - here) / step, (here - down) / step
             middle = (right + left) / 2
-            size = np.maximum(1.0, np.maximum(np.abs(middle), np.abs(here)))
             unsure = np.abs(right - left) / 2 + (2 * noise / step if noise > QUIET else 0)
-            errors.append(np.maximum(np.abs(slope - middle) - unsure, 0) / size)
-        yield f"gradient {bits}", worst(np.asarray(errors))
+            size = np.maximum(1.0, np.maximum(np.abs(middle), np.abs(here)))
+            found.append(Difference(direction, middle, unsure, size))
+        return found
 
     def _noise(self) -> float:
         """What an evaluator that computes in float32 inside adds to the answers."""
