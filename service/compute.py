@@ -40,6 +40,10 @@ class ComputeBudget:
             self._used[prediction] -= threads
             self._grant()
 
+    def has_nobody_waiting(self) -> bool:
+        """Whether whoever holds a turn may keep it for another run."""
+        return not any(self._waiting.values())
+
     async def _wait(self, threads: int, prediction: bool) -> None:
         turn = _Turn(threads)
         self._waiting[prediction].append(turn)

@@ -10,9 +10,8 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
-
-import numpy as np
+from functools import partial
+from typing import Any
 
 from service.backends.base import check_rows
 from service.entries import Entry
@@ -20,19 +19,22 @@ from service.errors import DeadlineError, NotReadyError, QueueFullError
 from service.estimates import BatchTimes
 from service.exchange import note_run
 from service.tensors import Tensors
+from service.waiting import Batch, Joined, Line, Waiter, joined, parted
 
 TIMER_S = 0.001  # the event loop's timers are no finer: a shorter delay is one turn of the loop
 # An estimate is a mean, but whoever is let in should keep the deadline in nearly every case. A longer queue
 # would not keep the machine any busier.
 _RUN_MARGIN = 1.25
 _WAIT_MARGIN = 2.0
-_BATCH_MARGIN = 2.5  # a batch twice as large is hardly faster by row, and late for all in it
 _LONGEST_RETRY_S = 60
 _COMPANY = 0.2  # how fast the habit of coming alone or in company is learned
+_WORTH_FOLLOWING_S = 0.002  # a batch that takes less time is over before the next one could stand ready
 
-Run = Callable[[Tensors, Sequence[str]], Awaitable[Tensors]]
+# Calls what it is given, when it can begin and no sooner, in any thread, and runs what that gives. None where
+# that is None: there is nothing to run any more. The number is about how many rows it will be.
+Compose = Callable[[], Joined | None]
+Run = Callable[[int, Compose], Awaitable[Tensors | None]]
 Turn = Callable[[], AbstractAsyncContextManager[None]]
-Key = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @contextlib.asynccontextmanager
@@ -40,49 +42,27 @@ async def no_turn() -> AsyncIterator[None]:
     yield
 
 
-@dataclass(eq=False)
-class _Item:
-    """A waiting request. It owns its future: whoever waits may leave, and nobody else notices."""
+class _Lane:
+    """An instance's turn to compute, which a batch hands on to the one that follows it.
 
-    inputs: Tensors
-    outputs: Sequence[str]
-    rows: int
-    arrived_s: float
-    deadline_s: float
-    future: asyncio.Future[Tensors]
-    came_s: float = field(default_factory=time.monotonic)  # an event loop's own clock may be coarse
-    started_s: float = 0.0
+    Attributes:
+        batches: those under way in it; whoever starts one counts it.
+    """
 
-    @property
-    def key(self) -> Key:
-        """Requests of one key can be concatenated."""
-        return tuple((name, array.shape[1:]) for name, array in sorted(self.inputs.items()))
+    def __init__(self, turn: Turn) -> None:
+        self.batches = 0
+        self._turn = turn()
+        self._is_held = False
 
+    async def __aenter__(self) -> None:
+        if not self._is_held:
+            await self._turn.__aenter__()
+            self._is_held = True
 
-@dataclass(eq=False)
-class _Batch:
-    """A batch under way; its rows are known once it has its turn."""
-
-    began_s: float
-    rows: int = 0
-
-
-@dataclass
-class _Waiting:
-    """The requests that wait, oldest first, and their rows."""
-
-    items: dict[_Item, None] = field(default_factory=dict)
-    rows: int = 0
-
-    def add(self, item: _Item) -> None:
-        self.items[item] = None
-        self.rows += item.rows
-
-    def remove(self, item: _Item) -> None:
-        """No error where it is not there."""
-        if item in self.items:
-            del self.items[item]
-            self.rows -= item.rows
+    async def __aexit__(self, *error: Any) -> None:
+        self.batches -= 1
+        if not self.batches:
+            await self._turn.__aexit__(*error)
 
 
 class BatchQueue:
@@ -101,6 +81,7 @@ class BatchQueue:
         *,
         turn: Turn = no_turn,
         run_here: Callable[[Tensors, Sequence[str]], Tensors | None] = lambda _, __: None,
+        ahead: Callable[[], bool] = lambda: False,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
         """
@@ -108,18 +89,21 @@ class BatchQueue:
             max_size: how many requests may wait.
             turn: held around each run; entering it may wait.
             run_here: runs at once, without a turn, or gives None where that would hold up the event loop.
+            ahead: whether a batch may be handed to `run` while its instance is still busy, to begin without a
+                turn of the event loop in between; it takes over the turn of the one that it follows.
             waited: told the seconds that each request waited before it was run.
         """
         self._entry = entry
         self._run = run
         self._turn = turn
         self._run_here = run_here
+        self._ahead = ahead
         self._ran_here = False  # in this turn of the event loop
         self._waited = waited
         self._max_size = max_size
-        self._waiting = _Waiting()
-        self._delayed = _Waiting()  # past the queue's own timeout, where the config says to delay those
-        self._running: set[_Batch] = set()
+        self._waiting = Line()
+        self._delayed = Line()  # past the queue's own timeout, where the config says to delay those
+        self._running: dict[Batch, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._times = BatchTimes()
         self._company = 0.0  # share of recent requests that found another one here
@@ -149,8 +133,8 @@ class BatchQueue:
         if answer is not None:
             return answer
         loop = asyncio.get_running_loop()
-        item = _Item(inputs, outputs, rows, loop.time(), deadline_s, loop.create_future())
-        found = bool(self._waiting.items or self._running or self._ran_here)
+        item = Waiter(inputs, outputs, rows, loop.time(), deadline_s, loop.create_future())
+        found = bool(self._waiting or self._running or self._ran_here)
         self._company += _COMPANY * (found - self._company)
         self._waiting.add(item)
         overdue = self._overdue_timer(item)
@@ -171,7 +155,7 @@ class BatchQueue:
         One in a turn of the event loop: under load the others wait where they can be counted, refused and
         joined.
         """
-        if self._ran_here or self._waiting.items or self._delayed.items or self._running:
+        if self._ran_here or self._waiting or self._delayed or self._running:
             return None
         began_s = time.monotonic()
         answer = self._run_here(inputs, outputs)
@@ -191,7 +175,7 @@ class BatchQueue:
         """Raises what `submit` would raise for such a request now: asked before its body is read."""
         if self._closed:
             raise NotReadyError("the server is stopping")
-        count = len(self._waiting.items) + len(self._delayed.items)
+        count = len(self._waiting) + len(self._delayed)
         if count >= self._max_size:
             raise QueueFullError(
                 f"{count} requests for '{self._entry.name}' are waiting: try again later", self._retry_s()
@@ -225,10 +209,12 @@ class BatchQueue:
 
     def _busy_s(self) -> float:
         """Estimated seconds until an instance is free."""
-        if self._is_free():
+        instances = self._entry.instances
+        taken = [batch for batch in list(self._running) if batch.rows]
+        if len(taken) < instances:
             return 0.0
-        ends_s = (batch.began_s + self._times.estimate(batch.rows) for batch in self._running)
-        return max(min(ends_s) - asyncio.get_running_loop().time(), 0.0)
+        ends_s = sorted(batch.began_s + self._times.estimate(batch.rows) for batch in taken)
+        return max(ends_s[-instances] - asyncio.get_running_loop().time(), 0.0)
 
     def _retry_s(self) -> int:
         return min(math.ceil(self.wait_s()) or 1, _LONGEST_RETRY_S)
@@ -248,88 +234,94 @@ class BatchQueue:
         if self._wakeup is not None:
             self._wakeup.cancel()
             self._wakeup = None
-        free = self._entry.instances - len(self._running)
-        for _ in range(min(free, len(self._waiting.items) + len(self._delayed.items))):
+        untaken = sum(batch.taken_s == math.inf for batch in self._running)
+        for _ in range(len(self._waiting) + len(self._delayed) - untaken):
+            lane = self._open_lane()
+            if lane is None:
+                return
             left_s = self._left_s()
             if left_s > 0:
                 self._wakeup = asyncio.get_running_loop().call_later(left_s, self._look)
                 return
-            batch = _Batch(asyncio.get_running_loop().time())
-            self._running.add(batch)
-            task = asyncio.create_task(self._run_batch(batch))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(lane)
+
+    def _open_lane(self) -> _Lane | None:
+        """Where the next batch may go: an instance of its own, or behind one that runs."""
+        if self._is_free():
+            return _Lane(self._turn)
+        for batch, lane in self._running.items():
+            alone = batch.rows and lane.batches == 1
+            if alone and self._times.estimate(batch.rows) >= _WORTH_FOLLOWING_S and self._ahead():
+                return lane
+        return None
+
+    def _start(self, lane: _Lane) -> None:
+        batch = Batch() if lane.batches else Batch(asyncio.get_running_loop().time())
+        lane.batches += 1
+        self._running[batch] = lane
+        task = asyncio.create_task(self._run_batch(batch, lane))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _left_s(self) -> float:
         """Seconds that the next batch should still wait for company."""
         entry = self._entry
-        alone = self._company < 0.5 and len(self._waiting.items) == 1
+        alone = self._company < 0.5 and len(self._waiting) == 1
         if alone or self._closed or not entry.batching or entry.max_queue_delay_s < TIMER_S:
             return 0.0
-        if self._delayed.items or self._waiting.rows >= entry.max_batch_size:
+        if self._delayed or self._waiting.rows >= entry.max_batch_size:
             return 0.0
-        oldest = next(iter(self._waiting.items))
+        oldest = next(iter(self._waiting))
         return oldest.arrived_s + entry.max_queue_delay_s - asyncio.get_running_loop().time()
 
-    async def _run_batch(self, batch: _Batch) -> None:
+    async def _run_batch(self, batch: Batch, lane: _Lane) -> None:
         try:
-            await self._take_and_answer(batch)
+            async with lane:
+                await self._answer(batch)
         finally:  # before whoever was answered can ask again: it should find the instance free
-            self._running.discard(batch)
+            del self._running[batch]
             self._look()
 
-    async def _take_and_answer(self, batch: _Batch) -> None:
-        async with self._turn():
-            items = self._take()
-            batch.rows = sum(item.rows for item in items)
-            started_s = time.monotonic()
-            for item in items:
-                item.started_s = started_s
-                self._waited(started_s - item.came_s)
-            if items:
-                await self._answer(items)
-                self._times.observe(batch.rows, asyncio.get_running_loop().time() - batch.began_s)
+    async def _answer(self, batch: Batch) -> None:
+        """Runs a batch and settles every future in it; one bad request does not spoil its mates."""
+        lines = (self._waiting, self._delayed)
+        rows = min(sum(line.rows for line in lines), self._entry.max_batch_size)
+        now = asyncio.get_running_loop().time
+        take = partial(batch.take, self._entry, lines, now, self._times.estimate)
+        try:
+            answer = await self._run(rows, take)
+            _settle(batch.members, self._checked(batch.members, answer))
+        except (
+            Exception
+        ) as error:  # whatever a run raises belongs to its callers, and must not end this worker
+            await self._answer_apart(batch.members, error)
+        for item in batch.late:
+            self._refuse_late(item)
+        for item in batch.members:
+            self._waited(item.started_s - item.came_s)
+        if batch.members:
+            self._times.observe(batch.rows, now() - batch.began_s)
 
-    def _take(self) -> list[_Item]:
-        """Removes the oldest request and those that may share its batch from the queue.
+    async def _answer_apart(self, items: Sequence[Waiter], error: Exception) -> None:
+        """After a run that failed: to each what it gets by itself."""
+        for item in items:
+            if len(items) > 1 and not item.future.done():
+                try:
+                    answer = await self._run(item.rows, partial(joined, [item]))
+                    _settle([item], self._checked([item], answer))
+                except Exception as own:  # as above
+                    error = own
+            if not item.future.done():
+                item.future.set_exception(error)
 
-        The batch grows no larger than lets all in it keep their deadlines.
-        """
-        batch: list[_Item] = []
-        rows = 0
-        until_s = math.inf
-        now_s = asyncio.get_running_loop().time()
-        for queue in (self._waiting, self._delayed):
-            for item in list(queue.items):
-                if rows >= self._entry.max_batch_size or (batch and not self._entry.batching):
-                    return batch
-                if self._is_lost(item):
-                    continue
-                if batch and item.key != batch[0].key:
-                    continue
-                if batch and rows + item.rows > self._entry.max_batch_size:
-                    return batch
-                until_s = min(until_s, item.deadline_s)
-                if batch and now_s + self._times.estimate(rows + item.rows) * _BATCH_MARGIN > until_s:
-                    return batch
-                batch.append(item)
-                rows += item.rows
-                queue.remove(item)
-        return batch
+    def _checked(self, items: Sequence[Waiter], answer: Tensors | None) -> list[Tensors]:
+        """To each its own. Raises ModelFailedError where rows are missing."""
+        if answer is None:
+            return []
+        check_rows(self._entry, answer, sum(item.rows for item in items))
+        return parted(items, answer)
 
-    def _is_lost(self, item: _Item) -> bool:
-        """Whether the item's answer would come too late; it is told so, and costs nothing more.
-
-        The last one that waits is tried in any case: an estimate that nothing corrects would refuse for ever.
-        """
-        left_s = item.deadline_s - asyncio.get_running_loop().time()
-        others = len(self._waiting.items) + len(self._delayed.items) > 1
-        if left_s > 0 and not (others and self._times.estimate(item.rows) > left_s):
-            return False
-        self._refuse_late(item)
-        return True
-
-    def _refuse_late(self, item: _Item) -> None:
+    def _refuse_late(self, item: Waiter) -> None:
         self._waiting.remove(item)
         self._delayed.remove(item)
         if not item.future.done():
@@ -337,51 +329,24 @@ class BatchQueue:
                 DeadlineError(f"the request for '{self._entry.name}' waited too long to be answered in time")
             )
 
-    def _overdue_timer(self, item: _Item) -> asyncio.TimerHandle | None:
+    def _overdue_timer(self, item: Waiter) -> asyncio.TimerHandle | None:
         """Minds the queue policy's own timeout as Triton means it: of the wait in the queue alone."""
         if self._entry.queue_timeout_s is None:
             return None
         action = self._delay if self._entry.delays_overdue else self._refuse_overdue
         return asyncio.get_running_loop().call_later(self._entry.queue_timeout_s, action, item)
 
-    def _delay(self, item: _Item) -> None:
-        if item in self._waiting.items:
+    def _delay(self, item: Waiter) -> None:
+        if item in self._waiting:
             self._waiting.remove(item)
             self._delayed.add(item)
 
-    def _refuse_overdue(self, item: _Item) -> None:
-        if item in self._waiting.items:
+    def _refuse_overdue(self, item: Waiter) -> None:
+        if item in self._waiting:
             self._refuse_late(item)
 
-    async def _answer(self, batch: list[_Item]) -> None:
-        """Runs a batch and settles every future in it; one bad request does not spoil its mates."""
-        try:
-            answers = await self._run_joined(batch)
-        except (
-            Exception
-        ) as error:  # whatever a run raises belongs to its callers, and must not end this worker
-            if len(batch) > 1:
-                for item in batch:
-                    if not item.future.done():
-                        await self._answer([item])
-            elif not batch[0].future.done():
-                batch[0].future.set_exception(error)
-            return
-        for item, answer in zip(batch, answers, strict=True):
-            if not item.future.done():
-                item.future.set_result(answer)
 
-    async def _run_joined(self, batch: list[_Item]) -> list[Tensors]:
-        if len(batch) == 1:
-            answer = await self._run(batch[0].inputs, batch[0].outputs)
-            check_rows(self._entry, answer, batch[0].rows)
-            return [answer]
-        joined = {name: np.concatenate([item.inputs[name] for item in batch]) for name in batch[0].inputs}
-        wanted = list(dict.fromkeys(name for item in batch for name in item.outputs))
-        answer = await self._run(joined, wanted)
-        check_rows(self._entry, answer, sum(item.rows for item in batch))
-        ends = np.cumsum([item.rows for item in batch])
-        return [
-            {name: answer[name][end - item.rows : end] for name in item.outputs}
-            for item, end in zip(batch, ends, strict=True)
-        ]
+def _settle(items: Sequence[Waiter], answers: Sequence[Tensors]) -> None:
+    for item, answer in zip(items, answers, strict=True):
+        if not item.future.done():
+            item.future.set_result(answer)

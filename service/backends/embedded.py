@@ -22,8 +22,9 @@ from service.errors import InvalidInputError, NotReadyError
 from service.estimates import BatchTimes
 from service.logs import without_values
 from service.metrics import EntryMetrics, Metrics
-from service.scheduler import BatchQueue
+from service.scheduler import BatchQueue, Compose
 from service.tensors import DTYPES, Array, Tensors, from_binary
+from service.waiting import Joined
 
 log = logging.getLogger(__name__)
 
@@ -133,9 +134,27 @@ class EmbeddedBackend:
         runs.learn(warmed)
         turn = partial(self._budget.turn, _intra_op_threads(entry), prediction=entry.manifest is None)
         size = entry.max_queue_size or self._max_queue_size
-        queue = BatchQueue(entry, runs.run, size, turn=turn, run_here=runs.run_here, waited=metrics.queue_s)
+        queue = BatchQueue(
+            entry,
+            runs.run,
+            size,
+            turn=turn,
+            run_here=runs.run_here,
+            ahead=self._budget.has_nobody_waiting,
+            waited=metrics.queue_s,
+        )
         queue.learn(warmed)
         return queue
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """An answer, its rows, and the seconds that it took by the clock and of its thread's CPU."""
+
+    answer: Tensors
+    rows: int
+    wall_s: float
+    cpu_s: float
 
 
 class _Runs:
@@ -155,37 +174,39 @@ class _Runs:
         for rows, seconds in batches:
             self._times.observe(rows, seconds)
 
-    async def run(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
-        if self._is_briefer(_HOP_S, inputs):
-            answer, rows, wall_s, cpu_s = self._run(inputs, outputs)
-            self._observe(rows, wall_s, cpu_s)
-            return answer
+    async def run(self, rows: int, compose: Compose) -> Tensors | None:
+        """Runs what `compose` gives, about `rows` rows; None where it gives none any more."""
+        if self._is_briefer(_HOP_S, rows):
+            return self._observed(self._composed(compose))
         loop = asyncio.get_running_loop()
-        answer, rows, wall_s, cpu_s = await loop.run_in_executor(self._threads, self._run, inputs, outputs)
-        self._observe(rows, wall_s, cpu_s)
-        return answer
+        return self._observed(await loop.run_in_executor(self._threads, self._composed, compose))
 
     def run_here(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors | None:
         """The answer at once; None where the run is not known to be brief enough for the event loop."""
-        if not self._is_briefer(_INSTANT_S, inputs):
+        if not self._is_briefer(_INSTANT_S, _rows(inputs)):
             return None
-        answer, rows, wall_s, cpu_s = self._run(inputs, outputs)
-        self._observe(rows, wall_s, cpu_s)
-        return answer
+        return self._observed(self._run((inputs, outputs)))
 
-    def _is_briefer(self, limit_s: float, inputs: Tensors) -> bool:
-        return self._times.known and self._times.estimate(_rows(inputs)) < limit_s
+    def _is_briefer(self, limit_s: float, rows: int) -> bool:
+        return self._times.known and self._times.estimate(rows) < limit_s
 
-    def _run(self, inputs: Tensors, outputs: Sequence[str]) -> tuple[Tensors, int, float, float]:
-        """The answer, its rows, and the seconds it took by the clock and of this thread's CPU."""
+    def _composed(self, compose: Compose) -> _Ran | None:
+        what = compose()
+        return None if what is None else self._run(what)
+
+    def _run(self, what: Joined) -> _Ran:
+        inputs, outputs = what
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
         answer = run(self._entry, self._session, inputs, outputs)
-        return answer, _rows(inputs), time.perf_counter() - wall_s, time.thread_time() - cpu_s
+        return _Ran(answer, _rows(inputs), time.perf_counter() - wall_s, time.thread_time() - cpu_s)
 
-    def _observe(self, rows: int, wall_s: float, cpu_s: float) -> None:
-        self._times.observe(rows, cpu_s)
-        self._metrics.compute_s(wall_s)
-        self._metrics.batch_rows(rows)
+    def _observed(self, ran: _Ran | None) -> Tensors | None:
+        if ran is None:
+            return None
+        self._times.observe(ran.rows, ran.cpu_s)
+        self._metrics.compute_s(ran.wall_s)
+        self._metrics.batch_rows(ran.rows)
+        return ran.answer
 
 
 def _rows(inputs: Tensors) -> int:

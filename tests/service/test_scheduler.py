@@ -3,7 +3,9 @@
 import asyncio
 import dataclasses
 import functools
+import threading
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ from service.errors import (
     NotReadyError,
     QueueFullError,
 )
-from service.scheduler import BatchQueue
+from service.scheduler import BatchQueue, Compose
 from service.tensors import Tensors
 from tests.service.handmade import spec
 from tests.service.own_time import skipping
@@ -50,7 +52,11 @@ class Doubler:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def __call__(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
+    async def __call__(self, _: int, compose: Compose) -> Tensors | None:
+        joined = compose()
+        return None if joined is None else await self.double(*joined)
+
+    async def double(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
         x = inputs["x"]
         self.batches.append(x[:, 0].tolist())
         self.wanted.append(list(outputs))
@@ -154,8 +160,9 @@ async def test_one_bad_request_does_not_spoil_its_mates() -> None:
 
 
 async def test_an_answer_with_too_few_rows_is_refused() -> None:
-    async def collapse(inputs: Tensors, _: Sequence[str]) -> Tensors:
-        return {"y": inputs["x"].sum(0, keepdims=True)}
+    async def collapse(_: int, compose: Compose) -> Tensors | None:
+        joined = compose()
+        return joined and {"y": joined[0]["x"].sum(0, keepdims=True)}
 
     queue = BatchQueue(ENTRY, collapse, 10)
     with pytest.raises(ModelFailedError, match="does not treat rows apart"):
@@ -252,9 +259,9 @@ class Slow(Doubler):
         super().__init__()
         self.seconds = seconds
 
-    async def __call__(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
+    async def double(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
         await asyncio.sleep(self.seconds)
-        return await super().__call__(inputs, outputs)
+        return await super().double(inputs, outputs)
 
 
 async def test_who_would_wait_too_long_is_refused_and_told_when_to_come_back() -> None:
@@ -390,3 +397,43 @@ async def test_what_is_not_brief_queues() -> None:
     np.testing.assert_array_equal((await queue.submit(rows(3), ["y"]))["y"], [[6, 6]])
     assert run.batches == [[3]]
     await queue.close()
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+async def test_the_next_batch_begins_in_its_thread_while_the_event_loop_is_busy(ahead: bool) -> None:
+    """It takes those that have come meanwhile. Not where others wait for the turn to compute."""
+    begun, gates = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+    batches: list[list[float]] = []
+
+    def compute(compose: Compose) -> Tensors | None:
+        joined = compose()
+        if joined is None:
+            return None
+        x = joined[0]["x"]
+        batches.append(x[:, 0].tolist())
+        if len(batches) <= 2:
+            begun[len(batches) - 1].set()
+            assert gates[len(batches) - 1].wait(30)
+        return {"y": 2 * x}
+
+    with ThreadPoolExecutor(1) as thread:
+
+        async def run(_: int, compose: Compose) -> Tensors | None:
+            return await asyncio.get_running_loop().run_in_executor(thread, compute, compose)
+
+        queue = BatchQueue(ENTRY, run, 10, ahead=lambda: ahead)
+        queue.learn([(1, 0.1)])
+        asked = [asyncio.create_task(queue.submit(rows(0), ["y"]))]
+        while not begun[0].is_set():
+            await asyncio.sleep(0.001)
+        for i in (1, 2):
+            asked.append(asyncio.create_task(queue.submit(rows(i), ["y"])))
+            for _ in range(5):
+                await asyncio.sleep(0)
+        gates[0].set()
+        assert begun[1].wait(30 if ahead else 0.1) == ahead  # no turn of the event loop until here
+        gates[1].set()
+        answers = await asyncio.gather(*asked)
+        await queue.close()
+    assert batches == [[0], [1, 2]]
+    assert [answer["y"][0, 0] for answer in answers] == [0, 2, 4]
