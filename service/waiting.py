@@ -25,7 +25,7 @@ Joined = tuple[Tensors, Sequence[str]]  # the inputs of a run, and the outputs t
 class Waiter:
     """A waiting request. It owns its future: whoever waits may leave, and nobody else notices.
 
-    Times are the event loop's, whose clock may be coarse, but for `came_s` and `started_s`: those are measured.
+    Times are the event loop's, whose clock may be coarse; `came_s` and `started_s` are measured.
     """
 
     inputs: Tensors

@@ -419,7 +419,7 @@ async def test_the_next_batch_begins_in_its_thread_while_the_event_loop_is_busy(
     with ThreadPoolExecutor(1) as thread:
 
         async def run(_: int, compose: Compose) -> Tensors | None:
-            return await asyncio.get_running_loop().run_in_executor(thread, compute, compose)
+            return await asyncio.wrap_future(thread.submit(compute, compose))
 
         queue = BatchQueue(ENTRY, run, 10, ahead=lambda: ahead)
         queue.learn([(1, 0.1)])
