@@ -234,7 +234,12 @@ def create_backend(settings: Settings, metrics: Metrics | None = None) -> Backen
         from service.backends.triton import TritonBackend
 
         return TritonBackend(
-            settings.triton, settings.triton_wait_s, settings.max_queue_size, triton_tls(settings), metrics
+            settings.triton,
+            settings.triton_wait_s,
+            settings.max_queue_size,
+            triton_tls(settings),
+            metrics,
+            settings.triton_http,
         )
     from service.backends.embedded import EmbeddedBackend
 

@@ -1,4 +1,4 @@
-"""Runs the repository in NVIDIA Triton, over its gRPC API."""
+"""Runs the repository in NVIDIA Triton, over its gRPC API, or its HTTP API where that is told."""
 
 import asyncio
 import contextlib
@@ -16,9 +16,9 @@ from service.backends.base import fed
 from service.backends.breaker import CircuitBreaker
 from service.backends.triton_connection import TritonConnection
 from service.backends.triton_errors import is_lost, is_never_by_request, not_loaded, translate
-from service.backends.triton_messages import from_answer, to_request
+from service.backends.triton_http import HttpInference
 from service.entries import Entry
-from service.errors import DeadlineError, NotReadyError, QueueFullError
+from service.errors import DeadlineError, NotReadyError, QueueFullError, ServiceError
 from service.exchange import forwarded, note_run
 from service.metrics import Metrics
 from service.tensors import Tensors
@@ -43,13 +43,17 @@ class TritonBackend:
         max_in_flight: int = 256,
         tls: ClientTls | None = None,
         metrics: Metrics | None = None,
+        http_address: str | None = None,
     ) -> None:
         """
         Args:
+            address: of its gRPC end.
             wait_s: for Triton to serve every entry at the start.
             max_in_flight: requests of an entry at one time, where its config names no `max_queue_size`.
+            http_address: of the HTTP end of the same Triton, which is then asked for inference.
         """
         self._address = address
+        self._http_address = http_address
         self._tls = tls
         self._metrics = metrics or Metrics()
         self._wait_s = wait_s
@@ -57,6 +61,7 @@ class TritonBackend:
         self._in_flight: Counter[Entry] = Counter()
         self._breaker = CircuitBreaker()
         self._connection: TritonConnection | None = None
+        self._http: HttpInference | None = None
 
     @property
     def _open(self) -> TritonConnection:
@@ -68,15 +73,24 @@ class TritonBackend:
     async def start(self, entries: Iterable[Entry]) -> None:
         """Waits until Triton serves every entry, at most `wait_s` seconds."""
         self._connection = TritonConnection(self._address, self._tls)
-        missing = list(entries)
+        if self._http_address is not None:
+            self._http = HttpInference(self._http_address, self._tls)
+        try:
+            await self._wait_for(list(entries))
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _wait_for(self, missing: Sequence[Entry]) -> None:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._wait_s
-        while missing:
+        while True:
             missing = [entry for entry in missing if not await self.ready(entry)]
-            if missing and loop.time() > end_s:
+            if not missing and (self._http is None or await self._http.is_ready()):
+                return
+            if loop.time() > end_s:
                 raise NotReadyError(await self._absence(missing))
-            if missing:
-                await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(_POLL_S)
 
     async def load(self, entry: Entry) -> None:
         """Needs a Triton that runs with `--model-control-mode=explicit`, or loaded the entry by itself."""
@@ -125,24 +139,24 @@ class TritonBackend:
         of = self._metrics.of(entry)
         of.compute_s(ended_s - began_s)
         of.batch_rows(len(next(iter(inputs.values()))))
-        return from_answer(entry, outputs, answer)
+        return answer
 
     async def _asked_until(
         self, deadline_s: float, entry: Entry, inputs: Tensors, outputs: Sequence[str]
-    ) -> bytes:
+    ) -> Tensors:
         """Asks again where the connection broke: to compute twice harms nobody. Not after the deadline.
 
         Raises:
             AioRpcError: Triton's own answer, or the connection's last failure.
+            ModelFailedError: the answer is not what was asked for.
             NotReadyError: Triton has not answered others either.
         """
         for pause_s in (*_PAUSES_S, None):
             left_s = _left_s(deadline_s)
-            request = to_request(entry, inputs, outputs, left_s)
             if not self._breaker.try_pass():
                 raise self._unreachable()
             try:
-                return await self._asked(request, left_s)
+                return await self._asked(entry, inputs, outputs, left_s)
             except AioRpcError as error:
                 left_s = _left_s(deadline_s)
                 if pause_s is None or not is_lost(error) or (left_s is not None and left_s < pause_s):
@@ -151,17 +165,23 @@ class TritonBackend:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 (so that not all come at once)
         raise AssertionError("the last round returns or raises")
 
-    async def _asked(self, request: bytes, timeout_s: float | None) -> bytes:
+    async def _asked(
+        self, entry: Entry, inputs: Tensors, outputs: Sequence[str], timeout_s: float | None
+    ) -> Tensors:
         """One call; the breaker is told how it went."""
         began_s = time.monotonic()
+        way = self._http or self._open
         try:
-            answer = await self._open.infer(request, timeout_s, forwarded())
+            answer = await way.infer(entry, inputs, outputs, timeout_s, forwarded())
         except AioRpcError as error:
             silent = error.code() is StatusCode.DEADLINE_EXCEEDED and time.monotonic() - began_s > _SILENCE_S
             if is_lost(error) or silent:
                 self._breaker.failed()
             else:
                 self._breaker.succeeded()
+            raise
+        except ServiceError:  # it answered
+            self._breaker.succeeded()
             raise
         except BaseException:  # cancelled: the deadline is over, or the caller left
             if time.monotonic() - began_s > _SILENCE_S:
@@ -181,6 +201,9 @@ class TritonBackend:
         if self._connection is not None:
             connection, self._connection = self._connection, None
             await connection.close()
+        if self._http is not None:
+            http, self._http = self._http, None
+            await http.close()
 
     async def _absence(self, missing: Sequence[Entry]) -> str:
         waited = f"within {self._wait_s:g} s"
@@ -188,6 +211,11 @@ class TritonBackend:
             return (
                 f"no Triton answered at {self._address} {waited}. Is that its gRPC port (8001 by default), "
                 "and has it started?"
+            )
+        if not missing:
+            return (
+                f"no Triton answered by HTTP at {self._http_address} {waited}. "
+                "Is that its HTTP port (8000 by default)?"
             )
         names = ", ".join(dict.fromkeys(entry.model for entry in missing))
         return (

@@ -1,6 +1,6 @@
 """A connection to Triton: the calls of its gRPC API that the gateway makes."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import grpc
@@ -8,7 +8,9 @@ import grpc.aio
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
+from service.backends.triton_messages import from_answer, to_request
 from service.entries import Entry
+from service.tensors import Tensors
 from service.tls import ClientTls
 
 _LOAD_S, _UNLOAD_S = 300.0, 10.0  # a Triton that hangs is not waited for beyond these
@@ -33,10 +35,23 @@ class TritonConnection:
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._infer = self._channel.unary_unary(_INFER)
 
-    def infer(self, request: bytes, timeout_s: float | None, headers: Mapping[str, str]) -> Awaitable[bytes]:
-        """A ModelInferRequest → its ModelInferResponse, both serialised. `timeout_s` None: no limit."""
-        answer: Awaitable[bytes] = self._infer(request, timeout=timeout_s, metadata=tuple(headers.items()))
-        return answer
+    async def infer(
+        self,
+        entry: Entry,
+        inputs: Tensors,
+        outputs: Sequence[str],
+        timeout_s: float | None,
+        headers: Mapping[str, str],
+    ) -> Tensors:
+        """The `outputs` of `entry` for its inputs [N, …]; `timeout_s` None: no limit.
+
+        Raises:
+            AioRpcError: Triton refused, or the connection broke.
+            ModelFailedError: the answer lacks an output, or is none.
+        """
+        request = to_request(entry, inputs, outputs, timeout_s)
+        answer = await self._infer(request, timeout=timeout_s, metadata=tuple(headers.items()))
+        return from_answer(entry, outputs, answer)
 
     async def is_ready(self, entry: Entry | None) -> bool:
         """Whether Triton serves the entry; None asks for Triton itself."""

@@ -45,15 +45,20 @@ def from_answer(entry: Entry, outputs: Sequence[str], body: bytes) -> Tensors:
     return {name: _tensor(entry, *given[name]) for name in outputs}
 
 
-def _tensor(entry: Entry, output: pb.ModelInferResponse.InferOutputTensor, raw: bytes) -> Array:
-    if output.datatype not in DTYPES:
-        raise ModelFailedError(f"Triton gives output '{output.name}' of '{entry.name}' as {output.datatype}")
+def tensor_of(entry: Entry, name: str, datatype: str, shape: list[int], raw: memoryview) -> Array:
+    """One output of an answer. Raises ModelFailedError where its bytes are no such tensor."""
+    if datatype not in DTYPES:
+        raise ModelFailedError(f"Triton gives output '{name}' of '{entry.name}' as {datatype}")
     try:
-        return from_binary(output.name, output.datatype, list(output.shape), memoryview(raw))
+        return from_binary(name, datatype, shape, raw)
     except InvalidInputError as error:  # it is the answer that does not fit, not the caller's input
         raise ModelFailedError(
-            f"Triton's output '{output.name}' of '{entry.name}' does not fill its shape"
+            f"Triton's output '{name}' of '{entry.name}' does not fill its shape"
         ) from error
+
+
+def _tensor(entry: Entry, output: pb.ModelInferResponse.InferOutputTensor, raw: bytes) -> Array:
+    return tensor_of(entry, output.name, output.datatype, list(output.shape), memoryview(raw))
 
 
 @functools.lru_cache(maxsize=256)
