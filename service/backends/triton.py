@@ -203,7 +203,7 @@ class TritonBackend:
             await connection.close()
         if self._http is not None:
             http, self._http = self._http, None
-            await http.close()
+            http.close()
 
     async def _absence(self, missing: Sequence[Entry]) -> str:
         waited = f"within {self._wait_s:g} s"

@@ -1,13 +1,14 @@
-"""Inference by Triton's HTTP end, with binary tensors: a call takes a third of the time of one by `grpc.aio`.
+"""Inference by Triton's HTTP end, with binary tensors: a call takes 0.6 of the time of one by gRPC.
 
 What Triton refuses is told as by gRPC, with its status and text, so that one translation fits both.
 """
 
+import asyncio
+import http
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import aiohttp
 import orjson
 from grpc import StatusCode
 from grpc.aio import AioRpcError, Metadata
@@ -15,11 +16,12 @@ from grpc.aio import AioRpcError, Metadata
 from service.backends.triton_messages import tensor_of
 from service.entries import Entry
 from service.errors import ModelFailedError
+from service.http_client import HttpClient
 from service.tensors import Tensors, datatype_of, to_binary
 from service.tls import ClientTls
 
 _PROBE_S = 5.0  # a health question that takes longer counts as a no
-_HEADER_LENGTH = "Inference-Header-Content-Length"
+_HEADER_LENGTH = "inference-header-content-length"
 _CODES = {
     400: StatusCode.INVALID_ARGUMENT,
     404: StatusCode.NOT_FOUND,
@@ -31,14 +33,10 @@ _CODES = {
 
 
 class HttpInference:
-    """Connections to Triton's HTTP end, as many as are needed at one time. To be made on the event loop."""
+    """Connections to Triton's HTTP end, as many as are needed at one time."""
 
     def __init__(self, address: str, tls: ClientTls | None) -> None:
-        base = f"{'http' if tls is None else 'https'}://{address}/v2"
-        self._models, self._ready = f"{base}/models", f"{base}/health/ready"
-        connector = aiohttp.TCPConnector(limit=0, ssl=True if tls is None else _context(tls))
-        plain = {"Accept-Encoding": "identity"}  # compressing tensors takes longer than sending them
-        self._session = aiohttp.ClientSession(connector=connector, headers=plain)
+        self._client = HttpClient(address, None if tls is None else _context(tls))
 
     async def infer(
         self,
@@ -48,35 +46,27 @@ class HttpInference:
         timeout_s: float | None,
         headers: Mapping[str, str],
     ) -> Tensors:
-        """As `TritonConnection.infer`."""
+        """As `TritonConnection.infer`; `timeout_s` is Triton's limit, its caller leaves when it will."""
         body, length = _request(inputs, outputs, timeout_s)
+        path = f"/v2/models/{entry.model}/versions/{entry.version}/infer"
         try:
-            async with self._session.post(
-                f"{self._models}/{entry.model}/versions/{entry.version}/infer",
-                data=body,
-                headers={**headers, _HEADER_LENGTH: str(length), "Content-Type": "application/octet-stream"},
-                timeout=aiohttp.ClientTimeout(total=timeout_s),
-            ) as response:
-                answer = await response.read()
-        except TimeoutError as error:
-            raise _fault(StatusCode.DEADLINE_EXCEEDED, "Triton gave no answer in time") from error
-        except aiohttp.ClientError as error:
+            reply = await self._client.ask("POST", path, {**headers, _HEADER_LENGTH: str(length)}, body)
+        except OSError as error:
             raise _fault(StatusCode.UNAVAILABLE, f"connection to Triton: {error}") from error
-        if response.status != 200:
-            raise _fault(_CODES.get(response.status, StatusCode.INTERNAL), _error_of(answer))
-        return _tensors(entry, outputs, answer, response.headers.get(_HEADER_LENGTH))
+        if reply.status != http.HTTPStatus.OK:
+            raise _fault(_CODES.get(reply.status, StatusCode.INTERNAL), _error_of(reply.body))
+        return _tensors(entry, outputs, reply.body, reply.headers.get(_HEADER_LENGTH.encode()))
 
     async def is_ready(self) -> bool:
         """Whether a Triton answers here."""
         try:
-            limit = aiohttp.ClientTimeout(total=_PROBE_S)
-            async with self._session.get(self._ready, timeout=limit) as response:
-                return response.status == 200
-        except (TimeoutError, aiohttp.ClientError):
+            async with asyncio.timeout(_PROBE_S):
+                return (await self._client.ask("GET", "/v2/health/ready")).status == http.HTTPStatus.OK
+        except OSError:  # TimeoutError is one
             return False
 
-    async def close(self) -> None:
-        await self._session.close()
+    def close(self) -> None:
+        self._client.close()
 
 
 def _context(tls: ClientTls) -> ssl.SSLContext:
@@ -107,7 +97,7 @@ def _request(inputs: Tensors, outputs: Sequence[str], timeout_s: float | None) -
     return b"".join([text, *raw]), len(text)
 
 
-def _tensors(entry: Entry, outputs: Sequence[str], answer: bytes, length: str | None) -> Tensors:
+def _tensors(entry: Entry, outputs: Sequence[str], answer: bytes, length: bytes | None) -> Tensors:
     """Raises ModelFailedError where an output is missing, or the answer is none."""
     try:
         given = _parts(memoryview(answer), len(answer) if length is None else int(length))
