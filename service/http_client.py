@@ -58,7 +58,7 @@ class _Connection(asyncio.Protocol):
         self._break(exc if isinstance(exc, OSError) else ConnectionResetError("the server closed it"))
 
     def data_received(self, data: bytes) -> None:
-        if self._waiting is None or self._waiting.done():
+        if self._is_answered():
             self.close()  # nobody has asked
             return
         try:
@@ -67,20 +67,30 @@ class _Connection(asyncio.Protocol):
             self._break(ConnectionAbortedError("the connection's other end does not speak HTTP"))
             self.close()
 
+    def on_message_begin(self) -> None:
+        if self._is_answered():  # another one behind it: what comes next would be taken for the next answer
+            self.close()
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._reply.headers[name.lower()] = value
+        if not self._is_answered():
+            self._reply.headers[name.lower()] = value
 
     def on_body(self, body: bytes) -> None:
-        self._body.append(body)
+        if not self._is_answered():
+            self._body.append(body)
 
     def on_message_complete(self) -> None:
+        if self._waiting is None or self._waiting.done():
+            return
         reply = self._reply
         reply.status = self._parser.get_status_code()
         reply.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         if not self._parser.should_keep_alive():
             self.close()
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(reply)
+        self._waiting.set_result(reply)
+
+    def _is_answered(self) -> bool:
+        return self._waiting is None or self._waiting.done()
 
     def _break(self, error: OSError) -> None:
         if self._waiting is not None and not self._waiting.done():
