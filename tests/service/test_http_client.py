@@ -37,19 +37,29 @@ class Server:
                     break
                 writer.write(answer)
                 await writer.drain()
-        writer.close()
 
 
 @contextlib.asynccontextmanager
 async def client_of(server: Serve) -> AsyncIterator[HttpClient]:
-    listening = await asyncio.start_server(server, "127.0.0.1", 0)
+    handlers: set[asyncio.Task[None]] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        handlers.add(task)
+        with contextlib.suppress(ConnectionError):
+            await server(reader, writer)
+            writer.close()
+            await writer.wait_closed()
+
+    listening = await asyncio.start_server(handle, "127.0.0.1", 0)
     client = HttpClient(f"127.0.0.1:{listening.sockets[0].getsockname()[1]}")
     try:
         yield client
     finally:
         client.close()
         listening.close()
-        await listening.wait_closed()
+        await asyncio.gather(*handlers)
 
 
 async def test_one_connection_serves_one_after_the_other() -> None:
@@ -125,11 +135,10 @@ async def test_where_nobody_listens() -> None:
 async def test_who_is_cancelled_takes_the_connection_along() -> None:
     left = asyncio.Event()
 
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await reader.read()  # until the client leaves
         left.set()
-        writer.close()
 
     async with client_of(silent) as client:
         with pytest.raises(TimeoutError):
