@@ -20,18 +20,19 @@ class BatchTimes:
         return self._count > 0
 
     def observe(self, rows: int, seconds: float) -> None:
-        self._line = None
         self._count = _FORGET * self._count + 1
         self._rows = _FORGET * self._rows + rows
         self._seconds = _FORGET * self._seconds + seconds
         self._rows_rows = _FORGET * self._rows_rows + rows * rows
         self._rows_seconds = _FORGET * self._rows_seconds + rows * seconds
+        self._line = None  # last: who asks meanwhile is told of the batches before
 
     def estimate(self, rows: int) -> float:
-        """Seconds for a batch of `rows`; 0.0 where nothing is known."""
-        if self._line is None:
-            self._line = self._fit()
-        fixed, slope = self._line
+        """Seconds for a batch of `rows`; 0.0 where nothing is known. Any thread may ask, one observes."""
+        line = self._line
+        if line is None:
+            line = self._line = self._fit()
+        fixed, slope = line
         return fixed + rows * slope
 
     def _fit(self) -> tuple[float, float]:

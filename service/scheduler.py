@@ -322,8 +322,7 @@ class BatchQueue:
         return parted(items, answer)
 
     def _refuse_late(self, item: Waiter) -> None:
-        self._waiting.remove(item)
-        self._delayed.remove(item)
+        """Tells one that is out of the line."""
         if not item.future.done():
             item.future.set_exception(
                 DeadlineError(f"the request for '{self._entry.name}' waited too long to be answered in time")
@@ -337,12 +336,11 @@ class BatchQueue:
         return asyncio.get_running_loop().call_later(self._entry.queue_timeout_s, action, item)
 
     def _delay(self, item: Waiter) -> None:
-        if item in self._waiting:
-            self._waiting.remove(item)
+        if self._waiting.remove(item):  # else a batch has just taken it
             self._delayed.add(item)
 
     def _refuse_overdue(self, item: Waiter) -> None:
-        if item in self._waiting:
+        if self._waiting.remove(item):
             self._refuse_late(item)
 
 

@@ -54,9 +54,6 @@ class Line:
     def __len__(self) -> int:
         return len(self._items)
 
-    def __contains__(self, item: Waiter) -> bool:
-        return item in self._items
-
     def __iter__(self) -> Iterator[Waiter]:
         """Those that wait now."""
         with self._lock:
