@@ -147,7 +147,7 @@ class Recorder:
         """False too where the answer cannot be read."""
         try:
             return self._wanted.fits(verb, first, self._plan.rows, decode())
-        except Exception:
+        except Exception:  # whatever an answer makes of decoding it: it is none that fits
             return False
 
 
