@@ -109,6 +109,9 @@ class Compiled:
         counts = {name: len(a) for name, a in arrays.items() if a.ndim}
         if len(set(counts.values())) > 1:
             raise InvalidOptionError(f"every input needs the same number of rows, not {counts}.")
+        opened = self.manifest.open_length
+        if opened is not None and (fault := opened.fault({name: a.shape for name, a in arrays.items()})):
+            raise InvalidOptionError(f"{fault}.")
         return arrays
 
     def write(self, repository: str | Path, name: str) -> Path:

@@ -15,7 +15,15 @@ import onnxruntime
 from compiler.check import Checked
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.lowering import Lowered
-from compiler.manifest import Digests, ExplainedInput, Manifest, References, Stopped, TensorSpec
+from compiler.manifest import (
+    Digests,
+    ExplainedInput,
+    Manifest,
+    OpenLength,
+    References,
+    Stopped,
+    TensorSpec,
+)
 from compiler.manifest import Method as MethodEntry
 from compiler.methods import Method
 from compiler.methods.base import OnPaths
@@ -89,6 +97,7 @@ def describe(
         completeness_gap_standard_error=GAP_ERROR if has_gap_error(method) else None,
         references=None if opened else _references(combined, path, references, checked),
         open_references=opened,
+        open_length=_open_length(lowered, combined),
         stopped=tuple(Stopped(**asdict(stop)) for stop in path.stops),
         points=_points(method, references),
         opset=next(e.version for e in combined.opset_import if e.domain in ("", "ai.onnx")),
@@ -180,8 +189,7 @@ def _digests(lowered: Lowered, path: Path, method: Method, references: Reference
         "inputs": path.inputs,
         "rationale": metadata.version("rationale"),
     }
-    spans = {name: size for name, size in lowered.lengths.items() if isinstance(size, tuple)}
-    if spans:
+    if spans := _spans(lowered):
         options["lengths"] = spans
     if references and references.is_open:
         options["open_references"] = references.count
@@ -189,6 +197,23 @@ def _digests(lowered: Lowered, path: Path, method: Method, references: Reference
     parts = [lowered.digest, references.digest or None if references else None, digest]
     whole = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     return Digests(model=lowered.digest, references=parts[1], options=digest, explanation=whole)
+
+
+def _spans(lowered: Lowered) -> dict[str, tuple[int, int]]:
+    """The lengths that stay open, by name: from the first to the second."""
+    return {name: size for name, size in lowered.lengths.items() if isinstance(size, tuple)}
+
+
+def _open_length(lowered: Lowered, combined: onnx.ModelProto) -> OpenLength | None:
+    for name, (least, most) in _spans(lowered).items():
+        axes = tuple(
+            (value.name, axis)
+            for value in combined.graph.input
+            for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+            if dim.dim_param == name
+        )
+        return OpenLength(name=name, least=least, most=most, axes=axes)
+    return None
 
 
 def _references(

@@ -3,6 +3,7 @@
 The compiler writes it and the service reads it; the two packages meet nowhere else.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,6 +71,31 @@ class OpenReferences(_Frozen):
     weights: TensorSpec = Field(description="the graph's input [N, K]: not negative, not all 0 in a row")
 
 
+class OpenLength(_Frozen):
+    """A length that each request chooses, within what the graph was made for; see docs/decisions/0019."""
+
+    name: str = Field(description="what the model calls it")
+    least: int = Field(ge=1)
+    most: int = Field(ge=1)
+    axes: tuple[tuple[str, int], ...] = Field(
+        min_length=1, description="inputs, and which of their axes have this length; axis 0 is the batch"
+    )
+
+    def fault(self, shapes: Mapping[str, Sequence[int]]) -> str | None:
+        """What is wrong with inputs of these shapes, and what to do; None where the graph takes them."""
+        lengths = {f"{name}, axis {axis}": shapes[name][axis] for name, axis in self.axes}
+        if len(set(lengths.values())) > 1:
+            return f"the inputs differ in their length '{self.name}': {lengths}"
+        length = next(iter(lengths.values()))
+        if self.least <= length <= self.most:
+            return None
+        wider = f"{self.name}={min(self.least, length)}..{max(self.most, length)}"
+        return (
+            f"the rows have {self.name} = {length}, but the explanation was compiled for {self.least} to "
+            f"{self.most}: send rows of such a length, or compile it with --size {wider}"
+        )
+
+
 class Digests(_Frozen):
     """SHA-256, so that an answer can be reproduced. `explanation` is the digest of the other three."""
 
@@ -103,6 +129,12 @@ class Measured(_Frozen):
     )
     completeness_gap: float | None = Field(
         description="largest |gap| over largest |explained − base|; None where the method promises nothing"
+    )
+    gap_rounding: float = Field(
+        0.0,
+        description="what of completeness_gap may be rounding: how far the model's own outputs change as "
+        "ONNX Runtime computes the same in another order, over the same difference (looked for if the gap is "
+        "large)",
     )
     gap_in_standard_errors: float | None = Field(
         None, description="largest |gap| over its standard error; None where the gap is no sampling error"
@@ -175,6 +207,9 @@ class Manifest(_Frozen):
     references: References | None
     open_references: OpenReferences | None = Field(
         None, description="where references are inputs of the graph and none are baked"
+    )
+    open_length: OpenLength | None = Field(
+        None, description="where requests choose it; None in entries made before it was recorded"
     )
     points: int | None = Field(
         None, description="references, points of paths or draws that are walked for one row and target"

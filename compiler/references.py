@@ -34,7 +34,8 @@ class OpenReferences:
     examples: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.count, bool) or self.count != int(self.count) or not 1 <= self.count <= MAX_OPEN:
+        whole = isinstance(self.count, int | np.integer) and not isinstance(self.count, bool)
+        if not whole or not 1 <= self.count <= MAX_OPEN:
             raise InvalidOptionError(
                 f"open references: K must be a whole number, 1 to {MAX_OPEN}, not {self.count!r}."
             )

@@ -32,6 +32,7 @@ _LOAD_ERRORS = (
     ort.capi.onnxruntime_pybind11_state.InvalidProtobuf,
     ort.capi.onnxruntime_pybind11_state.RuntimeException,
 )
+_EVALUATOR_ERRORS = (RuntimeError, ValueError, LookupError, TypeError)  # for a damaged model, too
 BFLOAT16 = ir.DataType.BFLOAT16.numpy()
 _BFLOAT16_TENSOR = "tensor(bfloat16)"
 _NO_KERNEL = ort.capi.onnxruntime_pybind11_state.NotImplemented
@@ -101,14 +102,14 @@ def _evaluator(proto: onnx.ModelProto, reason: str) -> "ReferenceEvaluator":
 
     try:
         return ReferenceEvaluator(proto)
-    except (RuntimeError, NotImplementedError) as error:
+    except _EVALUATOR_ERRORS as error:
         raise InvalidModelError(f"ONNX Runtime cannot run the model: {reason}") from error
 
 
 def _evaluate(evaluator: "ReferenceEvaluator", names: list[str], inputs: dict[str, np.ndarray]) -> Any:
     try:
         return evaluator.run(names, inputs)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+    except _EVALUATOR_ERRORS as error:
         raise InvalidModelError(f"the reference evaluator cannot run the model: {error}") from error
 
 

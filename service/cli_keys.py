@@ -9,7 +9,6 @@ import typer
 
 from compiler.errors import InvalidOptionError
 from compiler.terminal import told_plainly
-from service.security import Scope, new_key, read_keyring
 
 app = typer.Typer(
     name="keys",
@@ -50,6 +49,9 @@ def new(
 
     A running gateway reads the file again within seconds.
     """
+    # Not above: pydantic would be a third of the time in which every command starts.
+    from service.security import Scope, new_key
+
     with told_plainly():
         unknown = [each for each in scope if each not in list(Scope)]
         if unknown:
@@ -63,6 +65,8 @@ def new(
 
 
 def _add(file: Path, name: str, table: str) -> None:
+    from service.security import read_keyring
+
     if not file.exists():
         _replace(file, table)
         return

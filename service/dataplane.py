@@ -4,7 +4,7 @@ import asyncio
 import enum
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,7 @@ DEFAULT_ANSWER_BYTES = 256 << 20  # as the setting max_answer_bytes
 DEFAULT_WAITING_BYTES = 256 << 20  # as the setting max_queue_bytes
 _TINY = 32  # values: so few are looked at sooner one by one than by numpy
 _TURNS_LEFT = 2  # as much again as it has waited for the event loop, a request may need to be answered
+_COMPANY = 2  # what comes after a request shares the event loop with it
 
 
 class State(enum.Enum):
@@ -96,7 +97,7 @@ class DataPlane:
         self.budget = ByteBudget(max_waiting_bytes)
         self.own_references: OwnReferences | None = None  # for requests that bring or name some
         self.answers = AnswerCache(answer_cache_bytes, metrics.cache("answers"))
-        self._working = _Working()
+        self._working = _Working(self._turns.ended)
         self.stopping = asyncio.Event()  # what waits for more than one request ends by it
 
     async def start(self) -> None:
@@ -176,7 +177,7 @@ class DataPlane:
         _note(entry, inputs)
         rows = check_inputs(entry, inputs)
         wanted = check_outputs(entry, outputs)
-        size = self._answer_bytes(entry, wanted, rows)
+        size = self._answer_bytes(entry, inputs, wanted, rows)
         place = self.answers.place(entry, inputs, wanted)
         if place is not None and (found := self.answers.find(place)) is not None:
             return Answer(entry, found, references)
@@ -211,8 +212,11 @@ class DataPlane:
         limit_s = self.timeout_s if timeout_s is None else min(self.timeout_s, timeout_s)
         return asyncio.get_running_loop().time() + limit_s
 
-    def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
+    def admit(self, entry: Entry, deadline_s: float = math.inf, under_way: int = 0) -> None:
         """Refuses what `infer` would refuse anyway. Cheap: ends ask before they read a body.
+
+        Args:
+            under_way: requests that the end has begun with; they have to be answered before.
 
         Raises:
             NotReadyError, QueueFullError, DeadlineError.
@@ -223,12 +227,12 @@ class DataPlane:
         if exchange is not None:
             exchange.about(entry)  # a refusal counts as this model's
         self.budget.check(0)
-        self._check_loop(deadline_s)
+        self._check_loop(deadline_s, under_way)
         self.backend.admit(entry, deadline_s)
 
-    def _answer_bytes(self, entry: Entry, outputs: Sequence[str], rows: int) -> int:
+    def _answer_bytes(self, entry: Entry, inputs: Tensors, outputs: Sequence[str], rows: int) -> int:
         """Raises AnswerTooLargeError: a row's explanation has a value for each feature and target."""
-        size = rows * sum(entry.output_bytes[name] for name in outputs)
+        size = rows * entry.row_bytes(outputs, inputs)
         if size > self._max_answer_bytes:
             raise AnswerTooLargeError(
                 f"the answer would have {size} bytes, more than {self._max_answer_bytes}: send fewer than "
@@ -236,12 +240,12 @@ class DataPlane:
             )
         return size
 
-    def _check_loop(self, deadline_s: float) -> None:
+    def _check_loop(self, deadline_s: float, under_way: int) -> None:
         """Where small requests come faster than Python handles them, they wait for it, in no queue."""
         left_s = deadline_s - asyncio.get_running_loop().time()
         if left_s <= 0:
             raise DeadlineError("the deadline had passed before the request was taken up")
-        behind_s = self._turns.behind_s()
+        behind_s = max(self._turns.behind_s(), under_way * self._turns.answer_s() * _COMPANY)
         if behind_s * _TURNS_LEFT > left_s:
             raise QueueFullError(f"the gateway is {behind_s:.2g} s behind: try again later, or wait longer")
 
@@ -249,7 +253,8 @@ class DataPlane:
 class _Working:
     """Counts the requests that run, each within a `with` of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended  # called for each
         self._count = 0
         self.none = asyncio.Event()
         self.none.set()
@@ -260,6 +265,7 @@ class _Working:
 
     def __exit__(self, *_: object) -> None:
         self._count -= 1
+        self._ended()
         if not self._count:
             self.none.set()
 
@@ -296,6 +302,9 @@ def check_inputs(entry: Entry, inputs: Tensors) -> int:
     if min(counts) != max(counts):
         named = dict(zip(inputs, counts, strict=True))
         raise InvalidInputError(f"the inputs differ in their number of rows (axis 0): {named}")
+    opened = entry.manifest.open_length if entry.manifest is not None else None
+    if opened is not None and (fault := opened.fault({name: a.shape for name, a in inputs.items()})):
+        raise InvalidInputError(fault)
     return counts[0]
 
 

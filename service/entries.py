@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from compiler.errors import RepositoryError
 from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest, TensorSpec
 from compiler.open_references import own_inputs
-from service.tensors import DTYPES
+from service.tensors import DTYPES, Tensors
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _DATATYPES = {
@@ -95,6 +95,16 @@ class Entry:
             spec.name: math.prod(max(size, 1) for size in spec.shape) * DTYPES[spec.datatype].itemsize
             for spec in self.outputs
         }
+
+    def row_bytes(self, outputs: Sequence[str], inputs: Tensors) -> int:
+        """What a row of these outputs takes, for inputs that fit; an open length is what they have of it."""
+        opened = self.manifest.open_length if self.manifest is not None else None
+        if opened is None:
+            return sum(self.output_bytes[name] for name in outputs)
+        name, axis = opened.axes[0]
+        length = inputs[name].shape[axis]
+        asked = [spec for spec in self.outputs if spec.name in outputs]
+        return sum(self.output_bytes[spec.name] * length ** spec.shape.count(-1) for spec in asked)
 
     @property
     def variable_shape(self) -> bool:
@@ -294,6 +304,10 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
     own = own_inputs(manifest.open_references) | ({EXPLAIN} if manifest.one_shot else set())
     if {spec.name for spec in manifest.inputs} | own != {spec.name for spec in entry.inputs}:
         raise RepositoryError(f"{path}: its inputs are not those of config.pbtxt")
+    shapes = {spec.name: (-1, *spec.shape) for spec in entry.inputs}
+    for name, axis in manifest.open_length.axes if manifest.open_length else ():
+        if name not in shapes or not 0 < axis < len(shapes[name]) or shapes[name][axis] != -1:
+            raise RepositoryError(f"{path}: says that '{name}' has an open length, and config.pbtxt does not")
     for item in manifest.explained:
         names, shape = item.feature_names, item.tensor.shape
         if names is not None and (len(names) != math.prod(shape) or len(set(names)) != len(names)):

@@ -16,7 +16,6 @@ import onnx_ir as ir
 
 from compiler.lowering.batch import (
     free_batch,
-    infer,
     name_batch,
     outputs_grow,
     rows_on_axis_0,
@@ -24,6 +23,7 @@ from compiler.lowering.batch import (
 )
 from compiler.lowering.bodies import inline_bodies
 from compiler.lowering.control_flow import inline_control_flow, rows_decide
+from compiler.lowering.inference import infer
 from compiler.lowering.lengths import Shapes, Size, fix_lengths
 from compiler.lowering.limits import check_sizes, fold_weights
 from compiler.lowering.load import load, standardise

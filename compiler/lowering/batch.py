@@ -7,11 +7,10 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from compiler.errors import InvalidModelError, UnsupportedModelError
-from compiler.lowering.quiet import quiet
+from compiler.lowering.inference import BATCH, infer, infer_each
 from compiler.runtime import Runner
 from compiler.shapes import Spec
 
-BATCH = "N"
 SAME = 1e-3  # of the largest value: rows that mix differ by far more
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
@@ -27,10 +26,10 @@ def free_batch(model: ir.Model) -> bool:
         UnsupportedModelError: a batch fixed at another size.
     """
     fixed = name_batch(model)
-    specs = infer(model, 1)
+    specs, two = infer_each(model, (1, 2))
     batched = _depends_on_batch(model)
     sized = dependent_on_batch(model)
-    elsewhere = _elsewhere(model, specs, infer(model, 2))
+    elsewhere = _elsewhere(model, specs, two)
     for node in list(model.graph):
         data = node.inputs[0] if node.op_type in _RESHAPES and not node.domain else None
         moved = node.op_type == "Unsqueeze" and node.outputs[0].name in elsewhere  # [N, …] to [1, N, …]
@@ -70,7 +69,7 @@ def name_batch(model: ir.Model) -> bool:
 
 def outputs_grow(model: ir.Model) -> bool:
     """Whether axis 0 of every output is the batch's, as far as shapes are known."""
-    one, two = infer(model, 1), infer(model, 2)
+    one, two = infer_each(model, (1, 2))
     names = [str(v.name) for v in model.graph.outputs if v.name in one and v.name in two]
     return all(_doubles(one[name][0], two[name][0]) for name in names)
 
@@ -178,35 +177,6 @@ def rows_on_axis_0(model: ir.Model, specs: dict[str, Spec]) -> frozenset[str]:
 
 def _doubles(one: tuple[int, ...], two: tuple[int, ...]) -> bool:
     return bool(one) and two == (2 * one[0], *one[1:])
-
-
-def infer(model: ir.Model, rows: int) -> dict[str, Spec]:
-    """Static shapes with the batch set to `rows`; values whose shape stays unknown are left out."""
-    probe = model.clone()
-    for node in probe.graph:
-        for value in node.outputs:
-            value.shape = None
-    for value in probe.graph.inputs:
-        if value.shape is not None:
-            value.shape = ir.Shape([rows if dim == BATCH or _is(dim) else dim for dim in value.shape])
-    with quiet("onnx_ir.passes.common.shape_inference"):  # a batch of 2 may be impossible in places
-        probe = passes.ShapeInferencePass(strict_mode=False, data_prop=True)(probe).model
-    return {v.name: spec for v in _values(probe) if v.name and (spec := _spec(v)) is not None}
-
-
-def _is(dim: int | ir.SymbolicDim) -> bool:
-    return isinstance(dim, ir.SymbolicDim) and dim.value == BATCH
-
-
-def _values(model: ir.Model) -> list[ir.Value]:
-    initializers = list(model.graph.initializers.values())
-    return [*model.graph.inputs, *initializers, *(v for node in model.graph for v in node.outputs)]
-
-
-def _spec(value: ir.Value) -> Spec | None:
-    if value.shape is None or value.dtype is None or not all(isinstance(d, int) for d in value.shape):
-        return None
-    return tuple(int(str(d)) for d in value.shape), value.dtype
 
 
 def reads(node: ir.Node) -> set[str]:

@@ -14,8 +14,9 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from compiler.errors import UnsupportedModelError
-from compiler.lowering.batch import BATCH, dependent_on_batch, reads
+from compiler.lowering.batch import dependent_on_batch, reads
 from compiler.lowering.bounds import places_read, span
+from compiler.lowering.inference import BATCH
 from compiler.lowering.known import constants_of
 from compiler.lowering.limits import fold_weights
 from compiler.lowering.rewrites import Nodes

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
 import onnx_ir as ir
-import onnx_ir.passes.common as passes
 
 from compiler.deployment import in_words
 from compiler.errors import InvalidModelError, UnsupportedModelError
 from compiler.fold import constant_nodes, fold_constants, new_constant
-from compiler.lowering.quiet import quiet
+from compiler.lowering.inference import known_specs
 from compiler.runtime import model_bytes
 from compiler.shapes import Spec
 
@@ -140,15 +139,8 @@ def _known(nodes: Iterable[ir.Node], sizes: Mapping[str, int]) -> list[ir.Node]:
 
 def _sizes(model: ir.Model) -> dict[str, int]:
     """Bytes of each value whose shape is known; no sizes are computed on the way, which may take as much."""
-    with quiet("onnx_ir.passes.common.shape_inference"):  # a failure leaves shapes unknown
-        probe = passes.ShapeInferencePass(data_prop=False)(model.clone()).model
-    return {str(v.name): size for n in probe.graph for v in n.outputs if (size := _bytes(v)) is not None}
-
-
-def _bytes(value: ir.Value) -> int | None:
-    if value.shape is None or value.dtype is None or not all(isinstance(d, int) for d in value.shape):
-        return None
-    return math.prod(int(str(d)) for d in value.shape) * _bits(value.dtype) // 8
+    specs = known_specs(model)
+    return {name: math.prod(shape) * _bits(dtype) // 8 for name, (shape, dtype) in specs.items()}
 
 
 def _bits(dtype: ir.DataType) -> int:

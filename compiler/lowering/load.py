@@ -10,7 +10,8 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 from onnx import helper
 from onnxscript.version_converter import ConvertVersionPass
 
@@ -62,6 +63,7 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto) -> Loaded:
         raise InvalidModelError(
             f"{name}: not an ONNX model (it has no outputs or no opset). Export it again."
         )
+    _check_text(proto, name)
     _check_opsets(proto, name)
     _check_values(proto, name)
     check_inputs(proto, name)
@@ -122,11 +124,19 @@ def _from_file(path: Path) -> tuple[onnx.ModelProto, str]:
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """Every tensor that may lie in a file of its own, subgraphs included."""
     yield from graph.initializer
+    for _, attribute in _attributes(graph):
+        yield from (attribute.t, *attribute.tensors)
+        for inner in (attribute.g, *attribute.graphs):
+            yield from inner.initializer
+
+
+def _attributes(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, onnx.AttributeProto]]:
+    """Of every node, those of subgraphs included."""
     for node in graph.node:
         for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
+            yield node, attribute
             for inner in (attribute.g, *attribute.graphs):
-                yield from _tensors(inner)
+                yield from _attributes(inner)
 
 
 def _weight_bytes(proto: onnx.ModelProto) -> int:
@@ -156,6 +166,26 @@ def _check_opsets(proto: onnx.ModelProto, name: str) -> None:
             )
 
 
+def _check_text(proto: onnx.ModelProto, name: str) -> None:
+    """A name that is no UTF-8 is read without a word, but cannot be written."""
+    odd = next((text for text in _texts(proto) if not isinstance(text, str)), None)
+    if odd is not None:
+        raise InvalidModelError(f"{name}: damaged: {odd!r} is no text in UTF-8. Export or copy it again.")
+
+
+def _texts(message: Message) -> Iterator[str | bytes]:
+    """Every name and comment; bytes where protobuf found no UTF-8."""
+    if isinstance(message, onnx.TensorProto):  # listing its fields would copy its numbers
+        yield from (message.name, message.doc_string)
+        return
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_STRING:
+            yield from [value] if isinstance(value, str | bytes) else value
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            for part in [value] if isinstance(value, Message) else value:
+                yield from _texts(part)
+
+
 def _check_values(proto: onnx.ModelProto, name: str) -> None:
     """What the checker words badly or lets pass."""
     for value in (*proto.graph.input, *proto.graph.output):
@@ -168,6 +198,12 @@ def _check_values(proto: onnx.ModelProto, name: str) -> None:
     repeated = sorted({o for o in outputs if outputs.count(o) > 1})
     if repeated:
         raise InvalidModelError(f"{name}: outputs {repeated} are listed twice. Export it again.")
+    for node, attribute in _attributes(proto.graph):
+        if attribute.ref_attr_name:
+            raise InvalidModelError(
+                f"{name}: {node.op_type} node {node.name!r} takes its {attribute.name} from an attribute "
+                f"{attribute.ref_attr_name!r} of a function, and is in none. Export it again."
+            )
 
 
 def _check(proto: onnx.ModelProto, path: Path | None) -> None:

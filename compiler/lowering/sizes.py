@@ -8,7 +8,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from compiler.fold import new_constant, replace_by_constant
-from compiler.lowering.batch import infer
+from compiler.lowering.inference import infer, infer_each
 from compiler.lowering.limits import fold_weights
 from compiler.shapes import Spec
 
@@ -25,7 +25,7 @@ def fold_sizes(model: ir.Model) -> bool:
     """
     if not any(_reads_size(node) for node in model.graph):
         return False
-    few, many = (_folded(model, infer(model, rows)) for rows in _BATCHES)
+    few, many = (_folded(model, specs) for specs in infer_each(model, _BATCHES))
     values = {str(v.name): v for node in model.graph for v in node.outputs}
     same = [
         name

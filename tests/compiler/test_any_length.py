@@ -11,6 +11,7 @@ from compiler import AttnLrp, DeepShap, Deployment, Gradient, compile_model
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.formulas import Beginning, DiffersError, Polynomial, Share, formula
 from compiler.local import open_entry
+from compiler.manifest import OpenLength
 from tests.compiler.models import parsed, rows
 from tests.tolerances import PARITY_32
 from tests.transformers import BERT, BertLike, drawn, exported
@@ -76,6 +77,9 @@ def test_the_entry_says_that_the_length_is_open(tmp_path: Path) -> None:
     assert any("steps = 2 to 17 alone" in warning for warning in compiled.manifest.warnings)
     compiled.write(tmp_path, "m")
     entry = open_entry(tmp_path, "m")
+    for length in (1, MOST + 1):
+        with pytest.raises(InvalidOptionError, match=rf"steps = {length}, but .* compiled for 2 to {MOST}"):
+            entry.explain(rows(3, length, 4))
     for length in (2, 5, MOST):
         assert entry.explain(rows(3, length, 4))["x_attributions"].shape == (3, 2, length, 4)
 
@@ -132,3 +136,10 @@ NO_FORMULA = {
 def test_what_is_no_formula_is_found_out(name: str) -> None:
     with pytest.raises(DiffersError):
         formula([np.asarray(NO_FORMULA[name](n)) for n in LENGTHS], LENGTHS)
+
+
+def test_inputs_of_different_lengths_are_refused() -> None:
+    length = OpenLength(name="s", least=2, most=9, axes=(("ids", 1), ("mask", 1), ("mask", 2)))
+    assert length.fault({"ids": (3, 9), "mask": (3, 9, 9)}) is None
+    for ids, mask in ((8, (9, 9)), (9, (9, 8))):
+        assert "differ in their length 's'" in (length.fault({"ids": (3, ids), "mask": (3, *mask)}) or "")

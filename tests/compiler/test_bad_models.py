@@ -53,6 +53,18 @@ def test_a_file_that_is_no_onnx(tmp_path: Path, content: bytes) -> None:
         compile_mlp(path)
 
 
+@pytest.mark.parametrize("name", ["first_layer", "hidden_value", "some_comment", "the_answer"])
+def test_a_name_that_is_no_text(tmp_path: Path, name: str) -> None:
+    """Protobuf reads it; nothing could write it."""
+    body = "hidden_value = Relu (x) the_answer = Softmax (hidden_value)"
+    model = graph(body, f"float[N, {FEATURES}] the_answer")
+    model.graph.node[0].name, model.graph.doc_string = "first_layer", "some_comment"
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString().replace(name.encode(), name[:-1].encode() + b"\x80"))
+    with pytest.raises(InvalidModelError, match=r"is no text in UTF-8\. Export or copy it again"):
+        compile_mlp(path)
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidModelError, match=r"none\.onnx: cannot be read: No such file"):
         compile_mlp(tmp_path / "none.onnx")

@@ -3,6 +3,7 @@
 import contextlib
 
 import numpy as np
+import onnx
 import pytest
 from onnx import numpy_helper
 
@@ -12,7 +13,7 @@ from compiler.errors import CheckFailedError, UnsupportedModelError
 from compiler.graph import Ops
 from compiler.methods.base import Gap
 from compiler.tensor import Tensor
-from tests.compiler.models import mlp, parsed
+from tests.compiler.models import mlp, parsed, rows
 
 REFERENCES = np.random.default_rng(0).standard_normal((7, 5)).astype(np.float32)
 
@@ -99,3 +100,47 @@ def test_outputs_may_differ_by_what_another_order_changes(rounding: float, error
     measured = measured.model_copy(update={"rounding": rounding, "outputs_error": error})
     with contextlib.nullcontext() if fine else pytest.raises(CheckFailedError, match="outputs differ"):
         demand(measured, Gap.ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("rounding", "gap", "fine"),
+    [(0.0, 9e-3, True), (0.0, 2e-2, False), (3e-3, 2e-2, True), (2e-3, 2e-2, False)],
+)
+def test_a_gap_may_be_what_another_order_changes(rounding: float, gap: float, fine: bool) -> None:
+    """Where float32 does not hold the model's own outputs, the user is told so."""
+    measured = compile_model(mlp(), Gradient()).manifest.measured
+    measured = measured.model_copy(update={"gap_rounding": rounding, "completeness_gap": gap})
+    if not fine:
+        with pytest.raises(CheckFailedError, match="please report"):
+            demand(measured, Gap.ROUNDING)
+        return
+    (told,) = demand(measured, Gap.ROUNDING)
+    assert ("float32 does not hold this model's outputs" in told) == (gap > 1e-2)
+
+
+def cancelling(bias: float) -> onnx.ModelProto:
+    """A convolution with a bias that the mean of a normalisation takes away again."""
+    model = """g (float[N, 2, 4, 4] x) => (float[N, 3] y) <int64[2] axes = {2, 3}> {
+        c = Conv (x, k, b)  n = BatchNormalization (c, one, zero, b, one)
+        t = Tanh (n)  m = Neg (t)  y = ReduceMean <keepdims = 0> (m, axes)
+    }"""
+    channels = {"b": np.full(3, bias), "one": np.ones(3), "zero": np.zeros(3)}
+    return parsed(model, {"k": rows(3, 2, 3, 3), **{n: v.astype(np.float32) for n, v in channels.items()}})
+
+
+def test_what_float32_does_not_hold_is_told_and_not_refused() -> None:
+    """ONNX Runtime folds the normalisation into the convolution, or not, and answers otherwise by a tenth."""
+    compiled = compile_model(cancelling(1e7), DeepShap(rows(3, 2, 4, 4)), targets=[0])
+    assert any("float32 does not hold this model's outputs" in w for w in compiled.manifest.warnings)
+    assert compiled.manifest.measured.gap_rounding > 1e-2
+
+
+def test_an_incomplete_rule_is_refused_where_float32_holds_the_outputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def too_much(op: Ops, x: Tensor) -> rule.Evaluation:
+        return op.Neg(x), lambda m: op.Mul(m, -1.1)
+
+    monkeypatch.setitem(rule._RULES, ("", "Neg"), rule.Rule("Neg", "", rule.Kind.BILINEAR, too_much))
+    with pytest.raises(CheckFailedError, match="please report"):
+        compile_model(cancelling(0), DeepShap(rows(3, 2, 4, 4)), targets=[0])

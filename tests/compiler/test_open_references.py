@@ -163,7 +163,7 @@ def test_what_needs_the_references_beforehand_is_refused(
         compile_model(mlp(), method(OpenReferences(K)), deployment=deployment)
 
 
-@pytest.mark.parametrize("count", [0, -1, 1.5, True, 10**6])
+@pytest.mark.parametrize("count", [0, -1, 1.5, True, 10**6, rows(2, 5)])
 def test_k_is_a_sensible_number(count: Any) -> None:
     with pytest.raises(InvalidOptionError, match="1 to 10000"):
         OpenReferences(count)

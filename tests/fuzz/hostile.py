@@ -123,6 +123,17 @@ def _named(name: str) -> onnx.ModelProto:
     return model
 
 
+def _of_opset(version: int, model: onnx.ModelProto) -> onnx.ModelProto:
+    model.opset_import[0].version = version
+    return model
+
+
+def _outside_a_function() -> onnx.ModelProto:
+    model = _graph("y = Softmax (x)")
+    model.graph.node[0].attribute.add(name="axis", ref_attr_name="other", type=onnx.AttributeProto.INT)
+    return model
+
+
 HOSTILE: dict[str, Make] = {
     "a weight of 8 TB": lambda: _with_weight([HUGE, 2]),
     "a weight of 8 TB with some data": lambda: _with_weight([HUGE, 2], bytes(100)),
@@ -133,6 +144,10 @@ HOSTILE: dict[str, Make] = {
     "a weight of no type": lambda: _with_weight([5, 7], bytes(140), kind=0),
     "a weight of an unknown type": lambda: _with_weight([5, 7], bytes(140), kind=77),
     "a weight in 4 bits": lambda: _with_weight([5, 7], bytes(18), kind=TensorProto.UINT4),
+    "a weight of too much, which ONNX Runtime has no kernel for": lambda: _of_opset(
+        3, _with_weight([], bytes(140))
+    ),
+    "an attribute of a function that is not there": _outside_a_function,
     "a sparse weight of 8 TB": lambda: _sparse([HUGE, 2], [0, 3]),
     "a sparse weight that points outside": lambda: _sparse([5, 7], [0, 999]),
     "external data above the folder": lambda: _with_external("../secret"),

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, assume, given, seed, settings
 
 from compiler import DeepShap, Gradient, compile_model
 from compiler.combine import combine
@@ -19,6 +19,7 @@ from compiler.forms import Forms
 from compiler.lowering import Lowered, lower
 from compiler.methods import Method
 from compiler.references import prepare
+from compiler.runtime import Runner
 from compiler.targets import choose_path
 from tests.fuzz.graphs import CLASSES, ROWS, Fuzzed, fuzzed_graphs, in_float32, in_float64
 from tests.references.engine import compute_in_float64
@@ -27,6 +28,7 @@ from tests.tolerances import FUZZED_32, FUZZED_64, FUZZED_SLOPE, KINK
 
 TARGETS = list(range(CLASSES))
 FUZZ = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
+NUDGE = 32 * np.finfo(np.float32).eps  # with it and `lies_on_a_step`, 1 of 135 graphs was left out
 Arrays = dict[str, np.ndarray]
 
 
@@ -106,11 +108,42 @@ def check_in_float32(graph: Fuzzed) -> None:
     """All of the compiler, its own checks too, and ONNX Runtime beside the interpreter."""
     method = DeepShap({n: graph.references[n] for n in graph.explained}, graph.weights)
     compiled = compile_model(graph.model, method, targets=TARGETS, inputs=graph.explained)
+    assume(not lies_on_a_step(compiled.source, graph.rows))
     got, want = compiled.explain(graph.rows), run64(compiled.model, graph.rows)
     size = max(np.abs(value).max() for name, value in want.items() if name != "completeness_gap")
+    moved = run64(compiled.model, nudged(graph.rows))
+    assume(all(np.abs(moved[name] - value).max() <= FUZZED_32 * size for name, value in want.items()))
     for name, value in want.items():
         assert np.abs(got[name] - value).max() <= FUZZED_32 * size, name
     assert np.abs(got["completeness_gap"]).max() <= FUZZED_32 * size
+
+
+def nudged(rows: Arrays) -> Arrays:
+    """Rows moved by some of float32's roundings, up or down.
+
+    Where one and a reference lie close to a step, on both sides of it, the multipliers of what stands before
+    the step are large and cancel: shares then change by 1e-4 with such a move, in float64 too.
+    """
+    random = np.random.default_rng(0)
+    return {name: row * (1 + NUDGE * random.choice([-1, 1], row.shape)) for name, row in rows.items()}
+
+
+def lies_on_a_step(model: onnx.ModelProto, rows: Arrays) -> bool:
+    """Whether float32 alone, without us, takes a value of the model to another side of a step than float64.
+
+    What is 3 times 0.1 times a whole number, cut off to a whole number, is one of two that are as right.
+    """
+    every = onnx.ModelProto()
+    every.CopyFrom(model)
+    listed = {value.name for value in model.graph.output}
+    made = [name for node in model.graph.node for name in node.output if name and name not in listed]
+    every.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
+    narrow, wide = Runner(every, optimise=False)(rows), run64(every, rows)
+    errors = {name: np.abs(narrow[name] - value.astype(np.float64)) for name, value in wide.items()}
+    return any(
+        error.max(initial=0) > FUZZED_32 * np.abs(wide[name]).max(initial=1.0)
+        for name, error in errors.items()
+    )
 
 
 @settings(FUZZ, max_examples=90, derandomize=True)

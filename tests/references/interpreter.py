@@ -7,6 +7,7 @@ which is how test models get weights that keep the signal alive.
 
 import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -202,7 +203,23 @@ def conv(
     strides, dilations = list(strides or [1] * n), list(dilations or [1] * n)
     window = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations, strict=True)]
     x = _pad(x, _auto_pads(auto_pad, pads, x.shape[2:], window, strides), 0.0)
+    if group > 1 and w.shape[1] == 1:
+        y = _conv_by_channel(x, w, strides, dilations)
+        return y if b is None else y + b.reshape(-1, *[1] * n)
     return (F.conv1d, F.conv2d, F.conv3d)[n - 1](x, w, b, strides, 0, dilations, group)
+
+
+def _conv_by_channel(x: T, w: T, strides: Sequence[int], dilations: Sequence[int]) -> T:
+    """One input channel of x [N, C, …] for each output channel: torch calls a kernel for each in float64."""
+    x = x.repeat_interleave(len(w) // x.shape[1], 1)
+    window = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations, strict=True)]
+    lengths = [(n - k) // s + 1 for n, k, s in zip(x.shape[2:], window, strides, strict=True)]
+    y = x.new_zeros(*x.shape[:2], *lengths)
+    for place in itertools.product(*map(range, w.shape[2:])):
+        starts = [i * d for i, d in zip(place, dilations, strict=True)]
+        read = [slice(a, a + (n - 1) * s + 1, s) for a, n, s in zip(starts, lengths, strides, strict=True)]
+        y += x[:, :, *read] * w[:, 0, *place].reshape(-1, *[1] * len(place))
+    return y
 
 
 def conv_transpose(

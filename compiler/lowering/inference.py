@@ -1,0 +1,115 @@
+"""Shapes by ONNX's own inference, asked of an outline: no copy of the model, and none of its weights."""
+
+from collections.abc import Iterator, Sequence
+
+import onnx
+import onnx_ir as ir
+
+from compiler.shapes import Spec
+
+BATCH = "N"
+_TOLD_BYTES = 1000  # larger constants say no shape, and weights would be serialised with every question
+
+
+def infer(model: ir.Model, rows: int) -> dict[str, Spec]:
+    """Static shapes with the batch set to `rows`; values whose shape stays unknown are left out."""
+    return infer_each(model, [rows])[0]
+
+
+def infer_each(model: ir.Model, batches: Sequence[int]) -> list[dict[str, Spec]]:
+    """The same for several batches; what the model itself notes of shapes between its nodes is not read."""
+    outline = _outline(model, noted=False)
+    inputs = outline.graph.input[: len(model.graph.inputs)]
+    dims = [d for v in inputs for d in v.type.tensor_type.shape.dim if d.dim_param == BATCH]
+    found = []
+    for rows in batches:
+        for dim in dims:
+            dim.dim_value = rows
+        # Not strict: a batch of 2 may be impossible in places.
+        found.append(_specs(model, _inferred(outline, strict_mode=False, data_prop=True)))
+    return found
+
+
+def known_specs(model: ir.Model) -> dict[str, Spec]:
+    """Static shapes that the model notes, and what follows from them without computing any size."""
+    outline = _outline(model, noted=True)
+    return _specs(model, outline) | _specs(model, _inferred(outline, strict_mode=True, data_prop=False))
+
+
+def _inferred(outline: onnx.ModelProto, *, strict_mode: bool, data_prop: bool) -> onnx.ModelProto:
+    """The outline as it is where the inference fails: in C, with errors of several kinds."""
+    try:
+        return onnx.shape_inference.infer_shapes(
+            outline, check_type=True, strict_mode=strict_mode, data_prop=data_prop
+        )
+    except Exception:
+        return outline
+
+
+def _outline(model: ir.Model, *, noted: bool) -> onnx.ModelProto:
+    """The model without its large constants, which are inputs.
+
+    Args:
+        noted: whether shapes that are noted for what nodes make are taken along.
+    """
+    graph = model.graph
+    constants = list(graph.initializers.values())
+    proto = onnx.ModelProto(
+        ir_version=model.ir_version,
+        opset_import=[onnx.helper.make_opsetid(d, v) for d, v in model.opset_imports.items()],
+        functions=[
+            ir.serde.serialize_function(f, create_value_info=model.ir_version >= 10)
+            for f in model.functions.values()
+        ],
+    )
+    proto.graph.name = graph.name or "graph"
+    proto.graph.input.extend(_info(v) for v in graph.inputs)
+    proto.graph.input.extend(_info(v) for v in constants if not v.is_graph_input())
+    proto.graph.initializer.extend(_told(constants))
+    for node in graph:
+        ir.serde.serialize_node_into(proto.graph.node.add(), node)
+    made = [v for v in _made(model) if v.type is not None and not v.is_graph_output()]
+    proto.graph.value_info.extend(_info(v, noted=noted) for v in made)
+    proto.graph.output.extend(_info(v, noted=noted or v.producer() is None) for v in graph.outputs)
+    return proto
+
+
+def _told(constants: Sequence[ir.Value]) -> Iterator[onnx.TensorProto]:
+    for value in constants:
+        if value.const_value is not None and value.const_value.nbytes <= _TOLD_BYTES:
+            tensor = ir.serde.serialize_tensor(value.const_value)
+            tensor.name = str(value.name)
+            yield tensor
+
+
+def _info(value: ir.Value, *, noted: bool = True) -> onnx.ValueInfoProto:
+    """Name, type and, where `noted`, shape; those of a constant are its tensor's."""
+    tensor = value.const_value
+    kind = ir.TensorType(tensor.dtype) if value.type is None and tensor is not None else value.type
+    shape = tensor.shape if value.shape is None and tensor is not None else value.shape
+    info = onnx.ValueInfoProto(name=value.name)
+    if kind is not None:
+        ir.serde.serialize_type_into(info.type, kind)
+        if noted and shape is not None:
+            ir.serde.serialize_shape_into(info.type, shape)
+    return info
+
+
+def _made(model: ir.Model) -> Iterator[ir.Value]:
+    return (v for node in model.graph for v in node.outputs if v.name)
+
+
+def _specs(model: ir.Model, proto: onnx.ModelProto) -> dict[str, Spec]:
+    """In the model's order."""
+    told = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
+    known = {v.name: spec for v in told if (spec := _spec(v.type)) is not None}
+    values = (*model.graph.inputs, *model.graph.initializers.values(), *_made(model))
+    return {str(v.name): known[str(v.name)] for v in values if v.name in known}
+
+
+def _spec(kind: onnx.TypeProto) -> Spec | None:
+    tensor = kind.tensor_type
+    dims = tensor.shape.dim
+    if not tensor.elem_type or not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in dims):
+        return None
+    return tuple(d.dim_value for d in dims), ir.DataType(tensor.elem_type)
