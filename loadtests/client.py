@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +12,8 @@ import numpy as np
 from loadtests import wire
 
 _GRACE_S = 5.0  # for the last answers
+_LOOK_S = 0.02
+_LEAST_SLEEP_S = 0.001  # uvloop's timers are no finer: a shorter sleep is none
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,16 @@ def drive(what: Drive) -> Tally:
 
 async def _drive(what: Drive) -> Tally:
     tally = Tally()
+    used_s = time.process_time()
     connections = [await wire.connect(what.address) for _ in range(what.connections)]
     end_s = time.perf_counter() + what.seconds
     if what.rate is None:
         await asyncio.gather(*(_ask_on(connection, what, tally, end_s) for connection in connections))
     else:
-        await _ask_at_rate(connections, what, tally, end_s)
+        await _AtRate(connections, what, tally).ask_until(end_s, what.rate)
     for connection in connections:
         connection.close()
-    tally.cpu_s = time.process_time()
+    tally.cpu_s = time.process_time() - used_s
     return tally
 
 
@@ -83,40 +86,53 @@ async def _ask_on(connection: wire.Connection, what: Drive, tally: Tally, end_s:
         tally.add(await connection.ask(what.request))
 
 
-async def _ask_at_rate(
-    connections: Sequence[wire.Connection], what: Drive, tally: Tally, end_s: float
-) -> None:
-    free = list(connections)
-    running: set[asyncio.Task[None]] = set()
+class _AtRate:
+    """Asks at fixed times, on whichever connection is free, without a task for each request."""
 
-    async def ask() -> None:
-        connection = free.pop()
-        try:
-            if connection.is_closed:  # the server closes those that have been idle for long
-                connection = await wire.connect(what.address)
-            tally.add(await connection.ask(what.request))
-            free.append(connection)
-        except OSError:
-            tally.broken += 1
+    def __init__(self, connections: Sequence[wire.Connection], what: Drive, tally: Tally) -> None:
+        self._free = deque(connections)  # the longest idle asks next: servers close idle ones
+        self._what = what
+        self._tally = tally
+        self._under_way = 0
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    async def ask_until(self, end_s: float, rate: float) -> None:
+        began_s = time.perf_counter()
+        sent = 0
+        while (now_s := time.perf_counter()) < end_s:
+            while sent < (now_s - began_s) * rate:
+                self._ask()
+                sent += 1
+            await asyncio.sleep(max(began_s + sent / rate - time.perf_counter(), _LEAST_SLEEP_S))
+        until_s = time.perf_counter() + _GRACE_S
+        while self._under_way and time.perf_counter() < until_s:
+            await asyncio.sleep(_LOOK_S)
+        self._tally.unanswered = self._under_way
+
+    def _ask(self) -> None:
+        while self._free and self._free[0].is_closed:
+            self._free.popleft()
+            self._connect()
+        if self._free:
+            self._under_way += 1
+            self._free.popleft().send(self._what.request, self._answered)
+        else:
+            self._tally.unsent += 1
+
+    def _answered(self, connection: wire.Connection, reply: wire.Reply | Exception) -> None:
+        self._under_way -= 1
+        if isinstance(reply, wire.Reply):
+            self._tally.add(reply)
+            self._free.append(connection)
+        else:
+            self._tally.broken += 1
+            self._connect()
+
+    def _connect(self) -> None:
+        async def connect() -> None:
             with contextlib.suppress(OSError):
-                free.append(await wire.connect(what.address))
+                self._free.append(await wire.connect(self._what.address))
 
-    began_s = time.perf_counter()
-    sent = 0
-    while (now_s := time.perf_counter()) < end_s:
-        due = int((now_s - began_s) * (what.rate or 0))
-        for _ in range(due - sent):
-            if free:
-                task = asyncio.create_task(ask())
-                running.add(task)
-                task.add_done_callback(running.discard)
-                await asyncio.sleep(0)  # it takes its connection
-            else:
-                tally.unsent += 1
-        sent = max(sent, due)
-        await asyncio.sleep(0.001)
-    if running:
-        _, late = await asyncio.wait(running, timeout=_GRACE_S)
-        tally.unanswered = len(late)
-        for task in late:
-            task.cancel()
+        task = asyncio.create_task(connect())
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)

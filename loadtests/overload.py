@@ -1,30 +1,39 @@
 """More requests than can be answered: are those that are accepted in time, and the others refused at once?
 
-    python -m loadtests.overload [--model network|credit] [--profile short|full]
+    python -m loadtests.overload [--model network|credit] [--width 1024] [--profile short|full]
 
 First several client processes find out what the gateway can sustain: each connection asks as soon as it has
-its answer. Then they send three times as many requests, at fixed times, each with a deadline. Printed are the
-times of answers and refusals, the throughput beside its peak, and the server's memory.
+its answer; the best of a few numbers of connections counts. Then they send three times as many requests, at
+fixed times, each with a deadline. Printed are what a request computes, the times of answers and refusals, the
+throughput beside its peak, and the server's memory. Clients and server share the machine's cores.
 """
 
 import argparse
 import contextlib
 import multiprocessing
 import os
+import resource
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import onnxruntime as ort
+
 from loadtests import models, wire
 from loadtests.client import Drive, Tally, drive
 from loadtests.processes import Server, gateway
+from loadtests.systems import OURS, Variant, configure
 
 PROFILES = {"short": (5.0, 10.0), "full": (15.0, 60.0)}  # seconds of sustained load, and of overload
 FACTOR = 3.0
+SUSTAINED = (8, 32)  # connections of each process
 _SAMPLE_S = 0.1
+_RUNS = 30
 
 
 @dataclass(frozen=True)
@@ -83,8 +92,8 @@ def measure(
     )
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         load_with(pool, processes, Drive(server.http, plain, 1, 4))  # the processes start; estimates are made
-        sustained = load_with(pool, processes, Drive(server.http, plain, seconds[0], 8))
-        peak = sustained.statuses[200] / seconds[0]
+        loads = [Drive(server.http, plain, seconds[0], each) for each in SUSTAINED]
+        peak = max(load_with(pool, processes, each).statuses[200] / seconds[0] for each in loads)
         rate = FACTOR * peak / processes
         with memory_watched(server) as memory:
             tally = load_with(pool, processes, Drive(server.http, hurried, seconds[1], connections, rate))
@@ -92,16 +101,39 @@ def measure(
 
 
 @contextlib.contextmanager
-def served(model: str) -> Iterator[tuple[Server, models.Load]]:
-    """The gateway with the model under load."""
+def served(model: str, width: int) -> Iterator[tuple[Server, models.Load]]:
+    """The gateway with the model under load, and what a request of it computes, printed."""
     with tempfile.TemporaryDirectory() as folder:
         if model == "credit":
             load, repository = models.credit(), Path("model_repository")
         else:
             repository = Path(folder)
-            load = models.write_network(repository, width=512, references=250)
+            load = models.write_network(repository, width=width, references=250)
+            # One computation on each core: what most requests a second can be had from.
+            configure(repository, Variant(OURS, threads=1, workers=os.cpu_count() or 1))
+        print(f"{row_ms(repository, load):.1f} ms of one core for each request")
         with gateway(repository, "--grpc-port", "off") as server:
             yield server, load
+
+
+def row_ms(repository: Path, load: models.Load) -> float:
+    """The explanation of one row in a bare ONNX Runtime on one core: the median of a few."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    path = repository / models.explain_entry(load) / "1" / "model.onnx"
+    session = ort.InferenceSession(path, options)
+    took_s = []
+    for _ in range(_RUNS):
+        began_s = time.perf_counter()
+        session.run(None, load.inputs)
+        took_s.append(time.perf_counter() - began_s)
+    return float(np.median(took_s)) * 1e3
+
+
+def allow_connections() -> None:
+    """Each is a file; the usual limit of 1024 is for programs with fewer. Children inherit it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def report(outcome: Outcome) -> None:
@@ -128,12 +160,14 @@ def report(outcome: Outcome) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", choices=("network", "credit"), default="network")
+    parser.add_argument("--width", type=int, default=1024, help="of the network's layers")
     parser.add_argument("--profile", choices=PROFILES, default="short")
     parser.add_argument("--deadline-ms", type=float, default=250)
     parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 4))
-    parser.add_argument("--connections", type=int, default=128, help="of each process, under overload")
+    parser.add_argument("--connections", type=int, default=512, help="of each process, under overload")
     given = parser.parse_args()
-    with served(given.model) as (server, load):
+    allow_connections()
+    with served(given.model, given.width) as (server, load):
         report(
             measure(
                 server,

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._buffer = b""
-        self._reply: asyncio.Future[Reply] | None = None
+        self._answered: Answered | None = None
         self._asked_s = 0.0
 
     def connection_made(self, transport: Any) -> None:
@@ -40,34 +41,58 @@ class Connection(asyncio.Protocol):
         head = self._buffer[:head_end].lower()
         at = head.index(_LENGTH) + len(_LENGTH)
         body_end = head_end + 4 + int(head[at : head.find(b"\r", at) if b"\r" in head[at:] else None])
-        if len(self._buffer) < body_end or self._reply is None:
+        if len(self._buffer) < body_end or self._answered is None:
             return
         took_s = time.perf_counter() - self._asked_s
         reply = Reply(int(head[9:12]), self._buffer[head_end + 4 : body_end], took_s)
         self._buffer = self._buffer[body_end:]
-        if not self._reply.done():
-            self._reply.set_result(reply)
+        self._tell(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._reply is not None and not self._reply.done():
-            self._reply.set_exception(exc or ConnectionResetError("the server closed the connection"))
+        self._tell(exc or ConnectionResetError("the server closed the connection"))
+
+    def _tell(self, reply: "Reply | Exception") -> None:
+        if self._answered is not None:
+            answered, self._answered = self._answered, None
+            answered(self, reply)
 
     @property
     def is_closed(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
-    async def ask(self, request: bytes) -> Reply:
-        """Raises OSError where the connection breaks."""
+    def send(self, request: bytes, answered: "Answered") -> None:
+        """`answered` is called with this connection and the reply, or with what broke it. No task, no future.
+
+        Raises:
+            ConnectionResetError: it is closed; `answered` is not called.
+        """
         if self._transport is None or self.is_closed:
             raise ConnectionResetError("the connection is closed")
-        self._reply = asyncio.get_running_loop().create_future()
+        self._answered = answered
         self._asked_s = time.perf_counter()
         self._transport.write(request)
-        return await self._reply
+
+    async def ask(self, request: bytes) -> Reply:
+        """Raises OSError where the connection breaks."""
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def answered(_: Connection, told: Reply | Exception) -> None:
+            if reply.done():
+                return  # whoever asked has left
+            if isinstance(told, Exception):
+                reply.set_exception(told)
+            else:
+                reply.set_result(told)
+
+        self.send(request, answered)
+        return await reply
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+
+Answered = Callable[[Connection, Reply | Exception], None]
 
 
 async def connect(address: str) -> Connection:

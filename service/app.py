@@ -34,6 +34,7 @@ from service.limits import RateLimits
 from service.metrics import Metrics
 from service.own_references import OwnReferences
 from service.reference_sets import ReferenceSets
+from service.refusals import Refusals
 from service.routes_references import Desk
 from service.security import ADMIN, NOBODY_NEEDS, Keyring, is_loopback, read_keyring, scopes_of
 from service.settings import Settings
@@ -119,6 +120,7 @@ def create_app(
 
     app = _new_app(gate, settings, lifespan)
     app.hot = HttpGate(answer_hot, gate, NOBODY_NEEDS)
+    app.refusal = Refusals(plane, app.hot)
     app.state.plane = plane
     app.state.explainers = explainers
     app.state.references = Desk(sets, explainers, plane, settings.max_reference_bytes)

@@ -14,7 +14,7 @@ from service.http_headers import header_of
 from service.until import until
 
 TIMEOUT_HEADER = "x-request-timeout-ms"
-_TIMEOUT = TIMEOUT_HEADER.encode()
+TIMEOUT = TIMEOUT_HEADER.encode()
 _LONGEST_TIMEOUT = 12  # digits
 _GZIP_OR_ZLIB = 47  # zlib's own way to say: tell by the header
 
@@ -94,7 +94,7 @@ def check_media_type(request: Request, *allowed: str) -> None:
 
 def timeout_header(scope: Scope) -> float | None:
     """Seconds that the caller waits, by its own word; None where it says nothing. Raises MalformedError."""
-    given = header_of(scope, _TIMEOUT)
+    given = header_of(scope, TIMEOUT)
     if given is None:
         return None
     if not (given.isascii() and given.isdecimal() and len(given) < _LONGEST_TIMEOUT and int(given)):

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from service.grpc_server import create_server
 from service.http_protocol import BoundedHttp
-from service.listening import CannotListenError, address_of, listen
+from service.listening import CannotListenError, address_of, listen, several
 from service.settings import Settings
 from service.tls import ServerTls
 
@@ -33,7 +33,7 @@ class HttpEnd:
         scheme = "http" if tls is None else "https"
         self.url = f"{scheme}://{address_of(listener)}"
         self._server = _Server(uvicorn_config(app, tls, lifespan=lifespan))
-        self.serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        self.serving = asyncio.create_task(self._server.serve(sockets=several(listener)))
 
     async def started(self) -> None:
         while not self._server.started and not self.serving.done():

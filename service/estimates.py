@@ -1,6 +1,8 @@
 """How long batches take, learned from those that ran."""
 
 _FORGET = 0.95  # weight of what was known when one more batch is seen: about the last twenty count
+_SURPRISE = 4.0  # times what was expected: more of one batch is a stall, and says little of the next
+_SURE = 5.0  # batches after which there are expectations
 _LEAST_SPREAD = 1e-3  # of batch sizes, relative to their mean square: below it a slope would be noise
 
 
@@ -20,6 +22,8 @@ class BatchTimes:
         return self._count > 0
 
     def observe(self, rows: int, seconds: float) -> None:
+        if self._count > _SURE and rows * self._count <= self._rows:  # of a usual size
+            seconds = min(seconds, _SURPRISE * self.estimate(rows))
         self._count = _FORGET * self._count + 1
         self._rows = _FORGET * self._rows + rows
         self._seconds = _FORGET * self._seconds + seconds

@@ -43,6 +43,12 @@ class Gate:
         """Within it, `exchange` is the current one; at its end it is counted, traced and logged."""
         return _Noted(self, exchange)
 
+    def note(self, exchange: Exchange) -> None:
+        """Counts, traces and logs one that was answered without a wait."""
+        if self.tracing is not None:
+            self.tracing.begin(exchange)
+        self._end(exchange)
+
     @contextlib.contextmanager
     def again(self, stream: Exchange | None) -> Iterator[None]:
         """`noted` for one of the requests of a stream that was admitted before.
@@ -74,8 +80,11 @@ class Gate:
             self.tracing.begin(exchange)
 
     def end(self, exchange: Exchange) -> None:
-        seconds = time.monotonic() - exchange.began_s
         self.metrics.in_flight.dec()
+        self._end(exchange)
+
+    def _end(self, exchange: Exchange) -> None:
+        seconds = time.monotonic() - exchange.began_s
         self._count(exchange, seconds)
         if self.tracing is not None:
             self.tracing.end(exchange)

@@ -7,21 +7,19 @@ the same functions, through the same gate.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from service import routes_v1, routes_v2
-from service.body import timeout_header
 from service.catalogue import Catalogue
 from service.choice import likely_explainer
-from service.dataplane import DataPlane
 from service.entries import Entry
-from service.errors import QueueFullError, ServiceError
 from service.http_gate import HttpGate
+from service.http_protocol import Refuse
 
 Handler = Callable[..., Awaitable[Response]]
 
@@ -42,9 +40,11 @@ class Gateway(FastAPI):
 
     Attributes:
         hot: the gate in front of `answer_hot`; None sends every request to FastAPI.
+        refusal: asked by a crowd's connections, before anything is called (see http_protocol).
     """
 
     hot: HttpGate | None = None
+    refusal: Refuse | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.hot is not None and _is_hot(scope):
@@ -52,28 +52,6 @@ class Gateway(FastAPI):
             await self.hot(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
-
-    def refusal(self, scope: Scope) -> Sequence[Message] | None:
-        """The answer to a request of which it is plain by its headers that there is no place for it now.
-
-        None for any other. It takes no task and reads no body: where more is asked than can be answered,
-        refusals must leave the time for answers.
-        """
-        if self.hot is None or not _is_hot(scope):
-            return None
-        plane: DataPlane = self.state.plane
-        try:
-            entry = _likely(plane.repository, scope[_FOUND])
-            deadline_s = plane.deadline(timeout_header(scope))
-        except ServiceError:
-            return None  # told on the ordinary way
-        try:
-            plane.admit(entry, deadline_s)
-        except QueueFullError as error:
-            return self.hot.refuse(scope, entry, error)
-        except ServiceError:
-            return None
-        return None
 
 
 def _is_hot(scope: Scope) -> bool:
@@ -83,9 +61,14 @@ def _is_hot(scope: Scope) -> bool:
     return scope[_FOUND] is not None
 
 
-def _likely(repository: Catalogue, found: re.Match[str]) -> Entry:
-    """What would answer, as far as the path tells. Raises UnknownModelError."""
-    model, version, v2, model_v1, v1 = found.groups()
+def likely_entry(repository: Catalogue, scope: Scope) -> Entry | None:
+    """What would answer a request, as far as its path tells; None if that is no hot route.
+
+    Raises UnknownModelError.
+    """
+    if not _is_hot(scope):
+        return None
+    model, version, v2, model_v1, v1 = scope[_FOUND].groups()
     entry = repository.entry(model or model_v1, version)
     return likely_explainer(repository, entry) if (v2 or v1) == "explain" else entry
 

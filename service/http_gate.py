@@ -1,7 +1,7 @@
 """The gate of the HTTP end: pure ASGI, around everything but Starlette's last resort."""
 
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -12,7 +12,8 @@ from service.errors import ServiceError
 from service.exchange import Exchange
 from service.gate import Gate
 from service.http_headers import header_of
-from service.problems import answer
+from service.http_protocol import Refusal
+from service.problems import Told, answer, told
 from service.security import NOBODY_NEEDS, Scopes, needed_by_path, token_of
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class HttpGate:
                 log.exception("%s: an unexpected fault", scope["path"])
                 await answer(Request(scope), error)(scope, receive, answering.send)
 
-    def refuse(self, scope: Scope, entry: Entry, reason: ServiceError) -> Sequence[Message]:
+    def refuse(self, scope: Scope, entry: Entry, reason: Told) -> Refusal:
         """The answer to a request that is not let in, noted as every one is.
 
         It is `reason`, unless the caller may not ask at all, or not as often.
@@ -60,21 +61,15 @@ class HttpGate:
             entry: what it asks for.
         """
         exchange = _exchange_of(scope)
-        with self._gate.noted(exchange):
-            exchange.about(entry)
-            try:
-                self._admit(exchange, scope, self._needed(scope["path"]))
-            except ServiceError as error:
-                reason = error
-            told = answer(Request(scope), reason)
-            return (
-                {
-                    "type": "http.response.start",
-                    "status": told.status_code,
-                    "headers": [*told.raw_headers, (_REQUEST_ID, exchange.request_id.encode())],
-                },
-                {"type": "http.response.body", "body": told.body},
-            )
+        exchange.about(entry)
+        try:
+            self._admit(exchange, scope, self._needed(scope["path"]))
+        except ServiceError as error:
+            reason = told(error, scope["path"])
+        exchange.problem, exchange.status = reason.slug, reason.status
+        self._gate.note(exchange)
+        named = b"%b: %b\r\n" % (_REQUEST_ID, exchange.request_id.encode())
+        return Refusal(reason.status, reason.headers + named, reason.body)
 
     def _admit(self, exchange: Exchange, scope: Scope, needed: Scopes) -> None:
         token = token_of(header_of(scope, b"authorization"), header_of(scope, b"x-api-key"))

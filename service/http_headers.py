@@ -8,6 +8,11 @@ _KEY = "rationale.headers"
 HttpHeaders = Mapping[bytes, bytes]
 
 
+def scope_of(method: str, path: str, headers: HttpHeaders) -> Scope:
+    """What of an ASGI scope is asked for to refuse a request. `headers` by lower-case name."""
+    return {"type": "http", "method": method, "path": path, _KEY: headers}
+
+
 def headers_of(scope: Scope) -> HttpHeaders:
     """By lower-case name, as ASGI has them; the first of those that come twice."""
     found: HttpHeaders | None = scope.get(_KEY)

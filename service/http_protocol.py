@@ -1,14 +1,19 @@
 """uvicorn's HTTP/1.1, with a bound on the size and time of what comes before a body and after it.
 
 uvicorn bounds neither with httptools: one connection could send headers for ever, or none. And it writes the
-head of an answer apart from its body, which costs both ends a system call and the network a packet.
+head of an answer apart from its body, which costs both ends a system call and the network a packet. What a
+crowd is refused is answered before it parses anything.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, cast
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from service.http_headers import scope_of
+from service.plain_post import PlainPost, plain_post
 
 MAX_HEADER_BYTES = 64 * 1024
 HEADER_TIMEOUT_S = 10.0
@@ -18,8 +23,17 @@ _CONTINUE = b"HTTP/1.1 100 "
 _TOO_SLOW = "408 Request Timeout"
 
 
-# An app may have one: the answer to a request that it need not be called for, as ASGI messages.
-Refusal = Callable[[Any], Sequence[Any] | None]
+class Refusal(NamedTuple):
+    """An answer that needs neither the request's body nor the app; `headers` are lines, each with its end."""
+
+    status: int
+    headers: bytes
+    body: bytes
+
+
+# An app may have one as its `refusal`: told a scope (as http_headers.scope_of makes it) and how many requests
+# are under way, it gives None where it wants to be called.
+Refuse = Callable[[Any, int], Refusal | None]
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -30,10 +44,14 @@ class BoundedHttp(HttpToolsProtocol):
 
     _unread = 0  # bytes since the last that were part of a body, or ended a header
     _timer: asyncio.TimerHandle | None = None
+    _in_message = False
+    _to_skip = 0  # bytes of the body of a request that was refused
+    _last: PlainPost | None = None
+    _refused_s = -math.inf  # when, on the event loop's clock
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._refusal: Refusal | None = getattr(self.app, "refusal", None)
+        self._refusal_of: Refuse | None = getattr(self.app, "refusal", None)
         self._whole = _WholeAnswers(transport)
         self._wait_for_headers()
 
@@ -42,12 +60,19 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._to_skip:
+            data = self._past_refused(data)
+        if len(self.tasks) >= _CROWD:
+            data = self._refuse(data)
+        if not data:
+            return
         self._unread += len(data)
         super().data_received(data)
         if self._unread > MAX_HEADER_BYTES:
             self._give_up(_TOO_LARGE)
 
     def on_message_begin(self) -> None:
+        self._in_message = True
         super().on_message_begin()
         self._wait_for_headers()
 
@@ -58,14 +83,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.transport = cast(asyncio.Transport, self._whole)
-        # Not while pipelined requests wait: each answer starts the next, deeper and deeper.
-        at_once = len(self.tasks) >= _CROWD and not self.pipeline and not self.flow.write_paused
-        refused = self._refusal(cycle.scope) if at_once and self._refusal is not None else None
-        if refused is None:
-            super()._start_asgi_task(cycle, app)
-        else:
-            for message in refused:
-                _sent_at_once(cycle.send(message))
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         self._whole.end()
@@ -77,7 +95,62 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._unread = 0
+        self._in_message = False
         super().on_message_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        left_s = self._refused_s + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0:
+            self.timeout_keep_alive_task = self.loop.call_later(left_s, self.timeout_keep_alive_handler)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _refuse(self, data: bytes) -> bytes:
+        """Answers what the app refuses, without a look at bodies; gives the rest of `data`."""
+        while data and self._refusal_of is not None and self._is_between():
+            post = self._plain_post(data)
+            if post is None:
+                break
+            refusal = self._refusal_of(scope_of("POST", post.path, post.headers), len(self.tasks))
+            if refusal is None:
+                break
+            self.transport.write(self._written(refusal, b"connection: close\r\n" if post.closes else b""))
+            self.server_state.total_requests += 1
+            if post.closes:
+                self.transport.close()
+            self._to_skip = post.size
+            data = self._past_refused(data)
+        return data
+
+    def _plain_post(self, data: bytes) -> PlainPost | None:
+        """As the function; who asks again after a refusal asks in the same words."""
+        if self._last is None or not data.startswith(self._last.head):
+            self._last = plain_post(data)
+        return self._last
+
+    def _past_refused(self, data: bytes) -> bytes:
+        """What of `data` comes behind a refused request. The connection stays open as long as any."""
+        skipped = min(len(data), self._to_skip)
+        self._to_skip -= skipped
+        self._stop_waiting()
+        self._refused_s = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_handler()
+        return data[skipped:]
+
+    def _is_between(self) -> bool:
+        """Whether the next byte begins a request that nothing stands before."""
+        return not (
+            self._in_message
+            or (self.cycle is not None and not self.cycle.response_complete)
+            or self.pipeline
+            or self.flow.write_paused
+            or self.transport.is_closing()
+        )
+
+    def _written(self, refusal: Refusal, last: bytes) -> bytes:
+        own = [b"%b: %b\r\n" % header for header in self.server_state.default_headers]
+        return b"".join((STATUS_LINE[refusal.status], *own, refusal.headers, last, b"\r\n", refusal.body))
 
     def _wait_for_headers(self) -> None:
         if self._timer is None:
@@ -99,15 +172,6 @@ class BoundedHttp(HttpToolsProtocol):
                 f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode()
             )
         self.transport.close()
-
-
-def _sent_at_once(sending: Coroutine[Any, Any, None]) -> None:
-    """Runs a `send` that has nothing to wait for: the connection takes more."""
-    try:
-        sending.send(None)
-    except StopIteration:
-        return
-    raise RuntimeError("an answer that should leave at once had to wait")
 
 
 class _WholeAnswers:

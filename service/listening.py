@@ -7,6 +7,7 @@ import socket
 from compiler.errors import RationaleError
 
 _BACKLOG = 2048
+_ACCEPTED_AT_ONCE = 16
 
 
 class CannotListenError(RationaleError):
@@ -26,6 +27,15 @@ def listen(host: str, port: int, flag: str = "--port") -> socket.socket:
             raise CannotListenError(_hint(error, host, port, flag)) from error
         on_failure.pop_all()
     return listener
+
+
+def several(listener: socket.socket) -> list[socket.socket]:
+    """The listener, and more of it: they take connections out of one queue.
+
+    uvloop takes one connection from each listener in a turn. Where turns are long, because of overload, new
+    connections would wait for seconds, and what is asked on them too.
+    """
+    return [listener, *(listener.dup() for _ in range(1, _ACCEPTED_AT_ONCE))]
 
 
 def address_of(listener: socket.socket) -> str:

@@ -3,7 +3,7 @@
 import http
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from fastapi import FastAPI
@@ -93,15 +93,41 @@ def _problem(
 
 
 def _service_error(request: Request, error: ServiceError) -> Response:
+    path = request.scope["path"]
     if isinstance(error, ModelFailedError):
-        log.error("%s: %s", request.url.path, error)
-    wait_s = error.retry_after_s
-    headers = {} if wait_s is None else {"Retry-After": str(wait_s)}
+        log.error("%s: %s", path, error)
+    note_problem(error.slug, error.status)
+    return Response(_body(error, path), error.status, _headers(error), MEDIA_TYPE)
+
+
+def _body(error: ServiceError, path: str) -> bytes:
+    return orjson.dumps(_document(error.status, error.slug, error.title, str(error), path))
+
+
+def _headers(error: ServiceError) -> dict[str, str]:
+    """Those that say what to do about it."""
+    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
     if isinstance(error, _UNREAD):
         headers["Connection"] = "close"
     if error.challenge is not None:
         headers["WWW-Authenticate"] = error.challenge
-    return _problem(request, error.status, error.slug, error.title, str(error), headers)
+    return headers
+
+
+class Told(NamedTuple):
+    """An error as it goes over the wire; `headers` are lines, each with its end."""
+
+    status: int
+    slug: str
+    headers: bytes
+    body: bytes
+
+
+def told(error: ServiceError, path: str) -> Told:
+    """The same answer as `answer` gives a request to `path`, for whoever is not called as an ASGI app."""
+    response = Response(_body(error, path), error.status, _headers(error), MEDIA_TYPE)
+    headers = b"".join(b"%b: %b\r\n" % header for header in response.raw_headers)
+    return Told(error.status, error.slug, headers, bytes(response.body))
 
 
 def _router_error(request: Request, error: HTTPException) -> Response:

@@ -178,16 +178,20 @@ class BatchQueue:
         count = len(self._waiting) + len(self._delayed)
         if count >= self._max_size:
             raise QueueFullError(
-                f"{count} requests for '{self._entry.name}' are waiting: try again later", self._retry_s()
+                f"{count} requests for '{self._entry.name}' are waiting: try again later",
+                _retry_s(self.wait_s()),
             )
         left_s = deadline_s - asyncio.get_running_loop().time()
         if left_s <= 0:
             raise DeadlineError(f"the deadline of this request for '{self._entry.name}' is past")
-        if (count or not self._is_free()) and self._needed_s(rows) > left_s:
+        if not count and self._is_free():
+            return
+        wait_s = self.wait_s()
+        if wait_s * _WAIT_MARGIN + self._times.estimate(rows) * _RUN_MARGIN > left_s:
             raise QueueFullError(
                 f"'{self._entry.name}' cannot answer within {left_s:.3g} s, as asked: {count} requests"
                 " are waiting; try again later, or wait longer",
-                self._retry_s(),
+                _retry_s(wait_s),
             )
 
     def wait_s(self) -> float:
@@ -195,10 +199,6 @@ class BatchQueue:
         rows = self._waiting.rows + self._delayed.rows
         largest = min(self._entry.max_batch_size if self._entry.batching else 1, max(rows, 1))
         return self._busy_s() + rows / largest * self._times.estimate(largest) / self._entry.instances
-
-    def _needed_s(self, rows: int) -> float:
-        """Seconds that a request of `rows` should have left to be let in."""
-        return self.wait_s() * _WAIT_MARGIN + self._times.estimate(rows) * _RUN_MARGIN
 
     async def close(self) -> None:
         """Refuses new requests and returns when the accepted ones are answered."""
@@ -215,9 +215,6 @@ class BatchQueue:
             return 0.0
         ends_s = sorted(batch.began_s + self._times.estimate(batch.rows) for batch in taken)
         return max(ends_s[-instances] - asyncio.get_running_loop().time(), 0.0)
-
-    def _retry_s(self) -> int:
-        return min(math.ceil(self.wait_s()) or 1, _LONGEST_RETRY_S)
 
     def _is_free(self) -> bool:
         return len(self._running) < self._entry.instances
@@ -287,7 +284,7 @@ class BatchQueue:
         lines = (self._waiting, self._delayed)
         rows = min(sum(line.rows for line in lines), self._entry.max_batch_size)
         now = asyncio.get_running_loop().time
-        take = partial(batch.take, self._entry, lines, now, self._times.estimate)
+        take = partial(batch.take, self._entry, lines, now, self._times.estimate, self._beginning)
         try:
             answer = await self._run(rows, take)
             _settle(batch.members, self._checked(batch.members, answer))
@@ -313,6 +310,11 @@ class BatchQueue:
                     error = own
             if not item.future.done():
                 item.future.set_exception(error)
+
+    def _beginning(self) -> int:
+        """Batches that have an instance to themselves, and have not taken their members yet."""
+        running = list(self._running.items())
+        return sum(batch.taken_s == math.inf and lane.batches == 1 for batch, lane in running)
 
     def _checked(self, items: Sequence[Waiter], answer: Tensors | None) -> list[Tensors]:
         """To each its own. Raises ModelFailedError where rows are missing."""
@@ -342,6 +344,10 @@ class BatchQueue:
     def _refuse_overdue(self, item: Waiter) -> None:
         if self._waiting.remove(item):
             self._refuse_late(item)
+
+
+def _retry_s(wait_s: float) -> int:
+    return min(math.ceil(wait_s) or 1, _LONGEST_RETRY_S)
 
 
 def _settle(items: Sequence[Waiter], answers: Sequence[Tensors]) -> None:

@@ -17,16 +17,14 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from compiler.errors import InvalidOptionError
 from compiler.manifest import EXPLAIN_SUFFIX
+from service.entries import Entry
 from service.errors import ForbiddenError, UnauthenticatedError
-
-if TYPE_CHECKING:
-    from service.entries import Entry  # brings gRPC along, and this module is part of `rationale --help`
 
 TOKEN_PREFIX = "rk_"  # noqa: S105  # lets scanners find a token that was committed somewhere
 _TOKEN_BYTES = 32
@@ -220,7 +218,7 @@ def needed_by_model(name: str) -> Scopes:
     return _EXPLAIN if EXPLAIN_SUFFIX in name else _INFER
 
 
-def needed_by_entry(entry: "Entry") -> Scopes:
+def needed_by_entry(entry: Entry) -> Scopes:
     """As `needed_by_model`, of the entry itself: what explains may have any name on disk."""
     return _INFER if entry.manifest is None else _EXPLAIN
 

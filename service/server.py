@@ -59,6 +59,7 @@ class _Listeners:
 
 # A thread whose run is over waits as long for a busy event loop to let it go on; Python's own choice is 5 ms.
 _SWITCH_S = 0.0005
+_COLLECT_AFTER = (10_000, 20, 20)  # new objects, and looks at younger ones before one at the older
 _FIRST = asyncio.FIRST_COMPLETED
 
 
@@ -184,10 +185,11 @@ def _settle_heap() -> None:
     """Takes what is there now out of the garbage collector's sight: it stays until the process ends.
 
     A full collection of it would stop the event loop for longer than any request takes
-    (docs/serving-performance.md).
+    (docs/serving-performance.md). Requests leave it little to find: it need not look as often as by itself.
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
 
 
 def _note_start(app: FastAPI) -> None:

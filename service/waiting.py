@@ -88,6 +88,7 @@ class Batch:
     late: list[Waiter] = field(default_factory=list)  # out of the line: they cannot be answered in time
     rows: int = 0
     _until_s: float = math.inf  # when the most hurried of the members leaves
+    _share: int = 0  # rows of those that wait
 
     def take(
         self,
@@ -95,6 +96,7 @@ class Batch:
         lines: Sequence[Line],
         now: Callable[[], float],
         seconds: Callable[[int], float],
+        beside: Callable[[], int] = lambda: 0,
     ) -> Joined | None:
         """Takes the oldest request, and those that may share its run, out of the lines; None where nobody is.
 
@@ -103,9 +105,11 @@ class Batch:
         Args:
             now: the event loop's clock.
             seconds: what a batch of so many rows takes, as far as is known.
+            beside: how many batches could begin now, other than this one: they share what waits.
         """
         self.taken_s = now()
         self.began_s = min(self.began_s, self.taken_s)
+        self._share = math.ceil(sum(line.rows for line in lines) / (1 + beside()))
         for line in lines:
             for item in line:
                 if self._is_full(entry):
@@ -123,7 +127,8 @@ class Batch:
         return self._joined()
 
     def _is_full(self, entry: Entry) -> bool:
-        return bool(self.members) and (self.rows >= entry.max_batch_size or not entry.batching)
+        most = min(entry.max_batch_size, self._share) if entry.batching else 1
+        return bool(self.members) and self.rows >= most
 
     def _has_room(self, item: Waiter, entry: Entry, seconds: Callable[[int], float]) -> bool:
         if not self.members:

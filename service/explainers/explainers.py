@@ -23,7 +23,7 @@ from service.explainers.jobs import Progress
 from service.explainers.ledger import HIDDEN, Key, Ledger, to_its_end
 from service.explainers.memory import Remembered, reconciled
 from service.explainers.models import Models
-from service.explainers.records import Artefact, Record, Stage
+from service.explainers.records import Artefact, Record, Stage, StageClock
 from service.explainers.spec import ExplainerSpec, check_name
 from service.explainers.workshop import ReferenceFiles, Workshop
 
@@ -228,7 +228,7 @@ class Explainers:
 
     async def _make(self, record: Record) -> None:
         """From the record to an entry that answers, or to the reason why there is none."""
-        clock = _Clock()
+        clock = StageClock()
 
         def tell(stage: Stage, progress: Progress | None) -> None:
             clock.enter(stage)
@@ -393,21 +393,3 @@ class Explainers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-class _Clock:
-    """Seconds spent in each stage."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
-        self._stage, self._since_s = Stage.QUEUED, time.monotonic()
-
-    def enter(self, stage: Stage) -> None:
-        now_s = time.monotonic()
-        spent = self._seconds.get(self._stage, 0.0) + now_s - self._since_s
-        self._seconds[self._stage] = round(spent, 4)
-        self._stage, self._since_s = stage, now_s
-
-    def ended(self) -> dict[str, float]:
-        self.enter(self._stage)
-        return self._seconds

@@ -1,6 +1,7 @@
 """What is known of explainers and artefacts, as it stands in the state's database."""
 
 import enum
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -139,3 +140,21 @@ def _is(one: Record | Artefact) -> sa.ColumnElement[bool]:
     if isinstance(one, Record):
         return (EXPLAINERS.c.model == one.model) & (EXPLAINERS.c.name == one.name)
     return ARTEFACTS.c.digest == one.digest
+
+
+class StageClock:
+    """Seconds spent in each stage, for a record's `timings`."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._stage, self._since_s = Stage.QUEUED, time.monotonic()
+
+    def enter(self, stage: Stage) -> None:
+        now_s = time.monotonic()
+        spent = self._seconds.get(self._stage, 0.0) + now_s - self._since_s
+        self._seconds[self._stage] = round(spent, 4)
+        self._stage, self._since_s = stage, now_s
+
+    def ended(self) -> dict[str, float]:
+        self.enter(self._stage)
+        return self._seconds

@@ -35,3 +35,18 @@ def test_neither_part_is_negative(batches: tuple[tuple[int, float], ...]) -> Non
 def test_what_is_long_past_is_forgotten() -> None:
     times = learned(*[(2, 9.0)] * 50, *[(2, 0.01)] * 300)
     assert times.estimate(2) == pytest.approx(0.01, rel=0.01)
+
+
+def test_one_stall_does_not_speak_for_the_batches_after_it() -> None:
+    times = learned(*[(2, 0.01)] * 20, (2, 5.0))
+    assert times.estimate(2) == pytest.approx(0.0115, rel=0.1)
+
+
+def test_a_change_that_lasts_is_learned() -> None:
+    times = learned(*[(2, 0.01)] * 20, *[(2, 0.5)] * 40)
+    assert times.estimate(2) > 0.25
+
+
+def test_a_batch_of_a_size_that_is_new_teaches_at_once() -> None:
+    times = learned(*[(1, 0.001)] * 20, (64, 0.064))
+    assert times.estimate(64) == pytest.approx(0.064, rel=0.05)

@@ -232,6 +232,32 @@ async def test_instances_run_side_by_side() -> None:
     await queue.close()
 
 
+async def test_free_instances_share_what_waits() -> None:
+    run = Doubler()
+    queue = queue_of(run, instances=2, max_batch_size=8)
+    run.gate.clear()
+    waiting = [asyncio.create_task(queue.submit(rows(i), ["y"])) for i in range(7)]
+    await asyncio.sleep(0.01)
+    assert run.batches == [[0, 1, 2, 3], [4, 5, 6]]
+    run.gate.set()
+    await asyncio.gather(*waiting)
+    await queue.close()
+
+
+async def test_a_busy_instance_gets_no_share() -> None:
+    run = Doubler()
+    queue = queue_of(run, instances=2, max_batch_size=8)
+    run.gate.clear()
+    first = asyncio.create_task(queue.submit(rows(0), ["y"]))
+    await asyncio.sleep(0.01)
+    waiting = [asyncio.create_task(queue.submit(rows(i), ["y"])) for i in range(1, 6)]
+    await asyncio.sleep(0.01)
+    assert run.batches == [[0], [1, 2, 3, 4, 5]]
+    run.gate.set()
+    await asyncio.gather(first, *waiting)
+    await queue.close()
+
+
 async def test_close_answers_what_was_accepted_and_refuses_the_rest() -> None:
     run = Doubler()
     queue = queue_of(run, max_queue_delay_s=60, max_size=10)
