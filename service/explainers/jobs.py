@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 _LINE_BYTES = 1 << 20
 _WATCH_S = 0.2
 _TAIL_BYTES = 4000  # of what the worker writes on stderr
+_LAST_WORDS_S = 1.0  # for those of a worker that has ended
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 OnProgress = Callable[["Progress"], None]
@@ -90,9 +91,9 @@ async def _outcome(process: Process, order: Order, on_progress: OnProgress) -> i
             if "stage" in last:
                 on_progress(Progress(last["stage"], last["done"], last["total"]))
         status = await process.wait()
-    finally:
+        await asyncio.wait([tail], timeout=_LAST_WORDS_S)
+    finally:  # nothing to wait for in here: whoever gave up kills the process next
         watch.cancel()
-        await asyncio.wait([watch, tail], timeout=1)
         tail.cancel()
     if "written" in last:
         return int(last["written"])

@@ -123,6 +123,13 @@ async def test_whoever_cancels_waits_for_its_end(order: Order) -> None:
     assert workers() == []
 
 
+async def test_given_up_it_ends_at_once(order: Order) -> None:
+    job = asyncio.create_task(compile_entry(order, LONG_S, lambda _: job.cancel()))
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert not Path(order.entry).exists()
+
+
 async def test_a_failed_start_is_told(order: Order, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(CompileFailedError, match="the server's log tells why"):
