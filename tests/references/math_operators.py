@@ -24,6 +24,10 @@ def _reduce(function: Callable[[T, list[int], bool], T], before: Callable[[T], T
     return run
 
 
+def _unless_none(function: Callable[..., T]) -> Callable[[T, list[int], bool], T]:
+    return lambda x, axes, keep: function(x, axes, keep) if axes else x
+
+
 def _sum(x: T, axes: list[int], keep: bool) -> T:
     return x.sum(axes, keep) if axes else x
 
@@ -136,6 +140,11 @@ MATH: dict[str, Callable[..., Any]] = {
     "LpPool": lp_pool,
     "MeanVarianceNormalization": mean_variance_normalization,
     "Mod": lambda a, b, fmod=0: torch.fmod(a, b) if fmod else torch.remainder(a, b),
+    "ReduceLogSumExp": _reduce(_unless_none(torch.logsumexp)),
+    "ReduceMax": _reduce(_unless_none(torch.amax)),
+    "ReduceMean": _reduce(_unless_none(torch.mean)),
+    "ReduceMin": _reduce(_unless_none(torch.amin)),
+    "ReduceSum": _reduce(_sum),
     "ReduceL1": _reduce(_sum, torch.abs),
     "ReduceL2": _reduce(lambda x, axes, keep: torch.sqrt(_sum(x, axes, keep)), torch.square),
     "ReduceLogSum": _reduce(lambda x, axes, keep: torch.log(_sum(x, axes, keep))),
