@@ -14,6 +14,7 @@ from compiler.forms import Forms
 from compiler.forward import Call
 from compiler.graph import Ops
 from compiler.lowering import Lowered
+from compiler.lowering.rewrites_discrete import spell_out_dequantising
 from compiler.methods import Method
 from compiler.methods.base import OnPaths
 from compiler.methods.planned import plan
@@ -67,7 +68,10 @@ def _cloned(lowered: Lowered, path: Path) -> tuple[Lowered, Path]:
     """Copies whose graph may be changed; tensors are shared."""
     model = lowered.model.clone()
     copies = dict(zip(lowered.model.graph, model.graph, strict=True))
-    return replace(lowered, model=model), replace(path, nodes=tuple((copies[n], r) for n, r in path.nodes))
+    nodes = tuple((copies[n], r) for n, r in path.nodes)
+    on_path = {node for node, _ in nodes}
+    spell_out_dequantising(model.graph, [n for n in copies.values() if n not in on_path])
+    return replace(lowered, model=model), replace(path, nodes=nodes)
 
 
 def _build(

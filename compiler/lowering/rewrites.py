@@ -161,20 +161,33 @@ def rewrite(model: ir.Model, only: Collection[str] | None = None) -> None:
 
 def _rewrite(graph: ir.Graph, node: ir.Node, *, last: bool = False) -> bool:
     """False where something is not known that may be later; raises what, at the `last` try."""
+    key = node.domain, node.op_type
+    return replace_node(graph, node, [_REWRITES[key]] if key in _REWRITES else _IDIOMS.get(key, []), last)
+
+
+def replace_node(
+    graph: ir.Graph, node: ir.Node, functions: Collection[Rewrite], must_be_known: bool = False
+) -> bool:
+    """Puts what the first of the functions that applies emits in a node's place.
+
+    Returns:
+        False where a size or type is not known, which leaves the graph as it was.
+
+    Raises:
+        UnsupportedModelError: that, where all `must_be_known`.
+    """
     op = Nodes(graph, node)
     try:
-        _replace(op, graph, node)
+        _replace(op, graph, node, functions)
     except UnsupportedModelError:
-        if last:
+        if must_be_known:
             raise
         graph.remove(reversed([n for n in graph if n in op.emitted]), safe=True)
         return False
     return True
 
 
-def _replace(op: Nodes, graph: ir.Graph, node: ir.Node) -> None:
-    key = node.domain, node.op_type
-    functions = [_REWRITES[key]] if key in _REWRITES else _IDIOMS.get(key, [])
+def _replace(op: Nodes, graph: ir.Graph, node: ir.Node, functions: Collection[Rewrite]) -> None:
     attributes = {a.name: a.value for a in node.attributes.values()}
     found = (function(op, *node.inputs, **attributes) for function in functions)
     result = next((r for r in found if r is not None), None)

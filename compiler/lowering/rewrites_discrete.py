@@ -1,11 +1,12 @@
 """Whole numbers: what casts and the operators of quantised models come to, in terms of steps and floats."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from compiler.lowering.rewrites import rewrites
+from compiler.lowering.rewrites import replace_node, rewrites
 from compiler.lowering.rewrites_math import is_constant, rank_of
 
 _WHOLE = frozenset({"Round", "Floor", "Ceil", "Sign"})
@@ -112,6 +113,31 @@ def dequantize_linear(
     """(x − zero point)·scale, where these are computed, or in blocks."""
     if is_constant(scale) and is_constant(zero_point) and not block_size:
         return None
+    return _dequantised(op, x, scale, zero_point, axis=axis, block_size=block_size)
+
+
+def spell_out_dequantising(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
+    """Makes each DequantizeLinear among the nodes (x − zero point)·scale, in place.
+
+    ONNX Runtime (1.31) takes one, a Conv whose weights are floats, and a QuantizeLinear for a quantised Conv,
+    and rounds the weights to 8 bits by a scale of its own. It also moves one through a Reshape in a way that
+    it then cannot load, at opset 21.
+    """
+    for node in nodes:
+        if node.op_type == "DequantizeLinear" and not node.domain:
+            replace_node(graph, node, [_dequantised])
+
+
+def _dequantised(
+    op: Any,
+    x: ir.Value,
+    scale: ir.Value,
+    zero_point: ir.Value | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    **_: Any,
+) -> Any:
     y = op.Cast(x, to=int(_dtype(scale)))
     if zero_point is not None:
         offset = op.Cast(zero_point, to=int(_dtype(scale)))

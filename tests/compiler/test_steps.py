@@ -126,3 +126,44 @@ def test_where_attributions_end_is_in_the_manifest() -> None:
     compiled = compile_model(chosen, DeepShap(REFERENCES), targets=[0])
     assert [(s.node, s.operator, s.tensor) for s in compiled.manifest.stopped] == [("best", "ArgMax", "z")]
     assert any("ArgMax" in warning for warning in compiled.manifest.warnings)
+
+
+def test_weights_of_8_bits_beside_the_explained_path_are_not_rounded_again() -> None:
+    """ONNX Runtime takes a DequantizeLinear, a Conv of floats and a QuantizeLinear for what has 8 bits."""
+    random = np.random.default_rng(5)
+    quantised = parsed(
+        f"g (float[N, {FEATURES}] x, uint8[N, 2, 6, 6] image) => (float[N, 4] y) {{"
+        "i = QLinearConv (image, s, z, v, vs, vz, t, z) j = DequantizeLinear (i, t, z)"
+        "f = Flatten (j) m = MatMul (f, b) k = MatMul (x, w) y = Add (k, m) }",
+        {
+            "w": W,
+            "s": np.float32(0.1),
+            "z": np.uint8(3),
+            "v": random.integers(-5, 6, (3, 2, 3, 3)).astype(np.int8),
+            "vs": np.asarray([0.1, 0.2, 0.07], np.float32),
+            "vz": np.zeros(3, np.int8),
+            "t": np.float32(0.37),
+            "b": random.standard_normal((48, 4)).astype(np.float32),
+        },
+    )
+    images = random.integers(0, 256, (64, 2, 6, 6)).astype(np.uint8)
+    x = rows(64, FEATURES, seed=6)
+    compiled = compile_model(quantised, DeepShap({"x": REFERENCES}), inputs=["x"], targets="all")
+    want = run64(quantised, {"x": x, "image": images})["y"]
+    got = compiled.explain({"x": x, "image": images})["y"]
+    np.testing.assert_allclose(got, want, atol=PARITY_32 * np.abs(want).max(), rtol=0)
+
+
+@pytest.mark.parametrize("opset", [13, 21])
+def test_a_quantised_layer_beside_the_path_may_be_reshaped(opset: int) -> None:
+    """ONNX Runtime cannot load a DequantizeLinear of int8 before a Reshape, which a Flatten becomes."""
+    beside = parsed(
+        "g (float[N, 5] x, float[N, 3, 4] side) => (float[N, 4] y) { "
+        "q = QuantizeLinear (side, s, o) k = Clip (q) d = DequantizeLinear (k, s, o) f = Flatten (d) "
+        "a = MatMul (f, v) t = Tanh (a) z = MatMul (x, w) h = Tanh (z) y = Mul (t, h) }",
+        {"w": W, "v": rows(12, 4, seed=4), "s": S, "o": Z},
+        opsets=f'"" : {opset}',
+    )
+    compiled = compile_model(beside, DeepShap({"x": REFERENCES}), targets="all", inputs=["x"])
+    given = {"x": X, "side": rows(ROWS, 3, 4, seed=5)}
+    np.testing.assert_allclose(compiled.explain(given)["y"], run64(beside, given)["y"], atol=1e-5)
