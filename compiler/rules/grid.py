@@ -97,6 +97,9 @@ def grid_sample(
     return y, (grid_sample_pullback, grid_sample_pullback_grid)
 
 
+_ROUNDINGS = 16  # of the largest value: what places, weights and sums leave of a difference
+
+
 @grid_sample.deeplift
 def grid_sample_multiplier(
     op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor, **how: Any
@@ -115,15 +118,20 @@ def grid_sample_multiplier(
     middle = op.Mul(op.Add(x, r), 0.5)
     slope = op.reshape(_slope(op, m, middle, _all_taps(op, grid, sampling), sampling), grid.shape)
 
-    def at(places: Tensor) -> Tensor:
-        answer = op.Mul(m, op.GridSample(middle, places, **how))
+    def summed(answer: Tensor) -> Tensor:
         return op.reshape(op.ReduceSum(answer, [1], keepdims=0), (*grid.shape[:-1], 1))
 
-    due, d = _shapley(op, at, grid, grid_r), op.Sub(grid, grid_r)
-    epsilon = float(np.finfo(x.dtype.numpy()).eps)
-    rise = op.Add(op.Mul(due, d), op.Mul(slope, epsilon))
-    to_grid = op.Div(rise, op.Add(op.Mul(d, d), epsilon))
-    return op.Mul(op.Add(to_x, to_r), 0.5), to_grid
+    due = _shapley(op, lambda places: summed(op.Mul(m, op.GridSample(middle, places, **how))), grid, grid_r)
+    largest = op.ReduceMax(op.Abs(middle), list(range(2, middle.rank)), keepdims=1)
+    size = summed(op.Mul(op.Abs(m), largest))
+    return op.Mul(op.Add(to_x, to_r), 0.5), _quotient(op, due, op.Sub(grid, grid_r), slope, size)
+
+
+def _quotient(op: Ops, due: Tensor, d: Tensor, slope: Tensor, size: Tensor) -> Tensor:
+    """due/d; the slope, where that gives what is due within the roundings of such a size, as at d = 0."""
+    rounding = op.Mul(size, _ROUNDINGS * float(np.finfo(d.dtype.numpy()).eps))
+    near = op.LessOrEqual(op.Abs(op.Sub(due, op.Mul(slope, d))), rounding)
+    return op.Where(near, slope, op.Div(due, op.Where(near, 1.0, d)))
 
 
 def _shapley(op: Ops, at: Callable[[Tensor], Tensor], grid: Tensor, grid_r: Tensor) -> Tensor:

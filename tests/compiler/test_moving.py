@@ -116,3 +116,22 @@ def test_long_transforms_are_sent_back_by_transforms(
     monkeypatch.setattr("compiler.rules.spectrum.LONGEST_MATRIX", 0)
     by_transform = compile_model(model, Gradient(), targets="all").explain(x)["x_attributions"]
     np.testing.assert_allclose(by_transform, by_matrix, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_places_close_to_each_other_on_two_sides_of_a_border_add_up(mode: str) -> None:
+    """A step of the slope, or of the value, lies between a place and the reference's, which are close."""
+    model = parsed(
+        "g (float[N, 1, 2, 4] plane, float[N, 1, 3, 2] x) => (float[N, 1, 1, 3] y) {"
+        f'y = GridSample<mode = "{mode}", align_corners = 1>(plane, x) }}'
+    )
+    border = {"linear": -1 / 3, "nearest": 0.0}[mode]
+    r, x = np.full((2, 1, 1, 3, 2), 0.25, np.float32)
+    r[..., 0] = border - np.float32([1e-4, 1e-6, 0.2])
+    x[..., 0] = border + np.float32([1e-4, 1e-6, 0.1])
+    compiled = compile_model(model, DeepShap({"x": r}), inputs=["x"], targets="all")
+    answer = compiled.explain({"x": x, "plane": _rows(1, 1, 2, 4)})
+    difference = np.abs(answer["explained_value"] - answer["base_value"])
+    assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32 * difference.max()
+    each = answer["x_attributions"].sum(axis=(2, 3, 4)) - (answer["explained_value"] - answer["base_value"])
+    assert np.abs(each).max() <= 1e-5  # 32 roundings of values about 1, at both places
