@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import HealthCheck, assume, given, seed, settings
+from hypothesis import HealthCheck, assume, given, note, seed, settings
 
 from compiler import DeepShap, Gradient, compile_model
 from compiler.combine import combine
@@ -28,7 +28,12 @@ from tests.tolerances import FUZZED_32, FUZZED_64, FUZZED_SLOPE, KINK
 
 TARGETS = list(range(CLASSES))
 FUZZ = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
-NUDGE = 32 * np.finfo(np.float32).eps  # with it and `lies_on_a_step`, 1 of 135 graphs was left out
+NUDGE = 32 * np.finfo(np.float32).eps
+NUDGES = 4  # directions of it
+STEPS = frozenset(
+    {"Cast", "Ceil", "Equal", "Floor", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "QuantizeLinear"}
+    | {"Round", "Sign"}
+)
 Arrays = dict[str, np.ndarray]
 
 
@@ -111,20 +116,22 @@ def check_in_float32(graph: Fuzzed) -> None:
     assume(not lies_on_a_step(compiled.source, graph.rows))
     got, want = compiled.explain(graph.rows), run64(compiled.model, graph.rows)
     size = max(np.abs(value).max() for name, value in want.items() if name != "completeness_gap")
-    moved = run64(compiled.model, nudged(graph.rows))
-    assume(all(np.abs(moved[name] - value).max() <= FUZZED_32 * size for name, value in want.items()))
+    assume(not steps_elsewhere(compiled.model, graph.rows))
+    for i in range(NUDGES):
+        moved = run64(compiled.model, nudged(graph.rows, i))
+        assume(all(np.abs(moved[name] - value).max() <= FUZZED_32 * size for name, value in want.items()))
     for name, value in want.items():
         assert np.abs(got[name] - value).max() <= FUZZED_32 * size, name
     assert np.abs(got["completeness_gap"]).max() <= FUZZED_32 * size
 
 
-def nudged(rows: Arrays) -> Arrays:
+def nudged(rows: Arrays, seed: int) -> Arrays:
     """Rows moved by some of float32's roundings, up or down.
 
     Where one and a reference lie close to a step, on both sides of it, the multipliers of what stands before
     the step are large and cancel: shares then change by 1e-4 with such a move, in float64 too.
     """
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     return {name: row * (1 + NUDGE * random.choice([-1, 1], row.shape)) for name, row in rows.items()}
 
 
@@ -133,6 +140,20 @@ def lies_on_a_step(model: onnx.ModelProto, rows: Arrays) -> bool:
 
     What is 3 times 0.1 times a whole number, cut off to a whole number, is one of two that are as right.
     """
+    return not all(same_in_float32(model, rows).values())
+
+
+def steps_elsewhere(model: onnx.ModelProto, rows: Arrays) -> bool:
+    """Whether a step in an emitted graph has another value in float32, from operands that are the same."""
+    same = same_in_float32(model, rows)
+    steps = (node for node in model.graph.node if node.op_type in STEPS)
+    return any(
+        all(same.get(name, True) for name in node.input) and not same[node.output[0]] for node in steps
+    )
+
+
+def same_in_float32(model: onnx.ModelProto, rows: Arrays) -> dict[str, bool]:
+    """Whether ONNX Runtime's values are the float64 interpreter's, by name."""
     every = onnx.ModelProto()
     every.CopyFrom(model)
     listed = {value.name for value in model.graph.output}
@@ -140,10 +161,10 @@ def lies_on_a_step(model: onnx.ModelProto, rows: Arrays) -> bool:
     every.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
     narrow, wide = Runner(every, optimise=False)(rows), run64(every, rows)
     errors = {name: np.abs(narrow[name] - value.astype(np.float64)) for name, value in wide.items()}
-    return any(
-        error.max(initial=0) > FUZZED_32 * np.abs(wide[name]).max(initial=1.0)
+    return {
+        name: bool(error.max(initial=0) <= FUZZED_32 * np.abs(wide[name]).max(initial=1.0))
         for name, error in errors.items()
-    )
+    }
 
 
 @settings(FUZZ, max_examples=90, derandomize=True)
@@ -170,6 +191,7 @@ def test_many_random_graphs(
     @settings(FUZZ, max_examples=100)
     @given(fuzzed_graphs(make))
     def drawn(graph: Fuzzed) -> None:
+        note(f"{make.__name__}({graph.recipe})")
         check(graph)
 
     drawn()
