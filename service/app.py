@@ -8,6 +8,7 @@ from importlib.metadata import version as package_version
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import PlainTextResponse, Response
 
+from compiler.errors import InvalidOptionError
 from service import (
     openapi,
     own_references,
@@ -218,9 +219,15 @@ def create_gate(settings: Settings, metrics: Metrics) -> Gate:
 
 
 def read_keys(settings: Settings) -> Keyring:
-    """Raises InvalidOptionError."""
+    """Raises InvalidOptionError; also where a key file holds none: it may be on its way to the disk."""
     inline = settings.keys.get_secret_value() if settings.keys else None
-    return read_keyring(settings.keys_file, inline, admin_is_local=is_loopback(settings.admin_end))
+    keyring = read_keyring(settings.keys_file, inline, admin_is_local=is_loopback(settings.admin_end))
+    if settings.keys_file is not None and not keyring.keys:
+        raise InvalidOptionError(
+            f"the key file {settings.keys_file} holds no keys: everybody would be let in. Make one with "
+            "`rationale keys new NAME --scope infer --file …`, or serve without a key file"
+        )
+    return keyring
 
 
 def _metrics(request: Request) -> Response:

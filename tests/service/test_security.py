@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2 as pb
 from typer.testing import CliRunner
 
 from compiler.errors import InvalidOptionError
-from service.app import create_app, create_backend
+from service.app import create_app, create_backend, read_keys
 from service.cli import app as command
 from service.limits import RateLimits, TokenBucket
 from service.security import (
@@ -104,6 +104,14 @@ def test_broken_keys(text: str, said: str, tmp_path: Path) -> None:
 def test_a_key_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidOptionError, match="cannot read the key file"):
         read_keyring(tmp_path / "absent", None, admin_is_local=True)
+
+
+@pytest.mark.parametrize("text", ["", "# none yet\n", "[keys]\n"])
+def test_a_key_file_without_keys_does_not_open_the_gateway(text: str, tmp_path: Path) -> None:
+    """As a file is that somebody else is about to write."""
+    (tmp_path / "keys.toml").write_text(text)
+    with pytest.raises(InvalidOptionError, match=r"keys\.toml holds no keys"):
+        read_keys(Settings(keys_file=tmp_path / "keys.toml"))
 
 
 def test_the_command_prints_the_token_once_and_writes_its_digest(tmp_path: Path) -> None:
