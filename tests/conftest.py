@@ -3,9 +3,19 @@
 import gc
 import os
 
+from hypothesis import HealthCheck, settings
+
 # torch's threads sleep where they wait for each other: on cores that others use too they take longer to wait
 # than to compute. Read when torch is loaded, and by child processes.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+# The same examples in each run of a commit, and no measure of how long they take. A search that draws anew
+# is one of the slow tests: else a change would be refused for what was there before it.
+settings.register_profile(
+    "same examples", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+settings.load_profile("same examples")
 
 
 def pytest_collection_finish() -> None:
