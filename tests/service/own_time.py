@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+TICK_S = 0.001  # uvloop counts whole milliseconds: by another clock, its timers may end so much sooner
+
 
 class Clock:
     """Stands in for an event loop's own `time`; it stands still until somebody moves it."""

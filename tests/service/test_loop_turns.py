@@ -63,8 +63,8 @@ async def test_what_answers_take_of_the_loop_bounds_how_many_are_under_way(repos
     async with gateway(Settings(repository=repository)) as client:
         plane = plane_behind(client)
         entry = plane.repository.entry("score")
-        plane.admit(entry, plane.deadline(0.1), 1000)  # nothing is known yet
         with standing_still() as clock:
+            plane.admit(entry, plane.deadline(0.1), 1000)  # nothing is known yet
             for _ in range(20):
                 plane._turns.behind_s()
                 plane._turns.ended()
