@@ -243,7 +243,8 @@ def _column(path: str, name: str, column: Any) -> np.ndarray:
     """A column as float64; nulls are NaN, and refused where the rows are checked."""
     array = column.to_numpy()
     if array.dtype.kind in "fiub":
-        return np.asarray(array, np.float64)
+        with np.errstate(invalid="ignore"):  # a NaN that signals becomes one that does not
+            return np.asarray(array, np.float64)
     if column.null_count and all(v is None or isinstance(v, bool | int | float) for v in array):
         return np.asarray([np.nan if v is None else v for v in array], np.float64)
     raise _no_numbers(path, name, column.type)

@@ -317,6 +317,12 @@ def file_content(suffix: str) -> bytes:
     return buffer.getvalue()
 
 
+def test_a_nan_that_signals_is_a_nan(tmp_path: Path) -> None:
+    signalling = np.array([0x7F800001], np.uint32).view(np.float32)
+    parquet.write_table(pa.table({"a": signalling}), tmp_path / "r.parquet")
+    assert np.isnan(read_rows(tmp_path / "r.parquet").arrays[None]).all()
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".csv", ".parquet"])
 @settings(
     max_examples=120,
