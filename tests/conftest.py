@@ -4,6 +4,7 @@ import gc
 import os
 
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 # torch's threads sleep where they wait for each other: on cores that others use too they take longer to wait
 # than to compute. Read when torch is loaded, and by child processes.
@@ -16,6 +17,8 @@ settings.register_profile(
     "same examples", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 settings.load_profile("same examples")
+# Else hypothesis draws numbers that it finds in the source, and every change of the source is another search.
+providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_collection_finish() -> None:
