@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import uvicorn
 from fastapi import FastAPI
 
-from service.grpc_server import create_server
+from service.grpc_server import GrpcServer
 from service.http_protocol import BoundedHttp
-from service.listening import CannotListenError, address_of, listen, several
+from service.listening import address_of, listen, several
 from service.settings import Settings
 from service.tls import ServerTls
 
@@ -54,21 +54,14 @@ class GrpcEnd:
     """Raises CannotListenError."""
 
     def __init__(self, app: FastAPI, settings: Settings, port: int, tls: ServerTls | None) -> None:
-        with listen(settings.host, port, "--grpc-port") as probe:  # says what is wrong, where gRPC does not
-            host = address_of(probe).rpartition(":")[0]
-        self._server = create_server(app.state.plane, app.state.gate, settings.max_body_bytes)
-        self.address = f"{host}:{self._bind(f'{host}:{port}', tls)}"
-
-    def _bind(self, address: str, tls: ServerTls | None) -> int:
-        try:
-            if tls is None:
-                return int(self._server.add_insecure_port(address))
-            return int(self._server.add_secure_port(address, tls.grpc_credentials()))
-        except RuntimeError as error:
-            raise CannotListenError(f"cannot listen on {address} for gRPC: {error}") from error
+        self._listener = listen(settings.host, port, "--grpc-port")
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # what it accepts has it too
+        self._tls = None if tls is None else tls.grpc_context
+        self._server = GrpcServer(app.state.plane, app.state.gate, settings.max_body_bytes)
+        self.address = address_of(self._listener)
 
     async def start(self) -> None:
-        await self._server.start()
+        await self._server.start(several(self._listener), self._tls)
 
     async def stop(self, seconds: float) -> None:
         """Refuses new calls, and gives up those that are not answered in `seconds`."""

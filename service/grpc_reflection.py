@@ -2,14 +2,12 @@
 
 from collections.abc import AsyncIterator
 
-import grpc.aio
 from grpc_reflection.v1alpha import reflection_pb2 as pb  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha._async import ReflectionServicer  # type: ignore[import-untyped]
 
-from service.errors import MalformedError
-from service.grpc_call import refuse
 from service.grpc_health import HEALTH
 from service.grpc_methods import SERVICE
+from service.grpc_rpc import Rpc
 from service.oip_grpc import parse
 
 ALPHA = pb.DESCRIPTOR.services_by_name["ServerReflection"].full_name
@@ -17,13 +15,10 @@ REFLECTIONS = (ALPHA, ALPHA.replace("v1alpha", "v1"))
 _SERVICER = ReflectionServicer((SERVICE, HEALTH, *REFLECTIONS))
 
 
-async def reflect(bodies: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> None:
+async def reflect(rpc: Rpc) -> None:
     async def requests() -> AsyncIterator[pb.ServerReflectionRequest]:
-        async for body in bodies:
+        async for body in rpc.read():
             yield parse(pb.ServerReflectionRequest, body)
 
-    try:
-        async for answer in _SERVICER.ServerReflectionInfo(requests(), context):
-            await context.write(answer.SerializeToString())
-    except MalformedError as error:
-        await refuse(error, context)
+    async for answer in _SERVICER.ServerReflectionInfo(requests(), None):
+        await rpc.write(answer.SerializeToString())

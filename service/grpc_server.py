@@ -1,35 +1,88 @@
 """The gRPC end: `GRPCInferenceService`, health and reflection, thin over the data plane."""
 
+import asyncio
 import http
-from collections.abc import AsyncIterator
+import socket
+import ssl
+from collections.abc import Iterable
 
-import grpc
-import grpc.aio
 from google.protobuf.message import Message
 
+from service import exchange as exchanges
 from service.dataplane import DataPlane
-from service.errors import NotOfferedError
-from service.exchange import current
+from service.errors import NotOfferedError, ServiceError
+from service.exchange import note_problem
 from service.gate import Gate
-from service.grpc_call import Call, echo_request_id, refusal_of, refuse
+from service.grpc_call import Call, refusal_of
+from service.grpc_connection import GrpcConnection
 from service.grpc_gate import GrpcGate
 from service.grpc_health import CHECK, HEALTH
 from service.grpc_methods import METHODS, REFUSED, SERVICE, Method
 from service.grpc_reflection import REFLECTIONS, reflect
+from service.grpc_rpc import Handler, Rpc
 from service.grpc_stream import stream_infer
+from service.grpc_wire import Head, Messages
 from service.oip_grpc import parse
 
 _STREAM = "ModelStreamInfer"
-_LARGEST_LIMIT = (1 << 31) - 1  # gRPC counts a message's bytes in 32 bits
+_LARGEST_LIMIT = (1 << 32) - 1  # gRPC counts a message's bytes in 32 bits
+_HANDSHAKE_S = 10.0
+_GIVING_UP_S = 1.0
 
 
-def create_server(plane: DataPlane, gate: Gate, max_body_bytes: int) -> grpc.aio.Server:
-    """The server, of the running event loop; whoever runs it adds a port and starts it."""
-    options = (
-        ("grpc.max_receive_message_length", min(max_body_bytes, _LARGEST_LIMIT)),
-        ("grpc.max_send_message_length", -1),  # answers are larger than requests: one row per target
-        ("grpc.so_reuseport", 0),  # else two gateways would share a port, and neither would say so
-    )
+class GrpcServer:
+    """Serves connections of the running event loop, from `start` to `stop`."""
+
+    def __init__(self, plane: DataPlane, gate: Gate, max_body_bytes: int) -> None:
+        self.connections: set[GrpcConnection] = set()
+        self._plane = plane
+        self._limit = min(max_body_bytes, _LARGEST_LIMIT)
+        self._gate = GrpcGate(gate, _handlers(plane, gate), _unserved)
+        self._listening: list[asyncio.Server] = []
+        self.enter = self._gate.enter
+        self.refused = self._gate.refused
+
+    async def start(self, listeners: Iterable[socket.socket], tls: ssl.SSLContext | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        for listener in listeners:
+            server = await loop.create_server(
+                lambda: GrpcConnection(self),
+                sock=listener,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else _HANDSHAKE_S,
+            )
+            self._listening.append(server)
+
+    async def stop(self, seconds: float) -> None:
+        """Refuses new calls, and gives up those that are not answered in `seconds`."""
+        for server in self._listening:
+            server.close()
+        for connection in list(self.connections):
+            connection.stop()
+        await self._wait(seconds)
+        for connection in list(self.connections):
+            connection.give_up()
+        await self._wait(_GIVING_UP_S)
+        for connection in list(self.connections):
+            connection.abort()
+        await self._wait(_GIVING_UP_S)
+
+    async def _wait(self, seconds: float) -> None:
+        """Until every connection is closed and every call over, or as long as that."""
+        left = [connection.closed for connection in self.connections]
+        left += [task for connection in self.connections for task in connection.tasks]
+        if left:
+            await asyncio.wait(left, timeout=seconds)
+
+    def messages(self, head: Head) -> Messages:
+        return Messages(self._limit, head.inflates, self._plane.budget)
+
+    def patience_s(self) -> float:
+        """For how long the message of a call may be on its way."""
+        return self._plane.timeout_s
+
+
+def _handlers(plane: DataPlane, gate: Gate) -> dict[str, Handler]:
     unary = {SERVICE: METHODS, HEALTH: CHECK}
     handlers = {
         f"/{service}/{name}": _unary(plane, gate, kind, method)
@@ -38,56 +91,47 @@ def create_server(plane: DataPlane, gate: Gate, max_body_bytes: int) -> grpc.aio
     }
     handlers[f"/{SERVICE}/{_STREAM}"] = _stream(plane, gate)
     for service in REFLECTIONS:
-        handlers[f"/{service}/ServerReflectionInfo"] = grpc.stream_stream_rpc_method_handler(reflect)
-    return grpc.aio.server(handlers=[GrpcGate(gate, handlers, _unserved)], options=options)
+        handlers[f"/{service}/ServerReflectionInfo"] = Handler(reflect, is_stream=True)
+    return handlers
 
 
-def _unary(plane: DataPlane, gate: Gate, kind: type[Message], method: Method) -> grpc.RpcMethodHandler:
+def _unary(plane: DataPlane, gate: Gate, kind: type[Message], method: Method) -> Handler:
     """Answers calls, and notes them; those of health are not noted."""
 
-    # A function, since gRPC asks of each call what it is: for partials and methods that takes longer.
-    async def answer(body: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        exchange = current()
+    async def answer(rpc: Rpc, body: bytes) -> bytes:
+        exchange = rpc.exchange
         if exchange is None:
-            return await _call(plane, kind, method, body, context)
-        echo_request_id(exchange, context)
+            return await _call(plane, kind, method, rpc, body)
         with gate.noted(exchange):
-            answer = await _call(plane, kind, method, body, context)
+            answer = await _call(plane, kind, method, rpc, body)
             exchange.status = http.HTTPStatus.OK
         return answer
 
-    return grpc.unary_unary_rpc_method_handler(answer)
+    return Handler(answer)
 
 
-async def _call(
-    plane: DataPlane, kind: type[Message], method: Method, body: bytes, context: grpc.aio.ServicerContext
-) -> bytes:
-    """Parses, calls, serialises; what goes wrong becomes a status."""
+async def _call(plane: DataPlane, kind: type[Message], method: Method, rpc: Rpc, body: bytes) -> bytes:
+    """Parses, calls, serialises. Raises ServiceError alone."""
     try:
-        answer = await method(Call(plane, parse(kind, body), context.time_remaining()))
+        answer = await method(Call(plane, parse(kind, body), rpc.time_remaining()))
         return answer.SerializeToString()
-    except Exception as error:  # gRPC would send the text of a fault of ours to the caller
+    except Exception as error:
         refusal = refusal_of(error, kind.DESCRIPTOR.name)
-    return await refuse(refusal, context)
+        note_problem(refusal.slug, refusal.status)
+        raise refusal from error
 
 
-def _stream(plane: DataPlane, gate: Gate) -> grpc.RpcMethodHandler:
-    async def answer(bodies: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> None:
-        exchange = current()
-        if exchange is not None:
-            echo_request_id(exchange, context)
-        await stream_infer(plane, gate, bodies, context)
+def _stream(plane: DataPlane, gate: Gate) -> Handler:
+    async def answer(rpc: Rpc) -> None:
+        if rpc.exchange is not None:
+            exchanges.bind(rpc.exchange)
+        await stream_infer(plane, gate, rpc)
 
-    return grpc.stream_stream_rpc_method_handler(answer)
+    return Handler(answer, is_stream=True)
 
 
-def _unserved(path: str) -> grpc.RpcMethodHandler:
+def _unserved(path: str) -> ServiceError:
     service, _, method = path.removeprefix("/").rpartition("/")
     why = REFUSED.get(method) if service == SERVICE else None
     said = f": {why}" if why else f". /{SERVICE} offers {', '.join([*METHODS, _STREAM])}"
-
-    async def refusing(_: object, context: grpc.aio.ServicerContext) -> None:
-        await refuse(NotOfferedError(f"{path[:80]} is not offered here{said}."), context)
-
-    # A streaming handler fits every kind of method, and need not wait for a message.
-    return grpc.stream_stream_rpc_method_handler(refusing)
+    return NotOfferedError(f"{path[:80]} is not offered here{said}.")

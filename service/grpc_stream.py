@@ -1,38 +1,36 @@
 """`ModelStreamInfer`: many requests on one stream, each answered in its own time, under its own id."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
-import grpc.aio
 from tritonclient.grpc import service_pb2 as pb
 
 from service.dataplane import DataPlane
 from service.errors import NotReadyError, ServiceError
 from service.exchange import current
 from service.gate import Gate
-from service.grpc_call import Call, refusal_of, refuse, text_of
+from service.grpc_call import Call, refusal_of
 from service.grpc_methods import model_infer
+from service.grpc_rpc import Rpc
+from service.grpc_wire import text_of
 from service.oip_grpc import parse
 
 IN_FLIGHT = 16  # requests of one stream; the next is read when one of them is answered
 _NAME = "ModelStreamInfer"
 # Triton's way to ask that the first error ends the stream with a status of its own.
-_STRICT = ("triton_grpc_error", "true")
+_STRICT = "triton_grpc_error"
 
 
-async def stream_infer(
-    plane: DataPlane, gate: Gate, bodies: AsyncIterator[bytes], context: grpc.aio.ServicerContext
-) -> None:
+async def stream_infer(plane: DataPlane, gate: Gate, rpc: Rpc) -> None:
     """Serves one stream until the caller has said all and has every answer.
 
     A caller who leaves cancels this, and with it the work. When the server stops, what was read is
     answered and the stream ends, for a silent one would hold the server.
     """
-    stream = _Stream(plane, gate, context)
+    stream = _Stream(plane, gate, rpc)
     fault: ServiceError | None = None
     try:
         async with asyncio.TaskGroup() as group:
-            reader = group.create_task(stream.read(bodies, group))
+            reader = group.create_task(stream.read(group))
             watcher = group.create_task(_cancel_at_stop(plane, reader))
             reader.add_done_callback(lambda _: watcher.cancel())
     except* ServiceError as faults:
@@ -40,24 +38,24 @@ async def stream_infer(
     if fault is None and plane.stopping.is_set():
         fault = NotReadyError("the server is stopping")
     if fault is not None:
-        await refuse(fault, context)
+        raise fault
 
 
 class _Stream:
     """Answers hold a place until they are taken: a caller who does not read holds `IN_FLIGHT` requests."""
 
-    def __init__(self, plane: DataPlane, gate: Gate, context: grpc.aio.ServicerContext) -> None:
+    def __init__(self, plane: DataPlane, gate: Gate, rpc: Rpc) -> None:
         self._plane = plane
         self._gate = gate
         self._exchange = current()
-        self._context = context
-        self._strict = any(tuple(pair) == _STRICT for pair in context.invocation_metadata())
+        self._rpc = rpc
+        self._strict = rpc.metadata.get(_STRICT) == "true"
         self._places = asyncio.Semaphore(IN_FLIGHT)
         self._writing = asyncio.Lock()
 
-    async def read(self, bodies: AsyncIterator[bytes], group: asyncio.TaskGroup) -> None:
+    async def read(self, group: asyncio.TaskGroup) -> None:
         await self._places.acquire()
-        async for body in bodies:
+        async for body in self._rpc.read():
             group.create_task(self._answer(body))
             await self._places.acquire()
 
@@ -75,13 +73,13 @@ class _Stream:
             answer.infer_response.parameters["problem"].string_param = refusal.slug
         answer.infer_response.parameters["triton_final_response"].bool_param = True
         async with self._writing:
-            await self._context.write(answer.SerializeToString())
+            await self._rpc.write(answer.SerializeToString())
         self._places.release()
 
     async def _infer(self, body: bytes, answer: pb.ModelStreamInferResponse) -> None:
         message = parse(pb.ModelInferRequest, body)
         answer.infer_response.id = message.id
-        call = Call(self._plane, message, self._context.time_remaining())
+        call = Call(self._plane, message, self._rpc.time_remaining())
         answer.infer_response.CopyFrom(await model_infer(call))
 
 

@@ -1,19 +1,14 @@
 """TLS of the ends that callers reach, and of the connection to Triton.
 
-Certificates that are replaced on disk are taken up while serving: the HTTP end's by `reload`, the gRPC end's
-by gRPC itself, which asks before each handshake.
+Certificates that are replaced on disk are taken up while serving, by `reload`.
 """
 
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
 from compiler.errors import InvalidOptionError
 from service.settings import Settings
-
-_Stamp = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -34,39 +29,19 @@ class ServerTls:
 
     def __init__(self, certificates: Certificates) -> None:
         self.certificates = certificates
-        self.context = self._new_context()
+        self.context = self._new_context("http/1.1")
+        self.grpc_context = self._new_context("h2")
 
     def reload(self) -> None:
         """Takes up what is on disk for new connections. Raises InvalidOptionError, and all is as before."""
-        self._new_context()  # a pair that does not fit must not get into the one that serves
+        self._new_context("h2")  # a pair that does not fit must not get into those that serve
         _load(self.context, self.certificates)
+        _load(self.grpc_context, self.certificates)
 
-    def grpc_credentials(self) -> grpc.ServerCredentials:
-        latest = _stamp(self.certificates)
-
-        def newer() -> grpc.ServerCertificateConfiguration | None:
-            """What changed since the last handshake; None where nothing did, or it cannot be used."""
-            nonlocal latest
-            try:
-                found = _stamp(self.certificates)
-                if found == latest:
-                    return None
-                self._new_context()
-                latest = found
-                return _grpc_configuration(self.certificates)
-            except (OSError, InvalidOptionError):
-                return None  # `reload` has told it to the log
-
-        return grpc.dynamic_ssl_server_credentials(
-            _grpc_configuration(self.certificates),
-            newer,
-            require_client_authentication=self.certificates.client_authority is not None,
-        )
-
-    def _new_context(self) -> ssl.SSLContext:
+    def _new_context(self, protocol: str) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
+        context.set_alpn_protocols([protocol])
         _load(context, self.certificates)
         if self.certificates.client_authority is not None:
             context.verify_mode = ssl.CERT_REQUIRED
@@ -113,14 +88,3 @@ def _load(context: ssl.SSLContext, certificates: Certificates) -> None:
 def _no_password() -> str:
     """Asked for where the key is encrypted. OpenSSL would ask on the terminal, where nobody sits."""
     raise InvalidOptionError("TLS: the private key is encrypted: give it without a passphrase")
-
-
-def _grpc_configuration(certificates: Certificates) -> grpc.ServerCertificateConfiguration:
-    authority = certificates.client_authority
-    pair = (certificates.key.read_bytes(), certificates.chain.read_bytes())
-    return grpc.ssl_server_certificate_configuration([pair], authority.read_bytes() if authority else None)
-
-
-def _stamp(certificates: Certificates) -> _Stamp:
-    states = [file.stat() for file in certificates.files]
-    return tuple((state.st_mtime_ns, state.st_size, state.st_ino) for state in states)

@@ -14,7 +14,8 @@ from tritonclient.grpc import service_pb2_grpc
 from service.app import create_app, create_backend
 from service.backends.base import Backend
 from service.dataplane import DataPlane
-from service.grpc_server import create_server
+from service.grpc_server import GrpcServer
+from service.listening import address_of, listen
 from service.settings import Settings
 
 SECONDS = 60
@@ -26,7 +27,7 @@ class End:
 
     stub: Any
     plane: DataPlane
-    server: grpc.aio.Server
+    server: GrpcServer
     channel: grpc.aio.Channel
     address: str
 
@@ -43,16 +44,17 @@ async def grpc_end(settings: Settings, backend: Backend | None = None) -> AsyncI
 
 @contextlib.asynccontextmanager
 async def end_of(app: FastAPI, settings: Settings) -> AsyncIterator[End]:
-    server = create_server(app.state.plane, app.state.gate, settings.max_body_bytes)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+    server = GrpcServer(app.state.plane, app.state.gate, settings.max_body_bytes)
+    listener = listen("127.0.0.1", 0)
+    address = address_of(listener)
+    await server.start([listener])
     options = (("grpc.max_receive_message_length", -1),)
     try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
+        async with grpc.aio.insecure_channel(address, options) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            yield End(stub, app.state.plane, server, channel, f"127.0.0.1:{port}")
+            yield End(stub, app.state.plane, server, channel, address)
     finally:
-        await server.stop(None)
+        await server.stop(0)
 
 
 PATIENCE_S = (0.2, 2.0, 20.0)  # deadlines to try in turn: the first may be over before a busy machine began

@@ -11,8 +11,9 @@ from tritonclient.grpc import service_pb2 as pb
 from service import errors
 from service.app import create_app, create_backend
 from service.errors import DeadlineError, ModelFailedError, QueueFullError, ServiceError
-from service.grpc_call import CODES, Call
+from service.grpc_call import Call
 from service.grpc_methods import model_infer
+from service.grpc_wire import CODES
 from service.settings import Settings
 from tests.service import handmade as made
 from tests.service.faulty import FaultyBackend

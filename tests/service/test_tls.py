@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,17 @@ def live(channel: grpc.Channel) -> bool:
     return stub.ServerLive(pb.ServerLiveRequest(), timeout=SECONDS).live
 
 
+def chosen_protocol(address: str, context: ssl.SSLContext) -> str | None:
+    """Of those that a caller offers by ALPN."""
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    host, port = address.split(":")
+    with (
+        socket.create_connection((host, int(port)), timeout=SECONDS) as plain,
+        context.wrap_socket(plain, server_hostname=host) as connection,
+    ):
+        return connection.selected_alpn_protocol()
+
+
 def test_tls_on_both_ends(repository: Path, files: Files) -> None:
     tls = ("--tls-cert", str(files.cert), "--tls-key", str(files.key))
     with running("--repository", str(repository), *tls) as (url, address):
@@ -98,6 +110,8 @@ def test_tls_on_both_ends(repository: Path, files: Files) -> None:
             patient.get(url.replace("https", "http") + "/v2/health/live")
         with files.channel(address) as channel:
             assert live(channel)
+        for end, spoken in ((url.removeprefix("https://"), "http/1.1"), (address, "h2")):
+            assert chosen_protocol(end, files.context()) == spoken
         with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError):
             live(channel)
 
@@ -143,11 +157,11 @@ def test_mutual_tls_to_triton(
 @pytest.mark.asyncio
 async def test_replaced_certificates_are_taken_up(files: Files, caplog: pytest.LogCaptureFixture) -> None:
     tls = ServerTls(Certificates(files.cert, files.key, None))
-    server = grpc.aio.server()
-    port = server.add_secure_port("localhost:0", tls.grpc_credentials())
-    await server.start()
-    plain = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=tls.context)
-    ends = [("127.0.0.1", end) for end in (port, plain.sockets[0].getsockname()[1])]
+    servers = [
+        await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
+        for context in (tls.grpc_context, tls.context)
+    ]
+    ends = [server.sockets[0].getsockname() for server in servers]
 
     async def seen() -> list[str]:
         return [await asyncio.to_thread(ssl.get_server_certificate, end) for end in ends]
@@ -167,8 +181,8 @@ async def test_replaced_certificates_are_taken_up(files: Files, caplog: pytest.L
         assert await seen() == second
     finally:
         watching.cancel()
-        plain.close()
-        await server.stop(None)
+        for server in servers:
+            server.close()
 
 
 @pytest.mark.parametrize(

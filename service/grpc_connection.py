@@ -1,0 +1,305 @@
+"""A connection of the gRPC end: its calls, from their heads to their statuses."""
+
+import asyncio
+from typing import Protocol
+
+from h2 import events
+from h2.errors import ErrorCodes
+
+from service.errors import DeadlineError, MalformedError, NotReadyError, ServiceError, SlowBodyError
+from service.grpc_call import refusal_of
+from service.grpc_rpc import Handler, Rpc
+from service.grpc_wire import (
+    ANSWER,
+    OK,
+    PREFIX,
+    Head,
+    Headers,
+    Messages,
+    NotGrpcError,
+    framed,
+    read_head,
+    trailers_of,
+)
+from service.http2 import LARGEST_SENT, MAX_STREAMS, STREAM_WINDOW, Http2Connection
+
+_GRACE_S = 0.05  # the data plane's own word about a deadline tells more than the connection's
+
+
+class Host(Protocol):
+    """What a connection needs of its server."""
+
+    connections: set["GrpcConnection"]
+
+    def enter(self, rpc: Rpc) -> Handler:
+        """Raises ServiceError for a call that is refused by its head."""
+
+    def messages(self, head: Head) -> Messages:
+        """Room for the messages of a call."""
+
+    def refused(self, rpc: Rpc, error: ServiceError) -> None:
+        """Notes a call that is refused before its handler runs."""
+
+    def patience_s(self) -> float:
+        """For how long the message of a call may be on its way."""
+
+
+class GrpcConnection(Http2Connection):
+    def __init__(self, host: Host) -> None:
+        super().__init__()
+        self.host = host
+        self._calls: dict[int, Rpc] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving = False
+        self.on |= {
+            events.RequestReceived: self._on_request,
+            events.DataReceived: self._on_data,
+            events.StreamEnded: self._on_end,
+            events.StreamReset: self._on_reset,
+        }
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.host.connections.add(self)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.host.connections.discard(self)
+        super().connection_lost(exc)
+
+    def lost(self) -> None:
+        for rpc in list(self._calls.values()):
+            self._drop(rpc)
+
+    # --- a request comes -------------------------------------------------------------------------------
+
+    def _on_request(self, event: events.RequestReceived) -> None:
+        stream_id = event.stream_id
+        if len(self._calls) >= MAX_STREAMS or len(self._tasks) >= 2 * MAX_STREAMS:
+            self.http2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
+            return
+        try:
+            head = read_head(event.headers)
+        except NotGrpcError as error:
+            self.http2.send_headers(stream_id, [(b":status", error.status)], end_stream=True)
+            if event.stream_ended is None:
+                self.http2.reset_stream(stream_id)
+            return
+        rpc = Rpc(self, stream_id, head)
+        rpc.asked = event.stream_ended is not None
+        self._calls[stream_id] = rpc
+        self._begin(rpc, head)
+
+    def _begin(self, rpc: Rpc, head: Head) -> None:
+        try:
+            rpc.handler = self.host.enter(rpc)
+            if head.wrong is not None:
+                self.host.refused(rpc, head.wrong)
+                raise head.wrong
+            if self._leaving:
+                stopping = NotReadyError("the server is stopping")
+                self.host.refused(rpc, stopping)
+                raise stopping
+        except ServiceError as error:
+            self._end(rpc, trailers_of(error))
+            return
+        rpc.messages = self.host.messages(head)
+        self._set_timer(rpc, rpc.deadline_s)
+        if rpc.handler.is_stream:
+            self._run(rpc, None)
+        elif rpc.timer is None:
+            rpc.timer = self.loop.call_later(self.host.patience_s(), self._too_slow, rpc)
+
+    def _on_data(self, event: events.DataReceived) -> None:
+        size = event.flow_controlled_length
+        self.received(size)
+        rpc = self._calls.get(event.stream_id)
+        if rpc is None or rpc.messages is None:
+            return
+        rpc.untaken += size
+        rpc.asked = event.stream_ended is not None
+        try:
+            rpc.messages.add(event.data)
+            if not rpc.is_stream and rpc.messages.more_than_one:
+                raise MalformedError("a call of this kind has one message")
+        except ServiceError as error:
+            self._refuse(rpc, error)
+            return
+        if event.stream_ended is None and not rpc.messages.ready:
+            self.taken(rpc)
+        if rpc.messages.ready:
+            rpc.arrived()
+
+    def _on_end(self, event: events.StreamEnded) -> None:
+        rpc = self._calls.get(event.stream_id)
+        if rpc is None or rpc.messages is None:
+            return
+        rpc.asked = True
+        if rpc.is_stream:
+            rpc.arrived()
+            return
+        try:
+            if not rpc.messages.ready:
+                raise MalformedError("the request ends before its message does")
+            message = rpc.messages.take()
+        except ServiceError as error:
+            self._refuse(rpc, error)
+            return
+        if rpc.deadline_s is None:
+            self._stop_timer(rpc)
+        self._run(rpc, message)
+
+    def taken(self, rpc: Rpc) -> None:
+        """Gives a stream's window back, once half of it is used."""
+        assert rpc.messages is not None  # noqa: S101
+        if rpc.untaken < STREAM_WINDOW // 2 or rpc.messages.ready or rpc.asked or rpc.over:
+            return
+        self.http2.increment_flow_control_window(rpc.untaken, rpc.stream_id)
+        rpc.untaken = 0
+        self.flush()
+
+    def _on_reset(self, event: events.StreamReset) -> None:
+        rpc = self._calls.get(event.stream_id)
+        if rpc is not None:
+            self._drop(rpc)
+
+    # --- a call runs -----------------------------------------------------------------------------------
+
+    def _run(self, rpc: Rpc, message: bytes | None) -> None:
+        rpc.task = self.loop.create_task(self._answer(rpc, message))
+        self._tasks.add(rpc.task)
+        rpc.task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, rpc: Rpc, message: bytes | None) -> None:
+        assert rpc.handler is not None  # noqa: S101
+        try:
+            if message is None:
+                await rpc.handler.run(rpc)
+            else:
+                answer = await rpc.handler.run(rpc, message)
+                if self._answer_at_once(rpc, answer):
+                    return
+                await self.send(rpc, answer)
+            self._end(rpc, OK)
+        except ServiceError as error:
+            self._end(rpc, trailers_of(error))
+        except Exception as error:
+            self._end(rpc, trailers_of(refusal_of(error, rpc.path)))
+
+    def _answer_at_once(self, rpc: Rpc, message: bytes) -> bool:
+        """Sends a whole answer in one go; False where that is not possible."""
+        if rpc.over:
+            return True
+        http2 = self.http2
+        size = len(message) + PREFIX
+        room = min(http2.local_flow_control_window(rpc.stream_id), http2.max_outbound_frame_size)
+        if size > min(room, LARGEST_SENT) or not self.may_write:
+            return False
+        http2.send_headers(rpc.stream_id, ANSWER)
+        rpc.answering = True
+        http2.send_data(rpc.stream_id, framed(message))
+        self._end(rpc, OK)
+        return True
+
+    async def send(self, rpc: Rpc, message: bytes) -> None:
+        data = memoryview(framed(message))
+        if not rpc.over and not rpc.answering:
+            self.http2.send_headers(rpc.stream_id, ANSWER)
+            rpc.answering = True
+        while data and not rpc.over:
+            room = self.http2.local_flow_control_window(rpc.stream_id)
+            size = min(room, self.http2.max_outbound_frame_size, LARGEST_SENT, len(data))
+            if size <= 0 or not self.may_write:
+                await self._wait_for_room()
+                continue
+            self.http2.send_data(rpc.stream_id, data[:size].tobytes())
+            data = data[size:]
+            self.flush()
+
+    async def _wait_for_room(self) -> None:
+        try:
+            await self.wait_for_room()
+        except TimeoutError as error:
+            raise DeadlineError("the caller does not take its answer") from error
+
+    # --- a call ends -----------------------------------------------------------------------------------
+
+    def _end(self, rpc: Rpc, status: Headers) -> None:
+        """Sends the status, and with it that the rest of the request is not wanted."""
+        if rpc.over:
+            return
+        trailers = [*(() if rpc.answering else ANSWER), *status, *rpc.trailing]
+        self.http2.send_headers(rpc.stream_id, trailers, end_stream=True)
+        if not rpc.asked:
+            self.http2.reset_stream(rpc.stream_id)
+        self._forget(rpc)
+        self.flush()
+        self._close_if_done()
+
+    def _drop(self, rpc: Rpc) -> None:
+        """The caller is gone: nothing more can be said, and nobody waits for the work."""
+        self._forget(rpc)
+        if rpc.task is not None:
+            rpc.task.cancel()
+        self._close_if_done()
+
+    def _forget(self, rpc: Rpc) -> None:
+        rpc.over = True
+        self._calls.pop(rpc.stream_id, None)
+        self._stop_timer(rpc)
+        if rpc.messages is not None:
+            rpc.messages.close()
+
+    def _refuse(self, rpc: Rpc, error: ServiceError) -> None:
+        """Ends a call from the outside, whether or not its handler runs."""
+        if rpc.over:
+            return
+        if rpc.task is None:
+            self.host.refused(rpc, error)
+        self._end(rpc, trailers_of(error))
+        if rpc.task is not None:
+            rpc.task.cancel()
+
+    def _set_timer(self, rpc: Rpc, when_s: float | None) -> None:
+        if when_s is not None:
+            rpc.timer = self.loop.call_at(when_s + _GRACE_S, self._too_late, rpc)
+
+    def _stop_timer(self, rpc: Rpc) -> None:
+        if rpc.timer is not None:
+            rpc.timer.cancel()
+            rpc.timer = None
+
+    def _too_late(self, rpc: Rpc) -> None:
+        self._refuse(rpc, DeadlineError("the call's deadline has passed"))
+
+    def _too_slow(self, rpc: Rpc) -> None:
+        self._refuse(rpc, SlowBodyError("the message did not arrive in time: send it faster, or fewer rows"))
+
+    # --- the server stops ------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Takes no more calls, and closes when those that run are answered."""
+        self._leaving = True
+        self._close_if_done()
+
+    def stop(self) -> None:
+        """Tells the peer to go, and leaves."""
+        if not self.transport.is_closing():
+            self.say_goaway(ErrorCodes.NO_ERROR)
+        self.leave()
+
+    def give_up(self) -> None:
+        """Ends what runs, and closes."""
+        for rpc in list(self._calls.values()):
+            self._refuse(rpc, NotReadyError("the server is stopping"))
+        self.transport.close()
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        return set(self._tasks)
+
+    def _close_if_done(self) -> None:
+        if self._leaving and not self._calls:
+            self.transport.close()

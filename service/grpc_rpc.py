@@ -1,0 +1,103 @@
+"""One gRPC call, as its handler sees it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from service.errors import MalformedError
+from service.exchange import Exchange
+from service.grpc_wire import Head, Messages
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """`run(rpc, message)` gives the answer's message, or, of a stream, `run(rpc)` reads and writes itself.
+
+    What it raises becomes the call's status.
+    """
+
+    run: Callable[..., Awaitable[Any]]
+    is_stream: bool = False
+
+
+class Wire(Protocol):
+    """What a call needs of its connection."""
+
+    async def send(self, rpc: "Rpc", message: bytes) -> None:
+        """Sends a message, as far as the caller and the network take it."""
+
+    def taken(self, rpc: "Rpc") -> None:
+        """The caller may send more."""
+
+
+class Rpc:
+    """
+    Attributes:
+        metadata: of the caller, by lower-case name.
+        exchange: what is noted of it; None for calls of health.
+        trailing: metadata for behind the answer.
+        messages: what has come of the request.
+        untaken: bytes of the request that the caller was not given back to send.
+        asked: whether the request is whole.
+        answering: whether the answer has begun.
+        over: whether it has a status; nothing can be sent any more.
+    """
+
+    __slots__ = (
+        "_more", "answering", "asked", "deadline_s", "exchange", "handler", "messages", "metadata", "over",
+        "path", "stream_id", "task", "timer", "trailing", "untaken", "wire",
+    )  # fmt: skip
+
+    def __init__(self, wire: Wire, stream_id: int, head: Head) -> None:
+        self.wire = wire
+        self.stream_id = stream_id
+        self.path = head.path
+        self.metadata: Mapping[str, str] = head.metadata
+        self.deadline_s: float | None = None
+        if head.timeout_s is not None:
+            self.deadline_s = asyncio.get_running_loop().time() + head.timeout_s
+        self.exchange: Exchange | None = None
+        self.trailing: tuple[tuple[bytes, bytes], ...] = ()
+        self.handler: Handler | None = None
+        self.messages: Messages | None = None
+        self.untaken = 0
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.asked = False
+        self.answering = False
+        self.over = False
+        self._more: asyncio.Event | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        return self.handler is not None and self.handler.is_stream
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the caller's deadline; None where it has none."""
+        return None if self.deadline_s is None else self.deadline_s - asyncio.get_running_loop().time()
+
+    async def write(self, message: bytes) -> None:
+        """Sends a message of a stream. One at a time."""
+        await self.wire.send(self, message)
+
+    async def read(self) -> AsyncIterator[bytes]:
+        """The messages of a stream. Raises TooLargeError, MalformedError and QueueFullError."""
+        assert self.messages is not None  # noqa: S101  # a stream has them from the beginning
+        self._more = asyncio.Event()
+        while True:
+            while self.messages.ready:
+                message = self.messages.take()
+                self.wire.taken(self)
+                yield message
+            if self.asked:
+                break
+            self._more.clear()
+            await self._more.wait()
+        if not self.messages.is_empty:
+            raise MalformedError("the request ends within a message")
+
+    def arrived(self) -> None:
+        """More of a stream's request, or its end, is here."""
+        if self._more is not None:
+            self._more.set()

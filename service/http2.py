@@ -1,0 +1,229 @@
+"""HTTP/2 on a connection: h2 speaks it, this bounds what a peer may make it hold or do.
+
+h2 does no input or output and sets few limits. Frames are told apart here before it sees them, by their nine
+bytes, and what it wants to say is written out after it.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+from typing import Any, cast
+
+from h2 import events
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+
+from service.http2_allowance import Allowance
+
+log = logging.getLogger(__name__)
+
+MAX_STREAMS = 128  # of one connection at a time
+STREAM_WINDOW = 1 << 18  # bytes that a peer may send on a stream before anybody takes them
+_CONNECTION_WINDOW = 1 << 20  # given back as bytes come: streams bound what is held
+_FIRST_WINDOW = (1 << 16) - 1  # of every connection, before it is enlarged
+_MAX_FRAME = 1 << 14
+_MAX_HEADERS = 1 << 16
+LARGEST_SENT = 1 << 17  # bytes of a frame, however large a peer takes them: what is written is held
+_MAX_UNSENT = 1 << 20  # bytes of answers to pings and the like that a peer does not read
+_HELLO_S = 10.0  # until a peer has said that it speaks HTTP/2, and for a block of headers
+_STALLED_S = 60.0  # for which a peer may take nothing of an answer
+_LINGER_S = 0.1
+_CLOSING_S = 5.0
+_PREFACE = 24
+_PER_CALL = 2  # small frames: some clients measure the way by a ping for each call
+_FRAME = struct.Struct(">HBBBL")
+_DATA, _HEADERS, _PRIORITY, _RST, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _CONTINUATION = range(10)
+_END_HEADERS = 0x4
+_GO_AWAY = struct.Struct(">HBBBLLL")
+_CONFIG = H2Configuration(
+    client_side=False, validate_outbound_headers=False, normalize_outbound_headers=False
+)
+
+
+class _ViolationError(ProtocolError):
+    def __init__(self, code: ErrorCodes) -> None:
+        super().__init__()
+        self.error_code = code
+
+
+class _Http2(H2Connection):
+    MAX_CLOSED_STREAMS = 1024  # to tell late frames from wrong ones; 65536 by itself
+
+    def __init__(self) -> None:
+        super().__init__(_CONFIG)
+        self.local_settings = Settings(
+            client=False,
+            initial_values={
+                SettingCodes.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
+                SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+                SettingCodes.MAX_FRAME_SIZE: _MAX_FRAME,
+                SettingCodes.MAX_HEADER_LIST_SIZE: _MAX_HEADERS,
+            },
+        )
+
+
+class Http2Connection(asyncio.Protocol):
+    """Whoever derives from it fills `on`, what to do by h2's events, and defines `lost`."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.closed = self.loop.create_future()
+        self.http2 = _Http2()
+        self.may_write = True
+        self.on: dict[type[events.Event], Callable[[Any], None]] = {
+            events.WindowUpdated: self._on_room,
+            events.RemoteSettingsChanged: self._on_room,
+        }
+        self._failed = False
+        self._rest = b""
+        self._greeted = 0  # bytes of the preface that have come
+        self._header_bytes = 0  # of a block whose end has not come
+        self._resets = Allowance()
+        self._small = Allowance()  # pings, settings and all else that is no call
+        self._untaken = 0
+        self._room = asyncio.Event()  # set whenever there may be more room to send
+        self._timer: asyncio.TimerHandle | None = None
+
+    def lost(self) -> None:
+        """Ends all streams: nothing more can be said."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """The peer opens no more streams."""
+        raise NotImplementedError
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.http2.initiate_connection()
+        self.http2.increment_flow_control_window(_CONNECTION_WINDOW - _FIRST_WINDOW)
+        self.flush()
+        self._hurry()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._stop_hurrying()
+        self.lost()
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        self.may_write = False
+
+    def resume_writing(self) -> None:
+        self.may_write = True
+        self._room.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self._failed or self.transport.is_closing():
+            return
+        try:
+            self._read(self._rest + data if self._rest else data)
+        except ProtocolError as error:
+            self._fail(error.error_code)
+        except Exception:
+            log.exception("a connection by HTTP/2")
+            self._fail(ErrorCodes.INTERNAL_ERROR)
+        else:
+            self.flush()
+            if self.transport.get_write_buffer_size() > _MAX_UNSENT:
+                self.transport.abort()
+
+    # --- frames ----------------------------------------------------------------------------------------
+
+    def _read(self, data: bytes) -> None:
+        at = 0
+        if self._greeted < _PREFACE:
+            at = min(len(data), _PREFACE - self._greeted)
+            self._greeted += at
+            self.http2.receive_data(data[:at])
+        end = len(data)
+        while end - at >= _FRAME.size:
+            high, low, kind, flags, _stream = _FRAME.unpack_from(data, at)
+            size = high << 8 | low
+            if size > _MAX_FRAME:
+                raise _ViolationError(ErrorCodes.FRAME_SIZE_ERROR)
+            after = at + _FRAME.size + size
+            if after > end:
+                break
+            self._look(kind, flags, size)
+            if kind == _GOAWAY:
+                self.leave()  # not h2's: it would not let running calls be answered
+            else:
+                for event in self.http2.receive_data(data[at:after]):
+                    handle = self.on.get(type(event))
+                    if handle is not None:
+                        handle(event)
+            at = after
+        self._rest = data[at:]
+
+    def _look(self, kind: int, flags: int, size: int) -> None:
+        """Raises ProtocolError where a peer asks for too much with too little."""
+        if kind == _WINDOW or (kind == _DATA and size):
+            return
+        if kind in (_HEADERS, _CONTINUATION):
+            self._header_bytes += size
+            if self._header_bytes > _MAX_HEADERS:
+                raise _ViolationError(ErrorCodes.ENHANCE_YOUR_CALM)
+            if flags & _END_HEADERS:
+                self._header_bytes = 0
+                self._stop_hurrying()
+            else:
+                self._hurry()
+        elif kind == _SETTINGS:
+            self._stop_hurrying()
+        if kind == _HEADERS:
+            self._small.add(_PER_CALL)
+        elif not (self._resets if kind == _RST else self._small).take(self.loop.time()):
+            raise _ViolationError(ErrorCodes.ENHANCE_YOUR_CALM)
+
+    def _fail(self, code: int) -> None:
+        """Says why, ends all calls, and closes: a little later, or what is unread takes the word along."""
+        self._stop_hurrying()
+        if not self._failed and not self.transport.is_closing():
+            self._failed = True
+            self.flush()
+            self.say_goaway(code)
+            self.loop.call_later(_LINGER_S, self.transport.close)
+            self.loop.call_later(_CLOSING_S, self.transport.abort)
+        self.lost()
+
+    def say_goaway(self, code: int) -> None:
+        # Not by h2, which would take nothing more from the peer then, nor say anything.
+        last = self.http2.highest_inbound_stream_id
+        self.transport.write(_GO_AWAY.pack(0, 8, _GOAWAY, 0, 0, last, code))
+
+    def _hurry(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(_HELLO_S, self._fail, ErrorCodes.NO_ERROR)
+
+    def _stop_hurrying(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def flush(self) -> None:
+        data = self.http2.data_to_send()
+        if data and not self.transport.is_closing():
+            self.transport.write(data)
+
+    # --- flow control ----------------------------------------------------------------------------------
+
+    def received(self, size: int) -> None:
+        """Lets the peer send as much again, on other streams if not on this."""
+        self._untaken += size
+        if self._untaken >= _CONNECTION_WINDOW // 2:
+            self.http2.increment_flow_control_window(self._untaken)
+            self._untaken = 0
+
+    async def wait_for_room(self) -> None:
+        """Until more may be sent, perhaps. Raises TimeoutError where that takes too long."""
+        self.flush()
+        self._room.clear()
+        async with asyncio.timeout(_STALLED_S):
+            await self._room.wait()
+
+    def _on_room(self, _: events.Event) -> None:
+        self._room.set()

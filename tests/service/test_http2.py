@@ -1,0 +1,494 @@
+"""Calls by HTTP/2 itself: what gRPC's own clients do not send, and peers that mean harm.
+
+Whatever they do, the answer is a status or the end of the connection: no fault of ours, no growth, no hang.
+"""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Callable
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from h2.errors import ErrorCodes
+from h2.settings import SettingCodes
+from hypothesis import given, settings
+
+from service import http2
+from service.http2 import MAX_STREAMS, STREAM_WINDOW
+from tests.service.explaining import until
+from tests.service.http2_peer import (
+    CHAT,
+    ECHO,
+    HANG,
+    LIMIT,
+    REPEAT,
+    SECONDS,
+    Answer,
+    Host,
+    Peer,
+    frame,
+    framed,
+    peer_of,
+    serving,
+    talking,
+)
+
+DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
+END_STREAM, END_HEADERS = 1, 4
+CALM = (ErrorCodes.ENHANCE_YOUR_CALM, None)  # what is still unread at the end may take the word along
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+@pytest.fixture
+async def peer(host: Host, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Peer]:
+    async with talking(host) as peer:
+        yield peer
+    assert not caplog.records  # hostile or not: no fault of ours
+
+
+# --- calls --------------------------------------------------------------------------------------------
+
+
+async def test_a_message_in_any_pieces(peer: Peer) -> None:
+    message = bytes(range(256)) * 40
+    for size in (1, 4, 5, 6, 1000, len(message) + 5):
+        stream_id = peer.begin(ECHO)
+        data = framed(message)
+        for at in range(0, len(data), size):
+            peer.http2.send_data(stream_id, data[at : at + size], end_stream=at + size >= len(data))
+        answer = await peer.ended(stream_id)
+        assert (answer.status, answer.message) == ("0", message)
+
+
+async def test_padded_data_and_early_ends(peer: Peer) -> None:
+    stream_id = peer.begin(ECHO)
+    peer.http2.send_data(stream_id, framed(b"a"), pad_length=200)
+    peer.http2.end_stream(stream_id)
+    assert (await peer.ended(stream_id)).message == b"a"
+    stream_id = peer.begin(ECHO)
+    peer.http2.send_data(stream_id, framed(b"a"))
+    peer.http2.send_headers(stream_id, [("t", "t")], end_stream=True)  # trailers
+    assert (await peer.ended(stream_id)).message == b"a"
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", b"ends before its message does"),
+        (b"\0\0", b"ends before its message does"),
+        (framed(b"abc")[:-1], b"ends before its message does"),
+        (framed(b"a") + framed(b"b"), b"one message"),
+        (framed(gzip.compress(b"a"), compressed=True), b"grpc-encoding does not say how"),
+        (b"\2\0\0\0\0", b"grpc-encoding does not say how"),
+    ],
+)
+async def test_what_is_no_message(peer: Peer, host: Host, data: bytes, said: bytes) -> None:
+    stream_id = peer.begin(ECHO)
+    peer.http2.send_data(stream_id, data, end_stream=True)
+    answer = await peer.ended(stream_id)
+    assert (answer.status, said in answer.headers[b"grpc-message"]) == ("3", True)
+    assert not host.began
+
+
+async def test_a_stream_that_ends_within_a_message(peer: Peer) -> None:
+    stream_id = peer.begin(CHAT)
+    peer.http2.send_data(stream_id, framed(b"a") + b"\0\0", end_stream=True)
+    answer = await peer.ended(stream_id)
+    assert (answer.status, answer.message) == ("3", b"a")
+
+
+async def test_compressed_messages(peer: Peer) -> None:
+    for sent, status in (
+        (gzip.compress(b"a" * 1000), "0"),
+        (b"no gzip", "3"),
+        (gzip.compress(b"a" * 1000)[:-9], "3"),
+        (gzip.compress(b"a" * (LIMIT + 1)), "8"),
+    ):
+        stream_id = peer.begin(ECHO, ("grpc-encoding", "gzip"))
+        peer.http2.send_data(stream_id, framed(sent, compressed=True), end_stream=True)
+        assert (await peer.ended(stream_id)).status == status
+    answer = await peer.ended(peer.call(ECHO, b"a", ("grpc-encoding", "snappy")))
+    assert answer.status == "12"
+    assert b"gzip" in answer.headers[b"grpc-accept-encoding"]
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ((":method", "GET"), b"405"),
+        (("content-type", "application/json"), b"415"),
+        (("content-type", "application/grpc-web"), b"415"),
+        (("content-type", "application/grpc+proto; v=1"), b"200"),
+    ],
+)
+async def test_what_is_http_but_no_call(peer: Peer, header: tuple[str, str], status: bytes) -> None:
+    stream_id = peer.http2.get_next_available_stream_id()
+    headers = {":method": "POST", ":scheme": "http", ":path": ECHO, ":authority": "t"}
+    headers |= {"content-type": "application/grpc"} | dict([header])
+    peer.answers[stream_id] = Answer()
+    peer.http2.send_headers(stream_id, list(headers.items()))
+    peer.http2.send_data(stream_id, framed(b"a"), end_stream=True)
+    assert (await peer.ended(stream_id)).headers[b":status"] == status
+
+
+async def test_unknown_methods(peer: Peer) -> None:
+    answer = await peer.ended(peer.begin("/t/Absent"))  # before its message comes
+    assert (answer.status, answer.headers[b"problem"]) == ("12", b"not-offered")
+
+
+@pytest.mark.parametrize("text", ["", "1", "s", "1s", "123456789S", "-1S", "1 S"])
+async def test_deadlines_that_are_none(peer: Peer, text: str) -> None:
+    assert (await peer.ended(peer.call(ECHO, b"", ("grpc-timeout", text)))).status == "3"
+
+
+@pytest.mark.parametrize("path", [HANG, CHAT])
+@pytest.mark.parametrize("text", ["0n", "20m", "20000u"])
+async def test_a_deadline_ends_a_call(peer: Peer, host: Host, path: str, text: str) -> None:
+    """Whether or not its handler knows of it."""
+    stream_id = peer.begin(path, ("grpc-timeout", text))
+    peer.http2.send_data(stream_id, framed(b"a"), end_stream=path == HANG)
+    assert (await peer.ended(stream_id)).status == "4"
+    await until(lambda: host.cancelled == [path])
+
+
+async def test_a_caller_that_resets_its_call_ends_the_work(peer: Peer, host: Host) -> None:
+    for path in (HANG, CHAT):
+        stream_id = peer.begin(path)
+        peer.http2.send_data(stream_id, framed(b"a"), end_stream=path == HANG)
+        await peer.until(lambda path=path: path in host.began)
+        peer.http2.reset_stream(stream_id, ErrorCodes.CANCEL)
+        peer.flush()
+        await until(lambda path=path: path in host.cancelled)
+    assert (await peer.ended(peer.call(ECHO, b"on"))).message == b"on"
+
+
+async def test_a_caller_that_is_gone_ends_the_work(host: Host) -> None:
+    async with talking(host) as peer:
+        peer.call(HANG, b"")
+        peer.flush()
+        await until(lambda: host.began)
+    await until(lambda: host.cancelled and not host.connections)
+
+
+async def test_a_call_whose_message_never_comes() -> None:
+    async with talking(Host(patience_s=0.05)) as peer:
+        stream_id = peer.begin(ECHO)
+        peer.http2.send_data(stream_id, b"\0\0")
+        answer = await peer.ended(stream_id)
+        assert (answer.status, answer.headers[b"problem"]) == ("4", b"slow-body")
+
+
+async def test_a_peer_that_says_goodbye_gets_its_answers(peer: Peer, host: Host) -> None:
+    stream_id = peer.begin(CHAT)
+    peer.http2.send_data(stream_id, framed(b"a"))
+    await peer.until(lambda: host.began)
+    peer.writer.write(frame(GOAWAY, 0, 0, bytes(8)))
+    peer.http2.send_data(stream_id, framed(b"b"), end_stream=True)
+    answer = await peer.ended(stream_id)
+    assert (answer.status, answer.data) == ("0", framed(b"a") + framed(b"b"))
+    await peer.until(lambda: False)
+    assert peer.closed
+
+
+async def test_an_orderly_stop(peer: Peer, host: Host) -> None:
+    """What runs is answered, what is new is refused, then the connection closes."""
+    stream_id = peer.begin(CHAT)
+    peer.http2.send_data(stream_id, framed(b"a"))
+    await peer.until(lambda: host.began)
+    (connection,) = host.connections
+    connection.stop()
+    await peer.until(lambda: peer.goaway is not None)
+    assert peer.goaway == ErrorCodes.NO_ERROR
+    peer.writer.write(
+        frame(HEADERS, END_HEADERS, 3, b"\x83\x86\x41\x01t\x44\x07/t/Echo\x5f\x10application/grpc")
+    )
+    peer.writer.write(frame(DATA, END_STREAM, stream_id, framed(b"b")))
+    said = await peer.reader.read()
+    assert said.index(bytes([HEADERS, 5, 0, 0, 0, 3])) < said.index(framed(b"b"))  # its status alone
+    assert host.began == [CHAT]
+    assert not host.connections
+
+
+# --- sizes and windows --------------------------------------------------------------------------------
+
+
+async def test_a_large_message_is_refused_by_its_length(peer: Peer, host: Host) -> None:
+    """None of it needs to come."""
+    for path in (ECHO, CHAT):
+        stream_id = peer.begin(path)
+        peer.http2.send_data(stream_id, b"\0" + (LIMIT + 1).to_bytes(4, "big"))
+        answer = await peer.ended(stream_id)
+        assert (answer.status, answer.headers[b"problem"]) == ("8", b"too-large")
+    assert ECHO not in host.began
+
+
+async def send_all(peer: Peer, stream_id: int, data: bytes) -> None:
+    while data:
+        await peer.until(lambda: peer.http2.local_flow_control_window(stream_id))
+        size = min(peer.http2.local_flow_control_window(stream_id), 1 << 14, len(data))
+        peer.http2.send_data(stream_id, data[:size], end_stream=size == len(data))
+        data = data[size:]
+
+
+async def test_messages_larger_than_any_window(peer: Peer) -> None:
+    message = np.random.default_rng(1).bytes(LIMIT)
+    for path in (ECHO, CHAT):
+        stream_id = peer.begin(path)
+        await send_all(peer, stream_id, framed(message))
+        assert (await peer.ended(stream_id)).message == message
+
+
+async def test_pieces_of_messages_are_counted_together(peer: Peer, host: Host) -> None:
+    """As bodies over HTTP are; one alone is let in."""
+    host.budget.take(10 * LIMIT - 1000)
+    stream_id = peer.begin(ECHO)
+    peer.http2.send_data(stream_id, framed(bytes(5000))[:2000])
+    answer = await peer.ended(stream_id)
+    assert (answer.status, answer.headers[b"problem"], answer.headers[b"retry-after"]) == (
+        "8",
+        b"queue-full",
+        b"1",
+    )
+    host.budget.give_back(10 * LIMIT - 1000)
+    host.budget.check(10 * LIMIT)  # nothing is left held
+
+
+async def test_what_nobody_reads_waits_at_its_sender(peer: Peer) -> None:
+    """The handler waits for room for its answer; meanwhile one window of requests comes, no more."""
+    peer.takes = False
+    peer.http2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    await peer.until(lambda: peer.received)
+    stream_id = peer.begin(CHAT)
+    sent = 0
+    while sent < STREAM_WINDOW:
+        size = min(1 << 14, STREAM_WINDOW - sent)
+        await peer.until(lambda: peer.http2.outbound_flow_control_window >= 1 << 14)
+        peer.http2.send_data(stream_id, (framed(bytes(95)) * 200)[:size])
+        sent += size
+    await peer.ended(peer.call("/t/Absent", b""))  # another stream is not held up
+    assert peer.http2.streams[stream_id].outbound_flow_control_window < 100
+
+
+async def test_an_answer_waits_for_its_reader(peer: Peer) -> None:
+    """And is lost at its deadline."""
+    peer.takes = False
+    stream_id = peer.call(REPEAT, b"1000000", ("grpc-timeout", "500m"))
+    answer = await peer.ended(stream_id)
+    assert answer.status == "4"
+    assert len(answer.data) == (1 << 16) - 1  # HTTP/2's first window
+
+
+async def test_an_answer_that_never_moves_ends(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http2, "_STALLED_S", 0.05)
+    peer.takes = False
+    answer = await peer.ended(peer.call(REPEAT, b"1000000"))
+    assert (answer.status, b"does not take" in answer.headers[b"grpc-message"]) == ("4", True)
+
+
+async def test_windows_that_change_under_way(peer: Peer) -> None:
+    peer.http2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 10})
+    stream_id = peer.call(REPEAT, b"100000")
+    await peer.until(lambda: len(peer.answers[stream_id].data) >= 10)
+    peer.http2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    await peer.until(lambda: peer.http2.local_settings.initial_window_size == 0)
+    peer.http2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1 << 20})
+    assert (await peer.ended(stream_id)).message == b"x" * 100_000
+
+
+async def test_a_socket_that_nobody_reads(host: Host) -> None:
+    """With windows as wide as they get; what is written ahead stays small, and the deadline frees it."""
+    async with serving(host) as port, peer_of(port) as peer:
+        peer.http2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: (1 << 31) - 1})
+        peer.http2.increment_flow_control_window((1 << 31) - (1 << 16))
+        peer.call(REPEAT, b"50000000", ("grpc-timeout", "1S"))
+        peer.flush()
+        await until(lambda: host.began)
+        (connection,) = host.connections
+        await until(lambda: not connection.may_write)
+        assert connection.transport.get_write_buffer_size() < 1 << 20
+        await until(lambda: not connection.tasks)
+
+
+# --- hostile peers ------------------------------------------------------------------------------------
+
+
+def headers_of(peer: Peer, path: str = ECHO) -> bytes:
+    peer.begin(path)
+    return peer.http2.data_to_send()
+
+
+VIOLATIONS: list[tuple[str, Callable[[Peer], bytes], ErrorCodes]] = [
+    ("too large a frame", lambda _: frame(DATA, 0, 1, length=(1 << 14) + 1), ErrorCodes.FRAME_SIZE_ERROR),
+    ("too large a frame of no kind", lambda _: frame(99, 0, 1, length=1 << 23), ErrorCodes.FRAME_SIZE_ERROR),
+    ("data on no stream", lambda _: frame(DATA, 0, 0, b"a"), ErrorCodes.PROTOCOL_ERROR),
+    ("data on an idle stream", lambda _: frame(DATA, 0, 7, b"a"), ErrorCodes.PROTOCOL_ERROR),
+    ("an even stream", lambda _: frame(HEADERS, END_HEADERS, 2, b"\x83"), ErrorCodes.PROTOCOL_ERROR),
+    ("no pseudo headers", lambda _: frame(HEADERS, END_HEADERS, 1, b"\x90"), ErrorCodes.PROTOCOL_ERROR),
+    ("a broken block", lambda _: frame(HEADERS, END_HEADERS, 1, b"\xff\xff"), ErrorCodes.PROTOCOL_ERROR),
+    ("a lone continuation", lambda _: frame(CONTINUATION, 0, 1, b"a"), ErrorCodes.PROTOCOL_ERROR),
+    ("a push", lambda _: frame(PUSH, END_HEADERS, 1, bytes(4)), ErrorCodes.PROTOCOL_ERROR),
+    ("a short ping", lambda _: frame(PING, 0, 0, b"abc"), ErrorCodes.FRAME_SIZE_ERROR),
+    ("a ping on a stream", lambda _: frame(PING, 0, 1, bytes(8)), ErrorCodes.PROTOCOL_ERROR),
+    ("half a setting", lambda _: frame(SETTINGS, 0, 0, b"abc"), ErrorCodes.FRAME_SIZE_ERROR),
+    (
+        "a window of nothing",
+        lambda _: frame(WINDOW, 0, 0, bytes(4)),
+        ErrorCodes.PROTOCOL_ERROR,
+    ),
+    (
+        "a window that overflows",
+        lambda _: frame(WINDOW, 0, 0, b"\x7f\xff\xff\xff"),
+        ErrorCodes.FLOW_CONTROL_ERROR,
+    ),
+    (
+        "headers in between",
+        lambda _: frame(HEADERS, 0, 1, b"\x83") + frame(PING, 0, 0, bytes(8)),
+        ErrorCodes.PROTOCOL_ERROR,
+    ),
+    (
+        "a block without end",
+        lambda _: frame(HEADERS, 0, 1, b"\x83") + frame(CONTINUATION, 0, 1, bytes(1 << 14)) * 5,
+        ErrorCodes.ENHANCE_YOUR_CALM,
+    ),
+    (
+        "empty continuations",
+        lambda _: frame(HEADERS, 0, 1, b"\x83") + frame(CONTINUATION, 0, 1) * 3000,
+        ErrorCodes.PROTOCOL_ERROR,
+    ),
+    (
+        "a header bomb",  # one long header in the table, named again and again
+        lambda _: frame(HEADERS, END_HEADERS, 1, b"\x40\x01a\x7f\x81\x1e" + b"x" * 4000 + b"\xbe" * 10_000),
+        ErrorCodes.ENHANCE_YOUR_CALM,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("bytes_of", "code"), [case[1:] for case in VIOLATIONS], ids=[case[0] for case in VIOLATIONS]
+)
+async def test_violations(
+    peer: Peer, host: Host, bytes_of: Callable[[Peer], bytes], code: ErrorCodes
+) -> None:
+    await peer.until(lambda: peer.received)
+    peer.writer.write(bytes_of(peer))
+    assert await peer.said_no() == code
+    assert peer.closed
+    await until(lambda: not host.connections)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\nhost: t\r\n\r\n",
+        bytes(1000),
+        b"PRI * HTTP/2.0\r\n\r\nXX",
+        b"\x16\x03\x01\x02\x00\x01",
+    ],
+)
+async def test_what_is_no_http2(host: Host, said: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(host) as port, peer_of(port, hello=False) as peer:
+        peer.writer.write(said)
+        await peer.until(lambda: False)
+        assert peer.closed
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("said", [b"", PREFACE[:10], PREFACE])
+async def test_half_open_connections(host: Host, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http2, "_HELLO_S", 0.05)
+    async with serving(host) as port, peer_of(port, hello=False) as peer:
+        peer.writer.write(said)
+        async with asyncio.timeout(SECONDS):
+            await peer.reader.read()
+    await until(lambda: not host.connections)
+
+
+async def test_a_block_of_headers_that_stops(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    await peer.ended(peer.call(ECHO, b""))
+    monkeypatch.setattr(http2, "_HELLO_S", 0.05)
+    peer.writer.write(frame(HEADERS, 0, 3, b"\x83"))
+    await peer.until(lambda: False)
+    assert peer.closed
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        frame(PING, 0, 0, bytes(8)),
+        frame(SETTINGS, 0, 0, b"\0\4\0\0\xff\xff"),
+        frame(PRIORITY, 0, 1, bytes(4) + b"\1"),
+        frame(99, 0, 0, b"a"),
+    ],
+    ids=["ping", "settings", "priority", "unknown"],
+)
+async def test_floods(peer: Peer, piece: bytes) -> None:
+    """Of frames that cost their sender next to nothing."""
+    peer.writer.write(piece * 3000)
+    assert await peer.said_no() in CALM
+
+
+async def test_a_ping_is_answered(peer: Peer) -> None:
+    for _ in range(400):  # one or two for each call, as some clients send them
+        peer.http2.ping(b"12345678")
+        peer.http2.ping(b"12345678")
+        await peer.ended(peer.call(ECHO, b""))
+    assert peer.goaway is None
+
+
+async def test_rapid_resets(peer: Peer, host: Host) -> None:
+    """CVE-2023-44487: calls that are begun and dropped faster than they could be run."""
+    for _ in range(3000):
+        stream_id = peer.call(HANG, b"")
+        peer.http2.reset_stream(stream_id)
+    assert await peer.said_no() in CALM
+    assert len(host.began) < 2000
+    await until(lambda: len(host.cancelled) == len(host.began))
+
+
+async def test_as_many_calls_as_are_allowed(peer: Peer, host: Host) -> None:
+    await peer.until(lambda: peer.received)
+    for _ in range(MAX_STREAMS):
+        peer.call(HANG, b"")
+    await peer.until(lambda: len(host.began) == MAX_STREAMS or peer.closed)
+    peer.http2.remote_settings[SettingCodes.MAX_CONCURRENT_STREAMS] = 1000
+    peer.http2.remote_settings.acknowledge()
+    peer.call(HANG, b"")
+    await peer.until(lambda: False)
+    assert len(host.began) == MAX_STREAMS
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_mangled_frames(data: st.DataObject) -> None:
+    """A sound conversation with bytes changed: every connection ends or goes on, and no fault is logged."""
+    asyncio.run(mangled(data))
+
+
+async def mangled(data: st.DataObject) -> None:
+    host = Host()
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    async with serving(host) as port:
+        async with peer_of(port) as peer:
+            peer.call(ECHO, b"abc")
+            stream_id = peer.begin(CHAT)
+            peer.http2.send_data(stream_id, framed(b"x") * 3)
+            peer.call(REPEAT, b"20")
+            said = bytearray(peer.http2.data_to_send())
+            for _ in range(data.draw(st.integers(1, 6))):
+                said[data.draw(st.integers(0, len(said) - 1))] = data.draw(st.integers(0, 255))
+            peer.writer.write(bytes(said))
+            peer.writer.write_eof()
+            async with asyncio.timeout(10):
+                while await peer.reader.read(1 << 16):
+                    pass
+        await until(lambda: not host.connections)
+        async with peer_of(port) as other:
+            assert (await other.ended(other.call(ECHO, b"on"))).message == b"on"
+    assert not faults
