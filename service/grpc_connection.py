@@ -1,47 +1,41 @@
 """A connection of the gRPC end: its calls, from their heads to their statuses."""
 
 import asyncio
-from typing import Protocol
 
 from h2 import events
 from h2.errors import ErrorCodes
 
+from service.eager import begin
 from service.errors import DeadlineError, MalformedError, NotReadyError, ServiceError, SlowBodyError
 from service.grpc_call import refusal_of
-from service.grpc_rpc import Handler, Rpc
+from service.grpc_rpc import Host, Rpc
 from service.grpc_wire import (
     ANSWER,
     OK,
     PREFIX,
     Head,
     Headers,
-    Messages,
     NotGrpcError,
     framed,
     read_head,
     trailers_of,
 )
-from service.http2 import LARGEST_SENT, MAX_STREAMS, STREAM_WINDOW, Http2Connection
+from service.http2 import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    LARGEST_SENT,
+    MAX_STREAMS,
+    RST,
+    STREAM_WINDOW,
+    WINDOW,
+    Http2Connection,
+)
+from service.plain_calls import PlainCalls, retold, whole_message
 
+_RST_SIZE = 4
 _GRACE_S = 0.05  # the data plane's own word about a deadline tells more than the connection's
-
-
-class Host(Protocol):
-    """What a connection needs of its server."""
-
-    connections: set["GrpcConnection"]
-
-    def enter(self, rpc: Rpc) -> Handler:
-        """Raises ServiceError for a call that is refused by its head."""
-
-    def messages(self, head: Head) -> Messages:
-        """Room for the messages of a call."""
-
-    def refused(self, rpc: Rpc, error: ServiceError) -> None:
-        """Notes a call that is refused before its handler runs."""
-
-    def patience_s(self) -> float:
-        """For how long the message of a call may be on its way."""
 
 
 class GrpcConnection(Http2Connection):
@@ -49,13 +43,15 @@ class GrpcConnection(Http2Connection):
         super().__init__()
         self.host = host
         self._calls: dict[int, Rpc] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
         self._leaving = False
+        self._plain = PlainCalls(self.http2, host.is_stream)
         self.on |= {
             events.RequestReceived: self._on_request,
             events.DataReceived: self._on_data,
             events.StreamEnded: self._on_end,
             events.StreamReset: self._on_reset,
+            events.RemoteSettingsChanged: self._on_settings,
         }
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -66,15 +62,88 @@ class GrpcConnection(Http2Connection):
         self.host.connections.discard(self)
         super().connection_lost(exc)
 
+    def read(self, data: bytes) -> None:
+        super().read(data)
+        for stream_id in list(self._plain.half):
+            self._adopt(stream_id)
+
     def lost(self) -> None:
+        self._plain.half.clear()
+        self._plain.windows.clear()
         for rpc in list(self._calls.values()):
             self._drop(rpc)
 
+    def _on_settings(self, _: events.RemoteSettingsChanged) -> None:
+        self._plain.first_window = self.http2.remote_settings.initial_window_size
+        self.more_room()
+
+    # --- a plain request -------------------------------------------------------------------------------
+
+    def take(self, kind: int, flags: int, stream_id: int, data: bytes, start: int, end: int) -> bool:
+        plain = self._plain
+        if kind == WINDOW and plain.widen(stream_id, data[start:end]):
+            self.more_room()
+            return True
+        if kind == HEADERS:
+            return self._take_headers(flags, stream_id, data[start:end])
+        if stream_id not in plain.windows:
+            return False
+        if kind == RST and end - start == _RST_SIZE:
+            self.was_reset()
+            plain.drop(stream_id)
+            if stream_id in self._calls:
+                self._drop(self._calls[stream_id])
+            return True
+        if kind == DATA and flags == END_STREAM and stream_id in plain.half:
+            message = whole_message(data, start, end)
+            if message is not None and len(message) <= self.host.limit:
+                self._begin_plain(stream_id, message)
+                return True
+        self._adopt(stream_id)
+        return False
+
+    def _take_headers(self, flags: int, stream_id: int, block: bytes) -> bool:
+        is_next = stream_id & 1 and stream_id > self.http2.highest_inbound_stream_id > 0
+        if flags != END_HEADERS or not is_next or not self._has_place():
+            self._plain.forget_table()
+            if stream_id in self._plain.windows:
+                self._adopt(stream_id)
+            return False
+        self.called()
+        head, headers = self._plain.decode(block)
+        if head is None:
+            self.tell(retold(stream_id, headers))
+        else:
+            self._plain.open(stream_id, head)
+        return True
+
+    def _begin_plain(self, stream_id: int, message: bytes) -> None:
+        head = self._plain.half.pop(stream_id)
+        rpc = Rpc(self, stream_id, head)
+        rpc.asked = True
+        self._calls[stream_id] = rpc
+        update = self._plain.received(len(message) + PREFIX)
+        if update:
+            self.transport.write(update)
+        if self._admit(rpc, head):
+            self._set_timer(rpc, rpc.deadline_s)
+            self._run(rpc, message)
+
+    def _adopt(self, stream_id: int) -> None:
+        """Leaves a plain stream to h2."""
+        head = self._plain.adopt(stream_id)
+        if head is not None:
+            self._open(stream_id, head, asked=False)
+
     # --- a request comes -------------------------------------------------------------------------------
+
+    def _has_place(self) -> bool:
+        under_way = len(self._calls) + len(self._plain.half)
+        return under_way < MAX_STREAMS and len(self.tasks) < 2 * MAX_STREAMS
 
     def _on_request(self, event: events.RequestReceived) -> None:
         stream_id = event.stream_id
-        if len(self._calls) >= MAX_STREAMS or len(self._tasks) >= 2 * MAX_STREAMS:
+        if not self._has_place():
             self.http2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
         try:
@@ -84,12 +153,23 @@ class GrpcConnection(Http2Connection):
             if event.stream_ended is None:
                 self.http2.reset_stream(stream_id)
             return
-        rpc = Rpc(self, stream_id, head)
-        rpc.asked = event.stream_ended is not None
-        self._calls[stream_id] = rpc
-        self._begin(rpc, head)
+        self._open(stream_id, head, asked=event.stream_ended is not None)
 
-    def _begin(self, rpc: Rpc, head: Head) -> None:
+    def _open(self, stream_id: int, head: Head, *, asked: bool) -> None:
+        rpc = Rpc(self, stream_id, head)
+        rpc.asked = asked
+        self._calls[stream_id] = rpc
+        if not self._admit(rpc, head):
+            return
+        rpc.messages = self.host.messages(head)
+        self._set_timer(rpc, rpc.deadline_s)
+        if rpc.is_stream:
+            self._run(rpc, None)
+        elif rpc.timer is None:
+            rpc.timer = self.loop.call_later(self.host.patience_s(), self._too_slow, rpc)
+
+    def _admit(self, rpc: Rpc, head: Head) -> bool:
+        """Finds a call's handler; or answers why there is none for it."""
         try:
             rpc.handler = self.host.enter(rpc)
             if head.wrong is not None:
@@ -101,13 +181,8 @@ class GrpcConnection(Http2Connection):
                 raise stopping
         except ServiceError as error:
             self._end(rpc, trailers_of(error))
-            return
-        rpc.messages = self.host.messages(head)
-        self._set_timer(rpc, rpc.deadline_s)
-        if rpc.handler.is_stream:
-            self._run(rpc, None)
-        elif rpc.timer is None:
-            rpc.timer = self.loop.call_later(self.host.patience_s(), self._too_slow, rpc)
+            return False
+        return True
 
     def _on_data(self, event: events.DataReceived) -> None:
         size = event.flow_controlled_length
@@ -165,9 +240,11 @@ class GrpcConnection(Http2Connection):
     # --- a call runs -----------------------------------------------------------------------------------
 
     def _run(self, rpc: Rpc, message: bytes | None) -> None:
-        rpc.task = self.loop.create_task(self._answer(rpc, message))
-        self._tasks.add(rpc.task)
-        rpc.task.add_done_callback(self._tasks.discard)
+        work = self._answer(rpc, message)
+        rpc.task = self.loop.create_task(work) if rpc.is_stream else begin(self.loop, work)
+        if rpc.task is not None:
+            self.tasks.add(rpc.task)
+            rpc.task.add_done_callback(self.tasks.discard)
 
     async def _answer(self, rpc: Rpc, message: bytes | None) -> None:
         assert rpc.handler is not None  # noqa: S101
@@ -189,6 +266,12 @@ class GrpcConnection(Http2Connection):
         """Sends a whole answer in one go; False where that is not possible."""
         if rpc.over:
             return True
+        if rpc.stream_id in self._plain.windows:
+            frames = self._plain.answer(rpc.stream_id, message, rpc.trailing) if self.may_write else None
+            if frames is not None:
+                self._over(rpc, frames)
+                return True
+            self._adopt(rpc.stream_id)
         http2 = self.http2
         size = len(message) + PREFIX
         room = min(http2.local_flow_control_window(rpc.stream_id), http2.max_outbound_frame_size)
@@ -205,19 +288,21 @@ class GrpcConnection(Http2Connection):
         if not rpc.over and not rpc.answering:
             self.http2.send_headers(rpc.stream_id, ANSWER)
             rpc.answering = True
+        moved_s = self.loop.time()
         while data and not rpc.over:
             room = self.http2.local_flow_control_window(rpc.stream_id)
             size = min(room, self.http2.max_outbound_frame_size, LARGEST_SENT, len(data))
             if size <= 0 or not self.may_write:
-                await self._wait_for_room()
+                await self._wait_for_room(moved_s)
                 continue
             self.http2.send_data(rpc.stream_id, data[:size].tobytes())
             data = data[size:]
+            moved_s = self.loop.time()
             self.flush()
 
-    async def _wait_for_room(self) -> None:
+    async def _wait_for_room(self, moved_s: float) -> None:
         try:
-            await self.wait_for_room()
+            await self.wait_for_room(moved_s)
         except TimeoutError as error:
             raise DeadlineError("the caller does not take its answer") from error
 
@@ -227,12 +312,23 @@ class GrpcConnection(Http2Connection):
         """Sends the status, and with it that the rest of the request is not wanted."""
         if rpc.over:
             return
+        if rpc.stream_id in self._plain.windows:
+            frames = self._plain.refusal(rpc.stream_id, (*status, *rpc.trailing))
+            if frames is not None:
+                self._over(rpc, frames)
+                return
+            self._adopt(rpc.stream_id)
         trailers = [*(() if rpc.answering else ANSWER), *status, *rpc.trailing]
         self.http2.send_headers(rpc.stream_id, trailers, end_stream=True)
         if not rpc.asked:
             self.http2.reset_stream(rpc.stream_id)
+        self._over(rpc, self.http2.data_to_send())
+
+    def _over(self, rpc: Rpc, last: bytes) -> None:
+        """Writes the last that is to be said of a call."""
         self._forget(rpc)
-        self.flush()
+        if not self.transport.is_closing():
+            self.transport.write(last)
         self._close_if_done()
 
     def _drop(self, rpc: Rpc) -> None:
@@ -245,6 +341,7 @@ class GrpcConnection(Http2Connection):
     def _forget(self, rpc: Rpc) -> None:
         rpc.over = True
         self._calls.pop(rpc.stream_id, None)
+        self._plain.drop(rpc.stream_id)
         self._stop_timer(rpc)
         if rpc.messages is not None:
             rpc.messages.close()
@@ -295,10 +392,6 @@ class GrpcConnection(Http2Connection):
 
     def abort(self) -> None:
         self.transport.abort()
-
-    @property
-    def tasks(self) -> set[asyncio.Task[None]]:
-        return set(self._tasks)
 
     def _close_if_done(self) -> None:
         if self._leaving and not self._calls:

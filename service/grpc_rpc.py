@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from service.errors import MalformedError
+from service.errors import MalformedError, ServiceError
 from service.exchange import Exchange
 from service.grpc_wire import Head, Messages
 
@@ -101,3 +101,25 @@ class Rpc:
         """More of a stream's request, or its end, is here."""
         if self._more is not None:
             self._more.set()
+
+
+class Host(Protocol):
+    """What a connection needs of its server. `connections` holds those that are open."""
+
+    connections: set[Any]
+    limit: int  # bytes of a message
+
+    def enter(self, rpc: Rpc) -> Handler:
+        """Raises ServiceError for a call that is refused by its head."""
+
+    def messages(self, head: Head) -> Messages:
+        """Room for the messages of a call."""
+
+    def is_stream(self, path: str) -> bool:
+        """Whether calls of `path` may have several messages."""
+
+    def refused(self, rpc: Rpc, error: ServiceError) -> None:
+        """Notes a call that is refused before its handler runs."""
+
+    def patience_s(self) -> float:
+        """For how long the message of a call may be on its way."""

@@ -36,8 +36,9 @@ class GrpcServer:
     def __init__(self, plane: DataPlane, gate: Gate, max_body_bytes: int) -> None:
         self.connections: set[GrpcConnection] = set()
         self._plane = plane
-        self._limit = min(max_body_bytes, _LARGEST_LIMIT)
-        self._gate = GrpcGate(gate, _handlers(plane, gate), _unserved)
+        self.limit = min(max_body_bytes, _LARGEST_LIMIT)
+        self._handlers = _handlers(plane, gate)
+        self._gate = GrpcGate(gate, self._handlers, _unserved)
         self._listening: list[asyncio.Server] = []
         self.enter = self._gate.enter
         self.refused = self._gate.refused
@@ -74,8 +75,12 @@ class GrpcServer:
         if left:
             await asyncio.wait(left, timeout=seconds)
 
+    def is_stream(self, path: str) -> bool:
+        handler = self._handlers.get(path)
+        return handler is not None and handler.is_stream
+
     def messages(self, head: Head) -> Messages:
-        return Messages(self._limit, head.inflates, self._plane.budget)
+        return Messages(self.limit, head.inflates, self._plane.budget)
 
     def patience_s(self) -> float:
         """For how long the message of a call may be on its way."""

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 MAX_STREAMS = 128  # of one connection at a time
 STREAM_WINDOW = 1 << 18  # bytes that a peer may send on a stream before anybody takes them
-_CONNECTION_WINDOW = 1 << 20  # given back as bytes come: streams bound what is held
+CONNECTION_WINDOW = 1 << 20  # given back as bytes come: streams bound what is held
 _FIRST_WINDOW = (1 << 16) - 1  # of every connection, before it is enlarged
 _MAX_FRAME = 1 << 14
 _MAX_HEADERS = 1 << 16
@@ -36,8 +36,9 @@ _CLOSING_S = 5.0
 _PREFACE = 24
 _PER_CALL = 2  # small frames: some clients measure the way by a ping for each call
 _FRAME = struct.Struct(">HBBBL")
-_DATA, _HEADERS, _PRIORITY, _RST, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _CONTINUATION = range(10)
-_END_HEADERS = 0x4
+DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
+END_STREAM, END_HEADERS = 0x1, 0x4
+_STREAM_ID = (1 << 31) - 1
 _GO_AWAY = struct.Struct(">HBBBLLL")
 _CONFIG = H2Configuration(
     client_side=False, validate_outbound_headers=False, normalize_outbound_headers=False
@@ -50,7 +51,7 @@ class _ViolationError(ProtocolError):
         self.error_code = code
 
 
-class _Http2(H2Connection):
+class Http2(H2Connection):
     MAX_CLOSED_STREAMS = 1024  # to tell late frames from wrong ones; 65536 by itself
 
     def __init__(self) -> None:
@@ -72,16 +73,17 @@ class Http2Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.closed = self.loop.create_future()
-        self.http2 = _Http2()
+        self.http2 = Http2()
         self.may_write = True
         self.on: dict[type[events.Event], Callable[[Any], None]] = {
-            events.WindowUpdated: self._on_room,
-            events.RemoteSettingsChanged: self._on_room,
+            events.WindowUpdated: self.more_room,
+            events.RemoteSettingsChanged: self.more_room,
         }
         self._failed = False
         self._rest = b""
         self._greeted = 0  # bytes of the preface that have come
         self._header_bytes = 0  # of a block whose end has not come
+        self._in_block = False
         self._resets = Allowance()
         self._small = Allowance()  # pings, settings and all else that is no call
         self._untaken = 0
@@ -96,10 +98,14 @@ class Http2Connection(asyncio.Protocol):
         """The peer opens no more streams."""
         raise NotImplementedError
 
+    def take(self, kind: int, flags: int, stream_id: int, data: bytes, start: int, end: int) -> bool:
+        """Whether a frame, whose body is `data[start:end]`, was meant for somebody else than h2."""
+        raise NotImplementedError
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.http2.initiate_connection()
-        self.http2.increment_flow_control_window(_CONNECTION_WINDOW - _FIRST_WINDOW)
+        self.http2.increment_flow_control_window(CONNECTION_WINDOW - _FIRST_WINDOW)
         self.flush()
         self._hurry()
 
@@ -120,7 +126,7 @@ class Http2Connection(asyncio.Protocol):
         if self._failed or self.transport.is_closing():
             return
         try:
-            self._read(self._rest + data if self._rest else data)
+            self.read(self._rest + data if self._rest else data)
         except ProtocolError as error:
             self._fail(error.error_code)
         except Exception:
@@ -133,7 +139,8 @@ class Http2Connection(asyncio.Protocol):
 
     # --- frames ----------------------------------------------------------------------------------------
 
-    def _read(self, data: bytes) -> None:
+    def read(self, data: bytes) -> None:
+        """Raises ProtocolError."""
         at = 0
         if self._greeted < _PREFACE:
             at = min(len(data), _PREFACE - self._greeted)
@@ -141,42 +148,61 @@ class Http2Connection(asyncio.Protocol):
             self.http2.receive_data(data[:at])
         end = len(data)
         while end - at >= _FRAME.size:
-            high, low, kind, flags, _stream = _FRAME.unpack_from(data, at)
+            high, low, kind, flags, stream_id = _FRAME.unpack_from(data, at)
             size = high << 8 | low
             if size > _MAX_FRAME:
                 raise _ViolationError(ErrorCodes.FRAME_SIZE_ERROR)
             after = at + _FRAME.size + size
             if after > end:
                 break
-            self._look(kind, flags, size)
-            if kind == _GOAWAY:
-                self.leave()  # not h2's: it would not let running calls be answered
-            else:
-                for event in self.http2.receive_data(data[at:after]):
-                    handle = self.on.get(type(event))
-                    if handle is not None:
-                        handle(event)
+            in_block, start = self._in_block, at + _FRAME.size
+            if in_block or not self.take(kind, flags, stream_id & _STREAM_ID, data, start, after):
+                self._look(kind, flags, size)
+                if kind == GOAWAY and not in_block:
+                    self.leave()  # not h2's: it would not let running calls be answered
+                else:
+                    self.tell(data[at:after])
             at = after
         self._rest = data[at:]
 
+    def tell(self, frames: bytes) -> None:
+        """Has h2 read them. Raises ProtocolError."""
+        for event in self.http2.receive_data(frames):
+            handle = self.on.get(type(event))
+            if handle is not None:
+                handle(event)
+
     def _look(self, kind: int, flags: int, size: int) -> None:
         """Raises ProtocolError where a peer asks for too much with too little."""
-        if kind == _WINDOW or (kind == _DATA and size):
+        if kind == WINDOW or (kind == DATA and size):
             return
-        if kind in (_HEADERS, _CONTINUATION):
+        if kind in (HEADERS, CONTINUATION):
             self._header_bytes += size
             if self._header_bytes > _MAX_HEADERS:
                 raise _ViolationError(ErrorCodes.ENHANCE_YOUR_CALM)
-            if flags & _END_HEADERS:
+            if flags & END_HEADERS:
                 self._header_bytes = 0
+                self._in_block = False
                 self._stop_hurrying()
             else:
+                self._in_block = True
                 self._hurry()
-        elif kind == _SETTINGS:
+        elif kind == SETTINGS:
             self._stop_hurrying()
-        if kind == _HEADERS:
-            self._small.add(_PER_CALL)
-        elif not (self._resets if kind == _RST else self._small).take(self.loop.time()):
+        if kind == HEADERS:
+            self.called()
+        elif kind == RST:
+            self.was_reset()
+        elif not self._small.take(self.loop.time()):
+            raise _ViolationError(ErrorCodes.ENHANCE_YOUR_CALM)
+
+    def called(self) -> None:
+        """A peer that calls may say more."""
+        self._small.add(_PER_CALL)
+
+    def was_reset(self) -> None:
+        """Raises ProtocolError for a peer that drops its calls as fast as it makes them."""
+        if not self._resets.take(self.loop.time()):
             raise _ViolationError(ErrorCodes.ENHANCE_YOUR_CALM)
 
     def _fail(self, code: int) -> None:
@@ -193,7 +219,7 @@ class Http2Connection(asyncio.Protocol):
     def say_goaway(self, code: int) -> None:
         # Not by h2, which would take nothing more from the peer then, nor say anything.
         last = self.http2.highest_inbound_stream_id
-        self.transport.write(_GO_AWAY.pack(0, 8, _GOAWAY, 0, 0, last, code))
+        self.transport.write(_GO_AWAY.pack(0, 8, GOAWAY, 0, 0, last, code))
 
     def _hurry(self) -> None:
         if self._timer is None:
@@ -214,16 +240,20 @@ class Http2Connection(asyncio.Protocol):
     def received(self, size: int) -> None:
         """Lets the peer send as much again, on other streams if not on this."""
         self._untaken += size
-        if self._untaken >= _CONNECTION_WINDOW // 2:
+        if self._untaken >= CONNECTION_WINDOW // 2:
             self.http2.increment_flow_control_window(self._untaken)
             self._untaken = 0
 
-    async def wait_for_room(self) -> None:
-        """Until more may be sent, perhaps. Raises TimeoutError where that takes too long."""
+    async def wait_for_room(self, moved_s: float) -> None:
+        """Until more may be sent, perhaps. Raises TimeoutError where nothing was sent for too long.
+
+        Args:
+            moved_s: when something was, on the event loop's clock.
+        """
         self.flush()
         self._room.clear()
-        async with asyncio.timeout(_STALLED_S):
+        async with asyncio.timeout_at(moved_s + _STALLED_S):
             await self._room.wait()
 
-    def _on_room(self, _: events.Event) -> None:
+    def more_room(self, _: events.Event | None = None) -> None:
         self._room.set()

@@ -26,6 +26,7 @@ class Host:
 
     def __init__(self, patience_s: float = SECONDS) -> None:
         self.connections: set[GrpcConnection] = set()
+        self.limit = LIMIT
         self.began: list[str] = []
         self.cancelled: list[str] = []
         self.budget = ByteBudget(10 * LIMIT)
