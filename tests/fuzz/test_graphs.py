@@ -28,8 +28,7 @@ from tests.tolerances import FUZZED_32, FUZZED_64, FUZZED_SLOPE, KINK
 
 TARGETS = list(range(CLASSES))
 FUZZ = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
-NUDGE = 32 * np.finfo(np.float32).eps
-NUDGES = 4  # directions of it
+NUDGE, NUDGES = 32, 4  # roundings that rows are moved by, and how many times; 2 of 150 graphs are left out
 STEPS = frozenset(
     {"Cast", "Ceil", "Equal", "Floor", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "QuantizeLinear"}
     | {"Round", "Sign"}
@@ -38,11 +37,27 @@ Arrays = dict[str, np.ndarray]
 
 
 def check_in_float64(graph: Fuzzed) -> None:
+    assume(not jumps(graph))
     with pytest.MonkeyPatch.context() as patch:
         compute_in_float64(patch)
         lowered = lower(graph.model)
         check_deepshap(graph, lowered)
         check_gradient(graph, lowered)
+
+
+def jumps(graph: Fuzzed) -> bool:
+    """Whether the model's own answers change with roundings of its rows, or its references, in float64.
+
+    What should be 0 is 1e-17 somewhere: a comparison with 0 is an accident then, and has no share to give.
+    """
+    given = {name: np.concatenate([row, graph.references[name]]) for name, row in graph.rows.items()}
+    own = run64(graph.model, given)
+    moved = [run64(graph.model, nudged(given, i)) for i in range(NUDGES)]
+    return any(
+        np.abs(m[name] - value).max() > FUZZED_64 * max(1.0, np.abs(value).max())
+        for m in moved
+        for name, value in own.items()
+    )
 
 
 def check_deepshap(graph: Fuzzed, lowered: Lowered) -> None:
@@ -126,13 +141,16 @@ def check_in_float32(graph: Fuzzed) -> None:
 
 
 def nudged(rows: Arrays, seed: int) -> Arrays:
-    """Rows moved by some of float32's roundings, up or down.
+    """Rows moved by some roundings of their type, up or down.
 
     Where one and a reference lie close to a step, on both sides of it, the multipliers of what stands before
-    the step are large and cancel: shares then change by 1e-4 with such a move, in float64 too.
+    the step are large and cancel: shares then change by 1e-4 with such a move of float32, in float64 too.
     """
     random = np.random.default_rng(seed)
-    return {name: row * (1 + NUDGE * random.choice([-1, 1], row.shape)) for name, row in rows.items()}
+    return {
+        name: row * (1 + NUDGE * np.finfo(row.dtype).eps * random.choice([-1, 1], row.shape))
+        for name, row in rows.items()
+    }
 
 
 def lies_on_a_step(model: onnx.ModelProto, rows: Arrays) -> bool:
