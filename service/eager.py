@@ -21,10 +21,12 @@ def begin(loop: asyncio.AbstractEventLoop, work: _Work) -> asyncio.Task[None] | 
     _enter_task(loop, beginner)
     try:
         awaited = context.run(work.send, None)
-    except StopIteration:
+    except (StopIteration, asyncio.CancelledError):  # as a task, which would be cancelled now
         return None
     finally:
         _leave_task(loop, beginner)
+    if awaited is not None:  # others may await it before the task does
+        awaited._asyncio_future_blocking = False
     beginner.task = loop.create_task(_Begun(work, awaited), context=context)
     task: asyncio.Task[None] = beginner.task
     return task
@@ -57,6 +59,8 @@ class _Begun(Coroutine[Any, Any, None]):
         if self._is_told:
             return self._work.send(value)
         self._is_told = True
+        if self._awaited is not None:
+            self._awaited._asyncio_future_blocking = True
         return self._awaited
 
     def throw(self, *error: Any) -> Any:

@@ -133,3 +133,31 @@ async def test_a_timeout_that_is_kept() -> None:
     task = begun(work())
     assert task is not None
     await task
+
+
+async def test_two_that_wait_for_the_same() -> None:
+    """The first has no task yet when the second awaits what it awaits, and a third is an ordinary task."""
+    future = asyncio.get_running_loop().create_future()
+    heard: list[str] = []
+
+    async def work() -> None:
+        heard.append(await future)
+
+    tasks = [begun(work()), begun(work()), asyncio.create_task(work())]
+    await asyncio.sleep(0)
+    future.set_result("waited")
+    for task in tasks:
+        assert task is not None
+        await task
+    assert heard == ["waited"] * 3
+
+
+async def test_what_is_cancelled_at_the_beginning_is_over() -> None:
+    """By what it waits for: its beginner, who reads from a socket, goes on."""
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+
+    async def work() -> None:
+        await future
+
+    assert begun(work()) is None
