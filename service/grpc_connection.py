@@ -50,7 +50,7 @@ class GrpcConnection(Http2Connection):
             events.RequestReceived: self._on_request,
             events.DataReceived: self._on_data,
             events.StreamEnded: self._on_end,
-            events.StreamReset: self._on_reset,
+            events.StreamReset: lambda event: self._on_reset(event.stream_id),
             events.RemoteSettingsChanged: self._on_settings,
         }
 
@@ -75,6 +75,7 @@ class GrpcConnection(Http2Connection):
 
     def _on_settings(self, _: events.RemoteSettingsChanged) -> None:
         self._plain.first_window = self.http2.remote_settings.initial_window_size
+        self.flush()  # the peer goes by its settings once they are acknowledged, not before
         self.more_room()
 
     # --- a plain request -------------------------------------------------------------------------------
@@ -89,10 +90,9 @@ class GrpcConnection(Http2Connection):
         if stream_id not in plain.windows:
             return False
         if kind == RST and end - start == _RST_SIZE:
-            self.was_reset()
+            self.was_reset(stream_id)
             plain.drop(stream_id)
-            if stream_id in self._calls:
-                self._drop(self._calls[stream_id])
+            self._on_reset(stream_id)
             return True
         if kind == DATA and flags == END_STREAM and stream_id in plain.half:
             message = whole_message(data, start, end)
@@ -109,7 +109,7 @@ class GrpcConnection(Http2Connection):
             if stream_id in self._plain.windows:
                 self._adopt(stream_id)
             return False
-        self.called()
+        self.let_say_more()
         head, headers = self._plain.decode(block)
         if head is None:
             self.tell(retold(stream_id, headers))
@@ -144,6 +144,7 @@ class GrpcConnection(Http2Connection):
     def _on_request(self, event: events.RequestReceived) -> None:
         stream_id = event.stream_id
         if not self._has_place():
+            self.came_to_nothing()
             self.http2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
         try:
@@ -162,11 +163,14 @@ class GrpcConnection(Http2Connection):
         if not self._admit(rpc, head):
             return
         rpc.messages = self.host.messages(head)
-        self._set_timer(rpc, rpc.deadline_s)
+        patient_s = rpc.began_s + self.host.patience_s()
         if rpc.is_stream:
+            self._set_timer(rpc, rpc.deadline_s)
             self._run(rpc, None)
-        elif rpc.timer is None:
-            rpc.timer = self.loop.call_later(self.host.patience_s(), self._too_slow, rpc)
+        elif rpc.deadline_s is not None and rpc.deadline_s < patient_s:
+            self._set_timer(rpc, rpc.deadline_s)
+        else:
+            rpc.timer = self.loop.call_at(patient_s, self._too_slow, rpc)
 
     def _admit(self, rpc: Rpc, head: Head) -> bool:
         """Finds a call's handler; or answers why there is none for it."""
@@ -219,8 +223,8 @@ class GrpcConnection(Http2Connection):
         except ServiceError as error:
             self._refuse(rpc, error)
             return
-        if rpc.deadline_s is None:
-            self._stop_timer(rpc)
+        rpc.stop_timer()
+        self._set_timer(rpc, rpc.deadline_s)
         self._run(rpc, message)
 
     def taken(self, rpc: Rpc) -> None:
@@ -232,10 +236,15 @@ class GrpcConnection(Http2Connection):
         rpc.untaken = 0
         self.flush()
 
-    def _on_reset(self, event: events.StreamReset) -> None:
-        rpc = self._calls.get(event.stream_id)
+    def _on_reset(self, stream_id: int) -> None:
+        rpc = self._calls.get(stream_id)
         if rpc is not None:
             self._drop(rpc)
+        self._close_if_done()
+
+    def began_s(self, stream_id: int) -> float | None:
+        rpc = self._calls.get(stream_id)
+        return rpc.began_s if rpc is not None else self.loop.time() if stream_id in self._plain.half else None
 
     # --- a call runs -----------------------------------------------------------------------------------
 
@@ -261,6 +270,9 @@ class GrpcConnection(Http2Connection):
             self._end(rpc, trailers_of(error))
         except Exception as error:
             self._end(rpc, trailers_of(refusal_of(error, rpc.path)))
+        except asyncio.CancelledError:  # where nobody has ended the call, its caller is owed a word
+            self._end(rpc, trailers_of(NotReadyError("the work was given up")))
+            raise
 
     def _answer_at_once(self, rpc: Rpc, message: bytes) -> bool:
         """Sends a whole answer in one go; False where that is not possible."""
@@ -293,18 +305,13 @@ class GrpcConnection(Http2Connection):
             room = self.http2.local_flow_control_window(rpc.stream_id)
             size = min(room, self.http2.max_outbound_frame_size, LARGEST_SENT, len(data))
             if size <= 0 or not self.may_write:
-                await self._wait_for_room(moved_s)
+                await self.wait_for_room(moved_s)
                 continue
             self.http2.send_data(rpc.stream_id, data[:size].tobytes())
             data = data[size:]
             moved_s = self.loop.time()
+            self.let_say_more()
             self.flush()
-
-    async def _wait_for_room(self, moved_s: float) -> None:
-        try:
-            await self.wait_for_room(moved_s)
-        except TimeoutError as error:
-            raise DeadlineError("the caller does not take its answer") from error
 
     # --- a call ends -----------------------------------------------------------------------------------
 
@@ -342,7 +349,7 @@ class GrpcConnection(Http2Connection):
         rpc.over = True
         self._calls.pop(rpc.stream_id, None)
         self._plain.drop(rpc.stream_id)
-        self._stop_timer(rpc)
+        rpc.stop_timer()
         if rpc.messages is not None:
             rpc.messages.close()
 
@@ -360,11 +367,6 @@ class GrpcConnection(Http2Connection):
         if when_s is not None:
             rpc.timer = self.loop.call_at(when_s + _GRACE_S, self._too_late, rpc)
 
-    def _stop_timer(self, rpc: Rpc) -> None:
-        if rpc.timer is not None:
-            rpc.timer.cancel()
-            rpc.timer = None
-
     def _too_late(self, rpc: Rpc) -> None:
         self._refuse(rpc, DeadlineError("the call's deadline has passed"))
 
@@ -375,6 +377,8 @@ class GrpcConnection(Http2Connection):
 
     def leave(self) -> None:
         """Takes no more calls, and closes when those that run are answered."""
+        for stream_id in list(self._plain.half):
+            self._adopt(stream_id)
         self._leaving = True
         self._close_if_done()
 
@@ -390,9 +394,6 @@ class GrpcConnection(Http2Connection):
             self._refuse(rpc, NotReadyError("the server is stopping"))
         self.transport.close()
 
-    def abort(self) -> None:
-        self.transport.abort()
-
     def _close_if_done(self) -> None:
-        if self._leaving and not self._calls:
+        if self._leaving and not self._calls and not self._plain.half:
             self.transport.close()

@@ -34,6 +34,7 @@ class Wire(Protocol):
 class Rpc:
     """
     Attributes:
+        began_s: on the event loop's clock.
         metadata: of the caller, by lower-case name.
         exchange: what is noted of it; None for calls of health.
         trailing: metadata for behind the answer.
@@ -45,8 +46,8 @@ class Rpc:
     """
 
     __slots__ = (
-        "_more", "answering", "asked", "deadline_s", "exchange", "handler", "messages", "metadata", "over",
-        "path", "stream_id", "task", "timer", "trailing", "untaken", "wire",
+        "_more", "answering", "asked", "began_s", "deadline_s", "exchange", "handler", "messages", "metadata",
+        "over", "path", "stream_id", "task", "timer", "trailing", "untaken", "wire",
     )  # fmt: skip
 
     def __init__(self, wire: Wire, stream_id: int, head: Head) -> None:
@@ -55,8 +56,9 @@ class Rpc:
         self.path = head.path
         self.metadata: Mapping[str, str] = head.metadata
         self.deadline_s: float | None = None
+        self.began_s = asyncio.get_running_loop().time()
         if head.timeout_s is not None:
-            self.deadline_s = asyncio.get_running_loop().time() + head.timeout_s
+            self.deadline_s = self.began_s + head.timeout_s
         self.exchange: Exchange | None = None
         self.trailing: tuple[tuple[bytes, bytes], ...] = ()
         self.handler: Handler | None = None
@@ -96,6 +98,11 @@ class Rpc:
             await self._more.wait()
         if not self.messages.is_empty:
             raise MalformedError("the request ends within a message")
+
+    def stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def arrived(self) -> None:
         """More of a stream's request, or its end, is here."""

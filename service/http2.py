@@ -17,6 +17,7 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
+from service.errors import DeadlineError
 from service.http2_allowance import Allowance
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ MAX_STREAMS = 128  # of one connection at a time
 STREAM_WINDOW = 1 << 18  # bytes that a peer may send on a stream before anybody takes them
 CONNECTION_WINDOW = 1 << 20  # given back as bytes come: streams bound what is held
 _FIRST_WINDOW = (1 << 16) - 1  # of every connection, before it is enlarged
-_MAX_FRAME = 1 << 14
+MAX_FRAME = 1 << 14
 _MAX_HEADERS = 1 << 16
 LARGEST_SENT = 1 << 17  # bytes of a frame, however large a peer takes them: what is written is held
 _MAX_UNSENT = 1 << 20  # bytes of answers to pings and the like that a peer does not read
@@ -34,7 +35,8 @@ _STALLED_S = 60.0  # for which a peer may take nothing of an answer
 _LINGER_S = 0.1
 _CLOSING_S = 5.0
 _PREFACE = 24
-_PER_CALL = 2  # small frames: some clients measure the way by a ping for each call
+_PER_CALL = 2  # small frames: some clients measure the way by a ping for each call or piece of an answer
+_RAPID_S = 0.01  # a call that was begun earlier took its place: so many at a time bound those
 _FRAME = struct.Struct(">HBBBL")
 DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
 END_STREAM, END_HEADERS = 0x1, 0x4
@@ -61,7 +63,7 @@ class Http2(H2Connection):
             initial_values={
                 SettingCodes.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
                 SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-                SettingCodes.MAX_FRAME_SIZE: _MAX_FRAME,
+                SettingCodes.MAX_FRAME_SIZE: MAX_FRAME,
                 SettingCodes.MAX_HEADER_LIST_SIZE: _MAX_HEADERS,
             },
         )
@@ -84,7 +86,7 @@ class Http2Connection(asyncio.Protocol):
         self._greeted = 0  # bytes of the preface that have come
         self._header_bytes = 0  # of a block whose end has not come
         self._in_block = False
-        self._resets = Allowance()
+        self._dropped = Allowance()
         self._small = Allowance()  # pings, settings and all else that is no call
         self._untaken = 0
         self._room = asyncio.Event()  # set whenever there may be more room to send
@@ -100,6 +102,10 @@ class Http2Connection(asyncio.Protocol):
 
     def take(self, kind: int, flags: int, stream_id: int, data: bytes, start: int, end: int) -> bool:
         """Whether a frame, whose body is `data[start:end]`, was meant for somebody else than h2."""
+        raise NotImplementedError
+
+    def began_s(self, stream_id: int) -> float | None:
+        """When a call that is under way began, on the event loop's clock."""
         raise NotImplementedError
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -150,14 +156,14 @@ class Http2Connection(asyncio.Protocol):
         while end - at >= _FRAME.size:
             high, low, kind, flags, stream_id = _FRAME.unpack_from(data, at)
             size = high << 8 | low
-            if size > _MAX_FRAME:
+            if size > MAX_FRAME:
                 raise _ViolationError(ErrorCodes.FRAME_SIZE_ERROR)
             after = at + _FRAME.size + size
             if after > end:
                 break
             in_block, start = self._in_block, at + _FRAME.size
             if in_block or not self.take(kind, flags, stream_id & _STREAM_ID, data, start, after):
-                self._look(kind, flags, size)
+                self._look(kind, flags, stream_id & _STREAM_ID, size)
                 if kind == GOAWAY and not in_block:
                     self.leave()  # not h2's: it would not let running calls be answered
                 else:
@@ -172,7 +178,7 @@ class Http2Connection(asyncio.Protocol):
             if handle is not None:
                 handle(event)
 
-    def _look(self, kind: int, flags: int, size: int) -> None:
+    def _look(self, kind: int, flags: int, stream_id: int, size: int) -> None:
         """Raises ProtocolError where a peer asks for too much with too little."""
         if kind == WINDOW or (kind == DATA and size):
             return
@@ -190,19 +196,34 @@ class Http2Connection(asyncio.Protocol):
         elif kind == SETTINGS:
             self._stop_hurrying()
         if kind == HEADERS:
-            self.called()
+            self.let_say_more()
         elif kind == RST:
-            self.was_reset()
-        elif not self._small.take(self.loop.time()):
-            raise _ViolationError(ErrorCodes.ENHANCE_YOUR_CALM)
+            self.was_reset(stream_id)
+        else:
+            self._said_little()
 
-    def called(self) -> None:
-        """A peer that calls may say more."""
+    def let_say_more(self) -> None:
+        """To a peer that calls, or is being answered."""
         self._small.add(_PER_CALL)
 
-    def was_reset(self) -> None:
-        """Raises ProtocolError for a peer that drops its calls as fast as it makes them."""
-        if not self._resets.take(self.loop.time()):
+    def was_reset(self, stream_id: int) -> None:
+        """Tells a peer that drops its calls as fast as it makes them from one whose deadlines pass.
+
+        Raises ProtocolError.
+        """
+        began_s = self.began_s(stream_id)
+        if began_s is not None and self.loop.time() - began_s < _RAPID_S:
+            self.came_to_nothing()
+        else:
+            self._said_little()
+
+    def came_to_nothing(self) -> None:
+        """A call that took no place, or had hardly taken it. Raises ProtocolError for too many."""
+        if not self._dropped.take(self.loop.time()):
+            raise _ViolationError(ErrorCodes.ENHANCE_YOUR_CALM)
+
+    def _said_little(self) -> None:
+        if not self._small.take(self.loop.time()):
             raise _ViolationError(ErrorCodes.ENHANCE_YOUR_CALM)
 
     def _fail(self, code: int) -> None:
@@ -230,6 +251,9 @@ class Http2Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
 
+    def abort(self) -> None:
+        self.transport.abort()
+
     def flush(self) -> None:
         data = self.http2.data_to_send()
         if data and not self.transport.is_closing():
@@ -245,15 +269,18 @@ class Http2Connection(asyncio.Protocol):
             self._untaken = 0
 
     async def wait_for_room(self, moved_s: float) -> None:
-        """Until more may be sent, perhaps. Raises TimeoutError where nothing was sent for too long.
+        """Until more may be sent, perhaps. Raises DeadlineError where nothing was sent for too long.
 
         Args:
             moved_s: when something was, on the event loop's clock.
         """
         self.flush()
         self._room.clear()
-        async with asyncio.timeout_at(moved_s + _STALLED_S):
-            await self._room.wait()
+        try:
+            async with asyncio.timeout_at(moved_s + _STALLED_S):
+                await self._room.wait()
+        except TimeoutError as error:
+            raise DeadlineError("the caller does not take its answer") from error
 
     def more_room(self, _: events.Event | None = None) -> None:
         self._room.set()

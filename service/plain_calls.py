@@ -17,10 +17,12 @@ from hpack import Encoder, HPACKError, NeverIndexedHeaderTuple, OversizedHeaderL
 from service.grpc_wire import ANSWER, OK, PREFIX, Head, Headers, NotGrpcError, read_head
 from service.http2 import (
     CONNECTION_WINDOW,
+    CONTINUATION,
     END_HEADERS,
     END_STREAM,
     HEADERS,
     LARGEST_SENT,
+    MAX_FRAME,
     WINDOW,
     Http2,
 )
@@ -193,8 +195,13 @@ def whole_message(data: bytes, start: int, end: int) -> bytes | None:
 def retold(stream_id: int, headers: Headers, flags: int = 0) -> bytes:
     """Headers that were read already, so that h2 reads them again and no table changes."""
     never = [NeverIndexedHeaderTuple(name, value) for name, value in headers]
-    block = Encoder().encode(never, huffman=False)
-    return frame(HEADERS, END_HEADERS | flags, stream_id, block)
+    block = Encoder().encode(never, huffman=False)  # longer than it was, perhaps than a frame may be
+    first, *more = (block[at : at + MAX_FRAME] for at in range(0, len(block), MAX_FRAME))
+    if not more:
+        return frame(HEADERS, END_HEADERS | flags, stream_id, first)
+    frames = [frame(HEADERS, flags, stream_id, first)]
+    frames += [frame(CONTINUATION, 0, stream_id, piece) for piece in more[:-1]]
+    return b"".join((*frames, frame(CONTINUATION, END_HEADERS, stream_id, more[-1])))
 
 
 def frame(kind: int, flags: int, stream_id: int, body: bytes) -> bytes:

@@ -18,11 +18,12 @@ from service.grpc_wire import Head, Messages
 
 SECONDS = 20
 LIMIT = 1_000_000
-ECHO, REPEAT, HANG, CHAT = "/t/Echo", "/t/Repeat", "/t/Hang", "/t/Chat"
+ECHO, REPEAT, HANG, CHAT, LOST = "/t/Echo", "/t/Repeat", "/t/Hang", "/t/Chat", "/t/Lost"
 
 
 class Host:
-    """`Echo` gives a message back, `Repeat` so many bytes, `Hang` nothing; `Chat` is a stream of echos."""
+    """`Echo` gives a message back, `Repeat` so many bytes, `Hang` nothing; `Lost` waits
+    for what is given up, so many ms later; `Chat` is a stream of echos."""
 
     def __init__(self, patience_s: float = SECONDS) -> None:
         self.connections: set[GrpcConnection] = set()
@@ -35,6 +36,7 @@ class Host:
             ECHO: Handler(self._echo),
             REPEAT: Handler(self._repeat),
             HANG: Handler(self._hang),
+            LOST: Handler(self._lost),
             CHAT: Handler(self._chat, is_stream=True),
         }
 
@@ -69,6 +71,15 @@ class Host:
         except asyncio.CancelledError:
             self.cancelled.append(rpc.path)
             raise
+
+    async def _lost(self, _: Rpc, message: bytes) -> bytes:
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        if int(message):
+            loop.call_later(int(message) / 1000, future.cancel)
+        else:
+            future.cancel()
+        return await future
 
     async def _chat(self, rpc: Rpc) -> None:
         self.began.append(rpc.path)

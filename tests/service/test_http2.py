@@ -16,6 +16,7 @@ from tests.service.http2_peer import (
     ECHO,
     HANG,
     LIMIT,
+    LOST,
     REPEAT,
     Answer,
     Host,
@@ -177,6 +178,33 @@ async def test_a_call_whose_message_never_comes() -> None:
         assert (answer.status, answer.headers[b"problem"]) == ("4", b"slow-body")
 
 
+@pytest.mark.parametrize("text", ["99999999H", "60S"])
+async def test_a_long_deadline_leaves_no_more_time_for_a_message(text: str) -> None:
+    async with talking(Host(patience_s=0.05)) as peer:
+        stream_id = peer.begin(ECHO, ("grpc-timeout", text))
+        peer.http2.send_data(stream_id, b"\0\0")
+        assert (await peer.ended(stream_id)).headers[b"problem"] == b"slow-body"
+
+
+async def test_patience_ends_with_the_message() -> None:
+    async with talking(Host(patience_s=0.05)) as peer:
+        for text in ("200m", "60S"):
+            stream_id = peer.begin(HANG, ("grpc-timeout", text))
+            peer.http2.send_data(stream_id, framed(b""))
+            peer.http2.end_stream(stream_id)
+        assert (await peer.ended(1)).headers[b"problem"] == b"deadline-exceeded"
+        assert not peer.answers[3].ended
+
+
+@pytest.mark.parametrize("after_ms", [b"0", b"10"])
+async def test_work_that_is_given_up_is_answered(peer: Peer, after_ms: bytes) -> None:
+    """Cancelled by something of its own, not by its caller."""
+    for _ in range(2):
+        answer = await peer.ended(peer.call(LOST, after_ms))
+        assert (answer.status, answer.headers[b"problem"]) == ("14", b"not-ready")
+    assert (await peer.ended(peer.call(ECHO, b"on"))).message == b"on"
+
+
 async def test_a_peer_that_says_goodbye_gets_its_answers(peer: Peer, host: Host) -> None:
     stream_id = peer.begin(CHAT)
     peer.http2.send_data(stream_id, framed(b"a"))
@@ -298,6 +326,25 @@ async def test_windows_that_change_under_way(peer: Peer) -> None:
     await peer.until(lambda: peer.http2.local_settings.initial_window_size == 0)
     peer.http2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1 << 20})
     assert (await peer.ended(stream_id)).message == b"x" * 100_000
+
+
+async def test_settings_are_acknowledged_before_they_are_used(peer: Peer) -> None:
+    """h2 as a client takes a frame of the new size for a fault until then."""
+    await peer.ended(peer.call(ECHO, b""))
+    peer.http2.update_settings(
+        {SettingCodes.INITIAL_WINDOW_SIZE: 1 << 20, SettingCodes.MAX_FRAME_SIZE: 1 << 18}
+    )
+    peer.http2.increment_flow_control_window(1 << 20)
+    assert len((await peer.ended(peer.call(REPEAT, b"100000"))).message) == 100_000
+
+
+@pytest.mark.parametrize("path", [ECHO, CHAT])
+async def test_a_block_that_is_larger_when_it_is_read(peer: Peer, path: str) -> None:
+    """Huffman's code makes a frame of what would not fit one."""
+    await peer.ended(peer.call(ECHO, b""))
+    stream_id = peer.begin(path, ("x", "a" * 20_000))
+    peer.http2.send_data(stream_id, framed(b"abc"), end_stream=True)
+    assert (await peer.ended(stream_id)).message == b"abc"
 
 
 async def test_a_socket_that_nobody_reads(host: Host) -> None:

@@ -12,7 +12,7 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 from hypothesis import given, settings
 
-from service import http2
+from service import http2, http2_allowance
 from service.http2 import MAX_STREAMS
 from tests.service.explaining import until
 from tests.service.http2_peer import (
@@ -169,6 +169,43 @@ async def test_a_ping_is_answered(peer: Peer) -> None:
         peer.http2.ping(b"12345678")
         await peer.ended(peer.call(ECHO, b""))
     assert peer.goaway is None
+
+
+async def test_a_ping_for_each_piece_of_an_answer(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As grpc-go measures the way while a stream is answered."""
+    monkeypatch.setattr(http2_allowance, "_PER_S", 0.0)
+    stream_id = peer.begin(CHAT)
+    answer = peer.answers[stream_id]
+    for said in range(1, 1500):
+        peer.http2.send_data(stream_id, framed(b"a"))
+        peer.http2.ping(b"12345678")
+        await peer.until(lambda said=said: len(answer.data) == 6 * said)
+        assert not peer.closed
+
+
+async def test_calls_given_up_at_their_deadlines(
+    peer: Peer, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """En masse, as by a proxy whose callers wait for less than an overloaded server takes."""
+    monkeypatch.setattr(http2_allowance, "_PER_S", 0.0)
+    for _ in range(12):
+        came = len(host.began) + 100
+        calls = [peer.call(HANG, b"") for _ in range(100)]
+        await peer.until(lambda came=came: len(host.began) == came)
+        await asyncio.sleep(2 * http2._RAPID_S)
+        for stream_id in calls:
+            peer.http2.reset_stream(stream_id, ErrorCodes.CANCEL)
+        await peer.until(lambda came=came: len(host.cancelled) == came)
+        assert not peer.closed
+
+
+async def test_resets_that_come_after_the_answer(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http2_allowance, "_PER_S", 0.0)
+    for _ in range(1200):
+        stream_id = peer.call(ECHO, b"")
+        await peer.ended(stream_id)
+        peer.writer.write(frame(RST, 0, stream_id, bytes(4)))
+    assert (await peer.ended(peer.call(ECHO, b"on"))).message == b"on"
 
 
 async def test_rapid_resets(peer: Peer, host: Host) -> None:

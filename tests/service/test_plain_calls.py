@@ -232,6 +232,20 @@ def test_what_passes_h2_is_answered_as_by_h2(acts: list[tuple[Any, ...]], size: 
     assert ours == theirs
 
 
+def test_goodbye_between_a_head_and_its_message() -> None:
+    caller = Caller()
+    caller.act(PLAIN)
+    first = b"".join(caller.said)
+    caller.said.clear()
+    caller.act(PLAIN)
+    second = b"".join(caller.said)
+    head = 9 + int.from_bytes(second[:3], "big")
+    second = second[:head] + frame(GOAWAY, 0, 0, bytes(8)) + second[head:]
+    for kind in (GrpcConnection, ByH2):
+        told, _ = asyncio.run(heard(kind, [first, second]))
+        assert told.data == dict.fromkeys([1, 3], framed(b"abc"))
+
+
 # --- which way they go --------------------------------------------------------------------------------
 
 
