@@ -396,4 +396,4 @@ class GrpcConnection(Http2Connection):
 
     def _close_if_done(self) -> None:
         if self._leaving and not self._calls and not self._plain.half:
-            self.transport.close()
+            self.close_soon()

@@ -233,9 +233,13 @@ class Http2Connection(asyncio.Protocol):
             self._failed = True
             self.flush()
             self.say_goaway(code)
-            self.loop.call_later(_LINGER_S, self.transport.close)
+            self.close_soon()
             self.loop.call_later(_CLOSING_S, self.transport.abort)
         self.lost()
+
+    def close_soon(self) -> None:
+        """Once the peer can have read that it is to go: what meets a closed socket takes the word along."""
+        self.loop.call_later(_LINGER_S, self.transport.close)
 
     def say_goaway(self, code: int) -> None:
         # Not by h2, which would take nothing more from the peer then, nor say anything.

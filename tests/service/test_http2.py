@@ -236,6 +236,19 @@ async def test_an_orderly_stop(peer: Peer, host: Host) -> None:
     assert not host.connections
 
 
+async def test_a_call_that_crosses_the_goodbye(peer: Peer, host: Host) -> None:
+    """Does not meet a closed socket, which would take the goodbye along."""
+    await peer.ended(peer.call(ECHO, b""))
+    (connection,) = host.connections
+    connection.stop()
+    await until(lambda: not connection.transport.get_write_buffer_size())
+    peer.call(ECHO, b"")
+    peer.flush()
+    said = await peer.reader.read()
+    assert said[3] == GOAWAY
+    assert bytes([HEADERS, 5, 0, 0, 0, 3]) in said  # its status alone
+
+
 # --- sizes and windows --------------------------------------------------------------------------------
 
 
