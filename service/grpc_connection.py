@@ -8,7 +8,7 @@ from h2.errors import ErrorCodes
 from service.eager import begin
 from service.errors import DeadlineError, MalformedError, NotReadyError, ServiceError, SlowBodyError
 from service.grpc_call import refusal_of
-from service.grpc_rpc import Host, Rpc
+from service.grpc_rpc import SLOW, Host, Rpc
 from service.grpc_wire import (
     ANSWER,
     OK,
@@ -163,7 +163,8 @@ class GrpcConnection(Http2Connection):
         if not self._admit(rpc, head):
             return
         rpc.messages = self.host.messages(head)
-        patient_s = rpc.began_s + self.host.patience_s()
+        rpc.patience_s = self.host.patience_s()
+        patient_s = rpc.began_s + rpc.patience_s
         if rpc.is_stream:
             self._set_timer(rpc, rpc.deadline_s)
             self._run(rpc, None)
@@ -205,8 +206,7 @@ class GrpcConnection(Http2Connection):
             return
         if event.stream_ended is None and not rpc.messages.ready:
             self.taken(rpc)
-        if rpc.messages.ready:
-            rpc.arrived()
+        rpc.arrived()
 
     def _on_end(self, event: events.StreamEnded) -> None:
         rpc = self._calls.get(event.stream_id)
@@ -371,7 +371,7 @@ class GrpcConnection(Http2Connection):
         self._refuse(rpc, DeadlineError("the call's deadline has passed"))
 
     def _too_slow(self, rpc: Rpc) -> None:
-        self._refuse(rpc, SlowBodyError("the message did not arrive in time: send it faster, or fewer rows"))
+        self._refuse(rpc, SlowBodyError(SLOW))
 
     # --- the server stops ------------------------------------------------------------------------------
 

@@ -1,13 +1,16 @@
 """One gRPC call, as its handler sees it."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from service.errors import MalformedError, ServiceError
+from service.errors import MalformedError, ServiceError, SlowBodyError
 from service.exchange import Exchange
 from service.grpc_wire import Head, Messages
+
+SLOW = "the message did not arrive in time: send it faster, or fewer rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,12 @@ class Rpc:
         asked: whether the request is whole.
         answering: whether the answer has begun.
         over: whether it has a status; nothing can be sent any more.
+        patience_s: for how long one message of a stream may be on its way.
     """
 
     __slots__ = (
-        "_more", "answering", "asked", "began_s", "deadline_s", "exchange", "handler", "messages", "metadata",
-        "over", "path", "stream_id", "task", "timer", "trailing", "untaken", "wire",
+        "_late_s", "_more", "answering", "asked", "began_s", "deadline_s", "exchange", "handler", "messages",
+        "metadata", "over", "path", "patience_s", "stream_id", "task", "timer", "trailing", "untaken", "wire",
     )  # fmt: skip
 
     def __init__(self, wire: Wire, stream_id: int, head: Head) -> None:
@@ -69,7 +73,9 @@ class Rpc:
         self.asked = False
         self.answering = False
         self.over = False
+        self.patience_s = math.inf
         self._more: asyncio.Event | None = None
+        self._late_s: float | None = None
 
     @property
     def is_stream(self) -> bool:
@@ -90,14 +96,29 @@ class Rpc:
         while True:
             while self.messages.ready:
                 message = self.messages.take()
+                self._late_s = None
                 self.wire.taken(self)
                 yield message
             if self.asked:
                 break
-            self._more.clear()
-            await self._more.wait()
+            await self._wait_for_more()
         if not self.messages.is_empty:
             raise MalformedError("the request ends within a message")
+
+    async def _wait_for_more(self) -> None:
+        """Raises SlowBodyError for a message that does not go on; between two there is no hurry."""
+        assert self.messages is not None  # noqa: S101
+        assert self._more is not None  # noqa: S101
+        if self.messages.is_empty:
+            self._late_s = None
+        elif self._late_s is None:
+            self._late_s = asyncio.get_running_loop().time() + self.patience_s
+        self._more.clear()
+        try:
+            async with asyncio.timeout_at(self._late_s):
+                await self._more.wait()
+        except TimeoutError as error:
+            raise SlowBodyError(SLOW) from error
 
     def stop_timer(self) -> None:
         if self.timer is not None:

@@ -1,5 +1,6 @@
 """Calls by HTTP/2 itself: what gRPC's own clients do not send, or do not let one see."""
 
+import asyncio
 import gzip
 from collections.abc import AsyncIterator
 
@@ -184,6 +185,18 @@ async def test_a_long_deadline_leaves_no_more_time_for_a_message(text: str) -> N
         stream_id = peer.begin(ECHO, ("grpc-timeout", text))
         peer.http2.send_data(stream_id, b"\0\0")
         assert (await peer.ended(stream_id)).headers[b"problem"] == b"slow-body"
+
+
+async def test_a_message_of_a_stream_that_does_not_go_on() -> None:
+    async with talking(Host(patience_s=0.1)) as peer:
+        stream_id = peer.begin(CHAT)
+        peer.http2.send_data(stream_id, framed(b"a"))
+        await peer.until(lambda: peer.answers[stream_id].data == framed(b"a"))
+        await asyncio.sleep(0.2)  # between messages there is no hurry
+        peer.http2.send_data(stream_id, framed(b"b") + b"\0\0")
+        peer.flush()
+        answer = await peer.ended(stream_id)
+        assert (answer.data, answer.headers[b"problem"]) == (framed(b"a") + framed(b"b"), b"slow-body")
 
 
 async def test_patience_ends_with_the_message() -> None:
