@@ -229,7 +229,7 @@ class GrpcConnection(Http2Connection):
 
     def taken(self, rpc: Rpc) -> None:
         """Gives a stream's window back, once half of it is used."""
-        assert rpc.messages is not None  # noqa: S101
+        assert rpc.messages is not None  # noqa: S101  # an open call has them
         if rpc.untaken < STREAM_WINDOW // 2 or rpc.messages.ready or rpc.asked or rpc.over:
             return
         self.http2.increment_flow_control_window(rpc.untaken, rpc.stream_id)
@@ -256,7 +256,7 @@ class GrpcConnection(Http2Connection):
             rpc.task.add_done_callback(self.tasks.discard)
 
     async def _answer(self, rpc: Rpc, message: bytes | None) -> None:
-        assert rpc.handler is not None  # noqa: S101
+        assert rpc.handler is not None  # noqa: S101  # an admitted call has one
         try:
             if message is None:
                 await rpc.handler.run(rpc)
@@ -268,7 +268,7 @@ class GrpcConnection(Http2Connection):
             self._end(rpc, OK)
         except ServiceError as error:
             self._end(rpc, trailers_of(error))
-        except Exception as error:
+        except Exception as error:  # whatever it is, the caller gets a status, and no inner text
             self._end(rpc, trailers_of(refusal_of(error, rpc.path)))
         except asyncio.CancelledError:  # where nobody has ended the call, its caller is owed a word
             self._end(rpc, trailers_of(NotReadyError("the work was given up")))

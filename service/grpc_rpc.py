@@ -101,22 +101,20 @@ class Rpc:
                 yield message
             if self.asked:
                 break
-            await self._wait_for_more()
+            await self._wait_for_more(self.messages, self._more)
         if not self.messages.is_empty:
             raise MalformedError("the request ends within a message")
 
-    async def _wait_for_more(self) -> None:
+    async def _wait_for_more(self, messages: Messages, more: asyncio.Event) -> None:
         """Raises SlowBodyError for a message that does not go on; between two there is no hurry."""
-        assert self.messages is not None  # noqa: S101
-        assert self._more is not None  # noqa: S101
-        if self.messages.is_empty:
+        if messages.is_empty:
             self._late_s = None
         elif self._late_s is None:
             self._late_s = asyncio.get_running_loop().time() + self.patience_s
-        self._more.clear()
+        more.clear()
         try:
             async with asyncio.timeout_at(self._late_s):
-                await self._more.wait()
+                await more.wait()
         except TimeoutError as error:
             raise SlowBodyError(SLOW) from error
 

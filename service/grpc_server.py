@@ -120,7 +120,7 @@ async def _call(plane: DataPlane, kind: type[Message], method: Method, rpc: Rpc,
     try:
         answer = await method(Call(plane, parse(kind, body), rpc.time_remaining()))
         return answer.SerializeToString()
-    except Exception as error:
+    except Exception as error:  # the text of a fault of ours is not for callers
         refusal = refusal_of(error, kind.DESCRIPTOR.name)
         note_problem(refusal.slug, refusal.status)
         raise refusal from error

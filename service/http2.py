@@ -135,7 +135,7 @@ class Http2Connection(asyncio.Protocol):
             self.read(self._rest + data if self._rest else data)
         except ProtocolError as error:
             self._fail(error.error_code)
-        except Exception:
+        except Exception:  # a fault of ours ends this connection, and no other
             log.exception("a connection by HTTP/2")
             self._fail(ErrorCodes.INTERNAL_ERROR)
         else:

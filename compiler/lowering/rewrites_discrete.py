@@ -105,15 +105,12 @@ def dequantize_linear(
     x: ir.Value,
     scale: ir.Value,
     zero_point: ir.Value | None = None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    **_: Any,
+    **how: Any,
 ) -> Any:
     """(x − zero point)·scale, where these are computed, or in blocks."""
-    if is_constant(scale) and is_constant(zero_point) and not block_size:
+    if is_constant(scale) and is_constant(zero_point) and not how.get("block_size"):
         return None
-    return _dequantised(op, x, scale, zero_point, axis=axis, block_size=block_size)
+    return _dequantised(op, x, scale, zero_point, **how)
 
 
 def spell_out_dequantising(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
