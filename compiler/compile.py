@@ -31,6 +31,7 @@ from compiler.open_probes import check_open, with_open_probes, with_open_sample
 from compiler.outputs import attributions_name
 from compiler.probes import probe_ids, sample_rows, sound_probes
 from compiler.references import Baseline, OpenReferences, ReferenceSet, prepare
+from compiler.row_shapes import state_shapes
 from compiler.runtime import Runner, hold, interface
 from compiler.scores import prefer_scores
 from compiler.targets import Path as Walked
@@ -98,6 +99,8 @@ def compile_model(
         lowered = replace(lowered, lengths={**lowered.lengths, span.name: (span.least, span.most)})
         any_length(made.model, lambda sizes: make({**fixed, **sizes}, lambda *_: None).made.model, span)
     graph = narrow(made.model, lowered.narrow)
+    if span is None:
+        state_shapes(graph)
     combined = interface(graph)
     longest = combined if span is None else at_longest(combined, span)
     served = hold(put_behind_gate(lowered, graph) if deployment.one_shot else graph)

@@ -32,6 +32,7 @@ from compiler.forms import Forms
 from compiler.layouts import Layouts
 from compiler.lift import Lifted, Node, lifted
 from compiler.row_by_row import row_by_row
+from compiler.row_shapes import in_rows
 from compiler.shapes import Spec, infer_outputs
 from compiler.tensor import AXES, NONE, STACKED, Lead, Tensor, broadcasts, result_dtype
 
@@ -245,6 +246,10 @@ class Ops(Layouts):
         scalar = self._node("Squeeze", [count, self._ints([0])], {})[0]
         zero, one = (self.constant(np.asarray(n, np.int64)).value for n in (0, 1))
         value = self._node("Range", [zero, scalar, one], {})[0]
+        value.dtype = ir.DataType.INT64
+        value.shape = ir.Shape(
+            [in_rows(self._count_rows(x.lead - {"N"}) * x.shape[0]) if "N" in x.lead else None]
+        )
         return Tensor(value, (1,), ir.DataType.INT64, x.lead, rows=True)
 
     def typical_size(self, r: Tensor) -> Tensor:

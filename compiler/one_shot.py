@@ -23,6 +23,7 @@ from compiler.lowering.load import standardise
 from compiler.lowering.precision import on_cpu
 from compiler.manifest import EXPLAIN, EXPLAINED
 from compiler.outputs import GAP
+from compiler.row_shapes import rename_rows
 from compiler.runtime import Held, Runner
 
 _OWN = "one_shot/"  # names of what is emitted here begin so
@@ -176,6 +177,7 @@ def _explain_asking_rows(
     branch: ir.Graph, outer: ir.Graph, explain: ir.Value, batched: frozenset[str]
 ) -> None:
     """The branch reads the rows of the outer inputs that ask, and answers for all rows."""
+    rename_rows(branch, "asking")
     emit = _Emitter(branch, scope="asking/", in_front=True)
     mask = emit("Reshape", explain, emit.constant([-1]))
     inputs = {v.name: v for v in outer.inputs}

@@ -1,0 +1,137 @@
+"""Shapes for every value of a finished graph, with the number of rows as a symbol: N, 10·N.
+
+A combined graph reshapes between [N, K, …] and [N·K, …], and a runtime that infers its shapes makes a new
+unknown of each −1. ONNX Runtime then neither works in place nor fuses an Add into a convolution, since it
+does not see that two shapes are equal. So they are inferred here, for two numbers of rows, and what differs
+is written down in terms of N (docs/performance.md has what that gives).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx
+import onnx_ir as ir
+
+from compiler.sizes import SMALL
+
+ROWS, TIMES = "N", "·"
+_COUNTS = (5, 7)  # rows, for which shapes are inferred
+Kinds = dict[str, onnx.TypeProto]  # of tensors, by name
+
+
+def state_shapes(model: ir.Model) -> None:
+    """Gives every value whose shape is known but for the number of rows that shape, in place.
+
+    What an operator with a body makes, or counts, is known only where it was known before.
+    """
+    nothing: list[Kinds] = [{} for _ in _COUNTS]
+    _state(model.graph, model.graph.opset_imports, nothing)
+
+
+def rename_rows(graph: ir.Graph, name: str) -> None:
+    """Calls the number of rows otherwise, in the shapes of what the nodes of a graph make."""
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        for value in node.outputs:
+            if value.shape is not None:
+                value.shape = ir.Shape([d if isinstance(d, int) else _renamed(d, name) for d in value.shape])
+
+
+def _renamed(dim: ir.SymbolicDim, name: str) -> str | None:
+    return dim.value and dim.value.replace(ROWS, name)
+
+
+def _state(graph: ir.Graph, opsets: Mapping[str, int], outside: Sequence[Kinds]) -> None:
+    """Shapes of one graph, then of the bodies in it, which see what is `outside` of them, for each count."""
+    known = [_inferred(graph, opsets, count, kinds) for count, kinds in zip(_COUNTS, outside, strict=True)]
+    for node in graph:
+        for value in node.outputs:
+            few, many = (kinds.get(str(value.name)) for kinds in known)
+            if few is not None and many is not None and not value.is_graph_output():
+                value.shape, value.dtype = _shape(few, many), ir.DataType(few.tensor_type.elem_type)
+    for node in graph:
+        for body in _bodies(node):
+            _state(body, opsets, known)
+
+
+def _bodies(node: ir.Node) -> list[ir.Graph]:
+    return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+
+
+def _inferred(graph: ir.Graph, opsets: Mapping[str, int], rows: int, outside: Kinds) -> Kinds:
+    """Static shapes at so many rows, with those `outside`."""
+    skeleton = onnx.GraphProto(name="skeleton")
+    made = {v for n in graph for v in n.outputs}
+    for value in _read(graph):
+        array = value.const_value
+        if array is not None and array.size <= SMALL:
+            skeleton.initializer.append(ir.serde.serialize_tensor(array))
+            skeleton.initializer[-1].name = str(value.name)
+        elif value not in made and (kind := _at(value, rows) or outside.get(str(value.name))):
+            skeleton.input.append(onnx.ValueInfoProto(name=str(value.name), type=kind))
+    for node in graph:
+        if not _bodies(node) and node.op_type != "Range":
+            skeleton.node.append(ir.serde.serialize_node(node))
+            continue
+        for value in node.outputs:
+            if (kind := _at(value, rows)) is not None:
+                skeleton.input.append(onnx.ValueInfoProto(name=str(value.name), type=kind))
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    found = onnx.shape_inference.infer_shapes(
+        onnx.helper.make_model(skeleton, opset_imports=imports), data_prop=True
+    ).graph
+    kinds = {v.name: v.type for v in (*found.value_info, *found.input, *found.output)}
+    return {**outside, **{name: kind for name, kind in kinds.items() if _is_static(kind)}}
+
+
+def _read(graph: ir.Graph) -> Iterable[ir.Value]:
+    """What the nodes of a graph read, each once, and its inputs."""
+    return dict.fromkeys([*graph.inputs, *(v for n in graph for v in n.inputs if v is not None)])
+
+
+def _at(value: ir.Value, rows: int) -> onnx.TypeProto | None:
+    """Its own shape, where it has one; what an input leaves open on axis 0 is its rows."""
+    if value.dtype is None or value.shape is None:
+        return None
+    dims: list[int] = []
+    for axis, dim in enumerate(value.shape):
+        if isinstance(dim, int):
+            dims.append(dim)
+        elif dim.value is not None and dim.value.endswith(ROWS):
+            dims.append(rows * int(dim.value.removesuffix(ROWS).rstrip(TIMES) or 1))
+        elif axis == 0 and value.is_graph_input():
+            dims.append(rows)
+        else:
+            return None
+    return onnx.helper.make_tensor_type_proto(int(value.dtype), dims)
+
+
+def _is_static(kind: onnx.TypeProto) -> bool:
+    tensor = kind.tensor_type
+    return (
+        kind.HasField("tensor_type")
+        and tensor.elem_type != 0
+        and tensor.HasField("shape")
+        and all(d.HasField("dim_value") for d in tensor.shape.dim)
+    )
+
+
+def _shape(few: onnx.TypeProto, many: onnx.TypeProto) -> ir.Shape | None:
+    """The shape that is `few` and `many` at these counts."""
+    dims = [[d.dim_value for d in kind.tensor_type.shape.dim] for kind in (few, many)]
+    if len(dims[0]) != len(dims[1]):
+        return None
+    return ir.Shape([_dim(a, b) for a, b in zip(*dims, strict=True)])
+
+
+def _dim(few: int, many: int) -> int | str | None:
+    """a·N, a number, or None for what is neither."""
+    if few == many:
+        return few
+    each, rest = divmod(few, _COUNTS[0])
+    if rest or many != each * _COUNTS[1]:
+        return None
+    return in_rows(each)
+
+
+def in_rows(each: int) -> str:
+    """What a dimension of so many for each row is called."""
+    return ROWS if each == 1 else f"{each}{TIMES}{ROWS}"
