@@ -24,6 +24,7 @@ from compiler.rules import (
     standardise,
     sums,
     trigonometry,
+    winograd,
 )
 
 __all__ = [
@@ -50,4 +51,5 @@ __all__ = [
     "standardise",
     "sums",
     "trigonometry",
+    "winograd",
 ]

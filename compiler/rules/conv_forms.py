@@ -202,21 +202,19 @@ def by_phases(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
         begin = [n % s for n, s in zip(last, g.strides, strict=True)]
         taps = op.Slice(turned, begin, [n + 1 for n in last], [2, 3], list(g.strides))
         parts.append(op.Conv(m, taps, group=g.group, pads=list(phase.pads)))
-    return _interleaved(op, parts, g)
+    whole = interleaved(op, parts, g.strides)
+    return whole if whole.shape[2:] == g.size else op.Slice(whole, [0, 0], list(g.size), [2, 3])
 
 
-def _interleaved(op: Ops, parts: Sequence[Tensor], g: Geometry) -> Tensor:
-    """Phases [R, C, h, w], row by row, as one [R, C, *size]."""
-    down, across = g.strides
+def interleaved(op: Ops, parts: Sequence[Tensor], strides: Sequence[int]) -> Tensor:
+    """Phases [R, C, h, w], row by row, as one [R, C, h·strides[0], w·strides[1]]."""
+    down, across = strides
     rows, channels, h, w = parts[0].shape
     lines = []
     for i in range(down):
         line = [op.Unsqueeze(p, [-1]) for p in parts[i * across : (i + 1) * across]]
         lines.append(op.reshape(op.Concat(*line, axis=4), (rows, channels, h, w * across)))
-    whole = op.reshape(op.Concat(*lines, axis=3), (rows, channels, h * down, w * across))
-    if whole.shape[2:] == g.size:
-        return whole
-    return op.Slice(whole, [0, 0], list(g.size), [2, 3])
+    return op.reshape(op.Concat(*lines, axis=3), (rows, channels, h * down, w * across))
 
 
 def _depth_cost(site: Site) -> float:
@@ -233,7 +231,7 @@ def _depth_cost(site: Site) -> float:
     cost=_depth_cost,
 )
 def by_depth(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
-    """All phases by one convolution, their kernels filled up with zeros; DepthToSpace interleaves."""
+    """All phases by one convolution, their kernels filled up with zeros; then interleaved."""
     phases = _phases(g)
     n = len(g.size)
     begin = [max(p.pads[i] for p in phases) for i in range(n)]
@@ -248,7 +246,8 @@ def by_depth(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
         after = [end[i] - phase.pads[n + i] for i in range(n)]
         kernels.append(op.Pad(taps, [0, 0, *before, 0, 0, *after]))
     y = op.Conv(m, op.Concat(*kernels, axis=0), pads=[*begin, *end])
-    whole = op.DepthToSpace(y, blocksize=g.strides[0], mode="DCR")
+    parts = op.emit("Split", (y, [g.channels] * len(phases)), {"axis": 1}, outputs=len(phases))
+    whole = interleaved(op, parts, g.strides)
     return whole if whole.shape[2:] == g.size else op.Slice(whole, [0, 0], list(g.size), [2, 3])
 
 

@@ -40,6 +40,8 @@ def geometry(
 
 CONVOLUTIONS = [
     geometry((6, 5), (3, 3), (1, 1), (1, 1, 1, 1)),
+    geometry((7, 8), (3, 3), (1, 1), (0, 0, 0, 0)),
+    geometry((7, 8), (3, 3), (1, 1), (1, 0, 0, 1), channels=16, filters=32),
     geometry((6, 5), (3, 2), (1, 1), (2, 0, 1, 1), channels=9),
     geometry((6, 5), (1, 1), (1, 1), (0, 0, 0, 0)),
     geometry((8, 6), (3, 3), (2, 2), (1, 1, 1, 1)),
