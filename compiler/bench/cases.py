@@ -76,6 +76,7 @@ class Settings:
             rows.
         memory, cold_start: whether peak memory and the time to a first answer are measured too, in processes
             of their own; memory_budget: bytes, for which the most references are sought.
+        as_installed: whether memory is allocated as the system does it by itself, for all systems.
     """
 
     repeats: int = 9
@@ -85,6 +86,7 @@ class Settings:
     memory: bool = False
     cold_start: bool = False
     memory_budget: int | None = None
+    as_installed: bool = False
 
 
 def choose_cases(

@@ -66,6 +66,14 @@ MemoryBudget = Annotated[
         metavar="SIZE",
     ),
 ]
+AsInstalled = Annotated[
+    bool,
+    typer.Option(
+        "--as-installed",
+        help="Leave memory allocation as the system does it. Without this, every system gets the settings "
+        "that suit PyTorch: freed memory is kept, large pages are used (Linux).",
+    ),
+]
 Out = Annotated[
     Path | None,
     _optional(help="Write bench.json (every single time) and plots to this folder.", metavar="FOLDER"),
@@ -85,6 +93,7 @@ def bench_command(
     memory: Memory = False,
     cold_start: ColdStart = False,
     memory_budget: MemoryBudget = None,
+    as_installed: AsInstalled = False,
     out: Out = None,
     seed: Seed = 0,
 ) -> None:
@@ -108,7 +117,9 @@ def bench_command(
     with told_plainly():
         cases = choose_cases(models or (), parse_references(references), rows, sweep=sweep)
         budget = None if memory_budget is None else parse_bytes(memory_budget)
-        settings = Settings(repeats, threads, seed, choose_peers(peers), memory, cold_start, budget)
+        settings = Settings(
+            repeats, threads, seed, choose_peers(peers), memory, cold_start, budget, as_installed
+        )
         if out is not None:
             from compiler.report import check_folder
 

@@ -15,7 +15,7 @@ from compiler.bench.apart import Alone, alone
 from compiler.bench.cases import CAPTUM, OURS, SHAP, Case, Settings
 from compiler.bench.device import gpu_name, provider
 from compiler.bench.peers import misses
-from compiler.bench.process import ProcessDiedError, Tell, in_a_process
+from compiler.bench.process import ProcessDiedError, Tell, huge_pages, in_a_process
 from compiler.bench.subjects import Ready, Subject, compile_ours, due, make_subject, ready, truth
 from compiler.bench.timing import alternate
 from compiler.compiled import Compiled
@@ -75,7 +75,8 @@ def bench(
     outcomes, failed = [], []
     for case in cases:
         try:
-            outcomes.append(in_a_process(measure, case, settings, tell=tell))
+            variables = {} if settings.as_installed else huge_pages(os.environ)
+            outcomes.append(in_a_process(measure, case, settings, tell=tell, variables=variables))
         except ProcessDiedError as error:
             failed.append(f"{case.label}: nothing measured: {error} (it may need more memory)")
     if not outcomes:
@@ -99,6 +100,7 @@ def measure(case: Case, settings: Settings, tell: Tell) -> Outcome:
         [one.system for one in found.values()],
         settings.repeats,
         lambda done, total: tell(case.label, done, total),
+        as_installed=settings.as_installed,
     )
     known = misses(subject.network)
     systems = {

@@ -1,10 +1,13 @@
 """Work in a process of its own, whose memory goes with it."""
 
 import multiprocessing
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from types import MappingProxyType
 from typing import Any
 
 Tell = Callable[[str, int, int], None]
@@ -27,8 +30,31 @@ def run_module(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-def in_a_process(function: Callable[..., Any], *arguments: Any, tell: Tell) -> Any:
+_TUNABLES, _HUGE = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
+
+
+def huge_pages(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which glibc (2.35 and later) asks Linux for pages of 2 MB where memory is large.
+
+    Activations of tens of megabytes then cost fewer faults and fewer misses of the page tables. Others
+    ignore it, and what the environment says of it stays.
+    """
+    given = environment.get(_TUNABLES, "")
+    if _HUGE in given:
+        return {}
+    return {_TUNABLES: ":".join(filter(None, [given, f"{_HUGE}=1"]))}
+
+
+def in_a_process(
+    function: Callable[..., Any],
+    *arguments: Any,
+    tell: Tell,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> Any:
     """`function(*arguments, tell)`, elsewhere; all must be picklable, and `tell` is called here.
+
+    Args:
+        variables: that its environment has beside those of this process.
 
     Raises:
         ProcessDiedError: no answer came.
@@ -36,7 +62,8 @@ def in_a_process(function: Callable[..., Any], *arguments: Any, tell: Tell) -> A
     context = multiprocessing.get_context("spawn")  # threads of this process would not survive a fork
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(there, function, arguments), daemon=True)
-    process.start()
+    with _environment(variables):
+        process.start()
     there.close()
     try:
         while True:
@@ -51,6 +78,17 @@ def in_a_process(function: Callable[..., Any], *arguments: Any, tell: Tell) -> A
         process.terminate()
         process.join()
         here.close()
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _serve(there: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

@@ -5,7 +5,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,11 +43,19 @@ class Ratio:
 
 
 def alternate(
-    systems: Sequence[System], rounds: int, tell: Callable[[int, int], None] = lambda *_: None
+    systems: Sequence[System],
+    rounds: int,
+    tell: Callable[[int, int], None] = lambda *_: None,
+    *,
+    as_installed: bool = False,
 ) -> dict[str, list[list[float]]]:
-    """Seconds of each call in each round, by system: A B C, B C A, C A B …"""
+    """Seconds of each call in each round, by system: A B C, B C A, C A B …
+
+    Args:
+        as_installed: whether the allocator is left as it is, see `memory_kept`.
+    """
     times: dict[str, list[list[float]]] = {system.name: [] for system in systems}
-    with memory_kept():
+    with nullcontext() if as_installed else memory_kept():
         calls = {system.name: _calls(system) for system in systems}
         for done in range(rounds):
             for i in range(len(systems)):

@@ -38,6 +38,7 @@ def test_files(tmp_path: Path) -> None:
         "memory": False,
         "cold_start": False,
         "memory_budget": None,
+        "as_installed": False,
     }
     assert {"onnxruntime", "torch", "shap", "captum"} <= set(written["versions"])
     (case,) = written["cases"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from compiler.bench.process import ProcessDiedError, in_a_process, run_module
+from compiler.bench.process import ProcessDiedError, huge_pages, in_a_process, run_module
 
 
 def adds(a: int, b: int, tell: Callable[..., None]) -> tuple[int, int]:
@@ -27,6 +27,31 @@ def test_answer() -> None:
     assert total == 5
     assert where != os.getpid()
     assert said == [("adding", 0, 1), ("adding", 1, 1)]
+
+
+def looks(name: str, tell: Callable[..., None]) -> str | None:  # noqa: ARG001
+    return os.environ.get(name)
+
+
+def test_variables_are_its_own() -> None:
+    found = in_a_process(looks, "RATIONALE_LOOK", tell=lambda *_: None, variables={"RATIONALE_LOOK": "here"})
+    assert found == "here"
+    assert "RATIONALE_LOOK" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}),
+        (
+            {"GLIBC_TUNABLES": "glibc.malloc.check=1"},
+            {"GLIBC_TUNABLES": "glibc.malloc.check=1:glibc.malloc.hugetlb=1"},
+        ),
+        ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, {}),
+    ],
+)
+def test_huge_pages_leave_what_is_set(given: dict[str, str], expected: dict[str, str]) -> None:
+    assert huge_pages(given) == expected
 
 
 @pytest.mark.parametrize(("how", "code"), [("killed", -9), ("raises", 1)])
