@@ -31,17 +31,20 @@ class Need:
         baked: constants that run along the references or points.
         work: the most that is alive at once while it runs.
         folding: the same while it is compiled.
+        inside: of the weights, those in the body of a Scan, which ONNX Runtime keeps once more.
     """
 
     weights: int
     baked: int
     work: int
     folding: int
+    inside: int = 0
 
     @property
     def total(self) -> int:
         """As ONNX Runtime takes it: see `COPIES`."""
-        return int(COPIES * self.weights + self.baked + max(HELD * self.work, self.folding))
+        weights = COPIES * self.weights + self.inside
+        return int(weights + self.baked + max(HELD * self.work, self.folding))
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def _along(graph: ir.Graph, starts: Iterable[ir.Value]) -> set[ir.Value]:
 def choose_axes(need: Need, rows: Mapping[str, Row], budget: int) -> dict[str, Axis]:
     """How many rows of each axis to walk at a time."""
     work = max(need.work - sum(int(r.work * r.count) for r in rows.values()), 0)
-    room = max(budget - Need(need.weights, 0, work, 0).total, 0) / SHARE
+    room = max(budget - Need(need.weights, 0, work, 0, need.weights).total, 0) / SHARE
     return {name: _axis(row, room) for name, row in rows.items()}
 
 
@@ -179,20 +182,20 @@ def need_chunked(
 ) -> Need:
     """Of a graph that walks axes in chunks, with the values `kept` baked, at the sizes `held`."""
     graph = model.graph
-    inside = {n for w in found for n in (*w.baked, *w.body, *w.baked_sums, *w.sums)}
+    walked = {n for w in found for n in (*w.baked, *w.body, *w.baked_sums, *w.sums)}
     constant = constant_nodes(graph)
     folded = set(constant)
-    outer = [n for n in graph if n not in folded and n not in inside]
+    outer = [n for n in graph if n not in folded and n not in walked]
     bodies = {w.axis: _body(w, kept) for w in found}
-    weights = _constants(outer) + sum(_constants(b) for b in bodies.values())
-    weights += sum(size[v] for v in frontier(constant))
+    inside = sum(_constants(b) for b in bodies.values())
+    weights = _constants(outer) + inside + sum(size[v] for v in frontier(constant))
     each = {w.axis: chunks.axes[w.axis].chunks for w in found}
     computed = {v: w.axis for w in found for v in w.made - entries(w.baked)}
     baked = sum(held[v] * each[computed[v]] for v in kept if v in computed)
     entered = sum(parts.nbytes for _, parts in chunks.parts)
     work = peak(outer, size) + max((peak(b, size) for b in bodies.values()), default=0)
     folding = max((peak(w.baked, size) for w in found), default=0)
-    return Need(weights, baked + entered, work, max(folding, peak(constant, size)))
+    return Need(weights, baked + entered, work, max(folding, peak(constant, size)), inside)
 
 
 def _body(world: World, kept: Collection[ir.Value]) -> list[ir.Node]:
@@ -217,7 +220,8 @@ def refuse(need: Need, budget: int) -> None:
 
 def rows_that_fit(memory: Memory) -> int:
     """How many rows of a batch the budget holds; one at least, and MAX_BATCH at most."""
-    held = Need(memory.weights, memory.baked, 0, 0).total
+    inside = 0 if memory.chunk is None else memory.weights  # nearly all of them
+    held = Need(memory.weights, memory.baked, 0, 0, inside).total
     each = Need(0, 0, memory.work, 0).total
     return max(1, min(MAX_BATCH, int((memory.budget - held) / max(each, 1))))
 
