@@ -1,0 +1,108 @@
+"""What references in chunks cost: time against K, baked and recomputed, each number in a process of its own.
+
+    python -m compiler.bench.walks resnet50 --size 112 [--references 10,20,40] [--many 1000] [--budget 2GB]
+
+Compiles a network of `rationale bench` with each number of references under ample memory, all of them baked,
+then with many under a budget that does not hold them. Prints milliseconds of a run, per reference, and peak
+memory above that after imports, as `rationale bench --memory` does.
+"""
+
+import argparse
+import statistics
+import time
+from dataclasses import dataclass
+
+from compiler.bench.apart import start, written
+from compiler.bench.cases import CASES, OURS, Case, Settings
+from compiler.bench.process import Tell, in_a_process
+from compiler.bench.subjects import compile_ours, make_subject, ready
+from compiler.deployment import in_words, parse_bytes
+
+AMPLE = 1 << 40  # bytes
+LEAST_RUNS, SECONDS = 3, 20.0
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Of one number of references.
+
+    Attributes:
+        run_s: median of a run; chunks, recomputed: how the references are walked, see `Memory` in a manifest.
+    """
+
+    references: int
+    compile_s: float
+    run_s: float
+    peak_bytes: int
+    chunks: int
+    recomputed: float
+
+    @property
+    def each_ms(self) -> float:
+        """Milliseconds for each reference."""
+        return 1e3 * self.run_s / self.references
+
+
+def walked(case: Case, threads: int, budget: int, tell: Tell) -> Walk:
+    """Compiles, times and weighs."""
+    tell(case.label, 0, 1)
+    subject = make_subject(case, 0)
+    begun = time.perf_counter()
+    compiled = compile_ours(subject, threads, budget)
+    compile_s = time.perf_counter() - begun
+    system = ready(OURS, subject, compiled, Settings(threads=threads)).system
+    system.run()
+    times: list[float] = []
+    while len(times) < LEAST_RUNS or (sum(times) < SECONDS and len(times) < 9):
+        begun = time.perf_counter()
+        system.run()
+        times.append(time.perf_counter() - begun)
+    memory = compiled.manifest.memory
+    assert memory is not None
+    with written(subject, compiled) as folder:
+        held = start(OURS, folder, threads).peak_bytes
+    run_s = statistics.median(times)
+    return Walk(case.references, compile_s, run_s, held, memory.chunks, memory.recomputed)
+
+
+def show(walk: Walk) -> str:
+    """One line."""
+    how = f"{walk.chunks} chunks, {walk.recomputed:.0%} recomputed" if walk.chunks > 1 else "at once, baked"
+    return (
+        f"K = {walk.references:5}: {1e3 * walk.run_s:8.0f} ms, {walk.each_ms:7.2f} ms a reference; peak "
+        f"{in_words(walk.peak_bytes)}; {how}; compiled in {walk.compile_s:.1f} s"
+    )
+
+
+def main() -> None:
+    """Prints a line for each number, and how the last ones compare."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    images = {case.model: case for case in CASES if len(case.shape) == 3}
+    parser.add_argument("model", choices=images)
+    parser.add_argument("--size", type=int, default=112, help="pixels of an edge (112)")
+    parser.add_argument("--references", default="10,20,40", help="K with all baked, by commas (10,20,40)")
+    parser.add_argument("--many", type=int, default=1000, help="K under the budget (1000)")
+    parser.add_argument("--budget", default="2GB", help="of memory, for many references (2GB)")
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+
+    def measured(references: int, budget: int) -> Walk:
+        case = Case(arguments.model, (3, arguments.size, arguments.size), references)
+        walk: Walk = in_a_process(walked, case, arguments.threads, budget, tell=lambda *_: None)
+        print(show(walk), flush=True)
+        return walk
+
+    baked = [measured(int(count), AMPLE) for count in arguments.references.split(",")]
+    many = measured(arguments.many, parse_bytes(arguments.budget))
+    first, last = baked[0], baked[-1]
+    unit = f"of K = {first.references}'s"
+    if len(baked) > 1:
+        more = 1e3 * (last.run_s - first.run_s) / (last.references - first.references)
+        print(f"each reference more, all baked: {more:.2f} ms, {more / first.each_ms:.2f} {unit}")
+    print(f"a reference of many: {many.each_ms / first.each_ms:.2f} {unit}")
+
+
+if __name__ == "__main__":
+    main()
