@@ -6,14 +6,14 @@ crowd is refused is answered before it parses anything.
 """
 
 import asyncio
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from service.http_headers import scope_of
-from service.plain_post import PlainPost, plain_post
+from service.plain_post import plain_post
 
 MAX_HEADER_BYTES = 64 * 1024
 HEADER_TIMEOUT_S = 10.0
@@ -46,7 +46,6 @@ class BoundedHttp(HttpToolsProtocol):
     _timer: asyncio.TimerHandle | None = None
     _in_message = False
     _to_skip = 0  # bytes of the body of a request that was refused
-    _last: PlainPost | None = None
     _refused_s = -math.inf  # when, on the event loop's clock
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -108,11 +107,9 @@ class BoundedHttp(HttpToolsProtocol):
     def _refuse(self, data: bytes) -> bytes:
         """Answers what the app refuses, without a look at bodies; gives the rest of `data`."""
         while data and self._refusal_of is not None and self._is_between():
-            post = self._plain_post(data)
-            if post is None:
-                break
-            refusal = self._refusal_of(scope_of("POST", post.path, post.headers), len(self.tasks))
-            if refusal is None:
+            post = plain_post(data)
+            refusal = None if post is None else self._refusal_of(post.scope, len(self.tasks))
+            if post is None or refusal is None:
                 break
             self.transport.write(self._written(refusal, b"connection: close\r\n" if post.closes else b""))
             self.server_state.total_requests += 1
@@ -122,21 +119,16 @@ class BoundedHttp(HttpToolsProtocol):
             data = self._past_refused(data)
         return data
 
-    def _plain_post(self, data: bytes) -> PlainPost | None:
-        """As the function; who asks again after a refusal asks in the same words."""
-        if self._last is None or not data.startswith(self._last.head):
-            self._last = plain_post(data)
-        return self._last
-
     def _past_refused(self, data: bytes) -> bytes:
         """What of `data` comes behind a refused request. The connection stays open as long as any."""
-        skipped = min(len(data), self._to_skip)
-        self._to_skip -= skipped
-        self._stop_waiting()
+        left = self._to_skip - len(data)
+        self._to_skip = max(left, 0)
+        if self._timer is not None:
+            self._stop_waiting()
         self._refused_s = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_handler()
-        return data[skipped:]
+        return data[left:] if left < 0 else b""
 
     def _is_between(self) -> bool:
         """Whether the next byte begins a request that nothing stands before."""
@@ -149,8 +141,8 @@ class BoundedHttp(HttpToolsProtocol):
         )
 
     def _written(self, refusal: Refusal, last: bytes) -> bytes:
-        own = [b"%b: %b\r\n" % header for header in self.server_state.default_headers]
-        return b"".join((STATUS_LINE[refusal.status], *own, refusal.headers, last, b"\r\n", refusal.body))
+        own = _lines(tuple(self.server_state.default_headers))
+        return b"".join((STATUS_LINE[refusal.status], own, refusal.headers, last, b"\r\n", refusal.body))
 
     def _wait_for_headers(self) -> None:
         if self._timer is None:
@@ -172,6 +164,12 @@ class BoundedHttp(HttpToolsProtocol):
                 f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode()
             )
         self.transport.close()
+
+
+@functools.lru_cache(4)
+def _lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """The date, which a second's answers share."""
+    return b"".join(b"%b: %b\r\n" % header for header in headers)
 
 
 class _WholeAnswers:

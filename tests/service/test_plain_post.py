@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from service.plain_post import PlainPost, plain_post
+from service.plain_post import _LONGEST, _MOST_KEPT, PlainPost, _read, plain_post
 
 HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h:1\r\nContent-Length: 4\r\n\r\n"
 
@@ -41,6 +41,24 @@ def test_a_plain_post() -> None:
     assert found == PlainPost(
         HEAD, "/v2/models/m/infer", {b"host": b"h:1", b"content-length": b"4"}, len(HEAD) + 4, False
     )
+
+
+def test_what_is_said_in_the_same_words_is_read_once() -> None:
+    assert plain_post(HEAD + b"body") is plain_post(HEAD + b"a")
+    for number in range(3 * _MOST_KEPT):
+        found = plain_post(HEAD.replace(b"h:1", b"h:%d" % number))
+        assert found is not None
+        assert found.headers[b"host"] == b"h:%d" % number
+    assert _read.cache_info().currsize == _MOST_KEPT
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_head_of_the_longest_length(more: int) -> None:
+    name = b"\r\nX: "
+    filler = b"a" * (_LONGEST - len(HEAD) - len(name) + more)
+    head = HEAD.replace(b"\r\n\r\n", name + filler + b"\r\n\r\n")
+    assert len(head) == _LONGEST + more
+    assert (plain_post(head + b"body") is None) is bool(more)
 
 
 @pytest.mark.parametrize(
