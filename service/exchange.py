@@ -101,7 +101,13 @@ def forwarded() -> dict[str, str]:
 
 def request_id(given: str | None) -> str:
     """The caller's own, if it can stand in a header and a log; else a new one."""
-    return given if given is not None and _ID.fullmatch(given) else f"{_PROCESS}{next(_numbers):016x}"
+    own = None if given is None else own_id(given)
+    return f"{_PROCESS}{next(_numbers):016x}" if own is None else own
+
+
+def own_id(given: str) -> str | None:
+    """`given` if it can stand in a header and a log."""
+    return given if _ID.fullmatch(given) else None
 
 
 def traceparent(given: str | None) -> str | None:

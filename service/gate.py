@@ -10,7 +10,7 @@ from service import exchange as exchanges
 from service.errors import ServiceError
 from service.exchange import CLIENT_LEFT, Exchange
 from service.limits import RateLimits
-from service.logs import log_access
+from service.logs import log_access, logs_access
 from service.metrics import Metrics
 from service.security import Keyring, Scopes
 from service.tracing import Tracing
@@ -33,11 +33,22 @@ class Gate:
         Raises:
             UnauthenticatedError, ForbiddenError, RateLimitedError.
         """
-        if not needed:
-            return
-        exchange.caller = self.keyring.identify(token)
-        self.limits.check(exchange.caller)
-        exchange.caller.require(needed)
+        if needed:
+            exchange.caller = self.keyring.identify(token)
+            self.limits.check(exchange.caller)
+            exchange.caller.require(needed)
+
+    def admitted(self, token: str | None, needed: Scopes) -> None:
+        """`admit` of a request that nothing is noted of. Raises what that does."""
+        if needed:
+            caller = self.keyring.identify(token)
+            self.limits.check(caller)
+            caller.require(needed)
+
+    @property
+    def notes_each(self) -> bool:
+        """Whether more is made of a request than a count."""
+        return self.tracing is not None or logs_access()
 
     def noted(self, exchange: Exchange) -> "_Noted":
         """Within it, `exchange` is the current one; at its end it is counted, traced and logged."""

@@ -1,7 +1,9 @@
 """The gate of the HTTP end: pure ASGI, around everything but Starlette's last resort."""
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,13 +15,26 @@ from service.exchange import Exchange
 from service.gate import Gate
 from service.http_headers import header_of
 from service.http_protocol import Refusal
+from service.metrics import Tally
 from service.problems import Told, answer, told
 from service.security import NOBODY_NEEDS, Scopes, needed_by_path, token_of
 
 log = logging.getLogger(__name__)
 
+Refuser = Callable[[Scope], Refusal]
+
+_ASKER = "rationale.asker"
 _METRICS = "/metrics"
+_PROTOCOL = "http"
 _REQUEST_ID, _TRACEPARENT = exchanges.REQUEST_ID.encode(), exchanges.TRACEPARENT.encode()
+
+
+class _Asker(NamedTuple):
+    """What a request's headers say of who asks; `request_id` where they give one that can be used."""
+
+    token: str | None
+    needed: Scopes
+    request_id: str | None
 
 
 class HttpGate:
@@ -52,14 +67,31 @@ class HttpGate:
                 log.exception("%s: an unexpected fault", scope["path"])
                 await answer(Request(scope), error)(scope, receive, answering.send)
 
-    def refuse(self, scope: Scope, entry: Entry, reason: Told) -> Refusal:
-        """The answer to a request that is not let in, noted as every one is.
+    def refuser(self, entry: Entry, reason: Told) -> Refuser:
+        """What answers requests that are not let in, with all that is done for any: counts, log lines, spans.
 
-        It is `reason`, unless the caller may not ask at all, or not as often.
+        The answer is `reason`, unless the caller may not ask at all, or not as often.
 
         Args:
-            entry: what it asks for.
+            entry: what they ask for.
         """
+        if self._gate.notes_each:
+            return partial(self._refuse_noted, entry, reason)
+        tally = self._gate.metrics.refusals(entry, _PROTOCOL, reason.status, reason.slug)
+        return partial(self._refuse, entry, reason, tally)
+
+    def _refuse(self, entry: Entry, reason: Told, tally: Tally, scope: Scope) -> Refusal:
+        try:
+            asker = scope.get(_ASKER) or self._asker(scope)
+            self._gate.admitted(asker.token, asker.needed)
+        except ServiceError as error:
+            reason = told(error, scope["path"])
+            self._gate.metrics.refusals(entry, _PROTOCOL, reason.status, reason.slug).count += 1
+            return _refusal(reason, exchanges.request_id(header_of(scope, _REQUEST_ID)))
+        tally.count += 1
+        return _refusal(reason, asker.request_id or exchanges.request_id(None))
+
+    def _refuse_noted(self, entry: Entry, reason: Told, scope: Scope) -> Refusal:
         exchange = _exchange_of(scope)
         exchange.about(entry)
         try:
@@ -68,20 +100,35 @@ class HttpGate:
             reason = told(error, scope["path"])
         exchange.problem, exchange.status = reason.slug, reason.status
         self._gate.note(exchange)
-        named = b"%b: %b\r\n" % (_REQUEST_ID, exchange.request_id.encode())
-        return Refusal(reason.status, reason.headers + named, reason.body)
+        return _refusal(reason, exchange.request_id)
 
     def _admit(self, exchange: Exchange, scope: Scope, needed: Scopes) -> None:
-        token = token_of(header_of(scope, b"authorization"), header_of(scope, b"x-api-key"))
-        self._gate.admit(exchange, token, needed)
+        self._gate.admit(exchange, _token(scope), needed)
+
+    def _asker(self, scope: Scope) -> "_Asker":
+        """Kept in the scope, which is one for all who ask in the same words. Raises UnauthenticatedError."""
+        given = header_of(scope, _REQUEST_ID)
+        asker = _Asker(_token(scope), self._needed(scope["path"]), given and exchanges.own_id(given))
+        scope[_ASKER] = asker
+        return asker
 
     def _needed(self, path: str) -> Scopes:
         return self._needed_for_metrics if path == _METRICS else needed_by_path(path)
 
 
+def _token(scope: Scope) -> str | None:
+    """Raises UnauthenticatedError, as `token_of` does."""
+    return token_of(header_of(scope, b"authorization"), header_of(scope, b"x-api-key"))
+
+
+def _refusal(reason: Told, request_id: str) -> Refusal:
+    headers = b"%bx-request-id: %b\r\n" % (reason.headers, request_id.encode())
+    return Refusal(reason.status, headers, reason.body)
+
+
 def _exchange_of(scope: Scope) -> Exchange:
     return Exchange(
-        protocol="http",
+        protocol=_PROTOCOL,
         operation=f"{scope['method']} {scope['path']}",
         request_id=exchanges.request_id(header_of(scope, _REQUEST_ID)),
         traceparent=exchanges.traceparent(header_of(scope, _TRACEPARENT)),

@@ -49,9 +49,14 @@ def configure(level: str, form: str, stream: IO[str] = sys.stderr) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
+def logs_access() -> bool:
+    """Whether `log_access` does anything."""
+    return ACCESS.isEnabledFor(logging.INFO)
+
+
 def log_access(request: Exchange, seconds: float) -> None:
     """One line for a request that was answered; nothing but this is logged of it by default."""
-    if not ACCESS.isEnabledFor(logging.INFO):
+    if not logs_access():
         return
     model, verb = labels_of(request.entry)
     fields: dict[str, Any] = {

@@ -13,7 +13,7 @@ from importlib.metadata import version as package_version
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -54,6 +54,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._tallies = _Tallies()
+        self.registry.register(self._tallies)  # before the counters: they are read in this order
         by_verb = ("model", "verb")
         self._requests = self._counter(
             "requests",
@@ -132,6 +134,17 @@ class Metrics:
             count = self._rejected[key] = self._rejections.labels(*key).inc
         count()
 
+    def refusals(self, entry: Entry, protocol: str, status: int, reason: str) -> "Tally":
+        """Counts refusals as `answered` and `rejected` do, but on the event loop alone."""
+        labels = labels_of(entry)
+        key = (*labels, protocol, status, reason)
+        found = self._tallies.kept.get(key)
+        if found is None:
+            answered = self._requests.labels(*labels, protocol, str(status))
+            rejected = self._rejections.labels(*labels, reason)
+            found = self._tallies.kept[key] = Tally(answered, rejected)
+        return found
+
     def cache(self, name: str) -> CacheMetrics:
         """The counters of a cache: answers, artefacts …"""
         hits, misses = (self._cache.labels(name, result) for result in ("hit", "miss"))
@@ -160,6 +173,41 @@ class Metrics:
         self, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]
     ) -> Histogram:
         return Histogram(f"rationale_{name}", text, labels, buckets=buckets, registry=self.registry)
+
+
+class Tally:
+    """Counts what comes too often for a Counter: those are told when somebody reads them."""
+
+    __slots__ = ("_counters", "_known", "count")
+
+    def __init__(self, *counters: Counter) -> None:
+        self.count = 0  # for one thread to raise
+        self._known = 0
+        self._counters = counters
+
+    def tell(self) -> None:
+        """Brings the counters up to date. For one thread at a time."""
+        new = self.count - self._known
+        self._known += new
+        for counter in self._counters:
+            counter.inc(new)
+
+
+class _Tallies(Collector):
+    """All tallies; has no series of its own."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, str, str, int, str], Tally] = {}
+        self._lock = threading.Lock()
+
+    def collect(self) -> Iterable[Metric]:
+        with self._lock:
+            for tally in list(self.kept.values()):
+                tally.tell()
+        return ()
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
 
 
 class GapCounts:

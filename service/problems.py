@@ -125,9 +125,10 @@ class Told(NamedTuple):
 
 def told(error: ServiceError, path: str) -> Told:
     """The same answer as `answer` gives a request to `path`, for whoever is not called as an ASGI app."""
-    response = Response(_body(error, path), error.status, _headers(error), MEDIA_TYPE)
-    headers = b"".join(b"%b: %b\r\n" % header for header in response.raw_headers)
-    return Told(error.status, error.slug, headers, bytes(response.body))
+    body = _body(error, path)
+    given = {**_headers(error), "Content-Length": str(len(body)), "Content-Type": MEDIA_TYPE}
+    headers = "".join(f"{name.lower()}: {value}\r\n" for name, value in given.items())
+    return Told(error.status, error.slug, headers.encode("latin-1"), body)
 
 
 def _router_error(request: Request, error: HTTPException) -> Response:

@@ -11,17 +11,17 @@ from starlette.types import Scope
 
 from service.body import TIMEOUT, timeout_header
 from service.dataplane import DataPlane
-from service.entries import Entry
 from service.errors import QueueFullError, ServiceError
 from service.hot_routes import likely_entry
-from service.http_gate import HttpGate
+from service.http_gate import HttpGate, Refuser
 from service.http_headers import headers_of
 from service.http_protocol import Refusal
-from service.problems import Told, told
+from service.problems import told
 
 _STANDS_S = 0.002  # a place that comes free is given away so much later at most
 _MOST = 256  # verdicts; what callers write must not fill the memory
 
+_ASKED = "rationale.asked"
 _Asked = tuple[str, bytes | None]  # a path, and how long its caller waits
 
 
@@ -29,8 +29,7 @@ _Asked = tuple[str, bytes | None]  # a path, and how long its caller waits
 class _Verdict:
     """That whoever asks the same is refused, until `until_s` of the monotonic clock."""
 
-    entry: Entry
-    told: Told
+    refuse: Refuser
     until_s: float
 
 
@@ -49,7 +48,9 @@ class Refusals:
             scope: of it as much as `http_headers.scope_of` gives.
             under_way: requests that are not answered yet.
         """
-        asked = scope["path"], headers_of(scope).get(TIMEOUT)
+        asked = scope.get(_ASKED)
+        if asked is None:
+            asked = scope[_ASKED] = scope["path"], headers_of(scope).get(TIMEOUT)
         now_s = time.monotonic()
         verdict = self._verdicts.get(asked)
         if verdict is None or verdict.until_s <= now_s:
@@ -59,7 +60,7 @@ class Refusals:
             if len(self._verdicts) >= _MOST:
                 self._verdicts.clear()
             self._verdicts[asked] = verdict
-        return self._gate.refuse(scope, verdict.entry, verdict.told)
+        return verdict.refuse(scope)
 
     def _judge(self, scope: Scope, under_way: int, until_s: float) -> _Verdict | None:
         try:
@@ -71,7 +72,7 @@ class Refusals:
         try:
             self._plane.admit(entry, self._plane.deadline(timeout_header(scope)), under_way)
         except QueueFullError as error:
-            return _Verdict(entry, told(error, scope["path"]), until_s)
+            return _Verdict(self._gate.refuser(entry, told(error, scope["path"])), until_s)
         except ServiceError:
             return None  # as above
         return None

@@ -49,6 +49,25 @@ def test_each_app_has_its_own_numbers(repository: Path) -> None:
     assert name not in samples(other.exposition()[0].decode())
 
 
+def test_refusals_are_counted_when_they_are_read_and_once(repository: Path) -> None:
+    entry = read_repository(repository).entries["score"]
+    metrics = Metrics()
+    tally = metrics.refusals(entry, "http", 429, "queue-full")
+    assert metrics.refusals(entry, "http", 429, "queue-full") is tally
+    names = (
+        "rationale_requests_total{model=score,protocol=http,status=429,verb=infer}",
+        "rationale_rejections_total{model=score,reason=queue-full,verb=infer}",
+    )
+    tally.count += 3
+    for _ in range(2):
+        found = samples(metrics.exposition()[0].decode())
+        assert [found[name] for name in names] == [3, 3]
+    tally.count += 1
+    metrics.answered(entry, "http", 429)
+    found = samples(metrics.exposition()[0].decode())
+    assert [found[name] for name in names] == [5, 4]
+
+
 def test_everything_that_can_be_counted(repository: Path) -> None:
     entries = read_repository(repository).entries
     metrics = Metrics()

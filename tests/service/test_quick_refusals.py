@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from service.errors import QueueFullError
 from service.hot_routes import Gateway
 from service.http_headers import scope_of
 from service.http_protocol import _CROWD, BoundedHttp, Refusal
+from service.logs import ACCESS
 from service.metrics import Metrics
 from service.security import Scope as KeyScope
-from service.security import new_key
+from service.security import new_key, read_keyring
 from service.settings import Settings
 from tests.service.connection import Connections, Written, request
 from tests.service.faulty import FaultyBackend
@@ -171,6 +173,47 @@ async def test_who_asks_comes_first(repository: Path, tmp_path: Path) -> None:
         limited = refused(app, infer, x_api_key=token)
         assert limited is not None
         assert b"rate-limited" in limited.body
+
+
+async def test_the_same_words_are_judged_anew_each_time(repository: Path, tmp_path: Path) -> None:
+    """Their scope is one (see plain_post), and what is kept in it must not let anyone in."""
+    token, table = new_key("clerk", [KeyScope.INFER], None)
+    (tmp_path / "keys.toml").write_text(table + "requests_per_s = 0.001\nburst = 2\n")
+    _, other = new_key("another", [KeyScope.INFER], None)
+    path = "/v2/models/score/infer"
+    scope = scope_of("POST", path, {b"x-api-key": token.encode()})
+    async for app, metrics in full(repository, keys_file=tmp_path / "keys.toml"):
+        assert app.refusal is not None
+        told = [app.refusal(scope, 0) for _ in range(3)]
+        app.state.gate.take_keys(read_keyring(None, other, admin_is_local=True))
+        told.append(app.refusal(scope, 0))
+        assert [b"queue-full" in each.body for each in told if each] == [True, True, False, False]
+        assert [each.status for each in told if each] == [429, 429, 429, 401]
+        names = {dict(lines(each))[b"x-request-id"] for each in told if each}
+        assert len(names) == len(told)
+        for reason, count in {"queue-full": 2, "rate-limited": 1, "unauthenticated": 1}.items():
+            labels = {"model": "score", "verb": "infer", "reason": reason}
+            assert metrics.registry.get_sample_value("rationale_rejections_total", labels) == count
+
+
+async def test_each_has_its_log_line_where_those_are_written(
+    repository: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "/v2/models/score/infer"
+    monkeypatch.setattr(refusals, "_STANDS_S", -1.0)  # each is judged by itself
+    async for app, metrics in full(repository):
+        before = refused(app, path, x_request_id="r0")
+        with caplog.at_level(logging.INFO, ACCESS.name):
+            logged = [refused(app, path, x_request_id=f"r{i}") for i in (1, 2)]
+        assert before is not None
+        assert all(each is not None and each.body == before.body for each in logged)
+        lines_of = [record.__dict__ for record in caplog.records if record.name == ACCESS.name]
+        assert [(line["request_id"], line["problem"], line["status"]) for line in lines_of] == [
+            ("r1", "queue-full", 429),
+            ("r2", "queue-full", 429),
+        ]
+        labels = {"model": "score", "verb": "infer", "protocol": "http", "status": "429"}
+        assert metrics.registry.get_sample_value("rationale_requests_total", labels) == 3
 
 
 class Crowded:
