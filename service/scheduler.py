@@ -28,6 +28,7 @@ _RUN_MARGIN = 1.25
 _WAIT_MARGIN = 2.0
 _LONGEST_RETRY_S = 60
 _COMPANY = 0.2  # how fast the habit of coming alone or in company is learned
+_ANSWERED_AT_ONCE = 8  # requests: each takes the event loop a good part of a millisecond
 _WORTH_FOLLOWING_S = 0.002  # a batch that takes less time is over before the next one could stand ready
 
 # Calls what it is given, when it can begin and no sooner, in any thread, and runs what that gives. None where
@@ -110,6 +111,7 @@ class BatchQueue:
         self._wakeup: asyncio.TimerHandle | None = None
         self._looked_soon = False
         self._closed = False
+        self._handing_out = asyncio.Lock()
 
     def learn(self, batches: Iterable[tuple[int, float]]) -> None:
         """Takes (rows, seconds) of batches that ran before as a first estimate."""
@@ -272,22 +274,28 @@ class BatchQueue:
         return oldest.arrived_s + entry.max_queue_delay_s - asyncio.get_running_loop().time()
 
     async def _run_batch(self, batch: Batch, lane: _Lane) -> None:
+        answers: list[Tensors] = []
         try:
             async with lane:
-                await self._answer(batch)
+                answers = await self._answer(batch)
         finally:  # before whoever was answered can ask again: it should find the instance free
             del self._running[batch]
             self._look()
+        if answers:
+            await self._hand_out(batch.members, answers)
 
-    async def _answer(self, batch: Batch) -> None:
-        """Runs a batch and settles every future in it; one bad request does not spoil its mates."""
+    async def _answer(self, batch: Batch) -> list[Tensors]:
+        """Runs a batch and gives to each member its own; one bad request does not spoil its mates.
+
+        Where the run failed, or came too late for some, their futures are settled already.
+        """
         lines = (self._waiting, self._delayed)
         rows = min(sum(line.rows for line in lines), self._entry.max_batch_size)
         now = asyncio.get_running_loop().time
         take = partial(batch.take, self._entry, lines, now, self._times.estimate, self._beginning)
+        answers: list[Tensors] = []
         try:
-            answer = await self._run(rows, take)
-            _settle(batch.members, self._checked(batch.members, answer))
+            answers = self._checked(batch.members, await self._run(rows, take))
         except (
             Exception
         ) as error:  # whatever a run raises belongs to its callers, and must not end this worker
@@ -298,6 +306,16 @@ class BatchQueue:
             self._waited(item.started_s - item.came_s)
         if batch.members:
             self._times.observe(batch.rows, now() - batch.began_s)
+        return answers
+
+    async def _hand_out(self, items: Sequence[Waiter], answers: Sequence[Tensors]) -> None:
+        """A few in each turn of the event loop: whoever is refused meanwhile should hear of it soon."""
+        async with self._handing_out:
+            for first in range(0, len(items), _ANSWERED_AT_ONCE):
+                if first:
+                    await asyncio.sleep(0)
+                few = slice(first, first + _ANSWERED_AT_ONCE)
+                _settle(items[few], answers[few])
 
     async def _answer_apart(self, items: Sequence[Waiter], error: Exception) -> None:
         """After a run that failed: to each what it gets by itself."""

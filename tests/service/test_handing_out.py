@@ -1,0 +1,80 @@
+"""A large batch's answers go out a few in each turn of the event loop, and none is lost or overtaken."""
+
+import asyncio
+import itertools
+
+import numpy as np
+
+from service import scheduler
+from service.scheduler import BatchQueue
+from service.tensors import Tensors
+from tests.service.test_scheduler import Doubler, queue_of, rows
+
+MANY = 30
+FIRST = 100  # the value of the first: 13 would be refused
+AT_ONCE = scheduler._ANSWERED_AT_ONCE
+
+
+def ask(queue: BatchQueue, answered: list[int], count: int = MANY) -> list[asyncio.Task[Tensors]]:
+    """Requests 0, 1, …; each notes when it is answered."""
+
+    async def one(number: int) -> Tensors:
+        answer = await queue.submit(rows(FIRST + number), ["y"])
+        answered.append(number)
+        return answer
+
+    return [asyncio.create_task(one(number)) for number in range(count)]
+
+
+async def test_a_few_in_each_turn_oldest_first_and_each_its_own() -> None:
+    run, answered = Doubler(), list[int]()
+    queue = queue_of(run, max_batch_size=64)
+    asked = ask(queue, answered)
+    turns = [0]
+    while len(answered) < MANY:
+        await asyncio.sleep(0)
+        turns.append(len(answered))
+    assert max(after - before for before, after in itertools.pairwise(turns)) == AT_ONCE
+    assert answered == list(range(MANY))
+    assert len(run.batches) == 1
+    for number, task in enumerate(asked):
+        np.testing.assert_array_equal(task.result()["y"], [[2 * (FIRST + number)] * 2])
+    await queue.close()
+
+
+async def test_the_next_batch_runs_meanwhile_and_does_not_overtake() -> None:
+    run, answered = Doubler(), list[int]()
+    queue = queue_of(run, max_batch_size=MANY // 2)
+    asked = ask(queue, answered)
+    begun_before_the_first_was_handed_out = False
+    while len(answered) < MANY:
+        await asyncio.sleep(0)
+        begun_before_the_first_was_handed_out |= len(run.batches) == 2 and len(answered) < MANY // 2
+    assert begun_before_the_first_was_handed_out
+    assert answered == list(range(MANY))
+    await asyncio.gather(*asked)
+    await queue.close()
+
+
+async def test_close_waits_until_all_is_handed_out() -> None:
+    run, answered = Doubler(), list[int]()
+    queue = queue_of(run, max_batch_size=64)
+    asked = ask(queue, answered)
+    await asyncio.sleep(0)
+    await queue.close()
+    await asyncio.sleep(0)
+    assert answered == list(range(MANY))
+    await asyncio.gather(*asked)
+
+
+async def test_whoever_leaves_meanwhile_holds_up_nobody() -> None:
+    run, answered = Doubler(), list[int]()
+    queue = queue_of(run, max_batch_size=64)
+    asked = ask(queue, answered)
+    while not answered:
+        await asyncio.sleep(0)
+    asked[-1].cancel()
+    await asyncio.wait(asked, timeout=5)
+    assert answered == list(range(MANY - 1))
+    assert asked[-1].cancelled()
+    await queue.close()
