@@ -130,12 +130,18 @@ def bench_command(
 def _bench(cases: Sequence[Case], settings: Settings, out: Path | None) -> None:
     """Measures, prints and writes; what is measured is told before the budget's many processes."""
     from compiler.bench.budget import limits
-    from compiler.bench.measure import bench, machine
+    from compiler.bench.measure import Outcome, bench, machine
     from compiler.bench.report import notes, show, show_alone, show_limits, write_report
 
     before = machine()
+
+    def keep(measured: Sequence[Outcome]) -> None:
+        """A run takes long: what is measured is on disk when the next case begins."""
+        if out is not None:
+            write_report(measured, [], settings, before, out)
+
     with progress_bar() as progress:
-        outcomes, failed = bench(cases, settings, progress)
+        outcomes, failed = bench(cases, settings, progress, keep)
     console().print(show(outcomes))
     if settings.memory or settings.cold_start:
         console().print(show_alone(outcomes))

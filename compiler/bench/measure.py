@@ -65,9 +65,15 @@ class Outcome:
 
 
 def bench(
-    cases: Sequence[Case], settings: Settings, tell: Tell = lambda *_: None
+    cases: Sequence[Case],
+    settings: Settings,
+    tell: Tell = lambda *_: None,
+    keep: Callable[[Sequence[Outcome]], object] = lambda _: None,
 ) -> tuple[list[Outcome], list[str]]:
     """Measures every case, each in a process of its own; returns them, and which ones failed.
+
+    Args:
+        keep: called after each case with all that was measured so far.
 
     Raises:
         RationaleError: all of them did.
@@ -77,6 +83,7 @@ def bench(
         try:
             variables = {} if settings.as_installed else huge_pages(os.environ)
             outcomes.append(in_a_process(measure, case, settings, tell=tell, variables=variables))
+            keep(outcomes)
         except ProcessDiedError as error:
             failed.append(f"{case.label}: nothing measured: {error} (it may need more memory)")
     if not outcomes:
