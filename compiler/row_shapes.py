@@ -35,8 +35,14 @@ def rename_rows(graph: ir.Graph, name: str) -> None:
                 value.shape = ir.Shape([d if isinstance(d, int) else _renamed(d, name) for d in value.shape])
 
 
+def _each(dim: ir.SymbolicDim) -> int | None:
+    """How many for each row, of what `in_rows` calls so."""
+    count, times, rows = (dim.value or "").rpartition(TIMES)
+    return int(count or 1) if rows == ROWS and (count.isdecimal() or not times) else None
+
+
 def _renamed(dim: ir.SymbolicDim, name: str) -> str | None:
-    return dim.value and dim.value.replace(ROWS, name)
+    return dim.value if _each(dim) is None else f"{str(dim.value).removesuffix(ROWS)}{name}"
 
 
 def _state(graph: ir.Graph, opsets: Mapping[str, int], outside: Sequence[Kinds]) -> None:
@@ -95,8 +101,8 @@ def _at(value: ir.Value, rows: int) -> onnx.TypeProto | None:
     for axis, dim in enumerate(value.shape):
         if isinstance(dim, int):
             dims.append(dim)
-        elif dim.value is not None and dim.value.endswith(ROWS):
-            dims.append(rows * int(dim.value.removesuffix(ROWS).rstrip(TIMES) or 1))
+        elif (each := _each(dim)) is not None:
+            dims.append(rows * each)
         elif axis == 0 and value.is_graph_input():
             dims.append(rows)
         else:

@@ -27,13 +27,15 @@ class Walk:
     """Of one number of references.
 
     Attributes:
-        run_s: median of a run; chunks, recomputed: how the references are walked, see `Memory` in a manifest.
+        run_s: median of a run; needed, chunks, recomputed: what the compiler says of it, see `Memory` in a
+            manifest.
     """
 
     references: int
     compile_s: float
     run_s: float
     peak_bytes: int
+    needed_bytes: int
     chunks: int
     recomputed: float
 
@@ -62,7 +64,7 @@ def walked(case: Case, threads: int, budget: int, tell: Tell) -> Walk:
     with written(subject, compiled) as folder:
         held = start(OURS, folder, threads).peak_bytes
     run_s = statistics.median(times)
-    return Walk(case.references, compile_s, run_s, held, memory.chunks, memory.recomputed)
+    return Walk(case.references, compile_s, run_s, held, memory.needed, memory.chunks, memory.recomputed)
 
 
 def show(walk: Walk) -> str:
@@ -70,7 +72,8 @@ def show(walk: Walk) -> str:
     how = f"{walk.chunks} chunks, {walk.recomputed:.0%} recomputed" if walk.chunks > 1 else "at once, baked"
     return (
         f"K = {walk.references:5}: {1e3 * walk.run_s:8.0f} ms, {walk.each_ms:7.2f} ms a reference; peak "
-        f"{in_words(walk.peak_bytes)}; {how}; compiled in {walk.compile_s:.1f} s"
+        f"{in_words(walk.peak_bytes)}, {in_words(walk.needed_bytes)} estimated; {how}; "
+        f"compiled in {walk.compile_s:.1f} s"
     )
 
 
