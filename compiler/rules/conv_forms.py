@@ -203,7 +203,7 @@ def by_phases(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
         taps = op.Slice(turned, begin, [n + 1 for n in last], [2, 3], list(g.strides))
         parts.append(op.Conv(m, taps, group=g.group, pads=list(phase.pads)))
     whole = interleaved(op, parts, g.strides)
-    return whole if whole.shape[2:] == g.size else op.Slice(whole, [0, 0], list(g.size), [2, 3])
+    return cropped(op, whole, g.size)
 
 
 def interleaved(op: Ops, parts: Sequence[Tensor], strides: Sequence[int]) -> Tensor:
@@ -215,6 +215,11 @@ def interleaved(op: Ops, parts: Sequence[Tensor], strides: Sequence[int]) -> Ten
         line = [op.Unsqueeze(p, [-1]) for p in parts[i * across : (i + 1) * across]]
         lines.append(op.reshape(op.Concat(*line, axis=4), (rows, channels, h, w * across)))
     return op.reshape(op.Concat(*lines, axis=3), (rows, channels, h * down, w * across))
+
+
+def cropped(op: Ops, whole: Tensor, size: Sequence[int]) -> Tensor:
+    """The first `size` places of a plane [R, C, h, w]."""
+    return whole if whole.shape[2:] == tuple(size) else op.Slice(whole, [0, 0], list(size), [2, 3])
 
 
 def _depth_cost(site: Site) -> float:
@@ -248,7 +253,7 @@ def by_depth(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
     y = op.Conv(m, op.Concat(*kernels, axis=0), pads=[*begin, *end])
     parts = op.emit("Split", (y, [g.channels] * len(phases)), {"axis": 1}, outputs=len(phases))
     whole = interleaved(op, parts, g.strides)
-    return whole if whole.shape[2:] == g.size else op.Slice(whole, [0, 0], list(g.size), [2, 3])
+    return cropped(op, whole, g.size)
 
 
 def _apart_cost(site: Site) -> float:
@@ -266,4 +271,4 @@ def by_sparse_points(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
     wide = op.reshape(op.Concat(line, pad, axis=4), (*y.shape[:3], y.shape[3] * across))
     rest = op.expand(op.reshape(zeros, (1, 1, 1, 1)), (*wide.shape[:3], wide.shape[3] * (down - 1)))
     whole = op.reshape(op.Concat(wide, rest, axis=3), (*y.shape[:2], y.shape[2] * down, wide.shape[3]))
-    return whole if whole.shape[2:] == g.size else op.Slice(whole, [0, 0], list(g.size), [2, 3])
+    return cropped(op, whole, g.size)

@@ -14,7 +14,7 @@ import numpy as np
 
 from compiler.forms import Site
 from compiler.graph import Ops
-from compiler.rules.conv_forms import Geometry, adjoint, flipped, interleaved
+from compiler.rules.conv_forms import Geometry, adjoint, cropped, flipped, interleaved
 from compiler.tensor import Tensor
 
 _FILTER = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])  # G
@@ -55,7 +55,7 @@ def by_minimal_filtering(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
     lines = [_two(op, [products[i][j] for i in range(_POINTS)]) for j in range(_POINTS)]
     places = [_two(op, [lines[j][i] for j in range(_POINTS)]) for i in range(2)]
     whole = interleaved(op, [place for line in places for place in line], (2, 2))
-    return whole if whole.shape[2:] == g.size else op.Slice(whole, [0, 0], list(g.size), [2, 3])
+    return cropped(op, whole, g.size)
 
 
 def _filters(op: Ops, w: Tensor) -> list[Tensor]:

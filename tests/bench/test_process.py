@@ -29,7 +29,7 @@ def test_answer() -> None:
     assert said == [("adding", 0, 1), ("adding", 1, 1)]
 
 
-def looks(name: str, tell: Callable[..., None]) -> str | None:  # noqa: ARG001
+def looks(name: str, _tell: Callable[..., None]) -> str | None:
     return os.environ.get(name)
 
 
