@@ -1,7 +1,7 @@
 """What a graph takes of memory, and how references are walked so that it takes no more than its budget."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -10,11 +10,12 @@ from compiler.deployment import MAX_BATCH, in_words
 from compiler.errors import InvalidOptionError
 from compiler.fold import constant_nodes, frontier
 from compiler.manifest import Memory
+from compiler.runtime import MAPPED_BYTES
 from compiler.scan import nodes_behind
 from compiler.sizes import Sizes, constant_bytes, peak, sizes
-from compiler.worlds import World, entries, is_pseudo
+from compiler.worlds import World, entries, is_pseudo, reads
 
-COPIES = 2  # of weights: ONNX Runtime rearranges them for its kernels, and keeps what it was given
+COPIES = 2  # of weights: ONNX Runtime rearranges them for its kernels, and keeps those that it did not map
 HELD = 3  # times the work: it runs nodes in another order, and lays memory out anew for the second run
 SHARE = 4  # a chunk's work takes at most one part in so many of the room; the rest is for what is baked
 START = 4e6  # bytes of work in the time that it takes to begin a chunk
@@ -31,19 +32,20 @@ class Need:
         baked: constants that run along the references or points.
         work: the most that is alive at once while it runs.
         folding: the same while it is compiled.
-        inside: of the weights, those in the body of a Scan, which ONNX Runtime keeps once more.
+        chunked: references are walked in chunks: large constants of such a graph are in a mapped file.
     """
 
     weights: int
     baked: int
     work: int
     folding: int
-    inside: int = 0
+    chunked: bool = False
 
     @property
     def total(self) -> int:
-        """As ONNX Runtime takes it: see `COPIES`."""
-        weights = COPIES * self.weights + self.inside
+        """As ONNX Runtime takes it when it loads the file that `runtime.save` writes: see `COPIES`."""
+        mapped = self.chunked and self.weights + self.baked >= MAPPED_BYTES
+        weights = self.weights if mapped else COPIES * self.weights
         return int(weights + self.baked + max(HELD * self.work, self.folding))
 
 
@@ -90,7 +92,8 @@ def _along(graph: ir.Graph, starts: Iterable[ir.Value]) -> set[ir.Value]:
 def choose_axes(need: Need, rows: Mapping[str, Row], budget: int) -> dict[str, Axis]:
     """How many rows of each axis to walk at a time."""
     work = max(need.work - sum(int(r.work * r.count) for r in rows.values()), 0)
-    room = max(budget - Need(need.weights, 0, work, 0, need.weights).total, 0) / SHARE
+    fixed = replace(need, work=work, folding=0, chunked=True).total - need.baked
+    room = max(budget - fixed, 0) / SHARE
     return {name: _axis(row, room) for name, row in rows.items()}
 
 
@@ -120,11 +123,11 @@ class Baking:
 def choose_baking(world: World, size: Sizes, held: Sizes, room: float) -> Baking:
     """Bakes what the body reads as far as `room` bytes for each chunk hold it, at the sizes `held`.
 
-    Where not all of it fits, the nodes are cut in two at one place of their order, and one side is baked:
+    Where not all of it fits, the nodes are cut in two at one depth, and one side is baked:
     the later one, whose activations alone are kept, or the earlier one, whose last values are kept as well so
     that the walk goes on from them. The cut is the one that leaves the least to be recomputed.
     """
-    nodes = [n for n in world.baked if not is_pseudo(n)]
+    nodes = _by_depth([n for n in world.baked if not is_pseudo(n)])
     demanded = world.demanded
     entered = entries(world.baked)
     cost = {n: _cost(n, size) for n in nodes}
@@ -137,6 +140,14 @@ def choose_baking(world: World, size: Sizes, held: Sizes, room: float) -> Baking
         if left < best.recomputed:
             best = Baking(tuple(kept), left)
     return best
+
+
+def _by_depth(nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """By distance from the first: what the walk back reads of a layer stands beside the layer."""
+    depth: dict[ir.Value, int] = {}
+    for node in nodes:
+        depth.update(dict.fromkeys(node.outputs, 1 + max((depth.get(v, 0) for v in reads(node)), default=0)))
+    return sorted(nodes, key=lambda n: depth[n.outputs[0]])
 
 
 def _cuts(
@@ -188,14 +199,14 @@ def need_chunked(
     outer = [n for n in graph if n not in folded and n not in walked]
     bodies = {w.axis: _body(w, kept) for w in found}
     inside = sum(_constants(b) for b in bodies.values())
-    weights = _constants(outer) + inside + sum(size[v] for v in frontier(constant))
+    weights = inside + _constants(outer) + sum(size[v] for v in frontier(constant))
     each = {w.axis: chunks.axes[w.axis].chunks for w in found}
     computed = {v: w.axis for w in found for v in w.made - entries(w.baked)}
     baked = sum(held[v] * each[computed[v]] for v in kept if v in computed)
     entered = sum(parts.nbytes for _, parts in chunks.parts)
     work = peak(outer, size) + max((peak(b, size) for b in bodies.values()), default=0)
     folding = max((peak(w.baked, size) for w in found), default=0)
-    return Need(weights, baked + entered, work, max(folding, peak(constant, size)), inside)
+    return Need(weights, baked + entered, work, max(folding, peak(constant, size)), chunked=True)
 
 
 def _body(world: World, kept: Collection[ir.Value]) -> list[ir.Node]:
@@ -220,8 +231,7 @@ def refuse(need: Need, budget: int) -> None:
 
 def rows_that_fit(memory: Memory) -> int:
     """How many rows of a batch the budget holds; one at least, and MAX_BATCH at most."""
-    inside = 0 if memory.chunk is None else memory.weights  # nearly all of them
-    held = Need(memory.weights, memory.baked, 0, 0, inside).total
+    held = Need(memory.weights, memory.baked, 0, 0, chunked=memory.chunk is not None).total
     each = Need(0, 0, memory.work, 0).total
     return max(1, min(MAX_BATCH, int((memory.budget - held) / max(each, 1))))
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ROWS, REFERENCES, MODEL, NETWORK = "rows.npy", "references.npy", "model.onnx", "network.pt"
 STARTS = 3  # of which the median is told
+AGAIN = 2  # runs after the first: what a system keeps from one run for the next is held then
 Run = Callable[[], object]
 
 
@@ -79,21 +80,22 @@ def explaining(settings: Settings) -> list[str]:
 @contextlib.contextmanager
 def written(subject: "Subject", compiled: "Compiled | None") -> Iterator[Path]:
     """A folder with what every system loads; peers need nothing compiled."""
-    import onnx
     import torch
+
+    from compiler.runtime import as_ir, save
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         np.save(folder / ROWS, subject.rows.numpy())
         np.save(folder / REFERENCES, subject.references.numpy())
         if compiled is not None:
-            onnx.save(compiled.model, folder / MODEL)
+            save(as_ir(compiled.model), folder / MODEL)  # as an entry is
         torch.save(subject.network, folder / NETWORK)
         yield folder
 
 
 def start(name: str, folder: Path, threads: int, most_bytes: int | None = None) -> Alone:
-    """Starts a system and asks it once.
+    """Starts a system, and asks it a few times.
 
     Args:
         most_bytes: it fails when it asks for more, instead of driving others out of memory.
@@ -202,7 +204,7 @@ def _limit(most_bytes: int) -> None:
 
 
 def main() -> None:
-    """Imports, loads, explains once, and prints what that took."""
+    """Imports, loads, explains, and prints what that took."""
     name, folder, threads, began_s, *most_bytes = sys.argv[1:]
     imports, load = KINDS[name]
     imports()
@@ -213,6 +215,8 @@ def main() -> None:
     ready_s = time.time() - float(began_s)
     run()
     first_s = time.time() - float(began_s)
+    for _ in range(AGAIN):
+        run()
     print(json.dumps(asdict(Alone(imported_s, ready_s, first_s, _most() - before))))
 
 

@@ -20,11 +20,14 @@ from compiler import (
     SmoothGrad,
     compile_model,
 )
+from compiler.chunks import DOMAIN
 from compiler.errors import InvalidOptionError
 from compiler.local import open_entry
 from compiler.manifest import Memory
+from compiler.memory import choose_baking
 from compiler.runtime import ModelFile
 from compiler.scan import in_half
+from compiler.worlds import World
 from tests.compiler.models import cnn, mlp, rows, two_inputs
 from tests.references.interpreter import run64
 from tests.tolerances import COMPLETE_64, PARITY_32
@@ -183,3 +186,19 @@ def test_a_model_in_a_file_leaves_nothing_behind() -> None:
     del file
     gc.collect()
     assert not folder.exists()
+
+
+def test_the_later_layers_are_kept_whatever_order_the_walk_back_reads_them_in() -> None:
+    """Activations shrink with depth, and stand in the reverse order of their layers."""
+    chunk = ir.node("Chunk", [], {"axis": "k", "part": 0}, domain=DOMAIN)
+    layers = [chunk]
+    for _ in range(3):
+        layers.append(ir.node("Relu", [layers[-1].outputs[0]]))
+    read = [ir.node("Identity", [layer.outputs[0]]) for layer in reversed(layers[1:])]
+    body = [ir.node("Neg", [node.outputs[0]]) for node in read]
+    size = {v: n for layer, n in zip(layers[1:], (100, 10, 1), strict=True) for v in layer.outputs}
+    size |= {v: n for node, n in zip(read, (1, 10, 100), strict=True) for v in node.outputs}
+    world = World("k", [*layers, *read], body)
+    chosen = choose_baking(world, size, size, room=12)
+    assert set(chosen.kept) == {read[0].outputs[0], read[1].outputs[0]}
+    assert chosen.recomputed == pytest.approx(200 / 222)  # the first layer and what is read of it
