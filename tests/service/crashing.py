@@ -12,15 +12,7 @@ from service.explainers import artefacts, records, workshop
 from service.explainers.ledger import Ledger
 from service.explainers.records import Artefact
 from service.explainers.residency import Residency
-from tests.service import handmade as made
-from tests.service.explaining import OTHER, PATH, Gate, Sets, administered
-
-
-def sets_of(folder: Path) -> Sets:
-    sets = Sets(folder / "sets")
-    sets.add("typical", made.X[:3])
-    sets.add("other", made.X[3:])
-    return sets
+from tests.service.explaining import OTHER, PATH, Gate, administered, sets_of
 
 
 def always(*_: Any) -> bool:

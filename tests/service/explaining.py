@@ -12,11 +12,13 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 
 from compiler.errors import RationaleError
 from service.app import create_app, create_backend
 from service.errors import CompileFailedError, UnknownResourceError
-from service.explainers import worker
+from service.explainers import worker, workshop
+from service.explainers.explainers import Explainers
 from service.explainers.jobs import OnProgress
 from service.explainers.ledger import to_its_end
 from service.explainers.worker import Order
@@ -29,6 +31,11 @@ PATH = "/v2/models/score/explainers"
 DEEPSHAP = {"method": "deepshap", "reference_set": "typical", "targets": "all"}
 OTHER = {**DEEPSHAP, "reference_set": "other"}
 GRADIENT = {"method": "input-x-gradient", "targets": "all"}
+ATTRIBUTIONS = {
+    "typical": (made.X[:, None] - made.X[:3].mean(0)) * made.W.T,
+    "other": (made.X[:, None] - made.X[3:].mean(0)) * made.W.T,
+    "gradient": made.X[:, None] * made.W.T,
+}
 
 
 @dataclass
@@ -53,6 +60,13 @@ class Sets:
 
     def path(self, digest: str) -> Path:
         return self.folder / f"{digest}.npz"
+
+
+def sets_of(folder: Path) -> Sets:
+    sets = Sets(folder / "sets")
+    sets.add("typical", made.X[:3])
+    sets.add("other", made.X[3:])
+    return sets
 
 
 def write_plain(repository: Path, name: str = "score", scale: float = 1.0) -> None:
@@ -155,3 +169,44 @@ class Gate:
             return await to_its_end(asyncio.to_thread(worker.run, order, io.StringIO()))
         except RationaleError as error:
             raise CompileFailedError(str(error)) from error
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_plain(tmp_path / "models")
+    return tmp_path
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> Sets:
+    return sets_of(tmp_path)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    gate = Gate()
+    monkeypatch.setattr(workshop, "compile_entry", gate)
+    return gate
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def count(client: httpx.AsyncClient, name: str, **labels: str) -> float:
+    metrics = client.app.state.metrics  # type: ignore[attr-defined]
+    return metrics.registry.get_sample_value(f"rationale_{name}", labels) or 0.0
+
+
+def compiles(client: httpx.AsyncClient) -> float:
+    return count(client, "compile_duration_seconds_count", outcome="ready")
+
+
+def explainers_of(client: httpx.AsyncClient) -> Explainers:
+    explainers: Explainers = client.app.state.explainers  # type: ignore[attr-defined]
+    return explainers
+
+
+def assert_answers(answer: dict[str, Any], kind: str) -> None:
+    np.testing.assert_allclose(answer["x_attributions"], ATTRIBUTIONS[kind], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(answer["y"], made.predict(made.X), rtol=1e-5)

@@ -19,8 +19,9 @@ from service.explainers import workshop
 from tests.service import handmade as made
 from tests.service import patient
 from tests.service.child import Child, ready_line, serve
-from tests.service.crashing import POINTS, sets_of
+from tests.service.crashing import POINTS
 from tests.service.explaining import (
+    ATTRIBUTIONS,
     DEEPSHAP,
     OTHER,
     PATH,
@@ -28,14 +29,11 @@ from tests.service.explaining import (
     administered,
     explain,
     made_ready,
+    sets_of,
     settled,
     write_plain,
 )
 
-EXPECTED = {
-    "typical": (made.X[:, None] - made.X[:3].mean(0)) * made.W.T,
-    "other": (made.X[:, None] - made.X[3:].mean(0)) * made.W.T,
-}
 IN_EVERY_RUN = ("renamed", "committed")
 SECONDS = 60
 
@@ -62,7 +60,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kind_of(attributions: np.ndarray) -> str:
-    (kind,) = (name for name, a in EXPECTED.items() if np.allclose(attributions, a, rtol=1e-5, atol=1e-5))
+    (kind,) = (name for name, a in ATTRIBUTIONS.items() if np.allclose(attributions, a, rtol=1e-5, atol=1e-5))
     return kind
 
 

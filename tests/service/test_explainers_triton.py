@@ -14,8 +14,8 @@ from tritonclient.grpc import InferenceServerClient
 from scripts.triton.serve import TritonAddresses
 from service.explainers import workshop
 from tests.service import handmade as made
-from tests.service.crashing import sets_of
 from tests.service.explaining import (
+    ATTRIBUTIONS,
     DEEPSHAP,
     GRADIENT,
     OTHER,
@@ -24,6 +24,7 @@ from tests.service.explaining import (
     administered,
     explain,
     made_ready,
+    sets_of,
     settled,
     until,
     write_plain,
@@ -31,12 +32,6 @@ from tests.service.explaining import (
 from tests.triton.conftest import StartTriton, start_triton
 
 __all__ = ["start_triton"]  # a fixture, found by its name
-
-EXPECTED = {
-    "typical": (made.X[:, None] - made.X[:3].mean(0)) * made.W.T,
-    "other": (made.X[:, None] - made.X[3:].mean(0)) * made.W.T,
-    "gradient": made.X[:, None] * made.W.T,
-}
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +59,7 @@ def loaded(at: TritonAddresses) -> list[str]:
 
 
 def assert_explains(answer: dict[str, Any], kind: str) -> None:
-    np.testing.assert_allclose(answer["x_attributions"], EXPECTED[kind], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(answer["x_attributions"], ATTRIBUTIONS[kind], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(answer["y"], made.predict(made.X), rtol=1e-5)
 
 
@@ -104,7 +99,9 @@ async def switched_under_load(client: httpx.AsyncClient) -> dict[str, str]:
     async def ask() -> None:
         while not done.is_set():
             answer = await explain(client)
-            kind = next(k for k, a in EXPECTED.items() if np.allclose(answer["x_attributions"], a, atol=1e-4))
+            kind = next(
+                k for k, a in ATTRIBUTIONS.items() if np.allclose(answer["x_attributions"], a, atol=1e-4)
+            )
             assert found.setdefault(answer["parameters"]["explanation"], kind) == kind
 
     asking = [asyncio.create_task(ask()) for _ in range(4)]

@@ -1,129 +1,41 @@
-"""References that come with a request, or are named by it; and reference sets over HTTP."""
+"""References that come with a request, or are named by it."""
 
 import asyncio
-import contextlib
-import functools
-import io
-import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-import pytest_asyncio
 from tritonclient.grpc import service_pb2 as pb
 
 from compiler import DeepShap, IntegratedGradients, OpenReferences, compile_model
-from service.errors import StateUnavailableError
-from service.explainers import workshop
 from service.grpc_call import Call
 from service.grpc_methods import model_infer
-from service.reference_sets import ReferenceSets
-from service.security import Scope, new_key
 from tests.compiler.models import mlp, rows
 from tests.service import handmade as made
-from tests.service.explaining import SECONDS, Gate, administered, made_ready, until
+from tests.service.explaining import SECONDS, Gate, administered, quick, until
+from tests.service.own_references import (
+    ATTRIBUTIONS,
+    BASE,
+    OTHER,
+    SETS,
+    R,
+    X,
+    arrays,
+    ask,
+    assert_explains,
+    client,
+    expected,
+    folder,
+    holding,
+    put,
+    served,
+    tensor,
+)
 from tests.service.own_time import skipping
 
-SETS = "/v2/reference-sets"
-EXPLAINERS = "/v2/models/net/explainers"
-X, R, OTHER = rows(3, 5, seed=1), rows(6, 5, seed=2), rows(4, 5, seed=3) + 1
-BASE = rows(5, 5, seed=4)  # of the explainer that is there
-ATTRIBUTIONS = "x_attributions"
-
-
-@functools.cache
-def _expected(references: bytes, weights: bytes | None) -> dict[str, np.ndarray]:
-    given = np.frombuffer(references, np.float32).reshape(-1, 5)
-    w = None if weights is None else np.frombuffer(weights)
-    return compile_model(mlp(), DeepShap(given, w), targets="all").explain(X)
-
-
-def expected(references: np.ndarray, weights: Any = None) -> dict[str, np.ndarray]:
-    """Of X."""
-    return _expected(references.tobytes(), None if weights is None else np.array(weights, float).tobytes())
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with `net` and its explainer."""
-    folder = tmp_path_factory.mktemp("compiled")
-    names = ["age", "income", "debt", "years", "cards"]
-    compile_model(mlp(), DeepShap(BASE), targets="all", feature_names=names).write(folder / "models", "net")
-    return folder
-
-
-@pytest.fixture
-def folder(tmp_path: Path, compiled: Path) -> Path:
-    shutil.copytree(compiled / "models", tmp_path / "models")
-    return tmp_path
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    gate = Gate()
-    monkeypatch.setattr(workshop, "compile_entry", gate)
-    return gate
-
-
-@pytest_asyncio.fixture
-async def client(folder: Path, quick: Gate) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001
-    async with administered(folder, answer_cache_bytes=1 << 20) as client:
-        yield client
-
-
-def tensor(name: str, array: np.ndarray) -> dict[str, Any]:
-    datatype = {"float32": "FP32", "float64": "FP64"}[str(array.dtype)]
-    return {"name": name, "shape": list(array.shape), "datatype": datatype, "data": array.ravel().tolist()}
-
-
-async def ask(
-    client: httpx.AsyncClient, *more: dict[str, Any], x: np.ndarray = X, **parameters: Any
-) -> httpx.Response:
-    body = {"inputs": [tensor("x", x), *more], "parameters": parameters}
-    return await client.post("/v2/models/net/explain", json=body)
-
-
-def arrays(answer: httpx.Response) -> dict[str, np.ndarray]:
-    assert answer.status_code == 200, answer.text
-    return {o["name"]: np.array(o["data"]).reshape(o["shape"]) for o in answer.json()["outputs"]}
-
-
-def assert_explains(answer: httpx.Response, references: np.ndarray, weights: Any = None) -> None:
-    wanted = expected(references, weights)
-    for name, array in arrays(answer).items():
-        if name != "completeness_gap":
-            np.testing.assert_allclose(array, wanted[name], rtol=1e-5, atol=1e-6, err_msg=name)
-
-
-async def put(client: httpx.AsyncClient, name: str, references: np.ndarray, **query: str) -> httpx.Response:
-    buffer = io.BytesIO()
-    np.savez(buffer, x=references)
-    return await client.put(
-        f"{SETS}/{name}",
-        content=buffer.getvalue(),
-        params={"model": "net", **query},
-        headers={"content-type": "application/x-npz"},
-    )
-
-
-def served(client: Any) -> set[str]:
-    """Entries on the disk that explain `net`, beside the one that was compiled."""
-    folder = client.app.state.settings.repository
-    return {path.name for path in folder.iterdir()} - {"net", "net_explain"}
-
-
-def holding(folder: Path, references: np.ndarray) -> list[Path]:
-    """Files anywhere below that hold the first row, as bytes; they may come and go meanwhile."""
-    row = references[0].tobytes()
-    while True:
-        with contextlib.suppress(FileNotFoundError):
-            return [path for path in folder.rglob("*") if path.is_file() and row in path.read_bytes()]
-
-
-# --- references in a request ------------------------------------------------------------------------------
+__all__ = ["client", "folder", "quick"]  # fixtures, found by their names
 
 
 async def test_a_request_may_bring_its_references(client: httpx.AsyncClient) -> None:
@@ -280,145 +192,6 @@ async def test_what_cannot_be_compiled_says_why(tmp_path: Path, quick: Gate) -> 
         assert answer.status_code == 422
 
 
-# --- reference sets over HTTP -----------------------------------------------------------------------------
-
-
-async def test_a_set_is_put_shown_read_back_and_deleted(client: httpx.AsyncClient, folder: Path) -> None:
-    answer = await put(client, "typical", R)
-    assert answer.status_code == 201
-    assert answer.headers["location"] == f"{SETS}/typical"
-    status = answer.json()
-    assert (status["rows"], status["model"], status["used_by"]) == (6, "net", [])
-    assert status["inputs"] == {"x": {"datatype": "FP32", "shape": [6, 5]}}
-    assert (await put(client, "typical", R)).status_code == 200
-    assert (await client.get(SETS)).json() == {"reference_sets": [status]}
-    assert (await client.get(f"{SETS}/typical")).json() == status
-    read = await client.get(f"{SETS}/typical/rows")
-    np.testing.assert_array_equal(np.load(io.BytesIO(read.content))["x"], R)
-    assert read.headers["cache-control"] == "no-store"
-    assert holding(folder, R)
-    assert (await client.delete(f"{SETS}/typical")).status_code == 204
-    assert (await client.get(f"{SETS}/typical")).status_code == 404
-    assert (await client.delete(f"{SETS}/typical")).status_code == 404
-    assert holding(folder, R) == []
-
-
-async def test_a_named_set_answers_open_first_and_baked_then(client: httpx.AsyncClient) -> None:
-    await put(client, "typical", R)
-    seen = set()
-    async with asyncio.timeout(SECONDS):
-        while len(seen) < 2:
-            answer = await ask(client, reference_set="typical")
-            assert_explains(answer, R)
-            seen.add(answer.json()["parameters"]["explanation"])
-            await asyncio.sleep(0.02)
-
-
-async def test_a_large_named_set_is_waited_for(client: httpx.AsyncClient) -> None:
-    many = rows(50, 5, seed=8)
-    await put(client, "many", many)
-    assert_explains(await ask(client, reference_set="many"), many)
-
-
-async def test_deletion_takes_along_what_was_baked(client: httpx.AsyncClient, folder: Path) -> None:
-    await put(client, "typical", R)
-    spec = {"method": "deepshap", "reference_set": "typical", "targets": "all"}
-    await made_ready(client, f"{EXPLAINERS}/own", spec)
-    assert_explains(await ask(client, explainer="own"), R)
-    assert holding(folder / "models", R)
-    refused = await client.delete(f"{SETS}/typical")
-    assert refused.status_code == 409
-    assert "net/own" in refused.json()["detail"]
-    assert_explains(await ask(client, explainer="own"), R)
-    replaced = await put(client, "typical", OTHER)
-    assert replaced.status_code == 409
-    assert (await client.delete(f"{SETS}/typical?force=true")).status_code == 204
-    assert holding(folder, R) == []
-    assert (await client.get(f"{EXPLAINERS}/own")).status_code == 404
-    assert (await ask(client, explainer="own")).status_code == 404
-    assert_explains(await ask(client), BASE)
-
-
-async def test_a_content_with_two_names_stays_until_both_are_gone(client: httpx.AsyncClient) -> None:
-    await put(client, "one", R)
-    await put(client, "two", R)
-    await made_ready(
-        client, f"{EXPLAINERS}/own", {"method": "deepshap", "reference_set": "one", "targets": "all"}
-    )
-    assert (await client.delete(f"{SETS}/one")).status_code == 204
-    assert_explains(await ask(client, explainer="own"), R)
-    assert (await client.delete(f"{SETS}/two")).status_code == 409
-
-
-async def test_an_artefact_that_is_kept_aside_goes_too(client: httpx.AsyncClient, folder: Path) -> None:
-    await put(client, "typical", R)
-    spec = {"method": "deepshap", "reference_set": "typical", "targets": "all"}
-    await made_ready(client, f"{EXPLAINERS}/own", spec)
-    assert (await client.delete(f"{EXPLAINERS}/own")).status_code == 204
-    assert holding(folder, R)
-    assert (await client.delete(f"{SETS}/typical")).status_code == 204
-    assert holding(folder, R) == []
-
-
-WRONG: dict[str, tuple[str, str, bytes, dict[str, str], int]] = {
-    "a pickle": ("a", "application/x-npy", b"\x80\x04K\x01.", {"model": "net"}, 422),
-    "another content type": ("a", "text/html", b"1,2", {"model": "net"}, 415),
-    "no model": ("a", "text/csv", b"1,2,3,4,5", {}, 422),
-    "an unknown model": ("a", "text/csv", b"1,2,3,4,5", {"model": "nobody"}, 404),
-    "a name that goes up": ("..%2f..%2fa", "text/csv", b"1,2,3,4,5", {"model": "net"}, 404),
-    "a strange name": ("a%00", "text/csv", b"1,2,3,4,5", {"model": "net"}, 422),
-    "a name that is the gateway's": ("~a", "text/csv", b"1,2,3,4,5", {"model": "net"}, 422),
-    "nonsense for force": ("a", "text/csv", b"1,2,3,4,5", {"model": "net", "force": "perhaps"}, 422),
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-async def test_an_upload_that_is_refused(client: httpx.AsyncClient, folder: Path, what: str) -> None:
-    name, kind, body, query, status = WRONG[what]
-    answer = await client.put(f"{SETS}/{name}", content=body, params=query, headers={"content-type": kind})
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert not list(folder.rglob("*.npz"))
-
-
-async def test_an_upload_of_too_many_bytes(folder: Path, quick: Gate) -> None:  # noqa: ARG001
-    async with administered(folder, max_reference_bytes=1000) as client:
-        assert (await put(client, "large", rows(100, 5))).status_code == 413
-        assert (await put(client, "small", rows(2, 5))).status_code in (201, 413)
-
-
-async def test_sets_are_there_after_a_restart(folder: Path, quick: Gate) -> None:  # noqa: ARG001
-    async with administered(folder) as client:
-        before = (await put(client, "typical", R)).json()
-    async with administered(folder) as client:
-        assert (await client.get(f"{SETS}/typical")).json() == before
-        assert_explains(await ask(client, reference_set="typical"), R)
-
-
-async def test_what_is_being_deleted_is_made_nothing_of(client: Any, quick: Gate) -> None:
-    """A request that comes while a set is deleted does not bring back what was baked from it."""
-    await put(client, "typical", R)
-    spec = {"method": "deepshap", "reference_set": "typical", "targets": "all"}
-    await made_ready(client, f"{EXPLAINERS}/own", spec)
-    explainers = client.app.state.explainers
-    forget, going, asked = explainers.forget, asyncio.Event(), asyncio.Event()
-
-    async def slowly(digest: str) -> None:
-        going.set()
-        await asked.wait()
-        await forget(digest)
-
-    explainers.forget = slowly
-    deleting = asyncio.create_task(client.delete(f"{SETS}/typical?force=true"))
-    await going.wait()
-    assert (await ask(client, reference_set="typical")).status_code == 404
-    assert (await client.put(f"{EXPLAINERS}/late", json=spec)).status_code == 404
-    asked.set()
-    assert (await deleting).status_code == 204
-    assert quick.waiting == 0
-    assert holding(client.app.state.settings.repository.parent, R) == []
-
-
 async def test_over_grpc(folder: Path, quick: Gate) -> None:  # noqa: ARG001
     """The same tensors and parameter as over HTTP."""
     async with administered(folder) as client:
@@ -432,40 +205,3 @@ async def test_over_grpc(folder: Path, quick: Gate) -> None:  # noqa: ARG001
         attributions = np.frombuffer(given[ATTRIBUTIONS], np.float32).reshape(3, 3, 5)
         np.testing.assert_allclose(attributions, expected(R)[ATTRIBUTIONS], rtol=1e-5, atol=1e-6)
         assert answer.parameters["references"].string_param
-
-
-async def test_only_an_administrator_reads_people_back(folder: Path, quick: Gate) -> None:  # noqa: ARG001
-    token, table = new_key("analyst", [Scope.EXPLAIN], None)
-    async with administered(folder, keys=table) as client:
-        client.headers["authorization"] = f"Bearer {token}"
-        for path in (SETS, f"{SETS}/typical", f"{SETS}/typical/rows"):
-            assert (await client.get(path)).status_code == 403
-        assert (await put(client, "typical", R)).status_code == 403
-        assert (await client.delete(f"{SETS}/typical")).status_code == 403
-        assert_explains(await ask(client), BASE)
-
-
-async def test_a_deletion_that_breaks_off_is_finished_by_the_next(
-    folder: Path,
-    quick: Gate,  # noqa: ARG001
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The set is listed until nothing of it is left, so that somebody can ask again."""
-    spec = {"method": "deepshap", "reference_set": "typical", "targets": "all"}
-    async with administered(folder) as client:
-        await put(client, "typical", R)
-        await made_ready(client, f"{EXPLAINERS}/own", spec)
-        with monkeypatch.context() as broken:
-            broken.setattr(ReferenceSets, "remove", _no_space)
-            answer = await client.delete(f"{SETS}/typical?force=true")
-            assert answer.status_code == 503
-            assert "No space" not in answer.json()["title"]
-        assert holding(folder / "models", R) == []
-        assert (await client.get(f"{SETS}/typical")).json()["used_by"] == []
-    async with administered(folder) as client:
-        assert (await client.delete(f"{SETS}/typical")).status_code == 204
-        assert holding(folder, R) == []
-
-
-def _no_space(*_: Any) -> None:
-    raise StateUnavailableError("the records cannot be written: No space left on device")
