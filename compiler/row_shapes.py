@@ -8,14 +8,14 @@ is written down in terms of N (docs/performance.md has what that gives).
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import onnx
 import onnx_ir as ir
 
-from compiler.sizes import SMALL
+from compiler.shapes import Spec
+from compiler.skeleton import infer
 
 ROWS, TIMES = "N", "·"
 _COUNTS = (5, 7)  # rows, for which shapes are inferred
-Kinds = dict[str, onnx.TypeProto]  # of tensors, by name
+Specs = dict[str, Spec]  # by name
 
 
 def state_shapes(model: ir.Model) -> None:
@@ -23,7 +23,7 @@ def state_shapes(model: ir.Model) -> None:
 
     What an operator with a body makes, or counts, is known only where it was known before.
     """
-    nothing: list[Kinds] = [{} for _ in _COUNTS]
+    nothing: list[Specs] = [{} for _ in _COUNTS]
     _state(model.graph, model.graph.opset_imports, nothing)
 
 
@@ -45,14 +45,14 @@ def _renamed(dim: ir.SymbolicDim, name: str) -> str | None:
     return dim.value if _each(dim) is None else f"{str(dim.value).removesuffix(ROWS)}{name}"
 
 
-def _state(graph: ir.Graph, opsets: Mapping[str, int], outside: Sequence[Kinds]) -> None:
+def _state(graph: ir.Graph, opsets: Mapping[str, int], outside: Sequence[Specs]) -> None:
     """Shapes of one graph, then of the bodies in it, which see what is `outside` of them, for each count."""
-    known = [_inferred(graph, opsets, count, kinds) for count, kinds in zip(_COUNTS, outside, strict=True)]
+    known = [_inferred(graph, opsets, count, specs) for count, specs in zip(_COUNTS, outside, strict=True)]
     for node in graph:
         for value in node.outputs:
-            few, many = (kinds.get(str(value.name)) for kinds in known)
+            few, many = (specs.get(str(value.name)) for specs in known)
             if few is not None and many is not None and not value.is_graph_output():
-                value.shape, value.dtype = _shape(few, many), ir.DataType(few.tensor_type.elem_type)
+                value.shape, value.dtype = _shape(few[0], many[0]), few[1]
     for node in graph:
         for body in _bodies(node):
             _state(body, opsets, known)
@@ -62,30 +62,18 @@ def _bodies(node: ir.Node) -> list[ir.Graph]:
     return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
 
 
-def _inferred(graph: ir.Graph, opsets: Mapping[str, int], rows: int, outside: Kinds) -> Kinds:
+def _inferred(graph: ir.Graph, opsets: Mapping[str, int], rows: int, outside: Specs) -> Specs:
     """Static shapes at so many rows, with those `outside`."""
-    skeleton = onnx.GraphProto(name="skeleton")
     made = {v for n in graph for v in n.outputs}
-    for value in _read(graph):
-        array = value.const_value
-        if array is not None and array.size <= SMALL:
-            skeleton.initializer.append(ir.serde.serialize_tensor(array))
-            skeleton.initializer[-1].name = str(value.name)
-        elif value not in made and (kind := _at(value, rows) or outside.get(str(value.name))):
-            skeleton.input.append(onnx.ValueInfoProto(name=str(value.name), type=kind))
-    for node in graph:
-        if not _bodies(node) and node.op_type != "Range":
-            skeleton.node.append(ir.serde.serialize_node(node))
-            continue
-        for value in node.outputs:
-            if (kind := _at(value, rows)) is not None:
-                skeleton.input.append(onnx.ValueInfoProto(name=str(value.name), type=kind))
-    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
-    found = onnx.shape_inference.infer_shapes(
-        onnx.helper.make_model(skeleton, opset_imports=imports), data_prop=True
-    ).graph
-    kinds = {v.name: v.type for v in (*found.value_info, *found.input, *found.output)}
-    return {**outside, **{name: kind for name, kind in kinds.items() if _is_static(kind)}}
+    read = [v for v in _read(graph) if v not in made]
+    constants = [v for v in read if v.const_value is not None]
+    hidden = {n for n in graph if _bodies(n) or n.op_type == "Range"}
+    given: Specs = {}
+    for value in (*read, *(v for n in hidden for v in n.outputs)):
+        if value.const_value is None and (spec := _at(value, rows) or outside.get(str(value.name))):
+            given[str(value.name)] = spec
+    nodes = [ir.serde.serialize_node(n) for n in graph if n not in hidden]
+    return {**outside, **infer(nodes, given, constants, opsets)}
 
 
 def _read(graph: ir.Graph) -> Iterable[ir.Value]:
@@ -93,7 +81,7 @@ def _read(graph: ir.Graph) -> Iterable[ir.Value]:
     return dict.fromkeys([*graph.inputs, *(v for n in graph for v in n.inputs if v is not None)])
 
 
-def _at(value: ir.Value, rows: int) -> onnx.TypeProto | None:
+def _at(value: ir.Value, rows: int) -> Spec | None:
     """Its own shape, where it has one; what an input leaves open on axis 0 is its rows."""
     if value.dtype is None or value.shape is None:
         return None
@@ -107,25 +95,14 @@ def _at(value: ir.Value, rows: int) -> onnx.TypeProto | None:
             dims.append(rows)
         else:
             return None
-    return onnx.helper.make_tensor_type_proto(int(value.dtype), dims)
+    return tuple(dims), value.dtype
 
 
-def _is_static(kind: onnx.TypeProto) -> bool:
-    tensor = kind.tensor_type
-    return (
-        kind.HasField("tensor_type")
-        and tensor.elem_type != 0
-        and tensor.HasField("shape")
-        and all(d.HasField("dim_value") for d in tensor.shape.dim)
-    )
-
-
-def _shape(few: onnx.TypeProto, many: onnx.TypeProto) -> ir.Shape | None:
+def _shape(few: Sequence[int], many: Sequence[int]) -> ir.Shape | None:
     """The shape that is `few` and `many` at these counts."""
-    dims = [[d.dim_value for d in kind.tensor_type.shape.dim] for kind in (few, many)]
-    if len(dims[0]) != len(dims[1]):
+    if len(few) != len(many):
         return None
-    return ir.Shape([_dim(a, b) for a, b in zip(*dims, strict=True)])
+    return ir.Shape([_dim(a, b) for a, b in zip(few, many, strict=True)])
 
 
 def _dim(few: int, many: int) -> int | str | None:

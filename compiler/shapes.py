@@ -13,6 +13,15 @@ from compiler.tensor import Tensor
 Spec = tuple[tuple[int, ...], ir.DataType]
 
 
+def spec_of(kind: onnx.TypeProto) -> Spec | None:
+    """None for what is no tensor, or has no static shape."""
+    tensor = kind.tensor_type
+    dims = tensor.shape.dim
+    if not tensor.elem_type or not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in dims):
+        return None
+    return tuple(d.dim_value for d in dims), ir.DataType(tensor.elem_type)
+
+
 def infer_outputs(
     op_type: str,
     domain: str,

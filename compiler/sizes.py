@@ -7,9 +7,10 @@ import onnx
 import onnx_ir as ir
 
 from compiler.chunks import Chunks
+from compiler.shapes import Spec
+from compiler.skeleton import infer
 from compiler.worlds import is_pseudo, reads
 
-SMALL = 1024  # elements: larger constants are no shapes
 _VIEWS = frozenset("Reshape Squeeze Unsqueeze Flatten Identity".split())
 
 Sizes = Mapping[ir.Value, int]
@@ -20,54 +21,30 @@ def sizes(model: ir.Model, chunks: Chunks) -> dict[ir.Value, int]:
 
     What has no static shape counts as nothing: it is an index or a condition.
     """
-    skeleton = _skeleton(model, chunks)
-    inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True).graph
-    known = {v.name: _bytes(v.type) for v in (*inferred.value_info, *inferred.input, *inferred.output)}
-    return {v: known.get(str(v.name), 0) for n in model.graph for v in n.outputs}
-
-
-def _skeleton(model: ir.Model, chunks: Chunks) -> onnx.ModelProto:
-    """The graph at batch 1, with the names and shapes of its large constants alone."""
-    graph = onnx.GraphProto(name="skeleton")
-    for value in model.graph.inputs:
-        assert value.dtype is not None
-        assert value.shape is not None
-        shape = [d if isinstance(d, int) else 1 for d in value.shape]
-        graph.input.append(onnx.helper.make_tensor_value_info(str(value.name), int(value.dtype), shape))
-    for value in model.graph.initializers.values():
-        assert value.const_value is not None
-        if value.const_value.size <= SMALL:
-            graph.initializer.append(ir.serde.serialize_tensor(value.const_value))
-            graph.initializer[-1].name = str(value.name)
-        else:
-            shape, dtype = list(value.const_value.shape.numpy()), int(value.const_value.dtype)
-            graph.input.append(onnx.helper.make_tensor_value_info(str(value.name), dtype, shape))
+    nodes: list[onnx.NodeProto] = []
+    given = {str(value.name): _of_one_row(value) for value in model.graph.inputs}
     for node in model.graph:
+        made = str(node.outputs[0].name)
         if is_pseudo(node, "Chunk"):
             _, parts = chunks.parts[node.attributes["part"].as_int()]
-            dtype = onnx.helper.np_dtype_to_tensor_dtype(parts.dtype)
-            graph.input.append(
-                onnx.helper.make_tensor_value_info(str(node.outputs[0].name), dtype, parts.shape[1:])
-            )
+            given[made] = parts.shape[1:], ir.DataType.from_numpy(parts.dtype)
         elif is_pseudo(node):
-            passed, (value,) = node.inputs[0], node.outputs
-            assert passed is not None
-            graph.node.append(onnx.helper.make_node("Identity", [str(passed.name)], [str(value.name)]))
+            assert node.inputs[0] is not None
+            nodes.append(onnx.helper.make_node("Identity", [str(node.inputs[0].name)], [made]))
         else:
-            graph.node.append(ir.serde.serialize_node(node))
-    graph.output.extend(onnx.ValueInfoProto(name=v.name) for v in model.graph.outputs)
-    imports = [onnx.helper.make_opsetid(d, v) for d, v in model.graph.opset_imports.items()]
-    return onnx.helper.make_model(graph, opset_imports=imports, ir_version=model.ir_version)
+            nodes.append(ir.serde.serialize_node(node))
+    known = infer(nodes, given, model.graph.initializers.values(), model.graph.opset_imports)
+    return {v: _bytes(known.get(str(v.name))) for n in model.graph for v in n.outputs}
 
 
-def _bytes(kind: onnx.TypeProto) -> int:
-    tensor = kind.tensor_type
-    if not tensor.elem_type or not tensor.HasField("shape"):
-        return 0
-    if not all(d.HasField("dim_value") for d in tensor.shape.dim):
-        return 0
-    width = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).itemsize
-    return math.prod(d.dim_value for d in tensor.shape.dim) * width
+def _of_one_row(value: ir.Value) -> Spec:
+    assert value.dtype is not None
+    assert value.shape is not None
+    return tuple(d if isinstance(d, int) else 1 for d in value.shape), value.dtype
+
+
+def _bytes(spec: Spec | None) -> int:
+    return 0 if spec is None else math.prod(spec[0]) * spec[1].numpy().itemsize
 
 
 def constant_bytes(values: Iterable[ir.Value]) -> int:

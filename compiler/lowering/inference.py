@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import onnx
 import onnx_ir as ir
 
-from compiler.shapes import Spec
+from compiler.shapes import Spec, spec_of
 
 BATCH = "N"
 _TOLD_BYTES = 1000  # larger constants say no shape, and weights would be serialised with every question
@@ -102,14 +102,6 @@ def _made(model: ir.Model) -> Iterator[ir.Value]:
 def _specs(model: ir.Model, proto: onnx.ModelProto) -> dict[str, Spec]:
     """In the model's order."""
     told = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
-    known = {v.name: spec for v in told if (spec := _spec(v.type)) is not None}
+    known = {v.name: spec for v in told if (spec := spec_of(v.type)) is not None}
     values = (*model.graph.inputs, *model.graph.initializers.values(), *_made(model))
     return {str(v.name): known[str(v.name)] for v in values if v.name in known}
-
-
-def _spec(kind: onnx.TypeProto) -> Spec | None:
-    tensor = kind.tensor_type
-    dims = tensor.shape.dim
-    if not tensor.elem_type or not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in dims):
-        return None
-    return tuple(d.dim_value for d in dims), ir.DataType(tensor.elem_type)
