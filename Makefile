@@ -2,6 +2,8 @@
 PYTHON ?= python3
 REPOSITORY ?= model_repository
 ARGS ?=
+# All tests: a worker on each core. Some of them: this process alone, which is there sooner.
+WORKERS ?= $(if $(ARGS),0,auto)
 
 DEMO := .venv/demo/bin
 TEST := .venv/test/bin
@@ -21,7 +23,7 @@ demo: env-demo ## explain four loan applicants: compile, serve, ask over HTTP (n
 	@$(DEMO)/rationale demo
 
 test: env-test triton ## the tests, against a real Triton too; ARGS="-k name" picks some
-	@$(TEST)/python -m pytest $(ARGS)
+	@$(TEST)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 test-slow: env-test triton ## only the tests that take minutes: run them before a release
 	@$(TEST)/python -m pytest -m slow $(ARGS)

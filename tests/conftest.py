@@ -3,12 +3,20 @@
 import gc
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+
+from compiler.machine import available_cores
+
+MOST_WORKERS = 4  # each takes a gigabyte, and starts servers of its own
 
 # torch's threads sleep where they wait for each other: on cores that others use too they take longer to wait
 # than to compute. Read when torch is loaded, and by child processes.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Where workers share the cores, each keeps to one.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 # The same examples in each run of a commit, and no measure of how long they take. A search that draws anew
@@ -21,7 +29,20 @@ settings.load_profile("same examples")
 providers._get_local_constants = lambda: providers._local_constants
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return min(available_cores(), MOST_WORKERS)
+
+
 def pytest_collection_finish() -> None:
     """Libraries and tests stay until the end: the garbage collector need not look through them again."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What a test records as its `summary` stands at the end, whichever worker ran it."""
+    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
+        for name, text in report.user_properties:
+            if name == "summary":
+                terminalreporter.write_line(text)

@@ -1,13 +1,11 @@
-"""The sweep is run once; its counts stand at the end of the test report."""
+"""The sweep is run once, for all tests of this folder."""
 
 import pytest
 
 from tests.conformance.cases import Case, collect
 from tests.conformance.evaluate import Outcome
 from tests.conformance.sweep import sweep
-from tests.conformance.verdicts import counts, stopped
-
-SUMMARY = pytest.StashKey[str]()
+from tests.conformance.verdicts import stopped
 
 
 @pytest.fixture(scope="session")
@@ -21,14 +19,5 @@ def reasons(cases: dict[str, Case]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def outcomes(
-    cases: dict[str, Case], reasons: dict[str, str], request: pytest.FixtureRequest
-) -> list[Outcome]:
-    found = sweep([case for name, case in cases.items() if name not in reasons])
-    request.config.stash[SUMMARY] = counts(len(cases), reasons, found)
-    return found
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if SUMMARY in config.stash:
-        terminalreporter.write_line(f"conformance: {config.stash[SUMMARY]}")
+def outcomes(cases: dict[str, Case], reasons: dict[str, str]) -> list[Outcome]:
+    return sweep([case for name, case in cases.items() if name not in reasons])

@@ -1,12 +1,20 @@
 """The ONNX project's own node tests: every differentiable one compiles, and what it answers is exact."""
 
+from collections.abc import Callable
+
 from tests.conformance.cases import Case
 from tests.conformance.evaluate import Outcome
-from tests.conformance.verdicts import DISPUTED, PARTLY, STOPPED, Verdict, errors, stopped, verdict
+from tests.conformance.verdicts import DISPUTED, PARTLY, STOPPED, Verdict, counts, errors, stopped, verdict
 from tests.tolerances import CONFORMANCE_32
 
 
-def test_every_node_test_compiles(outcomes: list[Outcome]) -> None:
+def test_every_node_test_compiles(
+    cases: dict[str, Case],
+    reasons: dict[str, str],
+    outcomes: list[Outcome],
+    record_property: Callable[[str, object], None],
+) -> None:
+    record_property("summary", f"conformance: {counts(len(cases), reasons, outcomes)}")
     assert {o.case: o.refused for o in outcomes if verdict(o) is Verdict.MISSING} == {}
 
 
