@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,6 +33,13 @@ providers._get_local_constants = lambda: providers._local_constants
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     return min(available_cores(), MOST_WORKERS)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Workers are told tests by their ids: of two with the same, one would not be run."""
+    twice = [name for name, times in Counter(item.nodeid for item in items).items() if times > 1]
+    if twice:
+        raise pytest.UsageError(f"several tests are called {', '.join(twice)}")
 
 
 def pytest_collection_finish() -> None:
