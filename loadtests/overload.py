@@ -2,10 +2,12 @@
 
     python -m loadtests.overload [--model network|credit] [--width 1024] [--profile short|full]
 
-First several client processes find out what the gateway can sustain: each connection asks as soon as it has
-its answer; the best of a few numbers of connections counts. Then they send three times as many requests, at
-fixed times, each with a deadline. Printed are what a request computes, the times of answers and refusals, the
-throughput beside its peak, and the server's memory. Clients and server share the machine's cores.
+Several client processes find out what the gateway can sustain: each connection asks as soon as it has its
+answer, on the best of a few numbers of connections. Then they send three times as many requests, at fixed
+times, each with a deadline. Both come several times in turn, the sustained load first and last: machines are
+not equally fast all the time, and each overload is held against the two loads around it. Printed are what a
+request computes, the times of answers and refusals, the throughput beside its peak, the same by the server's
+CPU time, and its memory. Clients and server share the machine's cores.
 """
 
 import argparse
@@ -16,9 +18,11 @@ import resource
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +33,17 @@ from loadtests.client import Drive, Tally, drive
 from loadtests.processes import Server, gateway
 from loadtests.systems import OURS, Variant, configure
 
-PROFILES = {"short": (5.0, 10.0), "full": (15.0, 60.0)}  # seconds of sustained load, and of overload
+
+@dataclass(frozen=True)
+class Profile:
+    """Seconds of each sustained load and of each overload, and how often these come."""
+
+    sustained_s: float
+    overload_s: float
+    rounds: int
+
+
+PROFILES = {"short": Profile(2.5, 5.0, 2), "full": Profile(10.0, 20.0, 3)}
 FACTOR = 3.0
 SUSTAINED = (8, 32)  # connections of each process
 _SAMPLE_S = 0.1
@@ -37,15 +51,61 @@ _RUNS = 30
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """An overload beside the sustained load before it. Rates are answers per second."""
+class Phase:
+    """A sustained load or an overload: answers per second, and per second of the server's CPU."""
 
-    peak: float
-    throughput: float
+    rate: float
+    per_cpu_s: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Overloads, and the sustained loads around them, one more. `tally` is of the overloads."""
+
+    peaks: list[Phase]
+    overloads: list[Phase]
     deadline_s: float
     tally: Tally
     memory_before: int
     memory_most: int
+
+    @property
+    def peak(self) -> float:
+        """Answers per second."""
+        return self._around(lambda phase: phase.rate)
+
+    @property
+    def throughput(self) -> float:
+        """Answers per second under overload."""
+        return _mean([phase.rate for phase in self.overloads])
+
+    @property
+    def kept(self) -> float:
+        """The share of the peak that is answered under overload."""
+        return self.throughput / self.peak
+
+    @property
+    def kept_each(self) -> list[float]:
+        """The same of each overload beside the two loads around it."""
+        return [
+            2 * overload.rate / (before.rate + after.rate)
+            for overload, (before, after) in zip(self.overloads, pairwise(self.peaks), strict=True)
+        ]
+
+    @property
+    def kept_per_cpu_s(self) -> float:
+        """As `kept`, of what a second of the server's CPU answers."""
+        return _mean([phase.per_cpu_s for phase in self.overloads]) / self._around(
+            lambda phase: phase.per_cpu_s
+        )
+
+    def _around(self, figure: Callable[[Phase], float]) -> float:
+        """Of the loads around the overloads: those between two of them stand beside both."""
+        return _mean([figure(phase) for pair in pairwise(self.peaks) for phase in pair])
+
+
+def _mean(figures: Sequence[float]) -> float:
+    return sum(figures) / len(figures)
 
 
 def load_with(pool: ProcessPoolExecutor, processes: int, what: Drive) -> Tally:
@@ -75,29 +135,44 @@ def memory_watched(server: Server) -> Iterator[list[int]]:
         thread.join()
 
 
+def phase(pool: ProcessPoolExecutor, processes: int, server: Server, what: Drive) -> tuple[Phase, Tally]:
+    """One load of all processes; `what` is the share of each."""
+    used_s = server.cpu_s()
+    tally = load_with(pool, processes, what)
+    answered = tally.statuses[200]
+    return Phase(answered / what.seconds, answered / (server.cpu_s() - used_s)), tally
+
+
 def measure(
     server: Server,
     load: models.Load,
     *,
-    seconds: tuple[float, float],
+    profile: Profile,
     deadline_s: float,
     processes: int,
     connections: int,
 ) -> Outcome:
-    """Sustained load, then the overload. `connections` are each process's under overload."""
+    """Sustained loads and overloads in turn. `connections` are each process's under overload."""
     path = f"/v2/models/{load.model}/explain"
     plain = wire.json_request(server.http, path, load.inputs)
     hurried = wire.json_request(
         server.http, path, load.inputs, {"x-request-timeout-ms": str(round(deadline_s * 1e3))}
     )
+    total, overloads = Tally(), []
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        load_with(pool, processes, Drive(server.http, plain, 1, 4))  # the processes start; estimates are made
-        loads = [Drive(server.http, plain, seconds[0], each) for each in SUSTAINED]
-        peak = max(load_with(pool, processes, each).statuses[200] / seconds[0] for each in loads)
-        rate = FACTOR * peak / processes
+        run = partial(phase, pool, processes, server)
+        run(Drive(server.http, plain, 1, 4))  # the processes start; estimates are made
+        loads = [Drive(server.http, plain, profile.sustained_s, each) for each in SUSTAINED]
+        best = max(loads, key=lambda each: run(each)[0].rate)
+        peaks = [run(best)[0]]
         with memory_watched(server) as memory:
-            tally = load_with(pool, processes, Drive(server.http, hurried, seconds[1], connections, rate))
-    return Outcome(peak, tally.statuses[200] / seconds[1], deadline_s, tally, memory[0], max(memory))
+            for _ in range(profile.rounds):
+                rate = FACTOR * peaks[-1].rate / processes
+                overload, tally = run(Drive(server.http, hurried, profile.overload_s, connections, rate))
+                overloads.append(overload)
+                total += tally
+                peaks.append(run(best)[0])
+    return Outcome(peaks, overloads, deadline_s, total, memory[0], max(memory))
 
 
 @contextlib.contextmanager
@@ -139,9 +214,13 @@ def allow_connections() -> None:
 def report(outcome: Outcome) -> None:
     """Prints what became of the requests, and of the memory."""
     tally = outcome.tally
-    print(f"sustained {outcome.peak:.0f} answers/s; then {FACTOR:g} times as many requests:")
+    peaks = ", ".join(f"{peak.rate:.0f}" for peak in outcome.peaks)
     print(
-        f"  answered  {outcome.throughput:.0f}/s, {outcome.throughput / outcome.peak:.0%} of the peak; "
+        f"sustained {outcome.peak:.0f} answers/s ({peaks}); {FACTOR:g} times as many requests between them:"
+    )
+    print(
+        f"  answered  {outcome.throughput:.0f}/s, {outcome.kept:.0%} of the peak "
+        f"({', '.join(f'{each:.0%}' for each in outcome.kept_each)}); "
         f"p50 {tally.percentile_ms(200, 50):.1f} ms, p99 {tally.percentile_ms(200, 99):.1f} ms "
         f"of {outcome.deadline_s * 1e3:.0f} ms"
     )
@@ -149,6 +228,7 @@ def report(outcome: Outcome) -> None:
         f"  refused   {tally.statuses[429]} with 429: p50 {tally.percentile_ms(429, 50):.1f} ms, "
         f"p99 {tally.percentile_ms(429, 99):.1f} ms"
     )
+    print(f"  by CPU    {outcome.kept_per_cpu_s:.0%} of what a second of the server's answers at the peak")
     others = {status: count for status, count in tally.statuses.items() if status not in (200, 429)}
     print(
         f"  others    {others or 'none'}; unsent {tally.unsent}, broken {tally.broken}, "
@@ -172,7 +252,7 @@ def main() -> None:
             measure(
                 server,
                 load,
-                seconds=PROFILES[given.profile],
+                profile=PROFILES[given.profile],
                 deadline_s=given.deadline_ms / 1e3,
                 processes=given.processes,
                 connections=given.connections,
