@@ -18,6 +18,7 @@ from service.entries import Entry
 from service.errors import DeadlineError, NotReadyError, QueueFullError
 from service.estimates import BatchTimes
 from service.exchange import note_run
+from service.handing_out import HandingOut, settle
 from service.tensors import Tensors
 from service.waiting import Batch, Joined, Line, Waiter, joined, parted
 
@@ -28,7 +29,6 @@ _RUN_MARGIN = 1.25
 _WAIT_MARGIN = 2.0
 _LONGEST_RETRY_S = 60
 _COMPANY = 0.2  # how fast the habit of coming alone or in company is learned
-_ANSWERED_AT_ONCE = 8  # requests: each takes the event loop a good part of a millisecond
 _WORTH_FOLLOWING_S = 0.002  # a batch that takes less time is over before the next one could stand ready
 
 # Calls what it is given, when it can begin and no sooner, in any thread, and runs what that gives. None where
@@ -111,7 +111,7 @@ class BatchQueue:
         self._wakeup: asyncio.TimerHandle | None = None
         self._looked_soon = False
         self._closed = False
-        self._handing_out = asyncio.Lock()
+        self._handing_out = HandingOut(self._look_soon)
 
     def learn(self, batches: Iterable[tuple[int, float]]) -> None:
         """Takes (rows, seconds) of batches that ran before as a first estimate."""
@@ -233,6 +233,8 @@ class BatchQueue:
         if self._wakeup is not None:
             self._wakeup.cancel()
             self._wakeup = None
+        if self._is_ahead_of_answers():
+            return
         untaken = sum(batch.taken_s == math.inf for batch in self._running)
         for _ in range(len(self._waiting) + len(self._delayed) - untaken):
             lane = self._open_lane()
@@ -243,6 +245,11 @@ class BatchQueue:
                 self._wakeup = asyncio.get_running_loop().call_later(left_s, self._look)
                 return
             self._start(lane)
+
+    def _is_ahead_of_answers(self) -> bool:
+        """Whether a batch would be run before its answers can go out: rather a fuller one later."""
+        rows = min(self._waiting.rows + self._delayed.rows, self._entry.max_batch_size)
+        return self._handing_out.outlasts(self._times.estimate(rows))
 
     def _open_lane(self) -> _Lane | None:
         """Where the next batch may go: an instance of its own, or behind one that runs."""
@@ -280,9 +287,10 @@ class BatchQueue:
                 answers = await self._answer(batch)
         finally:  # before whoever was answered can ask again: it should find the instance free
             del self._running[batch]
+            self._handing_out.announce(len(answers))
             self._look()
         if answers:
-            await self._hand_out(batch.members, answers)
+            await self._handing_out.give(batch.members, answers)
 
     async def _answer(self, batch: Batch) -> list[Tensors]:
         """Runs a batch and gives to each member its own; one bad request does not spoil its mates.
@@ -308,22 +316,13 @@ class BatchQueue:
             self._times.observe(batch.rows, now() - batch.began_s)
         return answers
 
-    async def _hand_out(self, items: Sequence[Waiter], answers: Sequence[Tensors]) -> None:
-        """A few in each turn of the event loop: whoever is refused meanwhile should hear of it soon."""
-        async with self._handing_out:
-            for first in range(0, len(items), _ANSWERED_AT_ONCE):
-                if first:
-                    await asyncio.sleep(0)
-                few = slice(first, first + _ANSWERED_AT_ONCE)
-                _settle(items[few], answers[few])
-
     async def _answer_apart(self, items: Sequence[Waiter], error: Exception) -> None:
         """After a run that failed: to each what it gets by itself."""
         for item in items:
             if len(items) > 1 and not item.future.done():
                 try:
                     answer = await self._run(item.rows, partial(joined, [item]))
-                    _settle([item], self._checked([item], answer))
+                    settle([item], self._checked([item], answer))
                 except Exception as own:  # as above
                     error = own
             if not item.future.done():
@@ -366,9 +365,3 @@ class BatchQueue:
 
 def _retry_s(wait_s: float) -> int:
     return min(math.ceil(wait_s) or 1, _LONGEST_RETRY_S)
-
-
-def _settle(items: Sequence[Waiter], answers: Sequence[Tensors]) -> None:
-    for item, answer in zip(items, answers, strict=True):
-        if not item.future.done():
-            item.future.set_result(answer)

@@ -2,17 +2,20 @@
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
-from service import scheduler
+from service.handing_out import AT_ONCE
 from service.scheduler import BatchQueue
 from service.tensors import Tensors
+from tests.service.own_time import Clock, standing_still
 from tests.service.test_scheduler import Doubler, queue_of, rows
 
 MANY = 30
+FULL = 64
 FIRST = 100  # the value of the first: 13 would be refused
-AT_ONCE = scheduler._ANSWERED_AT_ONCE
 
 
 def ask(queue: BatchQueue, answered: list[int], count: int = MANY) -> list[asyncio.Task[Tensors]]:
@@ -78,3 +81,44 @@ async def test_whoever_leaves_meanwhile_holds_up_nobody() -> None:
     assert answered == list(range(MANY - 1))
     assert asked[-1].cancelled()
     await queue.close()
+
+
+class Timed(Doubler):
+    """Takes `seconds` for a batch."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        super().__init__()
+        self._clock = clock
+        self._seconds = seconds
+
+    async def double(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
+        self._clock.pass_by(self._seconds)
+        return await super().double(inputs, outputs)
+
+
+@pytest.mark.parametrize(("run_s", "joined"), [(0.0, True), (60.0, False)])
+async def test_where_answers_outlast_a_run_the_next_batch_waits_for_company(
+    run_s: float, joined: bool
+) -> None:
+    """A second of the event loop for each answer; what comes one by one meanwhile is run together, or not."""
+    with standing_still() as clock:
+        run = Timed(clock, run_s)
+        queue = queue_of(run, max_batch_size=FULL)
+
+        async def one(number: int) -> None:
+            answer = await queue.submit(rows(FIRST + number), ["y"])
+            clock.pass_by(1.0)
+            np.testing.assert_array_equal(answer["y"], [[2 * (FIRST + number)] * 2])
+
+        await asyncio.gather(*(one(number) for number in range(FULL)))
+        asked = [asyncio.create_task(one(number)) for number in range(FULL)]
+        while len(run.batches) < 2:
+            await asyncio.sleep(0)
+        asked += [asyncio.create_task(one(FULL))]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        asked += [asyncio.create_task(one(FULL + 1))]
+        await asyncio.gather(*asked)
+        sizes = [len(batch) for batch in run.batches]
+        assert sizes == [FULL, FULL, *([2] if joined else [1, 1])]
+        await queue.close()

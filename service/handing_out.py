@@ -1,0 +1,55 @@
+"""Answers on their way from a batch to those who wait: a few in each turn of the event loop, oldest first.
+
+Each takes the loop a good part of a millisecond, and whoever is refused meanwhile should hear of it soon.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from service.tensors import Tensors
+from service.waiting import Waiter
+
+AT_ONCE = 8
+_ENOUGH = 2 * AT_ONCE  # what a next batch is begun beside in any case: the loop must not run dry
+_LEARNED = 0.2  # how fast the time of an answer is learned
+
+
+class HandingOut:
+    """Those of one queue."""
+
+    def __init__(self, moved: Callable[[], None]) -> None:
+        """`moved` is called whenever some have gone out, and there are more."""
+        self._moved = moved
+        self._left = 0
+        self._each_s = 0.0  # of the event loop's time, all that it does meanwhile included
+        self._turn = asyncio.Lock()
+
+    def outlasts(self, seconds: float) -> bool:
+        """Whether what is to go out keeps the event loop busy for longer."""
+        return self._left > _ENOUGH and self._left * self._each_s > seconds
+
+    def announce(self, count: int) -> None:
+        """Counts answers that `give` will be given."""
+        self._left += count
+
+    async def give(self, items: Sequence[Waiter], answers: Sequence[Tensors]) -> None:
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            began_s = loop.time()
+            for first in range(0, len(items), AT_ONCE):
+                if first:
+                    await asyncio.sleep(0)
+                few = slice(first, first + AT_ONCE)
+                settle(items[few], answers[few])
+                self._left -= len(items[few])
+                if self._left:
+                    self._moved()
+            if len(items) > AT_ONCE:  # fewer go out in no time: what they cost comes after
+                self._each_s += _LEARNED * ((loop.time() - began_s) / len(items) - self._each_s)
+
+
+def settle(items: Sequence[Waiter], answers: Sequence[Tensors]) -> None:
+    """Answers those who still wait."""
+    for item, answer in zip(items, answers, strict=True):
+        if not item.future.done():
+            item.future.set_result(answer)
