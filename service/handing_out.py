@@ -17,9 +17,7 @@ _LEARNED = 0.2  # how fast the time of an answer is learned
 class HandingOut:
     """Those of one queue."""
 
-    def __init__(self, moved: Callable[[], None]) -> None:
-        """`moved` is called whenever some have gone out, and there are more."""
-        self._moved = moved
+    def __init__(self) -> None:
         self._left = 0
         self._each_s = 0.0  # of the event loop's time, all that it does meanwhile included
         self._turn = asyncio.Lock()
@@ -32,7 +30,14 @@ class HandingOut:
         """Counts answers that `give` will be given."""
         self._left += count
 
-    async def give(self, items: Sequence[Waiter], answers: Sequence[Tensors]) -> None:
+    async def give(
+        self, items: Sequence[Waiter], answers: Sequence[Tensors], moved: Callable[[], None]
+    ) -> None:
+        """Calls `moved` whenever some have gone out, and there are more.
+
+        It is not kept: a queue that its own parts refer to would be freed, with its model, only by the
+        garbage collector, which hardly ever looks.
+        """
         async with self._turn:
             loop = asyncio.get_running_loop()
             began_s = loop.time()
@@ -43,7 +48,7 @@ class HandingOut:
                 settle(items[few], answers[few])
                 self._left -= len(items[few])
                 if self._left:
-                    self._moved()
+                    moved()
             if len(items) > AT_ONCE:  # fewer go out in no time: what they cost comes after
                 self._each_s += _LEARNED * ((loop.time() - began_s) / len(items) - self._each_s)
 

@@ -111,7 +111,7 @@ class BatchQueue:
         self._wakeup: asyncio.TimerHandle | None = None
         self._looked_soon = False
         self._closed = False
-        self._handing_out = HandingOut(self._look_soon)
+        self._handing_out = HandingOut()
 
     def learn(self, batches: Iterable[tuple[int, float]]) -> None:
         """Takes (rows, seconds) of batches that ran before as a first estimate."""
@@ -290,7 +290,7 @@ class BatchQueue:
             self._handing_out.announce(len(answers))
             self._look()
         if answers:
-            await self._handing_out.give(batch.members, answers)
+            await self._handing_out.give(batch.members, answers, self._look_soon)
 
     async def _answer(self, batch: Batch) -> list[Tensors]:
         """Runs a batch and gives to each member its own; one bad request does not spoil its mates.

@@ -1,7 +1,9 @@
 """A large batch's answers go out a few in each turn of the event loop, and none is lost or overtaken."""
 
 import asyncio
+import gc
 import itertools
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -122,3 +124,19 @@ async def test_where_answers_outlast_a_run_the_next_batch_waits_for_company(
         sizes = [len(batch) for batch in run.batches]
         assert sizes == [FULL, FULL, *([2] if joined else [1, 1])]
         await queue.close()
+
+
+async def test_a_queue_that_is_closed_is_freed_at_once() -> None:
+    """And the model that it runs: a gateway's garbage collector hardly ever looks at what is old."""
+    run, answered = Doubler(), list[int]()
+    queue = queue_of(run, max_batch_size=FULL)
+    freed = weakref.ref(queue)
+    gc.disable()
+    try:
+        await asyncio.gather(*ask(queue, answered, FULL))
+        await queue.close()
+        del queue
+        await asyncio.sleep(0)
+        assert freed() is None
+    finally:
+        gc.enable()
