@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from service.tensors import Tensors
 from service.waiting import Waiter
 
-AT_ONCE = 8
-_ENOUGH = 2 * AT_ONCE  # what a next batch is begun beside in any case: the loop must not run dry
+AT_ONCE = 4
+_ENOUGH = 16  # answers: what a next batch is begun beside in any case: the loop must not run dry
 _LEARNED = 0.2  # how fast the time of an answer is learned
 
 
