@@ -63,6 +63,10 @@ class GrpcEnd:
     async def start(self) -> None:
         await self._server.start(several(self._listener), self._tls)
 
+    def warn(self) -> None:
+        """Has those who are connected go elsewhere, before `stop`."""
+        self._server.warn()
+
     async def stop(self, seconds: float) -> None:
         """Refuses new calls, and gives up those that are not answered in `seconds`."""
         await self._server.stop(seconds)

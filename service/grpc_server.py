@@ -54,6 +54,11 @@ class GrpcServer:
             )
             self._listening.append(server)
 
+    def warn(self) -> None:
+        """A stop is near: who is connected had better go elsewhere. All are answered as before."""
+        for connection in list(self.connections):
+            connection.warn()
+
     async def stop(self, seconds: float) -> None:
         """Refuses new calls, and gives up those that are not answered in `seconds`."""
         for server in self._listening:

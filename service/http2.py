@@ -241,9 +241,16 @@ class Http2Connection(asyncio.Protocol):
         """Once the peer can have read that it is to go: what meets a closed socket takes the word along."""
         self.loop.call_later(_LINGER_S, self.transport.close)
 
-    def say_goaway(self, code: int) -> None:
+    def warn(self) -> None:
+        """Tells the peer to make its next calls elsewhere. Those that it still makes here are answered."""
+        if not self.transport.is_closing():
+            self.say_goaway(ErrorCodes.NO_ERROR, _STREAM_ID)
+
+    def say_goaway(self, code: int, last: int | None = None) -> None:
+        """`last` is the highest stream that is answered; those that have come, if it is not given."""
         # Not by h2, which would take nothing more from the peer then, nor say anything.
-        last = self.http2.highest_inbound_stream_id
+        if last is None:
+            last = self.http2.highest_inbound_stream_id
         self.transport.write(_GO_AWAY.pack(0, 8, GOAWAY, 0, 0, last, code))
 
     def _hurry(self) -> None:

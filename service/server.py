@@ -160,11 +160,13 @@ def _reloads(
 async def _stop(plane: DataPlane, ends: _Ends, signals: Signals, settings: Settings) -> None:
     """Unready, refuse, drain, stop; a second signal gives up what runs.
 
-    Between the first two, load balancers find out and requests are still answered; while what was accepted
-    runs, all ends answer others with 503.
+    Between the first two, load balancers and clients of gRPC find out, and requests are still answered; while
+    what was accepted runs, all ends answer others with 503.
     """
     plane.leave()
     if signals.stop.done() and plane.serves:
+        if ends.grpc is not None and settings.shutdown_delay_s:
+            ends.grpc.warn()
         await signals.hurried(settings.shutdown_delay_s)
     plane.refuse_new_work()
     end_s = time.monotonic() + settings.drain_timeout_s

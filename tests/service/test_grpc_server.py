@@ -1,5 +1,6 @@
 """What the gRPC end offers beside inference: the index, health, reflection, request ids."""
 
+import asyncio
 from typing import Any
 
 import grpc
@@ -13,7 +14,7 @@ from tritonclient.grpc import service_pb2 as pb
 from service.backends.base import Backend
 from service.settings import Settings
 from tests.service.faulty import FaultyBackend
-from tests.service.grpc_end import grpc_end
+from tests.service.grpc_end import SECONDS, grpc_end
 from tests.service.messages import GOOD, request
 
 SERVICE = "inference.GRPCInferenceService"
@@ -70,6 +71,19 @@ async def test_health_while_stopping(repository: Any) -> None:
         end.plane.refuse_new_work()
         answer = await end.channel.unary_unary(HEALTH)(b"")
         assert health_pb2.HealthCheckResponse.FromString(answer).status == 2  # NOT_SERVING
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_client_that_is_warned_goes_and_loses_nothing(repository: Any) -> None:
+    async with grpc_end(Settings(repository=repository)) as end:
+        await end.stub.ModelInfer(request("score", GOOD))
+        (before,) = end.server.connections
+        end.server.warn()
+        for _ in range(3):
+            await end.stub.ModelInfer(request("score", GOOD))
+        await asyncio.wait_for(before.closed, SECONDS)
+        (after,) = end.server.connections
+        assert after is not before
 
 
 # --- reflection ---------------------------------------------------------------------------------------

@@ -249,6 +249,20 @@ async def test_an_orderly_stop(peer: Peer, host: Host) -> None:
     assert not host.connections
 
 
+async def test_a_warned_peer_is_answered_until_the_stop(peer: Peer, host: Host) -> None:
+    """Two words of goodbye: the first takes no call back, the second those that have not come."""
+    await peer.ended(peer.call(ECHO, b""))
+    (connection,) = host.connections
+    connection.warn()
+    stream_id = peer.call(ECHO, b"on")
+    peer.flush()
+    said = await peer.reader.readuntil(framed(b"on"))
+    assert frame(GOAWAY, 0, 0, ((1 << 31) - 1).to_bytes(4) + bytes(4)) in said
+    connection.stop()
+    assert frame(GOAWAY, 0, 0, stream_id.to_bytes(4) + bytes(4)) in await peer.reader.read()
+    assert not host.connections
+
+
 async def test_a_call_that_crosses_the_goodbye(peer: Peer, host: Host) -> None:
     """Does not meet a closed socket, which would take the goodbye along."""
     await peer.ended(peer.call(ECHO, b""))
