@@ -43,7 +43,7 @@ class Profile:
     rounds: int
 
 
-PROFILES = {"short": Profile(2.5, 5.0, 2), "full": Profile(10.0, 20.0, 3)}
+PROFILES = {"short": Profile(2.5, 5.0, 2), "full": Profile(10.0, 60.0, 2)}
 FACTOR = 3.0
 SUSTAINED = (8, 32)  # connections of each process
 _SAMPLE_S = 0.1

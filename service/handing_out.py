@@ -38,19 +38,25 @@ class HandingOut:
         It is not kept: a queue that its own parts refer to would be freed, with its model, only by the
         garbage collector, which hardly ever looks.
         """
-        async with self._turn:
-            loop = asyncio.get_running_loop()
-            began_s = loop.time()
-            for first in range(0, len(items), AT_ONCE):
-                if first:
-                    await asyncio.sleep(0)
-                few = slice(first, first + AT_ONCE)
-                settle(items[few], answers[few])
-                self._left -= len(items[few])
-                if self._left:
-                    moved()
-            if len(items) > AT_ONCE:  # fewer go out in no time: what they cost comes after
-                self._each_s += _LEARNED * ((loop.time() - began_s) / len(items) - self._each_s)
+        left = len(items)
+        try:
+            async with self._turn:
+                loop = asyncio.get_running_loop()
+                began_s = loop.time()
+                while left:
+                    if left < len(items):
+                        await asyncio.sleep(0)
+                    first = len(items) - left
+                    few = slice(first, first + AT_ONCE)
+                    settle(items[few], answers[few])
+                    left -= len(items[few])
+                    self._left -= len(items[few])
+                    if self._left:
+                        moved()
+                if len(items) > AT_ONCE:  # fewer go out in no time: what they cost comes after
+                    self._each_s += _LEARNED * ((loop.time() - began_s) / len(items) - self._each_s)
+        finally:
+            self._left -= left  # given up halfway: no batch waits for them
 
 
 def settle(items: Sequence[Waiter], answers: Sequence[Tensors]) -> None:

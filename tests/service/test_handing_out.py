@@ -9,14 +9,16 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from service.handing_out import AT_ONCE
+from service.handing_out import AT_ONCE, HandingOut
 from service.scheduler import BatchQueue
 from service.tensors import Tensors
+from service.waiting import Waiter
 from tests.service.own_time import Clock, standing_still
 from tests.service.test_scheduler import Doubler, queue_of, rows
 
 MANY = 30
 FULL = 64
+NO_TIME = -1.0  # seconds
 FIRST = 100  # the value of the first: 13 would be refused
 
 
@@ -140,3 +142,23 @@ async def test_a_queue_that_is_closed_is_freed_at_once() -> None:
         assert freed() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+async def test_given_up_halfway_holds_up_no_batch(turns: int) -> None:
+    """After so many turns; 0: before the first, while another batch's answers go out."""
+    out = HandingOut()
+    loop = asyncio.get_running_loop()
+    waiters = [Waiter(rows(FIRST), ["y"], 1, 0.0, 0.0, loop.create_future()) for _ in range(MANY)]
+    answers = [{"y": np.zeros((1, 2))} for _ in waiters]
+    out.announce(2 * MANY)
+    first = asyncio.create_task(out.give(waiters, answers, lambda: None))
+    given_up = asyncio.create_task(out.give(waiters, answers, lambda: None))
+    if turns:
+        await first
+    for _ in range(max(turns, 1)):
+        await asyncio.sleep(0)
+    assert out.outlasts(NO_TIME)
+    given_up.cancel()
+    await asyncio.wait([first, given_up])
+    assert not out.outlasts(NO_TIME)
