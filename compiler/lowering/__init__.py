@@ -94,7 +94,7 @@ def lower(
     freed = lowered.clone()
     fixed = _free_batch(freed)
     check_sizes(freed, infer(freed, 1))
-    alone = fixed and (rows_decide(freed) or not (outputs_grow(freed) and rows_stay_apart(freed)))
+    alone = fixed and _needs_one_row(lowered, freed)
     source = ir.serde.serialize_model(freed) if fixed and not alone else loaded.proto
     halves = widen(lowered)
     settle = _fold_all_sizes if alone else _free_batch
@@ -120,6 +120,16 @@ def lower(
     return Lowered(
         source, loaded.digest, lowered, halves, specs, constants, batched, warnings, alone, lengths
     )
+
+
+def _needs_one_row(model: ir.Model, freed: ir.Model) -> bool:
+    """Whether its nodes are right for one row alone, those included by which ONNX defines others."""
+    opened = model.clone()
+    if inline_bodies(opened, _is_known):
+        fold_weights(opened)
+        _free_batch(opened)
+        freed = opened
+    return rows_decide(freed) or not (outputs_grow(freed) and rows_stay_apart(freed))
 
 
 def _is_known(op_type: str, domain: str) -> bool:
