@@ -179,10 +179,9 @@ def _seed(op: Ops, path: Path, values: Values, at_r: Elsewhere | None, weights: 
     if path.targets == "predicted":
         answered = _as_answered(op, row, values.lowered.narrow.edges.get(path.output))
         winner = op.ArgMax(answered, axis=1, keepdims=1)
-        one_hot = op.Cast(op.Equal(winner, np.arange(size, dtype=np.int64)), to=int(y.dtype))
         base = None if mean is None else _at_winner(op, mean, winner)
         explained = op.GatherElements(row, winner, axis=1)
-        return Seed(op.reshape(one_hot, y.shape), explained, base)
+        return Seed(op.reshape(op.one_hot(winner, size, y.dtype), y.shape), explained, base)
     targets = list(path.targets)
     ones = np.zeros((len(targets), size), y.dtype.numpy())
     ones[np.arange(len(targets)), targets] = 1

@@ -59,6 +59,7 @@ class Ops(Layouts):
         super().__init__(graph, opset, sizes, dtype, chunks)
         self.forms = forms or Forms(HERE)
         self.weights: dict[str, Tensor] = {}  # of axes whose rows come with a request, summing to 1
+        self._one_hot: dict[ir.Value, Tensor] = {}  # the place of the 1, by the value of such a row
 
     def __getattr__(self, op_type: str) -> Callable[..., Tensor]:
         if not op_type[:1].isupper():
@@ -136,8 +137,14 @@ class Ops(Layouts):
         return split, lead, order if lead else None
 
     def _emit_matmul(self, a: Tensor, b: Tensor | None) -> Tensor:
-        """Over the last two axes of each row; a vector has one more while it is multiplied."""
+        """Over the last two axes of each row; a vector has one more while it is multiplied.
+
+        Of a matrix, a one-hot row takes the row that it points at: nothing else of it is read.
+        """
         assert b is not None
+        index = self._one_hot.get(a.value)
+        if index is not None and b.rank == 2 and not b.lead:
+            return self.reshape(self.Gather(replace(b, rows=False), index), (1, b.shape[1]))
         if a.rank == 1 or b.rank == 1:
             left = self.reshape(a, (1, *a.shape)) if a.rank == 1 else a
             right = self.reshape(b, (*b.shape, 1)) if b.rank == 1 else b
@@ -207,8 +214,8 @@ class Ops(Layouts):
 
     def _reshaped(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         split = STACKED if x.lead and not shape else None
-        lengths = self._ints(self._lengths(x.lead, split, shape))
-        return replace(x, value=self._node("Reshape", [x.value, lengths], {})[0], split=split, shape=shape)
+        value = self._in_shape(x.value, self._lengths(x.lead, split, shape))
+        return replace(x, value=value, split=split, shape=shape)
 
     def expand(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         """`x` broadcast to the row shape `shape`; a no-op where it has it."""
@@ -217,6 +224,16 @@ class Ops(Layouts):
         if target == x.shape:
             return x
         return self._emit_rows("Expand", [x, self.tensor(_kept(x, target))], {}, 1, "")[0]
+
+    def one_hot(self, index: Tensor, size: int, dtype: ir.DataType) -> Tensor:
+        """1 at the place `index` [1, 1] of `size` zeros: [1, size]."""
+        row = self.Cast(self.Equal(index, np.arange(size, dtype=np.int64)), to=int(dtype))
+        self._one_hot[row.value] = index
+        return row
+
+    def is_one_hot(self, x: Tensor) -> bool:
+        """Whether a product of `x` with a matrix takes a row of it."""
+        return x.value in self._one_hot
 
     def sum_to(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         """The adjoint of broadcasting a row of `shape` to `x`'s: sums what was repeated."""

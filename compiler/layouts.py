@@ -84,10 +84,18 @@ class Layouts(Emitter):
             return x
         key = (x.value, split, shape)
         if key not in self._forms:
-            target = self.constant(np.asarray(self._lengths(x.lead, split, shape), np.int64))
-            value = self._node("Reshape", [x.value, target.value], {})[0]
+            value = self._in_shape(x.value, self._lengths(x.lead, split, shape))
             self._forms[key] = replace(x, value=value, split=split, shape=shape)
         return self._forms[key]
+
+    def _in_shape(self, value: ir.Value, lengths: Sequence[int]) -> ir.Value:
+        """A Reshape; of what is one itself, from where that one took it."""
+        producer = value.producer()
+        while producer is not None and (producer.domain, producer.op_type) == ("", "Reshape"):
+            source = producer.inputs[0]
+            assert source is not None
+            value, producer = source, source.producer()
+        return self._node("Reshape", [value, self._ints(lengths)], {})[0]
 
     def _lengths(self, lead: Lead, split: tuple[str, ...] | None, shape: tuple[int, ...]) -> list[int]:
         """−1 where N is among them."""
@@ -136,7 +144,7 @@ class Layouts(Emitter):
     def _output(self, x: Tensor, shape: Sequence[int], name: str) -> ir.Value:
         value = x.value
         if not self._stands_as(x, shape):
-            value = self._node("Reshape", [value, self._ints([-1, *shape])], {})[0]
+            value = self._in_shape(value, [-1, *shape])
         elif value in self.graph.outputs or value.producer() is None or value.name in self._taken:
             value = self._node("Identity", [value], {})[0]
         value.name = name

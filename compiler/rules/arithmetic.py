@@ -143,8 +143,9 @@ def gemm(
         return _gemm_of_rows(op, a, b, c, alpha, beta, (transA, transB))
 
     def gemm_pullback_a(m: Tensor) -> Tensor:
-        if transB and alpha == 1.0:
-            return op.MatMul(m, b)  # as Gemm, but it takes the references' own axis as it is
+        if alpha == 1.0 and (transB or op.is_one_hot(m)):
+            # as Gemm, but it takes the references' own axis as it is
+            return op.MatMul(m, b if transB else transposed(op, b))
         return op.Gemm(m, b, alpha=alpha, transB=1 - transB)
 
     def gemm_pullback_c(m: Tensor) -> Tensor:
