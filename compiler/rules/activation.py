@@ -9,6 +9,7 @@ from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, Trait, rule
 from compiler.rules.conditions import nothing
 from compiler.rules.secants import (
+    Rescaling,
     exp_secant,
     jump_secant,
     relu_secant,
@@ -44,7 +45,8 @@ def relu_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
 
 @relu.rescale
 def relu_fast(op: Ops, m: Tensor, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
-    return rescaled_relu(op, m, x, r, geometry=math.prod(x.shape).bit_length())
+    geometry = Rescaling(math.prod(x.shape).bit_length(), shared=bool(r.lead - m.lead - x.lead))
+    return rescaled_relu(op, m, x, r, geometry=geometry)
 
 
 @rule("LeakyRelu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS])

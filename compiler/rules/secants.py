@@ -30,11 +30,24 @@ def relu_secant(op: Ops, x: Tensor, r: Tensor) -> Tensor:
     return op.Div(above, size)
 
 
-rescaled_relu = Task("rescale rule of a ReLU")  # its geometry: log2 of the elements of a row
+@dataclass(frozen=True)
+class Rescaling:
+    """A multiplier's way back through a ReLU.
+
+    Attributes:
+        size: log2 of the elements of a row.
+        shared: whether all references still share m, as behind the last layer.
+    """
+
+    size: int
+    shared: bool
+
+
+rescaled_relu = Task("rescale rule of a ReLU")
 
 
 @rescaled_relu.form("quotient of baked and x", cost=lambda _: 1.0)
-def relu_by_quotient(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: int) -> Tensor:
+def relu_by_quotient(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: Rescaling) -> Tensor:
     """m·(x⁺ − r⁺)/(x − r) in three passes over the references, as m/(1 + α·Γ): Γ is baked, α is x's alone.
 
     With B so large that 1/B² is nothing and B² infinite: α = 1/(Bx) or −Bx, and Γ = 1/(Br) or −Br, for
@@ -43,20 +56,39 @@ def relu_by_quotient(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: int) -> Tensor
     x and r are measured by the size of the references, so that this holds at any scale; values below
     `_Span.least` of that size count as 0.
     """
-    span = _span(x)
-    size = op.Min(op.Max(op.typical_size(r), span.smallest), span.largest)
-    factor, least = op.Div(span.large, size), op.Mul(size, span.least)
-    grown = op.Mul(op.Max(op.Abs(r), least), factor)
-    gamma = op.Where(op.Greater(r, 0.0), op.Reciprocal(grown), grown)
+    span = _VANISHING[_bits(x)]
+    gamma, factor, least = _baked(op, r, span)
     below = op.Mul(op.Sub(least, x), factor)
     alpha = op.Max(below, op.Div(-1.0, below))
     return op.Div(m, op.Add(op.Mul(alpha, gamma), 1.0))
 
 
+@rescaled_relu.form("quotient of sums", fits=lambda g: g.shared, cost=lambda _: 0.7)
+def relu_by_sums(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: Rescaling) -> Tensor:
+    """The same as m·β/(β + Γ) with β = 1/α: two passes, where m·β takes one row instead of K.
+
+    What is left of m where both are negative is m/B², so here B² leaves room for it on either side.
+    """
+    span = _NORMAL[_bits(x)]
+    gamma, factor, least = _baked(op, r, span)
+    above = op.Mul(op.Sub(x, least), factor)
+    beta = op.Max(above, op.Div(-1.0, above))
+    return op.Div(op.Mul(m, beta), op.Add(beta, gamma))
+
+
+def _baked(op: Ops, r: Tensor, span: "_Span") -> tuple[Tensor, Tensor, Tensor]:
+    """Γ, B over the size of the references, and the size that counts as 0."""
+    size = op.Min(op.Max(op.typical_size(r), span.smallest), span.largest)
+    factor, least = op.Div(span.large, size), op.Mul(size, span.least)
+    grown = op.Mul(op.Max(op.Abs(r), least), factor)
+    gamma = op.Where(op.Greater(r, 0.0), op.Reciprocal(grown), grown)
+    return gamma, factor, least
+
+
 @rescaled_relu.form(
     "clipped quotient", cost=lambda site: 0.5 if site.deployment.storage == "float16" else 2.0
 )
-def relu_by_clip(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: int) -> Tensor:
+def relu_by_clip(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: Rescaling) -> Tensor:
     """m·clip(max(x, r)/|x − r|, 0, 1): r alone is baked, so float16 can hold it; seven passes."""
     size = op.Max(op.Abs(op.Sub(x, r)), tiny(x))
     return op.Mul(m, op.Clip(op.Div(op.Max(x, r), size), 0.0, 1.0))
@@ -67,9 +99,8 @@ class _Span:
     """Powers that keep α and Γ within a dtype.
 
     Attributes:
-        large: B, over the size of the references. 1/B² is below every subnormal, not only below 1: processors
-            take ten times as long over a product that is one.
-        least: of x and r, over that size.
+        large: B, over the size of the references.
+        least: of x and r, over that size; 1/(B·least)² is less than rounding.
         smallest, largest: the sizes that smaller and larger ones count as.
     """
 
@@ -79,12 +110,21 @@ class _Span:
     largest: float
 
 
-def _span(x: Tensor) -> _Span:
-    """float32, or float64."""
-    wide = np.finfo(x.dtype.numpy()).maxexp > 128
-    if wide:
-        return _Span(large=2.0**560, least=2.0**-250, smallest=2.0**-200, largest=2.0**200)
-    return _Span(large=2.0**85, least=2.0**-48, smallest=2.0**-42, largest=2.0**50)
+# 1/B² is below every subnormal, and not only below 1: processors take ten times as long over one of them
+_VANISHING = {
+    32: _Span(large=2.0**85, least=2.0**-48, smallest=2.0**-42, largest=2.0**50),
+    64: _Span(large=2.0**560, least=2.0**-250, smallest=2.0**-200, largest=2.0**200),
+}
+# 1/B² is a normal number, with room for what it is multiplied by
+_NORMAL = {
+    32: _Span(large=2.0**50, least=2.0**-37, smallest=2.0**-42, largest=2.0**50),
+    64: _Span(large=2.0**400, least=2.0**-250, smallest=2.0**-200, largest=2.0**200),
+}
+
+
+def _bits(x: Tensor) -> int:
+    """64, or 32 for whatever is narrower."""
+    return 64 if np.finfo(x.dtype.numpy()).maxexp > 128 else 32
 
 
 def tanh_over(op: Ops, u: Tensor) -> Tensor:

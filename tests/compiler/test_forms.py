@@ -13,6 +13,7 @@ from compiler.forms import Form, Forms, Site, Task, all_tasks
 from compiler.graph import Ops
 from compiler.rules.conv_forms import Geometry
 from compiler.rules.pool import PoolGeometry
+from compiler.rules.secants import Rescaling
 from compiler.tensor import Tensor
 from compiler.tune import trial
 from tests.compiler.samples import SAMPLES
@@ -55,6 +56,7 @@ CONVOLUTIONS = [
     geometry((9,), (3,), (2,), (1, 0)),
     geometry((5, 4, 6), (2, 3, 2), (1, 1, 1), (1, 1, 1, 0, 1, 0)),
 ]
+RESCALINGS = [Rescaling(5, shared=False), Rescaling(5, shared=True)]
 POOLS = [PoolGeometry((4, 6, 8), (3, 4), (2, 2), True), PoolGeometry((4, 9), (3,), (3,), True)]
 
 
@@ -84,7 +86,7 @@ def relu_operands(_: object) -> list[np.ndarray]:
 CASES = {
     "convolution adjoint": (CONVOLUTIONS, convolution_operands, ["NK", ""]),
     "values to a pool's winners": (POOLS, pool_operands, ["NK", "NK"]),
-    "rescale rule of a ReLU": ([5], relu_operands, ["NK", "N", "K"]),
+    "rescale rule of a ReLU": (RESCALINGS, relu_operands, ["NK", "N", "K"]),
 }
 EVERY = [
     pytest.param(all_tasks()[name], g, make, leads, id=f"{name}-{i}")

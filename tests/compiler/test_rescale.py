@@ -1,6 +1,7 @@
 """The rescale rule of a ReLU and of smooth groups, where float32 is hard: ties, zeros, any scale."""
 
-from itertools import product
+from collections.abc import Sequence
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -18,36 +19,45 @@ VALUES = [0.0, 1e-7, -1e-7, 1e-3, -1e-3, 0.5, -0.5, 1.0, -1.0, 30.0, -30.0]
 PAIRS = np.array(list(product(VALUES, VALUES)), np.float32).T
 
 
-def one_node(op_type: str, width: int, opset: int = 21) -> onnx.ModelProto:
+def chain(op_types: Sequence[str], width: int, opset: int = 21) -> onnx.ModelProto:
+    names = ["x", *(f"inner_{i}" for i in range(1, len(op_types))), "y"]
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", width]) for n in "xy")
-    graph = helper.make_graph([helper.make_node(op_type, ["x"], ["y"])], "one", [x], [y])
+    nodes = [helper.make_node(o, [a], [b]) for o, (a, b) in zip(op_types, pairwise(names), strict=True)]
+    graph = helper.make_graph(nodes, "chain", [x], [y])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
-def alone(op_type: str, x: np.ndarray, r: np.ndarray, opset: int = 21) -> np.ndarray:
+def alone(op_types: Sequence[str], x: np.ndarray, r: np.ndarray, opset: int = 21) -> np.ndarray:
     """Each feature's attribution to its own output, by one reference."""
     targets = list(range(x.size))
-    compiled = compile_model(one_node(op_type, x.size, opset), DeepShap(r[None]), targets=targets)
+    compiled = compile_model(chain(op_types, x.size, opset), DeepShap(r[None]), targets=targets)
     return np.diag(compiled.explain(x[None])["x_attributions"][0])
 
 
+# the last of them gets a multiplier that all references share, another one takes another form
+relus = pytest.mark.parametrize("relus", [["Relu"], ["Relu", "Relu"]], ids=["shared", "varying"])
+
+
 @pytest.mark.parametrize("scale", [1e-8, 1e-4, 1.0, 1e4, 1e10, 1e18])
-def test_a_relu_explains_its_difference_at_any_scale(scale: float) -> None:
+@relus
+def test_a_relu_explains_its_difference_at_any_scale(relus: list[str], scale: float) -> None:
     x, r = PAIRS * np.float32(scale)
     want = np.maximum(x.astype(np.float64), 0) - np.maximum(r.astype(np.float64), 0)
-    assert np.abs(alone("Relu", x, r) - want).max() <= 4e-7 * 30 * scale
+    assert np.abs(alone(relus, x, r) - want).max() <= 4e-7 * 30 * scale
 
 
-def test_a_relu_is_exact_where_signs_agree() -> None:
+@relus
+def test_a_relu_is_exact_where_signs_agree(relus: list[str]) -> None:
     x, r = PAIRS
     same = (x > 1e-5) & (r > 1e-5)
-    np.testing.assert_array_equal(alone("Relu", x, r)[same], (x - r)[same])
+    np.testing.assert_array_equal(alone(relus, x, r)[same], (x - r)[same])
 
 
-def test_no_value_of_a_relu_is_subnormal() -> None:
-    """The product of two positive values is 0: a subnormal number would take ten times as long to compute."""
+@relus
+def test_no_value_of_a_relu_is_subnormal(relus: list[str]) -> None:
+    """What stands for nothing is 0 or a normal number: a subnormal one takes ten times as long to compute."""
     x = np.array([0.1, 0.3, 1.0, 5.0], np.float32)
-    compiled = compile_model(one_node("Relu", 4), DeepShap(np.stack([x, x[::-1], -x])), targets=[0, 1, 2, 3])
+    compiled = compile_model(chain(relus, 4), DeepShap(np.stack([x, x[::-1], -x])), targets=[0, 1, 2, 3])
     evaluator = ReferenceEvaluator(compiled.model)
     with np.errstate(over="ignore"):  # where both are negative
         values = evaluator.run(None, {"x": np.stack([x, -x])}, intermediate=True)
@@ -55,6 +65,16 @@ def test_no_value_of_a_relu_is_subnormal() -> None:
     assert len(floats) > 10
     smallest = np.finfo(np.float32).tiny
     assert not any(((value != 0) & (np.abs(value) < smallest)).any() for value in floats)
+
+
+def test_a_multiplier_that_references_share_takes_a_form_of_its_own() -> None:
+    compiled = compile_model(chain(["Relu", "Relu"], 4), DeepShap(rows(3, 4)), targets=[0])
+    forms = compiled.manifest.forms
+    assert forms is not None
+    assert forms.taken == {
+        "rescale rule of a ReLU: quotient of baked and x": 1,
+        "rescale rule of a ReLU: quotient of sums": 1,
+    }
 
 
 class Unfused(DeepShap):
