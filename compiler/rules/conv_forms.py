@@ -217,6 +217,13 @@ def interleaved(op: Ops, parts: Sequence[Tensor], strides: Sequence[int]) -> Ten
     return op.reshape(op.Concat(*lines, axis=3), (rows, channels, h * down, w * across))
 
 
+def repeated(op: Ops, x: Tensor, times: Sequence[int]) -> Tensor:
+    """Each value of a plane in a block of its own."""
+    scales = op.constant(np.asarray([1, 1, *times], np.float32))
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return op.Resize(x, None, scales, **attributes)
+
+
 def cropped(op: Ops, whole: Tensor, size: Sequence[int]) -> Tensor:
     """The first `size` places of a plane [R, C, h, w]."""
     return whole if whole.shape[2:] == tuple(size) else op.Slice(whole, [0, 0], list(size), [2, 3])
@@ -264,11 +271,6 @@ def _apart_cost(site: Site) -> float:
 def by_sparse_points(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
     """1×1 with a stride: the product at the places that were read, zeros between them."""
     y = adjoint(op, m, w, geometry=replace(g, size=g.out, strides=(1, 1)))
-    down, across = g.strides
-    zeros = op.row_constant(np.zeros((1, 1), m.dtype.numpy()))
-    line = op.reshape(y, (*y.shape, 1))
-    pad = op.expand(op.reshape(zeros, (1, 1, 1, 1, 1)), (*y.shape, across - 1))
-    wide = op.reshape(op.Concat(line, pad, axis=4), (*y.shape[:3], y.shape[3] * across))
-    rest = op.expand(op.reshape(zeros, (1, 1, 1, 1)), (*wide.shape[:3], wide.shape[3] * (down - 1)))
-    whole = op.reshape(op.Concat(wide, rest, axis=3), (*y.shape[:2], y.shape[2] * down, wide.shape[3]))
-    return cropped(op, whole, g.size)
+    read = np.zeros((1, 1, *(n * s for n, s in zip(g.out, g.strides, strict=True))), m.dtype.numpy())
+    read[..., :: g.strides[0], :: g.strides[1]] = 1
+    return cropped(op, op.Mul(repeated(op, y, g.strides), op.row_constant(read)), g.size)

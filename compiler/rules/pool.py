@@ -12,7 +12,7 @@ from compiler.forms import Site, Task
 from compiler.graph import Ops
 from compiler.rule import Evaluation, Kind, Selection, Trait, rule
 from compiler.rules.conv import explicit_pads
-from compiler.rules.conv_forms import Geometry, adjoint
+from compiler.rules.conv_forms import Geometry, adjoint, repeated
 from compiler.tensor import Tensor
 
 
@@ -134,7 +134,7 @@ def average_pool(
         if list(kernel_shape) == strides and size == tuple(
             k * o for k, o in zip(strides, m.shape[2:], strict=True)
         ):
-            return _repeated(op, spread, strides)
+            return repeated(op, spread, strides)
         geometry = Geometry(
             size=tuple(size),
             out=m.shape[2:],
@@ -149,13 +149,6 @@ def average_pool(
         return adjoint(op, spread, op.constant(kernel), geometry=geometry)
 
     return y, average_pool_pullback
-
-
-def _repeated(op: Ops, m: Tensor, times: Sequence[int]) -> Tensor:
-    """Each value in a block of its own: windows that tile the plane."""
-    scales = op.constant(np.asarray([1, 1, *times], np.float32))
-    attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    return op.Resize(m, None, scales, **attributes)
 
 
 def _mean_of_ones(
