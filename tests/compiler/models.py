@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper, parser
 
@@ -95,6 +96,32 @@ def changed(change: Callable[[onnx.ModelProto], object]) -> onnx.ModelProto:
     model = mlp()
     change(model)
     return model
+
+
+def with_floats_in(
+    model: onnx.ModelProto, dtype: npt.DTypeLike, rounded_to: npt.DTypeLike = np.float64
+) -> onnx.ModelProto:
+    """A copy with every float32 in `dtype`, its weights rounded first."""
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+    def convert(tensor: onnx.TensorProto) -> None:
+        if tensor.data_type == TensorProto.FLOAT:
+            array = numpy_helper.to_array(tensor).astype(rounded_to).astype(dtype)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.value_info[:]
+    for attribute in (a for node in copy.graph.node for a in node.attribute):
+        if attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+            attribute.i = code
+        convert(attribute.t)
+    for tensor in copy.graph.initializer:
+        convert(tensor)
+    for value in (*copy.graph.input, *copy.graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = code
+    return copy
 
 
 def saved_apart(folder: Path) -> Path:

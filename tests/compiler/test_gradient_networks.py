@@ -10,6 +10,7 @@ import pytest
 
 from compiler import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad, compile_model
 from compiler.methods.gradients import path_quadrature
+from tests.compiler.models import with_floats_in
 from tests.compiler.test_networks import NETWORKS, rows_of
 from tests.networks import data_input
 from tests.references.interpreter import run64
@@ -21,8 +22,9 @@ SAME = 1e-9  # over the largest: the same numbers added up in another order
 
 @pytest.mark.slow  # 40 s of one core each
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.usefixtures("float64_engine")
 def test_network(name: str) -> None:
-    model = NETWORKS[name]()
+    model = with_floats_in(NETWORKS[name](), np.float64)  # else the filters of one form are rounded once more
     x_name = data_input(model)
     rows = rows_of(model, K + N)
     r, x = rows[:K], rows[K:].astype(np.float64)
@@ -32,19 +34,19 @@ def test_network(name: str) -> None:
         wanted = f"{x_name}_attributions"
         return run64(graph, {x_name: points}, [wanted])[wanted]
 
-    def on_path(start: np.ndarray, alpha: np.float32) -> np.ndarray:
+    def on_path(start: np.ndarray, alpha: np.float64) -> np.ndarray:
         delta = x - start
         return attributions(gradient, start + float(alpha) * delta) * delta[:, None]
 
     integrated = IntegratedGradients(r[:1], steps=2)
     expected = ExpectedGradients(r, samples=2, seed=2)
     noisy = SmoothGrad(samples=2, sigma=0.1)
-    alphas, weights = (a.astype(np.float32) for a in path_quadrature(2))
+    alphas, weights = path_quadrature(2)
     places, draws = expected.pairs(K)
-    noise = noisy.noise(x_name, x.shape[1:]).astype(np.float32)
+    noise = noisy.noise(x_name, x.shape[1:])
     wanted = {
         integrated: sum(w * on_path(r[0], a) for a, w in zip(alphas, weights, strict=True)),
-        expected: sum(on_path(r[k], a) / 2 for k, a in zip(places, draws.astype(np.float32), strict=True)),
+        expected: sum(on_path(r[k], a) / 2 for k, a in zip(places, draws, strict=True)),
         noisy: sum(attributions(gradient, x + one) / 2 for one in noise),
     }
     for method, want in wanted.items():

@@ -24,7 +24,7 @@ from compiler.deployment import Deployment, Provider
 from compiler.errors import InvalidReferencesError
 from compiler.local import check_entry, open_entry
 from compiler.methods import Method
-from tests.compiler.models import mlp, parsed, rows
+from tests.compiler.models import mlp, parsed, rows, with_floats_in
 from tests.tolerances import COMPLETE_32, COMPLETE_64, PARITY_32
 from tests.transformers import BERT, LLAMA, BertLike, LlamaLike, drawn, exported
 
@@ -60,29 +60,10 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 @functools.cache
 def in_dtype(name: str, dtype: str, rounded_to: str = "float64") -> onnx.ModelProto:
     """A model with every float in `dtype`, its weights rounded first."""
-    model = onnx.ModelProto()
-    model.CopyFrom(MODELS[name]())
-    del model.graph.value_info[:]
-    code = helper.np_dtype_to_tensor_dtype(DTYPES[dtype])
+    model = with_floats_in(MODELS[name](), DTYPES[dtype], DTYPES[rounded_to])
     if dtype == "bfloat16":
         model.opset_import[0].version = 22  # the first in which convolutions and pools take it
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            if attribute.name == "to" and attribute.i == TensorProto.FLOAT:
-                attribute.i = code
-            if attribute.t.data_type == TensorProto.FLOAT:
-                attribute.t.CopyFrom(_converted(attribute.t, dtype, rounded_to))
-    for tensor in model.graph.initializer:
-        if tensor.data_type == TensorProto.FLOAT:
-            tensor.CopyFrom(_converted(tensor, dtype, rounded_to))
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.elem_type = code
     return model
-
-
-def _converted(tensor: onnx.TensorProto, dtype: str, rounded_to: str) -> onnx.TensorProto:
-    array = numpy_helper.to_array(tensor).astype(DTYPES[rounded_to])
-    return numpy_helper.from_array(array.astype(DTYPES[dtype]), tensor.name)
 
 
 def with_float32_edges(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from compiler.errors import InvalidModelError
+from compiler.runtime import ModelFile
 from tests.references.interpreter import run64
 
 
@@ -15,7 +16,8 @@ class Runner64:
     """`compiler.runtime.Runner`'s interface on the interpreter."""
 
     def __init__(self, model: Any, **_: Any) -> None:
-        self.model = model if isinstance(model, onnx.ModelProto) else ir.serde.serialize_model(model)
+        held = model.load() if isinstance(model, ModelFile) else model
+        self.model = held if isinstance(held, onnx.ModelProto) else ir.serde.serialize_model(held)
 
     def __call__(self, inputs: Any, outputs: Any = None) -> dict[str, np.ndarray]:
         try:
