@@ -2,6 +2,11 @@
 
 import os
 
+# ONNX Runtime's option to cut a node's work into blocks that begin with a large one for each core, which so
+# goes on with what it has computed itself. Equal blocks, its default, go to whoever is next: where cores
+# share no cache, half of what a core reads lies in another's (decision 0023).
+LARGE_BLOCKS = ("session.dynamic_block_base", "4")
+
 
 def available_cores() -> int:
     """Cores that this process may run on: fewer than the machine has where it is confined to some of them."""

@@ -16,7 +16,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from compiler.errors import InvalidModelError
-from compiler.machine import available_cores
+from compiler.machine import LARGE_BLOCKS, available_cores
 from compiler.manifest import PLANNED_NODES
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def _session(model: "Held | ir.Model", optimise: bool, threads: int | None) -> o
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or available_cores()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # most run a few times only
+    options.add_session_config_entry(*LARGE_BLOCKS)
     options.log_severity_level = 4  # what fails is raised
     if not optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

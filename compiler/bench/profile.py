@@ -20,6 +20,7 @@ import onnxruntime as ort
 
 from compiler.bench.cases import MODELS, choose_cases
 from compiler.bench.subjects import compile_ours, make_subject
+from compiler.machine import LARGE_BLOCKS
 
 RUNS = 6
 
@@ -29,6 +30,7 @@ def node_times(model: onnx.ModelProto, rows: np.ndarray, threads: int) -> Mappin
     with tempfile.TemporaryDirectory() as folder:
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = threads, 4
+        options.add_session_config_entry(*LARGE_BLOCKS)
         options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         for _ in range(RUNS):

@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime as ort
 
 from compiler.errors import RationaleError, RepositoryError
-from compiler.machine import available_cores
+from compiler.machine import LARGE_BLOCKS, available_cores
 from compiler.manifest import EXPLAIN, PLANNED_NODES, TensorSpec
 from service.backends.base import check_rows, fed, run_failure
 from service.compute import ComputeBudget
@@ -270,6 +270,7 @@ def session_options(entry: Entry) -> ort.SessionOptions:
     options.log_severity_level = _QUIET
     options.intra_op_num_threads = _intra_op_threads(entry)
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry(*LARGE_BLOCKS)
     if entry.inter_op_threads is not None:
         options.inter_op_num_threads = entry.inter_op_threads
     return options
