@@ -27,7 +27,7 @@ RUN pip uninstall --yes onnxruntime && pip install "$ONNXRUNTIME_GPU"
 
 FROM python:${PYTHON}-slim AS runtime
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin rationale
-# Pages of 2 MB where memory is large: an explanation of a vision network takes a tenth less (docs/performance.md).
+# Pages of 2 MB where memory is large: an explanation of ResNet50 takes 4 to 9% less (docs/performance.md).
 ENV PATH=/opt/rationale/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     GLIBC_TUNABLES=glibc.malloc.hugetlb=1
