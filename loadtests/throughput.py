@@ -23,6 +23,7 @@ import numpy as np
 import onnxruntime as ort
 
 from compiler.bench.timing import quartiles
+from compiler.machine import LARGE_BLOCKS
 from loadtests import models
 from loadtests.closed_load import Arrays, Load, Protocol, count, decoded, request_for
 from loadtests.processes import Server, gateway, restrict
@@ -135,6 +136,7 @@ def session(path: Path, threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry(*LARGE_BLOCKS)
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
