@@ -40,6 +40,8 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args(given)
+    if min(arguments.rounds, arguments.threads) < 1:
+        parser.error("--rounds and --threads must be 1 or more")
     case = choose_cases([arguments.model], [], None)[0]
     subject = make_subject(case, 0)
     rows, references = subject.rows.numpy(), subject.references.numpy()

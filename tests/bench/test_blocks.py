@@ -17,3 +17,10 @@ def test_explanation_and_forward_pass_are_timed_both_ways(capsys: pytest.Capture
     for line in lines:
         fastest, low, middle, high, slowest = map(float, line[28:].split())
         assert 0 < fastest <= low <= middle <= high <= slowest
+
+
+@pytest.mark.parametrize("flag", ["--rounds", "--threads"])
+def test_nothing_is_timed_no_times(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        blocks.main(["credit", flag, "0"])
+    assert "must be 1 or more" in capsys.readouterr().err
