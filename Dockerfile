@@ -13,6 +13,7 @@ RUN python -m venv /opt/rationale
 ENV PATH=/opt/rationale/bin:$PATH
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
+COPY rationale rationale
 COPY compiler compiler
 COPY service service
 COPY examples/credit examples/credit

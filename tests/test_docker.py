@@ -65,7 +65,7 @@ def test_what_the_image_copies_is_there_and_sent() -> None:
         for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
         for name in line.split()[:-1]
     ]
-    assert len(copied) == 6
+    assert len(copied) == 7
     assert set(copied) == sent - {"examples"}
     assert all((ROOT / name).exists() for name in copied)
 

@@ -1,0 +1,5 @@
+"""`python -m rationale`: the command `rationale`."""
+
+from service.cli import app
+
+app()

@@ -1,0 +1,72 @@
+"""`import rationale`: the public names, and nothing else."""
+
+import importlib
+import rlcompleter
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import compiler
+import rationale
+from compiler import errors
+from compiler.methods.lrp_rules import RULES
+
+ROOT = Path(__file__).parent.parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_dir_and_completion_show_the_public_names_alone() -> None:
+    assert dir(rationale) == sorted(rationale.__all__)
+    found = rlcompleter.Completer({"rationale": rationale}).attr_matches("rationale.")
+    assert sorted(name.rstrip("()") for name in found) == [f"rationale.{name}" for name in dir(rationale)]
+
+
+@pytest.mark.parametrize("name", rationale.__all__)
+def test_its_names_are_the_compilers(name: str) -> None:
+    assert getattr(rationale, name) is getattr(compiler, name)
+
+
+def test_rules_and_errors_are_public() -> None:
+    rules = {rule.__name__ for rule in RULES.values()}
+    tree = {name for name in vars(errors) if name.endswith("Error")}
+    assert rules | tree <= set(rationale.__all__)
+    assert str(rationale.Lrp(rules=[("Conv", rationale.Gamma(0.1))]).rules[0][1]) == "gamma:0.1"
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match=r"module 'rationale' has no attribute 'DeepSHAP'"):
+        print(rationale.DeepSHAP)
+    with pytest.raises(ImportError):
+        importlib.import_module("rationale.compiler")
+
+
+def test_it_is_imported_without_what_it_may_need() -> None:
+    code = "import sys, rationale; print(dir(rationale)); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert {"numpy", "onnx", "pydantic", "typer"}.isdisjoint(done.stdout.split())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"]])
+def test_python_m_rationale_is_the_command(arguments: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rationale", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Usage: python -m rationale" in done.stdout
+    assert ("serve" in done.stdout) == (arguments == ["--help"])
+
+
+def test_every_package_is_shipped_and_checked() -> None:
+    tool = PYPROJECT["tool"]
+    packages = tool["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert "rationale" in packages
+    assert set(packages) <= set(tool["hatch"]["build"]["targets"]["sdist"]["include"])
+    assert set(packages) <= set(tool["mypy"]["packages"])
+    assert packages == tool["importlinter"]["root_packages"]
+    assert all((ROOT / name / "py.typed").is_file() for name in packages)
