@@ -60,7 +60,7 @@ def compile_command(
         str | None,
         typer.Option(
             help="Which elements of the output to explain: indices such as 0,3, 'all', or 'predicted' (each "
-            "row's own largest). Default: the only element, else predicted.",
+            "row's own largest). Default: the only element, 1 of two (an output [N, 2]), else predicted.",
             show_default=False,
         ),
     ] = None,

@@ -62,7 +62,7 @@ def compile_model(
         method: how to explain, `DeepShap(references)` for instance.
         output: the tensor to explain, an inner one too; by default the first float output.
         targets: flat indices into the output's row, "all", or "predicted" (each row's argmax). The default
-            is the only element of a one-element output, else "predicted".
+            is the only element of a one-element output, class 1 of two (an output [N, 2]), else "predicted".
         inputs: the tensors to attribute to, inner ones and integer ids too; by default every float input, or
             the ids that are looked up in the largest table where there is none.
         feature_names: names of the features of one row, or of each explained input's.

@@ -90,6 +90,7 @@ def describe(
         ),
         outputs=tuple(tensor_spec(v) for v in combined.graph.output if v.name in originals and is_tensor(v)),
         explained_output=path.output,
+        explained_shape=tuple(lowered.specs[path.output][0][1:]),
         targets=path.targets,
         base_value=BASE_VALUE if method.has_base_value else None,
         explained_value=EXPLAINED_VALUE,

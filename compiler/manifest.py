@@ -195,6 +195,9 @@ class Manifest(_Frozen):
     explained: tuple[ExplainedInput, ...]
     outputs: tuple[TensorSpec, ...] = Field(description="the original model's outputs, unchanged")
     explained_output: str = Field(description="the tensor that is explained")
+    explained_shape: tuple[int, ...] | None = Field(
+        None, description="of explained_output's row; None in entries made before it was recorded"
+    )
     targets: tuple[int, ...] | Literal["predicted"] = Field(
         description="flat indices into explained_output's row; 'predicted': each row's argmax (T = 1)"
     )

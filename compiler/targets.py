@@ -17,6 +17,7 @@ from compiler.rule import Rule, find_rule
 from compiler.starts import Start, choose_starts, is_float
 
 Targets = Sequence[int] | Literal["all", "predicted"] | None
+_TWO_CLASSES = (2,)  # a row of them: the winner of two would ask another question from row to row
 _TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
 
 
@@ -166,7 +167,10 @@ def _choose_output(lowered: Lowered, output: str | None, dependent: frozenset[st
 
 
 def _choose_targets(lowered: Lowered, output: str, targets: object) -> tuple[int, ...] | Literal["predicted"]:
-    size = int(np.prod(lowered.specs[output][0]))
+    row = lowered.specs[output][0][1:]
+    size = int(np.prod(row))
+    if targets is None and row == _TWO_CLASSES:
+        return (1,)
     if targets is None:
         return (0,) if size == 1 else "predicted"
     if targets == "predicted":

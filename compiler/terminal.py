@@ -63,9 +63,8 @@ def report(manifest: "Manifest") -> None:
     m = manifest.measured
     table = Table(show_header=False, box=None, pad_edge=False)
     names = ", ".join(e.tensor.name for e in manifest.explained)
-    targets = manifest.targets if isinstance(manifest.targets, str) else ", ".join(map(str, manifest.targets))
     table.add_row(
-        "explains", f"{manifest.explained_output} (targets: {targets}) by {names}, {manifest.method.name}"
+        "explains", f"{manifest.explained_output} ({_targets(manifest)}) by {names}, {manifest.method.name}"
     )
     if manifest.references:
         merged = manifest.references.given - manifest.references.count
@@ -91,6 +90,14 @@ def report(manifest: "Manifest") -> None:
     console().print(table)
     for warning in manifest.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+
+
+def _targets(manifest: "Manifest") -> str:
+    if isinstance(manifest.targets, str):
+        return f"targets: {manifest.targets}"
+    words = ", ".join(map(str, manifest.targets))
+    one_of_two = len(manifest.targets) == 1 and manifest.explained_shape == (2,)
+    return f"targets: {words}" + f", class {words} of two" * one_of_two
 
 
 def memory_line(memory: "Memory") -> str:

@@ -54,7 +54,9 @@ class ExplainerSpec(_Strict):
     )
     output: str | None = Field(None, description="the tensor to explain; default: the first float output")
     targets: list[Annotated[int, Field(ge=0)]] | Literal["all", "predicted"] | None = Field(
-        None, description="indices into the output's row, all, or predicted: each row's own largest"
+        None,
+        description="indices into the output's row, all, or predicted: each row's own largest; default: the "
+        "only element, 1 of two (an output [N, 2]), else predicted",
     )
     inputs: list[str] | None = Field(None, description="inputs to attribute to; default: all")
     sizes: dict[str, Count] = Field(default_factory=dict, description="lengths that the model leaves open")

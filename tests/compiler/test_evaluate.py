@@ -198,7 +198,7 @@ def test_a_predicted_class_is_fixed_at_the_row(tmp_path: Path) -> None:
 def test_neighbours_of_another_class_are_left_out(tmp_path: Path) -> None:
     """The two classes are x and −x: at x ≈ 0, half of the neighbours are of the other class."""
     model = parsed("g (float[N, 1] x) => (float[N, 2] y) { y = MatMul (x, w) }", {"w": np.float32([[1, -1]])})
-    entry(tmp_path, "m", model, DeepShap(np.ones((1, 1), np.float32)))
+    entry(tmp_path, "m", model, DeepShap(np.ones((1, 1), np.float32)), targets="predicted")
     x = np.float32([[-1e-3], [1e-3], [5.0], [-5.0]])
     (done,) = judge(tmp_path, "m", x=x, settings=Settings(radius=0.5, neighbours=40))
     assert 0.1 < done.sensitivity.switched < 0.4

@@ -182,3 +182,13 @@ def test_default_targets_of_a_classifier() -> None:
     assert len(set(winners)) > 1, "every row has the same winner"
     truth = fitted.case.truth()[np.arange(N), winners][:, None]
     assert error(answer["X_attributions"], truth) <= TRUTH_DEEP
+
+
+def test_default_target_of_two_classes() -> None:
+    """Class 1 in every row, whichever of the two is predicted."""
+    fitted = fit("binary", "logistic")
+    answer = compile_model(fitted.exported(zipmap=False), DeepShap(fitted.case.references)).explain(
+        fitted.case.x
+    )
+    assert set(fitted.estimator.predict_proba(fitted.case.x).argmax(axis=1)) == {0, 1}
+    assert error(answer["X_attributions"], fitted.case.truth()[:, 1:]) <= TRUTH_DEEP
