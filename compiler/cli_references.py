@@ -84,6 +84,10 @@ def _told(table: "Table", made: "Centroids") -> list[str]:
         lines.append(f"{made.rounded} columns of whole numbers stayed whole")
     if made.left:
         lines.append(f"{made.left} centroids keep fractions there: rounded, they were somebody's row")
+    integers = [name for name, array in table.arrays.items() if array.dtype.kind in "iu"]
+    if integers:
+        named = ", ".join(str(name or "the file") for name in integers)
+        lines.append(f"warning: {named}: integers; ids of tokens or categories have no mean: take rows")
     return lines
 
 

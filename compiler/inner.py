@@ -10,7 +10,7 @@ import onnx_ir as ir
 from compiler.errors import InvalidModelError, InvalidReferencesError
 from compiler.fold import extract
 from compiler.lowering import Lowered
-from compiler.references import Baseline, OpenReferences, as_array
+from compiler.references import Baseline, OpenReferences, as_array, check_count
 from compiler.runtime import Runner, is_float
 from compiler.starts import Start
 from compiler.targets import Path
@@ -48,15 +48,23 @@ def at_starts(lowered: Lowered, path: Path, given: Given) -> tuple[Given, dict[s
     direct = {s.name for s in path.starts if s.tensor in known and s.name != s.tensor}
     fed = {name: _rows_of(lowered, name, a) for name, a in arrays.items() if name in own - direct}
     nodes, read = _needed(lowered.model.graph, [s.tensor for s in pending])
-    surplus = sorted(set(arrays) - {s.name for s in path.starts} - {str(v.name) for v in read})
-    if surplus:
+    needed = {str(v.name) for v in read}
+    surplus = sorted(set(arrays) - {s.name for s in path.starts} - needed)
+    if surplus and not (needed <= set(arrays) and _are_integers(lowered, surplus)):
         raise InvalidReferencesError(
             f"references are given for {surplus}; {list(path.inputs)} are explained: give rows of those, or "
             f"of what they are computed from ({[str(v.name) for v in read]})."
         )
+    if fed:
+        check_count(fed)
     if pending:
         known |= _computed(lowered, [s.tensor for s in pending], nodes, read, fed)
     return {s.tensor: known[s.tensor] for s in path.starts}, fed
+
+
+def _are_integers(lowered: Lowered, names: Sequence[str]) -> bool:
+    """Whether they are inputs that have no references: a mask beside ids, which is each row's own."""
+    return all(not lowered.specs[name][1].is_floating_point() for name in names)
 
 
 def _by_name(lowered: Lowered, path: Path, given: Any) -> dict[str, np.ndarray]:
@@ -121,22 +129,21 @@ def _computed(
     """[K, …] of each tensor, which `nodes` compute of the inputs `read`: row by row, since a model may be one
     row's alone."""
     missing = [str(v.name) for v in read if v.name not in fed]
-    counts = {name: len(fed[name]) for v in read if (name := str(v.name)) in fed}
-    if missing or len(set(counts.values())) > 1:
+    if missing:
         raise InvalidReferencesError(
-            f"references of {list(tensors)} are computed from {[v.name for v in read]}: give the same number "
-            f"of rows for each, or rows of the tensors themselves ({missing} missing, {counts} given)."
+            f"references of {list(tensors)} are computed from {[v.name for v in read]}: give rows for each "
+            f"({missing} missing), or rows of the tensors themselves."
         )
+    names = [str(v.name) for v in read]
     values = {str(v.name): v for node in nodes for v in node.outputs}
     run = Runner(extract(lowered.model, nodes, read, [values[t] for t in tensors]), optimise=False)
     rows = []
-    for i in range(next(iter(counts.values()))):
+    for i in range(len(fed[names[0]])):
         try:
-            rows.append(run({name: fed[name][i : i + 1] for name in counts}))
+            rows.append(run({name: fed[name][i : i + 1] for name in names}))
         except InvalidModelError as error:
             raise InvalidReferencesError(
-                f"references: the model cannot take row {i} of {list(counts)} (an id outside of its table?): "
-                f"{error}"
+                f"references: the model cannot take row {i} of {names} (an id outside of its table?): {error}"
             ) from error
     return {t: np.concatenate([row[t] for row in rows]) for t in tensors}
 

@@ -83,11 +83,7 @@ def prepare(
         given = {name: np.broadcast_to(given.value, (1, *row[1:])) for name, (row, _) in inputs.items()}
     arrays = _by_name(given, list(inputs))
     checked = {name: _check(name, arrays[name], *inputs[name]) for name in inputs}
-    counts = {len(a) for a in checked.values()}
-    if len(counts) > 1:
-        sizes = ", ".join(f"{name}: {len(a)}" for name, a in checked.items())
-        raise InvalidReferencesError(f"every input needs the same number of references ({sizes}).")
-    w = _check_weights(weights, counts.pop())
+    w = _check_weights(weights, check_count(checked))
     digest = hashlib.sha256()
     for name, array in checked.items():
         digest.update(f"{name}{array.dtype}{array.shape}".encode() + array.tobytes())
@@ -95,6 +91,15 @@ def prepare(
     merged, merged_weights, given_count = _merge(checked, w)
     effective = float(given_count if w is None else 1 / (w**2).sum())
     return ReferenceSet(merged, merged_weights, given_count, effective, digest.hexdigest())
+
+
+def check_count(arrays: Mapping[str, np.ndarray]) -> int:
+    """K, the same for each input; raises InvalidReferencesError."""
+    counts = {len(a) for a in arrays.values()}
+    if len(counts) > 1:
+        sizes = ", ".join(f"{name}: {len(a)}" for name, a in arrays.items())
+        raise InvalidReferencesError(f"every input needs the same number of references ({sizes}).")
+    return counts.pop()
 
 
 def _examples(

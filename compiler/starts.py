@@ -63,12 +63,14 @@ def choose_starts(lowered: Lowered, inputs: Sequence[str] | None, referenced: Co
     """
     if inputs is not None:
         _check_names(lowered, inputs)
-        return _told(lowered, tuple(s for name in inputs for s in _starts_at(lowered, name)), ())
+        return _told(lowered, tuple(s for name in inputs for s in _starts_at(lowered, name)))
     values = {str(v.name): v for v in lowered.model.graph.inputs}
     floats = [name for name, v in values.items() if is_float(lowered, v) and _has_rows(v)]
     asked = [n for n, v in values.items() if n in referenced and not is_float(lowered, v)]
     if asked:
-        return choose_starts(lowered, [n for n in values if n in referenced])
+        kept = _beside_ids(lowered, asked)
+        named = [n for n in values if n in referenced and n not in kept]
+        return _told(lowered, tuple(s for n in named for s in _starts_at(lowered, n)), _kept_note(kept))
     if floats:
         return Chosen(tuple(Start(name, name) for name in floats))
     return _default_ids(lowered, list(values))
@@ -148,14 +150,25 @@ def _default_ids(lowered: Lowered, names: Sequence[str]) -> Chosen:
             "(encoded features, or embeddings), or name an inner tensor (--input)."
         )
     if not tables:
-        return _told(lowered, tuple(starts), ())
+        return _told(lowered, tuple(starts))
     name = max(tables, key=lambda s: s.size or 0).name
-    others = [n for n in names if n != name]
-    kept = f"; as they are in each row: {', '.join(others)} (--input names others)"
-    return _told(lowered, found[name], (kept if others else "",))
+    return _told(lowered, found[name], _kept_note([n for n in names if n != name]))
 
 
-def _told(lowered: Lowered, starts: tuple[Start, ...], more: Sequence[str]) -> Chosen:
+def _beside_ids(lowered: Lowered, names: Sequence[str]) -> list[str]:
+    """Where some of these inputs are ids of a table: the others of such a length, or that are looked up
+    nowhere, such as an attention mask."""
+    found = {name: lookups(lowered, name) for name in names}
+    ids = [name for name, starts in found.items() if any(s.size is not None for s in starts)]
+    rows = {lowered.specs[name][0] for name in ids}
+    return [n for n in names if ids and n not in ids and (not found[n] or lowered.specs[n][0] in rows)]
+
+
+def _kept_note(names: Sequence[str]) -> str:
+    return f"; as they are in each row: {', '.join(names)} (--input names others)" if names else ""
+
+
+def _told(lowered: Lowered, starts: tuple[Start, ...], more: str = "") -> Chosen:
     """The starts, with a note for each integer input."""
     groups: dict[str, list[Start]] = {}
     for start in starts:
@@ -170,9 +183,10 @@ def _told(lowered: Lowered, starts: tuple[Start, ...], more: Sequence[str]) -> C
                 )
     notes = [
         f"{name!r} holds integers: it is explained at {', '.join(repr(s.tensor) for s in group)}, summed to "
-        f"one value for each of its elements{''.join(more)}"
+        "one value for each of its elements"
         for name, group in groups.items()
     ]
+    notes[-1:] = [note + more for note in notes[-1:]]
     return Chosen(starts, tuple(notes))
 
 

@@ -148,3 +148,12 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     kind = CliRunner().invoke(app, [*base, "1", "-o", str(tmp_path / "c.csv")])
     assert kind.exit_code == 2
     assert not list(tmp_path.glob("c.*"))
+
+
+def test_ids_have_no_mean_and_it_is_said(tmp_path: Path) -> None:
+    ids = np.random.default_rng(0).integers(0, 50, (60, 4))
+    np.savez(tmp_path / "r.npz", ids=ids, x=rows(60, 3))
+    command = ["references", str(tmp_path / "r.npz"), "--centroids", "3", "-o", str(tmp_path / "c.npz")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert "warning: ids: integers" in done.output

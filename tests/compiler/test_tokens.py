@@ -140,6 +140,29 @@ def test_references_say_which_ids_are_explained() -> None:
     np.testing.assert_array_equal(same, 0)  # where x has the reference's segment
 
 
+@pytest.mark.parametrize("inputs", [None, ["ids"]])
+def test_a_mask_among_the_references_is_no_reference(inputs: list[str] | None) -> None:
+    """Each row keeps its own; one set of tensors as a tokenizer gives them serves as references."""
+    mask = np.repeat(MASK, 2, axis=0)[:K]
+    compiled = compile_model(encoder(), DeepShap({"ids": REFERENCES, "mask": mask}), inputs=inputs)
+    alone = compile_model(encoder(), DeepShap(REFERENCES))
+    got, want = complete(compiled, X), alone.explain(X)
+    assert compiled.manifest.digests == alone.manifest.digests
+    assert "mask_attributions" not in got
+    np.testing.assert_array_equal(got["ids_attributions"], want["ids_attributions"])
+    if inputs is None:
+        assert "as they are in each row: mask (--input" in compiled.manifest.warnings[0]
+
+
+def test_a_mask_beside_two_tables() -> None:
+    """As a tokenizer gives them: both tables are explained, and it is said once that the mask is not."""
+    given = {"mask": MASK[:1].repeat(K, 0), "segments": np.zeros((K, L), np.int64), "ids": REFERENCES}
+    compiled = compile_model(encoder(), DeepShap(given))
+    complete(compiled, X)
+    assert [e.tensor.name for e in compiled.manifest.explained] == ["ids", "segments"]
+    assert [w.count("as they are in each row: mask") for w in compiled.manifest.warnings] == [0, 1]
+
+
 def test_a_batch_is_its_rows_one_by_one() -> None:
     compiled = compile_model(encoder(), DeepShap(REFERENCES))
     together = compiled.explain(X)["ids_attributions"]
@@ -302,7 +325,7 @@ def test_a_written_entry(tmp_path: Path, one_shot: bool) -> None:
     """The command line: compile, check and explain; the warmup row has ids that the table holds."""
     path, repository = tmp_path / "m.onnx", tmp_path / "repository"
     onnx.save(encoder(), path)
-    np.savez(tmp_path / "r.npz", ids=REFERENCES)
+    np.savez(tmp_path / "r.npz", ids=REFERENCES, mask=np.ones_like(REFERENCES))
     np.savez(tmp_path / "x.npz", **X)
     run = CliRunner()
     where = ["--repository", str(repository)]
@@ -344,6 +367,16 @@ WRONG = {
         DeepShap({"mask": MASK}),
         ["ids"],
         r"given for \['mask'\]; .* computed from \(\['ids'\]\)",
+    ),
+    "a mask of other rows": (
+        DeepShap({"ids": REFERENCES, "mask": MASK}),
+        None,
+        r"same number of references \(ids: 7, mask: 4\)",
+    ),
+    "a mask of another length": (
+        DeepShap({"ids": REFERENCES, "mask": np.ones((K, 3), int)}),
+        None,
+        r"'mask' have shape \[7, 3\]",
     ),
     "no such name": (DeepShap({"words": REFERENCES}), ["ids"], r"given for \['words'\]"),
     "two inputs, one array": (DeepShap(REFERENCES), ["ids", "segments"], "give a mapping from name"),

@@ -44,3 +44,15 @@ def test_a_masked_token_has_no_attribution() -> None:
     values = answer["ids_attributions"][1, 0]
     assert np.abs(values[5:]).max() <= 1e-6 * np.abs(values).max()
     assert np.abs(values[:5]).min() > 0
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_references_as_a_tokenizer_gives_them(dynamo: bool) -> None:
+    """Ids with their mask: it is each row's own, whatever the references' is."""
+    given = transformer("BERT", dynamo=dynamo)
+    ids, mask = given.x
+    both = DeepShap({ids: given.references, mask: np.tril(np.ones_like(given.references), k=3)})
+    got = compile_model(given.model, both, targets=[1]).explain(given.x)
+    want = compile_model(given.model, DeepShap({ids: given.references}), targets=[1]).explain(given.x)
+    np.testing.assert_array_equal(got["ids_attributions"], want["ids_attributions"])
+    assert np.abs(got["completeness_gap"]).max() <= COMPLETE_32 * np.abs(got["explained_value"]).max()
