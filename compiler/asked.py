@@ -40,6 +40,7 @@ class Asked:
     features: Sequence[str] | None = None
     deployment: Deployment = HERE
     open_references: int | None = None
+    logits: bool = False
 
     def check(self, *, referenced: bool) -> None:
         """Looks at the method and its options alone, without a model.
@@ -69,6 +70,7 @@ class Asked:
             model,
             method,
             output=self.output,
+            logits=self.logits,
             targets=self.targets,
             inputs=self.inputs,
             sizes=self.sizes,

@@ -67,12 +67,17 @@ def compile_command(
     output: Annotated[
         str | None,
         typer.Option(
-            help="The tensor to explain, inner ones too (the logits before a Softmax). Default: the first "
-            "float output.",
+            help="The tensor to explain, inner ones too. Default: the first float output.",
             metavar="TENSOR",
             show_default=False,
         ),
     ] = None,
+    logits: Annotated[
+        bool,
+        typer.Option(
+            "--logits", help="Explain the tensor before the output's last Sigmoid, Softmax or LogSoftmax."
+        ),
+    ] = False,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
@@ -222,6 +227,7 @@ def compile_command(
                 one_shot,
             ),
             open_references,
+            logits,
         )
         with progress_bar() as progress:
             compiled = asked.compile(model, references, progress)

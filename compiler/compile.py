@@ -48,6 +48,7 @@ def compile_model(
     method: Method,
     *,
     output: str | None = None,
+    logits: bool = False,
     targets: Targets = None,
     inputs: Sequence[str] | None = None,
     feature_names: FeatureNames | None = None,
@@ -61,6 +62,7 @@ def compile_model(
         model: a path, or a model in memory. Axis 0 of its inputs is the batch.
         method: how to explain, `DeepShap(references)` for instance.
         output: the tensor to explain, an inner one too; by default the first float output.
+        logits: explain the tensor of which that one is the Sigmoid, Softmax or LogSoftmax.
         targets: flat indices into the output's row, "all", or "predicted" (each row's argmax). The default
             is the only element of a one-element output, class 1 of two (an output [N, 2]), else "predicted".
         inputs: the tensors to attribute to, inner ones and integer ids too; by default every float input, or
@@ -78,7 +80,7 @@ def compile_model(
         InvalidModelError: no ONNX model, damaged, or of an unknown opset.
         UnsupportedModelError: operators without a rule (every one is listed), or rows that mix.
         InvalidReferencesError: references that do not fit the model.
-        InvalidOptionError: an output, target, input or feature name that does not exist.
+        InvalidOptionError: an output, target, input or feature name that does not exist, or no logits.
         CheckFailedError: the graph did not reproduce the model, or its attributions do not add up.
     """
     tell = progress or (lambda *_: None)
@@ -92,7 +94,7 @@ def compile_model(
     forms = Forms(deployment, time_forms if deployment.tune else None)
 
     def make(sizes: Mapping[str, int], tell: Progress) -> _Made:
-        return _made(model, method, (output, targets, inputs), sizes, forms, tell)
+        return _made(model, method, (output, targets, inputs, logits), sizes, forms, tell)
 
     lowered, path, notes, references, fed, made = make(fixed, tell)
     if span is not None:
@@ -147,18 +149,18 @@ class _Made(NamedTuple):
 def _made(
     model: str | Path | onnx.ModelProto,
     method: Method,
-    asked: tuple[str | None, Targets, Sequence[str] | None],
+    asked: tuple[str | None, Targets, Sequence[str] | None, bool],
     sizes: Mapping[str, int],
     forms: Forms,
     tell: Progress,
 ) -> _Made:
-    """Lowers a model and walks it; `asked` is the output, the targets and the inputs."""
-    given, (output, targets, inputs) = method.reference_set, asked
+    """Lowers a model and walks it; `asked` is output, targets, inputs and logits."""
+    given, (output, targets, inputs, logits) = method.reference_set, asked
     lowered = with_batch(lower(model, sizes, _shapes(given)))
     if forms.deployment.one_shot:
         check_gate_names(lowered)
     referenced = given if isinstance(given, Mapping) else ()
-    lowered, path = choose_path(lowered, output, targets, inputs, referenced)
+    lowered, path = choose_path(lowered, output, targets, inputs, referenced, logits)
     lowered, path, notes = prefer_scores(lowered, path, method, output, targets)
     if given is None and method.has_base_value:
         raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")

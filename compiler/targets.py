@@ -10,6 +10,7 @@ import onnx_ir as ir
 from compiler.activity import OF_SIZES, Stop, flow, made_by
 from compiler.discrete import in_floats
 from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.logits import choose_logits
 from compiler.lowering import Lowered
 from compiler.lowering.batch import reads
 from compiler.lowering.control_flow import REASON
@@ -63,11 +64,13 @@ def choose_path(
     targets: Targets,
     inputs: Sequence[str] | None,
     referenced: Collection[str] = (),
+    logits: bool = False,
 ) -> tuple[Lowered, Path]:
     """The path from the explained tensors to the output, and the model with integers on it in floats.
 
     Args:
         referenced: names for which references are given.
+        logits: explain what the output's last Sigmoid or Softmax is taken of.
 
     Raises:
         InvalidOptionError: names that do not exist.
@@ -79,6 +82,8 @@ def choose_path(
     _check_types(lowered, ends)
     dependent = _reach_forward(graph, ends)
     name = _choose_output(lowered, output, dependent)
+    if logits:
+        name = choose_logits(lowered.source, name)
     flowing, on_the_way = flow(lowered, ends), _reach_backward(graph, name, ends)
     if name not in flowing.active:
         raise UnsupportedModelError(
@@ -91,7 +96,7 @@ def choose_path(
     _check_shapes(lowered, [s.tensor for s in starts])
     changed = in_floats(lowered, [n for n, _ in nodes], active, lowered.specs[starts[0].tensor][1])
     if changed is not lowered:
-        return choose_path(changed, output, targets, inputs, referenced)
+        return choose_path(changed, output, targets, inputs, referenced, logits)
     _check_rows(lowered, name, nodes)
     asked = _choose_targets(lowered, name, targets)
     stops = tuple(dict.fromkeys(stop for first, stop in flowing.stops if first in on_the_way))

@@ -53,6 +53,9 @@ class ExplainerSpec(_Strict):
         None, description="K: take up to K references with each request, and bake none"
     )
     output: str | None = Field(None, description="the tensor to explain; default: the first float output")
+    logits: bool = Field(
+        False, description="explain the tensor before the output's last Sigmoid, Softmax or LogSoftmax"
+    )
     targets: list[Annotated[int, Field(ge=0)]] | Literal["all", "predicted"] | None = Field(
         None,
         description="indices into the output's row, all, or predicted: each row's own largest; default: the "
@@ -85,6 +88,7 @@ class ExplainerSpec(_Strict):
                 self.features,
                 Deployment(memory_budget=parse_bytes(self.memory_budget), storage=self.storage),
                 self.open_references,
+                self.logits,
             )
             asked.check(referenced=referenced or self.open_references is not None)
         except RationaleError as error:

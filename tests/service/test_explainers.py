@@ -286,3 +286,11 @@ async def test_ensure_makes_what_nobody_named(folder: Path, sets: Sets) -> None:
         for targets in ([0], [1], [2]):
             await explainers.ensure("score", ExplainerSpec(targets=targets), digest)
         assert len(explainers.users(digest)) == 2
+
+
+def test_logits_are_asked_for_by_a_flag() -> None:
+    """What it leaves out has the digest that it had before there was one."""
+    plain, logits = ExplainerSpec(), ExplainerSpec(logits=True)
+    assert logits.asked(referenced=True).logits
+    assert not plain.asked(referenced=True).logits
+    assert plain.digest("m", "r") == ExplainerSpec(logits=False).digest("m", "r") != logits.digest("m", "r")
