@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from compiler.compiled import Compiled
     from compiler.lowering.lengths import Size
     from compiler.methods import Method
-    from compiler.tables import Table
+    from compiler.tables import Columns, Table
     from compiler.targets import Targets
 
 
@@ -25,7 +25,7 @@ class Asked:
 
     Attributes:
         options: of the method, by their Python names (`standard_error`); those that are None were not given.
-        features: their names, which also choose the columns of a table of references.
+        features: their names, or each input's, which also choose the columns of a table of references.
         open_references: K, where references come with each request and those given are examples.
 
     The others are the arguments of `compile_model`.
@@ -37,7 +37,7 @@ class Asked:
     targets: "Targets" = None
     inputs: Sequence[str] | None = None
     sizes: Mapping[str, "Size"] = field(default_factory=dict)
-    features: Sequence[str] | None = None
+    features: "Columns" = None
     deployment: Deployment = HERE
     open_references: int | None = None
     logits: bool = False
@@ -123,6 +123,21 @@ def parse_targets(text: str | None) -> "Targets":
         raise InvalidOptionError(
             f"--targets {text!r}: give indices by commas, 'all' or 'predicted'."
         ) from error
+
+
+def parse_features(given: Sequence[str]) -> "Columns":
+    """ "A,B,C", or "INPUT=A,B" for each of several inputs. Raises InvalidOptionError."""
+    if not given or (len(given) == 1 and "=" not in given[0].split(",")[0]):
+        return [name.strip() for name in given[0].split(",")] if given else None
+    features: dict[str, list[str]] = {}
+    for text in given:
+        name, equals, names = text.partition("=")
+        if not equals or "," in name or not name or name in features:
+            raise InvalidOptionError(
+                f"--features {text!r}: give names by commas once, or INPUT=A,B,C for each of several inputs."
+            )
+        features[name] = [part.strip() for part in names.split(",")]
+    return features
 
 
 def parse_sizes(given: Sequence[str]) -> "dict[str, Size]":

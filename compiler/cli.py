@@ -94,11 +94,12 @@ def compile_command(
         ),
     ] = None,
     features: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            help="Feature names, by commas; they also choose the columns of a table that has more. Default: "
-            "the headers of the reference file.",
-            metavar="A,B,C",
+            help="Feature names, by commas; they also choose the columns of a table that has more. Of "
+            "several inputs: INPUT=A,B,C, repeated for each; a table is divided among them so. Default: the "
+            "headers of the reference file.",
+            metavar="[INPUT=]A,B,C",
             show_default=False,
         ),
     ] = None,
@@ -202,7 +203,7 @@ def compile_command(
     Example: rationale compile credit.onnx --references approved.csv --name credit
     """
     with told_plainly():
-        from compiler.asked import Asked, parse_sizes, parse_targets
+        from compiler.asked import Asked, parse_features, parse_sizes, parse_targets
         from compiler.deployment import Deployment, parse_bytes
         from compiler.repository import check_name
 
@@ -217,7 +218,7 @@ def compile_command(
             parse_targets(targets),
             inputs,
             parse_sizes(size or []),
-            None if features is None else [f.strip() for f in features.split(",")],
+            parse_features(features or []),
             Deployment(
                 cast("Provider", provider),
                 threads,

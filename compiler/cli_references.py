@@ -38,8 +38,12 @@ def references_command(
         ),
     ] = True,
     features: Annotated[
-        str | None,
-        typer.Option(help="Columns of a table to take, by commas.", metavar="A,B,C", show_default=False),
+        list[str] | None,
+        typer.Option(
+            help="Columns of a table to take, by commas; of several inputs INPUT=A,B,C, repeated for each.",
+            metavar="[INPUT=]A,B,C",
+            show_default=False,
+        ),
     ] = None,
     model: Annotated[
         Path | None,
@@ -59,11 +63,11 @@ def references_command(
     Example: rationale references approved.csv --centroids 40 -o typical.npz --model credit.onnx
     """
     with told_plainly():
+        from compiler.asked import parse_features
         from compiler.centroids import centroids as made_of
         from compiler.tables import read_rows
 
-        columns = None if features is None else [name.strip() for name in features.split(",")]
-        table = read_rows(file, columns)
+        table = read_rows(file, parse_features(features or []))
         made = made_of(table.arrays, centroids, least=least, seed=seed, whole=whole)
         lines = _told(table, made)
         if model is not None:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from compiler.errors import InvalidModelError, InvalidReferencesError
 from compiler.fold import extract
 from compiler.lowering import Lowered
-from compiler.references import Baseline, OpenReferences, as_array, check_count
+from compiler.references import Baseline, OpenReferences, as_array, check_count, unnamed
 from compiler.runtime import Runner, is_float
 from compiler.starts import Start
 from compiler.targets import Path
@@ -78,10 +78,7 @@ def _by_name(lowered: Lowered, path: Path, given: Any) -> dict[str, np.ndarray]:
             )
         return {str(name): as_array(str(name), a) for name, a in given.items()}
     if len(path.inputs) != 1:
-        raise InvalidReferencesError(
-            f"{len(path.inputs)} inputs are explained ({', '.join(path.inputs)}): give a mapping from name "
-            "to array, or a .npz file with an array for each."
-        )
+        raise unnamed(path.inputs)
     (name,), array = path.inputs, as_array(path.inputs[0], given)
     if name not in own and len(own) == 1 and not _is_row_of(lowered, name, array):
         name = own[0]  # rows of the model's input, from which the inner tensor follows

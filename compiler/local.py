@@ -15,12 +15,12 @@ from compiler.compiled import Compiled, Explanation
 from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.gate import plain_model
-from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
+from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, ExplainedInput, Manifest
 from compiler.memory import rows_that_fit
 from compiler.one_shot import check_gate
 from compiler.probes import probe_rows
 from compiler.repository import check_name
-from compiler.tables import Table, read_rows
+from compiler.tables import Columns, Table, read_rows
 
 
 def open_entry(repository: Path, name: str) -> Compiled:
@@ -119,7 +119,7 @@ def read_inputs(compiled: Compiled, file: Path) -> dict[str, np.ndarray]:
     table = read_rows(file, own_names(compiled.manifest))
     rows: Mapping[str, np.ndarray] | np.ndarray
     rows = table.arrays[None] if None in table.arrays else {str(k): v for k, v in table.arrays.items()}
-    _check_width(file, table, compiled.manifest)
+    _check_table(file, table, compiled.manifest)
     return compiled.fit(rows)
 
 
@@ -135,16 +135,31 @@ def _save(path: Path, answer: Explanation) -> None:
         raise InvalidOptionError(f"{path}: cannot be written: {error.strerror or error}.") from error
 
 
-def own_names(manifest: Manifest) -> tuple[str, ...] | None:
+def own_names(manifest: Manifest) -> Columns:
     """Feature names that someone gave, by which a table's columns are found; None for x[0], x[1] …"""
-    tensor, names = manifest.explained[0].tensor, manifest.explained[0].feature_names
-    if tensor not in manifest.inputs:
+    named = {e.tensor.name: _given_names(e) for e in manifest.explained if e.tensor in manifest.inputs}
+    names = {name: given for name, given in named.items() if given}
+    if len(names) < len(manifest.explained):
         return None
+    return names if len(names) > 1 else next(iter(names.values()))
+
+
+def _given_names(explained: ExplainedInput) -> tuple[str, ...] | None:
+    tensor, names = explained.tensor, explained.feature_names
     made_up = tuple(f"{tensor.name}[{i}]" for i in range(len(names or ())))
     return None if names == made_up or len(tensor.shape) != 1 else names
 
 
-def _check_width(file: Path, table: Table, manifest: Manifest) -> None:
+def _check_table(file: Path, table: Table, manifest: Manifest) -> None:
+    """Raises InvalidOptionError where an array without a name cannot be the model's rows."""
+    if None not in table.arrays:
+        return
+    names = [spec.name for spec in manifest.inputs]
+    if len(names) > 1:
+        raise InvalidOptionError(
+            f"{file}: one array, where the model takes {names}: give a .npz file with an array for each, or "
+            "compile the entry with --features INPUT=A,B,C for each and give a table with such columns."
+        )
     width = math.prod(manifest.inputs[0].shape)
     if table.columns is not None and len(table.columns) != width:
         raise InvalidOptionError(

@@ -1,7 +1,7 @@
 """Reference sets: checked against the model, equal rows merged with weights."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,10 +125,7 @@ def _by_name(
 ) -> dict[str, npt.ArrayLike]:
     if not isinstance(given, Mapping):
         if len(names) != 1:
-            raise InvalidReferencesError(
-                f"{len(names)} inputs are explained ({', '.join(names)}): give a mapping from name to array, "
-                "or a .npz file with an array for each."
-            )
+            raise unnamed(names)
         return {names[0]: given}
     if set(given) != set(names):
         raise InvalidReferencesError(
@@ -136,6 +133,14 @@ def _by_name(
             f"inputs are {sorted(names)}."
         )
     return dict(given)
+
+
+def unnamed(names: Sequence[str]) -> InvalidReferencesError:
+    """Of one array, where several inputs are explained."""
+    return InvalidReferencesError(
+        f"{len(names)} inputs are explained ({', '.join(names)}): give a mapping from name to array, a .npz "
+        "file with an array for each, or a table whose columns --features INPUT=A,B,C names for each."
+    )
 
 
 def _check(name: str, given: npt.ArrayLike, row: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -7,7 +7,7 @@ import tokenize
 import zipfile
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,7 +17,7 @@ import numpy as np
 from compiler.archives import read_npy, read_npz
 from compiler.errors import InvalidReferencesError, LargeReferencesError
 
-Columns = Sequence[str] | None
+Columns = Sequence[str] | Mapping[str, Sequence[str]] | None
 WEIGHTS, FEATURE_NAMES = "reference_weights", "feature_names"  # members of an .npz that are no rows
 _LONGEST_LINE = 1 << 20
 _REASON = 300  # characters of what a library says
@@ -55,7 +55,7 @@ class Source:
 
     file: BinaryIO
     name: str
-    columns: Columns
+    columns: Sequence[str] | None
     most_bytes: int | None
 
     def check_bytes(self, size: int) -> None:
@@ -68,8 +68,8 @@ def read_rows(path: Path, columns: Columns = None) -> Table:
     """Reads .npz, .npy, .csv or .parquet: references, or rows to explain.
 
     Args:
-        columns: which columns of a table to take, in that order; None takes all. A file without column
-            names is taken as it stands.
+        columns: which columns of a table to take, in that order, or which each input takes; None takes all.
+            A file without column names is taken as it stands.
 
     Raises:
         InvalidReferencesError: the file cannot be read, or holds something that is no number.
@@ -99,8 +99,9 @@ def read_stream(
     Raises:
         InvalidReferencesError: it holds more, or something that is no number.
     """
+    wanted = [c for names in columns.values() for c in names] if isinstance(columns, Mapping) else columns
     try:
-        return _READERS[kind](Source(file, name, columns, most_bytes))
+        table = _READERS[kind](Source(file, name, wanted, most_bytes))
     except (*_DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk; pyarrow's own are of what it reads
@@ -108,6 +109,23 @@ def read_stream(
         raise InvalidReferencesError(
             f"{name}: damaged, or not what its name says: {reason}. Write or copy it again."
         ) from error
+    return _divided(name, table, columns) if isinstance(columns, Mapping) else table
+
+
+def _divided(file: str, table: Table, columns: Mapping[str, Sequence[str]]) -> Table:
+    """The columns of a table as the rows of several inputs; arrays that have names stay as they are."""
+    rows = table.arrays.get(None)
+    if rows is None:
+        return table
+    if len(columns) == 1:
+        return Table({next(iter(columns)): rows}, table.columns, table.weights)
+    if table.columns is None:
+        raise InvalidReferencesError(
+            f"{file}: its columns have no names by which inputs {_shown(list(columns))} could share them. "
+            "Give a table with a header, or a .npz with an array for each."
+        )
+    index = {name: _find(file, table.columns, chosen) for name, chosen in columns.items()}
+    return Table({name: rows[:, places] for name, places in index.items()}, weights=table.weights)
 
 
 def _read_npz(source: Source) -> Table:
@@ -193,16 +211,21 @@ def _number(path: str, line: int, column: str, cell: str) -> float:
         ) from None
 
 
-def _choose(path: str, header: tuple[str, ...] | None, columns: Columns) -> list[int] | None:
+def _choose(path: str, header: tuple[str, ...] | None, columns: Sequence[str] | None) -> list[int] | None:
     """Indices of the wanted columns; None for all, which is also what a file without names gives."""
     if header is None or columns is None:
         return None
-    missing = [c for c in columns if c not in header]
-    if missing:
-        raise InvalidReferencesError(f"{path}: no column {_shown(missing)}; it has {_shown(header)}.")
+    found = _find(path, header, columns)
     twice = [c for c in columns if header.count(c) > 1]
     if twice:
         raise InvalidReferencesError(f"{path}: more than one column is named {_shown(twice)}: rename them.")
+    return found
+
+
+def _find(path: str, header: tuple[str, ...], columns: Sequence[str]) -> list[int]:
+    missing = [c for c in columns if c not in header]
+    if missing:
+        raise InvalidReferencesError(f"{path}: no column {_shown(missing)}; it has {_shown(header)}.")
     return [header.index(c) for c in columns]
 
 

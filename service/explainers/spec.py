@@ -63,7 +63,9 @@ class ExplainerSpec(_Strict):
     )
     inputs: list[str] | None = Field(None, description="inputs to attribute to; default: all")
     sizes: dict[str, Count] = Field(default_factory=dict, description="lengths that the model leaves open")
-    features: list[str] | None = Field(None, description="feature names")
+    features: list[str] | dict[str, list[str]] | None = Field(
+        None, description="feature names, or each explained input's"
+    )
     memory_budget: str = Field("4GB", description="for references and one row's work together")
     storage: Literal["float32", "float16"] = Field("float32", description="of baked references")
     default: bool | None = Field(

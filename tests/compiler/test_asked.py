@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.asked import Asked
+from compiler.asked import Asked, parse_features
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.local import check_entry
 from compiler.manifest import Manifest
@@ -34,6 +34,20 @@ def test_options_are_checked_without_a_model(given: dict[str, Any], referenced: 
 def test_sound_options_pass() -> None:
     Asked().check(referenced=True)
     Asked("integrated-gradients", {"steps": 8, "sigma": None}).check(referenced=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "features"),
+    [
+        ([], None),
+        ([" a, b "], ["a", "b"]),
+        (["a,x=b"], ["a", "x=b"]),
+        (["x=a, b"], {"x": ["a", "b"]}),
+        (["x=c=1,b", "y=d"], {"x": ["c=1", "b"], "y": ["d"]}),
+    ],
+)
+def test_features(given: list[str], features: object) -> None:
+    assert parse_features(given) == features
 
 
 def test_an_explainer_is_written_alone(tmp_path: Path) -> None:

@@ -195,6 +195,81 @@ def test_several_inputs(place: Path) -> None:
     assert_refused(only_a, r"given for \['a', 'b'\], but the explained inputs are \['a'\]")
 
 
+TWO = ["--features", "a=a1,a2,a3", "--features", "b= b1, b2,b3,b4"]
+
+
+@pytest.fixture
+def two(place: Path) -> Path:
+    """Columns of two inputs in one table, in another order and with others between them."""
+    a, b = (np.load("two.npz")[name] for name in "ab")
+    columns = {"b4": b[:, 3], "id": np.arange(4), **{f"a{i}": a[:, i - 1] for i in (3, 1, 2)}}
+    columns |= {f"b{i}": b[:, i - 1] for i in (1, 2, 3)}
+    table = np.column_stack(list(columns.values()))
+    np.savetxt("two.csv", table, delimiter=",", header=",".join(columns), comments="", fmt="%.9g")
+    np.savetxt("bare.csv", table, delimiter=",")
+    parquet.write_table(pa.table(columns), "two.parquet")
+    return place
+
+
+@pytest.mark.parametrize("file", ["two.csv", "two.parquet"])
+def test_a_table_of_several_inputs(two: Path, file: str) -> None:
+    done = call("compile", "two.onnx", "--name", "two", "--references", file, *TWO)
+    assert done.exit_code == 0, done.output
+    manifest = Manifest.read(two / "model_repository/two_explain/explanation.json")
+    assert [e.feature_names for e in manifest.explained] == [("a1", "a2", "a3"), ("b1", "b2", "b3", "b4")]
+    arrays = dict(np.load("two.npz"))
+    same = compile_model("two.onnx", DeepShap(arrays))
+    assert manifest.digests == same.manifest.digests
+    assert call("explain", "two", "--input", file, "--save", "answer.npz").exit_code == 0
+    for name, want in same.explain(arrays).items():
+        np.testing.assert_allclose(np.load("answer.npz")[name], want, atol=1e-6)
+    done = call("evaluate", "two", "--input", file, "--references", file)
+    assert done.exit_code == 0, done.output
+    done = call("references", file, *TWO, "--centroids", "2", "--least", "2", "-o", "c.npz")
+    assert done.exit_code == 0, done.output
+    assert {n: a.shape[1:] for n, a in np.load("c.npz").items() if n in arrays} == {"a": (3,), "b": (4,)}
+
+
+def test_features_of_one_input_by_its_name(place: Path) -> None:
+    """So that a name may hold the sign that divides; an array has no columns to choose."""
+    names = "x=sex=male,income,debt,years,cards"
+    done = call("compile", "m.onnx", "--name", "m", "--references", "r.npy", "--features", names)
+    assert done.exit_code == 0, done.output
+    (explained,) = Manifest.read(place / "model_repository/m_explain/explanation.json").explained
+    assert explained.feature_names == ("sex=male", "income", "debt", "years", "cards")
+
+
+TWO_REFUSED = {
+    "one unnamed": (("two.csv", *TWO[:2]), r"given for \['a'\], but the explained inputs are \['a', 'b'\]"),
+    "none named": (("two.csv",), "2 inputs are explained .* --features INPUT=A,B,C"),
+    "names without input": (
+        ("two.csv", "--features", "a1,b1"),
+        "2 inputs are explained .* --features INPUT=",
+    ),
+    "the same input twice": (("two.csv", *TWO, *TWO[:2]), "INPUT=A,B,C for each of several inputs"),
+    "lists twice": (
+        ("two.csv", *TWO[:2], "--features", "b1,b2"),
+        "--features 'b1,b2': give names by commas once",
+    ),
+    "no such column": (("two.csv", *TWO[:2], "--features", "b=b1,b9"), r"no column \['b9'\]; it has \['b4',"),
+    "no such input": (("two.npz", *TWO[:2], "--features", "c=b1,b2"), r"feature names for \['c'\]"),
+    "columns without names": (("bare.csv", *TWO), r"no names by which inputs \['a', 'b'\]"),
+}
+
+
+@pytest.mark.parametrize("name", TWO_REFUSED)
+def test_features_that_do_not_divide_a_table(two: Path, name: str) -> None:
+    assert two.is_dir()
+    arguments, words = TWO_REFUSED[name]
+    assert_refused(call("compile", "two.onnx", "--name", "two", "--references", *arguments), words)
+
+
+def test_rows_of_several_inputs_without_names(two: Path) -> None:
+    assert two.is_dir()
+    assert call("compile", "two.onnx", "--name", "two", "--references", "two.npz").exit_code == 0
+    assert_refused(call("explain", "two", "--input", "two.csv"), "with --features INPUT=A,B,C for each")
+
+
 BASE = ("compile", "m.onnx", "--references", "r.npy", "--name", "m")
 REFUSED = {
     "no references": (("compile", "m.onnx", "--name", "m"), "deepshap needs --references FILE"),
