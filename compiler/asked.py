@@ -65,8 +65,8 @@ class Asked:
         """
         from compiler.compile import compile_model
 
-        method, columns = self._method(references)
-        return compile_model(
+        method, table = self._method(references)
+        compiled = compile_model(
             model,
             method,
             output=self.output,
@@ -74,13 +74,17 @@ class Asked:
             targets=self.targets,
             inputs=self.inputs,
             sizes=self.sizes,
-            feature_names=self.features or columns,
+            feature_names=self.features or (table.columns if table else None),
             deployment=self.deployment,
             progress=progress,
         )
+        if table is not None and table.stands_for is not None and self.open_references is None:
+            warnings = (*compiled.manifest.warnings, *table.stands_for.warnings(compiled.manifest))
+            compiled.manifest = compiled.manifest.model_copy(update={"warnings": warnings})
+        return compiled
 
-    def _method(self, references: Path | None) -> "tuple[Method, tuple[str, ...] | None]":
-        """The method, and the reference file's column names."""
+    def _method(self, references: Path | None) -> "tuple[Method, Table | None]":
+        """The method, and what the reference file holds."""
         from compiler.methods.options import REFERENCES, check_options, make_method
         from compiler.references import OpenReferences
         from compiler.tables import read_rows
@@ -95,7 +99,7 @@ class Asked:
         named = {str(name): array for name, array in table.arrays.items()}
         arrays = table.arrays.get(None, named)
         references_given = arrays if k is None else OpenReferences(k, arrays)
-        return make_method(self.method, references_given, options), table.columns
+        return make_method(self.method, references_given, options), table
 
     def _weights(self, file: Path, table: "Table") -> dict[str, Any]:
         """Of the rows, where they have any and the method asks."""

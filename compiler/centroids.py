@@ -1,22 +1,25 @@
 """Reference sets that hold no one's row: centroids of groups of rows, with the groups' weights.
 
 k-means (Lloyd, "Least squares quantization in PCM", 1982) from k-means++ (Arthur and Vassilvitskii, 2007) on
-columns brought to one scale. Groups that are too small join their nearest neighbour.
+columns brought to one scale. Groups that are too small join their nearest neighbour. A model's mean output
+over centroids is not its mean output over the rows: weights can be chosen that keep it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 
 from compiler.errors import InvalidReferencesError
+from compiler.lowering import lower
 from compiler.runtime import Runner
 
 LEAST = 5  # rows of a group: a centroid of fewer would say too much of each
 _ROUNDS = 100
-_BLOCK = 4096  # rows whose distances are held at once
+_BLOCK = 4096  # rows whose distances, or outputs, are held at once
+_TOLERANCES = (1e-6, 1e-3, 1.0)  # of a mean output, squared, in standard deviations; see `balanced`
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Centroids:
 
     Attributes:
         arrays: [k, …] by input name, as the rows were given.
-        weights: [k], the groups' shares of all rows.
+        weights: [k], the groups' shares of all rows, or weights near them that keep mean outputs.
         smallest: rows of the smallest group.
         rounded: columns of whole numbers, which stayed whole.
         left: centroids whose whole numbers were left as fractions: rounded, they were somebody's row.
@@ -78,15 +81,20 @@ def centroids(
             "every centroid is somebody's row: the rows differ too little. Ask for fewer centroids."
         )
     plausible, weights = plausible[kept], counts[kept] / counts[kept].sum()
-    off = np.abs(weights @ plausible - rows.mean(axis=0)) / np.where(spread > 0, spread, 1)
     return Centroids(
         _unflattened(plausible, arrays),
         weights,
         int(counts[kept].min()),
         int((np.mod(rows, 1) == 0).all(axis=0).sum()) if whole else 0,
         int((someones & kept).sum()),
-        float(off.max(initial=0.0)),
+        _moved(weights, plausible, rows),
     )
+
+
+def _moved(weights: np.ndarray, made: np.ndarray, rows: np.ndarray) -> float:
+    spread = rows.std(axis=0)
+    off = np.abs(weights @ made - rows.mean(axis=0)) / np.where(spread > 0, spread, 1)
+    return float(off.max(initial=0.0))
 
 
 def _flattened(arrays: Mapping[str | None, np.ndarray]) -> np.ndarray:
@@ -199,24 +207,112 @@ def _someones(candidates: np.ndarray, rows: np.ndarray, least: int) -> np.ndarra
     return np.array([row.tobytes() in rare for row in candidates.astype(np.float32) + 0.0], bool)
 
 
-def mean_outputs(
+# -- mean outputs --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Output:
+    """One float output of a model, its row flattened to m numbers.
+
+    Attributes:
+        mean, spread: [m], over all rows; the spread is the standard deviation.
+        centroids: [k, m], at the centroids.
+    """
+
+    name: str
+    mean: np.ndarray
+    spread: np.ndarray
+    centroids: np.ndarray
+
+    def shift(self, weights: np.ndarray) -> np.ndarray:
+        """[m]: the weighted mean over the centroids less that over all rows, in standard deviations."""
+        return np.asarray((weights @ self.centroids - self.mean) / np.where(self.spread > 0, self.spread, 1))
+
+
+def outputs_of(
     model: Path, rows: Mapping[str | None, np.ndarray], made: Centroids
-) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Of each float output, flattened: its mean over all rows and over the centroids, and its deviation.
+) -> tuple[str, list[Output]]:
+    """The model's digest, and each of its float outputs that is finite.
 
     Raises:
-        InvalidModelError, InvalidReferencesError: the model does not run on these rows.
+        InvalidModelError, InvalidReferencesError: the model does not run on these rows, or has no such
+            output.
     """
-    proto = onnx.load(model)
-    run = Runner(proto)
-    full, short = (run(_feeds(proto, arrays)) for arrays in (rows, made.arrays))
-    compared = {}
-    for name, value in full.items():
-        if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-            flat = value.reshape(len(value), -1).astype(np.float64)
-            mean = made.weights @ short[name].reshape(len(made.weights), -1).astype(np.float64)
-            compared[name] = (flat.mean(axis=0), mean, flat.std(axis=0))
-    return compared
+    lowered = lower(model, references={name: a.shape for name, a in rows.items()})
+    run = Runner(lowered.source)
+    full, short = (_answers(run, _feeds(lowered.source, arrays)) for arrays in (rows, made.arrays))
+    finite = [name for name in full if np.isfinite(full[name]).all() and np.isfinite(short[name]).all()]
+    if not finite:
+        raise InvalidReferencesError(
+            f"{model}: no output is a float and finite on the rows: leave --model out."
+        )
+    means = ((full[name].mean(axis=0), full[name].std(axis=0)) for name in finite)
+    return lowered.digest, [Output(name, *of, short[name]) for name, of in zip(finite, means, strict=True)]
+
+
+def _answers(run: Runner, fed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """[rows, m] in float64 for each float output."""
+    count = len(next(iter(fed.values())))
+    blocks = [
+        run({name: a[start : start + _BLOCK] for name, a in fed.items()}) for start in range(0, count, _BLOCK)
+    ]
+    arrays = {name: a for name, a in blocks[0].items() if isinstance(a, np.ndarray) and a.ndim}
+    return {
+        name: np.concatenate([b[name].reshape(len(b[name]), -1) for b in blocks], dtype=np.float64)
+        for name, a in arrays.items()
+        if a.dtype.kind == "f"
+    }
+
+
+def balanced(made: Centroids, rows: Mapping[str | None, np.ndarray], outputs: Sequence[Output]) -> Centroids:
+    """The same centroids, with the weights nearest to the groups' shares p that keep the mean outputs.
+
+    min over w of Σ w·log(w/p) + ‖shift(w)‖²/(2·tolerance), Σ w = 1: entropy balancing (Hainmueller, 2012), in
+    a form that has an answer where no weights keep every mean. The smallest tolerance is taken that leaves
+    the weights worth half as many equal ones as the shares are; else the shares stay.
+    """
+    shares = made.weights
+    off = np.concatenate([o.shift(np.eye(len(shares))) for o in outputs], axis=1)
+    for tolerance in _TOLERANCES:
+        weights = _tilted(shares, off, tolerance)
+        if (shares**2).sum() / (weights**2).sum() >= 0.5:
+            moved = _moved(weights, _flattened(made.arrays), _flattened(rows))
+            return replace(made, weights=weights, moved=moved)
+    return made
+
+
+def _tilted(shares: np.ndarray, off: np.ndarray, tolerance: float) -> np.ndarray:
+    """w = p·exp(off·λ)/Σ, by Newton's method on the dual problem, min over λ of
+    log Σ p·exp(off·λ) + tolerance·‖λ‖²/2.
+
+    Args:
+        off: [k, m], each centroid's outputs less the means to keep.
+    """
+    u, s, _ = np.linalg.svd(off, full_matrices=False)
+    off = u * s  # the same products, in k numbers at most
+    slopes = np.zeros(off.shape[1])
+    for _ in range(_ROUNDS):
+        w, cost = _dual(shares, off, tolerance, slopes)
+        gradient = off.T @ w + tolerance * slopes
+        curvature = (off.T * w) @ off - np.outer(off.T @ w, off.T @ w) + tolerance * np.eye(len(slopes))
+        step = -np.linalg.solve(curvature, gradient)
+        size = 1.0
+        while _dual(shares, off, tolerance, slopes + size * step)[1] > cost and size > 1e-8:
+            size /= 2
+        if size <= 1e-8 or -gradient @ step < 1e-16:
+            break
+        slopes = slopes + size * step
+    return w
+
+
+def _dual(
+    shares: np.ndarray, off: np.ndarray, tolerance: float, slopes: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """The weights of these slopes, and the cost."""
+    exponents = np.log(shares) + off @ slopes
+    parts = np.exp(exponents - exponents.max())
+    cost = exponents.max() + np.log(parts.sum()) + tolerance * slopes @ slopes / 2
+    return parts / parts.sum(), float(cost)
 
 
 def _feeds(proto: onnx.ModelProto, arrays: Mapping[str | None, np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,5 +1,6 @@
 """`rationale references`: a reference set that holds no one's row."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,9 +10,12 @@ from compiler.terminal import console, told_plainly
 
 if TYPE_CHECKING:
     from compiler.centroids import Centroids
+    from compiler.stands_for import StandsFor
     from compiler.tables import Table
 
 app = typer.Typer()
+SHOWN = 3  # elements of an output
+NO_MODEL = "mean outputs may move: with --model the weights keep them"
 
 
 @app.command("references")
@@ -48,7 +52,7 @@ def references_command(
     model: Annotated[
         Path | None,
         typer.Option(
-            help="Compare its mean output over the centroids with that over all rows.",
+            help="Choose weights that keep its mean output over all rows: the base value of explanations.",
             metavar="MODEL.onnx",
             show_default=False,
         ),
@@ -58,28 +62,32 @@ def references_command(
     """Make a reference set that holds no one's row: centroids of groups of rows, weighted by their size.
 
     Baked references are rows of real people inside model.onnx. A centroid is the mean of several, and none
-    that equals a row of fewer people than that is written. DeepSHAP takes the weights.
+    that equals a row of fewer people than that is written. DeepSHAP takes the weights. The mean output over
+    centroids is not that over the rows: with --model the weights are chosen so that it is.
 
     Example: rationale references approved.csv --centroids 40 -o typical.npz --model credit.onnx
     """
     with told_plainly():
         from compiler.asked import parse_features
         from compiler.centroids import centroids as made_of
+        from compiler.stands_for import StandsFor
         from compiler.tables import read_rows
 
         table = read_rows(file, parse_features(features or []))
         made = made_of(table.arrays, centroids, least=least, seed=seed, whole=whole)
-        lines = _told(table, made)
+        stands_for = StandsFor(rows=len(next(iter(table.arrays.values()))))
+        lines, warnings = [NO_MODEL], list[str]()
         if model is not None:
-            lines += _outputs(model, table, made)
-        _write(out, table, made)
-        for line in lines:
+            made, stands_for, lines, warnings = _balanced(model, table, made)
+        _write(out, table, made, stands_for)
+        for line in [*_told(stands_for.rows, made), *lines]:
             console().print(line)
         print(f"wrote {out}")
+        for warning in [*_of_integers(table), *warnings]:
+            print(f"warning: {warning}", file=sys.stderr)
 
 
-def _told(table: "Table", made: "Centroids") -> list[str]:
-    given = len(next(iter(table.arrays.values())))
+def _told(given: int, made: "Centroids") -> list[str]:
     lines = [
         f"{len(made.weights)} centroids of {given} rows; the smallest stands for {made.smallest}",
         f"column means within {made.moved:.2g} standard deviations of those of all rows",
@@ -88,30 +96,41 @@ def _told(table: "Table", made: "Centroids") -> list[str]:
         lines.append(f"{made.rounded} columns of whole numbers stayed whole")
     if made.left:
         lines.append(f"{made.left} centroids keep fractions there: rounded, they were somebody's row")
-    integers = [name for name, array in table.arrays.items() if array.dtype.kind in "iu"]
-    if integers:
-        named = ", ".join(str(name or "the file") for name in integers)
-        lines.append(f"warning: {named}: integers; ids of tokens or categories have no mean: take rows")
     return lines
 
 
-def _outputs(model: Path, table: "Table", made: "Centroids") -> list[str]:
-    """Mean outputs over all rows and over the centroids, in standard deviations of the output."""
-    import numpy as np
-
-    from compiler.centroids import mean_outputs
-
-    lines = []
-    for name, (full, short, spread) in mean_outputs(model, table.arrays, made).items():
-        off = float((np.abs(full - short) / np.where(spread > 0, spread, 1)).max())
-        shown = ", ".join(
-            f"{a:.6g} ({b:.6g} over all rows)" for a, b in zip(short[:3], full[:3], strict=True)
-        )
-        lines.append(f"mean of {name}: {shown}; at most {off:.2g} standard deviations off")
-    return lines
+def _of_integers(table: "Table") -> list[str]:
+    """A warning where the rows hold integers."""
+    names = [str(name or "the file") for name, array in table.arrays.items() if array.dtype.kind in "iu"]
+    return [
+        f"{', '.join(names)}: integers; ids of tokens or categories have no mean: take rows instead"
+    ] * bool(names)
 
 
-def _write(out: Path, table: "Table", made: "Centroids") -> None:
+def _balanced(
+    model: Path, table: "Table", made: "Centroids"
+) -> "tuple[Centroids, StandsFor, list[str], list[str]]":
+    """Weights that keep the model's mean outputs, what they keep, and what is said and warned of it."""
+    from compiler.centroids import balanced, outputs_of
+    from compiler.stands_for import MeanOutput, StandsFor, shifts
+
+    digest, outputs = outputs_of(model, table.arrays, made)
+    kept = balanced(made, table.arrays, outputs)
+    means = {o.name: MeanOutput(mean=tuple(o.mean), spread=tuple(o.spread)) for o in outputs}
+    stands_for = StandsFor(rows=len(next(iter(table.arrays.values()))), model=digest, outputs=means)
+    lines, warnings = [], list[str]()
+    for o in outputs:
+        before, after = made.weights @ o.centroids, kept.weights @ o.centroids
+        numbers = [
+            f"{a:.6g} ({full:.6g} over all rows; {b:.6g} by the groups' sizes)"
+            for a, b, full in zip(after[:SHOWN], before[:SHOWN], o.mean[:SHOWN], strict=True)
+        ]
+        lines.append(f"mean of {o.name}: {', '.join(numbers)}")
+        warnings += shifts(o.name, range(len(after)), after, means[o.name], stands_for.rows)
+    return kept, stands_for, lines, warnings
+
+
+def _write(out: Path, table: "Table", made: "Centroids", stands_for: "StandsFor") -> None:
     """Whole or not at all. Raises InvalidOptionError."""
     import tempfile
 
@@ -119,12 +138,12 @@ def _write(out: Path, table: "Table", made: "Centroids") -> None:
 
     from compiler.archives import write_npz
     from compiler.errors import InvalidOptionError
-    from compiler.tables import FEATURE_NAMES, WEIGHTS
+    from compiler.tables import FEATURE_NAMES, STANDS_FOR, WEIGHTS
 
     if out.suffix != ".npz":
         raise InvalidOptionError(f"{out}: must be a .npz, which holds weights.")
     members = {name or "arr_0": array for name, array in made.arrays.items()}
-    members[WEIGHTS] = made.weights
+    members |= {WEIGHTS: made.weights, STANDS_FOR: np.array(stands_for.model_dump_json())}
     if table.columns is not None:
         members[FEATURE_NAMES] = np.array(table.columns)
     try:

@@ -126,6 +126,7 @@ def compile_model(
         *path.notes,
         *notes,
         *told(path.stops),
+        *(references.warnings if references else ()),
     )
     warnings += (*demand(checked.measured, method.gap, bool(path.stops)), *beyond_budget(memory))
     manifest = describe(lowered, combined, path, method, references, checked, feature_names, warnings)

@@ -64,6 +64,15 @@ class ReferenceSet:
     def count(self) -> int:
         return len(next(iter(self.arrays.values())))
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        if self.is_open or self.count > 1 or self.given == 1:
+            return ()
+        return (
+            f"all {self.given} references are equal: rows are compared with that one. Was the file meant to "
+            "hold different ones?",
+        )
+
 
 def prepare(
     given: npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences,

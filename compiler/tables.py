@@ -16,9 +16,11 @@ import numpy as np
 
 from compiler.archives import read_npy, read_npz
 from compiler.errors import InvalidReferencesError, LargeReferencesError
+from compiler.stands_for import StandsFor
 
 Columns = Sequence[str] | Mapping[str, Sequence[str]] | None
 WEIGHTS, FEATURE_NAMES = "reference_weights", "feature_names"  # members of an .npz that are no rows
+STANDS_FOR = "stands_for"  # another: JSON
 _LONGEST_LINE = 1 << 20
 _REASON = 300  # characters of what a library says
 _SHOWN = 80  # characters of a name, and names of a list
@@ -42,11 +44,13 @@ _DAMAGE = (  # what numpy, zipfile, csv and pyarrow raise for files of other kin
 
 @dataclass(frozen=True)
 class Table:
-    """Rows read from a file: one array per input (None: the only one), names of its columns, weights [K]."""
+    """Rows read from a file: one array per input (None: the only one), names of its columns, weights [K], and
+    what they stand for where the file says it."""
 
     arrays: dict[str | None, np.ndarray]
     columns: tuple[str, ...] | None = None
     weights: np.ndarray | None = None
+    stands_for: StandsFor | None = None
 
 
 @dataclass(frozen=True)
@@ -130,13 +134,14 @@ def _divided(file: str, table: Table, columns: Mapping[str, Sequence[str]]) -> T
 
 def _read_npz(source: Source) -> Table:
     arrays = read_npz(source.file, source.most_bytes)
-    weights, names = arrays.pop(WEIGHTS, None), arrays.pop(FEATURE_NAMES, None)
+    weights, names, said = (arrays.pop(name, None) for name in (WEIGHTS, FEATURE_NAMES, STANDS_FOR))
     columns = None if names is None else tuple(str(name) for name in names.reshape(-1))
+    stands_for = None if said is None else StandsFor.model_validate_json(str(said))
     if not arrays:
         raise ValueError("an archive without arrays")
-    if list(arrays) == ["arr_0"]:  # what numpy.savez(file, array) makes of an array without a name
-        return Table({None: arrays["arr_0"]}, columns, weights)
-    return Table({str(name): array for name, array in arrays.items()}, columns, weights)
+    only = list(arrays) == ["arr_0"]  # what numpy.savez(file, array) makes of an array without a name
+    named = {None if only else str(name): array for name, array in arrays.items()}
+    return Table(named, columns, weights, stands_for)
 
 
 def _read_npy(source: Source) -> Table:

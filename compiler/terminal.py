@@ -13,8 +13,9 @@ from compiler.errors import RationaleError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from compiler.manifest import Forms, Manifest, Memory
+    from compiler.manifest import Forms, Manifest, Memory, References
 
+_SHOWN = 3  # base values of a line
 Repository = Annotated[Path, typer.Option(help="The model repository.", metavar="FOLDER")]
 
 
@@ -49,6 +50,16 @@ def console(stderr: bool = False) -> "Console":
     return Console(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
 
 
+def _references_line(references: "References") -> str:
+    """How many, and the mean output from which explanations start."""
+    merged = references.given - references.count
+    line = f"{references.count}" + f" ({merged} equal ones merged)" * bool(merged)
+    if references.base_value is None:
+        return line
+    shown = ", ".join(f"{value:.6g}" for value in references.base_value[:_SHOWN])
+    return f"{line}; base value {shown}" + ", …" * (len(references.base_value) > _SHOWN)
+
+
 def _forms_line(forms: "Forms") -> str:
     """What stands in the graph how often, and who chose."""
     taken = ", ".join(f"{count} × {name.split(': ')[1]}" for name, count in forms.taken.items())
@@ -67,10 +78,7 @@ def report(manifest: "Manifest") -> None:
         "explains", f"{manifest.explained_output} ({_targets(manifest)}) by {names}, {manifest.method.name}"
     )
     if manifest.references:
-        merged = manifest.references.given - manifest.references.count
-        table.add_row(
-            "references", f"{manifest.references.count}" + (f" ({merged} equal ones merged)" * bool(merged))
-        )
+        table.add_row("references", _references_line(manifest.references))
     if manifest.open_references:
         table.add_row("references", f"come with a request, {manifest.open_references.count} at most")
     table.add_row("original outputs", f"unchanged to {m.outputs_error:.1e} of the largest")

@@ -1,5 +1,6 @@
 """Centroids stand for a reference set and hold no one's row."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,14 +9,15 @@ import pytest
 from typer.testing import CliRunner
 
 from compiler import DeepShap, compile_model
-from compiler.centroids import centroids
+from compiler.centroids import Output, balanced, centroids, outputs_of
 from compiler.errors import InvalidReferencesError
 from compiler.local import open_entry
 from compiler.tables import read_rows
 from service.cli import app
-from tests.compiler.models import NAMES, mlp, rows
+from tests.compiler.models import NAMES, mlp, parsed, rows
 
 LEAST = 5
+CREDIT = Path(__file__).parents[2] / "examples" / "credit"
 
 
 def mixed(count: int = 300, seed: int = 0) -> np.ndarray:
@@ -113,7 +115,7 @@ def test_the_command_and_what_the_compiler_makes_of_it(tmp_path: Path) -> None:
     )
     assert made.exit_code == 0, made.output
     assert "of 80 rows" in made.output
-    assert "standard deviations off" in made.output
+    assert "over all rows" in made.output
     table = read_rows(Path(out))
     assert table.columns == tuple(NAMES)
     assert table.weights is not None
@@ -157,3 +159,122 @@ def test_ids_have_no_mean_and_it_is_said(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert "warning: ids: integers" in done.output
+
+
+# -- mean outputs --------------------------------------------------------------------------------------
+
+
+def applicants(count: int = 600) -> np.ndarray:
+    """Rows such as the credit example's references, and as many of higher risk: 0.03 to 0.9."""
+    given = read_rows(CREDIT / "references.csv").arrays[None]
+    random = np.random.default_rng(0)
+    table = given[random.integers(0, len(given), count)] * random.uniform(0.7, 1.4, (count, given.shape[1]))
+    table[: count // 2, 5] += random.integers(1, 6, count // 2)  # late payments
+    return table
+
+
+def test_weights_keep_mean_outputs() -> None:
+    """They are the nearest to the shares that do: log(w/p) is an affine function of the outputs."""
+    given = {None: applicants()}
+    made = centroids(given, 20)
+    _, outputs = outputs_of(CREDIT / "credit.onnx", given, made)
+    before = {o.name: np.abs(o.shift(made.weights)).max() for o in outputs}
+    kept = balanced(made, given, outputs)
+    assert {o.name for o in outputs} == {"default_probability", "score_logit"}
+    assert before["default_probability"] > 0.05
+    assert max(np.abs(o.shift(kept.weights)).max() for o in outputs) < 1e-5
+    assert kept.weights.sum() == pytest.approx(1)
+    assert (kept.weights > 0).all()
+    assert not np.allclose(kept.weights, made.weights, rtol=1e-2)
+    slopes = np.column_stack([np.ones(len(made.weights)), *(o.centroids for o in outputs)])
+    tilt = np.log(kept.weights / made.weights)
+    fitted = slopes @ np.linalg.lstsq(slopes, tilt, rcond=None)[0]
+    np.testing.assert_allclose(fitted, tilt, atol=1e-6 * np.ptp(tilt))
+    np.testing.assert_array_equal(kept.arrays[None], made.arrays[None])
+
+
+def test_a_mean_that_no_weights_keep_leaves_many_centroids_of_weight() -> None:
+    given = {None: mixed()}
+    made = centroids(given, 12)
+    random = np.random.default_rng(0)
+    beyond = Output("y", np.full(3, 9.0), np.ones(3), random.standard_normal((len(made.weights), 3)))
+    kept = balanced(made, given, [beyond])
+    assert 1 / (kept.weights**2).sum() >= 0.5 / (made.weights**2).sum()
+    assert np.isfinite(kept.weights).all()
+
+
+def reduced(folder: Path, *options: str, rows_: np.ndarray | None = None) -> str:
+    """What `rationale references` says of 600 applicants; typical.npz is in the folder."""
+    np.save(folder / "rows.npy", applicants() if rows_ is None else rows_)
+    file, out = str(folder / "rows.npy"), str(folder / "typical.npz")
+    done = CliRunner().invoke(app, ["references", file, "-o", out, *options])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def compiled_with(folder: Path, model: Path) -> str:
+    options = ["--output", "default_probability", "--name", "c", "--repository", str(folder / "repository")]
+    done = CliRunner().invoke(
+        app, ["compile", str(model), "--references", str(folder / "typical.npz"), *options]
+    )
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_base_value_is_the_mean_over_all_rows(tmp_path: Path) -> None:
+    model = CREDIT / "credit.onnx"
+    said = reduced(tmp_path, "--centroids", "20", "--model", str(model))
+    assert "warning" not in said
+    told = compiled_with(tmp_path, model)
+    assert "warning" not in told
+    base = open_entry(tmp_path / "repository", "c").manifest.references.base_value[0]
+    everyone = compile_model(model, DeepShap(applicants()), output="default_probability").manifest
+    assert base == pytest.approx(everyone.references.base_value[0], rel=1e-5)
+    assert f"base value {base:.6g}" in told
+    assert f"{base:.5g}" in said
+
+
+def test_a_shift_is_named(tmp_path: Path) -> None:
+    """Two centroids of 300 rows each cannot keep two means."""
+    model = CREDIT / "credit.onnx"
+    said = reduced(tmp_path, "--centroids", "2", "--model", str(model))
+    assert "warning: the base value shifts: the mean of 'default_probability', element 0, is" in said
+    told = compiled_with(tmp_path, model)
+    assert "the base value shifts" in told
+    assert any("600 rows" in w for w in open_entry(tmp_path / "repository", "c").manifest.warnings)
+
+
+def test_weights_for_another_model_and_for_none_are_warned_of(tmp_path: Path) -> None:
+    model, other = CREDIT / "credit.onnx", tmp_path / "other.onnx"
+    proto = onnx.load(model)
+    proto.graph.name = "another"
+    onnx.save(proto, other)
+    reduced(tmp_path, "--centroids", "20", "--model", str(other))
+    assert "mean output of another model over the 600 rows" in compiled_with(tmp_path, model)
+    assert "with --model" in reduced(tmp_path, "--centroids", "20")
+    assert "made of 600 rows without a model" in compiled_with(tmp_path, model)
+
+
+def test_models_without_a_mean_output_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "r.npy", rows(60, 5))
+    onnx.save(
+        parsed("g (float[N, 5] x) => (int64[N, 1] y) { y = ArgMax <axis = 1> (x) }"), tmp_path / "whole.onnx"
+    )
+    command = ["references", str(tmp_path / "r.npy"), "--centroids", "5", "-o", str(tmp_path / "c.npz")]
+    for model, fault in (("whole.onnx", "no output is a float"), ("r.npy", "not an ONNX model")):
+        done = CliRunner().invoke(app, [*command, "--model", str(tmp_path / model)])
+        assert done.exit_code == 2
+        assert fault in done.stderr
+        assert not (tmp_path / "c.npz").exists()
+
+
+def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "r.npz", x=rows(5, 5), stands_for=np.array(json.dumps({"rows": "many"})))
+    with pytest.raises(InvalidReferencesError, match="damaged"):
+        read_rows(tmp_path / "r.npz")
+
+
+def test_references_that_are_all_equal_are_warned_of() -> None:
+    alike = compile_model(mlp(), DeepShap(np.ones((4, 5))), targets="all").manifest.warnings
+    assert any("all 4 references are equal" in w for w in alike)
+    assert not compile_model(mlp(), DeepShap(np.ones((1, 5))), targets="all").manifest.warnings

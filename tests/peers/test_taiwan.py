@@ -16,6 +16,7 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from compiler import DeepShap, Manifest, compile_model
+from compiler.centroids import balanced, centroids, outputs_of
 from tests.peers.agreement import ATOL, GAP, OUTPUTS, RTOL, TRUTH, error
 from tests.peers.networks import Case, export
 from tests.peers.others import shap_values
@@ -131,6 +132,32 @@ def test_command_line(credit: Credit, tmp_path: Path) -> None:
     rationale("explain", "credit", "--input", rows, "--repository", repository, "--save", saved)
     with np.load(saved) as answer:
         assert error(answer["x_attributions"], case.truth()) <= TRUTH
+
+
+def test_centroids_keep_the_base_value(credit: Credit, tmp_path: Path) -> None:
+    """The figures of docs/references.md: 40 centroids of 24,000 clients, by their groups' sizes and by
+    weights that keep the mean output; attributions beside those by 1,500 clients."""
+    model, clients = tmp_path / "credit.onnx", {None: credit.x[:TRAINED].astype(np.float64)}
+    model.write_bytes(export(credit.case, "torchscript").SerializeToString())
+    made = centroids(clients, 40)
+    _, outputs = outputs_of(model, clients, made)
+    (probability,) = outputs
+    kept = balanced(made, clients, outputs)
+    by_size, by_weight = (made.weights @ probability.centroids, kept.weights @ probability.centroids)
+    assert (round(float(by_size[0]), 2), round(float(probability.mean[0]), 2)) == (0.19, 0.23)
+    assert by_weight == pytest.approx(probability.mean, rel=1e-5)
+    off = [distance(model, credit, DeepShap(found.arrays[None], found.weights)) for found in (made, kept)]
+    assert off == pytest.approx([0.18, 0.11], abs=0.03)
+
+
+def distance(model: Path, credit: Credit, method: DeepShap) -> float:
+    """Median over 100 rows of the attributions' distance from those by 1,500 clients."""
+    some = np.random.default_rng(5).choice(TRAINED, 1500, replace=False)
+    found, due = (
+        compile_model(model, m).explain(credit.case.x[:100])["x_attributions"][:, 0]
+        for m in (method, DeepShap(credit.x[some]))
+    )
+    return float(np.median(np.abs(found - due).sum(axis=1) / np.abs(due).sum(axis=1)))
 
 
 def write_table(path: Path, header: list[str], rows: np.ndarray) -> None:
