@@ -9,8 +9,11 @@
 Names are imported when they are first used: the service reads manifests without loading the compiler.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime reads it when it is imported (docs/security.md)
 
 if TYPE_CHECKING:
     from compiler.compile import compile_model

@@ -30,6 +30,7 @@ COMMAND = (
 )
 MODELS = "/models"
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
+ENVIRONMENT = {"ORT_DISABLE_TELEMETRY": "1"}  # ONNX Runtime sends no usage events (docs/security.md)
 SECURITY = ("no-new-privileges:true",)
 HOST = "127.0.0.1"  # whoever reaches Triton's ports can load its models and read them
 
@@ -142,6 +143,7 @@ def container_options(repository: Path, ports: dict[str, int], gpu: bool) -> dic
     return {
         "name": CONTAINER,
         "command": list(COMMAND),
+        "environment": dict(ENVIRONMENT),
         "volumes": {str(repository.resolve()): {"bind": MODELS, "mode": "ro"}},
         "ports": {f"{PORTS[end]}/tcp": (HOST, port) for end, port in ports.items()},
         "security_opt": list(SECURITY),

@@ -100,10 +100,15 @@ def test_compose_and_the_sdk_start_the_same_triton() -> None:
     triton = compose("docker-compose.yml")["triton"]
     assert triton["image"] == docker_engine.IMAGE
     assert triton["command"] == list(docker_engine.COMMAND)
+    assert triton["environment"] == docker_engine.ENVIRONMENT == {"ORT_DISABLE_TELEMETRY": "1"}
     assert triton["security_opt"] == list(docker_engine.SECURITY)
     assert triton["ports"] == [f"{docker_engine.HOST}:{p}:{p}" for p in docker_engine.PORTS.values()]
     [mount] = triton["volumes"]
     assert (mount["target"], mount["read_only"]) == (docker_engine.MODELS, True)
+
+
+def test_the_image_sends_no_usage_events() -> None:
+    assert "ORT_DISABLE_TELEMETRY=1" in DOCKERFILE
 
 
 def test_triton_is_past_the_shared_memory_holes() -> None:
@@ -174,6 +179,7 @@ def test_start_creates_the_container_and_waits(engine: Engine, repository: Path)
         "8001/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8001"}],
         "8002/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8002"}],
     }
+    assert made["Env"] == ["ORT_DISABLE_TELEMETRY=1"]
     assert made["HostConfig"]["SecurityOpt"] == ["no-new-privileges:true"]
     assert not made["HostConfig"].get("DeviceRequests")
     assert f"Triton is ready: http 127.0.0.1:{port}, grpc 127.0.0.1:8001" in out

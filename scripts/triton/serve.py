@@ -100,10 +100,19 @@ def installed(folder: Path) -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The stub must find the environment's Python first: under numpy 2 it answers zeros, without an error."""
+    """The stub must find the environment's Python first: under numpy 2 it answers zeros, without an error.
+
+    And ONNX Runtime sends no usage events (docs/security.md).
+    """
     others = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")}
     path = os.pathsep.join([str(folder / "venv/bin"), others.get("PATH", os.defpath)])
-    return {**others, "PATH": path, "LD_LIBRARY_PATH": str(folder / "lib"), "PYTHONNOUSERSITE": "1"}
+    return {
+        **others,
+        "PATH": path,
+        "LD_LIBRARY_PATH": str(folder / "lib"),
+        "PYTHONNOUSERSITE": "1",
+        "ORT_DISABLE_TELEMETRY": "1",
+    }
 
 
 def command(

@@ -137,6 +137,17 @@ async def test_each_graph_level_loads_and_answers(
     assert answer["y"].tolist() == [[3.0]]
 
 
+def test_onnx_runtime_stores_no_usage_events(
+    start_triton: StartTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ORT_DISABLE_TELEMETRY", "ORT_RUNNING_UNIT_TESTS", "CI", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    write_linear(tmp_path / "repository")
+    with start_triton(tmp_path / "repository"):
+        assert not (tmp_path / "home").exists()
+
+
 def test_a_fixed_batch_is_refused(explicit: TritonAddresses, repository: Path) -> None:
     model = by_hand.rows()
     config = make_config("fixed", model)
