@@ -18,6 +18,7 @@ TIMEOUT = TIMEOUT_HEADER.encode()
 _LONGEST_TIMEOUT = 12  # digits
 _GZIP_OR_ZLIB = 47  # zlib's own way to say: tell by the header
 
+_FORM = "application/x-www-form-urlencoded"
 _AT_ONCE = 256 * 1024  # bytes: inflating them takes the event loop a millisecond; what is more, a thread
 
 
@@ -123,16 +124,25 @@ async def _receive(request: Request) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-def check_media_type(request: Request, *allowed: str) -> None:
-    """Raises UnsupportedMediaError; a request without a Content-Type is taken at its word."""
+def media_type_of(request: Request, *allowed: str) -> str:
+    """The type that the body is read as, the first of `allowed` where the caller names none.
+
+    A form counts as none: it is what `curl -d` says of every body. This lets no page in a browser do what it
+    could not: a page may leave the type out, too (docs/security.md).
+
+    Raises UnsupportedMediaError.
+    """
     given = header_of(request.scope, b"content-type")
-    if given is None or given in allowed:
-        return
-    given = given.partition(";")[0].strip().lower()
-    if given not in allowed:
+    if given is not None and given in allowed:
+        return given
+    named = "" if given is None else given.partition(";")[0].strip().lower()
+    if named in ("", _FORM):
+        return allowed[0]
+    if named not in allowed:
         raise UnsupportedMediaError(
-            f"Content-Type '{given[:80]}' is not read here; send {' or '.join(allowed)}"
+            f"Content-Type '{named[:80]}' is not read here; send {' or '.join(allowed)}"
         )
+    return named
 
 
 def timeout_header(scope: Scope) -> float | None:
@@ -152,7 +162,9 @@ def parse_json(body: bytes | bytearray | memoryview) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise MalformedError(f"the body is not valid JSON: {error}") from error
+        raise MalformedError(
+            f"the body is not valid JSON: {error}; if it is something else, say so by Content-Type"
+        ) from error
 
 
 def _decoder(encoding: str | None) -> _AsItIs:

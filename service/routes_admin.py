@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 
-from service.body import check_media_type, parse_json, read_body
+from service.body import media_type_of, parse_json, read_body
 from service.errors import InvalidExplainerError, MalformedError
 from service.explainers.explainers import Explainers, Status
 from service.explainers.spec import ExplainerSpec
@@ -96,7 +96,7 @@ async def get_explainer(request: Request, model: str, name: str) -> ExplainerSta
     openapi_extra=body_of(ExplainerSpec),
 )
 async def put_explainer(request: Request, response: Response, model: str, name: str) -> ExplainerStatus:
-    check_media_type(request, JSON)
+    media_type_of(request, JSON)
     spec = _spec(await read_body(request, _MAX_BODY_BYTES))
     status = await explainers_of(request).put(model, name, spec)
     response.headers["Location"] = f"/v2/models/{model}/explainers/{name}"

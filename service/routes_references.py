@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from compiler.manifest import Manifest
-from service.body import check_media_type, read_body
+from service.body import media_type_of, read_body
 from service.catalogue import Catalogue
 from service.dataplane import DataPlane
 from service.errors import ConflictError, InvalidInputError, NotExplainableError
@@ -219,14 +219,11 @@ async def get_reference_set_rows(request: Request, name: str) -> Response:
 async def put_reference_set(request: Request, response: Response, name: str) -> ReferenceSetStatus:
     desk, plane = desk_of(request), plane_of(request)
     check_name(name)
-    check_media_type(request, *MEDIA_TYPES)
+    media_type = media_type_of(request, *MEDIA_TYPES)
     model = request.query_params.get("model")
     if not model:
         raise InvalidInputError("say for which model's inputs the rows are: ?model=NAME")
     plane.repository.entry(model)  # before the body is read: there may be no such model
-    media_type = (
-        request.headers.get("content-type", next(iter(MEDIA_TYPES))).partition(";")[0].strip().lower()
-    )
     body = await read_body(request, desk.most_bytes, plane.deadline(), plane.budget)
     rows = await desk.parse(bytes(body), MEDIA_TYPES[media_type], model, plane.repository)
     made, is_new = await desk.put(name, model, rows, force=_force(request))

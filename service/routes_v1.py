@@ -10,7 +10,7 @@ from starlette.responses import Response
 from compiler.manifest import Manifest
 from compiler.open_references import WEIGHTS, references_name
 from service import oip
-from service.body import TIMEOUT_HEADER, check_media_type, parse_json, read_body, timeout_header
+from service.body import TIMEOUT_HEADER, media_type_of, parse_json, read_body, timeout_header
 from service.catalogue import Catalogue
 from service.choice import likely_explainer
 from service.errors import MalformedError, NotExplainableError
@@ -128,7 +128,7 @@ async def explain(request: Request, model: str) -> Response:
 
 async def _read(request: Request, deadline_s: float) -> tuple[dict[str, Any], bytes | bytearray]:
     """The message, and the bytes it was."""
-    check_media_type(request, JSON)
+    media_type_of(request, JSON)
     limit = request.app.state.settings.max_body_bytes
     body = await read_body(request, limit, deadline_s, plane_of(request).budget)
     message = parse_json(body)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from service import oip
-from service.body import TIMEOUT_HEADER, check_media_type, read_body, timeout_header
+from service.body import TIMEOUT_HEADER, media_type_of, read_body, timeout_header
 from service.choice import entry_asked_for, likely_explainer
 from service.dataplane import DataPlane
 from service.entries import PLATFORM, Entry
@@ -176,7 +176,7 @@ async def explain(request: Request, model: str, version: Version = None) -> Resp
 async def _read(request: Request, plane: DataPlane, likely: Entry) -> tuple[oip.Request, float]:
     """The request and its deadline. The body is read if `likely`, which will run it, has a place for one."""
     deadline_s = plane.deadline(timeout_header(request.scope))
-    check_media_type(request, JSON, BINARY)
+    media_type_of(request, JSON, BINARY)
     plane.admit(likely, deadline_s)
     body = await read_body(request, request.app.state.settings.max_body_bytes, deadline_s, plane.budget)
     return oip.decode_request(body, header_of(request.scope, _LENGTH)), deadline_s

@@ -127,9 +127,40 @@ async def test_413_for_what_a_small_body_inflates_to(repository: Path) -> None:
         )
 
 
+# What curl names where it is not told: of every body, and with an upload nothing at all.
+CURLS: list[dict[str, str]] = [
+    {"Content-Type": "application/x-www-form-urlencoded"},
+    {"Content-Type": ""},
+    {},
+]
+
+
+@pytest.mark.parametrize("headers", CURLS)
+@pytest.mark.parametrize("path", [INFER, "/v2/models/score/explain"])
+async def test_json_by_curls_own_content_type(
+    client: httpx.AsyncClient, path: str, headers: dict[str, str]
+) -> None:
+    answer = await client.post(path, content=orjson.dumps({"inputs": [GOOD]}), headers=headers)
+    assert answer.status_code == 200, answer.text
+    answer = await client.post(path, content=b"income=24500&term_months=60", headers=headers)
+    problem(answer, 400, "malformed-request", "not valid JSON")
+    assert "Content-Type" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("headers", CURLS)
+@pytest.mark.parametrize("verb", ["predict", "explain"])
+async def test_named_features_by_curls_own_content_type(
+    client: httpx.AsyncClient, verb: str, headers: dict[str, str]
+) -> None:
+    body = orjson.dumps({"instances": [[1, 2, 3, 4], [4, 3, 2, 1]]})
+    answer = await client.post(f"/v1/models/score:{verb}", content=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["predictions"]) == 2
+
+
 @pytest.mark.parametrize("path", [INFER, "/v1/models/score:predict"])
 async def test_415(client: httpx.AsyncClient, path: str) -> None:
-    for media_type in ("text/csv", "application/x-www-form-urlencoded", "image/png"):
+    for media_type in ("text/csv", "multipart/form-data; boundary=x", "image/png"):
         answer = await client.post(path, content=b"{}", headers={"Content-Type": media_type})
         problem(answer, 415, "unsupported-media-type", "send application/json")
     answer = await client.post(path, content=b"{}", headers={"Content-Encoding": "br"})

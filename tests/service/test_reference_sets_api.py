@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import orjson
 import pytest
 
 from service.errors import StateUnavailableError
@@ -106,6 +107,18 @@ async def test_an_artefact_that_is_kept_aside_goes_too(client: httpx.AsyncClient
     assert holding(folder, R)
     assert (await client.delete(f"{SETS}/typical")).status_code == 204
     assert holding(folder, R) == []
+
+
+async def test_json_by_curls_own_content_type(client: httpx.AsyncClient) -> None:
+    curl = {"content-type": "application/x-www-form-urlencoded"}
+    rows_sent = orjson.dumps(R.tolist())
+    sent = await client.put(f"{SETS}/typical", params={"model": "net"}, content=rows_sent, headers=curl)
+    assert sent.status_code == 201, sent.text
+    spec = orjson.dumps({"method": "deepshap", "reference_set": "typical"})
+    assert (await client.put(f"{EXPLAINERS}/own", content=spec, headers=curl)).status_code == 202
+    table = await client.put(f"{SETS}/other", params={"model": "net"}, content=b"1,2,3,4,5", headers=curl)
+    assert table.status_code == 400
+    assert "say so by Content-Type" in table.json()["detail"]
 
 
 WRONG: dict[str, tuple[str, str, bytes, dict[str, str], int]] = {
