@@ -1,6 +1,7 @@
 """Operators that move values and compute nothing; each adjoint moves them back."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 
 from compiler.errors import UnsupportedModelError
 from compiler.graph import Ops
@@ -86,19 +87,20 @@ def transpose(op: Ops, x: Tensor, *, perm: Sequence[int] | None = None) -> Evalu
     return op.Transpose(x, perm=perm), transpose_pullback
 
 
-def _part(op: Ops, sizes: Sequence[int], axis: int, i: int) -> Callable[[Tensor], Tensor]:
-    def concat_pullback(m: Tensor) -> Tensor:
-        return op.emit("Split", (m, list(sizes)), {"axis": axis}, outputs=len(sizes))[i]
-
-    return concat_pullback
-
-
 @rule("Concat", kind=BILINEAR, traits=[Trait.MOVING])
 def concat(op: Ops, *xs: Tensor, axis: int) -> Evaluation:
     """y = the inputs side by side."""
     axis = axis % xs[0].rank
     sizes = [x.shape[axis] for x in xs]
-    pullbacks = tuple(_part(op, sizes, axis, i) if len(xs) > 1 else (lambda m: m) for i in range(len(xs)))
+
+    @functools.lru_cache(1)  # one Split gives all inputs their parts
+    def parts(m: Tensor) -> list[Tensor]:
+        return op.emit("Split", (m, sizes), {"axis": axis}, outputs=len(sizes)) if len(sizes) > 1 else [m]
+
+    def concat_pullback(i: int, m: Tensor) -> Tensor:
+        return parts(m)[i]
+
+    pullbacks = tuple(functools.partial(concat_pullback, i) for i in range(len(xs)))
     filled = [x for x, size in zip(xs, sizes, strict=True) if size]  # a Reshape takes a 0 for another size
     return op.Concat(*(filled or xs), axis=axis), pullbacks
 
