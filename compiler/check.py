@@ -56,16 +56,16 @@ def measure(
 
     Raises:
         UnsupportedModelError: the original model itself mixes the rows of a batch.
-        CheckFailedError: it has no finite answer on any probe row.
+        CheckFailedError: it has no finite answer on any probe row, or the combined graph does not run.
     """
     comparable, halves = on_cpu(ir.from_proto(source))
     graph = outline(combined)
-    runner, original = explaining(Runner(combined), graph), Runner(comparable)
+    runner, original = explaining(Runner(combined), graph), Runner(comparable, given=True)
     rows = max(len(p) for p in probes.values() if p.ndim)
-    singles, latency_ms = _one_by_one(runner, probes, rows)
-    together = runner(probes) if most >= rows else _joined(singles)
     own = {v.name: probes[v.name] for v in source.graph.input if v.name in probes}
     alone = original(own)
+    singles, latency_ms = _one_by_one(runner, probes, rows)
+    together = runner(probes) if most >= rows else _joined(singles)
     _demand_separate_rows(original, own, alone, rows, halves.rounding)
     sound = _sound_rows(alone, rows) if GAP in together else np.ones(rows, bool)
     explained = {name: together[name] for name in (*attributions, EXPLAINED_VALUE)}
@@ -267,7 +267,7 @@ def _own_rounding(original: ir.Model, probes: Arrays, outputs: Arrays) -> float:
 
     Deep networks, where one value follows from many that almost cancel, lose more than float32's rounding.
     """
-    return _outputs_error(outputs, Runner(original, optimise=False)(probes))
+    return _outputs_error(outputs, Runner(original, optimise=False, given=True)(probes))
 
 
 def _rows_error(runner: Run, probes: Arrays, together: Arrays, i: int) -> float:

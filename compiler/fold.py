@@ -20,18 +20,20 @@ LISTS = frozenset(
 )  # what they make is no tensor
 
 
-def fold_constants(model: ir.Model, chosen: Sequence[ir.Node] | None = None) -> int:
+def fold_constants(model: ir.Model, chosen: Sequence[ir.Node] | None = None, *, given: bool = False) -> int:
     """Replaces every node that depends on initializers alone by its value, in place; returns how many.
 
     Args:
         chosen: some of `constant_nodes`, with all before them.
+        given: whether these are nodes of the user's model.
     """
     graph = model.graph
     nodes = constant_nodes(graph) if chosen is None else list(chosen)
     if not nodes:
         return 0
     kept = frontier(nodes)
-    arrays = Runner(extract(model, nodes, (), kept), optimise=False)({}) if kept else {}
+    computed = extract(model, nodes, (), kept)
+    arrays = Runner(computed, optimise=False, given=given)({}) if kept else {}
     for value in kept:
         replace_by_constant(graph, value, arrays[str(value.name)])
     graph.remove(nodes, safe=True)

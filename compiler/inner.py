@@ -133,7 +133,9 @@ def _computed(
         )
     names = [str(v.name) for v in read]
     values = {str(v.name): v for node in nodes for v in node.outputs}
-    run = Runner(extract(lowered.model, nodes, read, [values[t] for t in tensors]), optimise=False)
+    run = Runner(
+        extract(lowered.model, nodes, read, [values[t] for t in tensors]), optimise=False, given=True
+    )
     rows = []
     for i in range(len(fed[names[0]])):
         try:

@@ -15,13 +15,15 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from compiler.errors import InvalidModelError
+from compiler.errors import CheckFailedError, InvalidModelError, RationaleError
 from compiler.machine import LARGE_BLOCKS, available_cores
 from compiler.manifest import PLANNED_NODES
+from compiler.shapes import MOST_SIZES
 
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
 
+SIZES_BYTES = 8 * MOST_SIZES  # constants up to this stay in the file: shape inference reads no other
 EXTERNAL_BYTES = 250_000_000  # weights above this go beside the model: read from it, they are held thrice
 MAPPED_BYTES = 50_000_000  # above this a file beside the model, mapped into memory, spares copies of it
 
@@ -35,6 +37,11 @@ _LOAD_ERRORS = (
 _EVALUATOR_ERRORS = (RuntimeError, ValueError, LookupError, TypeError)  # for a damaged model, too
 BFLOAT16 = ir.DataType.BFLOAT16.numpy()
 _BFLOAT16_TENSOR = "tensor(bfloat16)"
+_OWN_FAULT = {
+    "load": "The fault is Rationale's (or a rule's of your own), not the model's: please report it.",
+    "run": "Where the model itself takes these rows, the fault is Rationale's (or a rule's of your own): "
+    "please report it.",
+}
 _NO_KERNEL = ort.capi.onnxruntime_pybind11_state.NotImplemented
 
 
@@ -44,12 +51,27 @@ def is_float(dtype: np.dtype) -> bool:
 
 
 class Runner:
-    """A loaded model: `runner(inputs)` returns its outputs by name."""
+    """A loaded model: `runner(inputs)` returns its outputs by name.
+
+    Args:
+        given: whether this is the user's model rather than a graph that the compiler made of it.
+
+    Raises:
+        InvalidModelError: the user's model cannot be loaded, or run.
+        CheckFailedError: the compiler's graph cannot.
+    """
 
     def __init__(
-        self, model: "Held | ir.Model", *, optimise: bool = True, threads: int | None = None
+        self,
+        model: "Held | ir.Model",
+        *,
+        optimise: bool = True,
+        threads: int | None = None,
+        given: bool = False,
     ) -> None:
         self._run: Callable[..., Any]
+        self._given = given
+        self._faults: tuple[type[Exception], ...] = _LOAD_ERRORS
         try:
             session = _session(model, optimise, threads)
             self.outputs = [o.name for o in session.get_outputs()]
@@ -58,10 +80,10 @@ class Runner:
             self._run = functools.partial(_run_bfloat16, session) if opaque else session.run
         except _NO_KERNEL as error:
             proto = model.load() if isinstance(model, ModelFile) else _proto(model)
-            self._run = functools.partial(_evaluate, _evaluator(proto, _first_line(error)))
+            self._run, self._faults = self._evaluator(proto, error).run, _EVALUATOR_ERRORS
             self.outputs = [o.name for o in proto.graph.output]
         except _LOAD_ERRORS as error:
-            raise InvalidModelError(f"ONNX Runtime cannot load the model: {_first_line(error)}") from error
+            raise self._fault("load", error) from error
 
     def __call__(
         self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None
@@ -70,8 +92,23 @@ class Runner:
         try:
             with np.errstate(all="ignore"):  # infinities are part of a graph's arithmetic
                 return dict(zip(names, self._run(names, dict(inputs)), strict=True))
-        except _LOAD_ERRORS as error:
-            raise InvalidModelError(f"ONNX Runtime cannot run the model: {_first_line(error)}") from error
+        except self._faults as error:
+            raise self._fault("run", error) from error
+
+    def _evaluator(self, proto: onnx.ModelProto, unknown: Exception) -> "ReferenceEvaluator":
+        from onnx.reference import ReferenceEvaluator  # here, since it is rarely needed and slow to import
+
+        try:
+            return ReferenceEvaluator(proto)
+        except _EVALUATOR_ERRORS:
+            raise self._fault("run", unknown) from unknown
+
+    def _fault(self, verb: str, error: Exception) -> RationaleError:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        if self._given:
+            return InvalidModelError(f"ONNX Runtime cannot {verb} the model: {reason}")
+        text = f"ONNX Runtime {ort.__version__} cannot {verb} a graph that Rationale made of the model"
+        return CheckFailedError(f"{text}: {reason}. {_OWN_FAULT[verb]}")
 
 
 def _run_bfloat16(
@@ -95,26 +132,6 @@ def _array(value: ort.OrtValue) -> np.ndarray:
     shape = value.shape()
     bits = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
     return np.frombuffer(bits, BFLOAT16).reshape(shape).copy()
-
-
-def _evaluator(proto: onnx.ModelProto, reason: str) -> "ReferenceEvaluator":
-    from onnx.reference import ReferenceEvaluator  # here, since it is rarely needed and slow to import
-
-    try:
-        return ReferenceEvaluator(proto)
-    except _EVALUATOR_ERRORS as error:
-        raise InvalidModelError(f"ONNX Runtime cannot run the model: {reason}") from error
-
-
-def _evaluate(evaluator: "ReferenceEvaluator", names: list[str], inputs: dict[str, np.ndarray]) -> Any:
-    try:
-        return evaluator.run(names, inputs)
-    except _EVALUATOR_ERRORS as error:
-        raise InvalidModelError(f"the reference evaluator cannot run the model: {error}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0]
 
 
 def _session(model: "Held | ir.Model", optimise: bool, threads: int | None) -> ort.InferenceSession:
@@ -155,7 +172,7 @@ class ModelFile:
         folder = tempfile.mkdtemp(prefix="rationale-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)  # at the latest when Python ends
         self.path = Path(folder) / "model.onnx"
-        ir.save(model, self.path, external_data=f"{self.path.name}.data")
+        _save_beside(model, self.path)
         self.outline = onnx.load(self.path, load_external_data=False)
 
     def load(self) -> onnx.ModelProto:
@@ -224,6 +241,11 @@ def save(model: ir.Model, path: Path) -> None:
     """
     chunked = any(n.op_type == "Scan" for n in model.graph.all_nodes())
     if model_bytes(model) >= (MAPPED_BYTES if chunked else EXTERNAL_BYTES):
-        ir.save(model, path, external_data=f"{path.name}.data")
+        _save_beside(model, path)
     else:
         ir.save(ir.external_data.load_to_model(model), path)
+
+
+def _save_beside(model: ir.Model, path: Path) -> None:
+    """With its large constants in a file beside it."""
+    ir.save(model, path, external_data=f"{path.name}.data", size_threshold_bytes=SIZES_BYTES)

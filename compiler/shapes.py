@@ -1,5 +1,6 @@
 """What shape an operator's outputs have for one row."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,14 @@ from compiler.errors import UnsupportedModelError
 from compiler.tensor import Tensor
 
 Spec = tuple[tuple[int, ...], ir.DataType]
+
+MOST_SIZES = 8192  # elements: the parts of a Split
+MOST_SCALES = 256  # of another type than integers: a Resize's
+
+
+def may_be_sizes(dtype: ir.DataType, elements: int) -> bool:
+    """Whether a constant may decide a shape; larger ones are weights and tables."""
+    return elements <= (MOST_SIZES if dtype.is_integer() else MOST_SCALES)
 
 
 def spec_of(kind: onnx.TypeProto) -> Spec | None:
@@ -49,8 +58,9 @@ def infer_outputs(
         if tensor is None:
             continue
         types[name] = onnx.helper.make_tensor_type_proto(int(tensor.dtype), tensor.shape)
-        constant = tensor.constant if tensor.rank <= 1 and max(tensor.shape, default=1) <= 1024 else None
-        if constant is not None:  # sizes and scales, which decide shapes
+        told = tensor.rank <= 1 and may_be_sizes(tensor.dtype, math.prod(tensor.shape))
+        constant = tensor.constant if told else None
+        if constant is not None:
             data[name] = onnx.numpy_helper.from_array(np.asarray(constant), name)
     version = opset if not domain else max(onnx.defs.onnx_ml_opset_version(), 1)
     schema = onnx.defs.get_schema(op_type, version, domain)

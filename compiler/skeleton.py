@@ -5,9 +5,7 @@ from collections.abc import Iterable, Mapping
 import onnx
 import onnx_ir as ir
 
-from compiler.shapes import Spec, spec_of
-
-_SMALL = 1024  # elements: larger constants are no shapes
+from compiler.shapes import Spec, may_be_sizes, spec_of
 
 
 def infer(
@@ -26,7 +24,7 @@ def infer(
     for value in constants:
         array, name = value.const_value, str(value.name)
         assert array is not None
-        if array.size <= _SMALL:
+        if may_be_sizes(array.dtype, array.size):
             skeleton.initializer.append(ir.serde.serialize_tensor(array))
             skeleton.initializer[-1].name = name
         else:

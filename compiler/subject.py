@@ -37,7 +37,7 @@ class Subject:
         self.features = self._flat(inputs)
         self.baseline = baseline_of(compiled)
         self.is_slope = _is_slope(self.manifest)
-        self._plain = Runner(_answering(compiled))
+        self._plain = Runner(_answering(compiled), given=True)
         self._explainer = compiled.run
 
     def _flat(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:

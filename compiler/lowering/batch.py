@@ -92,8 +92,8 @@ def rows_stay_apart(model: ir.Model, single: ir.Model | None = None) -> bool:
         draw = random.uniform(0.2, 0.8, shape) if value.dtype.is_floating_point() else np.zeros(shape)
         rows[str(value.name)] = draw.astype(value.dtype.numpy())
     try:
-        both = Runner(model, optimise=False)(rows)
-        run = Runner(single or model, optimise=False)
+        both = Runner(model, optimise=False, given=True)(rows)
+        run = Runner(single or model, optimise=False, given=True)
         alone = [run({n: a[i : i + 1] if a.ndim else a for n, a in rows.items()}) for i in range(2)]
     except InvalidModelError:
         return False

@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 import onnx
 import onnx_ir as ir
 
-from compiler.shapes import Spec, spec_of
+from compiler.shapes import Spec, may_be_sizes, spec_of
 
 BATCH = "N"
-_TOLD_BYTES = 1000  # larger constants say no shape, and weights would be serialised with every question
 
 
 def infer(model: ir.Model, rows: int) -> dict[str, Spec]:
@@ -75,9 +74,11 @@ def _outline(model: ir.Model, *, noted: bool) -> onnx.ModelProto:
 
 
 def _told(constants: Sequence[ir.Value]) -> Iterator[onnx.TensorProto]:
+    """Those that may say shapes: weights would be serialised with every question."""
     for value in constants:
-        if value.const_value is not None and value.const_value.nbytes <= _TOLD_BYTES:
-            tensor = ir.serde.serialize_tensor(value.const_value)
+        held = value.const_value
+        if held is not None and may_be_sizes(held.dtype, held.size):
+            tensor = ir.serde.serialize_tensor(held)
             tensor.name = str(value.name)
             yield tensor
 

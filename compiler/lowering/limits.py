@@ -111,7 +111,7 @@ def fold_weights(model: ir.Model) -> None:
                 f"{in_words(made[node])}, and all of them take {in_words(sum(made.values()))}. Look for a "
                 "size that was meant otherwise."
             )
-        fold_constants(model, ready or nodes)
+        fold_constants(model, ready or nodes, given=True)
 
 
 def _bounds_as_scalars(graph: ir.Graph) -> None:

@@ -219,7 +219,7 @@ def _loadable(proto: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, tuple
     An operator it does not know is let through: the compiler lists it with all others that have no rule.
     """
     try:
-        return known_to_runtime(proto, lambda model: Runner(model, optimise=False))
+        return known_to_runtime(proto, lambda model: Runner(model, optimise=False, given=True))
     except InvalidModelError as error:
         if _UNKNOWN_OPERATOR in str(error):
             return proto, ()
