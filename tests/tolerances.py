@@ -23,6 +23,8 @@ FLIPPED, FLIPPED_SHARE = 1e-3, 1e-2  # at most 1% of the values differ by more t
 RELEVANCE_64 = 1e-10
 # LRP in float32 over zennit's largest relevance (issue: 1e-5).
 ZENNIT_32 = 1e-5
+# The same in float64: rounding over denominators near 0 (5e-13 at most, on pre-activated blocks).
+ZENNIT_64 = 1e-10
 # operators walked as one against one by one, float64, over the largest: a smooth group's slope may be off by
 # √ε/2 near a tie.
 FUSED_64 = 1e-8

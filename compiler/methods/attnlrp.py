@@ -31,8 +31,8 @@ from compiler.methods.attnlrp_graph import (
 )
 from compiler.methods.base import Gap
 from compiler.methods.lrp import Propagation
-from compiler.methods.lrp_layers import Layer, is_linear, join
-from compiler.methods.lrp_modified import Bounds, stabilised
+from compiler.methods.lrp_layers import Layer, is_linear, is_product, join
+from compiler.methods.lrp_modified import Bounds
 from compiler.methods.lrp_rules import STABILISER, Epsilon, Zero
 from compiler.rule import Kind, Trait
 from compiler.tensor import Tensor
@@ -69,12 +69,12 @@ class AttnLrp:
 
     def plan(self, op: Ops, calls: Sequence[Call]) -> tuple[Sequence[Call], Pull]:
         calls = conditions(calls)
-        read = reaching(activations(hold(calls, deviations(calls))), calls[-1].outputs)
+        read = activations(hold(calls, deviations(calls)))
         _demand_rules(read)
         joined, layers = join(op, read)
-        rules = {n: Zero() if layer.weights is None else Epsilon(self.epsilon) for n, layer in layers.items()}
-        propagation = Propagation(layers, rules, Zero(), Bounds(joined, None, None))
-        return joined, _Attentive(propagation, _stabilisers(joined, layers, self.epsilon)).pull
+        epsilons = _stabilisers(joined, layers, self.epsilon)
+        rules = {name: Epsilon(epsilon) for name, epsilon in epsilons.items()}
+        return joined, Propagation(layers, rules, Zero(), Bounds(joined, None, None)).pull
 
     def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
         raise NotImplementedError("relevance is propagated by layers: see `plan`")
@@ -98,30 +98,17 @@ class CpLrp(AttnLrp):
         return super().plan(op, left)
 
 
-@dataclass(frozen=True)
-class _Attentive:
-    """`Lrp`'s propagation, and ε beside the value of operators that are no layers: `epsilons` by output."""
-
-    propagation: Propagation
-    epsilons: Mapping[str, float]
-
-    def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
-        epsilon = self.epsilons.get(call.outputs[0])
-        if epsilon is not None and (epsilon or isinstance(m, Relevance)):
-            y = call.x.y
-            relevance = m.tensor if isinstance(m, Relevance) else op.Mul(m, y)
-            m = op.Div(relevance, stabilised(op, y, epsilon))
-        return self.propagation.pull(op, call, m)
-
-
 def _stabilisers(calls: Sequence[Call], layers: Mapping[str, Layer], epsilon: float) -> dict[str, float]:
-    """Normalisations that add an offset, and products that sum: y + ε/2, and halves, are 2y + ε for both."""
-    found = {}
+    """Layers with weights, normalisations that add an offset, and products that sum.
+
+    For these y + ε/2, and halves, are 2y + ε for both.
+    """
+    found = {name: epsilon for name, layer in layers.items() if layer.weights is not None}
     for call in calls:
         name, traits = call.outputs[0], call.rule.traits
         if Trait.CENTRING in traits:
             found[name] = epsilon
-        elif name not in layers and Trait.PRODUCT in traits and Trait.ELEMENTWISE not in traits:
+        elif name not in layers and Trait.PRODUCT in traits and not is_product(call):
             found[name] = epsilon / sum(call.varying)
     return found
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from compiler.errors import UnsupportedModelError
 from compiler.forward import At, Call
+from compiler.methods.lrp_layers import NORMALISATIONS, is_product
 from compiler.rule import Evaluation, Kind, Rule, Trait
 from compiler.tensor import Tensor
 
@@ -95,16 +96,12 @@ def deviations(calls: Sequence[Call]) -> Held:
     producers = {name: call for call in calls for name in call.outputs}
     found: set[tuple[str, int]] = set()
     for call in calls:
-        if not _is_product(call) or not all(call.varying):
+        if not is_product(call) or not all(call.varying):
             continue
         for i, name in enumerate(call.inputs):
             if _averaged_square(producers, str(name)) == call.inputs[1 - i]:
                 found.add((call.outputs[0], i))
     return lambda call, i: (call.outputs[0], i) in found
-
-
-def _is_product(call: Call) -> bool:
-    return {Trait.PRODUCT, Trait.ELEMENTWISE} <= call.rule.traits
 
 
 def _averaged_square(producers: Mapping[str, Call], name: str) -> str | None:
@@ -127,7 +124,7 @@ def _square_of(call: Call | None) -> str | None:
     """v, if the call is v² or another pointwise function of v alone."""
     if call is None or len(sources(call)) != 1:
         return None
-    squares = call.rule.kind is Kind.POINTWISE or (_is_product(call) and all(call.varying))
+    squares = call.rule.kind is Kind.POINTWISE or (is_product(call) and all(call.varying))
     return sources(call)[0] if squares else None
 
 
@@ -135,7 +132,8 @@ def activations(calls: Sequence[Call]) -> list[Call]:
     """The calls with each activation that is written out read as one of a single variable.
 
     GELU is x/2·(1 + erf(x/√2)): a function of x alone, element by element, although a product of two values
-    that vary stands at its end. That product becomes an `ACTIVATION` that reads x.
+    that vary stands at its end. That product becomes an `ACTIVATION` that reads x, and what it was written
+    with is left out.
     """
     producers: dict[str, Call] = {}
     order = {name: i for i, call in enumerate(calls) for name in call.outputs}
@@ -148,7 +146,7 @@ def activations(calls: Sequence[Call]) -> list[Call]:
             call = replace(call, rule=ACTIVATION, inputs=(name,), varying=(True,), x=at)
         producers.update((name, call) for name in call.outputs)
         joined.append(call)
-    return joined
+    return reaching(joined, calls[-1].outputs)
 
 
 def _single_variable(
@@ -179,8 +177,13 @@ def _reads(call: Call) -> Iterator[tuple[str, Tensor]]:
 
 
 def _is_elementwise(call: Call) -> bool:
-    """Whether each element of y depends on the elements in its place of inputs that are all of y's shape."""
+    """Whether each element of y depends on the elements in its place of inputs that are all of y's shape.
+
+    A BatchNormalization does, but it has weights: no part of an activation.
+    """
     if call.rule.kind is not Kind.POINTWISE and Trait.ELEMENTWISE not in call.rule.traits:
+        return False
+    if call.rule.op_type in NORMALISATIONS:
         return False
     shapes = {x.shape for _, x in _reads(call)}
     return shapes == {call.x.y.shape}

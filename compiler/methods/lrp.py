@@ -15,11 +15,11 @@ from compiler.backward import Carried, Pull, Relevance
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.forward import Call
 from compiler.graph import Ops
-from compiler.methods.attnlrp_graph import conditions
+from compiler.methods.attnlrp_graph import activations, conditions
 from compiler.methods.base import Gap, pull_back
 from compiler.methods.lrp_composites import COMPOSITES, Choice, assign, parse_selector, recorded
-from compiler.methods.lrp_layers import Layer, is_linear, join
-from compiler.methods.lrp_modified import Bounds, hand_back, multiplier, stabilised
+from compiler.methods.lrp_layers import Layer, is_linear, is_product, join
+from compiler.methods.lrp_modified import Bounds, hand_back, multiplier
 from compiler.methods.lrp_rules import (
     AlphaBeta,
     Bound,
@@ -115,7 +115,7 @@ class Lrp:
 
     def plan(self, op: Ops, calls: Sequence[Call]) -> tuple[Sequence[Call], Pull]:
         composite = COMPOSITES[self.composite]
-        joined, layers = (calls, {}) if composite.is_gradient else join(op, conditions(calls))
+        joined, layers = (calls, {}) if composite.is_gradient else join(op, activations(conditions(calls)))
         rules = assign(joined, layers, composite, self.rules)
         rest = Taylor() if composite.is_gradient else Zero()
         if not composite.is_gradient:
@@ -129,7 +129,7 @@ class Lrp:
         self, op: Ops, m: Carried, x: Tensor, r: Tensor | None, weights: np.ndarray | None
     ) -> Tensor:
         if COMPOSITES[self.composite].is_gradient:
-            return op.expand(multiplier(op, m, x), x.shape)
+            return op.expand(multiplier(op, m, x, Taylor()), x.shape)
         return m.tensor if isinstance(m, Relevance) else op.Mul(m, x)
 
 
@@ -175,7 +175,7 @@ class Propagation:
         if isinstance(rule, Pass):
             return _passed(op, call, m)
         if isinstance(rule, Taylor):
-            return pull_back(call.x, call, m if isinstance(m, tuple) else multiplier(op, m, call.x.y))
+            return pull_back(call.x, call, m if isinstance(m, tuple) else multiplier(op, m, call.x.y, rule))
         if isinstance(rule, GuidedRelu):
             return pull_back(call.x, call, op.Max(m, 0.0))
         if isinstance(rule, DeconvRelu):
@@ -187,9 +187,11 @@ class Propagation:
 
 
 def _passed(op: Ops, call: Call, m: Carried) -> Sequence[Carried | None]:
-    """R unchanged, to the one input that varies."""
-    relevance = m if isinstance(m, Relevance) else Relevance(op.Mul(m, call.x.y))
-    return [relevance if varying else None for varying in call.varying]
+    """R unchanged, in equal shares to the inputs that vary."""
+    relevance = m.tensor if isinstance(m, Relevance) else op.Mul(m, call.x.y)
+    count = sum(call.varying)
+    share = Relevance(relevance if count == 1 else op.Mul(relevance, 1 / count))
+    return [share if varying else None for varying in call.varying]
 
 
 def _moved(op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
@@ -207,14 +209,10 @@ def _linear(op: Ops, call: Call, m: Any, rule: RelevanceRule) -> Sequence[Carrie
     """A linear operator without weights to modify; a product of two that vary gives each one half."""
     if Trait.MOVING in call.rule.traits:
         return _moved(op, call, m)
-    alone = sum(call.varying) == 1
-    if isinstance(m, Relevance) and alone and Trait.ELEMENTWISE in call.rule.traits:
+    if isinstance(m, Relevance) and is_product(call) and not isinstance(rule, Epsilon):
         return _passed(op, call, m)
-    y = call.x.y
-    m = multiplier(op, m, y)
-    if isinstance(rule, Epsilon):
-        m = op.Div(op.Mul(m, y), stabilised(op, y, rule.epsilon))
-    if alone:
+    m = multiplier(op, m, call.x.y, rule)
+    if sum(call.varying) == 1:
         return pull_back(call.x, call, m)
     pairs = zip(call.x.inputs, call.varying, strict=True)
     halves = [op.Mul(x, 0.5) if varying else x for x, varying in pairs]
@@ -235,12 +233,12 @@ def _selection(op: Ops, call: Call, m: Carried, _: RelevanceRule) -> Sequence[Ca
     return _moved(op, call, m)
 
 
-def _local(op: Ops, call: Call, m: Any, _: RelevanceRule) -> Sequence[Carried | None]:
+def _local(op: Ops, call: Call, m: Any, rule: RelevanceRule) -> Sequence[Carried | None]:
     """The operator's own rule."""
     if call.rule.relevance_form is None:
         raise UnsupportedModelError(f"{call.rule.op_type} has no relevance form")
     form, at = call.rule.relevance_form, call.x
-    leaving = form(op, multiplier(op, m, at.y), list(at.inputs), at.y, **call.attributes)
+    leaving = form(op, multiplier(op, m, at.y, rule), list(at.inputs), at.y, **call.attributes)
     return [g if varying else None for g, varying in zip(leaving, call.varying, strict=False)]
 
 

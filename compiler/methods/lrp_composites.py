@@ -18,7 +18,7 @@ from typing import Any
 
 from compiler.errors import InvalidOptionError
 from compiler.forward import Call
-from compiler.methods.lrp_layers import Layer, is_linear, preparations
+from compiler.methods.lrp_layers import Layer, is_linear, preparations, sums
 from compiler.methods.lrp_rules import (
     RULES,
     AlphaBeta,
@@ -57,16 +57,12 @@ class Composite:
     is_gradient: bool = False
 
 
-_BESIDE_LAYERS: tuple[Choice, ...] = (
-    *((sum_, Epsilon()) for sum_ in ("Add", "Sum", "AveragePool", "GlobalAveragePool", "ReduceMean")),
-    ("BatchNormalization", Pass()),
-)
-"""As in zennit: a sum has a stabiliser, which multipliers need not, and a normalisation that is part of no
-layer hands relevance on."""
+_NORMS: Choice = ("BatchNormalization", Pass())
+"""As in zennit: a normalisation that is part of no layer hands relevance on."""
 
 
 def _convolutions(rule: RelevanceRule) -> tuple[Choice, ...]:
-    return *_BESIDE_LAYERS, ("Conv", rule), ("ConvTranspose", rule)
+    return _NORMS, ("Conv", rule), ("ConvTranspose", rule)
 
 
 COMPOSITES = {
@@ -75,7 +71,7 @@ COMPOSITES = {
     "EpsilonPlusFlat": Composite((*_convolutions(ZPlus()), ("first", Flat()))),
     "EpsilonAlpha2Beta1Flat": Composite((*_convolutions(AlphaBeta(2, 1)), ("first", Flat()))),
     "EpsilonGammaBox": Composite((*_convolutions(GeneralizedGamma(0.25)), ("Conv:first", ZBox()))),
-    "ExcitationBackprop": Composite(_BESIDE_LAYERS, default=ZPlus()),
+    "ExcitationBackprop": Composite((_NORMS,), default=ZPlus()),
     "GuidedBackprop": Composite((("Relu", GuidedRelu()),), default=Taylor(), is_gradient=True),
     "Deconvnet": Composite((("Relu", DeconvRelu()),), default=Taylor(), is_gradient=True),
 }
@@ -181,13 +177,17 @@ def assign(
 ) -> dict[str, RelevanceRule]:
     """The rule of each call for which one is chosen, by its first output; the last match wins.
 
-    What prepares an input hands relevance on unchanged, unless `chosen` says otherwise.
+    Sums have the ε-rule, and what prepares an input hands relevance on unchanged, unless `chosen` says
+    otherwise.
 
     Raises:
         InvalidOptionError: a rule in `chosen` for which there is no operator that can take it.
     """
     ordinals = _ordinals(layers)
-    rules = dict.fromkeys(ordinals[None], composite.default)
+    rules: dict[str, RelevanceRule] = {}
+    if not composite.is_gradient:
+        rules |= {call.outputs[0]: Epsilon() for call in sums(calls)}
+    rules |= dict.fromkeys(ordinals[None], composite.default)
     for text, rule in composite.choices:
         rules |= _matching(parse_selector(text), rule, calls, layers, ordinals)
     if not composite.is_gradient:

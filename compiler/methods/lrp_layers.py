@@ -15,8 +15,8 @@ from compiler.graph import Ops
 from compiler.rule import Kind, Trait, Weights
 from compiler.tensor import Tensor
 
-FOLDS_FORWARD = frozenset({"BatchNormalization"})
-"""Into the layer behind where there is none before; input normalisations (Sub, Div) stay by themselves."""
+NORMALISATIONS = frozenset({"BatchNormalization"})
+"""Part of the layer before, or of the one behind; input normalisations (Sub, Div) stay by themselves."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,16 @@ def is_plain(call: Call) -> bool:
     return bool(traits) and is_linear(call) and sum(call.varying) == 1 and len(call.outputs) == 1
 
 
+def is_product(call: Call) -> bool:
+    """Whether it multiplies or divides element by element: nothing is summed."""
+    return {Trait.PRODUCT, Trait.ELEMENTWISE} <= call.rule.traits
+
+
+def sums(calls: Sequence[Call]) -> list[Call]:
+    """The linear operators in which values meet: sums, averages, products that sum, offsets."""
+    return [c for c in calls if is_linear(c) and Trait.MOVING not in c.rule.traits and not is_product(c)]
+
+
 def preparations(calls: Sequence[Call]) -> list[Call]:
     """The affine maps through which an input passes before anything else, such as (x − mean)/deviation."""
     inputs = {name for call in calls for name in call.inputs} - {n for c in calls for n in c.outputs}
@@ -84,7 +94,7 @@ def preparations(calls: Sequence[Call]) -> list[Call]:
         name = call.inputs[call.varying.index(True)]
         if name in inputs and is_plain(call):
             inputs.update(call.outputs)
-            if Trait.ELEMENTWISE in call.rule.traits and call.rule.op_type not in FOLDS_FORWARD:
+            if Trait.ELEMENTWISE in call.rule.traits and call.rule.op_type not in NORMALISATIONS:
                 found.append(call)
     return found
 
@@ -168,7 +178,7 @@ def _affine(op: Ops, call: Call, axis: int) -> Affine | None:
         return None
     if call.x.y.shape != x.shape or sum(call.varying) != 1:
         return None
-    if call.rule.op_type in FOLDS_FORWARD and axis % x.rank != 1:
+    if call.rule.op_type in NORMALISATIONS and axis % x.rank != 1:
         return None
     shape = [n if i == axis % x.rank else 1 for i, n in enumerate(x.shape)]
     op.scope = f"weights/{call.name}"
@@ -211,7 +221,7 @@ def _join_forward(
     kept = list(calls)
     for call in calls:
         layer = behind.get(call.outputs[0])
-        if call.rule.op_type not in FOLDS_FORWARD or layer is None or readers[call.outputs[0]] != 1:
+        if call.rule.op_type not in NORMALISATIONS or layer is None or readers[call.outputs[0]] != 1:
             continue
         joined = _before(op, call, layer)
         if joined is not None:

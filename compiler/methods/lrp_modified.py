@@ -13,6 +13,7 @@ from compiler.methods.lrp_layers import Layer, is_plain
 from compiler.methods.lrp_rules import (
     STABILISER,
     Bound,
+    Epsilon,
     Group,
     Modified,
     Operand,
@@ -90,14 +91,22 @@ def stabilised(op: Ops, z: Tensor, epsilon: float) -> Tensor:
     return op.Where(op.Less(z, 0.0), op.Sub(z, epsilon), op.Add(z, epsilon))
 
 
-def multiplier(op: Ops, m: Carried, y: Tensor) -> Tensor:
-    """What arrives, as a multiplier of y."""
-    return op.Div(m.tensor, stabilised(op, y, STABILISER)) if isinstance(m, Relevance) else m
+def multiplier(op: Ops, m: Carried, y: Tensor, rule: RelevanceRule) -> Tensor:
+    """What arrives, as a multiplier of y: R/(y + ε·sign y), with the rule's ε, which enters here alone."""
+    if isinstance(m, Relevance):
+        return op.Div(m.tensor, stabilised(op, y, _epsilon(rule)))
+    if isinstance(rule, Epsilon) and rule.epsilon:
+        return op.Div(op.Mul(m, y), stabilised(op, y, rule.epsilon))
+    return m
+
+
+def _epsilon(rule: RelevanceRule) -> float:
+    return float(getattr(rule, "epsilon", STABILISER))
 
 
 def hand_back(op: Ops, rule: RelevanceRule, layer: Layer, m: Carried, bounds: Bounds) -> Carried:
     """What leaves a layer: a multiplier of x where the rule reads x, else relevance."""
-    if isinstance(rule, Zero) and not isinstance(m, Relevance):
+    if isinstance(rule, Zero | Epsilon) and not rule.epsilon and not isinstance(m, Relevance):
         return _pullback(op, layer)(m)
     y = layer.call.x.y
     relevance = m.tensor if isinstance(m, Relevance) else op.Mul(m, y)
@@ -107,8 +116,7 @@ def hand_back(op: Ops, rule: RelevanceRule, layer: Layer, m: Carried, bounds: Bo
         z, pullbacks = _evaluate(op, layer, group, stand_ins)
         if z is None:
             continue
-        epsilon = float(getattr(rule, "epsilon", STABILISER))
-        s = op.Div(_share(op, relevance, y, group), stabilised(op, z, epsilon))
+        s = op.Div(_share(op, relevance, y, group), stabilised(op, z, _epsilon(rule)))
         for operand, pullback in pullbacks:
             c = pullback(s)
             leaving[operand] = op.Add(leaving[operand], c) if operand in leaving else c

@@ -123,7 +123,25 @@ def test_products_hand_each_factor_half(product: str, f: Any) -> None:
             else:
                 R = one_hot(f(c), target)
             want[n, t] = reference.z_plus(W1, B1, x, R, epsilon=1e-9)
-    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())  # Mul's own stabiliser
+    assert_equal(got, want)
+
+
+@engine
+@pytest.mark.parametrize("activation", ["Relu", "Tanh"])
+def test_an_offset_keeps_its_share(activation: str) -> None:
+    """Whether a multiplier (Relu) or relevance (Tanh) arrives: R·a/(a + o)."""
+    model = model_of(
+        f"[first] c = Gemm <transB = 1> (x, w1, b1)  a = Relu (c)  d = Add (a, b1)  y = {activation} (d)"
+    )
+    got = relevance(model, Lrp(rules=[("first", lrp.ZPlus()), ("Add", lrp.Epsilon(0.1))]))
+    want = np.zeros_like(got)
+    f = {"Relu": lambda d: np.maximum(d, 0), "Tanh": np.tanh}[activation]
+    for n, x in enumerate(X):
+        a = np.maximum(W1 @ x + B1, 0)
+        for t, target in enumerate([1, 3]):
+            R = a * one_hot(f(a + B1), target) / reference.stabilised(a + B1, 0.1)
+            want[n, t] = reference.z_plus(W1, B1, x, R)
+    assert_equal(got, want)
 
 
 @engine
