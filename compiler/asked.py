@@ -105,8 +105,8 @@ class Asked:
         """Of the rows, where they have any and the method asks."""
         from compiler.methods.options import METHODS, WEIGHTS
 
-        weights = table.weights
-        if weights is None or np.ptp(weights) == 0 or self.open_references is not None:
+        weights = table.unequal_weights
+        if weights is None or self.open_references is not None:
             return {}
         if not METHODS[self.method].knows(WEIGHTS):
             raise InvalidOptionError(

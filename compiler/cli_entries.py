@@ -78,8 +78,8 @@ def evaluate_command(
     references: Annotated[
         list[Path] | None,
         typer.Option(
-            help="The references an entry was compiled with, for the randomised-weights check; repeat for "
-            "several. Without them that check is left out where the method has references.",
+            help="The references an entry was compiled with, for the randomised-weights check and --shapley; "
+            "repeat for several. Without them these are left out where the method has references.",
             metavar="FILE",
             show_default=False,
         ),
@@ -92,6 +92,17 @@ def evaluate_command(
     radius: Annotated[
         float, typer.Option(help="Of max-sensitivity, in standard deviations of each feature in the file.")
     ] = 0.1,
+    shapley: Annotated[
+        bool,
+        typer.Option(
+            "--shapley",
+            help="Also compare attributions with Shapley values, sampled from the model itself until their "
+            "standard error is 1%.",
+        ),
+    ] = False,
+    evaluations: Annotated[
+        int, typer.Option(help="Of --shapley: answers of the model for an entry, at most.", min=1)
+    ] = 50_000_000,
 ) -> None:
     """Measure how faithful explanations are to their model: one entry, or several to compare.
 
@@ -103,14 +114,17 @@ def evaluate_command(
     """
     with told_plainly():
         from compiler.evaluate import Settings, evaluate
-        from compiler.report import check_folder, show, write_report
+        from compiler.report import check_folder, show, show_shapley, write_report
 
         if out is not None:
             check_folder(out)
-        settings = Settings(rows, seed, perturbation, radius)
+        settings = Settings(rows, seed, perturbation, radius, shapley=shapley, evaluations=evaluations)
         with progress_bar() as progress:
             done = evaluate(repository, names, input_file, references or (), settings, progress)
         console().print(show(done))
+        if (compared := show_shapley(done)) is not None:
+            console().print()
+            console().print(compared)
         written, notes = write_report(done, settings, input_file, out)
         for note in notes:
             print(note, file=sys.stderr)

@@ -26,7 +26,8 @@ from compiler.manifest import Manifest
 from compiler.randomise import Randomised, randomised_check
 from compiler.references import prepare
 from compiler.runtime import BFLOAT16
-from compiler.subject import Subject, baseline_of, pairs_of
+from compiler.shapley import Comparison, compare, rounds_within
+from compiler.subject import GivenReferences, Subject, baseline_of, pairs_of
 from compiler.tables import read_rows
 
 LARGE = 4096  # features; from here on curves have fewer steps and averages fewer draws
@@ -43,6 +44,8 @@ class Settings:
         radius: of max-sensitivity, in standard deviations of each feature.
         orders: random orders of the control.
         neighbours: of each row, for max-sensitivity.
+        shapley: whether Shapley values are sampled from the model, to compare attributions with.
+        evaluations: answers of the model that these may take for an entry.
     """
 
     rows: int = 100
@@ -51,6 +54,8 @@ class Settings:
     radius: float = 0.1
     orders: int = 10
     neighbours: int = 10
+    shapley: bool = False
+    evaluations: int = 50_000_000
 
     def __post_init__(self) -> None:
         if self.perturbation not in PERTURBATIONS:
@@ -61,11 +66,17 @@ class Settings:
             raise InvalidOptionError(f"--radius {self.radius}: give a number above 0, such as 0.1.")
         if min(self.rows, self.orders, self.neighbours) < 1 or self.seed < 0:
             raise InvalidOptionError("--rows must be 1 or more, and --seed 0 or more.")
+        if self.evaluations < 1:
+            raise InvalidOptionError(f"--evaluations {self.evaluations}: give a number of 1 or more.")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The numbers of one entry; `baseline` says in words what replaces features in the curves."""
+    """The numbers of one entry.
+
+    `baseline` says in words what replaces features in the curves; `shapley` is None where it was not asked
+    for, and a text where there is a reason that it is left out.
+    """
 
     name: str
     manifest: Manifest
@@ -78,6 +89,7 @@ class Evaluation:
     infidelity: Infidelity
     sensitivity: Sensitivity
     randomised: Randomised
+    shapley: Comparison | str | None = None
 
     @property
     def method(self) -> str:
@@ -93,7 +105,14 @@ class _Entry:
     compiled: Compiled
     inputs: Arrays
     spread: np.ndarray
-    references: Arrays | None
+    references: GivenReferences | None
+
+    @property
+    def without_shapley(self) -> str | None:
+        """Why there is nothing to compare with Shapley values; None where there is."""
+        if self.compiled.manifest.base_value is None:
+            return "the method compares with no references"
+        return None if self.references else "the references are needed: give --references FILE"
 
 
 def evaluate(
@@ -107,8 +126,8 @@ def evaluate(
     """Measures each entry on the same rows.
 
     Args:
-        references: files that entries were compiled with, for the randomised-weights check; each entry takes
-            the one whose digest its manifest holds.
+        references: files that entries were compiled with, for the randomised-weights check and Shapley
+            values; each entry takes the one whose digest its manifest holds.
 
     Raises:
         RepositoryError: no such entry, or one that cannot be read.
@@ -123,8 +142,21 @@ def evaluate(
         _Entry(name, c, *_draw_rows(c, file, chosen), r)
         for name, c, r in zip(names, compiled, sets, strict=True)
     ]
+    if chosen.shapley:
+        _check_shapley(entries, chosen.evaluations)
     controls: dict[object, np.ndarray] = {}
     return [_evaluate_one(e, entries, controls, chosen, progress or (lambda *_: None)) for e in entries]
+
+
+def _check_shapley(entries: Sequence[_Entry], most: int) -> None:
+    """Raises InvalidOptionError where they cannot be sampled, before minutes are spent on the rest."""
+    reasons = [e.without_shapley for e in entries]
+    if all(reasons):
+        raise InvalidOptionError(f"--shapley: {'; '.join(dict.fromkeys(filter(None, reasons)))}.")
+    for e in entries:
+        if e.references and e.without_shapley is None:
+            rows = len(next(iter(e.inputs.values())))
+            rounds_within(most, rows, len(e.spread), len(e.references.shares))
 
 
 def _evaluate_one(
@@ -148,6 +180,11 @@ def _evaluate_one(
         controls[key] = random_orders(subject, pairs, cuts, baseline, settings.orders, seed, stage)
     deletion, insertion = deletion_and_insertion(subject, pairs, cuts, baseline, controls[key], seed, stage)
     own = baseline if subject.is_slope else subject.baseline
+    shapley: Comparison | str | None = None
+    if settings.shapley:
+        shapley = entry.without_shapley
+        if entry.references and shapley is None:
+            shapley = compare(subject, pairs, entry.references, settings.evaluations, seed, stage)
     return Evaluation(
         name=entry.name,
         manifest=entry.compiled.manifest,
@@ -164,6 +201,7 @@ def _evaluate_one(
         randomised=randomised_check(
             entry.compiled, entry.inputs, pairs, entry.references, redraws, seed, stage
         ),
+        shapley=shapley,
     )
 
 
@@ -240,40 +278,41 @@ def _comparable(a: Manifest, b: Manifest) -> bool:
 
 def _match_references(
     compiled: Sequence[Compiled], names: Sequence[str], files: Sequence[Path]
-) -> list[Arrays | None]:
-    """For each entry the arrays of the file that it was compiled with, None where no file is.
+) -> list[GivenReferences | None]:
+    """For each entry the rows of the file that it was compiled with, None where no file is.
 
     Raises:
         InvalidReferencesError: a file that no entry was compiled with.
     """
-    found: list[Arrays | None] = [None] * len(compiled)
+    found: list[GivenReferences | None] = [None] * len(compiled)
     for file in files:
         reasons = []
         for i, entry in enumerate(compiled):
             try:
-                arrays = _references_of(entry.manifest, names[i], file)
+                given = _references_of(entry.manifest, names[i], file)
             except InvalidReferencesError as error:
                 reasons.append(str(error))
                 continue
-            found[i] = arrays
+            found[i] = given
         if len(reasons) == len(compiled):
             raise InvalidReferencesError("\n".join(dict.fromkeys(reasons)))
     return found
 
 
-def _references_of(manifest: Manifest, name: str, file: Path) -> Arrays:
+def _references_of(manifest: Manifest, name: str, file: Path) -> GivenReferences:
     """Raises InvalidReferencesError where the file is not what the entry was compiled with."""
     table = read_rows(file, own_names(manifest))
     given = table.arrays[None] if None in table.arrays else {str(k): v for k, v in table.arrays.items()}
     shapes = {e.tensor.name: ((1, *e.tensor.shape), _DTYPES[e.tensor.datatype]) for e in manifest.explained}
-    known = prepare(given, None, shapes)
+    weights = table.unequal_weights
+    known = prepare(given, weights, shapes)
     if known.digest != manifest.digests.references:
         raise InvalidReferencesError(
-            f"{file}: not the references that {name!r} was compiled with, without weights (their digest "
-            "differs). Give that file, or leave --references out: the other numbers need none."
+            f"{file}: not the references that {name!r} was compiled with (their digest differs). Give that "
+            "file, or leave --references out: the other numbers need none."
         )
     arrays: Mapping[str, np.ndarray] = given if isinstance(given, dict) else {next(iter(shapes)): given}
-    return dict(arrays)
+    return GivenReferences(dict(arrays), weights)
 
 
 _DTYPES: dict[str, np.dtype] = {

@@ -116,7 +116,7 @@ def random_orders(
 ) -> np.ndarray:
     """[D, S + 1]: deletion in random orders, another one for each pair and draw."""
     random = np.random.default_rng([seed, 1])
-    count = _counter(tell, "random order", draws * len(cuts) * len(pairs.rows))
+    count = counter(tell, "random order", draws * len(cuts) * len(pairs.rows))
     curves = []
     for _ in range(draws):
         ranks = ranks_of(np.zeros(pairs.attributions.shape), random)
@@ -139,7 +139,7 @@ def deletion_and_insertion(
     backwards; of random orders the one is as random as the other, so both share a control.
     """
     ranks = ranks_of(pairs.attributions, np.random.default_rng([seed, 2]))
-    count = _counter(tell, "deletion and insertion", 2 * len(cuts) * len(ranks))
+    count = counter(tell, "deletion and insertion", 2 * len(cuts) * len(ranks))
     deleted = replaced(subject, pairs, ranks, cuts, baseline, count)
     last = ranks.shape[1] - 1
     kept = replaced(subject, pairs, last - ranks, cuts, baseline, count)
@@ -150,7 +150,7 @@ def deletion_and_insertion(
     )
 
 
-def _counter(tell: Tell, stage: str, total: int) -> Callable[[int], None]:
+def counter(tell: Tell, stage: str, total: int) -> Callable[[int], None]:
     """Adds up what is done."""
     done = 0
 
@@ -182,7 +182,7 @@ def infidelity(
         spread: [F], standard deviation of each feature in the file.
     """
     random = np.random.default_rng([seed, 3])
-    count = _counter(tell, "infidelity", draws * len(pairs.rows))
+    count = counter(tell, "infidelity", draws * len(pairs.rows))
     missed = changed = 0.0
     for start in range(0, len(pairs.rows), MAX_BATCH):
         part = slice(start, start + MAX_BATCH)

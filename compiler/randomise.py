@@ -18,7 +18,7 @@ from compiler.compiled import Compiled
 from compiler.errors import InvalidOptionError, RationaleError
 from compiler.faithfulness import Tell
 from compiler.manifest import Manifest
-from compiler.subject import MAX_TARGETS, Pairs, Subject
+from compiler.subject import MAX_TARGETS, GivenReferences, Pairs, Subject
 
 _NO_REFERENCES = "a recompile needs the references: give --references FILE"
 MAX_STAGES = 10  # recompiles of a cascade
@@ -63,7 +63,7 @@ def randomised_check(
     compiled: Compiled,
     inputs: Mapping[str, np.ndarray],
     pairs: Pairs,
-    references: Any,
+    references: GivenReferences | None,
     redraws: int,
     seed: int,
     tell: Tell,
@@ -71,7 +71,7 @@ def randomised_check(
     """Recompiles with more and more layers redrawn, and compares the attributions of the same pairs.
 
     Args:
-        references: what the method was given, by input name; None where there is no file.
+        references: what the method was given; None where there is no file.
     """
     layers = layers_of(compiled.source)
     if not layers:
@@ -173,7 +173,7 @@ def redrawn(model: onnx.ModelProto, layers: Sequence[Layer], seed: Sequence[int]
 # -- recompiling ---------------------------------------------------------------------------------------
 
 
-def method_of(manifest: Manifest, references: Any) -> methods.Method:
+def method_of(manifest: Manifest, references: GivenReferences | None) -> methods.Method:
     """The method that a manifest records.
 
     Raises:
@@ -190,7 +190,10 @@ def method_of(manifest: Manifest, references: Any) -> methods.Method:
         raise InvalidOptionError(f"the manifest holds options {unknown} that {cls.__name__} does not take")
     if "references" in needed and references is None:
         raise InvalidOptionError(_NO_REFERENCES)
-    given = {} if references is None else {"references": references}
+    given: dict[str, Any] = {}
+    if references is not None:
+        given["references"] = dict(references.arrays)
+        given |= {"weights": references.weights} if "weights" in wanted else {}
     options = {key: _READ.get(key, _as_is)(value) for key, value in manifest.method.options.items()}
     made: methods.Method = cls(**given, **options)
     return made
@@ -256,8 +259,13 @@ def _compare(
 
 def mean_spearman(a: np.ndarray, b: np.ndarray) -> float | None:
     """Mean over rows of the rank correlation of a and b, both [P, F]; None where every row is constant."""
-    found = [c for c in map(_spearman, _ranks(a), _ranks(b)) if c is not None]
+    found = [c for c in spearmans(a, b) if c is not None]
     return float(np.mean(found)) if found else None
+
+
+def spearmans(a: np.ndarray, b: np.ndarray) -> list[float | None]:
+    """Of each row the rank correlation of a and b, both [P, F]; None where one of them is constant."""
+    return list(map(_spearman, _ranks(a), _ranks(b)))
 
 
 def _ranks(scores: np.ndarray) -> Iterator[np.ndarray]:

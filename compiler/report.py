@@ -5,17 +5,19 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from compiler.errors import InvalidOptionError
 from compiler.evaluate import Evaluation, Settings
 from compiler.faithfulness import Curve
 from compiler.plots import plots
+from compiler.shapley import REASONS, Comparison
 
 CSV_FILE, JSON_FILE = "evaluation.csv", "evaluation.json"
 
@@ -47,8 +49,32 @@ def numbers(e: Evaluation) -> dict[str, str | int | float | None]:
         "randomised_spread": last.spread if last else None,
         "randomised_correlation_absolute": last.absolute if last else None,
         "randomised_left_out": e.randomised.left_out,
+        **_shapley_numbers(e),
         "explanation_digest": e.manifest.digests.explanation,
     }
+
+
+def _shapley_numbers(e: Evaluation) -> dict[str, str | int | float | None]:
+    """The same columns for every entry; empty where Shapley values were not sampled."""
+    known = e.shapley if isinstance(e.shapley, Comparison) else None
+    columns: dict[str, Callable[[Comparison], float | int | None]] = {
+        "shapley_distance": lambda c: _median(c.distances),
+        "shapley_distance_least": lambda c: min(c.distances, default=None),
+        "shapley_distance_largest": lambda c: max(c.distances, default=None),
+        "shapley_correlation": lambda c: _median(c.correlations),
+        "shapley_correlation_least": lambda c: min(c.correlations, default=None),
+        "shapley_same_first": lambda c: c.first,
+        "shapley_same_reasons": lambda c: c.reasons,
+        "shapley_standard_error": lambda c: _median(c.errors),
+        "shapley_standard_error_largest": lambda c: max(c.errors, default=None),
+        "shapley_rounds": lambda c: c.rounds,
+        "shapley_evaluations": lambda c: c.evaluations,
+    }
+    return {name: column(known) if known else None for name, column in columns.items()}
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if values else None
 
 
 def show(evaluations: Sequence[Evaluation]) -> Table:
@@ -77,6 +103,32 @@ def show(evaluations: Sequence[Evaluation]) -> Table:
             + (f" ± {last.spread:.2f}" if last and last.spread is not None else ""),
         )
     return table
+
+
+def show_shapley(evaluations: Sequence[Evaluation]) -> Table | None:
+    """How far attributions are from Shapley values; None where none were sampled."""
+    compared = {e.name: e.shapley for e in evaluations if isinstance(e.shapley, Comparison)}
+    table = Table(
+        "entry",
+        "distance from\nShapley values ↓",
+        "standard error\nof these",
+        "rank\ncorrelation ↑",
+        "same first\nfeature ↑",
+        f"same {REASONS}\nlargest ↑",
+        box=None,
+        pad_edge=False,
+    )
+    for name, c in compared.items():
+        spans = (_span(c.distances, ".1%"), _span(c.errors, ".1%"), _span(c.correlations, ".2f"))
+        table.add_row(name, *spans, f"{c.first:.0%}", f"{c.reasons:.0%}")
+    return table if compared else None
+
+
+def _span(values: Sequence[float], form: str) -> str:
+    if not values:
+        return "–"
+    least, largest = format(min(values), form), format(max(values), form)
+    return f"{_number(_median(values), form)}\n({least} to {largest})"
 
 
 def _control(curve: Curve) -> str:
@@ -111,6 +163,13 @@ def notes(evaluations: Sequence[Evaluation], settings: Settings) -> list[str]:
             )
         if e.randomised.left_out:
             lines.append(f"{e.name}: no randomised-weights check: {e.randomised.left_out}")
+        if isinstance(e.shapley, Comparison):
+            lines.append(
+                f"{e.name}: Shapley values by up to {e.shapley.rounds} rounds a row, {e.shapley.evaluations} "
+                "answers of the model; medians over rows and targets, least to largest"
+            )
+        elif e.shapley:
+            lines.append(f"{e.name}: no Shapley values: {e.shapley}")
     return lines
 
 
@@ -161,6 +220,7 @@ def _json(evaluations: Sequence[Evaluation], settings: Settings, input_file: Pat
             "deletion": _curve(e.deletion),
             "insertion": _curve(e.insertion),
             "randomised": [asdict(stage) for stage in e.randomised.stages],
+            "shapley": asdict(e.shapley) if isinstance(e.shapley, Comparison) else None,
             "digests": e.manifest.digests.model_dump(),
         }
         for e in evaluations

@@ -19,6 +19,22 @@ from compiler.manifest import Manifest
 from compiler.runtime import Runner
 
 MAX_TARGETS = 10  # targets of a row that are judged: those with the largest outputs
+_MOST_ROWS, _MOST_NUMBERS = 4096, 1 << 18  # that the plain model answers at once
+
+
+@dataclass(frozen=True)
+class GivenReferences:
+    """The references that an entry was compiled with, by input, and their weights [K] where not all equal."""
+
+    arrays: Mapping[str, np.ndarray]
+    weights: np.ndarray | None = None
+
+    @property
+    def shares(self) -> np.ndarray:
+        """[K], of sum 1."""
+        count = len(next(iter(self.arrays.values())))
+        weights = np.ones(count) if self.weights is None else np.asarray(self.weights, np.float64)
+        return np.asarray(weights / weights.sum())
 
 
 class Subject:
@@ -34,13 +50,14 @@ class Subject:
         self.manifest = compiled.manifest
         self._shapes = {e.tensor.name: e.tensor.shape for e in self.manifest.explained}
         self._inputs = dict(inputs)
-        self.features = self._flat(inputs)
+        self.features = self.flat(inputs)
         self.baseline = baseline_of(compiled)
         self.is_slope = _is_slope(self.manifest)
         self._plain = Runner(_answering(compiled), given=True)
         self._explainer = compiled.run
 
-    def _flat(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    def flat(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """[N, F] float64: rows of the explained inputs, side by side."""
         parts = [inputs[name].reshape(len(inputs[name]), -1) for name in self._shapes]
         return np.concatenate(parts, axis=1, dtype=np.float64)
 
@@ -59,7 +76,7 @@ class Subject:
         name = self.manifest.explained_output
         parts = [
             self._plain(self._fed(x[part], rows[part]), [name])[name].reshape(part.stop - part.start, -1)
-            for part in _parts(len(x), MAX_BATCH)
+            for part in slices(len(x), rows_at_once(x.shape[1]))
         ]
         return _finite(np.concatenate(parts, dtype=np.float64), "answers")
 
@@ -67,7 +84,7 @@ class Subject:
         """[M, t, F] float64: of the targets at `positions` [M, t] in the manifest's list."""
         names = [e.attributions for e in self.manifest.explained]
         done = []
-        for part in _parts(len(x), self.manifest.measured.max_batch):
+        for part in slices(len(x), self.manifest.measured.max_batch):
             outputs = self._explainer(self._fed(x[part], rows[part]), names)
             whole = [outputs[name].reshape(*outputs[name].shape[:2], -1) for name in names]
             index = positions[part][:, :, None]
@@ -116,9 +133,14 @@ def pairs_of(subject: Subject) -> Pairs:
     )
 
 
-def _parts(count: int, size: int) -> Iterator[slice]:
+def slices(count: int, size: int) -> Iterator[slice]:
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))
+
+
+def rows_at_once(features: int) -> int:
+    """How many rows the plain model answers at once: many where they are small."""
+    return max(MAX_BATCH, min(_MOST_ROWS, _MOST_NUMBERS // features))
 
 
 def _finite(array: np.ndarray, verb: str) -> np.ndarray:

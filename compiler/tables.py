@@ -52,6 +52,11 @@ class Table:
     weights: np.ndarray | None = None
     stands_for: StandsFor | None = None
 
+    @property
+    def unequal_weights(self) -> np.ndarray | None:
+        """[K]; None where there are none, or all are equal."""
+        return None if self.weights is None or np.ptp(self.weights) == 0 else self.weights
+
 
 @dataclass(frozen=True)
 class Source:
@@ -136,6 +141,8 @@ def _read_npz(source: Source) -> Table:
     arrays = read_npz(source.file, source.most_bytes)
     weights, names, said = (arrays.pop(name, None) for name in (WEIGHTS, FEATURE_NAMES, STANDS_FOR))
     columns = None if names is None else tuple(str(name) for name in names.reshape(-1))
+    if weights is not None and (weights.ndim != 1 or weights.dtype.kind not in "fiu" or not len(weights)):
+        raise ValueError(f"{WEIGHTS} that are no list of numbers")
     stands_for = None if said is None else StandsFor.model_validate_json(str(said))
     if not arrays:
         raise ValueError("an archive without arrays")

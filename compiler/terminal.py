@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from compiler.manifest import Forms, Manifest, Memory, References
 
 _SHOWN = 3  # base values of a line
+_ABOUT = {"deepshap": "approximates Shapley values; rationale evaluate --shapley measures how closely"}
 Repository = Annotated[Path, typer.Option(help="The model repository.", metavar="FOLDER")]
 
 
@@ -77,6 +78,8 @@ def report(manifest: "Manifest") -> None:
     table.add_row(
         "explains", f"{manifest.explained_output} ({_targets(manifest)}) by {names}, {manifest.method.name}"
     )
+    if manifest.method.name in _ABOUT:
+        table.add_row("method", _ABOUT[manifest.method.name])
     if manifest.references:
         table.add_row("references", _references_line(manifest.references))
     if manifest.open_references:

@@ -27,7 +27,10 @@ from compiler.tensor import Tensor
 
 @dataclass(frozen=True, eq=False)
 class DeepShap:
-    """Shapley values of a network by the DeepLIFT rule over a reference set.
+    """Shapley values of a network, approximated by the DeepLIFT rule over a reference set.
+
+    Exact where the network is a sum of functions of single inputs and of products of two; elsewhere
+    `rationale evaluate --shapley` measures how far they are off.
 
     Args:
         references: one array [K, *shape of the input], or a mapping from input name to such an array.

@@ -268,8 +268,18 @@ def test_models_without_a_mean_output_are_refused(tmp_path: Path) -> None:
         assert not (tmp_path / "c.npz").exists()
 
 
-def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "r.npz", x=rows(5, 5), stands_for=np.array(json.dumps({"rows": "many"})))
+@pytest.mark.parametrize(
+    "member",
+    [
+        {"stands_for": np.array(json.dumps({"rows": "many"}))},
+        {"stands_for": np.ones(3)},
+        {"reference_weights": np.array(["much", "little"])},
+        {"reference_weights": np.ones((5, 1))},
+        {"reference_weights": np.ones(0)},
+    ],
+)
+def test_a_damaged_member_is_refused(tmp_path: Path, member: dict[str, np.ndarray]) -> None:
+    np.savez(tmp_path / "r.npz", x=rows(5, 5), **member)
     with pytest.raises(InvalidReferencesError, match="damaged"):
         read_rows(tmp_path / "r.npz")
 

@@ -17,6 +17,8 @@ from torch import nn
 
 from compiler import DeepShap, Manifest, compile_model
 from compiler.centroids import balanced, centroids, outputs_of
+from compiler.shapley import compare
+from compiler.subject import GivenReferences, Subject, pairs_of
 from tests.peers.agreement import ATOL, GAP, OUTPUTS, RTOL, TRUTH, error
 from tests.peers.networks import Case, export
 from tests.peers.others import shap_values
@@ -132,6 +134,19 @@ def test_command_line(credit: Credit, tmp_path: Path) -> None:
     rationale("explain", "credit", "--input", rows, "--repository", repository, "--save", saved)
     with np.load(saved) as answer:
         assert error(answer["x_attributions"], case.truth()) <= TRUTH
+
+
+def test_deepshap_beside_shapley_values(credit: Credit) -> None:
+    """The figures of docs/methods.md."""
+    case = credit.case
+    compiled = compile_model(export(case, "torchscript"), DeepShap(case.references))
+    subject = Subject(compiled, compiled.fit(case.x[:30]))
+    references = GivenReferences({"x": case.references})
+    found = compare(subject, pairs_of(subject), references, 10_000_000, 0, lambda *_: None)
+    assert max(found.errors) <= 0.01
+    spans = [np.quantile(values, [0, 0.5, 1]) for values in (found.distances, found.correlations)]
+    np.testing.assert_allclose(spans, [[0.08, 0.15, 0.42], [0.90, 0.98, 1.00]], atol=0.03)
+    assert [found.first, found.reasons] == pytest.approx([26 / 30, 23 / 30], abs=0.1)
 
 
 def test_centroids_keep_the_base_value(credit: Credit, tmp_path: Path) -> None:
