@@ -4,13 +4,14 @@ import asyncio
 import enum
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from compiler.manifest import TensorSpec
+from compiler.open_references import WEIGHTS, references_name
 from service.answer_cache import AnswerCache
 from service.backends.base import Backend, check_rows
 from service.byte_budget import ByteBudget
@@ -26,6 +27,7 @@ from service.errors import (
 )
 from service.exchange import current
 from service.explainers.residency import DEFAULT_LOADED_EXPLAINERS, Residency
+from service.faults import Faults, listed
 from service.loop_turns import LoopTurns
 from service.metrics import Metrics
 from service.security import needed_by_entry
@@ -153,8 +155,11 @@ class DataPlane:
         timeout_s: float | None = None,
         deadline_s: float = math.inf,
         reference_set: str | None = None,
+        faults: Faults | None = None,
     ) -> Answer:
         """Runs `entry` on [N, …] inputs; `outputs` None asks for all.
+
+        Where its end found `faults` in the request they are told, with what is wrong besides.
 
         References among the inputs, or a `reference_set`, may choose another entry: see `own_references`.
 
@@ -169,14 +174,15 @@ class DataPlane:
         """
         if not self.serves:
             raise NotReadyError(self.state.value)
+        if faults:
+            _tell(faults, entry, inputs, outputs)
         references = None
         if self.own_references is not None and _says_against_what(entry, inputs, reference_set):
             deadline_s = min(deadline_s, self.deadline(timeout_s))
             chosen = await self.own_references.choose(self, entry, inputs, reference_set, deadline_s)
             entry, inputs, references = chosen.entry, chosen.inputs, chosen.references
         _note(entry, inputs)
-        rows = check_inputs(entry, inputs)
-        wanted = check_outputs(entry, outputs)
+        rows, wanted = check_request(entry, inputs, outputs)
         size = self._answer_bytes(entry, inputs, wanted, rows)
         place = self.answers.place(entry, inputs, wanted)
         if place is not None and (found := self.answers.find(place)) is not None:
@@ -287,37 +293,68 @@ def _says_against_what(entry: Entry, inputs: Tensors, reference_set: str | None)
     return reference_set is not None or is_open or len(inputs) != len(entry.inputs)
 
 
-def check_inputs(entry: Entry, inputs: Tensors) -> int:
-    """The number of rows N, if `inputs` are the entry's own. Raises InvalidInputError."""
+def _is_of_references(name: str) -> bool:
+    return name == WEIGHTS or name.endswith(references_name(""))
+
+
+def check_request(
+    entry: Entry, inputs: Tensors, outputs: Sequence[str] | None = None
+) -> tuple[int, tuple[str, ...]]:
+    """The number of rows N, and the outputs to compute. Raises InvalidInputError where they do not fit."""
+    faults = Faults()
+    _check_inputs(entry, inputs, faults)
+    wanted = _check_outputs(entry, outputs, faults)
+    faults.tell()
+    return len(next(iter(inputs.values()))), wanted
+
+
+def _tell(faults: Faults, entry: Entry, inputs: Tensors, outputs: Sequence[str] | None) -> None:
+    """Raises them together with what else is wrong. References are left out: another entry may take those."""
+    faults.parts.update(name for name in entry.input_specs if _is_of_references(name))
+    own = {name: array for name, array in inputs.items() if not _is_of_references(name)}
+    _check_inputs(entry, own, faults)
+    _check_outputs(entry, outputs, faults)
+    faults.tell()
+
+
+def _check_inputs(entry: Entry, inputs: Tensors, faults: Faults) -> None:
     known = entry.input_specs
     if inputs.keys() != known.keys():
-        unknown, missing = inputs.keys() - known.keys(), known.keys() - inputs.keys()
-        verb, names = ("unknown", unknown) if unknown else ("missing", missing)
-        raise InvalidInputError(
-            f"{verb} input {_quoted(sorted(names))}: model '{entry.name}' takes {_quoted(known)}"
-        )
+        named = {
+            "unknown": inputs.keys() - known.keys(),
+            "missing": known.keys() - inputs.keys() - faults.parts,
+        }
+        for verb, names in named.items():
+            if names:
+                faults.note(
+                    f"{verb} input {listed(sorted(names))}: model '{entry.name}' takes {listed(known)}"
+                )
     for name, array in inputs.items():
-        _check_input(known[name], array)
-    counts = [len(array) for array in inputs.values()]
-    if min(counts) != max(counts):
-        named = dict(zip(inputs, counts, strict=True))
-        raise InvalidInputError(f"the inputs differ in their number of rows (axis 0): {named}")
+        if name in known:
+            with faults:
+                _check_input(known[name], array)
+    if not faults:
+        with faults:
+            _check_together(entry, inputs)
+
+
+def _check_together(entry: Entry, inputs: Tensors) -> None:
+    counts = {name: len(array) for name, array in inputs.items()}
+    if min(counts.values()) != max(counts.values()):
+        raise InvalidInputError(f"the inputs differ in their number of rows (axis 0): {counts}")
     opened = entry.manifest.open_length if entry.manifest is not None else None
     if opened is not None and (fault := opened.fault({name: a.shape for name, a in inputs.items()})):
         raise InvalidInputError(fault)
-    return counts[0]
 
 
-def check_outputs(entry: Entry, outputs: Sequence[str] | None) -> tuple[str, ...]:
-    """The outputs to compute. Raises InvalidInputError for one the entry does not have."""
+def _check_outputs(entry: Entry, outputs: Sequence[str] | None, faults: Faults) -> tuple[str, ...]:
+    """The outputs to compute."""
     known = entry.output_names
     if not outputs:
         return known
     unknown = [name for name in outputs if name not in known]
     if unknown:
-        raise InvalidInputError(
-            f"unknown output {_quoted(unknown)}: model '{entry.name}' gives {_quoted(known)}"
-        )
+        faults.note(f"unknown output {listed(unknown)}: model '{entry.name}' gives {listed(known)}")
     return tuple(dict.fromkeys(outputs))
 
 
@@ -377,7 +414,3 @@ def _pieces(inputs: Tensors, rows: int, size: int) -> list[Tensors]:
 
 def _joined(pieces: Sequence[Tensors]) -> Tensors:
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-
-
-def _quoted(names: Iterable[str]) -> str:
-    return ", ".join(f"'{name[:80]}'" for name in names)

@@ -90,7 +90,7 @@ async def model_infer(call: Call) -> pb.ModelInferResponse:
     asked = decode_request(message)
     entry = entry_asked_for(plane.repository, named, asked)
     answer = await plane.infer(
-        entry, asked.inputs, asked.outputs, asked.timeout_s, deadline_s, asked.reference_set
+        entry, asked.inputs, asked.outputs, asked.timeout_s, deadline_s, asked.reference_set, asked.faults
     )
     return encode_answer(message.model_name, named.version, asked.id, answer)
 

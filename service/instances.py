@@ -12,9 +12,8 @@ from compiler.manifest import Manifest, TensorSpec
 from compiler.open_references import own_inputs
 from service.entries import Entry
 from service.errors import InvalidInputError, MalformedError
+from service.faults import Faults, listed
 from service.tensors import DTYPES, Array, Tensors, flatten, from_values, json_type_name
-
-_SHOWN_NAMES = 10
 
 
 @dataclass(frozen=True)
@@ -65,14 +64,14 @@ def named_tensors(manifest: Manifest | None) -> dict[str, tuple[str, ...]]:
     }
 
 
-def check_no_duplicates(body: bytes | bytearray) -> None:
-    """Raises InvalidInputError where an object names a member twice; most parsers keep the last, silently."""
+def note_duplicates(body: bytes | bytearray, faults: Faults) -> None:
+    """Notes each member that an object names twice: most parsers keep the last, silently."""
 
     def members(pairs: list[tuple[str, Any]]) -> None:
         seen = set()
         for name, _ in pairs:
             if name in seen:
-                raise InvalidInputError(f"feature '{name[:80]}' is given twice")
+                faults.note(f"feature '{name[:80]}' is given twice")
             seen.add(name)
 
     try:
@@ -83,16 +82,24 @@ def check_no_duplicates(body: bytes | bytearray) -> None:
         ) from error
 
 
-def to_tensors(form: Form, instances: Sequence[Any]) -> Tensors:
+def to_tensors(form: Form, instances: Sequence[Any], faults: Faults, called: str = "instances") -> Tensors:
     """Instances → one [N, …] array per input.
 
-    Raises:
-        InvalidInputError: names the instance, and the feature or input, at fault.
+    Args:
+        faults: takes what is wrong, with the instances, and the features or inputs, at fault. Where it takes
+            something the tensors are not whole.
+        called: the member that they are.
     """
     if not instances:
-        raise InvalidInputError("instances is empty: send at least one")
-    rows = [_split(form, instance, f"instances[{i}]") for i, instance in enumerate(instances)]
-    return {spec.name: _stack(spec, [row[spec.name] for row in rows]) for spec in form.inputs}
+        faults.note(f"{called} is empty: send at least one")
+    rows = [_split(form, instance, f"{called}[{i}]", faults) for i, instance in enumerate(instances)]
+    tensors: Tensors = {}
+    if faults:
+        return tensors
+    for spec in form.inputs:
+        with faults:
+            tensors[spec.name] = _stack(spec, [row[spec.name] for row in rows])
+    return tensors
 
 
 def predictions(outputs: Sequence[str], tensors: Tensors) -> list[Any]:
@@ -119,49 +126,57 @@ def explanations(manifest: Manifest, tensors: Tensors) -> list[dict[str, Any]]:
     return answers
 
 
-def _split(form: Form, instance: Any, where: str) -> dict[str, _Row]:
+def _split(form: Form, instance: Any, where: str, faults: Faults) -> dict[str, _Row]:
     """One instance → a row per input."""
     if isinstance(instance, dict):
-        return _split_object(form, instance, where)
-    if len(form.inputs) > 1:
-        names = _listed([spec.name for spec in form.inputs])
-        raise InvalidInputError(f"{where} must be an object with a member for each of the inputs {names}")
-    spec = form.inputs[0]
-    return {spec.name: _array_row(spec, instance, where)}
-
-
-def _split_object(form: Form, instance: dict[str, Any], where: str) -> dict[str, _Row]:
+        return _split_object(form, instance, where, faults)
     rows: dict[str, _Row] = {}
-    named: dict[str, dict[int, Any]] = {}
-    specs = {spec.name: spec for spec in form.inputs}
-    for name, value in instance.items():
-        if name in form.features and not isinstance(value, list):
-            tensor, index = form.features[name]
-            _check_scalar(specs[tensor], name, value, where)
-            named.setdefault(tensor, {})[index] = value
-        elif name in specs:
-            rows[name] = _array_row(specs[name], value, f"{where}.{name[:80]}")
-        elif name in form.features:
-            raise InvalidInputError(f"{where}: feature '{name}' is one value, not a list")
-        else:
-            known = _listed(form.names())
-            raise InvalidInputError(f"{where}: unknown feature '{name[:80]}'; the model takes {known}")
-    for name, values in named.items():
-        if name in rows:
-            raise InvalidInputError(f"{where}: input '{name}' is given twice, whole and by its features")
-        rows[name] = _Row(_complete(form, name, values, where), specs[name].shape)
-    for name in specs.keys() - rows.keys():
-        missing = [feature for feature, (tensor, _) in form.features.items() if tensor == name] or [name]
-        raise InvalidInputError(f"{where}: missing {_listed(missing)}")
+    if len(form.inputs) > 1:
+        names = listed([spec.name for spec in form.inputs])
+        faults.note(f"{where} must be an object with a member for each of the inputs {names}")
+        return rows
+    spec = form.inputs[0]
+    with faults:
+        rows[spec.name] = _array_row(spec, instance, where)
     return rows
 
 
-def _complete(form: Form, tensor: str, values: dict[int, Any], where: str) -> list[Any]:
-    """All features' values in row-major order. Raises InvalidInputError, which names the missing ones."""
+def _split_object(form: Form, instance: dict[str, Any], where: str, faults: Faults) -> dict[str, _Row]:
+    rows: dict[str, _Row] = {}
+    named: dict[str, dict[int, Any]] = {}
+    unknown: list[str] = []
+    specs = {spec.name: spec for spec in form.inputs}
+    for name, value in instance.items():
+        if name in form.features and not (name in specs and isinstance(value, list)):
+            tensor, index = form.features[name]
+            if (wrong := _scalar_fault(specs[tensor], value)) is not None:
+                faults.note(f"{where}: feature '{name}' {wrong}")
+            named.setdefault(tensor, {})[index] = value
+        elif name in specs:
+            with faults:
+                rows[name] = _array_row(specs[name], value, f"{where}.{name[:80]}")
+        else:
+            unknown.append(name)
+    if unknown:
+        faults.note(f"{where}: unknown feature {listed(unknown)}; the model takes {listed(form.names())}")
+    for name, values in named.items():
+        if name in rows:
+            faults.note(f"{where}: input '{name}' is given twice, whole and by its features")
+        rows[name] = _Row(_complete(form, name, values, where, faults), specs[name].shape)
+    for name in specs:
+        if name not in rows and name not in instance:
+            missing = [feature for feature, (tensor, _) in form.features.items() if tensor == name] or [name]
+            faults.note(f"{where}: missing {listed(missing)}")
+    return rows
+
+
+def _complete(form: Form, tensor: str, values: dict[int, Any], where: str, faults: Faults) -> list[Any]:
+    """All features' values in row-major order."""
     order = {index: feature for feature, (owner, index) in form.features.items() if owner == tensor}
     missing = [feature for index, feature in sorted(order.items()) if index not in values]
     if missing:
-        raise InvalidInputError(f"{where}: missing feature {_listed(missing)}")
+        faults.note(f"{where}: missing feature {listed(missing)}")
+        return []
     return [values[index] for index in range(len(order))]
 
 
@@ -204,12 +219,14 @@ _SCALARS: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
-def _check_scalar(spec: TensorSpec, feature: str, value: Any, where: str) -> None:
+def _scalar_fault(spec: TensorSpec, value: Any) -> str | None:
+    """What is wrong with the value of a feature."""
     allowed, said = _SCALARS[DTYPES[spec.datatype].kind]
-    if type(value) not in allowed:
-        raise InvalidInputError(
-            f"{where}: feature '{feature}' must be {said}, not {json_type_name(value)[:80]}"
-        )
+    if type(value) in allowed:
+        return None
+    if isinstance(value, list):
+        return "is one value, not a list"
+    return f"must be {said}, not {json_type_name(value)[:80]}"
 
 
 def _targets(manifest: Manifest, tensors: Tensors, rows: int) -> list[Sequence[int | None]]:
@@ -252,8 +269,3 @@ def _readable(array: Array) -> Any:
         return np.ascontiguousarray(array)
     decoded = [element.decode(errors="replace") for element in array.reshape(-1)]
     return np.array(decoded, dtype=np.object_).reshape(array.shape).tolist()
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return ", ".join(f"'{name}'" for name in names[:_SHOWN_NAMES]) + more

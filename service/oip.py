@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from service.body import parse_json
 from service.errors import InvalidInputError, MalformedError
+from service.faults import Faults, from_validation
 from service.schemas import InferRequest
 from service.tensors import DTYPES, Array, Tensors, datatype_of, from_binary, from_json, to_binary, to_json
 
@@ -35,10 +36,15 @@ _NO_OUTPUTS: list[Message] = []
 
 @dataclass(frozen=True)
 class Request:
-    """Decoded. `outputs` None asks for all, `explainer` and `reference_set` None for the default."""
+    """Decoded. `outputs` None asks for all, `explainer` and `reference_set` None for the default.
+
+    Attributes:
+        inputs: those that are tensors; `faults` are of the others.
+    """
 
     id: str
     inputs: Tensors
+    faults: Faults
     outputs: tuple[str, ...] | None
     binary_by_default: bool
     binary: Mapping[str, bool]
@@ -51,20 +57,22 @@ class Request:
 
 
 def decode_request(body: bytes | bytearray, header_length: str | None) -> Request:
-    """Reads a request.
+    """Reads a request. An input that does not fit its own shape or datatype is among its faults.
 
     Raises:
         MalformedError: not JSON, or not a request of this protocol.
-        InvalidInputError: a tensor does not fit its own shape or datatype, or a feature is not supported.
+        InvalidInputError: a feature is not supported.
     """
     end = _header_end(body, header_length)
     view = memoryview(body)
     message = _read(view) if header_length is None else _read_kept(bytes(view[:end]))
     inputs, outputs = message["inputs"], message.get("outputs", _NO_OUTPUTS)
     parameters = message.get("parameters", _NO_PARAMETERS)
+    faults = Faults()
     return Request(
         id=message.get("id", ""),
-        inputs=_decode_inputs(inputs, view[end:]),
+        inputs=_decode_inputs(inputs, view[end:], faults),
+        faults=faults,
         outputs=tuple(output["name"] for output in outputs) or None,
         binary_by_default=parameters.get("binary_data_output") is True,
         binary={
@@ -80,10 +88,12 @@ def decode_request(body: bytes | bytearray, header_length: str | None) -> Reques
 
 def _read(text: bytes | memoryview) -> Message:
     """Raises what `decode_request` raises."""
-    message = _checked(parse_json(text))
+    message, faults = _checked(parse_json(text)), Faults()
     for tensor in (*message["inputs"], *message.get("outputs", _NO_OUTPUTS)):
         if "parameters" in tensor:
-            check_parameters(tensor["name"], tensor["parameters"])
+            with faults:
+                check_parameters(tensor["name"], tensor["parameters"])
+    faults.tell()
     return message
 
 
@@ -137,6 +147,11 @@ def check_parameters(name: str, parameters: Mapping[str, Any]) -> None:
         raise InvalidInputError(f"'{name[:80]}': shared memory is not offered; send the data itself")
     if parameters.get("classification"):
         raise InvalidInputError(f"output '{name[:80]}': the classification extension is not offered")
+
+
+def note_twice(name: str, faults: Faults) -> None:
+    """Notes an input of a name that is known already."""
+    faults.note(f"input '{name[:80]}' is given twice", name)
 
 
 def check_form(name: str, datatype: str, shape: Sequence[int]) -> None:
@@ -227,36 +242,48 @@ def _checked(message: Any) -> Message:
     try:
         return InferRequest.model_validate(message).model_dump()
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise MalformedError(f"{where}: {first['msg']}") from error
+        raise from_validation(error, MalformedError, "the body") from error
 
 
-def _decode_inputs(tensors: Sequence[Message], raw: memoryview) -> Tensors:
+def _decode_inputs(tensors: Sequence[Message], raw: memoryview, faults: Faults) -> Tensors:
+    """Raises MalformedError where it cannot be told which bytes are whose."""
     arrays: Tensors = {}
     at = 0
     for tensor in tensors:
-        name, datatype, shape = tensor["name"], tensor["datatype"], tensor["shape"]
+        name = tensor["name"]
         if name in arrays:
-            raise InvalidInputError(f"input '{name[:80]}' is given twice")
-        check_form(name, datatype, shape)
-        size = tensor.get("parameters", _NO_PARAMETERS).get("binary_data_size")
-        if size is None:
-            arrays[name] = from_json(name, datatype, shape, tensor.get("data"))
-        else:
-            arrays[name] = _decode_binary(tensor, size, raw[at:])
-            at += size
+            note_twice(name, faults)
+        size = _binary_size(tensor, raw[at:], faults)
+        own = None if size is None else raw[at : at + size]
+        at += size or 0
+        try:
+            arrays[name] = _decode(tensor, own)
+        except (InvalidInputError, MalformedError) as fault:
+            faults.add(fault, name)
     if at != len(raw):
-        raise MalformedError(f"{len(raw) - at} bytes follow the JSON that belong to no input")
+        faults.end(MalformedError(f"{len(raw) - at} bytes follow the JSON that belong to no input"))
     return arrays
 
 
-def _decode_binary(tensor: Message, size: Any, raw: memoryview) -> Array:
+def _decode(tensor: Message, raw: memoryview | None) -> Array:
+    name, datatype, shape = tensor["name"], tensor["datatype"], tensor["shape"]
+    check_form(name, datatype, shape)
+    if raw is None:
+        return from_json(name, datatype, shape, tensor.get("data"))
+    return from_binary(name, datatype, shape, raw)
+
+
+def _binary_size(tensor: Message, raw: memoryview, faults: Faults) -> int | None:
+    """Bytes of the tensor, which lead `raw`; None where its data is in the JSON."""
+    size = tensor.get("parameters", _NO_PARAMETERS).get("binary_data_size")
+    if size is None:
+        return None
     name = tensor["name"][:80]
     if tensor.get("data") is not None:
-        raise MalformedError(f"input '{name}' has both data and binary_data_size")
+        faults.end(MalformedError(f"input '{name}' has both data and binary_data_size"))
     if type(size) is not int or size < 0:
-        raise MalformedError(f"input '{name}': binary_data_size must be a number of bytes")
+        faults.end(MalformedError(f"input '{name}': binary_data_size must be a number of bytes"))
     if size > len(raw):
-        raise MalformedError(f"input '{name}' announces {size} bytes, but {len(raw)} are left in the body")
-    return from_binary(tensor["name"], tensor["datatype"], tensor["shape"], raw[:size])
+        left = len(raw)
+        faults.end(MalformedError(f"input '{name}' announces {size} bytes, but {left} are left in the body"))
+    return size

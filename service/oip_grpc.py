@@ -13,7 +13,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from service.dataplane import Answer
 from service.errors import InvalidInputError, MalformedError
-from service.oip import Request, check_form, check_parameters, name_of, timeout_of
+from service.faults import Faults
+from service.oip import Request, check_form, check_parameters, name_of, note_twice, timeout_of
 from service.tensors import Array, Tensors, datatype_of, from_binary, from_values, to_binary
 
 # Where the protocol puts the values of a datatype. FP16 has no place: it must come raw.
@@ -42,17 +43,19 @@ def parse(kind: type[Message], body: bytes) -> Any:
 
 
 def decode_request(message: pb.ModelInferRequest) -> Request:
-    """Reads a request.
+    """Reads a request. An input that does not fit its own shape or datatype is among its faults.
 
     Raises:
         MalformedError: not a request of this protocol.
-        InvalidInputError: a tensor does not fit its own shape or datatype, or a feature is not supported.
+        InvalidInputError: a feature is not supported.
     """
     parameters = _plain(message.parameters)
+    faults = Faults()
     return Request(
         id=message.id,
-        inputs=_decode_inputs(message),
-        outputs=_decode_outputs(message),
+        inputs=_decode_inputs(message, faults),
+        faults=faults,
+        outputs=_decode_outputs(message, faults),
         binary_by_default=True,
         binary={},
         timeout_s=timeout_of(parameters.get("timeout")),
@@ -86,7 +89,7 @@ def _plain(parameters: Mapping[str, pb.InferParameter]) -> dict[str, Any]:
     }
 
 
-def _decode_inputs(message: pb.ModelInferRequest) -> Tensors:
+def _decode_inputs(message: pb.ModelInferRequest, faults: Faults) -> Tensors:
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
         raise MalformedError(
@@ -94,27 +97,34 @@ def _decode_inputs(message: pb.ModelInferRequest) -> Tensors:
         )
     arrays: Tensors = {}
     for i, tensor in enumerate(message.inputs):
-        # Each look into a message makes an object: what is needed twice is kept.
-        name, datatype, shape = tensor.name, tensor.datatype, list(tensor.shape)
-        check_parameters(name, _plain(tensor.parameters))
+        name = tensor.name
         if name in arrays:
-            raise InvalidInputError(f"input '{name[:80]}' is given twice")
-        check_form(name, datatype, shape)
-        if not raw:
-            arrays[name] = _from_contents(name, datatype, shape, tensor.contents)
-        elif tensor.HasField("contents"):
-            raise MalformedError(f"input '{name[:80]}' has both contents and raw_input_contents")
-        else:
-            arrays[name] = from_binary(name, datatype, shape, memoryview(raw[i]))
+            note_twice(name, faults)
+        try:
+            arrays[name] = _decode(name, tensor, raw[i] if raw else None)
+        except (InvalidInputError, MalformedError) as fault:
+            faults.add(fault, name)
     return arrays
 
 
-def _decode_outputs(message: pb.ModelInferRequest) -> tuple[str, ...] | None:
+def _decode(name: str, tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | None) -> Array:
+    datatype, shape = tensor.datatype, list(tensor.shape)  # each look into a message makes an object
+    check_parameters(name, _plain(tensor.parameters))
+    check_form(name, datatype, shape)
+    if raw is None:
+        return _from_contents(name, datatype, shape, tensor.contents)
+    if tensor.HasField("contents"):
+        raise MalformedError(f"input '{name[:80]}' has both contents and raw_input_contents")
+    return from_binary(name, datatype, shape, memoryview(raw))
+
+
+def _decode_outputs(message: pb.ModelInferRequest, faults: Faults) -> tuple[str, ...] | None:
     """The names of those that are asked for; None where none is named."""
     if not message.outputs:
         return None
     for output in message.outputs:
-        check_parameters(output.name, _plain(output.parameters))
+        with faults:
+            check_parameters(output.name, _plain(output.parameters))
     return tuple(output.name for output in message.outputs)
 
 

@@ -16,6 +16,7 @@ from service.body import parse_json
 from service.dataplane import first_non_finite
 from service.entries import Entry
 from service.errors import InvalidInputError, MalformedError, TooLargeError
+from service.faults import Faults
 from service.instances import form_of, to_tensors
 from service.tensors import DTYPES, Array, Tensors, datatype_of
 
@@ -134,9 +135,9 @@ def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes:
     rows = message.get("references") if isinstance(message, dict) else None
     if not isinstance(rows, list) or set(message) - {"references", "weights"}:
         raise MalformedError('the body must be a list of rows, or {"references": [ … ], "weights": [ … ]}')
-    if not rows:
-        raise InvalidInputError("references are empty: send at least one row")
-    tensors = to_tensors(form_of(entry, manifest), rows)
+    faults = Faults()
+    tensors = to_tensors(form_of(entry, manifest), rows, faults, "references")
+    faults.tell()
     explained = _explained(entry, manifest)
     return check_rows(
         {name: tensors[name] for name in explained},

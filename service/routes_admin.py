@@ -11,6 +11,7 @@ from service.body import media_type_of, parse_json, read_body
 from service.errors import InvalidExplainerError, MalformedError
 from service.explainers.explainers import Explainers, Status
 from service.explainers.spec import ExplainerSpec
+from service.faults import from_validation
 from service.openapi import JSON, body_of
 from service.problems import problem_responses
 
@@ -124,9 +125,7 @@ def _spec(body: bytes | bytearray) -> ExplainerSpec:
     try:
         return ExplainerSpec.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InvalidExplainerError(f"{where[:80]}: {first['msg']}") from error
+        raise from_validation(error, InvalidExplainerError, "the body") from error
 
 
 def _shown(status: Status) -> ExplainerStatus:

@@ -14,7 +14,8 @@ from service.body import TIMEOUT_HEADER, media_type_of, parse_json, read_body, t
 from service.catalogue import Catalogue
 from service.choice import likely_explainer
 from service.errors import MalformedError, NotExplainableError
-from service.instances import Form, check_no_duplicates, explanations, form_of, predictions, to_tensors
+from service.faults import Faults
+from service.instances import Form, explanations, form_of, note_duplicates, predictions, to_tensors
 from service.openapi import body_of, header
 from service.problems import problem_responses
 from service.routes_v2 import JSON, REFUSALS, plane_of
@@ -89,7 +90,9 @@ async def predict(request: Request, model: str) -> Response:
     deadline_s = plane.deadline(timeout_header(request.scope))
     plane.admit(entry, deadline_s)
     message, body = await _read(request, deadline_s)
-    inputs = _instances(message, body, form_of(entry, manifest))
+    faults = Faults()
+    inputs = _instances(message, body, form_of(entry, manifest), faults)
+    faults.tell()
     answer = await plane.infer(entry, inputs, deadline_s=deadline_s)
     return _json({"predictions": predictions(list(answer.tensors), answer.tensors)})
 
@@ -115,8 +118,9 @@ async def explain(request: Request, model: str) -> Response:
     manifest = entry.manifest
     if manifest is None:
         raise NotExplainableError(f"model '{model}' has no explanation")
-    inputs = _instances(message, body, form_of(entry, manifest))
-    inputs |= _references(message, manifest, form_of(entry, manifest))
+    form, faults = form_of(entry, manifest), Faults()
+    inputs = _instances(message, body, form, faults) | _references(message, manifest, form, faults)
+    faults.tell()
     reference_set = oip.name_of(message, "reference_set")
     answer = await plane.infer(entry, inputs, deadline_s=deadline_s, reference_set=reference_set)
     tensors = answer.tensors
@@ -137,16 +141,16 @@ async def _read(request: Request, deadline_s: float) -> tuple[dict[str, Any], by
     return message, body
 
 
-def _instances(message: dict[str, Any], body: bytes | bytearray, form: Form) -> Tensors:
+def _instances(message: dict[str, Any], body: bytes | bytearray, form: Form, faults: Faults) -> Tensors:
     instances = message.get("instances")
     if not isinstance(instances, list):
         raise MalformedError(_NO_INSTANCES)
     if any(isinstance(instance, dict) for instance in instances):
-        check_no_duplicates(body)
-    return to_tensors(form, instances)
+        note_duplicates(body, faults)
+    return to_tensors(form, instances, faults)
 
 
-def _references(message: dict[str, Any], manifest: Manifest, form: Form) -> Tensors:
+def _references(message: dict[str, Any], manifest: Manifest, form: Form, faults: Faults) -> Tensors:
     """Those that a request brings, as tensors of the names that OIP has for them."""
     given, weights = message.get("references"), message.get("reference_weights")
     if given is None and weights is None:
@@ -155,11 +159,12 @@ def _references(message: dict[str, Any], manifest: Manifest, form: Form) -> Tens
         raise MalformedError(
             "references must be a list of rows as instances is, reference_weights one of numbers"
         )
-    rows = to_tensors(form, given)
+    rows = to_tensors(form, given, faults, "references")
     explained = [item.tensor.name for item in manifest.explained if item.tensor.name in rows]
     tensors = {references_name(name): rows[name] for name in explained}
     if weights is not None:
-        tensors[WEIGHTS] = from_values(WEIGHTS, "FP64", (len(weights),), weights)
+        with faults:
+            tensors[WEIGHTS] = from_values(WEIGHTS, "FP64", (len(weights),), weights)
     return tensors
 
 

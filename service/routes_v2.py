@@ -192,7 +192,7 @@ async def _answer(
     identified: bool = False,
 ) -> Response:
     answer = await plane.infer(
-        entry, asked.inputs, asked.outputs, asked.timeout_s, deadline_s, asked.reference_set
+        entry, asked.inputs, asked.outputs, asked.timeout_s, deadline_s, asked.reference_set, asked.faults
     )
     if identified and answer.identity:
         head = {**head, "parameters": answer.identity}

@@ -76,7 +76,7 @@ def test_what_is_of_one_request_is_not_kept(message: Any) -> None:
 def test_what_is_wrong_is_wrong_each_time(message: Any, error: type[ServiceError]) -> None:
     for _ in range(2):
         with pytest.raises(error):
-            decoded(message, 1, 2)
+            decoded(message, 1, 2).faults.tell()
 
 
 def test_whoever_writes_many_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
