@@ -20,6 +20,7 @@ from compiler.errors import InvalidReferencesError
 from compiler.finish import Combined
 from compiler.forms import Forms
 from compiler.inner import at_starts
+from compiler.labelled import FeatureNames, by_name
 from compiler.lowering import Lowered, lower, narrow, plain_for
 from compiler.lowering.lengths import Size, span_of
 from compiler.lowering.lengths import told as told_lengths
@@ -40,7 +41,6 @@ from compiler.tune import time_forms
 from compiler.vmap import with_batch
 
 Progress = Callable[[str, int, int], None]
-FeatureNames = Sequence[str] | Mapping[str, Sequence[str]]
 
 
 def compile_model(
@@ -67,7 +67,9 @@ def compile_model(
             is the only element of a one-element output, class 1 of two (an output [N, 2]), else "predicted".
         inputs: the tensors to attribute to, inner ones and integer ids too; by default every float input, or
             the ids that are looked up in the largest table where there is none.
-        feature_names: names of the features of one row, or of each explained input's.
+        feature_names: names of the features of one row, or of each explained input's; by default those of the
+            columns, where references (or a method's bounds) are a table such as a DataFrame. Its columns are
+            matched with them by name.
         sizes: lengths that the model leaves open (`{"seq": 128}`), where the references do not say them; one
             may stay open between two (`{"seq": (1, 128)}`) where no references are given.
         deployment: for what machine: threads, memory budget, storage of references, one entry or two.
@@ -93,10 +95,12 @@ def compile_model(
         check_span(span, method, deployment)
     forms = Forms(deployment, time_forms if deployment.tune else None)
 
-    def make(sizes: Mapping[str, int], tell: Progress) -> _Made:
-        return _made(model, method, (output, targets, inputs, logits), sizes, forms, tell)
+    asked = _Asked(output, logits, targets, inputs, feature_names)
 
-    lowered, path, notes, references, fed, made = make(fixed, tell)
+    def make(sizes: Mapping[str, int], tell: Progress) -> _Made:
+        return _made(model, method, asked, sizes, forms, tell)
+
+    lowered, path, method, feature_names, notes, references, fed, made = make(fixed, tell)
     if span is not None:
         lowered = replace(lowered, lengths={**lowered.lengths, span.name: (span.least, span.most)})
         any_length(made.model, lambda sizes: make({**fixed, **sizes}, lambda *_: None).made.model, span)
@@ -136,11 +140,23 @@ def compile_model(
     return Compiled(served, manifest, plain, sample)
 
 
+class _Asked(NamedTuple):
+    """Arguments of `compile_model`: what to explain, and by what."""
+
+    output: str | None
+    logits: bool
+    targets: Targets
+    inputs: Sequence[str] | None
+    feature_names: FeatureNames | None
+
+
 class _Made(NamedTuple):
     """A model on the way to its combined graph."""
 
     lowered: Lowered
     path: Walked
+    method: Method
+    feature_names: FeatureNames | None
     notes: tuple[str, ...]
     references: ReferenceSet | None
     fed: dict[str, np.ndarray]
@@ -150,13 +166,13 @@ class _Made(NamedTuple):
 def _made(
     model: str | Path | onnx.ModelProto,
     method: Method,
-    asked: tuple[str | None, Targets, Sequence[str] | None, bool],
+    asked: _Asked,
     sizes: Mapping[str, int],
     forms: Forms,
     tell: Progress,
 ) -> _Made:
-    """Lowers a model and walks it; `asked` is output, targets, inputs and logits."""
-    given, (output, targets, inputs, logits) = method.reference_set, asked
+    """Lowers a model and walks it."""
+    given, (output, logits, targets, inputs, names) = method.reference_set, asked
     lowered = with_batch(lower(model, sizes, _shapes(given)))
     if forms.deployment.one_shot:
         check_gate_names(lowered)
@@ -165,10 +181,10 @@ def _made(
     lowered, path, notes = prefer_scores(lowered, path, method, output, targets)
     if given is None and method.has_base_value:
         raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
+    method, names = by_name(method, lowered, path, names)
     references, fed = _references(lowered, path, method)
-    return _Made(
-        lowered, path, tuple(notes), references, fed, combine(lowered, path, method, references, forms, tell)
-    )
+    made = combine(lowered, path, method, references, forms, tell)
+    return _Made(lowered, path, method, names, tuple(notes), references, fed, made)
 
 
 def _shapes(given: References | None) -> dict[str | None, tuple[int, ...]]:

@@ -1,6 +1,6 @@
 """What a compile returns."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx
 
 from compiler.errors import InvalidOptionError
+from compiler.frames import columns_of, in_order, spread
 from compiler.gate import Run, explaining
 from compiler.manifest import Manifest
 from compiler.open_references import own_inputs
@@ -87,7 +88,8 @@ class Compiled:
         """Runs the combined graph here.
 
         Args:
-            x: rows [N, …] of the only input, or a mapping from input name to rows.
+            x: rows [N, …] of the only input, or a mapping from input name to rows. Columns of a table such as
+                a DataFrame are matched with the features by name, and one table may hold several inputs.
 
         Raises:
             InvalidOptionError: names, shapes or dtypes that do not fit the model.
@@ -99,13 +101,15 @@ class Compiled:
         """Rows of every input in the model's dtypes; raises InvalidOptionError where they do not fit."""
         own = {spec.name for spec in self.manifest.inputs} | own_inputs(self.manifest.open_references)
         specs = {v.name: v.type.tensor_type for v in outline(self._held).graph.input if v.name in own}
-        given = dict(x) if isinstance(x, Mapping) else {next(iter(specs)): x}
+        given = dict(x) if isinstance(x, Mapping) else self._by_input(x, list(specs))
         if set(given) != set(specs):
             raise InvalidOptionError(
                 f"inputs {sorted(map(str, given))} are given; the model takes {sorted(specs)}: give a "
                 "mapping from each name to its rows (a .npz file)."
             )
-        arrays = {name: _fit(name, given[name], tensor) for name, tensor in specs.items()}
+        words = {name for name, tensor in specs.items() if tensor.elem_type == onnx.TensorProto.STRING}
+        rows = {name: self._by_feature(name, given[name], words=name in words) for name in specs}
+        arrays = {name: _fit(name, rows[name], tensor) for name, tensor in specs.items()}
         counts = {name: len(a) for name, a in arrays.items() if a.ndim}
         if len(set(counts.values())) > 1:
             raise InvalidOptionError(f"every input needs the same number of rows, not {counts}.")
@@ -113,6 +117,27 @@ class Compiled:
         if opened is not None and (fault := opened.fault({name: a.shape for name, a in arrays.items()})):
             raise InvalidOptionError(f"{fault}.")
         return arrays
+
+    def _by_input(self, x: Any, inputs: Sequence[str]) -> dict[str, Any]:
+        """Rows of the only input, or a table that holds those of several."""
+        if len(inputs) == 1 or columns_of(x) is None:
+            return {inputs[0]: x}
+        shapes = {spec.name: spec.shape for spec in self.manifest.inputs}
+        single = {name: (name,) for name, shape in shapes.items() if shape == (1,)}
+        given = {e.tensor.name: e.given_names for e in self.manifest.explained if e.given_names}
+        columns: dict[str, Sequence[str] | None] = {n: given.get(n, single.get(n)) for n in inputs}
+        return dict(spread(x, columns, (), lambda text: InvalidOptionError(f"the rows: {text}")))
+
+    def _by_feature(self, name: str, rows: Any, *, words: bool) -> Any:
+        """A table's columns in the order of an input's features; anything else as it is."""
+        labels = columns_of(rows)
+        if labels is None:
+            return rows
+        explained = next((e for e in self.manifest.explained if e.tensor.name == name), None)
+        names = explained.feature_names if explained else None
+        if explained and explained.given_names is None and set(map(str, labels)) != set(names or ()):
+            names = None  # nobody gave them: by position
+        return in_order(rows, names, lambda text: InvalidOptionError(f"{name!r}: {text}"), words=words)
 
     def write(self, repository: str | Path, name: str) -> Path:
         """Writes `NAME/` and `NAME_explain/` into a Triton model repository, each at once or not at all.

@@ -15,7 +15,7 @@ from compiler.compiled import Compiled, Explanation
 from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.gate import plain_model
-from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, ExplainedInput, Manifest
+from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
 from compiler.memory import rows_that_fit
 from compiler.one_shot import check_gate
 from compiler.probes import probe_rows
@@ -137,17 +137,11 @@ def _save(path: Path, answer: Explanation) -> None:
 
 def own_names(manifest: Manifest) -> Columns:
     """Feature names that someone gave, by which a table's columns are found; None for x[0], x[1] …"""
-    named = {e.tensor.name: _given_names(e) for e in manifest.explained if e.tensor in manifest.inputs}
+    named = {e.tensor.name: e.given_names for e in manifest.explained if e.tensor in manifest.inputs}
     names = {name: given for name, given in named.items() if given}
     if len(names) < len(manifest.explained):
         return None
     return names if len(names) > 1 else next(iter(names.values()))
-
-
-def _given_names(explained: ExplainedInput) -> tuple[str, ...] | None:
-    tensor, names = explained.tensor, explained.feature_names
-    made_up = tuple(f"{tensor.name}[{i}]" for i in range(len(names or ())))
-    return None if names == made_up or len(tensor.shape) != 1 else names
 
 
 def _check_table(file: Path, table: Table, manifest: Manifest) -> None:

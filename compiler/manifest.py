@@ -49,6 +49,12 @@ class ExplainedInput(_Frozen):
     standard_error: str | None = None
     feature_names: tuple[str, ...] | None = None
 
+    @property
+    def given_names(self) -> tuple[str, ...] | None:
+        """Of the features of a table, where somebody gave them; None for x[0], x[1] …"""
+        made_up = tuple(f"{self.tensor.name}[{i}]" for i in range(len(self.feature_names or ())))
+        return None if self.feature_names == made_up or len(self.tensor.shape) != 1 else self.feature_names
+
 
 class Method(_Frozen):
     name: str = Field(description="deepshap, gradient …")

@@ -163,7 +163,7 @@ def _check(name: str, given: npt.ArrayLike, row: tuple[int, ...], dtype: np.dtyp
         surplus = array.ndim == len(row) == 2 and array.shape[1] > row[1]
         raise InvalidReferencesError(
             f"references of {name!r} have shape {list(array.shape)}; the model needs {want}."
-            + " Choose the model's features among the columns of the file with --features." * surplus
+            + " Choose the model's features among the columns (--features)." * surplus
         )
     if len(array) == 0:
         raise InvalidReferencesError(f"references of {name!r} are empty: at least one row is needed.")

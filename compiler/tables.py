@@ -130,7 +130,7 @@ def _divided(file: str, table: Table, columns: Mapping[str, Sequence[str]]) -> T
         return Table({next(iter(columns)): rows}, table.columns, table.weights)
     if table.columns is None:
         raise InvalidReferencesError(
-            f"{file}: its columns have no names by which inputs {_shown(list(columns))} could share them. "
+            f"{file}: its columns have no names by which inputs {shown(list(columns))} could share them. "
             "Give a table with a header, or a .npz with an array for each."
         )
     index = {name: _find(file, table.columns, chosen) for name, chosen in columns.items()}
@@ -230,18 +230,18 @@ def _choose(path: str, header: tuple[str, ...] | None, columns: Sequence[str] | 
     found = _find(path, header, columns)
     twice = [c for c in columns if header.count(c) > 1]
     if twice:
-        raise InvalidReferencesError(f"{path}: more than one column is named {_shown(twice)}: rename them.")
+        raise InvalidReferencesError(f"{path}: more than one column is named {shown(twice)}: rename them.")
     return found
 
 
 def _find(path: str, header: tuple[str, ...], columns: Sequence[str]) -> list[int]:
     missing = [c for c in columns if c not in header]
     if missing:
-        raise InvalidReferencesError(f"{path}: no column {_shown(missing)}; it has {_shown(header)}.")
+        raise InvalidReferencesError(f"{path}: no column {shown(missing)}; it has {shown(header)}.")
     return [header.index(c) for c in columns]
 
 
-def _shown(names: Sequence[str]) -> str:
+def shown(names: Sequence[str]) -> str:
     """Names that somebody made up, kept short."""
     return f"{[name[:_SHOWN] for name in names[:_SHOWN]]}" + " and more" * (len(names) > _SHOWN)
 

@@ -161,11 +161,7 @@ def _feature_names(entry: Entry, manifest: Manifest | None) -> tuple[str, ...] |
     explained = _explained(entry, manifest)
     if manifest is None or len(explained) != 1:
         return None
-    item = next((i for i in manifest.explained if i.tensor.name == explained[0]), None)
-    if item is None or item.feature_names is None or len(item.tensor.shape) != 1:
-        return None
-    made_up = tuple(f"{item.tensor.name}[{i}]" for i in range(len(item.feature_names)))
-    return None if item.feature_names == made_up else item.feature_names
+    return next((i.given_names for i in manifest.explained if i.tensor.name == explained[0]), None)
 
 
 def _by_input(table: Table, entry: Entry, manifest: Manifest | None) -> Tensors:

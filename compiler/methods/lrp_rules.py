@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import InvalidOptionError
+from compiler.frames import are_positions, columns_of, elements_of
 
 STABILISER = 1e-6  # as in zennit; RelevancePropagation.jl has 1e-9 for all rules but ε
 Bound = npt.ArrayLike | None
@@ -245,6 +246,12 @@ class ZBox(RelevanceRule):
     def __post_init__(self) -> None:
         _check(self, epsilon=self.epsilon)
         check_bounds("ZBox", self.low, self.high)
+        labels = [elements_of(bound) or columns_of(bound) or [] for bound in (self.low, self.high)]
+        if not all(map(are_positions, labels)):
+            raise InvalidOptionError(
+                "ZBox: low and high have names of features, but a layer may read other values. Give arrays, "
+                "or the bounds of the model's input to Lrp(low=…, high=…)."
+            )
 
     def __str__(self) -> str:
         given = [] if self.low is None else [str(np.asarray(b).tolist()) for b in (self.low, self.high)]
