@@ -185,7 +185,17 @@ def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor) -> np.n
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     if array.dtype.kind not in ("UTO" if dtype.kind == "O" else "fiub") and not is_float(array.dtype):
         raise InvalidOptionError(f"{name!r} holds {array.dtype}; the model takes {dtype}.")
-    return array.astype(object) if dtype.kind == "O" else _cast(name, array, dtype)
+    return _texts(name, array.astype(object)) if dtype.kind == "O" else _cast(name, array, dtype)
+
+
+def _texts(name: str, array: np.ndarray) -> np.ndarray:
+    """Texts alone: ONNX Runtime would take None for the text "None"."""
+    for place, value in np.ndenumerate(array):
+        if not isinstance(value, str):
+            raise InvalidOptionError(
+                f"{name!r} holds {value!r} at {list(place)}, which is no text. Impute it."
+            )
+    return array
 
 
 def _cast(name: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:

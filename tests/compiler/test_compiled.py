@@ -71,6 +71,8 @@ def test_other_inputs_are_checked_too() -> None:
         ({"i": np.full((2, 3), 1.5)}, r"'i' holds 1\.5 at \[0, 0\], which is no int64"),
         ({"b": np.full((2, 3), 2)}, r"'b' holds 2 at \[0, 0\], which is no bool"),
         ({"s": [[1], [2]]}, "'s' holds int64; the model takes object"),
+        ({"s": [["a"], [None]]}, r"'s' holds None at \[1, 0\], which is no text"),
+        ({"s": np.array([[np.nan], ["a"]], object)}, r"'s' holds nan at \[0, 0\], which is no text"),
         ({"f": np.nan}, r"'f' holds nan at \[\]"),
         ({"f": [2.0]}, r"'f' has shape \[1\]; the model takes \[\]"),
         ({"i": np.ones((3, 3), int)}, "same number of rows"),
