@@ -16,6 +16,7 @@ from compiler.manifest import Manifest
 from compiler.open_references import own_inputs
 from compiler.repository import write_entries, write_explainer
 from compiler.runtime import Held, ModelFile, Runner, is_float, outline
+from compiler.shap_explanation import shap_explanation
 
 
 class Explanation(dict[str, np.ndarray]):
@@ -28,29 +29,22 @@ class Explanation(dict[str, np.ndarray]):
         self.manifest = manifest
         self.inputs = dict(inputs)
 
-    def to_shap(self, target: int = 0) -> Any:
-        """A `shap.Explanation` of one target (its position among the targets), for SHAP's own plots.
+    def to_shap(self, target: int | None = None, inputs: Sequence[str] | None = None) -> Any:
+        """A `shap.Explanation`, for SHAP's own plots: values [N, F] of one target, [N, F, T] of several.
+
+        As from SHAP's own explainers all targets come at once, on the last axis: `[:, :, 1]` or, by name,
+        `[:, :, "7"]` is what a plot takes. The features of several inputs stand side by side, so that the
+        base value and all of them add up to the output.
+
+        Args:
+            target: this one alone, by its position among the targets.
+            inputs: explained inputs, by default all. Images and other arrays go one at a time, in the shape
+                that they have (SHAP's image plot wants channels last).
 
         Raises:
-            InvalidOptionError: no such target, several explained inputs, or shap is not installed.
+            InvalidOptionError: no such target or input, an array beside others, or shap is not installed.
         """
-        if len(self.manifest.explained) != 1 or not 0 <= target < self.manifest.target_count:
-            raise InvalidOptionError("to_shap() serves one input and one of the targets at a time.")
-        try:
-            import shap
-        except ModuleNotFoundError as error:
-            raise InvalidOptionError("to_shap() needs the shap package: pip install shap.") from error
-        explained = self.manifest.explained[0]
-        names = explained.feature_names
-        base = self[self.manifest.base_value][:, target] if self.manifest.base_value else None
-        spread = self[explained.standard_error][:, target] if explained.standard_error else None
-        return shap.Explanation(
-            values=self[explained.attributions][:, target],
-            base_values=base,
-            error_std=spread,
-            data=self.inputs.get(explained.tensor.name),  # an inner tensor's values are not among the answers
-            feature_names=list(names) if names else None,
-        )
+        return shap_explanation(self, self.inputs, self.manifest, target, inputs)
 
 
 class Compiled:

@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from compiler import Compiled, DeepShap, Gradient, compile_model
+from compiler import Compiled, DeepShap, Explanation, Gradient, compile_model
 from compiler.errors import InvalidOptionError
 from tests.compiler.models import CLASSES, FEATURES, NAMES, cnn, mlp, parsed, rows, two_inputs
 
@@ -106,16 +106,79 @@ def test_shap_explanations_hold_the_answer(compiled: Compiled) -> None:
         np.testing.assert_allclose(total, answer["y"][:, target], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("shap")
+def test_shap_has_the_targets_on_its_last_axis(compiled: Compiled) -> None:
+    answer = compiled.explain(ROWS)
+    whole = answer.to_shap()
+    assert whole.shape == (3, FEATURES, CLASSES)
+    assert whole.output_names == ["0", "1", "2"]
+    for target in range(CLASSES):
+        one = answer.to_shap(target)
+        for found in (whole[:, :, target], whole[..., target], whole[:, :, str(target)]):
+            np.testing.assert_array_equal(found.values, one.values)
+            np.testing.assert_array_equal(found.base_values, one.base_values)
+            np.testing.assert_array_equal(found.data, one.data)
+            assert found.feature_names == one.feature_names
+    chosen = compile_model(mlp(), DeepShap(rows(4, FEATURES)), targets=[2, 0]).explain(ROWS).to_shap()
+    assert chosen.output_names == ["2", "0"]
+    np.testing.assert_allclose(chosen[:, :, "0"].values, whole[:, :, 0].values, atol=1e-6)
+    predicted = compile_model(mlp(), DeepShap(rows(4, FEATURES))).explain(ROWS).to_shap()
+    assert (predicted.shape, predicted.output_names) == ((3, FEATURES), None)
+
+
+PLOTS = {
+    "bar": lambda explanation: explanation,
+    "beeswarm": lambda explanation: explanation,
+    "violin": lambda explanation: explanation,
+    "heatmap": lambda explanation: explanation,
+    "waterfall": lambda explanation: explanation[1],
+    "scatter": lambda explanation: explanation[:, "income"],
+}
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # within shap
-def test_shap_draws_them(shap: ModuleType, compiled: Compiled, tmp_path: Path) -> None:
+@pytest.mark.parametrize("plot", PLOTS)
+@pytest.mark.parametrize("chosen", ["a target", "all targets", "two inputs"])
+def test_shap_draws_them(
+    shap: ModuleType, compiled: Compiled, together: Explanation, plot: str, chosen: str, tmp_path: Path
+) -> None:
     from matplotlib import pyplot
 
-    shap.plots.bar(compiled.explain(ROWS).to_shap(1), show=False)
-    pyplot.savefig(tmp_path / "bar.png")
-    labels = [label.get_text() for label in pyplot.gca().get_yticklabels()]
+    answer = compiled.explain(rows(8, FEATURES, seed=9))
+    explanation = {
+        "a target": lambda: answer.to_shap(1),
+        "all targets": lambda: answer.to_shap()[:, :, "1"],
+        "two inputs": lambda: together.to_shap()[..., 1],
+    }[chosen]()
+    getattr(shap.plots, plot)(PLOTS[plot](explanation), show=False)
+    pyplot.savefig(tmp_path / "plot.png")
+    texts = {text.get_text() for text in pyplot.gcf().findobj(mpl.text.Text)}
     pyplot.close("all")
-    assert (tmp_path / "bar.png").read_bytes().startswith(b"\x89PNG")
-    assert set(NAMES) <= set(labels)
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert any("income" in text for text in texts)
+    if plot == "waterfall":  # it ends at the output
+        value = answer["y"][1, 1] if chosen != "two inputs" else together["y"][1, 1]
+        assert any(f"{value:.3f}".lstrip("-") in text for text in texts), texts
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # within shap
+def test_shap_draws_pictures(shap: ModuleType, tmp_path: Path) -> None:
+    from matplotlib import pyplot
+
+    text = "g (float[N, 3, 4, 5] x) => (float[N, 6] y) { f = Flatten (x) t = Tanh (f) y = MatMul (t, w) }"
+    done = compile_model(parsed(text, {"w": rows(60, 6)}), DeepShap(rows(3, 3, 4, 5)), targets=[2, 0])
+    explanation = done.explain(np.random.default_rng(0).random((2, 3, 4, 5))).to_shap()
+    assert explanation.shape == (2, 3, 4, 5, 2)
+    last = shap.Explanation(
+        np.moveaxis(explanation.values, 1, 3),
+        data=np.moveaxis(explanation.data, 1, 3),
+        output_names=explanation.output_names,
+    )
+    shap.plots.image(last, show=False)
+    titles = {axes.get_title() for axes in pyplot.gcf().axes}
+    pyplot.savefig(tmp_path / "image.png")
+    pyplot.close("all")
+    assert {"2", "0"} <= titles
 
 
 @pytest.mark.usefixtures("shap")
@@ -142,7 +205,61 @@ def test_shap_of_a_target_that_is_not_there(compiled: Compiled, target: int) -> 
         compiled.explain(ROWS).to_shap(target)
 
 
-def test_shap_of_two_inputs() -> None:
-    done = compile_model(two_inputs(), DeepShap({"a": rows(4, 3), "b": rows(4, 4)}))
-    with pytest.raises(InvalidOptionError, match="one input"):
-        done.explain({"a": rows(2, 3), "b": rows(2, 4)}).to_shap()
+@pytest.fixture(scope="module")
+def together() -> Explanation:
+    """Of two tables, of which one has names."""
+    method = DeepShap({"a": rows(4, 3), "b": rows(4, 4)}, standard_error=True)
+    names = {"a": ["age", "income", "debt"]}
+    done = compile_model(two_inputs(), method, targets="all", feature_names=names)
+    return done.explain({"a": rows(8, 3, seed=1), "b": rows(8, 4, seed=2)})
+
+
+@pytest.mark.usefixtures("shap")
+def test_shap_of_several_inputs_has_their_features_side_by_side(together: Explanation) -> None:
+    explanation = together.to_shap()
+    assert explanation.feature_names == ["age", "income", "debt", "b[0]", "b[1]", "b[2]", "b[3]"]
+    total = explanation.base_values + explanation.values.sum(1)
+    np.testing.assert_allclose(total, together["y"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(explanation.data, np.hstack([rows(8, 3, seed=1), rows(8, 4, seed=2)]))
+    np.testing.assert_array_equal(explanation.error_std[:, 3:, 1], together["b_standard_error"][:, 1])
+    turned = together.to_shap(1, inputs=["b", "a"])
+    np.testing.assert_array_equal(turned.values[:, 4:], explanation.values[:, :3, 1])
+    alone = together.to_shap(0, inputs=["b"])
+    np.testing.assert_array_equal(alone.values, together["b_attributions"][:, 0])
+    np.testing.assert_array_equal(alone.data, rows(8, 4, seed=2))
+
+
+@pytest.mark.parametrize("inputs", ["a", ["c"], ["a", "a"], []])
+def test_shap_of_inputs_that_are_not_there(together: Explanation, inputs: list[str] | str) -> None:
+    with pytest.raises(InvalidOptionError, match=r"give a list of different names out of \['a', 'b'\]"):
+        together.to_shap(inputs=inputs)
+
+
+@pytest.mark.usefixtures("shap")
+def test_shap_of_a_picture_beside_a_table() -> None:
+    text = """g (float[N, 2, 3] picture, float[N, 4] table, float[N] age) => (float[N, 1] y) {
+        flat = Flatten (picture)
+        axis = Constant <value_ints = [1]> ()
+        years = Unsqueeze (age, axis)
+        x = Concat <axis = 1> (flat, table, years)
+        y = MatMul (x, w)
+    }"""
+    done = compile_model(parsed(text, {"w": rows(11, 1)}), Gradient(times_input=True))
+    given = {"picture": rows(5, 2, 3), "table": rows(5, 4), "age": rows(5)}
+    answer = done.explain(given)
+    with pytest.raises(
+        InvalidOptionError, match=r"\['picture'\] are no tables.*to_shap\(inputs=\['picture'\]\)"
+    ):
+        answer.to_shap()
+    assert answer.to_shap(inputs=["picture"]).shape == (5, 2, 3)
+    both = answer.to_shap(inputs=["age", "table"])
+    assert both.shape == (5, 5)
+    assert both.feature_names[:2] == ["age[0]", "table[0]"]
+    np.testing.assert_array_equal(both.data[:, 0], given["age"])
+    assert answer.to_shap(inputs=["age"]).shape == (5, 1)
+
+
+@pytest.mark.usefixtures("shap")
+def test_shap_of_an_inner_tensor_has_no_data() -> None:
+    done = compile_model(mlp(), DeepShap(rows(4, FEATURES)), inputs=["h1"], targets=[0])
+    assert done.explain(ROWS).to_shap().data is None
