@@ -10,9 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from compiler.errors import InvalidOptionError
-from service.settings import Settings
+from service.settings import PREFIX, Settings
 
-PREFIX = "RATIONALE_"
 CONFIG = "RATIONALE_CONFIG"
 
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from service.grpc_server import GrpcServer
 from service.http_protocol import BoundedHttp
-from service.listening import address_of, listen, several
+from service.listening import address_of, several
 from service.settings import Settings
 from service.tls import ServerTls
 
@@ -51,10 +51,12 @@ class HttpEnd:
 
 
 class GrpcEnd:
-    """Raises CannotListenError."""
+    """The data plane on a socket."""
 
-    def __init__(self, app: FastAPI, settings: Settings, port: int, tls: ServerTls | None) -> None:
-        self._listener = listen(settings.host, port, "--grpc-port")
+    def __init__(
+        self, app: FastAPI, settings: Settings, listener: socket.socket, tls: ServerTls | None
+    ) -> None:
+        self._listener = listener
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # what it accepts has it too
         self._tls = None if tls is None else tls.grpc_context
         self._server = GrpcServer(app.state.plane, app.state.gate, settings.max_body_bytes)

@@ -5,6 +5,7 @@ import errno
 import socket
 
 from compiler.errors import RationaleError
+from service.settings import PREFIX
 
 _BACKLOG = 2048
 _ACCEPTED_AT_ONCE = 16
@@ -15,7 +16,7 @@ class CannotListenError(RationaleError):
 
 
 def listen(host: str, port: int, flag: str = "--port") -> socket.socket:
-    """A listening socket, IPv4 or IPv6. Raises CannotListenError, which names the flag to change."""
+    """A listening socket, IPv4 or IPv6. Raises CannotListenError, which names the setting to change."""
     with contextlib.ExitStack() as on_failure:
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -45,7 +46,9 @@ def address_of(listener: socket.socket) -> str:
 
 
 def _hint(error: OSError, host: str, port: int, flag: str) -> str:
+    setting = f"{flag} or {PREFIX}{flag.removeprefix('--').replace('-', '_').upper()}"
     return {
-        errno.EADDRINUSE: f"port {port} is taken: choose another with {flag}, or {flag} 0 for a free one",
-        errno.EACCES: f"port {port} needs more rights: choose one above 1023 with {flag}",
+        errno.EADDRINUSE: f"port {port} is taken, perhaps by another gateway: choose one with {setting} "
+        "(0 takes a free one)",
+        errno.EACCES: f"port {port} needs more rights: choose one above 1023 with {setting}",
     }.get(error.errno or 0, f"cannot listen on {host}: {error.strerror}")

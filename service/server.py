@@ -7,7 +7,7 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from service.app import create_admin_app, create_app, create_backend, read_keys
 from service.configuration import unknown_variables
 from service.dataplane import DataPlane
 from service.ends import GrpcEnd, HttpEnd
-from service.listening import listen
+from service.listening import CannotListenError, listen
 from service.metrics import Metrics
 from service.reload import watch
 from service.security import is_loopback
@@ -55,6 +55,7 @@ class _Ends:
 class _Listeners:
     public: socket.socket
     admin: socket.socket | None
+    grpc: socket.socket | None
 
 
 # A thread whose run is over waits as long for a busy event loop to let it go on; Python's own choice is 5 ms.
@@ -76,15 +77,34 @@ def run_server(settings: Settings, announce: Announce) -> None:
     metrics = Metrics()
     tls = server_tls(settings)
     app = create_app(settings, create_backend(settings, metrics), metrics)
-    with contextlib.ExitStack() as sockets:
-        public = sockets.enter_context(listen(settings.host, settings.port))
-        admin = None
-        if settings.admin_port is not None:
-            admin = sockets.enter_context(listen(settings.admin_host, settings.admin_port, "--admin-port"))
+    with _listening(settings) as listeners:
         for sentence in _open_doors(settings):
             log.warning(sentence)
         with asyncio.Runner(loop_factory=_new_loop) as runner:
-            runner.run(_serve(app, settings, _Listeners(public, admin), tls, announce))
+            runner.run(_serve(app, settings, listeners, tls, announce))
+
+
+@contextlib.contextmanager
+def _listening(settings: Settings) -> Iterator[_Listeners]:
+    """Raises CannotListenError, which names every end that cannot."""
+    ends = {
+        "--port": (settings.host, settings.port),
+        "--admin-port": (settings.admin_host, settings.admin_port),
+        "--grpc-port": (settings.host, settings.grpc_end),
+    }
+    found: dict[str, socket.socket] = {}
+    refused: list[str] = []
+    with contextlib.ExitStack() as sockets:
+        for flag, (host, port) in ends.items():
+            if port is None:
+                continue
+            try:
+                found[flag] = sockets.enter_context(listen(host, port, flag))
+            except CannotListenError as error:
+                refused.append(str(error))
+        if refused:
+            raise CannotListenError("\n".join(dict.fromkeys(refused)))
+        yield _Listeners(found["--port"], found.get("--admin-port"), found.get("--grpc-port"))
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -133,9 +153,8 @@ async def _serve(
 
 
 async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: ServerTls | None) -> _Ends:
-    """All ends listen at once, and are not ready until the models are. Raises CannotListenError."""
-    port = settings.grpc_end
-    grpc_end = None if port is None else GrpcEnd(app, settings, port, tls)
+    """All ends answer at once, and are not ready until the models are."""
+    grpc_end = None if listeners.grpc is None else GrpcEnd(app, settings, listeners.grpc, tls)
     public = HttpEnd(app, listeners.public, tls, lifespan=True)
     admin = None
     if listeners.admin is not None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+PREFIX = "RATIONALE_"  # of a setting's name in the environment
 MEBIBYTE = 1 << 20
 OFF: Literal["off"] = "off"
 _LARGEST_PORT = 65535
@@ -19,7 +20,7 @@ _LARGEST_PORT = 65535
 class Settings(BaseSettings):
     """`docs/settings.md` describes each; a test fails when one is missing there."""
 
-    model_config = SettingsConfigDict(env_prefix="RATIONALE_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
 
     repository: Path = Path("model_repository")
     state: Path | None = None

@@ -117,8 +117,9 @@ def _lock(folder: Path) -> int:
     except BlockingIOError as error:
         os.close(handle)
         raise StateUnavailableError(
-            "another gateway uses the state of this one: only one may administer a repository. Ask that one, "
-            "stop it, or give each a repository and state of its own"
+            f"another gateway owns the state folder {folder.name}: only one may administer a repository. Ask "
+            "that one, stop it, or give this one a repository and a state of its own (--repository, "
+            "RATIONALE_STATE)"
         ) from error
     except BaseException:
         os.close(handle)

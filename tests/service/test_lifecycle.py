@@ -16,6 +16,7 @@ import pytest
 import tritonclient.grpc as triton
 
 from service.security import Scope, new_key
+from service.state import State
 from tests.service import handmade as made
 from tests.service import patient
 from tests.service.child import Child, grpc_address, ready_line, serve, spare_ports
@@ -67,16 +68,28 @@ def test_a_port_in_use(repository: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         (line,) = refused("--repository", str(repository), "--port", str(port))
-    assert f"port {port} is taken" in line
+    assert line == (
+        f"error: port {port} is taken, perhaps by another gateway: choose one with --port or RATIONALE_PORT "
+        "(0 takes a free one)"
+    )
 
 
 def test_a_grpc_port_in_use(repository: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         (line,) = refused("--repository", str(repository), "--port", "0", "--grpc-port", str(port))
-    assert line == (
-        f"error: port {port} is taken: choose another with --grpc-port, or --grpc-port 0 for a free one"
-    )
+    assert f"port {port} is taken" in line
+    assert "choose one with --grpc-port or RATIONALE_GRPC_PORT (0 takes a free one)" in line
+
+
+def test_a_state_in_use(repository: Path, tmp_path: Path) -> None:
+    owner = State(tmp_path / "state")
+    owner.open()
+    with contextlib.closing(owner), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RATIONALE_STATE", str(owner.folder))
+        (line,) = refused("--repository", str(repository), "--port", "0")
+    assert line.startswith("error: another gateway owns the state folder state: ")
+    assert "(--repository, RATIONALE_STATE)" in line
 
 
 def test_two_gateways_do_not_share_a_grpc_port(repository: Path) -> None:
@@ -85,6 +98,18 @@ def test_two_gateways_do_not_share_a_grpc_port(repository: Path) -> None:
         port = grpc_address(ready_line(first)[1]).split(":")[1]
         (line,) = refused("--repository", str(repository), "--port", "0", "--grpc-port", port)
     assert f"port {port} is taken" in line
+
+
+def test_all_ports_that_a_second_gateway_lacks_are_told_at_once(repository: Path) -> None:
+    with contextlib.ExitStack() as sockets:
+        names = ("port", "admin-port", "grpc-port")
+        taken = {name: sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for name in names}
+        ports = {name: each.getsockname()[1] for name, each in taken.items()}
+        flags = [f"--{name}={port}" for name, port in ports.items()]
+        lines = refused("--repository", str(repository), *flags)
+    for line, (name, port) in zip(lines, ports.items(), strict=True):
+        assert f"port {port} is taken" in line
+        assert f"--{name} or RATIONALE_{name.replace('-', '_').upper()} " in line
 
 
 def test_a_grpc_port_of_ones_choice_and_none(repository: Path) -> None:
@@ -332,7 +357,7 @@ def test_an_admin_port_in_use(repository: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         (line,) = refused("--repository", str(repository), "--port", "0", "--admin-port", port)
-    assert f"port {port} is taken: choose another with --admin-port" in line
+    assert f"port {port} is taken, perhaps by another gateway: choose one with --admin-port" in line
 
 
 def test_keys_that_change_while_serving(tmp_path: Path, repository: Path) -> None:
