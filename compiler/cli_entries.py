@@ -13,7 +13,7 @@ app = typer.Typer()
 
 @app.command("explain")
 def explain_command(
-    name: Annotated[str, typer.Argument(help="The entry's name.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME", show_default=False)],
     input_file: Annotated[
         Path,
         typer.Option(
@@ -27,21 +27,37 @@ def explain_command(
     save: Annotated[
         Path | None,
         typer.Option(
-            help="Write every tensor of the answer to this .npz.", metavar="FILE", show_default=False
+            help="Write the explanation of every row: .csv or .parquet (a row for each row and target: its "
+            "value, base value, each feature's attribution, gap), .json, or .npz (every tensor).",
+            metavar="FILE",
+            show_default=False,
         ),
     ] = None,
-    top: Annotated[int, typer.Option(help="Show this many features of each row.", min=1)] = 10,
+    rows: Annotated[
+        str, typer.Option(help="Print so many rows of the file, or all.", metavar="N|all")
+    ] = "10",
+    top: Annotated[int, typer.Option(help="Print this many features of each row.", min=1)] = 10,
 ) -> None:
-    """Explain the rows of a file with a compiled entry, without a server."""
-    with told_plainly():
-        from compiler.local import explain_file
+    """Explain the rows of a file with a compiled entry, without a server.
 
-        explain_file(repository, name, input_file, save, top)
+    Prints for each row what the model answered, the mean over the references (base), and the features with
+    the largest attributions; the gap is what they leave unexplained.
+
+    Example: rationale explain credit --input applicants.csv --save reasons.csv
+    """
+    with told_plainly():
+        from compiler.explain_file import explain_file, parse_rows
+
+        shown = parse_rows(rows)
+        with progress_bar() as progress:
+            lines = explain_file(repository, name, input_file, save, top, shown, progress)
+        for line in lines:
+            print(line)
 
 
 @app.command("check")
 def check_command(
-    name: Annotated[str, typer.Argument(help="The entry's name.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME", show_default=False)],
     repository: Repository = Path("model_repository"),
 ) -> None:
     """Measure a written entry again: outputs unchanged, attributions complete, rows apart."""

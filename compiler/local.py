@@ -1,7 +1,6 @@
-"""Written entries, used without a server: `rationale explain` and `rationale check`."""
+"""Written entries, used without a server."""
 
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,9 +8,8 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
-from compiler.archives import write_npz
 from compiler.check import measure
-from compiler.compiled import Compiled, Explanation
+from compiler.compiled import Compiled
 from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.gate import plain_model
@@ -96,20 +94,6 @@ def _closed(dims: Sequence[int], size: int) -> list[int]:
     return [d or length for d in dims]
 
 
-def explain_file(repository: Path, name: str, file: Path, save: Path | None, top: int) -> None:
-    """Prints, and optionally saves, the explanation of each row of a file.
-
-    Raises:
-        InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
-    """
-    compiled = open_entry(repository, name)
-    answer = compiled.explain(read_inputs(compiled, file))
-    if save is not None:
-        _save(save, answer)
-        print(f"wrote {save}: {', '.join(f'{k} {list(v.shape)}' for k, v in answer.items())}")
-    _print_rows(answer, top)
-
-
 def read_inputs(compiled: Compiled, file: Path) -> dict[str, np.ndarray]:
     """The rows of a file in the model's dtypes, by input name; a table's columns are found by name.
 
@@ -121,18 +105,6 @@ def read_inputs(compiled: Compiled, file: Path) -> dict[str, np.ndarray]:
     rows = table.arrays[None] if None in table.arrays else {str(k): v for k, v in table.arrays.items()}
     _check_table(file, table, compiled.manifest)
     return compiled.fit(rows)
-
-
-def _save(path: Path, answer: Explanation) -> None:
-    """Writes a .npz that loads without pickle, whole or not at all; any name of a tensor is fine."""
-    try:
-        with tempfile.TemporaryDirectory(prefix=".rationale-", dir=path.parent) as folder:
-            part = Path(folder) / "answer.npz"
-            with part.open("wb") as file:
-                write_npz(file, {n: a.astype(str) if a.dtype.kind == "O" else a for n, a in answer.items()})
-            part.replace(path)
-    except OSError as error:
-        raise InvalidOptionError(f"{path}: cannot be written: {error.strerror or error}.") from error
 
 
 def own_names(manifest: Manifest) -> Columns:
@@ -160,23 +132,6 @@ def _check_table(file: Path, table: Table, manifest: Manifest) -> None:
             f"{file}: has {len(table.columns)} columns where the model takes {width} features. Leave the "
             "others out, or compile the entry with --features so that columns are found by name."
         )
-
-
-def _print_rows(answer: Explanation, top: int) -> None:
-    manifest = answer.manifest
-    explained = answer[manifest.explained_value]
-    for i, j in np.ndindex(*explained.shape):
-        base = f", base {answer[manifest.base_value][i, j]:.6g}" if manifest.base_value else ""
-        gap = f", gap {answer[manifest.completeness_gap][i, j]:.1e}" if manifest.completeness_gap else ""
-        target = manifest.targets[j] if not isinstance(manifest.targets, str) else manifest.targets
-        print(f"row {i}, target {target}: {explained[i, j]:.6g}{base}{gap}")
-        for entry in manifest.explained:
-            values = answer[entry.attributions][i, j].reshape(-1)
-            errors = answer[entry.standard_error][i, j].reshape(-1) if entry.standard_error else None
-            for k in np.argsort(-np.abs(values))[:top]:
-                feature = entry.feature_names[k] if entry.feature_names else f"{entry.tensor.name}[{k}]"
-                error = "" if errors is None else f" ± {errors[k]:<8.2g}"
-                print(f"  {values[k]:+12.6g}{error}  {feature}")
 
 
 def check_entry(repository: Path, name: str) -> Manifest:

@@ -31,7 +31,6 @@ _DAMAGE = (  # what numpy, zipfile, csv and pyarrow raise for files of other kin
     KeyError,
     EOFError,
     SyntaxError,
-    MemoryError,
     OverflowError,
     RecursionError,
     NotImplementedError,
@@ -111,6 +110,10 @@ def read_stream(
     wanted = [c for names in columns.values() for c in names] if isinstance(columns, Mapping) else columns
     try:
         table = _READERS[kind](Source(file, name, wanted, most_bytes))
+    except MemoryError as error:
+        raise InvalidReferencesError(
+            f"{name}: needs more memory than there is: give fewer rows, or the file in parts."
+        ) from error
     except (*_DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk; pyarrow's own are of what it reads

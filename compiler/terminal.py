@@ -22,11 +22,14 @@ Repository = Annotated[Path, typer.Option(help="The model repository.", metavar=
 
 @contextmanager
 def told_plainly() -> Iterator[None]:
-    """Turns this project's errors into a line on stderr and exit status 2."""
+    """Turns this project's errors, and a lack of memory, into a line on stderr and exit status 2."""
     try:
         yield
     except RationaleError as error:
         print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+    except MemoryError as error:
+        print(f"error: out of memory: give fewer rows at a time ({error}).", file=sys.stderr)
         raise typer.Exit(2) from error
 
 

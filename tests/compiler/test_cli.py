@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from compiler import DeepShap, Manifest, compile_model
 from compiler.methods.options import METHODS
+from compiler.tables import read_rows
 from service.cli import app
 from tests.compiler.models import FEATURES, NAMES, mlp, parsed, rows, two_inputs
 
@@ -138,6 +139,7 @@ def test_the_progress_bar_is_for_terminals(place: Path) -> None:
     seen = on_a_terminal("compile", "m.onnx", "--references", "r.npy", "--name", "m")
     assert "checking against the original" in seen, "the last stage"
     assert "━" in seen
+    assert "explaining" in on_a_terminal("explain", "m", "--input", "r.npy")
 
 
 # -- compile -------------------------------------------------------------------------------------------
@@ -201,7 +203,8 @@ TWO = ["--features", "a=a1,a2,a3", "--features", "b= b1, b2,b3,b4"]
 @pytest.fixture
 def two(place: Path) -> Path:
     """Columns of two inputs in one table, in another order and with others between them."""
-    a, b = (np.load("two.npz")[name] for name in "ab")
+    with np.load("two.npz") as file:
+        a, b = file["a"], file["b"]
     columns = {"b4": b[:, 3], "id": np.arange(4), **{f"a{i}": a[:, i - 1] for i in (3, 1, 2)}}
     columns |= {f"b{i}": b[:, i - 1] for i in (1, 2, 3)}
     table = np.column_stack(list(columns.values()))
@@ -217,17 +220,20 @@ def test_a_table_of_several_inputs(two: Path, file: str) -> None:
     assert done.exit_code == 0, done.output
     manifest = Manifest.read(two / "model_repository/two_explain/explanation.json")
     assert [e.feature_names for e in manifest.explained] == [("a1", "a2", "a3"), ("b1", "b2", "b3", "b4")]
-    arrays = dict(np.load("two.npz"))
+    with np.load("two.npz") as given:
+        arrays = dict(given)
     same = compile_model("two.onnx", DeepShap(arrays))
     assert manifest.digests == same.manifest.digests
     assert call("explain", "two", "--input", file, "--save", "answer.npz").exit_code == 0
-    for name, want in same.explain(arrays).items():
-        np.testing.assert_allclose(np.load("answer.npz")[name], want, atol=1e-6)
+    with np.load("answer.npz") as answer:
+        for name, want in same.explain(arrays).items():
+            np.testing.assert_allclose(answer[name], want, atol=1e-6)
     done = call("evaluate", "two", "--input", file, "--references", file)
     assert done.exit_code == 0, done.output
     done = call("references", file, *TWO, "--centroids", "2", "--least", "2", "-o", "c.npz")
     assert done.exit_code == 0, done.output
-    assert {n: a.shape[1:] for n, a in np.load("c.npz").items() if n in arrays} == {"a": (3,), "b": (4,)}
+    made = read_rows(Path("c.npz")).arrays
+    assert {name: a.shape[1:] for name, a in made.items()} == {"a": (3,), "b": (4,)}
 
 
 def test_features_of_one_input_by_its_name(place: Path) -> None:

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from compiler import DeepShap, Gradient, compile_model
 from compiler.errors import InvalidReferencesError
 from compiler.references import prepare
-from compiler.tables import read_rows
+from compiler.tables import read_rows, read_stream
 from tests.compiler.models import FEATURES, mlp, rows, two_inputs
 
 R = rows(4, FEATURES)
@@ -217,6 +217,18 @@ def test_a_csv_that_cannot_be_used(tmp_path: Path, name: str) -> None:
     content, words = CSV[name]
     with pytest.raises(InvalidReferencesError, match=f"(?s)r\\.csv: .*{words}"):
         read_rows(written(tmp_path / "r.csv", content))
+
+
+class Huge(io.BytesIO):
+    """A file that no memory holds."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise MemoryError(f"{size} bytes")
+
+
+def test_a_file_that_no_memory_holds() -> None:
+    with pytest.raises(InvalidReferencesError, match=r"r\.npy: needs more memory than there is: give fewer"):
+        read_stream(Huge(), ".npy", "r.npy")
 
 
 def test_a_header_without_rows(tmp_path: Path) -> None:
