@@ -6,6 +6,7 @@ Both are `Lrp`'s walk with the ε-rule for every layer, and
 
     softmax           R_i = z_i·(R_i − p_i·Σ R_j); CP-LRP: none, attention weights are constants
     product           half of the relevance to each of two that vary; ε stands beside 2z where it sums
+    gate f(g)·u       half to each, as of any product; CP-LRP: all to u, f(g) is a constant
     normalisation     its deviation is a constant; mean, scale and offset by the ε-rule
     activation        R unchanged
 """
@@ -25,6 +26,7 @@ from compiler.methods.attnlrp_graph import (
     conditions,
     deviations,
     free_names,
+    gates,
     hold,
     reaching,
     shares,
@@ -69,12 +71,16 @@ class AttnLrp:
 
     def plan(self, op: Ops, calls: Sequence[Call]) -> tuple[Sequence[Call], Pull]:
         calls = conditions(calls)
-        read = activations(hold(calls, deviations(calls)))
+        read = self.read(activations(hold(calls, deviations(calls))))
         _demand_rules(read)
         joined, layers = join(op, read)
         epsilons = _stabilisers(joined, layers, self.epsilon)
         rules = {name: Epsilon(epsilon) for name, epsilon in epsilons.items()}
         return joined, Propagation(layers, rules, Zero(), Bounds(joined, None, None)).pull
+
+    def read(self, calls: Sequence[Call]) -> Sequence[Call]:
+        """The calls by which relevance is handed back."""
+        return calls
 
     def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
         raise NotImplementedError("relevance is propagated by layers: see `plan`")
@@ -87,15 +93,15 @@ class AttnLrp:
 
 @dataclass(frozen=True)
 class CpLrp(AttnLrp):
-    """The same with attention weights held constant: relevance takes no way through a Softmax."""
+    """The same with attention weights and gates held constant: no relevance takes its way through them."""
 
     name: ClassVar[str] = "cplrp"
 
-    def plan(self, op: Ops, calls: Sequence[Call]) -> tuple[Sequence[Call], Pull]:
-        held = [c for c in hold(calls, shares(calls)) if Trait.SHARING not in c.rule.traits]
-        left = reaching(held, calls[-1].outputs)
+    def read(self, calls: Sequence[Call]) -> Sequence[Call]:
+        held = hold(hold(calls, shares(calls)), gates(calls))
+        left = reaching([c for c in held if Trait.SHARING not in c.rule.traits], calls[-1].outputs)
         _demand_ways(calls, left)
-        return super().plan(op, left)
+        return left
 
 
 def _stabilisers(calls: Sequence[Call], layers: Mapping[str, Layer], epsilon: float) -> dict[str, float]:
@@ -131,10 +137,10 @@ def _demand_rules(calls: Sequence[Call]) -> None:
 
 
 def _demand_ways(calls: Sequence[Call], left: Sequence[Call]) -> None:
-    """Raises UnsupportedModelError for an explained input that reaches the output by a Softmax alone."""
+    """Raises UnsupportedModelError for an explained input that reaches the output by constants alone."""
     lost = sorted(free_names(calls) - free_names(left))
     if lost:
         raise UnsupportedModelError(
-            f"CP-LRP hands nothing through a Softmax, and {', '.join(map(repr, lost))} reaches the explained "
-            "output through one alone. Explain the tensor before it (--output), or use AttnLRP."
+            f"CP-LRP hands nothing through a Softmax or a gate, and {', '.join(map(repr, lost))} reaches the "
+            "explained output through these alone. Explain the tensor before them (--output), or use AttnLRP."
         )

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from compiler.errors import UnsupportedModelError
 from compiler.forward import At, Call
-from compiler.methods.lrp_layers import NORMALISATIONS, is_product
+from compiler.methods.lrp_layers import NORMALISATIONS, is_plain, is_product
 from compiler.rule import Evaluation, Kind, Rule, Trait
 from compiler.tensor import Tensor
 
@@ -71,6 +71,25 @@ def shares(calls: Sequence[Call]) -> Held:
     """Holds what a Softmax computes: attention weights become constants of the average they weigh."""
     shared = {n for call in calls if Trait.SHARING in call.rule.traits for n in call.outputs}
     return lambda call, i: call.inputs[i] in shared
+
+
+def gates(calls: Sequence[Call]) -> Held:
+    """Holds a product's factor that an activation computes, if none computes the other: f(g) in f(g)·u."""
+    producers = {name: call for call in calls for name in call.outputs}
+    found: set[tuple[str, int]] = set()
+    for call in calls:
+        activated = [_is_activated(producers, str(name)) for name in call.inputs]
+        if is_product(call) and all(call.varying) and sum(activated) == 1:
+            found.add((call.outputs[0], activated.index(True)))
+    return lambda call, i: (call.outputs[0], i) in found
+
+
+def _is_activated(producers: Mapping[str, Call], name: str) -> bool:
+    """Whether a value is an activation's, moved, scaled or shifted at most."""
+    call = producers.get(name)
+    while call is not None and is_plain(call):
+        call = producers.get(sources(call)[0])
+    return call is not None and call.rule.kind is Kind.POINTWISE
 
 
 def conditions(calls: Sequence[Call]) -> list[Call]:

@@ -221,10 +221,33 @@ def test_relevance_that_an_activation_hands_on_is_divided_once() -> None:
     assert_close(answer["x_attributions"][:, 0], layer_norm_relevance(x, scale, bias, seed, 0.1))
 
 
-def test_a_gate_gives_each_side_one_half() -> None:
-    text = "g (double[N, 4] x, double[N, 4] v) => (double[N, 4] y) { s = Sigmoid (v) y = Mul (x, s) }"
+GATES = {
+    "sigmoid": "s = Sigmoid (v) y = Mul (x, s)",
+    "gelu, first": "h = Mul (v, half) e = Erf (v) f = Add (e, half) g = Mul (h, f) y = Mul (g, x)",
+    "moved and scaled": "s = Tanh (v) w = Mul (s, half) i = Identity (w) y = Mul (x, i)",
+}
+
+
+@pytest.mark.parametrize("formula", GATES.values(), ids=GATES)
+def test_a_gate_gets_one_half_or_in_cp_lrp_nothing(formula: str) -> None:
+    text = f"g (double[N, 4] x, double[N, 4] v) => (double[N, 4] y) {{ {formula} }}"
+    model = parsed(text, {"half": np.asarray(0.5)} if "half" in formula else {})
     x, v = rows(N, 4, seed=6).astype(np.float64), rows(N, 4, seed=7).astype(np.float64)
-    answer = run64(compile_model(parsed(text), AttnLrp(), targets=[1]).model, {"x": x, "v": v})
+    answer = run64(compile_model(model, AttnLrp(), targets=[1]).model, {"x": x, "v": v})
+    relevance = answer["y"][:, 1:2] * (np.arange(4) == 1)
+    assert_close(answer["x_attributions"][:, 0], relevance / 2)
+    assert_close(answer["v_attributions"][:, 0], relevance / 2)
+    constant = compile_model(model, CpLrp(), targets=[1], inputs=["x"])
+    assert_close(run64(constant.model, {"x": x, "v": v})["x_attributions"][:, 0], relevance)
+    with pytest.raises(UnsupportedModelError, match="'v' reaches the explained output through these alone"):
+        compile_model(model, CpLrp(), targets=[1])
+
+
+def test_of_two_activations_none_is_the_gate() -> None:
+    formula = "s = Sigmoid (v) t = Tanh (x) y = Mul (t, s)"
+    model = parsed(f"g (double[N, 4] x, double[N, 4] v) => (double[N, 4] y) {{ {formula} }}")
+    x, v = rows(N, 4, seed=6).astype(np.float64), rows(N, 4, seed=7).astype(np.float64)
+    answer = run64(compile_model(model, CpLrp(), targets=[1]).model, {"x": x, "v": v})
     half = answer["y"][:, 1:2] / 2 * (np.arange(4) == 1)
     assert_close(answer["x_attributions"][:, 0], half)
     assert_close(answer["v_attributions"][:, 0], half)
@@ -236,7 +259,11 @@ REFUSED = {
         AttnLrp(),
         "AttnLRP has no rule for 1 node.*\n  Div node",
     ),
-    "a softmax alone": ("y = Softmax (x)", CpLrp(), "CP-LRP hands nothing through a Softmax, and 'x'"),
+    "a softmax alone": (
+        "y = Softmax (x)",
+        CpLrp(),
+        "CP-LRP hands nothing through a Softmax or a gate, and 'x'",
+    ),
 }
 
 

@@ -229,8 +229,11 @@ def llama_block_relevance(
 
     to_a, to_down = sum_relevance(at["a"], at["down"], relevance)
     to_product = back("down", silu(at["gate"]) * at["up"], to_down)
-    halves = to_product / 2  # proposition 3.2; unchanged through the activation, and through RMSNorm
-    to_a = to_a + back("gate", at["g"], halves) + back("up", at["g"], halves)
+    if conservative:  # the gate is a constant
+        to_a = to_a + back("up", at["g"], to_product)
+    else:
+        halves = to_product / 2  # proposition 3.2; unchanged through the activation, and through RMSNorm
+        to_a = to_a + back("gate", at["g"], halves) + back("up", at["g"], halves)
     to_x, to_o = sum_relevance(x, at["o"], to_a)
     to_mixed = heads(back("o", at["mixed"], to_o), head)
     q, k, v = attention_relevance(
