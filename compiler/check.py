@@ -293,7 +293,7 @@ def _sound_rows(outputs: Arrays, rows: int) -> np.ndarray:
     """The rows for which the model itself has finite answers; it may not, for the logarithm of a probe."""
     sound = np.ones(rows, bool)
     for value in outputs.values():
-        if isinstance(value, np.ndarray) and is_float(value.dtype) and len(value) == rows:
+        if isinstance(value, np.ndarray) and is_float(value.dtype) and value.shape[:1] == (rows,):
             sound &= np.isfinite(value.reshape(rows, -1)).all(axis=1)
     if not sound.any():
         raise CheckFailedError(

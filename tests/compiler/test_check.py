@@ -41,6 +41,15 @@ def test_rows_that_mix_through_their_values_are_refused(method: DeepShap | Gradi
         compile_model(model, method)
 
 
+def test_an_output_without_axes_stays_what_it_is() -> None:
+    model = parsed(
+        "g (float[N, 5] x) => (float[N, 5] y, float level)"
+        " { y = Tanh (x) level = ReduceMax <keepdims = 0> (y) }"
+    )
+    answer = compile_model(model, DeepShap(REFERENCES), targets=[3]).explain(REFERENCES + 1)
+    assert answer["level"] == answer["y"].max()
+
+
 def test_names_like_ours_are_the_models_to_keep() -> None:
     model = parsed("g (float[N, 5] x) => (float[N, 5] y) { reference = Tanh (x) y = Sigmoid (reference) }")
     for node in model.graph.node:
