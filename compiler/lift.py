@@ -96,15 +96,18 @@ def lifted(node: Node, domain: str) -> Lifted | None:
 
 
 def touches_first(node: Node) -> bool:
-    """Whether a node combines or picks values along axis 0: of a batch, it would mix rows."""
+    """Whether a node combines or picks values along axis 0 of what holds rows: they may mix there."""
     function = _LIFTINGS.get(node.op_type)
-    if node.op_type in _REARRANGING or function is None or node.tensors[0] is None:
+    if node.op_type in _TOLD_BY_SHAPES or function is None or node.tensors[0] is None:
         return False
     found = function(node)
-    return found is not None and found.stacked and node.x.rank > 1
+    if found is None or not found.stacked or node.x.rank < 2:
+        return False
+    data = range(len(node.tensors)) if found.data is None else found.data
+    return any(t.rows for i, t in enumerate(node.tensors) if t is not None and i in data)
 
 
-_REARRANGING = frozenset({"Transpose", "Expand", "Tile", "Einsum", "Det", "Trilu", "GatherND"})
+_TOLD_BY_SHAPES = frozenset({"Transpose", "Expand", "Einsum", "Det", "Trilu", "GatherND"})
 
 
 @lifting(

@@ -14,6 +14,7 @@ from compiler.logits import choose_logits
 from compiler.lowering import Lowered
 from compiler.lowering.batch import reads
 from compiler.lowering.control_flow import REASON
+from compiler.rows import demand_rows
 from compiler.rule import Rule, find_rule
 from compiler.starts import Start, choose_starts, is_float
 
@@ -97,7 +98,7 @@ def choose_path(
     changed = in_floats(lowered, [n for n, _ in nodes], active, lowered.specs[starts[0].tensor][1])
     if changed is not lowered:
         return choose_path(changed, output, targets, inputs, referenced, logits)
-    _check_rows(lowered, name, nodes)
+    demand_rows(lowered, name, on_the_way)
     asked = _choose_targets(lowered, name, targets)
     stops = tuple(dict.fromkeys(stop for first, stop in flowing.stops if first in on_the_way))
     held = flowing.held
@@ -127,30 +128,6 @@ def _check_types(lowered: Lowered, tensors: Sequence[str]) -> None:
                 f"{name!r} holds {dtype.name}, in which attributions cannot be computed. "
                 "Convert the model to float32."
             )
-
-
-def _check_rows(lowered: Lowered, output: str, nodes: Sequence[tuple[ir.Node, Rule]]) -> None:
-    """Raises UnsupportedModelError where the output has no batch on axis 0; names the node that moved it."""
-    spec = lowered.specs.get(output)
-    if spec is not None and spec[0][:1] == (1,) and (lowered.one_row or output in lowered.batched):
-        return
-    for node, _ in nodes:
-        for value in node.outputs:
-            name = str(value.name)
-            known = lowered.specs.get(name)
-            if known is not None and name in lowered.batched and known[0][0] == 1:
-                continue
-            fault = (
-                "its shape is not known before the model runs"
-                if known is None
-                else "rows of a batch mix there"
-            )
-            raise UnsupportedModelError(
-                f"{node.op_type} node {node.name or name!r}: {name!r} does not keep the batch on axis 0 "
-                f"({fault}). Each row must be explained by itself: explain an output before it "
-                "(--output), or export the model so that axis 0 is the batch throughout."
-            )
-    raise UnsupportedModelError(f"output {output!r} must have the batch on axis 0 and a known shape.")
 
 
 def _choose_output(lowered: Lowered, output: str | None, dependent: frozenset[str]) -> str:

@@ -1,6 +1,6 @@
 """Every value of the model as a tensor: at the sample x, at references, at points of paths."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -8,9 +8,9 @@ import onnx_ir as ir
 from compiler.errors import UnsupportedModelError
 from compiler.forward import At, Call, attributes_of, evaluate
 from compiler.graph import Ops
-from compiler.lift import Node, touches_first
 from compiler.lowering import Lowered
 from compiler.lowering.batch import dependent_on_batch
+from compiler.rows import in_front
 from compiler.rule import Rule
 from compiler.tensor import Tensor
 
@@ -30,16 +30,23 @@ class Values:
         owned = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
         self._values = {str(v.name): v for v in owned}
         self._of_rows = dependent_on_batch(lowered.model)
+        self._in_front = in_front(lowered)
         self._x: dict[str, Tensor] = {}
 
     def at_x(self, name: str) -> Tensor:
+        for node in _unknown_behind(name, self._is_known, self.producer):
+            self._lift(node)
         if name not in self._x:
-            self._x[name] = self._as_it_is(name) if self.lies_flat(name) else self._lifted(name)
+            lifted = not self.lies_flat(name)
+            self._x[name] = self.op.constant(self.lowered.constants[name]) if lifted else self._as_it_is(name)
         return self._x[name]
 
     def lies_flat(self, name: str) -> bool:
-        """Whether the model itself holds the value as `Ops` does: the batch on axis 0, or none."""
-        return name in self.lowered.batched or name not in self._of_rows
+        """Whether the model itself holds the value as `Ops` does: rows one behind the other, or none."""
+        return name in self._in_front or name not in self._of_rows
+
+    def _is_known(self, name: str) -> bool:
+        return name in self._x or self.lies_flat(name) or name in self.lowered.constants
 
     def _as_it_is(self, name: str) -> Tensor:
         if name not in self.lowered.specs:
@@ -47,25 +54,20 @@ class Values:
                 f"the shape of {name!r} is not known before the model runs; export with static feature sizes."
             )
         shape, dtype = self.lowered.specs[name]
-        rows = name in self.lowered.batched
+        rows = name in self._in_front
         return Tensor(self._values[name], shape, dtype, frozenset("N" if rows else ""), rows)
 
-    def _lifted(self, name: str) -> Tensor:
-        """A value off the path whose batch lies on another axis, or that only one row's sizes decide."""
-        if name in self.lowered.constants:
-            return self.op.constant(self.lowered.constants[name])
-        node = self.producer(name)
+    def _lift(self, node: ir.Node) -> None:
+        """A node off the path whose rows lie otherwise, or that only one row's sizes decide."""
         inputs = [None if v is None else self.at_x(str(v.name)) for v in node.inputs]
         self.op.scope = f"forward/{node.name}"
         outputs = emit_as(self.op, node, inputs, "sample")
         self._x.update(zip((str(v.name) for v in node.outputs), outputs, strict=True))
-        return self._x[name]
 
     def evaluate_at_sample(self, node: ir.Node, rule: Rule) -> Call:
         """Calls the rule at x; what it emits takes the node's place in the graph."""
         name = node.name or str(node.outputs[0].name)
         inputs = tuple(None if v is None else v.name for v in node.inputs)
-        self._check_rows(node)
         self.op.scope = f"forward/{name}"
         attributes = attributes_of({a.name: a.value for a in node.attributes.values()})
         at = evaluate(self.op, rule, [None if i is None else self.at_x(i) for i in inputs], attributes, name)
@@ -81,10 +83,11 @@ class Values:
         return Call(name, rule, attributes, inputs, outputs, varying, at)
 
     def lift_outputs(self) -> None:
-        """Gives the model's other outputs a batch too, where the model is one row's alone."""
+        """Puts lifted outputs in place of the model's own; all of them where it is one row's alone."""
         for i, value in enumerate(self.op.graph.outputs):
             name = str(value.name)
-            if not self.lowered.one_row or name in self.lowered.batched or name not in self._of_rows:
+            computed = name in self._x and name in self.lowered.batched and self._x[name].shape[:1] == (1,)
+            if self.lies_flat(name) or not (self.lowered.one_row or computed):
                 continue
             y = self.at_x(name)
             of_batch = y.shape[:1] == (1,)  # else the output has no axis for it
@@ -92,21 +95,6 @@ class Values:
             value.name, batched.name = f"{name}/row", name
             batched.dtype, batched.shape = y.dtype, ir.Shape(["N", *(y.shape[1:] if of_batch else y.shape)])
             self.op.graph.outputs[i] = batched
-
-    def _check_rows(self, node: ir.Node) -> None:
-        """Raises UnsupportedModelError for a node that works along the batch."""
-        if self.lowered.one_row:
-            return
-        first = node.inputs[0].name if node.inputs and node.inputs[0] is not None else None
-        if first not in self.lowered.batched or first not in self._of_rows:
-            return
-        inputs = [None if v is None else self.at_x(str(v.name)) for v in node.inputs]
-        attributes = {a.name: a.value for a in node.attributes.values()}
-        if touches_first(Node(node.op_type, inputs, attributes)):
-            raise UnsupportedModelError(
-                f"{node.op_type} node {node.name!r}: works along axis 0, the batch axis of {first!r}: rows "
-                "mix. Each row must be explained by itself."
-            )
 
     def _check_outputs(self, node: ir.Node, at: At) -> None:
         unruled = [v.name for v in node.outputs[len(at.outputs) :] if v.name in self.active]
@@ -163,19 +151,11 @@ class Elsewhere:
 
     def at(self, name: str) -> Tensor:
         """The value there; itself where it does not depend on what is explained."""
-        pending = [name]  # a chain of nodes may be longer than Python's stack
-        while pending:
-            node = None if self._known(pending[-1]) else self.values.producer(pending[-1])
-            before = [] if node is None else [str(v.name) for v in node.inputs if v is not None]
-            missing = [n for n in before if not self._known(n)]
-            if node is not None and not missing:
-                self._emit(node)
-            if not missing:
-                pending.pop()
-            pending += missing
+        for node in _unknown_behind(name, self._is_known, self.values.producer):
+            self._emit(node)
         return self._there[name] if name in self._there else self.values.at_x(name)
 
-    def _known(self, name: str) -> bool:
+    def _is_known(self, name: str) -> bool:
         elsewhere = name in self.dependent and name not in self.values.lowered.constants
         return name in self._there or not elsewhere
 
@@ -192,6 +172,23 @@ class Elsewhere:
         at = call.at(self.op, inputs)
         self._there.update(zip(call.outputs, at.outputs, strict=True))
         return at
+
+
+def _unknown_behind(
+    name: str, is_known: Callable[[str], bool], producer: Callable[[str], ir.Node]
+) -> Iterator[ir.Node]:
+    """The nodes that a value needs, each when all that it reads is known: a chain of them may be longer than
+    Python's stack."""
+    pending = [name]
+    while pending:
+        node = None if is_known(pending[-1]) else producer(pending[-1])
+        before = [] if node is None else [str(v.name) for v in node.inputs if v is not None]
+        missing = [n for n in before if not is_known(n)]
+        if node is not None and not missing:
+            yield node
+        if not missing:
+            pending.pop()
+        pending += missing
 
 
 def emit_as(op: Ops, node: ir.Node, inputs: Sequence[Tensor | None], where: str) -> list[Tensor]:

@@ -8,7 +8,7 @@ from compiler.errors import UnsupportedModelError
 from compiler.finish import whole
 from compiler.graph import Ops
 from compiler.lowering import Lowered, narrow
-from compiler.lowering.batch import rows_stay_apart
+from compiler.lowering.batch import how_rows_mix
 from compiler.values import Values
 
 
@@ -26,7 +26,7 @@ def with_batch(lowered: Lowered) -> Lowered:
     op.bind_batch(values.at_x(str(model.graph.inputs[0].name)))
     values.lift_outputs()
     source = narrow(whole(model), lowered.narrow)
-    if not rows_stay_apart(source, ir.from_proto(lowered.source)):
+    if how_rows_mix(source, ir.from_proto(lowered.source)) is not None:
         raise UnsupportedModelError(
             "the batch is fixed at 1 and cannot be made symbolic: with more rows the model would answer "
             "otherwise. Export it with a dynamic batch axis (dynamic_axes or dynamic_shapes in "

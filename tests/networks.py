@@ -144,29 +144,28 @@ def vision_model(name: str, size: int, *, dynamo: bool) -> onnx.ModelProto:
     """
     torch.manual_seed(0)
     network = getattr(import_torchvision().models, name)(weights=None).eval()
-    example = torch.randn(2, 3, size, size)
+    model = exported(network, torch.randn(2, 3, size, size), dynamo=dynamo)
+    keep_signal(model, {"x": np.random.default_rng(0).standard_normal((ROWS, 3, size, size))})
+    return model
+
+
+def exported(network: torch.nn.Module, rows: torch.Tensor, *, dynamo: bool) -> onnx.ModelProto:
+    """A network by one of PyTorch's two exporters: torch.export (`dynamo`) or TorchScript.
+
+    Its input is called x; the batch is dynamic.
+
+    Args:
+        rows: two rows of its input.
+    """
+    batch = {"dynamic_shapes": ({0: torch.export.Dim("batch")},), "external_data": False, "verbose": False}
+    options: dict[str, Any] = batch if dynamo else {"dynamic_axes": {"x": {0: "batch"}}}
     with (
         tempfile.TemporaryDirectory() as folder,
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
     ):
         warnings.simplefilter("ignore")  # both exporters warn about themselves
+        network.requires_grad_(not dynamo)  # else PyTorch fuses attention, of which TorchScript has no export
         path = Path(folder) / "model.onnx"
-        if dynamo:
-            shapes = ({0: torch.export.Dim("batch")},)
-            torch.onnx.export(
-                network,
-                (example,),
-                path,
-                dynamo=True,
-                dynamic_shapes=shapes,
-                external_data=False,
-                verbose=False,
-            )
-        else:
-            torch.onnx.export(
-                network, (example,), path, dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "batch"}}
-            )
-        model = onnx.load(path)
-    keep_signal(model, {data_input(model): np.random.default_rng(0).standard_normal((ROWS, 3, size, size))})
-    return model
+        torch.onnx.export(network, (rows,), path, dynamo=dynamo, input_names=["x"], **options)
+        return onnx.load(path)

@@ -7,6 +7,7 @@ every value for one row.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -16,10 +17,10 @@ import onnx_ir as ir
 
 from compiler.lowering.batch import (
     free_batch,
+    how_rows_mix,
     name_batch,
     outputs_grow,
     rows_on_axis_0,
-    rows_stay_apart,
 )
 from compiler.lowering.bodies import inline_bodies
 from compiler.lowering.control_flow import inline_control_flow, rows_decide
@@ -92,12 +93,13 @@ def lower(
     lengths = fix_lengths(lowered, sizes or {}, references or {})
     fold_weights(lowered)
     freed = lowered.clone()
-    fixed = _free_batch(freed)
+    fixed = name_batch(freed)
+    _free_batch(freed, fixed)
     check_sizes(freed, infer(freed, 1))
     alone = fixed and _needs_one_row(lowered, freed)
     source = ir.serde.serialize_model(freed) if fixed and not alone else loaded.proto
     halves = widen(lowered)
-    settle = _fold_all_sizes if alone else _free_batch
+    settle = _fold_all_sizes if alone else partial(_free_batch, fixed=fixed)
     inline_control_flow(lowered, settle)
     if inline_bodies(lowered, _is_known):
         fold_weights(lowered)
@@ -110,7 +112,7 @@ def lower(
     if alone:
         name_batch(lowered)
     else:
-        _free_batch(lowered)
+        _free_batch(lowered, fixed)
     specs, constants = one_row(lowered)
     check_sizes(lowered, specs)
     batched = rows_on_axis_0(lowered, specs)
@@ -127,21 +129,20 @@ def _needs_one_row(model: ir.Model, freed: ir.Model) -> bool:
     opened = model.clone()
     if inline_bodies(opened, _is_known):
         fold_weights(opened)
-        _free_batch(opened)
+        _free_batch(opened, fixed=True)
         freed = opened
-    return rows_decide(freed) or not (outputs_grow(freed) and rows_stay_apart(freed))
+    return rows_decide(freed) or not outputs_grow(freed) or how_rows_mix(freed) is not None
 
 
 def _is_known(op_type: str, domain: str) -> bool:
     return find_rule(op_type, domain) is not None or is_rewritten(op_type, domain)
 
 
-def _free_batch(model: ir.Model) -> bool:
+def _free_batch(model: ir.Model, fixed: bool) -> None:
     """Each needs what the other one finds: a size is constant where the batch is known to stay on axis 0."""
-    fixed = free_batch(model)
+    free_batch(model, fixed)
     while fold_sizes(model):
-        free_batch(model)
-    return fixed
+        free_batch(model, fixed)
 
 
 def _fold_all_sizes(model: ir.Model) -> None:

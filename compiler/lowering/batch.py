@@ -1,6 +1,7 @@
 """Axis 0 is the batch: made symbolic where it was fixed at 1, and followed through the graph."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -16,23 +17,27 @@ _SHAPE_READERS = frozenset({"Shape", "Size"})
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 
-def free_batch(model: ir.Model) -> bool:
-    """Makes the batch symbolic, in place; True where it had been fixed at 1.
+def free_batch(model: ir.Model, fixed: bool) -> None:
+    """Makes the batch symbolic, in place.
 
-    A Reshape (Flatten, Squeeze, Unsqueeze) of batched rows is row-major, so the batch stays on axis 0:
+    A Reshape (Flatten, Squeeze, Unsqueeze) of batched rows is row-major, so a batch on axis 0 stays there:
     its target becomes [−1, *row shape], whatever the exporter had computed or written there.
+
+    Args:
+        fixed: whether the batch was fixed at 1: then the sizes of a Reshape say nothing of where it is.
 
     Raises:
         UnsupportedModelError: a batch fixed at another size.
     """
-    fixed = name_batch(model)
+    name_batch(model)
     specs, two = infer_each(model, (1, 2))
-    batched = _depends_on_batch(model)
+    batched = dependent_on_rows(model)
     sized = dependent_on_batch(model)
-    elsewhere = _elsewhere(model, specs, two)
+    elsewhere = _elsewhere(specs, two)
     for node in list(model.graph):
         data = node.inputs[0] if node.op_type in _RESHAPES and not node.domain else None
-        moved = node.op_type == "Unsqueeze" and node.outputs[0].name in elsewhere  # [N, …] to [1, N, …]
+        told = not fixed or node.op_type == "Unsqueeze"  # [N, …] to [1, N, …], or [L·N, …] to [L, N, …]
+        moved = told and node.outputs[0].name in elsewhere
         if data is not None and data.name in batched and data.name not in elsewhere and not moved:
             _reshape_rows(model, node, specs)
     passes.RemoveUnusedNodesPass()(model)
@@ -43,7 +48,6 @@ def free_batch(model: ir.Model) -> bool:
             value.shape = None if unknown else _symbolic(spec, value.name in batched)
             if spec is not None:
                 value.dtype = spec[1]
-    return fixed
 
 
 def name_batch(model: ir.Model) -> bool:
@@ -60,7 +64,7 @@ def name_batch(model: ir.Model) -> bool:
         if isinstance(first, int) and first != 1:
             raise UnsupportedModelError(
                 f"input {value.name!r} has a fixed batch of {first}. Export the model with a dynamic batch "
-                "axis (dynamic_axes or dynamic_shapes in torch.onnx.export), or with a batch of 1."
+                "on axis 0 (dynamic_axes or dynamic_shapes in torch.onnx.export), or with a batch of 1."
             )
         fixed |= isinstance(first, int)
         value.shape = ir.Shape([BATCH, *value.shape[1:]])
@@ -74,61 +78,72 @@ def outputs_grow(model: ir.Model) -> bool:
     return all(_doubles(one[name][0], two[name][0]) for name in names)
 
 
-def rows_stay_apart(model: ir.Model, single: ir.Model | None = None) -> bool:
-    """Whether a batch of two gives what its rows give one by one: by running the model on some numbers.
+def how_rows_mix(
+    model: ir.Model, single: ir.Model | None = None, outputs: Sequence[str] | None = None
+) -> str | None:
+    """What the model does otherwise on a batch of two rows than on each of them; None where it does the same.
 
     Args:
         single: another model that is asked for the rows.
+        outputs: those that are compared; all of them by default.
     """
     random = np.random.default_rng(0)
     rows = {}
     for value in model.graph.inputs:
         if value.dtype is None or value.shape is None or value.dtype == ir.DataType.STRING:
-            return True
+            return None
         dims = [2 if i == 0 else d for i, d in enumerate(value.shape)]
         shape = [d for d in dims if isinstance(d, int)]
         if len(shape) < len(dims):
-            return True
+            return None
         draw = random.uniform(0.2, 0.8, shape) if value.dtype.is_floating_point() else np.zeros(shape)
         rows[str(value.name)] = draw.astype(value.dtype.numpy())
     try:
-        both = Runner(model, optimise=False, given=True)(rows)
+        both = Runner(model, optimise=False, given=True)(rows, outputs)
         run = Runner(single or model, optimise=False, given=True)
-        alone = [run({n: a[i : i + 1] if a.ndim else a for n, a in rows.items()}) for i in range(2)]
-    except InvalidModelError:
+        alone = [run({n: a[i : i + 1] if a.ndim else a for n, a in rows.items()}, outputs) for i in range(2)]
+    except InvalidModelError as error:
+        return f"the model does not run on batches of two rows and of one: {error}"
+    apart = all(_hold_apart(both[name], [a[name] for a in alone]) for name in both)
+    return None if apart else "the model mixes the rows of a batch: it answers two otherwise than one by one"
+
+
+def _hold_apart(both: np.ndarray, alone: Sequence[np.ndarray]) -> bool:
+    """Whether the rows stand beside each other in the answer to both, on whatever axis."""
+    arrays = (both, *alone)
+    if not all(isinstance(a, np.ndarray) and a.dtype.kind not in "OU" for a in arrays):
         return False
-    return all(_same(both[name], [a[name] for a in alone]) for name in both)
+    rows = [np.asarray(a, np.float64) for a in alone]
+    near = max(np.abs(a).max(initial=1e-3) for a in rows) * SAME
+    return rows[0].shape == rows[1].shape and any(
+        np.allclose(
+            np.asarray(both, np.float64).reshape(parts, 2, rows[0].size // parts),
+            np.stack([a.reshape(parts, -1) for a in rows], axis=1),
+            0,
+            near,
+            equal_nan=True,
+        )
+        for parts in _parts_of_rows(both.shape, rows[0].shape)
+    )
 
 
-def _same(both: np.ndarray, alone: Sequence[np.ndarray]) -> bool:
-    if not all(isinstance(a, np.ndarray) for a in (both, *alone)) or not both.ndim:
-        return False
-    beside = both.ndim > alone[0].ndim  # the model has no axis for the batch there
-    one_by_one = np.stack(alone) if beside else np.concatenate(alone)
-    if both.shape != one_by_one.shape or both.dtype.kind in "OU":
-        return False
-    near = np.abs(one_by_one.astype(np.float64)).max(initial=1e-3) * SAME
-    return np.allclose(both.astype(np.float64), one_by_one.astype(np.float64), 0, near, equal_nan=True)
+def _parts_of_rows(both: tuple[int, ...], row: tuple[int, ...]) -> Iterator[int]:
+    """Into how many parts rows may be cut so that the same part of each stands behind the other's.
 
-
-def _elsewhere(model: ir.Model, one: dict[str, Spec], two: dict[str, Spec]) -> frozenset[str]:
-    """Names of the values whose batch is known to lie on another axis than 0, or as the minor part of it.
-
-    A Reshape of [L, N, E] to [L·N, E] makes it minor, and it is until another Reshape or a Transpose.
+    1 for [2, …], an axis in front or axis 0; as many as stand before another axis, and of that one's parts.
     """
+    if both == (2, *row):
+        yield 1
+    for axis, length in enumerate(row):
+        if both == (*row[:axis], 2 * length, *row[axis + 1 :]):
+            divisors = (n for n in range(1, length + 1) if length % n == 0)
+            yield from (math.prod(row[:axis]) * n for n in divisors)
+
+
+def _elsewhere(one: dict[str, Spec], two: dict[str, Spec]) -> frozenset[str]:
+    """Names of the values that are known to grow with the batch, and not on axis 0."""
     common = {name: (spec[0], two[name][0]) for name, spec in one.items() if name in two}
-    off = {name for name, (a, b) in common.items() if a != b and a[:1] == b[:1]}
-    minor: set[str] = set()
-    for node in model.graph:
-        for value in node.outputs:
-            first = [s[:1] for s in common.get(str(value.name), ())]
-            if not first or first[0] in (first[1], (1,)):
-                continue
-            merged = node.op_type in _RESHAPES and node.inputs[0] is not None and node.inputs[0].name in off
-            same = [n for n in reads(node) & minor if [s[:1] for s in common[n]] == first]
-            if merged or (same and node.op_type != "Transpose"):
-                minor.add(str(value.name))
-    return frozenset(off | minor)
+    return frozenset(name for name, (a, b) in common.items() if a != b and a[:1] == b[:1])
 
 
 def _symbolic(spec: Spec | None, batched: bool) -> ir.Shape | None:
@@ -158,7 +173,7 @@ def _reshape_rows(model: ir.Model, node: ir.Node, specs: dict[str, Spec]) -> Non
     model.graph.remove(node, safe=True)
 
 
-def _depends_on_batch(model: ir.Model) -> frozenset[str]:
+def dependent_on_rows(model: ir.Model) -> frozenset[str]:
     """Names of the values that hold rows: whatever data of a batched input flows into."""
     batched = {v.name for v in model.graph.inputs if v.shape is None or v.shape.rank()}
     for node in model.graph:

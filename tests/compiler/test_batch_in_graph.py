@@ -1,14 +1,15 @@
-"""Where exporters leave the batch in a graph: in sizes and places that are computed, inside another axis."""
+"""Where exporters leave the batch in a graph: in sizes and places that are computed, on other axes."""
 
 import numpy as np
 import onnx
 import pytest
 
 from compiler import DeepShap, compile_model
+from compiler.errors import UnsupportedModelError
 from compiler.runtime import Runner
 from tests.compiler.models import parsed, rows
 
-X, REFERENCES = rows(3, 4, 6, seed=1), rows(5, 4, 6, seed=2)
+X, Z, REFERENCES = rows(3, 4, 6, seed=1), rows(3, 4, 6, seed=7), rows(5, 4, 6, seed=2)
 WEIGHTS = {
     "w": rows(6, 6, seed=3) / 2,
     "b": rows(6, seed=4),
@@ -22,6 +23,10 @@ WEIGHTS = {
     "one": np.array([1]),
     "zero": np.array([0]),
     "two": np.array([2]),
+    "four": np.array([4]),
+    "five": np.array([5]),
+    "heads": np.array([2, 2, 2]),
+    "twice": np.array([2, 1, 1]),
     "axes": np.array([1, 2]),
     "start": np.int64(0),
     "step": np.int64(1),
@@ -31,6 +36,12 @@ WEIGHTS = {
 }
 _BATCH = "n = Shape <start = 0, end = 1> (x)"
 _END = "t = Tanh (h) r = Reshape (t, all) y = MatMul (r, head)"
+_OVER = "m = Transpose <perm = [1, 0, 2]> (x)"
+_BACK = "h = Transpose <perm = [1, 0, 2]> (u)"
+_ATTENTION = """k = Transpose <perm = [0, 2, 1]> (q)
+        s = MatMul (q, k)
+        p = Softmax <axis = -1> (s)
+        a = MatMul (p, q)"""
 
 
 def _strided(places: str) -> str:
@@ -83,18 +94,60 @@ GRAPHS = {
         m = MatMul (l, w)
         h = Slice (m, one, five, one)
         {_END}""",
+    "heads in front of the batch": f"""
+        w1, w2, w3 = Split <axis = 2> (x, heads)
+        q = Concat <axis = 0> (w1, w2, w3)
+        {_ATTENTION}
+        a1, a2, a3 = Split <axis = 0, num_outputs = 3> (a)
+        h = Concat <axis = 2> (a1, a2, a3)
+        {_END}""",
+    "each row twice, in front of the batch": f"""{_BATCH}
+        q = Tile (x, twice)
+        {_ATTENTION}
+        target = Concat <axis = 0> (two, n, four, six)
+        u = Reshape (a, target)
+        v = Exp (u)
+        h = ReduceSum <keepdims = 0> (v, zero)
+        {_END}""",
+    "halves of what the batch is inside": f"""{_BATCH} {_OVER}
+        f = Reshape (m, tall)
+        g = MatMul (f, w)
+        first, second = Split <axis = 0, num_outputs = 2> (g)
+        c = Mul (first, second)
+        target = Concat <axis = 0> (two, n, six)
+        d = Reshape (c, target)
+        e = Transpose <perm = [1, 0, 2]> (d)
+        h = Concat <axis = 1> (e, e)
+        {_END}""",
+    "an axis in front, computed": f"""{_BATCH}
+        target = Concat <axis = 0> (one, n, four, six)
+        u = Reshape (x, target)
+        v = Exp (u)
+        c = Concat <axis = 0> (u, v)
+        h = ReduceMax <keepdims = 0> (c, zero)
+        {_END}""",
+    "the batch last": f"""
+        u = Transpose <perm = [2, 1, 0]> (x)
+        v = Softmax <axis = 0> (u)
+        h = Transpose <perm = [2, 1, 0]> (v)
+        {_END}""",
+    "the batch in a middle letter": f"""
+        u = Einsum <equation = "nle,ef->lnf"> (x, w)
+        v = Sigmoid (u)
+        h = Einsum <equation = "lnf->nlf"> (v)
+        {_END}""",
 }
 
 
-def _model(name: str) -> onnx.ModelProto:
-    text = f"g (float[N, 4, 6] x) => (float[N, 2] y) {{ {GRAPHS[name]} }}"
-    return parsed(text, {**WEIGHTS, "four": np.array([4]), "five": np.array([5])})
+def _model(graph: str, inputs: str = "float[N, 4, 6] x", outputs: str = "float[N, 2] y") -> onnx.ModelProto:
+    return parsed(f"g ({inputs}) => ({outputs}) {{ {graph} }}", WEIGHTS)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_it_is_explained_row_by_row(name: str) -> None:
-    model = _model(name)
+    model = _model(GRAPHS[name])
     compiled = compile_model(model, DeepShap(REFERENCES), targets="all")
+    assert "Scan" not in {n.op_type for n in compiled.model.graph.node}, "a row by itself is slow"
     answer = compiled.explain(X)
     np.testing.assert_allclose(answer["y"], Runner(model)({"x": X})["y"], atol=1e-5)
     base = Runner(model)({"x": REFERENCES})["y"].mean(axis=0)
@@ -105,3 +158,84 @@ def test_it_is_explained_row_by_row(name: str) -> None:
     for i in range(len(X)):
         alone = compiled.explain(X[i : i + 1])["x_attributions"]
         np.testing.assert_allclose(alone[0], answer["x_attributions"][i], atol=1e-6)
+
+
+BESIDE = {
+    "inside another axis": """
+        mz = Transpose <perm = [1, 0, 2]> (z)
+        fz = Reshape (mz, tall)
+        gz = MatMul (fz, w)
+        f = Reshape (m, tall)
+        c = Mul (f, gz)
+        target = Concat <axis = 0> (four, n, six)
+        u = Reshape (c, target)""",
+    "on another axis": "mz = Transpose <perm = [1, 0, 2]> (z) gz = Softmax <axis = 0> (mz) u = Mul (m, gz)",
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_an_input_that_is_not_explained_moves_its_batch_too(name: str) -> None:
+    model = _model(f"{_BATCH} {_OVER} {BESIDE[name]} {_BACK} {_END}", "float[N, 4, 6] x, float[N, 4, 6] z")
+    compiled = compile_model(model, DeepShap(REFERENCES), targets="all", inputs=["x"])
+    answer = compiled.explain({"x": X, "z": Z})
+    np.testing.assert_allclose(answer["y"], Runner(model)({"x": X, "z": Z})["y"], atol=1e-5)
+    assert np.abs(answer["completeness_gap"]).max() <= 1e-5
+    alone = compiled.explain({"x": X[1:2], "z": Z[1:2]})["x_attributions"]
+    np.testing.assert_allclose(alone[0], answer["x_attributions"][1], atol=1e-6)
+
+
+OUTPUTS = {
+    "on another axis": ("float[1, N, 6] s", "u = Exp (m) s = Slice (u, zero, one, zero)"),
+    "inside another axis": (
+        "float[M, 6] s",
+        "f = Reshape (m, tall) s = MatMul (f, w) "
+        "target = Concat <axis = 0> (four, n, six) u = Reshape (s, target)",
+    ),
+    "nowhere": ("float s", "u = Exp (m) s = ReduceMean <keepdims = 0> (u)"),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_that_is_not_explained_keeps_its_batch_where_it_is(name: str) -> None:
+    output, graph = OUTPUTS[name]
+    model = _model(f"{_BATCH} {_OVER} {graph} {_BACK} {_END}", outputs=f"float[N, 2] y, {output}")
+    answer = compile_model(model, DeepShap(REFERENCES), targets="all").explain(X)
+    for key, value in Runner(model)({"x": X}).items():
+        np.testing.assert_allclose(answer[key], value, atol=1e-5)
+
+
+MIXING = {
+    "attention over the batch": f"{_OVER} q = Identity (m) k = Transpose <perm = [0, 2, 1]> (q) "
+    "s = MatMul (q, k) p = Softmax <axis = -1> (s) u = MatMul (p, q)",
+    "a softmax over tokens and batch": f"{_BATCH} {_OVER} f = Reshape (m, tall) g = Softmax <axis = 0> (f) "
+    "target = Concat <axis = 0> (four, n, six) u = Reshape (g, target)",
+    "less the first row": f"{_OVER} g = Gather <axis = 1> (m, zero) u = Sub (m, g)",
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_rows_that_mix_on_another_axis_are_refused(name: str) -> None:
+    model = _model(f"{MIXING[name]} {_BACK} {_END}")
+    with pytest.raises(UnsupportedModelError, match=r"Transpose node 'm': .* mixes the rows of a batch"):
+        compile_model(model, DeepShap(REFERENCES))
+
+
+def test_a_model_for_batches_of_another_size_alone_is_not_said_to_mix_rows() -> None:
+    model = _model(f"{_OVER} f = Reshape (m, five_rows) u = Tanh (f) {_BACK} {_END}")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([4, 5, 6]), "five_rows"))
+    with pytest.raises(UnsupportedModelError, match="does not run on batches of two rows and of one"):
+        compile_model(model, DeepShap(REFERENCES))
+
+
+UNROWED = {
+    "its axis 0 is not the batch": ("m", "float[4, N, 6]"),
+    r"one row of the batch has the shape \[4, 6\] there": ("f", "float[M, 6]"),
+}
+
+
+@pytest.mark.parametrize("why", UNROWED)
+def test_an_output_without_a_row_for_each_of_the_batch_is_refused(why: str) -> None:
+    name, kind = UNROWED[why]
+    model = _model(f"{_OVER} f = Reshape (x, tall)", outputs=f"{kind} {name}")
+    with pytest.raises(UnsupportedModelError, match=f"'{name}' cannot be explained, since {why}"):
+        compile_model(model, DeepShap(REFERENCES))

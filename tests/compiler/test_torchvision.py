@@ -1,25 +1,20 @@
 """Every classification family of torchvision, its smallest member on small images: complete, row by row."""
 
-import contextlib
-import io
-import tempfile
-import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import torch
 from torch import nn
 
 from compiler import DeepShap, compile_model
 from compiler.bench.networks import import_torchvision, keep_signal
+from tests.networks import exported
 from tests.tolerances import COMPLETE_32
 
 K, N, SIZE = 2, 2, 64
 # AlexNet's pool must divide what comes to it: TorchScript exports no other.
-SIZES = {"inception_v3": 96, "alexnet": 224, "vit_b_16": 224}
+SIZES = {"inception_v3": 96, "alexnet": 224, "vit_b_16": 224, "vit_b_32": 224}
 FAMILIES = (
     "alexnet",
     "convnext_tiny",
@@ -42,15 +37,14 @@ FAMILIES = (
     "vgg11",
     "vit",
     "vit_b_16",
+    "vit_b_32",
     "wide_resnet50_2",
 )
-QUICK = {("squeezenet1_1", False), ("vit", True)}
+QUICK = {("squeezenet1_1", False), ("vit", False), ("vit", True)}
 CASES = [
     pytest.param(name, dynamo, marks=[] if (name, dynamo) in QUICK else pytest.mark.slow)
     for name in FAMILIES
     for dynamo in (False, True)
-    # TorchScript has no export of the first's fused attention, and moves the second's batch to axis 1.
-    if (name, dynamo) not in (("vit", False), ("vit_b_16", False))
 ]
 
 
@@ -60,7 +54,7 @@ def test_family(name: str, dynamo: bool) -> None:
     torch.manual_seed(0)
     network = _network(name, size)
     rows = np.random.default_rng(1).standard_normal((K + N, 3, size, size)).astype(np.float32)
-    compiled = compile_model(_exported(network, rows[:2], dynamo=dynamo), DeepShap(rows[:K]))
+    compiled = compile_model(exported(network, torch.from_numpy(rows[:2]), dynamo=dynamo), DeepShap(rows[:K]))
     answer = compiled.explain(rows[K:])
     difference = np.abs(answer["explained_value"] - answer["base_value"]).max()
     assert difference > 0.02 * np.abs(answer["explained_value"]).max(), "a test network must have a signal"
@@ -109,7 +103,7 @@ def _network(name: str, size: int) -> nn.Module:
         network = getattr(models, name)(weights=None, init_weights=False, aux_logits=False)
     else:
         network = getattr(models, name)(weights=None)
-    if name == "vit_b_16":
+    if name in ("vit_b_16", "vit_b_32"):
         nn.init.normal_(network.heads.head.weight)
     if name == "vgg11":  # its pool would stretch what is left of a small image
         network.avgpool, network.classifier[0] = nn.Identity(), nn.Linear(512 * (size // 32) ** 2, 4096)
@@ -119,18 +113,3 @@ def _network(name: str, size: int) -> nn.Module:
     keep_signal(network, torch.randn(2, 3, size, size))
     module: nn.Module = network
     return module
-
-
-def _exported(network: nn.Module, rows: np.ndarray, *, dynamo: bool) -> onnx.ModelProto:
-    batch = {"dynamic_shapes": ({0: torch.export.Dim("batch")},), "external_data": False, "verbose": False}
-    options: dict[str, Any] = batch if dynamo else {"dynamic_axes": {"x": {0: "batch"}}}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        warnings.catch_warnings(),
-        contextlib.redirect_stdout(io.StringIO()),
-    ):
-        warnings.simplefilter("ignore")  # both exporters warn about themselves
-        path = Path(folder) / "model.onnx"
-        example = (torch.from_numpy(rows),)
-        torch.onnx.export(network, example, path, dynamo=dynamo, input_names=["x"], **options)
-        return onnx.load(path)
