@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from compiler.errors import InvalidOptionError
 from compiler.terminal import Repository, console, progress_bar, report, told_plainly
 
 app = typer.Typer()
@@ -37,18 +38,41 @@ def explain_command(
         str, typer.Option(help="Print so many rows of the file, or all.", metavar="N|all")
     ] = "10",
     top: Annotated[int, typer.Option(help="Print this many features of each row.", min=1)] = 10,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw the first rows to this .png, .svg, .pdf or .html: bars for tables, a heatmap for "
+            "images, shaded words for token ids.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of --plot: what token ids stand for; a tokenizer.json, or a text file with a token a line.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Explain the rows of a file with a compiled entry, without a server.
 
     Prints for each row what the model answered, the mean over the references (base), and the features with
-    the largest attributions; the gap is what they leave unexplained.
+    the largest attributions; the gap is what they leave unexplained. --plot draws them.
 
-    Example: rationale explain credit --input applicants.csv --save reasons.csv
+    Example: rationale explain credit --input applicants.csv --save reasons.csv --plot reasons.png
     """
     with told_plainly():
         from compiler.explain_file import explain_file, parse_rows
 
+        if tokenizer is not None and plot is None:
+            raise InvalidOptionError("--tokenizer: only with --plot FILE.")
         shown = parse_rows(rows)
+        if plot is not None:
+            from compiler.explain_plot import draw_file
+
+            print(draw_file(repository, name, input_file, plot, top, tokenizer))
         with progress_bar() as progress:
             lines = explain_file(repository, name, input_file, save, top, shown, progress)
         for line in lines:

@@ -1,7 +1,7 @@
 """`rationale evaluate`: how faithful compiled explanations are to their models, on the rows of a file."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,13 +23,15 @@ from compiler.faithfulness import (
 )
 from compiler.local import open_entry, own_names, read_inputs
 from compiler.manifest import Manifest
+from compiler.panels import Estimate, Panel, element_name, panels, parts_of
 from compiler.randomise import Randomised, randomised_check
 from compiler.references import prepare
 from compiler.runtime import BFLOAT16
-from compiler.shapley import Comparison, compare, rounds_within
-from compiler.subject import GivenReferences, Subject, baseline_of, pairs_of
+from compiler.shapley import Comparison, Sampled, compare, rounds_within
+from compiler.subject import GivenReferences, Pairs, Subject, baseline_of, pairs_of
 from compiler.tables import read_rows
 
+DRAWN, TOP = 3, 10  # rows that are drawn, and features of a row that have a bar each
 LARGE = 4096  # features; from here on curves have fewer steps and averages fewer draws
 Arrays = dict[str, np.ndarray]
 
@@ -75,7 +77,7 @@ class Evaluation:
     """The numbers of one entry.
 
     `baseline` says in words what replaces features in the curves; `shapley` is None where it was not asked
-    for, and a text where there is a reason that it is left out.
+    for, and a text where there is a reason that it is left out; `panels` show the first rows.
     """
 
     name: str
@@ -90,13 +92,18 @@ class Evaluation:
     sensitivity: Sensitivity
     randomised: Randomised
     shapley: Comparison | str | None = None
+    panels: tuple[Panel, ...] = ()
 
     @property
     def method(self) -> str:
         """The method with its options, in few words."""
-        given = {k: v for k, v in self.manifest.method.options.items() if v not in (None, False, [], ())}
-        words = [k if v is True else f"{k}={v}" for k, v in given.items()]
-        return textwrap.shorten(", ".join([self.manifest.method.name, *words]), 40, placeholder=" …")
+        return _method(self.manifest)
+
+
+def _method(manifest: Manifest) -> str:
+    given = {k: v for k, v in manifest.method.options.items() if v not in (None, False, [], ())}
+    words = [k if v is True else f"{k}={v}" for k, v in given.items()]
+    return textwrap.shorten(", ".join([manifest.method.name, *words]), 40, placeholder=" …")
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,7 @@ class _Entry:
     compiled: Compiled
     inputs: Arrays
     spread: np.ndarray
+    index: np.ndarray
     references: GivenReferences | None
 
     @property
@@ -181,10 +189,11 @@ def _evaluate_one(
     deletion, insertion = deletion_and_insertion(subject, pairs, cuts, baseline, controls[key], seed, stage)
     own = baseline if subject.is_slope else subject.baseline
     shapley: Comparison | str | None = None
+    sampled: Sequence[Sampled] = ()
     if settings.shapley:
         shapley = entry.without_shapley
         if entry.references and shapley is None:
-            shapley = compare(subject, pairs, entry.references, settings.evaluations, seed, stage)
+            shapley, sampled = compare(subject, pairs, entry.references, settings.evaluations, seed, stage)
     return Evaluation(
         name=entry.name,
         manifest=entry.compiled.manifest,
@@ -202,14 +211,26 @@ def _evaluate_one(
             entry.compiled, entry.inputs, pairs, entry.references, redraws, seed, stage
         ),
         shapley=shapley,
+        panels=tuple(_panels(entry, subject, pairs, sampled)),
     )
+
+
+def _panels(entry: _Entry, subject: Subject, pairs: Pairs, sampled: Sequence[Sampled]) -> Iterator[Panel]:
+    """The first rows, by the first target of each."""
+    manifest, targets = entry.compiled.manifest, pairs.positions.shape[1]
+    for i, row in enumerate(entry.index[:DRAWN]):
+        p = i * targets
+        asked = f"{element_name(manifest, pairs.elements[p])}: {pairs.answers[p]:.4g}"
+        due = Estimate(sampled[i].values[0], sampled[i].errors[0]) if sampled else None
+        parts = parts_of(manifest.explained, pairs.attributions[p], subject.features[i])
+        yield from panels(f"{entry.name} ({_method(manifest)}), row {row}, {asked}", parts, TOP, shapley=due)
 
 
 # -- rows ----------------------------------------------------------------------------------------------
 
 
-def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arrays, np.ndarray]:
-    """The rows to judge, and the spread [F] of each feature over the whole file.
+def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arrays, np.ndarray, np.ndarray]:
+    """The rows to judge, the spread [F] of each feature over the whole file, and the rows' places there.
 
     Raises:
         InvalidOptionError: fewer than two rows, rows all equal, or features of no float input.
@@ -227,10 +248,10 @@ def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arra
     if not spread.any():
         raise InvalidOptionError(f"{file}: all {count} rows are equal. Give rows that differ.")
     if count <= settings.rows:
-        return inputs, spread
+        return inputs, spread, np.arange(count)
     random = np.random.default_rng([settings.seed, 0])
     index = np.sort(random.choice(count, settings.rows, replace=False))
-    return {name: a[index] for name, a in inputs.items()}, spread
+    return {name: a[index] for name, a in inputs.items()}, spread, index
 
 
 def _check_features(manifest: Manifest) -> None:

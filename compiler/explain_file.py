@@ -44,7 +44,7 @@ def explain_file(
     shown = count if rows is None else min(rows, count)
     lines: list[str] = []
     tell = progress or (lambda *_: None)
-    answers = _told(_batches(compiled, inputs, shown if save is None else count, tell), shown, top, lines)
+    answers = _told(batches(compiled, inputs, shown if save is None else count, tell), shown, top, lines)
     saved = [] if save is None else [f"wrote {save}: {write_explanations(save, answers)}"]
     for _ in answers:  # what was not saved
         pass
@@ -59,10 +59,14 @@ def parse_rows(text: str) -> int | None:
     return None if text == "all" else int(text)
 
 
-def _batches(
-    compiled: Compiled, inputs: Mapping[str, np.ndarray], count: int, tell: Tell
+def batches(
+    compiled: Compiled, inputs: Mapping[str, np.ndarray], count: int, tell: Tell = lambda *_: None
 ) -> Iterator[Explanation]:
-    """The first `count` rows of inputs, explained."""
+    """The first `count` rows of inputs, explained.
+
+    Raises:
+        InvalidOptionError: rows that the model cannot take.
+    """
     run, size = compiled.run, compiled.manifest.measured.max_batch
     for start in range(0, count, size):
         tell("explaining", start, count)

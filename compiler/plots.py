@@ -2,12 +2,12 @@
 
 import io
 from collections.abc import Callable, Sequence
-from importlib import import_module
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compiler.errors import InvalidOptionError
+from compiler.drawings import fitting, matplotlib_or_advice, picture
 from compiler.evaluate import Evaluation
 from compiler.faithfulness import Curve
 
@@ -24,20 +24,19 @@ _AXES = {
 
 
 def plots(evaluations: Sequence[Evaluation]) -> dict[str, bytes]:
-    """PNG files by name: deletion.png, insertion.png, and randomised.png where that check ran.
+    """PNG files by name: deletion.png, insertion.png, randomised.png where that check ran, and
+    explanations.png, the first rows as each entry explains them.
 
     Raises:
         InvalidOptionError: matplotlib is not installed.
     """
-    try:
-        import_module("matplotlib.figure")
-    except ModuleNotFoundError as error:
-        raise InvalidOptionError(
-            "no plots: matplotlib is not installed. pip install 'rationale[plots]'"
-        ) from error
+    matplotlib_or_advice()
     drawn = {f"{kind}.png": _curves(evaluations, kind) for kind in _AXES}
     if any(e.randomised.stages for e in evaluations):
         drawn["randomised.png"] = _randomised(evaluations)
+    side_by_side = zip_longest(*(e.panels for e in evaluations))
+    shown = [panel for row in side_by_side for panel in row if panel]
+    drawn["explanations.png"] = picture(fitting(shown, ".png", len(shown)))
     return drawn
 
 

@@ -244,8 +244,8 @@ def check_folder(folder: Path) -> None:
         raise InvalidOptionError(f"--out {folder}: {there} is no folder that can be written to.")
 
 
-def write(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Writes each file whole or not at all.
+def write(folder: Path, contents: Mapping[str, bytes], flag: str = "--out") -> None:
+    """Writes each file whole or not at all; errors name the flag.
 
     Raises:
         InvalidOptionError: the folder cannot be made or written.
@@ -258,4 +258,4 @@ def write(folder: Path, contents: Mapping[str, bytes]) -> None:
             for name in contents:
                 (Path(aside) / name).replace(folder / name)
     except OSError as error:
-        raise InvalidOptionError(f"--out {folder}: cannot be written: {error.strerror or error}.") from error
+        raise InvalidOptionError(f"{flag} {folder}: cannot be written: {error.strerror or error}.") from error

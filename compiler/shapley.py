@@ -63,8 +63,11 @@ class Comparison:
 
 def compare(
     subject: Subject, pairs: Pairs, references: GivenReferences, most: int, seed: int, tell: Tell
-) -> Comparison:
+) -> tuple[Comparison, list[Sampled]]:
     """Samples each row until its values are PRECISE, as far as `most` answers of the model allow.
+
+    Returns:
+        The comparison, and what was sampled of each row.
 
     Raises:
         InvalidOptionError: fewer answers than LEAST_ROUNDS take.
@@ -80,7 +83,7 @@ def compare(
         found.append(sample(answer, x, background, weights, rounds, np.random.default_rng([seed, 5, i])))
         count(1)
     evaluations = sum(1 + len(background) + each * row.rounds for row in found)
-    return _compared(pairs.attributions, found, evaluations)
+    return _compared(pairs.attributions, found, evaluations), found
 
 
 def rounds_within(most: int, rows: int, features: int, references: int) -> int:

@@ -163,7 +163,8 @@ def test_the_command_in_a_process(place: Path) -> None:
     assert said[0] == "m: 5 rows, 1 target(s) of y a row, 5 features replaced by: reference mean"
     switched = r"m: \d\.\d% of the neighbours are of another predicted class and left out of max-sensitivity"
     assert all(re.fullmatch(switched, line) for line in said[1:])
-    files = ["deletion.png", "evaluation.csv", "evaluation.json", "insertion.png", "randomised.png"]
+    files = ["deletion.png", "evaluation.csv", "evaluation.json", "explanations.png", "insertion.png"]
+    files += ["randomised.png"]
     assert sorted(contents(place / "out")) == files
     assert all((place / "out" / f).read_bytes().startswith(b"\x89PNG") for f in files if f.endswith(".png"))
     (row,) = csv.DictReader((place / "out" / "evaluation.csv").read_text().splitlines())

@@ -117,7 +117,7 @@ def compared(
 ) -> Comparison:
     compiled = compile_model(model, method, targets="all")
     subject = Subject(compiled, compiled.fit(x))
-    return compare(subject, pairs_of(subject), references, most, seed, lambda *_: None)
+    return compare(subject, pairs_of(subject), references, most, seed, lambda *_: None)[0]
 
 
 def test_deepshap_of_a_product_is_exact() -> None:
