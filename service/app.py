@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from compiler.errors import InvalidOptionError
 from service import (
+    docs_page,
     openapi,
     own_references,
     problems,
@@ -154,11 +155,13 @@ def _new_app(gate: Gate, settings: Settings, lifespan: Lifespan | None) -> Gatew
         version=package_version("rationale"),
         description=DESCRIPTION,
         lifespan=lifespan,
+        docs_url=None,
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # ours tell more, and ask less
     )
     app.add_middleware(HttpGate, gate=gate, needed_for_metrics=scopes_of(settings.metrics_scope))
     problems.install(app)
+    docs_page.install(app)
     openapi.install(app, denied=problems.problem_responses(401, 403, 429))
     return app
 

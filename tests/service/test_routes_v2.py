@@ -140,10 +140,6 @@ async def test_a_compressed_body_is_read(client: httpx.AsyncClient) -> None:
     np.testing.assert_allclose(tensors(answer)["y"], made.predict(made.X[:2]), rtol=1e-6)
 
 
-async def test_the_page_of_the_api_is_there(client: httpx.AsyncClient) -> None:
-    assert (await client.get("/docs")).status_code == 200
-
-
 async def test_a_reshape_in_the_config_is_honoured(client: httpx.AsyncClient) -> None:
     x = np.array([[1.5], [2.5]], np.float32)
     got = tensors(await client.post("/v2/models/vector/infer", json={"inputs": [oip(x)]}))

@@ -85,7 +85,7 @@ def test_every_route_is_open_by_intent_only(repository: Path) -> None:
         "/v2/models/{model}/ready",
         "/v2/models/{model}/versions/{version}/ready",
         "/docs",
-        "/docs/oauth2-redirect",
+        "/docs/files",
         "/openapi.json",
     }
 
