@@ -73,7 +73,7 @@ def _opened(file: BinaryIO) -> zipfile.ZipFile:
 def _name(member: zipfile.ZipInfo) -> str:
     shown = member.filename[:80]
     if not member.filename.endswith(".npy"):
-        raise ValueError(f"member {shown!r} is no .npy array")
+        raise ValueError(f"member {shown!r} is not a .npy array")
     if member.flag_bits & _ENCRYPTED or member.compress_type not in _STORED_OR_DEFLATED:
         raise ValueError(f"member {shown!r} is encrypted, or compressed in an unusual way")
     return member.filename.removesuffix(".npy")

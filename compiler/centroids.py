@@ -78,7 +78,7 @@ def centroids(
     kept = ~_someones(plausible, rows, least)
     if not kept.any():
         raise InvalidReferencesError(
-            "every centroid is somebody's row: the rows differ too little. Ask for fewer centroids."
+            "every centroid equals someone's row: the rows differ too little. Ask for fewer centroids."
         )
     plausible, weights = plausible[kept], counts[kept] / counts[kept].sum()
     return Centroids(

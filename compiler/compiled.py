@@ -168,7 +168,7 @@ def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor) -> np.n
     try:
         array = np.asarray(given)
     except ValueError as error:
-        raise InvalidOptionError(f"{name!r} is no array: rows differ in length ({error}).") from error
+        raise InvalidOptionError(f"{name!r} is not an array: rows differ in length ({error}).") from error
     dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
     fits = array.ndim == len(dims) and all(
         want in (None, have) for want, have in zip(dims[1:], array.shape[1:], strict=True)
@@ -187,7 +187,7 @@ def _texts(name: str, array: np.ndarray) -> np.ndarray:
     for place, value in np.ndenumerate(array):
         if not isinstance(value, str):
             raise InvalidOptionError(
-                f"{name!r} holds {value!r} at {list(place)}, which is no text. Impute it."
+                f"{name!r} holds {value!r} at {list(place)}, which is not text. Impute it."
             )
     return array
 
@@ -200,7 +200,7 @@ def _cast(name: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if not kept.all():
         place = tuple(int(i) for i in np.argwhere(~kept)[0])
         raise InvalidOptionError(
-            f"{name!r} holds {array[place]} at {list(place)}, which is no {dtype} that can be explained. "
+            f"{name!r} holds {array[place]} at {list(place)}, which cannot be explained as {dtype}. "
             "Impute, scale or drop such rows."
         )
     return cast

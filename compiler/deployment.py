@@ -69,7 +69,9 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
     size = int(float(match[1]) * (1 << _UNITS[match[2].upper()])) if match else 0
     if size < 1:
-        raise InvalidOptionError(f"{text!r} is no amount of memory: write 2GB, 512MB or a number of bytes.")
+        raise InvalidOptionError(
+            f"{text!r} is not an amount of memory: write 2GB, 512MB or a number of bytes."
+        )
     return size
 
 

@@ -79,7 +79,7 @@ def positions_of(labels: Sequence[Any], names: Sequence[str] | None, fault: Faul
     known, place = set(names), {text: i for i, text in enumerate(texts)}
     unknown, missing = [t for t in texts if t not in known], [n for n in names if n not in place]
     if unknown or missing:
-        faults = {"are no features": unknown, "are missing": missing}
+        faults = {"are not features": unknown, "are missing": missing}
         found = " and ".join(f"columns {shown(which)} {what}" for what, which in faults.items() if which)
         raise fault(
             f"{found}. The features are {shown(names)}: rename, add or drop columns, or give an array, whose "

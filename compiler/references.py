@@ -172,7 +172,11 @@ def _check(name: str, given: npt.ArrayLike, row: tuple[int, ...], dtype: np.dtyp
     if not np.isfinite(cast).all():
         place = [int(i) for i in np.argwhere(~np.isfinite(cast))[0]]
         value = array[tuple(place)]
-        fault = f"which is too large for {dtype}. Scale" if np.isfinite(value) else "no number. Impute"
+        fault = (
+            f"which is too large for {dtype}. Scale"
+            if np.isfinite(value)
+            else "which is not a finite number. Impute"
+        )
         raise InvalidReferencesError(
             f"references of {name!r} hold {value} at {place}, {fault} or drop such rows."
         )
@@ -189,7 +193,7 @@ def as_array(name: str, given: npt.ArrayLike) -> np.ndarray:
         return np.asarray(given)
     except ValueError as error:
         raise InvalidReferencesError(
-            f"references of {name!r} are no array: rows differ in length ({error})."
+            f"references of {name!r} are not an array: rows differ in length ({error})."
         ) from error
 
 

@@ -241,7 +241,7 @@ def check_folder(folder: Path) -> None:
     """Raises InvalidOptionError where files could not be written, before minutes are spent on them."""
     there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        raise InvalidOptionError(f"--out {folder}: {there} is no folder that can be written to.")
+        raise InvalidOptionError(f"--out {folder}: {there} is not a folder that can be written to.")
 
 
 def write(folder: Path, contents: Mapping[str, bytes], flag: str = "--out") -> None:

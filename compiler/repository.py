@@ -57,8 +57,8 @@ def check_name(name: str) -> str:
     """Raises InvalidOptionError for a name that Triton or a URL would not take."""
     if not NAME.fullmatch(name) or ".." in name or name.endswith(EXPLAIN_SUFFIX):
         raise InvalidOptionError(
-            f"{name!r} is no model name: letters, digits, '.', '_' and '-', beginning with a letter or "
-            f"digit, and not ending in {EXPLAIN_SUFFIX!r}."
+            f"{name!r} is not a model name: use letters, digits, '.', '_' and '-', beginning with a "
+            f"letter or digit, and not ending in {EXPLAIN_SUFFIX!r}."
         )
     return name
 

@@ -59,7 +59,7 @@ def _chosen(manifest: Manifest, inputs: Sequence[str] | None) -> list[ExplainedI
     arrays = [name for name in names if len(known[name].tensor.shape) > 1]
     if arrays and len(names) > 1:
         raise InvalidOptionError(
-            f"to_shap(): {arrays} are no tables, whose features could stand side by side. Take one input "
+            f"to_shap(): {arrays} are not tables, whose features could stand side by side. Take one input "
             f"at a time, such as to_shap(inputs={arrays[:1]})."
         )
     return [known[name] for name in names]

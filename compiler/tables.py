@@ -145,7 +145,7 @@ def _read_npz(source: Source) -> Table:
     weights, names, said = (arrays.pop(name, None) for name in (WEIGHTS, FEATURE_NAMES, STANDS_FOR))
     columns = None if names is None else tuple(str(name) for name in names.reshape(-1))
     if weights is not None and (weights.ndim != 1 or weights.dtype.kind not in "fiu" or not len(weights)):
-        raise ValueError(f"{WEIGHTS} that are no list of numbers")
+        raise ValueError(f"{WEIGHTS} that are not a list of numbers")
     stands_for = None if said is None else StandsFor.model_validate_json(str(said))
     if not arrays:
         raise ValueError("an archive without arrays")
@@ -219,7 +219,7 @@ def _number(path: str, line: int, column: str, cell: str) -> float:
                 "(and decimal points)."
             ) from None
         column, cell = column[:_SHOWN], cell[:_SHOWN]
-        what = f"{cell!r} is no number" if cell.strip() else "the cell is empty"
+        what = f"{cell!r} is not a number" if cell.strip() else "the cell is empty"
         raise InvalidReferencesError(
             f"{path}: line {line}, column {column!r}: {what}. Encode, impute or drop it, or choose "
             "other columns (--features)."

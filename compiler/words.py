@@ -57,7 +57,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     try:
         return _tokenizer(path) if path.suffix.lower() == ".json" else _lines(path)
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise InvalidOptionError(f"--tokenizer {path}: cannot be read: {reason}.") from error
 
 

@@ -41,7 +41,7 @@ def unknown_variables() -> list[str]:
     """A sentence for each variable RATIONALE_… that is no setting: probably misspelt."""
     known = [CONFIG, *(PREFIX + name.upper() for name in Settings.model_fields)]
     return [
-        f"{name} is no setting{_nearest(name.upper(), known)}"
+        f"{name} is not a setting{_nearest(name.upper(), known)}"
         for name in _variables()
         if name.upper() not in known
     ]
@@ -60,7 +60,9 @@ def _read(config: Path) -> dict[str, Any]:
         raise InvalidOptionError(f"{config}: not valid TOML: {error}") from error
     for name in found:
         if name not in Settings.model_fields:
-            raise InvalidOptionError(f"{config}: {name} is no setting{_nearest(name, Settings.model_fields)}")
+            raise InvalidOptionError(
+                f"{config}: {name} is not a setting{_nearest(name, Settings.model_fields)}"
+            )
     return found
 
 

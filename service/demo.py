@@ -192,7 +192,7 @@ def ask(connection: http.client.HTTPConnection, verb: str, instances: list[dict[
     try:
         return json.loads(text)
     except ValueError as error:
-        raise DemoError(f"POST {path}", f"the answer is no JSON: {text[:500]}") from error
+        raise DemoError(f"POST {path}", f"the answer is not JSON: {text[:500]}") from error
 
 
 # --- children ---

@@ -201,7 +201,7 @@ def _read_config(folder: Path) -> pb.ModelConfig:
     except OSError as error:
         raise RepositoryError(f"{path}: cannot be read: {error.strerror}") from error
     except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise RepositoryError(f"{path}: is no model configuration: {error}") from error
+        raise RepositoryError(f"{path}: is not a model configuration: {error}") from error
     wrong = {
         f"it names the model '{config.name}'": config.name not in ("", folder.name),
         "its backend is not onnxruntime": "onnxruntime" not in (config.backend or config.platform),

@@ -39,7 +39,7 @@ def parse(kind: type[Message], body: bytes) -> Any:
     try:
         return kind.FromString(body)
     except DecodeError as error:
-        raise MalformedError(f"the message is no {kind.DESCRIPTOR.name}") from error
+        raise MalformedError(f"the message is not a {kind.DESCRIPTOR.name}") from error
 
 
 def decode_request(message: pb.ModelInferRequest) -> Request:

@@ -194,8 +194,8 @@ def _fit(spec: TensorSpec, array: Array) -> Array:
     wrong = first_non_finite(cast) if lost is None else tuple(map(int, lost[0])) if len(lost) else None
     if wrong is not None:
         raise InvalidInputError(
-            f"{named} hold {array[wrong]} at {list(wrong)}, which is no {spec.datatype}: impute, scale or "
-            "drop such rows"
+            f"{named} hold {array[wrong]} at {list(wrong)}, which does not fit {spec.datatype}: impute, "
+            "scale or drop such rows"
         )
     return cast
 

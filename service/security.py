@@ -248,7 +248,7 @@ def _parse(where: str, text: str) -> list[tuple[str, _Key]]:
 def _key(where: str, name: str, table: Any) -> _Key:
     if not NAME.fullmatch(name):
         raise InvalidOptionError(
-            f"{where}: '{name[:80]}' is no name of a key: letters, digits, '.', '_', '-'"
+            f"{where}: '{name[:80]}' is not a name for a key: use letters, digits, '.', '_', '-'"
         )
     try:
         return _Key.model_validate(table)

@@ -85,7 +85,7 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto) -> Loaded:
 def _path(model: object) -> Path:
     if isinstance(model, str | os.PathLike):
         return Path(model)
-    raise InvalidModelError(f"a {type(model).__name__} is no model: give a path or an onnx.ModelProto.")
+    raise InvalidModelError(f"{type(model).__name__} is not a model: give a path or an onnx.ModelProto.")
 
 
 def _from_proto(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
@@ -170,7 +170,7 @@ def _check_text(proto: onnx.ModelProto, name: str) -> None:
     """A name that is no UTF-8 is read without a word, but cannot be written."""
     odd = next((text for text in _texts(proto) if not isinstance(text, str)), None)
     if odd is not None:
-        raise InvalidModelError(f"{name}: damaged: {odd!r} is no text in UTF-8. Export or copy it again.")
+        raise InvalidModelError(f"{name}: damaged: {odd!r} is not UTF-8 text. Export or copy it again.")
 
 
 def _texts(message: Message) -> Iterator[str | bytes]:

@@ -99,7 +99,7 @@ class Lrp:
                 raise InvalidOptionError(f"rules are pairs of a selector and a rule, not {choice!r}.")
             parse_selector(choice[0])
             if not isinstance(choice[1], RelevanceRule):
-                raise InvalidOptionError(f"{choice[1]!r} is no rule: give one such as Epsilon(1e-6).")
+                raise InvalidOptionError(f"{choice[1]!r} is not a rule: give one such as Epsilon(1e-6).")
         check_bounds("Lrp", self.low, self.high)
 
     @property

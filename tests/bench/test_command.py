@@ -73,9 +73,9 @@ REFUSED = {
     "an unknown model": (("alexnet",), r"no model 'alexnet': choose from vgg19, resnet50"),
     "an unknown peer": (("credit", "--peers", "shap,lime"), r"no peer 'lime': choose from ort-forward"),
     "no references": (("credit", "--references", "0"), r"--references"),
-    "no amount": (("credit", "--memory-budget", "much"), "is no amount of memory"),
+    "no amount": (("credit", "--memory-budget", "much"), "is not an amount of memory"),
     "no rounds": (("credit", "--repeats", "0"), r"--repeats"),
-    "a file for a folder": (("credit", "--out", __file__), "is no folder"),
+    "a file for a folder": (("credit", "--out", __file__), "is not a folder"),
 }
 
 

@@ -61,7 +61,7 @@ def test_a_name_that_is_no_text(tmp_path: Path, name: str) -> None:
     model.graph.node[0].name, model.graph.doc_string = "first_layer", "some_comment"
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString().replace(name.encode(), name[:-1].encode() + b"\x80"))
-    with pytest.raises(InvalidModelError, match=r"is no text in UTF-8\. Export or copy it again"):
+    with pytest.raises(InvalidModelError, match=r"is not UTF-8 text\. Export or copy it again"):
         compile_mlp(path)
 
 
@@ -70,7 +70,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         compile_mlp(tmp_path / "none.onnx")
     with pytest.raises(InvalidModelError, match=r"cannot be read: Is a directory"):
         compile_mlp(tmp_path)
-    with pytest.raises(InvalidModelError, match=r"a int is no model: give a path"):
+    with pytest.raises(InvalidModelError, match=r"int is not a model: give a path"):
         compile_model(3, Gradient())  # type: ignore[arg-type]
 
 

@@ -157,7 +157,7 @@ def test_references_of_every_kind_compile_to_the_same_answer(place: Path, file: 
 
 def test_features_choose_columns_by_name(place: Path) -> None:
     base = ("compile", "m.onnx", "--references", "wide.csv", "--name", "m")
-    assert_refused(call(*base), r"column 'id': 'r0' is no number.*--features")
+    assert_refused(call(*base), r"column 'id': 'r0' is not a number.*--features")
     assert_refused(call(*base, "--features", "age,wealth"), r"no column \['wealth'\]; it has \['id', 'cards'")
     assert_refused(call(*base, "--features", "age,income"), r"shape \[4, 2\]; the model needs \[K, 5\]")
     assert not Path("model_repository").exists()
@@ -284,7 +284,7 @@ REFUSED = {
         "--method gradient takes no --references: that is for deepshap, integ",
     ),
     "an unknown method": ((*BASE, "--method", "magic"), "choose deepshap, gradient, input-x-gradient, "),
-    "a bad name": ((*BASE[:-1], "a/b"), "'a/b' is no model name"),
+    "a bad name": ((*BASE[:-1], "a/b"), "'a/b' is not a model name"),
     "no model": (("compile", "no.onnx", *BASE[2:]), r"no\.onnx: cannot be read: No such file"),
     "references that are not there": ((*BASE[:3], "no.npy", *BASE[4:]), r"no\.npy: cannot be read"),
     "references of a strange kind": ((*BASE[:3], "r.xlsx", *BASE[4:]), r"use \.npz, \.npy, \.csv, \.parquet"),
@@ -303,7 +303,7 @@ REFUSED = {
     "an unknown flag": ((*BASE, "--speed", "9"), "No such option: --speed"),
     "no such entry": (("explain", "m", "--input", "r.npy"), "no such entry; model_repository has none"),
     "no entry to check": (("check", "m"), "no such entry"),
-    "an entry by its second name": (("check", "m_explain"), "is no model name"),
+    "an entry by its second name": (("check", "m_explain"), "is not a model name"),
     "no features to show": (("explain", "m", "--input", "r.npy", "--top", "0"), "--top"),
 }
 
@@ -372,7 +372,10 @@ def test_rows_of_every_kind_explain_to_the_same_answer(entry: Path, file: str) -
 
 ROWS_REFUSED = {
     "other columns": ("a,b,c,d,e\n1,2,3,4,5\n", r"no column \['age', 'income', 'debt', 'years', 'cards'\]"),
-    "a word": ("age,income,debt,years,cards\n1,2,3,4,five\n", "line 2, column 'cards': 'five' is no number"),
+    "a word": (
+        "age,income,debt,years,cards\n1,2,3,4,five\n",
+        "line 2, column 'cards': 'five' is not a number",
+    ),
     "NaN": ("1,2,3,4,nan\n", r"'x' holds nan at \[0, 4\].* Impute, scale or drop"),
     "too large a number": ("1,2,3,4,1e300\n", r"'x' holds 1e\+300 at \[0, 4\]"),
     "too few cells": ("1,2,3,4\n", r"'x' has shape \[1, 4\]; the model takes \[N, 5\], N ≥ 1"),

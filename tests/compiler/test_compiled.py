@@ -68,11 +68,11 @@ def test_other_inputs_are_checked_too() -> None:
     np.testing.assert_allclose(answer["y"], x * np.array(good["i"]) * 2 + np.eye(2, 3), rtol=1e-6)
     assert answer["t"].tolist() == [["a"], ["ü"]]
     for change, words in (
-        ({"i": np.full((2, 3), 1.5)}, r"'i' holds 1\.5 at \[0, 0\], which is no int64"),
-        ({"b": np.full((2, 3), 2)}, r"'b' holds 2 at \[0, 0\], which is no bool"),
+        ({"i": np.full((2, 3), 1.5)}, r"'i' holds 1\.5 at \[0, 0\], which cannot be explained as int64"),
+        ({"b": np.full((2, 3), 2)}, r"'b' holds 2 at \[0, 0\], which cannot be explained as bool"),
         ({"s": [[1], [2]]}, "'s' holds int64; the model takes object"),
-        ({"s": [["a"], [None]]}, r"'s' holds None at \[1, 0\], which is no text"),
-        ({"s": np.array([[np.nan], ["a"]], object)}, r"'s' holds nan at \[0, 0\], which is no text"),
+        ({"s": [["a"], [None]]}, r"'s' holds None at \[1, 0\], which is not text"),
+        ({"s": np.array([[np.nan], ["a"]], object)}, r"'s' holds nan at \[0, 0\], which is not text"),
         ({"f": np.nan}, r"'f' holds nan at \[\]"),
         ({"f": [2.0]}, r"'f' has shape \[1\]; the model takes \[\]"),
         ({"i": np.ones((3, 3), int)}, "same number of rows"),
@@ -248,7 +248,7 @@ def test_shap_of_a_picture_beside_a_table() -> None:
     given = {"picture": rows(5, 2, 3), "table": rows(5, 4), "age": rows(5)}
     answer = done.explain(given)
     with pytest.raises(
-        InvalidOptionError, match=r"\['picture'\] are no tables.*to_shap\(inputs=\['picture'\]\)"
+        InvalidOptionError, match=r"\['picture'\] are not tables.*to_shap\(inputs=\['picture'\]\)"
     ):
         answer.to_shap()
     assert answer.to_shap(inputs=["picture"]).shape == (5, 2, 3)

@@ -262,7 +262,7 @@ REFUSED = {
     "no kind": (("--plot", "p"), "choose .png"),
     "a folder that is a file": (("--plot", "x.npy/p.png"), r"--plot x\.npy: cannot be written"),
     "no tokenizer": (("--plot", "p.png", "--tokenizer", "no.txt"), r"--tokenizer no\.txt: cannot be read"),
-    "a tokenizer that is no text": (("--plot", "p.png", "--tokenizer", "x.npy"), "no text in UTF-8"),
+    "a tokenizer that is no text": (("--plot", "p.png", "--tokenizer", "x.npy"), "not UTF-8 text"),
     "another json": (("--plot", "p.png", "--tokenizer", "other.json"), r"other\.json: no tokenizer\.json"),
     "a tokenizer without a plot": (("--tokenizer", "vocab.txt"), "--tokenizer: only with --plot"),
 }

@@ -91,11 +91,11 @@ def test_an_entry_that_was_written_knows_the_names(compiled: Compiled, tmp_path:
 
 
 COLUMNS = {
-    "unknown": (table(X).assign(id=7), r"'x': columns \['id'\] are no features. The features are \['age',"),
+    "unknown": (table(X).assign(id=7), r"'x': columns \['id'\] are not features. The features are \['age',"),
     "missing": (table(X).drop(columns="debt"), r"'x': columns \['debt'\] are missing"),
     "renamed": (
         table(X, ["Age", *NAMES[1:]]),
-        r"\['Age'\] are no features and columns \['age'\] are missing",
+        r"\['Age'\] are not features and columns \['age'\] are missing",
     ),
     "doubled": (table(X, ["age", *NAMES[:4]]), r"more than one column is named \['age'\]"),
     "too few positions": (table(X, list(range(5))).drop(columns=4), r"columns \['0', '1', '2', '3'\] are no"),
@@ -232,7 +232,7 @@ def test_references_are_matched_with_names_that_are_given(library: str) -> None:
     manifest = compile_model(mlp(), DeepShap(given), feature_names=NAMES).manifest
     assert manifest.digests == compile_model(mlp(), DeepShap(R)).manifest.digests
     assert manifest.explained[0].feature_names == tuple(NAMES)
-    with pytest.raises(InvalidReferencesError, match=r"references of 'x': columns \['id'\] are no features"):
+    with pytest.raises(InvalidReferencesError, match=r"references of 'x': columns \['id'\] are not features"):
         compile_model(mlp(), DeepShap(table(R).assign(id=1)), feature_names={"x": NAMES})
 
 
@@ -334,9 +334,9 @@ def test_one_table_for_inputs_of_one_column() -> None:
         answer = done.explain(x[["id", "debt", "income", "age"]])
         assert_same(answer, expected.explain({name: x[[name]].to_numpy() for name in x}))
     for bad, words in (
-        (x.assign(sex=1), r"the rows: columns \['sex'\] are no features"),
+        (x.assign(sex=1), r"the rows: columns \['sex'\] are not features"),
         (x.drop(columns="id"), r"the rows: columns \['id'\] are missing"),
-        (x.assign(id=1.5), r"'id' holds 1\.5 at \[0, 0\], which is no int64"),
+        (x.assign(id=1.5), r"'id' holds 1\.5 at \[0, 0\], which cannot be explained as int64"),
     ):
         with pytest.raises(InvalidOptionError, match=words):
             done.explain(bad)

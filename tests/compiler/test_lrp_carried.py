@@ -277,7 +277,7 @@ def test_bad_texts_are_refused(text: str, says: str) -> None:
 BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"composite": "EpsilonMinus"}, "there are EpsilonPlus"),
     ({"rules": ["Gemm=zero"]}, "pairs of a selector and a rule"),
-    ({"rules": [("Gemm", "zero")]}, "is no rule"),
+    ({"rules": [("Gemm", "zero")]}, "is not a rule"),
     ({"rules": [(7, lrp.Zero())]}, "a selector is a text"),
     ({"low": 0.0}, "low and high must be given together"),
     ({"low": 1.0, "high": [0.5, 2.0]}, "low ≤ high"),

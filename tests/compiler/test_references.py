@@ -41,8 +41,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "objects": (np.full((4, FEATURES), None), "hold object, not numbers"),
     "complex numbers": (R.astype(np.complex128), "hold complex128, not numbers"),
     "dates": (np.full((4, FEATURES), np.datetime64("2024-01-01")), "not numbers"),
-    "NaN": (with_value(np.nan), r"hold nan at \[1, 2\], no number\. Impute or drop"),
-    "infinity": (with_value(-np.inf), r"hold -inf at \[1, 2\], no number\. Impute or drop"),
+    "NaN": (with_value(np.nan), r"hold nan at \[1, 2\], which is not a finite number\. Impute or drop"),
+    "infinity": (
+        with_value(-np.inf),
+        r"hold -inf at \[1, 2\], which is not a finite number\. Impute or drop",
+    ),
     "too large for float32": (
         with_value(1e300),
         r"1e\+300 at \[1, 2\], which is too large for float32\. Scale",
@@ -200,7 +203,7 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path) -> None:
 
 
 CSV = {
-    "words": ("a,b\n1,2\n3,red\n", "line 3, column 'b': 'red' is no number. .*--features"),
+    "words": ("a,b\n1,2\n3,red\n", "line 3, column 'b': 'red' is not a number. .*--features"),
     "an empty cell": ("a,b\n1,\n", "line 2, column 'b': the cell is empty. Encode, impute or drop"),
     "ragged": ("a,b\n1,2\n3\n", "line 3 has 1 cells where 2 are due"),
     "ragged after blank lines": ("1,2\n\n\n3\n", "line 4 has 1 cells where 2 are due"),
@@ -273,7 +276,7 @@ def test_nulls_of_a_parquet_file_are_refused_with_the_rows(tmp_path: Path, kind:
     columns = {name: [1.0] * 3 for name in "abcd"} | {"e": pa.array([True, None, False]).cast(kind)}
     parquet.write_table(pa.table(columns), tmp_path / "r.parquet")
     rows_ = read_rows(tmp_path / "r.parquet").arrays[None]
-    with pytest.raises(InvalidReferencesError, match=r"hold nan at \[1, 4\], no number"):
+    with pytest.raises(InvalidReferencesError, match=r"hold nan at \[1, 4\], which is not a finite number"):
         compile_model(mlp(), DeepShap(rows_))
 
 

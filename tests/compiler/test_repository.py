@@ -61,7 +61,7 @@ BAD_NAMES = [
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_bad_name(tmp_path: Path, compiled: Compiled, name: str) -> None:
-    with pytest.raises(InvalidOptionError, match=r"is no model name: letters, digits"):
+    with pytest.raises(InvalidOptionError, match=r"is not a model name: use letters, digits"):
         compiled.write(tmp_path, name)
     assert contents(tmp_path) == {}
 

@@ -90,7 +90,7 @@ def test_a_plain_entry_has_no_explainer(repository: Path) -> None:
             "reshape [2, 3] does not hold as many values as its dims [4]",
         ),
         ("dims: 4", "dims: 4 allow_ragged_batch: true", "allow_ragged_batch is not supported"),
-        ("dims: 4", "dims: [4", "is no model configuration"),
+        ("dims: 4", "dims: [4", "is not a model configuration"),
         ("dynamic_batching {}", "nonsense {}", "nonsense"),
         (
             "dynamic_batching {}",

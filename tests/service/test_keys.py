@@ -57,7 +57,7 @@ def test_an_expired_key() -> None:
     [
         ("[keys", "not valid TOML"),
         ("name = 1", "only tables \\[keys.NAME\\] belong here"),
-        ('[keys."a b"]\nsha256 = "0"', "'a b' is no name"),
+        ('[keys."a b"]\nsha256 = "0"', "'a b' is not a name"),
         ('[keys.a]\nsha256 = "0"\nscopes = ["infer"]', "key 'a': sha256: "),
         (f'[keys.a]\nsha256 = "{"0" * 64}"\nscopes = []', "key 'a': scopes: "),
         (f'[keys.a]\nsha256 = "{"0" * 64}"\nscopes = ["root"]', "key 'a': scopes.0: "),
