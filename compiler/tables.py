@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -130,14 +130,14 @@ def _divided(file: str, table: Table, columns: Mapping[str, Sequence[str]]) -> T
     if rows is None:
         return table
     if len(columns) == 1:
-        return Table({next(iter(columns)): rows}, table.columns, table.weights)
+        return replace(table, arrays={next(iter(columns)): rows})
     if table.columns is None:
         raise InvalidReferencesError(
             f"{file}: its columns have no names by which inputs {shown(list(columns))} could share them. "
             "Give a table with a header, or a .npz with an array for each."
         )
     index = {name: _find(file, table.columns, chosen) for name, chosen in columns.items()}
-    return Table({name: rows[:, places] for name, places in index.items()}, weights=table.weights)
+    return replace(table, arrays={name: rows[:, at] for name, at in index.items()}, columns=None)
 
 
 def _read_npz(source: Source) -> Table:

@@ -212,8 +212,9 @@ def reduced(folder: Path, *options: str, rows_: np.ndarray | None = None) -> str
     return done.output
 
 
-def compiled_with(folder: Path, model: Path) -> str:
+def compiled_with(folder: Path, model: Path, *more: str) -> str:
     options = ["--output", "default_probability", "--name", "c", "--repository", str(folder / "repository")]
+    options += more
     done = CliRunner().invoke(
         app, ["compile", str(model), "--references", str(folder / "typical.npz"), *options]
     )
@@ -253,6 +254,8 @@ def test_weights_for_another_model_and_for_none_are_warned_of(tmp_path: Path) ->
     assert "mean output of another model over the 600 rows" in compiled_with(tmp_path, model)
     assert "with --model" in reduced(tmp_path, "--centroids", "20")
     assert "made of 600 rows without a model" in compiled_with(tmp_path, model)
+    named = f"applicant={','.join(f'f{i}' for i in range(10))}"
+    assert "made of 600 rows without a model" in compiled_with(tmp_path, model, "--features", named)
 
 
 def test_models_without_a_mean_output_are_refused(tmp_path: Path) -> None:
