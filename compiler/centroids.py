@@ -100,8 +100,10 @@ def _moved(weights: np.ndarray, made: np.ndarray, rows: np.ndarray) -> float:
 def _flattened(arrays: Mapping[str | None, np.ndarray]) -> np.ndarray:
     """[rows, columns of all inputs] in float64."""
     for name, array in arrays.items():
-        if array.dtype.kind not in "fiub" or array.ndim < 2 or not np.isfinite(array).all():
-            raise InvalidReferencesError(f"{name or 'the rows'}: must be a table of finite numbers.")
+        if array.dtype.kind not in "fiub" or array.ndim < 2 or not np.isfinite(array).all() or not len(array):
+            raise InvalidReferencesError(
+                f"{name or 'the rows'}: must be a table of finite numbers, with rows."
+            )
     if len({len(array) for array in arrays.values()}) != 1:
         raise InvalidReferencesError("every input needs the same number of rows.")
     return np.concatenate([np.asarray(a, np.float64).reshape(len(a), -1) for a in arrays.values()], axis=1)
@@ -322,7 +324,8 @@ def _feeds(proto: onnx.ModelProto, arrays: Mapping[str | None, np.ndarray]) -> d
         arrays = {next(iter(inputs)): arrays[None]}
     if set(arrays) != set(inputs):
         raise InvalidReferencesError(
-            f"the model takes {sorted(inputs)}: give an .npz with an array for each, or leave --model out."
+            f"the model takes {sorted(inputs)}: give an .npz with an array for each, or the columns of each "
+            "by --features INPUT=A,B,C, or leave --model out."
         )
     dtypes = {name: onnx.helper.tensor_dtype_to_np_dtype(kind) for name, kind in inputs.items()}
     return {name: np.asarray(arrays[name], dtypes[name]) for name in inputs}

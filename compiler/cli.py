@@ -22,26 +22,33 @@ app = typer.Typer(
 )
 
 
+METHODS, MACHINE = "Options of some methods", "Options for the machine that serves it"  # panels of the help
+
+
 @app.command("compile")
 def compile_command(
     model: Annotated[Path, typer.Argument(help="The ONNX model.", metavar="MODEL.onnx", show_default=False)],
     name: Annotated[
         str,
-        typer.Option(help="Name of the entries NAME and NAME_explain.", metavar="NAME", show_default=False),
+        typer.Option(
+            help="What it is served as: the entries NAME and NAME_explain.",
+            metavar="NAME",
+            show_default=False,
+        ),
     ],
     method: Annotated[
         str,
         typer.Option(
             help="deepshap, gradient, input-x-gradient, integrated-gradients, expected-gradients, "
-            "smoothgrad, lrp, attnlrp or cplrp."
+            "smoothgrad, lrp, attnlrp or cplrp; docs/methods.md says which one when."
         ),
     ] = "deepshap",
     references: Annotated[
         Path | None,
         typer.Option(
-            help="Rows that stand for 'nothing special', against which a decision is explained: .npz (an "
-            "array for each input), .npy, .csv or .parquet. deepshap and expected-gradients need them; 50 to "
-            "200 typical rows are usual. integrated-gradients takes zeros without them.",
+            help="Rows with which a decision is compared: .npz (an array for each input), .npy, .csv or "
+            ".parquet. deepshap and expected-gradients need them; 50 to 200 typical rows are usual. "
+            "integrated-gradients takes zeros without them.",
             metavar="FILE",
             show_default=False,
         ),
@@ -49,8 +56,8 @@ def compile_command(
     open_references: Annotated[
         int | None,
         typer.Option(
-            help="Take up to K references with each request instead of baking any: the entry is "
-            "NAME_explain_open. --references are then examples for the check, and not kept.",
+            help="Take up to K references with each request instead of keeping some in the graph: the entry "
+            "is NAME_explain_open. --references are then examples for the check, and not kept.",
             metavar="K",
             show_default=False,
         ),
@@ -67,7 +74,8 @@ def compile_command(
     output: Annotated[
         str | None,
         typer.Option(
-            help="The tensor to explain, inner ones too. Default: the first float output.",
+            help="The tensor to explain: an output, or an inner tensor by its name in the file. Default: the "
+            "first float output.",
             metavar="TENSOR",
             show_default=False,
         ),
@@ -75,13 +83,17 @@ def compile_command(
     logits: Annotated[
         bool,
         typer.Option(
-            "--logits", help="Explain the tensor before the output's last Sigmoid, Softmax or LogSoftmax."
+            "--logits", help="Explain what the output's last Sigmoid, Softmax or LogSoftmax is taken of."
         ),
     ] = False,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
-            "--input", help="An input to attribute to; repeat for several. Default: all.", show_default=False
+            "--input",
+            help="An input to attribute to, or an inner tensor; repeat for several. Default: every float "
+            "input, else the token ids.",
+            metavar="TENSOR",
+            show_default=False,
         ),
     ] = None,
     size: Annotated[
@@ -106,12 +118,15 @@ def compile_command(
     steps: Annotated[
         int | None,
         typer.Option(
-            help="integrated-gradients: points on the path from a reference. Default: 50.", show_default=False
+            rich_help_panel=METHODS,
+            help="integrated-gradients: points on the path from a reference. Default: 50.",
+            show_default=False,
         ),
     ] = None,
     samples: Annotated[
         int | None,
         typer.Option(
+            rich_help_panel=METHODS,
             help="expected-gradients: draws of a reference and a point (default 200); smoothgrad: noisy "
             "copies (default 50).",
             show_default=False,
@@ -120,14 +135,20 @@ def compile_command(
     sigma: Annotated[
         float | None,
         typer.Option(
-            help="smoothgrad: standard deviation of the noise, in the input's own units.", show_default=False
+            rich_help_panel=METHODS,
+            help="smoothgrad: standard deviation of the noise, in the input's own units.",
+            show_default=False,
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the draws. Default: 0.", show_default=False)] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=METHODS, help="Seed of the draws. Default: 0.", show_default=False),
+    ] = None,
     standard_error: Annotated[
         bool,
         typer.Option(
             "--standard-error",
+            rich_help_panel=METHODS,
             help="Also return how far each attribution may be off because it is a mean over few references "
             "or draws.",
         ),
@@ -135,6 +156,7 @@ def compile_command(
     composite: Annotated[
         str | None,
         typer.Option(
+            rich_help_panel=METHODS,
             help="lrp: the preset of rules; EpsilonPlus (default), EpsilonAlpha2Beta1, EpsilonPlusFlat, "
             "EpsilonAlpha2Beta1Flat, EpsilonGammaBox (needs --low and --high), ExcitationBackprop, "
             "GuidedBackprop or Deconvnet.",
@@ -144,6 +166,7 @@ def compile_command(
     rule: Annotated[
         list[str] | None,
         typer.Option(
+            rich_help_panel=METHODS,
             help="lrp: a rule for some layers, such as Conv=gamma:0.25, name:head.*=epsilon:0.1, "
             "first=zbox:-2:2 or 'last 2=zero'; repeat for several, the last match wins.",
             metavar="SELECTOR=RULE",
@@ -151,44 +174,70 @@ def compile_command(
         ),
     ] = None,
     low: Annotated[
-        float | None, typer.Option(help="lrp: the least value an input may take.", show_default=False)
+        float | None,
+        typer.Option(
+            rich_help_panel=METHODS, help="lrp: the least value of an input, for zbox.", show_default=False
+        ),
     ] = None,
     high: Annotated[
-        float | None, typer.Option(help="lrp: the largest value an input may take.", show_default=False)
+        float | None,
+        typer.Option(
+            rich_help_panel=METHODS, help="lrp: the largest value of an input, for zbox.", show_default=False
+        ),
     ] = None,
     epsilon: Annotated[
         float | None,
         typer.Option(
+            rich_help_panel=METHODS,
             help="attnlrp, cplrp: what is added to denominators; it absorbs relevance. Default: 1e-6.",
             show_default=False,
         ),
     ] = None,
     provider: Annotated[
-        str, typer.Option(help="Where it will run: cpu or cuda. Operators take the forms fastest there.")
+        str,
+        typer.Option(
+            rich_help_panel=MACHINE,
+            help="Where it will run, cpu or cuda: an operator is computed in the way that is fastest there.",
+        ),
     ] = "cpu",
     threads: Annotated[
         int | None,
-        typer.Option(help="Threads one run may use. Default: this machine's.", min=1, show_default=False),
+        typer.Option(
+            rich_help_panel=MACHINE,
+            help="Threads one run may use. Default: this machine's.",
+            min=1,
+            show_default=False,
+        ),
     ] = None,
     memory_budget: Annotated[
         str,
         typer.Option(
-            help="Memory for references and one row's work together. Beyond it references are walked in "
-            "chunks, and recomputed where they do not fit: slower, but any number of them fits.",
+            rich_help_panel=MACHINE,
+            help="Memory for references and one row's work together. Where it is too little, references are "
+            "taken a chunk at a time: slower, but any number of them fits.",
             metavar="SIZE",
         ),
     ] = "4GB",
     storage: Annotated[
         str,
-        typer.Option(help="How baked references are kept: float32, or float16 at half the size."),
+        typer.Option(
+            rich_help_panel=MACHINE,
+            help="How baked references are kept: float32, or float16 at half the size.",
+        ),
     ] = "float32",
     tune: Annotated[
-        bool, typer.Option("--tune", help="Time the forms of each operator here, and take the fastest.")
+        bool,
+        typer.Option(
+            "--tune",
+            rich_help_panel=MACHINE,
+            help="Time the ways to compute each operator here, and take the fastest.",
+        ),
     ] = False,
     one_shot: Annotated[
         bool,
         typer.Option(
             "--one-shot",
+            rich_help_panel=MACHINE,
             help="One entry instead of two: a BOOL input `explain` says for which rows to explain.",
         ),
     ] = False,

@@ -84,7 +84,13 @@ def check_command(
     name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME", show_default=False)],
     repository: Repository = Path("model_repository"),
 ) -> None:
-    """Measure a written entry again: outputs unchanged, attributions complete, rows apart."""
+    """Measure a written entry again: outputs unchanged, attributions complete, rows apart.
+
+    The same that `rationale compile` measures before it writes an entry: after an update of ONNX Runtime, or
+    on another machine.
+
+    Example: rationale check credit
+    """
     with told_plainly():
         from compiler.local import check_entry
 

@@ -57,7 +57,7 @@ def references_command(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the first centres.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the draw of the first centres.", min=0)] = 0,
 ) -> None:
     """Make a reference set that holds no one's row: centroids of groups of rows, weighted by their size.
 

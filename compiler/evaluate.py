@@ -145,6 +145,8 @@ def evaluate(
     if len(set(names)) < len(names) or not names:
         raise InvalidOptionError(f"entries {list(names)}: give one name or several different ones.")
     compiled = [open_entry(repository, name) for name in names]
+    for c in compiled:
+        _check_features(c.manifest)
     sets = _match_references(compiled, names, references)
     entries = [
         _Entry(name, c, *_draw_rows(c, file, chosen), r)
@@ -233,9 +235,8 @@ def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arra
     """The rows to judge, the spread [F] of each feature over the whole file, and the rows' places there.
 
     Raises:
-        InvalidOptionError: fewer than two rows, rows all equal, or features of no float input.
+        InvalidOptionError: fewer than two rows, or rows all equal.
     """
-    _check_features(compiled.manifest)
     inputs = read_inputs(compiled, file)
     explained = [inputs[e.tensor.name] for e in compiled.manifest.explained]
     count = len(explained[0])

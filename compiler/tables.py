@@ -137,7 +137,7 @@ def _divided(file: str, table: Table, columns: Mapping[str, Sequence[str]]) -> T
             "Give a table with a header, or a .npz with an array for each."
         )
     index = {name: _find(file, table.columns, chosen) for name, chosen in columns.items()}
-    return replace(table, arrays={name: rows[:, at] for name, at in index.items()}, columns=None)
+    return replace(table, arrays={name: rows[:, i] for name, i in index.items()}, columns=None)
 
 
 def _read_npz(source: Source) -> Table:
@@ -212,17 +212,21 @@ def _number(path: str, line: int, column: str, cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        split = next((s for s in (";", "\t", "|") if s in cell), None)
-        if split is not None:
-            raise InvalidReferencesError(
-                f"{path}: line {line} is divided by {split!r}: write the file with commas "
-                "(and decimal points)."
-            ) from None
+        _check_commas(path, f"line {line}", cell)
         column, cell = column[:_SHOWN], cell[:_SHOWN]
         what = f"{cell!r} is not a number" if cell.strip() else "the cell is empty"
         raise InvalidReferencesError(
             f"{path}: line {line}, column {column!r}: {what}. Encode, impute or drop it, or choose "
             "other columns (--features)."
+        ) from None
+
+
+def _check_commas(path: str, where: str, cell: str) -> None:
+    """Raises InvalidReferencesError for a cell that holds a whole line, divided by something else."""
+    split = next((s for s in (";", "\t", "|") if s in cell), None)
+    if split is not None:
+        raise InvalidReferencesError(
+            f"{path}: {where} is divided by {split!r}: write the file with commas (and decimal points)."
         ) from None
 
 
@@ -240,6 +244,7 @@ def _choose(path: str, header: tuple[str, ...] | None, columns: Sequence[str] | 
 def _find(path: str, header: tuple[str, ...], columns: Sequence[str]) -> list[int]:
     missing = [c for c in columns if c not in header]
     if missing:
+        _check_commas(path, "the header", header[0] if len(header) == 1 else "")
         raise InvalidReferencesError(f"{path}: no column {shown(missing)}; it has {shown(header)}.")
     return [header.index(c) for c in columns]
 

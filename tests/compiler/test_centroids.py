@@ -147,6 +147,12 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     few = CliRunner().invoke(app, [*base, "8", "-o", str(tmp_path / "c.npz")])
     assert few.exit_code == 2
     assert "need 40 rows" in few.stderr
+    (tmp_path / "headers.csv").write_text("a,b\n")
+    empty = CliRunner().invoke(
+        app, ["references", str(tmp_path / "headers.csv"), *base[2:], "1", "-o", "c.npz"]
+    )
+    assert (empty.exit_code, empty.stdout) == (2, "")
+    assert "must be a table of finite numbers, with rows" in empty.stderr
     kind = CliRunner().invoke(app, [*base, "1", "-o", str(tmp_path / "c.csv")])
     assert kind.exit_code == 2
     assert not list(tmp_path.glob("c.*"))

@@ -340,8 +340,12 @@ def test_names_that_look_like_markup_are_printed_as_they_are(place: Path) -> Non
                 "Example: rationale compile",
             ],
         ),
-        ("explain", ["--input", "--save", "--top", "without a server"]),
-        ("check", ["--repository", "Measure a written entry again"]),
+        ("compile", ["Options of some methods", "Options for the machine that serves it", "--logits"]),
+        (
+            "explain",
+            ["--input", "--save", "--top", "--rows", "without a server", "Example: rationale explain"],
+        ),
+        ("check", ["--repository", "Measure a written entry again", "Example: rationale check"]),
         ("operators", ["List the operators that can be explained"]),
     ],
 )

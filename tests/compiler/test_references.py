@@ -256,6 +256,13 @@ def test_columns_are_chosen_by_name_and_the_others_may_hold_anything(tmp_path: P
         read_rows(written(tmp_path / "twice.csv", "a,a\n1,2\n"), ["a"])
 
 
+def test_columns_that_something_else_divides(tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidReferencesError, match=r"r\.csv: the header is divided by ';': write the file with"
+    ):
+        read_rows(written(tmp_path / "r.csv", "a;b\n1;2\n"), ["a", "b"])
+
+
 PARQUET = {
     "text": (["red", "blue"], "column 'b' holds string, not numbers. .*--features"),
     "dates": (np.array(["2024-01-01", "2024-01-02"], "M8[s]"), "column 'b' holds timestamp"),

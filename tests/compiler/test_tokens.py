@@ -344,6 +344,10 @@ def test_a_written_entry(tmp_path: Path, one_shot: bool) -> None:
     )
     assert explained.exit_code == 0, explained.output
     assert "ids[4]" in explained.output
+    files = ["--input", str(tmp_path / "x.npz"), "--references", str(tmp_path / "r.npz")]
+    refused = run.invoke(app, ["evaluate", "m", *files, *where])
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "['ids'] are token ids" in refused.stderr
     want = compile_model(encoder(), DeepShap(REFERENCES)).explain(X)["ids_attributions"]
     np.testing.assert_allclose(np.load(saved)["ids_attributions"], want, atol=1e-6)
 
