@@ -38,6 +38,8 @@ def explain_file(
     """
     if save is not None:
         check_kind(save)
+        if save.exists() and file.exists() and save.samefile(file):
+            raise InvalidOptionError(f"{save}: holds the rows to explain: save to another file.")
     compiled = open_entry(repository, name)
     inputs = read_inputs(compiled, file)
     count = len(next(iter(inputs.values())))

@@ -217,7 +217,7 @@ def _number(path: str, line: int, column: str, cell: str) -> float:
         what = f"{cell!r} is not a number" if cell.strip() else "the cell is empty"
         raise InvalidReferencesError(
             f"{path}: line {line}, column {column!r}: {what}. Encode, impute or drop it, or choose "
-            "other columns (--features)."
+            "other columns when compiling (--features)."
         ) from None
 
 
@@ -296,7 +296,7 @@ def _column(path: str, name: str, column: Any) -> np.ndarray:
 def _no_numbers(path: str, name: str, kind: Any) -> InvalidReferencesError:
     return InvalidReferencesError(
         f"{path}: column {name!r} holds {str(kind)[:_SHOWN]}, not numbers. Encode or drop it, or choose "
-        "other columns (--features)."
+        "other columns when compiling (--features)."
     )
 
 
