@@ -107,6 +107,7 @@ class Scores(torch.nn.Module):
 def made(model: Model) -> Scores:
     """The network in float64 with the same weights each time, larger than a new network's: for a signal."""
     make = getattr(import_module(model.module), model.name)
+    torch.manual_seed(0)  # torchvision draws biases
     if model.config is None:
         network = make(**model.options)
     else:
