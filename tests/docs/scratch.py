@@ -3,7 +3,7 @@
 What is not as the reader has it is out of their sight. `rationale serve` goes on in the background, once it
 is ready; the next one takes its place, as after Ctrl-C. It listens on ports of its own (by the environment,
 which a flag overrides), and curl is led there, where a page says localhost:8080. curl fails where the
-answer is an error.
+answer is an error. pip does nothing: the environment of the tests has what pages install.
 """
 
 import os
@@ -59,9 +59,8 @@ def scratch(folder: Path) -> Iterator[Scratch]:
         made.mkdir()
     http, grpc = spare_ports(2)
     (home / ".curlrc").write_text(_CURL.format(port=http))
-    command = bin_folder / "rationale"
-    command.write_text(f"#!{sys.executable}\n{(Path(__file__).parent / 'rationale_command.py').read_text()}")
-    command.chmod(0o755)
+    command = _command(bin_folder / "rationale", (Path(__file__).parent / "rationale_command.py").read_text())
+    _command(bin_folder / "pip", "")
     own = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     environment = {
         **own,
@@ -75,3 +74,9 @@ def scratch(folder: Path) -> Iterator[Scratch]:
         yield Scratch(checkout, environment)
     finally:
         subprocess.run([str(command), "--stop"], env=environment, check=True)
+
+
+def _command(path: Path, script: str) -> Path:
+    path.write_text(f"#!{sys.executable}\n{script}")
+    path.chmod(0o755)
+    return path

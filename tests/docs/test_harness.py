@@ -158,6 +158,10 @@ def test_a_block_that_fails(run: Run, stale: str) -> None:
         run(stale)
 
 
+def test_pip_changes_nothing(run: Run) -> None:
+    run(fenced("sh", "pip install nothing-of-this-name", "touch a"), fenced("sh", "rm a"))
+
+
 def test_serve_is_left_running_and_curl_finds_it(run: Run) -> None:
     run(
         fenced("sh", "rationale serve"),

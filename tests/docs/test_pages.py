@@ -20,7 +20,6 @@ from tests.docs.scratch import Scratch, scratch
 # Commands that no test runs. A block that holds one is not run, and its commands are looked up.
 NOT_RUN = {
     "make": "makes environments of its own, and runs all tests",
-    "pip": "would change the environment that the tests run in",
     "docker": "needs a Docker engine",
     "rationale triton": "needs a Docker engine",
     "rationale bench": "takes minutes to hours",
