@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 
 from compiler.deployment import MAX_BATCH
-from compiler.errors import CheckFailedError, UnsupportedModelError
+from compiler.errors import CheckFailedError, InvalidModelError, UnsupportedModelError
 from compiler.gate import Run, count_nodes, explaining
 from compiler.lowering.precision import on_cpu
 from compiler.manifest import Measured
@@ -55,15 +56,16 @@ def measure(
         most: rows of a batch that the memory budget holds; below the number of probe rows, each runs alone.
 
     Raises:
+        InvalidModelError: ONNX Runtime does not run the original.
         UnsupportedModelError: the original model itself mixes the rows of a batch.
         CheckFailedError: it has no finite answer on any probe row, or the combined graph does not run.
     """
     comparable, halves = on_cpu(ir.from_proto(source))
     graph = outline(combined)
-    runner, original = explaining(Runner(combined), graph), Runner(comparable, given=True)
     rows = max(len(p) for p in probes.values() if p.ndim)
     own = {v.name: probes[v.name] for v in source.graph.input if v.name in probes}
-    alone = original(own)
+    original, alone = _run_original(comparable, own)
+    runner = explaining(Runner(combined), graph)
     singles, latency_ms = _one_by_one(runner, probes, rows)
     together = runner(probes) if most >= rows else _joined(singles)
     _demand_separate_rows(original, own, alone, rows, halves.rounding)
@@ -87,6 +89,24 @@ def measure(
         max_batch=_max_batch(runner, probes, latency_ms / 1e3, most),
     )
     return Checked(measured, together)
+
+
+def _run_original(model: ir.Model, probes: Arrays) -> tuple[Runner, dict[str, np.ndarray]]:
+    """The model as ONNX Runtime optimises it, with its answers.
+
+    Raises:
+        InvalidModelError: it does not run, and whether the optimisation is at fault.
+    """
+    try:
+        original = Runner(model, given=True)
+        return original, original(probes)
+    except InvalidModelError as error:
+        Runner(model, optimise=False, given=True)(probes)
+        raise InvalidModelError(
+            f"{error}. Without graph optimisations ONNX Runtime {ort.__version__} runs it: one of them "
+            "breaks the model, and would do so where it is served. Try another version, or export the model "
+            "with other operators or Transposes about the node that is named."
+        ) from error
 
 
 def storage_error(exact: Runner, checked: Checked, attributions: Sequence[str], probes: Arrays) -> float:

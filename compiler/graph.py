@@ -204,6 +204,8 @@ class Ops(Layouts):
                 varied = self.vary(replace(given, rows=True), lead) if i in data else given
                 given = lay(varied) if i in data else self.plain(given)
             values.append(None if given is None else given.value)
+        while values and values[-1] is None:
+            values.pop()
         return values
 
     # -- what rules and the walk share ----------------------------------------------------------------

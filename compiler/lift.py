@@ -59,8 +59,8 @@ class Node:
     def axis(self, default: int) -> int:
         return int(self.attributes.get("axis", default)) % self.x.rank
 
-    def flat(self, data: Collection[int] | None = None) -> Lifted:
-        return Lifted(stacked=False, attributes=self.attributes, data=data)
+    def flat(self, data: Collection[int] | None = None, operands: Mapping[int, Any] | None = None) -> Lifted:
+        return Lifted(False, self.attributes, data, operands or {})
 
     def stacked(
         self, data: Collection[int] | None = None, operands: Mapping[int, Any] | None = None, **changed: Any
@@ -226,14 +226,13 @@ def _slice(node: Node) -> Lifted:
 
 @lifting("Pad")
 def _pad(node: Node) -> Lifted | None:
-    pads, axes, rank = node.ints(1) or [], node.ints(3), node.x.rank
-    chosen = [a % rank for a in axes] if axes is not None else list(range(rank))
-    n = len(chosen)
-    if 0 not in chosen or not (pads[chosen.index(0)] or pads[n + chosen.index(0)]):
-        return node.flat({0})
-    if axes is None:
-        return node.stacked({0}, {1: [0, *pads[:n], 0, *pads[n:]]})
-    return node.stacked({0}, {3: [a + 1 for a in chosen]})
+    """With pads for every axis: ONNX Runtime moves a Transpose past a Pad as if it had no `axes`."""
+    axes = node.ints(3)
+    pads = np.zeros((2, node.x.rank), np.int64)
+    pads[:, slice(None) if axes is None else axes] = np.reshape(node.ints(1) or [], (2, -1))
+    if not pads[:, 0].any():
+        return node.flat({0}, {1: pads.reshape(-1), 3: None})
+    return node.stacked({0}, {1: np.insert(pads, 0, 0, axis=1).reshape(-1), 3: None})
 
 
 @lifting("Resize")

@@ -63,7 +63,7 @@ def resize(
     what = _resampling(x, roi, scales, sizes, chosen, "keep_aspect_ratio_policy" in how)
     if not what.aspect:
         what = _changing(x, what, coordinate_transformation_mode)
-    y = _resized(op, x, what, how) if what.axes else op.Identity(x)
+    y = _resampled(op, x, what, how) if what.axes else op.Identity(x)
 
     def resize_pullback(m: Tensor) -> Tensor:
         for i, axis in enumerate(what.axes):
@@ -112,13 +112,45 @@ def _changing(x: Tensor, what: Resampling, mode: str) -> Resampling:
     )
 
 
+def _resampled(op: Ops, x: Tensor, what: Resampling, how: Mapping[str, Any]) -> Tensor:
+    """By scales of every axis: ONNX Runtime moves a Transpose past a Resize as if it had no `axes`.
+
+    Where no scales do what the sizes do, by the matrices.
+    """
+    scales = _scales(x, what)
+    if scales is not None:
+        parts = dict(zip(what.axes, what.roi, strict=True))
+        roi = tuple(parts.get(a, (0.0, 1.0)) for a in range(x.rank))
+        return _resized(op, x, Resampling(tuple(range(x.rank)), None, scales, roi, aspect=False), how)
+    y = x
+    for i, axis in enumerate(what.axes):
+        y = _along(op, y, axis, op.Transpose(_matrix(op, x, what, i, how), perm=[1, 0]))
+    if how["coordinate_transformation_mode"] != CROP:
+        return y
+    zeros = op.constant(np.zeros(x.shape, x.dtype.numpy()))  # what is outside of the crop is a constant
+    return op.Add(y, _resized(op, zeros, what, how))
+
+
+def _scales(x: Tensor, what: Resampling) -> tuple[float, ...] | None:
+    """Of every axis; None where they round to other sizes, or follow from all of them."""
+    lengths = np.asarray([x.shape[a] for a in what.axes], np.float32)
+    chosen = np.asarray(what.sizes if what.scales is None else what.scales, np.float32)
+    chosen = chosen / lengths if what.scales is None else chosen
+    if what.aspect or (what.sizes is not None and tuple((chosen * lengths).astype(int)) != what.sizes):
+        return None
+    scales = np.ones(x.rank, np.float32)
+    scales[list(what.axes)] = chosen
+    return tuple(float(s) for s in scales)
+
+
 def _resized(op: Ops, x: Tensor, what: Resampling, how: Mapping[str, Any]) -> Tensor:
     cropped = how["coordinate_transformation_mode"] == CROP
     ends = [begin for begin, _ in what.roi] + [end for _, end in what.roi]
     roi = op.constant(np.asarray(ends, np.float32)) if cropped else None
     scales = None if what.scales is None else op.constant(np.asarray(what.scales, np.float32))
     sizes = None if what.sizes is None else list(what.sizes)
-    return op.Resize(x, roi, scales, sizes, axes=list(what.axes), **how)
+    axes = list(what.axes) if len(what.axes) < x.rank else None
+    return op.Resize(x, roi, scales, sizes, axes=axes, **how)
 
 
 def _matrix(op: Ops, x: Tensor, what: Resampling, i: int, how: Mapping[str, Any]) -> Tensor:
