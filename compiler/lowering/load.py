@@ -300,10 +300,10 @@ def _convert_opset(model: ir.Model) -> None:
         return
     if version > OPSET:
         return
-    resized = _resized_by_corners(model) if version < _RESIZE_HAS_MODES else frozenset()
     with quiet("onnxscript.version_converter"):
         ConvertVersionPass(OPSET, fallback=True)(model)
-    _keep_corners(model, resized)
+    if version < _RESIZE_HAS_MODES:
+        _keep_corners(model)
     if _opset(model) != OPSET:
         raise UnsupportedModelError(
             f"opset {version} cannot be converted to {OPSET}. Export the model with opset {OPSET}, "
@@ -311,16 +311,13 @@ def _convert_opset(model: ir.Model) -> None:
         )
 
 
-def _resized_by_corners(model: ir.Model) -> frozenset[str]:
-    """What Upsample, and Resize before it had modes, compute: each value begins at its pixel's corner."""
-    nodes = [n for n in model.graph.all_nodes() if n.op_type in ("Upsample", "Resize") and not n.domain]
-    return frozenset(str(node.outputs[0].name) for node in nodes)
+def _keep_corners(model: ir.Model) -> None:
+    """In Upsample, and in Resize before it had modes, each value begins at its pixel's corner.
 
-
-def _keep_corners(model: ir.Model, names: frozenset[str]) -> None:
-    """Says so to the Resize that took their place: the converter leaves it with the new default."""
+    The converter leaves the Resize that takes their place with the new default.
+    """
     for node in model.graph.all_nodes():
-        if node.op_type == "Resize" and node.outputs[0].name in names:
+        if node.op_type == "Resize" and not node.domain:
             for name, value in (("coordinate_transformation_mode", "asymmetric"), ("nearest_mode", "floor")):
                 node.attributes[name] = ir.AttrString(name, value)
 
