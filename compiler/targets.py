@@ -13,10 +13,10 @@ from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.logits import choose_logits
 from compiler.lowering import Lowered
 from compiler.lowering.batch import reads
-from compiler.lowering.control_flow import REASON
 from compiler.rows import demand_rows
 from compiler.rule import Rule, find_rule
 from compiler.starts import Start, choose_starts, is_float
+from compiler.unsupported import demand_rules, demand_slope
 
 Targets = Sequence[int] | Literal["all", "predicted"] | None
 _TWO_CLASSES = (2,)  # a row of them: the winner of two would ask another question from row to row
@@ -86,13 +86,11 @@ def choose_path(
     if logits:
         name = choose_logits(lowered.source, name)
     flowing, on_the_way = flow(lowered, ends), _reach_backward(graph, name, ends)
-    if name not in flowing.active:
-        raise UnsupportedModelError(
-            f"output {name!r} depends on {', '.join(chosen.names)} through integers or conditions alone: "
-            "nothing differentiable connects them. Explain another output (--output)."
-        )
+    demand_slope(graph, name, chosen.names, flowing.active, on_the_way)
     active = flowing.active & on_the_way
-    nodes = _nodes_with_rules(graph, active, ends)  # first: what has no rule often has no known shape either
+    between = _between(graph, active, ends)
+    demand_rules(lowered, between, active, ends, name)  # first: what has none often has no known shape either
+    nodes = tuple((n, rule) for n in between if (rule := find_rule(n.op_type, n.domain)) is not None)
     starts = tuple(s for s in chosen.starts if s.tensor in active)
     _check_shapes(lowered, [s.tensor for s in starts])
     changed = in_floats(lowered, [n for n, _ in nodes], active, lowered.specs[starts[0].tensor][1])
@@ -191,42 +189,11 @@ def _reach_backward(graph: ir.Graph, output: str, ends: Sequence[str]) -> frozen
     return frozenset(reached)
 
 
-def _nodes_with_rules(
-    graph: ir.Graph, active: frozenset[str], ends: Sequence[str]
-) -> tuple[tuple[ir.Node, Rule], ...]:
-    """Every node of the path with its rule.
-
-    Raises:
-        UnsupportedModelError: lists every node that has none.
-    """
-    path = [
+def _between(graph: ir.Graph, active: frozenset[str], ends: Sequence[str]) -> list[ir.Node]:
+    return [
         node
         for node in graph
         if any(v.name in active for v in node.outputs)
         and not active.isdisjoint(reads(node))
         and not made_by(node, ends)
     ]
-    found = [(node, find_rule(node.op_type, node.domain)) for node in path]
-    missing = [(i, node) for i, (node, rule) in enumerate(found, start=1) if rule is None]
-    if missing:
-        lines = [
-            f"  {node.domain or 'ai.onnx'}.{node.op_type} "
-            f"(opset {graph.opset_imports.get(node.domain, '?')}), "
-            f"node {node.name or node.outputs[0].name!r}, {i} of {len(path)} on the path, "
-            f"{', '.join(str(v.name) for v in node.inputs if v is not None)} -> {node.outputs[0].name}"
-            f"{_reason(node)}"
-            for i, node in missing
-        ]
-        raise UnsupportedModelError(
-            f"{len(missing)} node(s) on the way to the explained output have no rule:\n"
-            + "\n".join(lines)
-            + "\n"
-            "Explain an output before them (--output), export with other operators, or see "
-            "`rationale operators` for what is supported."
-        )
-    return tuple((node, rule) for node, rule in found if rule is not None)
-
-
-def _reason(node: ir.Node) -> str:
-    """Why control flow has stayed what it is."""
-    return f": {node.metadata_props[REASON]}." if REASON in node.metadata_props else ""

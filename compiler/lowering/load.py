@@ -153,7 +153,8 @@ def _reason(error: BaseException) -> str:
 
 def _check_opsets(proto: onnx.ModelProto, name: str) -> None:
     newest = onnx.defs.onnx_opset_version()
-    versions = [entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")]
+    imports = [entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")]
+    versions = list(dict.fromkeys(imports))  # skl2onnx writes an entry twice
     if len(versions) > 1:
         raise InvalidModelError(
             f"{name}: imports the opset of ai.onnx twice, as {versions}. Export it again."
@@ -264,6 +265,8 @@ def standardise(model: ir.Model) -> ir.Model:
         UnsupportedModelError: the opset cannot be converted.
     """
     model = model.clone()
+    if "ai.onnx" in model.graph.opset_imports:  # the default domain's other name
+        model.graph.opset_imports[""] = model.graph.opset_imports.pop("ai.onnx")
     for step in (
         passes.RemoveInitializersFromInputsPass(),
         passes.InlinePass(),

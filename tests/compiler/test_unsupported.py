@@ -1,0 +1,145 @@
+"""What is said of models with a part that has no rule, those of scikit-learn first, and that it helps."""
+
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from sklearn.base import is_classifier
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import GradientBoostingRegressor, RandomForestClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer, OneHotEncoder, StandardScaler
+from sklearn.svm import SVC
+
+from compiler import Compiled, DeepShap, compile_model
+from compiler.errors import UnsupportedModelError
+from tests.compiler.models import parsed, rows
+from tests.tolerances import COMPLETE_32
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # deprecations inside what it imports
+    from skl2onnx import to_onnx
+
+X = np.random.default_rng(0).standard_normal((80, 5)).astype(np.float32)
+X[:, 4] = np.arange(80) % 3  # a category
+Y = X @ [1.0, 2, -1, 0.5, 0.3]
+LABELS = (Y > 0).astype(int)
+
+Estimator = Any
+
+
+def categories() -> Estimator:
+    columns = ColumnTransformer(
+        [("n", StandardScaler(), [0, 1, 2, 3]), ("c", OneHotEncoder(categories=[[0.0, 1.0, 2.0]]), [4])]
+    )
+    network = MLPClassifier(hidden_layer_sizes=(6,), max_iter=20, random_state=0)
+    return make_pipeline(columns, network)
+
+
+def exported(estimator: Estimator, avoided: set[str] | None = None) -> onnx.ModelProto:
+    """Fitted, and as skl2onnx writes it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # networks that did not converge; deprecations
+        estimator.fit(X, LABELS if is_classifier(estimator) else Y)
+        return to_onnx(estimator, X[:1], black_op=avoided)
+
+
+def explained(model: onnx.ModelProto, **options: Any) -> Compiled:
+    return compile_model(model, DeepShap(X[:7]), targets="all", **options)
+
+
+def assert_complete(compiled: Compiled) -> None:
+    answer = compiled.explain(X[7:12])
+    difference = np.abs(answer["explained_value"] - answer["base_value"]).max()
+    assert difference > 0
+    assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32 * difference
+
+
+def said(model: onnx.ModelProto) -> str:
+    with pytest.raises(UnsupportedModelError) as caught:
+        explained(model)
+    return str(caught.value)
+
+
+MISSING = {
+    "linear": (LinearRegression(), "black_op={'LinearRegressor'}"),
+    "logistic": (make_pipeline(StandardScaler(), LogisticRegression()), "black_op={'LinearClassifier'}"),
+    "normalised": (
+        make_pipeline(Normalizer(), LogisticRegression()),
+        "black_op={'LinearClassifier', 'Normalizer'}",
+    ),
+    "forest": (
+        RandomForestClassifier(3, random_state=0),
+        "decision trees .* have no rule yet.*TreeExplainer",
+    ),
+    "boosting": (GradientBoostingRegressor(n_estimators=3), "decision trees .* have no rule yet"),
+    "margins": (SVC(), "support vector machines have no rule yet.*PermutationExplainer"),
+    "imputed": (make_pipeline(SimpleImputer(), LogisticRegression()), "Imputer: .* Do it before the model"),
+    "categories": (categories(), "OneHotEncoder: .*--input transformed_column"),
+    "neighbours": (KNeighborsClassifier(), "conditions alone .TopK node .*PermutationExplainer"),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_the_part_that_is_missing_is_named_with_what_can_be_done(name: str) -> None:
+    estimator, advice = MISSING[name]
+    text = said(exported(estimator))
+    assert re.search(advice.replace("{", "[{]"), text, re.DOTALL), text
+    if name != "neighbours":
+        assert "--output" not in text  # a scaler's answer explains nothing
+
+
+@pytest.mark.parametrize(
+    ("estimator", "avoided"),
+    [
+        (LinearRegression(), {"LinearRegressor"}),
+        (make_pipeline(StandardScaler(), LogisticRegression()), {"LinearClassifier"}),
+        (make_pipeline(Normalizer(), LogisticRegression()), {"LinearClassifier", "Normalizer"}),
+    ],
+    ids=["linear", "logistic", "normalised"],
+)
+def test_operators_that_skl2onnx_avoids(estimator: Estimator, avoided: set[str]) -> None:
+    assert_complete(explained(exported(estimator, avoided)))
+
+
+def test_the_tensor_behind_an_encoder() -> None:
+    assert_complete(explained(exported(categories()), inputs=["transformed_column"]))
+
+
+def test_an_output_before_what_is_missing() -> None:
+    """Named where most of the path comes before it."""
+    head = "g (float[N, 5] x) => (float[N, 5] y) { a = Tanh (x) b = Mul (a, x) "
+    imports = '"" : 21, "com.microsoft" : 1'
+    text = said(parsed(head + "y = com.microsoft.QuickGelu (b) }", opsets=imports))
+    assert "Explain 'b', before it (--output b)" in text
+    assert "--input" not in text
+    text = said(parsed(head + "c = Bernoulli (b) d = Tanh (c) y = Mul (d, d) }"))
+    assert "Explain from 'c' on, behind it (--input c)" in text
+    assert "--output" not in text
+
+
+def test_an_opset_that_is_written_twice() -> None:
+    """As by skl2onnx 1.20: ONNX Runtime and the checker take it."""
+    model = parsed("g (float[N, 5] x) => (float[N, 5] y) { y = Tanh (x) }")
+    model.opset_import.add(domain="", version=21)
+    compiled = explained(model)
+    assert_complete(compiled)
+    assert [(e.domain, e.version) for e in compiled.model.opset_import] == [("", 21)]
+
+
+def test_the_default_domain_by_its_other_name() -> None:
+    text = """g (float[N, 1, 3, 2] x) => (float[N, 1, 6, 4] y) {
+        u = Upsample <mode = "linear"> (x, s)
+        y = Tanh (u)
+    }"""
+    model = parsed(text, {"s": np.array([1, 1, 2, 2], np.float32)}, opsets='"ai.onnx" : 9')
+    assert (
+        compile_model(model, DeepShap(rows(3, 1, 3, 2)), targets=[5]).manifest.measured.outputs_error < 1e-5
+    )
