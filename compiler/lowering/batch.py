@@ -183,8 +183,8 @@ def dependent_on_rows(model: ir.Model) -> frozenset[str]:
 
 
 def rows_on_axis_0(one: dict[str, Spec], two: dict[str, Spec]) -> frozenset[str]:
-    """Names of the values whose axis 0 grows with the batch, given what is known for one row and for two."""
-    return frozenset(name for name, (shape, _) in one.items() if name in two and _doubles(shape, two[name][0]))
+    """Names of the values whose axis 0 grows with the batch, by what is known for one row and for two."""
+    return frozenset(n for n, (shape, _) in one.items() if n in two and _doubles(shape, two[n][0]))
 
 
 def _doubles(one: tuple[int, ...], two: tuple[int, ...]) -> bool:

@@ -114,7 +114,7 @@ def _value(node: ir.Node, position: int) -> ir.Value:
 
 
 def at_batch(model: ir.Model, rows: int) -> tuple[dict[str, Spec], dict[str, np.ndarray]]:
-    """What is known of every value for so many rows: its shape and dtype, and its value if sizes decide it."""
+    """What is known of every value for a batch: its shape and dtype, and its value if sizes decide it."""
     specs = infer(model, rows)
     constants: dict[str, np.ndarray] = {}
     if not any(_reads_size(node) for node in model.graph):
