@@ -1,0 +1,113 @@
+"""Architectures of `timm` with random weights, by both of PyTorch's exporters: complete, and row by row.
+
+Inputs are small where an architecture allows it. An exporter that fails on a network says nothing of the
+compiler: that case is skipped with the exporter's reason.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from compiler import DeepShap, compile_model
+from compiler.bench.networks import import_torchvision
+from tests.networks import exported
+
+K, N = 3, 2
+COMPLETE = 1e-3  # of explained − base
+SIGNAL = 0.02  # least explained − base, over the largest output
+CLASSES = 10
+
+
+class Case(NamedTuple):
+    family: str
+    size: int
+    options: dict[str, Any]
+
+
+def at(size: int) -> dict[str, Any]:
+    """Of networks that are made for one size of image."""
+    return {"img_size": size}
+
+
+CASES = {
+    "resnext50_32x4d": Case("convolutional", 64, {}),
+    "convnext_atto": Case("convolutional", 64, {}),
+    "efficientnet_b0": Case("convolutional", 64, {}),
+    "mobilenetv3_small_050": Case("convolutional", 64, {}),
+    "regnety_002": Case("convolutional", 64, {}),
+    "densenet121": Case("convolutional", 64, {}),
+    "repvgg_a0": Case("convolutional", 64, {}),
+    "ghostnet_050": Case("convolutional", 64, {}),
+    "vit_tiny_patch16_224": Case("transformer", 64, at(64)),
+    "deit_tiny_distilled_patch16_224": Case("transformer", 64, at(64)),
+    "cait_xxs24_224": Case("transformer", 64, at(64)),
+    "swin_tiny_patch4_window7_224": Case("transformer", 64, at(64) | {"window_size": 4}),
+    "xcit_nano_12_p16_224": Case("transformer", 64, at(64)),
+    "pvt_v2_b0": Case("transformer", 64, {}),
+    "eva02_tiny_patch14_224": Case("transformer", 56, at(56)),
+    "volo_d1_224": Case("transformer", 64, at(64)),
+    "mixer_s32_224": Case("mixer", 64, at(64)),
+    "resmlp_12_224": Case("mixer", 64, at(64)),
+    "gmlp_ti16_224": Case("mixer", 64, at(64)),
+    "convmixer_768_32": Case("mixer", 56, {}),
+    "poolformer_s12": Case("mixer", 64, {}),
+    "coatnet_nano_rw_224": Case("hybrid", 64, at(64)),
+    "maxvit_rmlp_pico_rw_256": Case("hybrid", 64, at(64)),
+    "levit_128s": Case("hybrid", 64, at(64)),
+    "edgenext_xx_small": Case("hybrid", 64, {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamo", [False, True], ids=["TorchScript", "torch.export"])
+@pytest.mark.parametrize("name", CASES)
+def test_architecture(name: str, dynamo: bool) -> None:
+    size = CASES[name].size
+    rows = np.random.default_rng(1).standard_normal((K + N, 3, size, size)).astype(np.float32)
+    try:
+        model = exported(network(name), torch.from_numpy(rows[:2]), dynamo=dynamo)
+    except Exception as error:  # of many kinds
+        pytest.skip(f"PyTorch cannot export it: {type(error).__name__}")
+    compiled = compile_model(model, DeepShap(rows[:K]))
+    answer = compiled.explain(rows[K:])
+    difference = np.abs(answer["explained_value"] - answer["base_value"]).max()
+    gap = np.abs(answer["completeness_gap"]).max() / difference
+    print(f"{CASES[name].family:14} {name:32} gap {gap:.1e}, {len(compiled.model.graph.node)} nodes")
+    assert difference > SIGNAL * np.abs(answer["explained_value"]).max(), "a test network must have a signal"
+    assert gap <= COMPLETE
+    attributions = answer["x_attributions"]
+    alone = np.concatenate([compiled.explain(rows[i : i + 1])["x_attributions"] for i in range(K, K + N)])
+    np.testing.assert_allclose(alone, attributions, atol=1e-4 * np.abs(attributions).max())
+
+
+def test_each_family_is_there() -> None:
+    assert len(CASES) == 25
+    assert {case.family for case in CASES.values()} == {"convolutional", "transformer", "mixer", "hybrid"}
+
+
+@torch.no_grad()
+def network(name: str) -> nn.Module:
+    """Random weights that keep the signal alive: `timm`'s own leave heads at 0 and blocks scaled by 1e-6."""
+    import_torchvision()  # before timm imports it
+    import timm
+
+    torch.manual_seed(0)
+    case = CASES[name]
+    made: nn.Module = timm.create_model(name, pretrained=False, num_classes=CLASSES, **case.options)
+    for parameter_name, parameter in made.named_parameters():
+        if parameter.ndim > 1 and max(parameter.shape[:2]) > 1:
+            nn.init.xavier_normal_(parameter)
+        elif parameter.abs().max() < 0.01:
+            bias = parameter_name.endswith("bias")
+            nn.init.normal_(parameter, std=0.1) if bias else nn.init.constant_(parameter, 0.2)
+    made.eval()
+    norms = [m for m in made.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    for norm in norms:  # the mean over all that was seen
+        norm.reset_running_stats()
+        norm.momentum = None
+        norm.train()
+    made(torch.randn(32, 3, case.size, case.size))
+    return made.eval()
