@@ -21,6 +21,7 @@ from compiler.methods.planned import plan
 from compiler.open_references import WEIGHTS, names_of_inputs, references_name
 from compiler.outputs import Explained, Seed, emit_outputs, names_of_outputs
 from compiler.references import ReferenceSet
+from compiler.rows import in_front
 from compiler.targets import Path
 from compiler.tensor import Tensor
 from compiler.values import Elsewhere, Values
@@ -64,18 +65,20 @@ def _axes(method: Method, references: ReferenceSet | None) -> dict[str, int]:
     return {"S": method.points} if "K" not in counts or method.points > counts["K"] else counts
 
 
-def _cloned(lowered: Lowered, path: Path) -> tuple[Lowered, Path]:
-    """Copies whose graph may be changed; tensors are shared."""
+def _cloned(lowered: Lowered, path: Path) -> tuple[Lowered, Path, frozenset[str]]:
+    """Copies whose graph may be changed; tensors are shared. And the names of `in_front`, as lowering knows
+    them: what is spelled out here has inner values of which it knows nothing.
+    """
     model = lowered.model.clone()
     copies = dict(zip(lowered.model.graph, model.graph, strict=True))
     nodes = tuple((copies[n], r) for n, r in path.nodes)
     on_path = {node for node, _ in nodes}
     spell_out_dequantising(model.graph, [n for n in copies.values() if n not in on_path])
-    return replace(lowered, model=model), replace(path, nodes=nodes)
+    return replace(lowered, model=model), replace(path, nodes=nodes), in_front(lowered)
 
 
 def _build(
-    subject: tuple[Lowered, Path],
+    subject: tuple[Lowered, Path, frozenset[str]],
     method: Method,
     references: ReferenceSet | None,
     forms: Forms,
@@ -83,7 +86,7 @@ def _build(
     progress: Progress,
 ) -> ir.Model:
     """The combined graph with nothing computed yet."""
-    lowered, path = subject
+    lowered, path, front = subject
     graph = lowered.model.graph
     targets = 1 if path.targets == "predicted" else len(path.targets)
     points = method.points if isinstance(method, OnPaths) else 1
@@ -91,7 +94,7 @@ def _build(
     opset = graph.opset_imports.get("", 21)
     op = Ops(graph, opset, sizes, lowered.specs[path.output][1], forms, chunks)
     forms.begin()
-    values = Values(op, lowered, path.active, path.held)
+    values = Values(op, lowered, front, path.active, path.held)
     op.bind_batch(values.at_x(_batch_source(lowered, path)))
     calls = [values.evaluate_at_sample(node, rule) for node, rule in path.nodes]
     values.lift_outputs()

@@ -10,7 +10,6 @@ from compiler.forward import At, Call, attributes_of, evaluate
 from compiler.graph import Ops
 from compiler.lowering import Lowered
 from compiler.lowering.batch import dependent_on_batch
-from compiler.rows import in_front
 from compiler.rule import Rule
 from compiler.tensor import Tensor
 
@@ -22,6 +21,7 @@ class Values:
         self,
         op: Ops,
         lowered: Lowered,
+        in_front: frozenset[str],
         active: frozenset[str] = frozenset(),
         held: frozenset[tuple[str, int]] = frozenset(),
     ) -> None:
@@ -30,7 +30,7 @@ class Values:
         owned = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
         self._values = {str(v.name): v for v in owned}
         self._of_rows = dependent_on_batch(lowered.model)
-        self._in_front = in_front(lowered)
+        self._in_front = in_front
         self._x: dict[str, Tensor] = {}
 
     def at_x(self, name: str) -> Tensor:

@@ -9,6 +9,7 @@ from compiler.finish import whole
 from compiler.graph import Ops
 from compiler.lowering import Lowered, narrow
 from compiler.lowering.batch import how_rows_mix
+from compiler.rows import in_front
 from compiler.values import Values
 
 
@@ -22,7 +23,7 @@ def with_batch(lowered: Lowered) -> Lowered:
         return lowered
     model = lowered.model.clone()
     op = Ops(model.graph, model.graph.opset_imports[""], {}, ir.DataType.FLOAT)
-    values = Values(op, replace(lowered, model=model))
+    values = Values(op, replace(lowered, model=model), in_front(lowered))
     op.bind_batch(values.at_x(str(model.graph.inputs[0].name)))
     values.lift_outputs()
     source = narrow(whole(model), lowered.narrow)

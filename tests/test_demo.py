@@ -189,7 +189,7 @@ def test_it_prints_ascii_where_the_terminal_has_no_more(monkeypatch, stub):
         ("does not start", ["`rationale serve` failed", "before it was ready", "| the port is taken"]),
         ("refuses", ["POST /v1/models/credit:explain failed", "status 503", "| the log of the gateway"]),
         ("answers otherwise", [":explain failed", "KeyError('explanations')"]),
-        ("no json", ["POST /v1/models/credit:explain failed", "no JSON: <html>"]),
+        ("no json", ["POST /v1/models/credit:explain failed", "not JSON: <html>"]),
     ],
 )
 def test_a_failing_step_is_named(stubbed, mode, expected):

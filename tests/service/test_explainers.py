@@ -172,7 +172,7 @@ async def test_what_was_compiled_by_hand_answers_until_another_is_the_default(
         ("x", '{"method": "gradient", "options": {"steps": 3}}', 422, "takes no --steps"),
         ("x", '{"method": "gradient", "options": {"steps": true}}', 422, "steps"),
         ("x", '{"method": "gradient", "targets": [-1]}', 422, "targets"),
-        ("x", '{"method": "gradient", "memory_budget": "much"}', 422, "no amount of memory"),
+        ("x", '{"method": "gradient", "memory_budget": "much"}', 422, "not an amount of memory"),
         ("x", '{"method": "deepshap", "reference_set": "absent"}', 404, "no reference set 'absent'"),
         ("..", '{"method": "gradient"}', 405, ""),
         ("..%2f..%2fx", '{"method": "gradient"}', 404, ""),

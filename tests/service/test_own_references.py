@@ -146,7 +146,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
         "not negative",
     ),
     "weights alone": ([tensor("reference_weights", np.ones(6))], {}, "unknown input"),
-    "too large a number": ([tensor("x_references", R.astype(np.float64) * 1e300)], {}, "no FP32"),
+    "too large a number": ([tensor("x_references", R.astype(np.float64) * 1e300)], {}, "does not fit FP32"),
     "both": ([tensor("x_references", R)], {"reference_set": "typical"}, "not both"),
 }
 
