@@ -130,17 +130,20 @@ class Measured(_Frozen):
     outputs_error: float = Field(description="largest |combined − original| over largest |original|")
     rounding: float = Field(
         0.0,
-        description="of the model's own numbers, relative: where it is in half precision, or where outputs "
-        "change as ONNX Runtime computes the same in another order (looked for if outputs_error is large)",
+        description="of the model's own numbers, relative, where it is in half precision",
+    )
+    own_rounding: float = Field(
+        0.0,
+        description="how far the model's own outputs change, relative, as ONNX Runtime computes the same in "
+        "another order or with weights that are rounded otherwise (looked for if outputs_error or the gap is "
+        "large)",
     )
     completeness_gap: float | None = Field(
         description="largest |gap| over largest |explained − base|; None where the method promises nothing"
     )
     gap_rounding: float = Field(
         0.0,
-        description="what of completeness_gap may be rounding: how far the model's own outputs change as "
-        "ONNX Runtime computes the same in another order, over the same difference (looked for if the gap is "
-        "large)",
+        description="what of completeness_gap may be rounding: own_rounding over the same difference",
     )
     gap_in_standard_errors: float | None = Field(
         None, description="largest |gap| over its standard error; None where the gap is no sampling error"

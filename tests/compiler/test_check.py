@@ -1,11 +1,14 @@
 """What every compile refuses to write."""
 
 import contextlib
+import warnings
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from sklearn.gaussian_process import GaussianProcessRegressor
 
 from compiler import DeepShap, Gradient, compile_model, rule
 from compiler.check import demand
@@ -14,6 +17,10 @@ from compiler.graph import Ops
 from compiler.methods.base import Gap
 from compiler.tensor import Tensor
 from tests.compiler.models import mlp, parsed, rows
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # deprecations inside what it imports
+    from skl2onnx import to_onnx
 
 REFERENCES = np.random.default_rng(0).standard_normal((7, 5)).astype(np.float32)
 
@@ -103,12 +110,55 @@ def test_a_second_output_without_a_rule_is_refused(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("rounding", "error", "fine"), [(0.0, 9e-5, True), (0.0, 2e-4, False), (3e-5, 2e-4, True)]
 )
-def test_outputs_may_differ_by_what_another_order_changes(rounding: float, error: float, fine: bool) -> None:
+@pytest.mark.parametrize("which", ["rounding", "own_rounding"])
+def test_outputs_may_differ_by_what_another_order_changes(
+    which: str, rounding: float, error: float, fine: bool
+) -> None:
     """A deep network that cancels loses more than float32's rounding, with or without our graph."""
     measured = compile_model(mlp(), Gradient()).manifest.measured
-    measured = measured.model_copy(update={"rounding": rounding, "outputs_error": error})
+    measured = measured.model_copy(update={which: rounding, "outputs_error": error})
     with contextlib.nullcontext() if fine else pytest.raises(CheckFailedError, match="outputs differ"):
-        demand(measured, Gap.ROUNDING)
+        told = demand(measured, Gap.ROUNDING)
+        assert len(told) == (which == "own_rounding" and rounding > 0)
+
+
+def process(dtype: type[np.floating[Any]]) -> tuple[onnx.ModelProto, np.ndarray]:
+    """A gaussian process of 100 rows: 1000·Σ α·exp(−d²/2), whose α add up to almost nothing."""
+    random = np.random.default_rng(3)
+    x = random.standard_normal((100, 3))
+    y = x @ random.standard_normal(3) + 0.3 * np.sin(3 * x[:, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a length scale at its bound
+        fitted = GaussianProcessRegressor(alpha=0.1).fit(x, y)
+        return to_onnx(fitted, x[:1].astype(dtype)), x[:7].astype(dtype)
+
+
+def test_a_gaussian_process_in_float32_is_told_that_float64_holds_it() -> None:
+    """Both graphs are as far from the model in float64 as from each other."""
+    model, references = process(np.float32)
+    compiled = compile_model(model, DeepShap(references))
+    measured = compiled.manifest.measured
+    assert 1e-4 < measured.outputs_error <= 8 * measured.own_rounding
+    (told,) = [w for w in compiled.manifest.warnings if "does not hold" in w]
+    assert f"they change by {measured.own_rounding:.1e}" in told
+    assert f"differ by {measured.outputs_error:.1e}. Export it in float64" in told
+
+
+def test_a_gaussian_process_in_float64_is_exact() -> None:
+    model, references = process(np.float64)
+    compiled = compile_model(model, DeepShap(references))
+    assert compiled.manifest.warnings == ()
+    assert compiled.manifest.measured.outputs_error <= 1e-9
+    assert (compiled.manifest.measured.completeness_gap or 0) <= 1e-9
+
+
+def test_outputs_that_are_wrong_are_refused_where_float32_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(op: Ops, x: Tensor) -> rule.Evaluation:
+        return op.Mul(op.Relu(x), 1.001), lambda m: m
+
+    monkeypatch.setitem(rule._RULES, ("", "Relu"), rule.Rule("Relu", "", rule.Kind.BILINEAR, too_large))
+    with pytest.raises(CheckFailedError, match=r"outputs differ .* Please report"):
+        compile_model(mlp(last="Identity"), Gradient())
 
 
 @pytest.mark.parametrize(
