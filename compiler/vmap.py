@@ -27,7 +27,7 @@ def with_batch(lowered: Lowered) -> Lowered:
     op.bind_batch(values.at_x(str(model.graph.inputs[0].name)))
     values.lift_outputs()
     source = narrow(whole(model), lowered.narrow)
-    if how_rows_mix(source, ir.from_proto(lowered.source)) is not None:
+    if how_rows_mix(source, ir.from_proto(lowered.source), in_front=True) is not None:
         raise UnsupportedModelError(
             "the batch is fixed at 1 and cannot be made symbolic: with more rows the model would answer "
             "otherwise. Export it with a dynamic batch axis (dynamic_axes or dynamic_shapes in "

@@ -131,7 +131,7 @@ def _needs_one_row(model: ir.Model, freed: ir.Model) -> bool:
         fold_weights(opened)
         _free_batch(opened, fixed=True)
         freed = opened
-    return rows_decide(freed) or not outputs_grow(freed) or how_rows_mix(freed) is not None
+    return rows_decide(freed) or not outputs_grow(freed) or how_rows_mix(freed, in_front=True) is not None
 
 
 def _is_known(op_type: str, domain: str) -> bool:

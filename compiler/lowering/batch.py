@@ -79,13 +79,18 @@ def outputs_grow(model: ir.Model) -> bool:
 
 
 def how_rows_mix(
-    model: ir.Model, single: ir.Model | None = None, outputs: Sequence[str] | None = None
+    model: ir.Model,
+    single: ir.Model | None = None,
+    outputs: Sequence[str] | None = None,
+    *,
+    in_front: bool = False,
 ) -> str | None:
     """What the model does otherwise on a batch of two rows than on each of them; None where it does the same.
 
     Args:
         single: another model that is asked for the rows.
         outputs: those that are compared; all of them by default.
+        in_front: whether rows have to stand on axis 0 of the answer, or on an axis before it.
     """
     random = np.random.default_rng(0)
     rows = {}
@@ -104,17 +109,19 @@ def how_rows_mix(
         alone = [run({n: a[i : i + 1] if a.ndim else a for n, a in rows.items()}, outputs) for i in range(2)]
     except InvalidModelError as error:
         return f"the model does not run on batches of two rows and of one: {error}"
-    apart = all(_hold_apart(both[name], [a[name] for a in alone]) for name in both)
+    apart = all(_hold_apart(both[name], [a[name] for a in alone], in_front) for name in both)
     return None if apart else "the model mixes the rows of a batch: it answers two otherwise than one by one"
 
 
-def _hold_apart(both: np.ndarray, alone: Sequence[np.ndarray]) -> bool:
-    """Whether the rows stand beside each other in the answer to both, on whatever axis."""
+def _hold_apart(both: np.ndarray, alone: Sequence[np.ndarray], in_front: bool) -> bool:
+    """Whether the rows stand beside each other in the answer to both, on whatever axis or in front."""
     arrays = (both, *alone)
     if not all(isinstance(a, np.ndarray) and a.dtype.kind not in "OU" for a in arrays):
         return False
     rows = [np.asarray(a, np.float64) for a in alone]
     near = max(np.abs(a).max(initial=1e-3) for a in rows) * SAME
+    if in_front and both.shape[1:] not in (rows[0].shape, rows[0].shape[1:]):
+        return False
     return rows[0].shape == rows[1].shape and any(
         np.allclose(
             np.asarray(both, np.float64).reshape(parts, 2, rows[0].size // parts),
@@ -124,6 +131,7 @@ def _hold_apart(both: np.ndarray, alone: Sequence[np.ndarray]) -> bool:
             equal_nan=True,
         )
         for parts in _parts_of_rows(both.shape, rows[0].shape)
+        if parts == 1 or not in_front
     )
 
 
