@@ -30,7 +30,7 @@ from compiler.lowering.limits import check_sizes, fold_weights
 from compiler.lowering.load import load, standardise
 from compiler.lowering.precision import Narrow, narrow, on_cpu, widen
 from compiler.lowering.rewrites import is_rewritten, rewrite, share_prefixes
-from compiler.lowering.sizes import fold_sizes, one_row
+from compiler.lowering.sizes import at_batch, fold_sizes
 from compiler.rule import find_rule
 from compiler.shapes import Spec
 
@@ -113,9 +113,9 @@ def lower(
         name_batch(lowered)
     else:
         _free_batch(lowered, fixed)
-    specs, constants = one_row(lowered)
+    specs, constants = at_batch(lowered, 1)
     check_sizes(lowered, specs)
-    batched = rows_on_axis_0(lowered, specs)
+    batched = rows_on_axis_0(specs, infer(lowered, 2) if alone else at_batch(lowered, 2)[0])
     if alone:
         batched &= {str(v.name) for v in lowered.graph.inputs}
     warnings = (*loaded.warnings, *_notes(fixed, halves))

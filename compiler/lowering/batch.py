@@ -8,7 +8,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from compiler.errors import InvalidModelError, UnsupportedModelError
-from compiler.lowering.inference import BATCH, infer, infer_each
+from compiler.lowering.inference import BATCH, infer_each
 from compiler.runtime import Runner
 from compiler.shapes import Spec
 
@@ -190,12 +190,9 @@ def dependent_on_rows(model: ir.Model) -> frozenset[str]:
     return frozenset(name for name in batched if name)
 
 
-def rows_on_axis_0(model: ir.Model, specs: dict[str, Spec]) -> frozenset[str]:
-    """Names of the values whose axis 0 grows with the batch, given their shapes for one row."""
-    two = infer(model, 2)
-    return frozenset(
-        name for name, (shape, _) in specs.items() if name in two and _doubles(shape, two[name][0])
-    )
+def rows_on_axis_0(one: dict[str, Spec], two: dict[str, Spec]) -> frozenset[str]:
+    """Names of the values whose axis 0 grows with the batch, by what is known for one row and for two."""
+    return frozenset(n for n, (shape, _) in one.items() if n in two and _doubles(shape, two[n][0]))
 
 
 def _doubles(one: tuple[int, ...], two: tuple[int, ...]) -> bool:

@@ -113,9 +113,9 @@ def _value(node: ir.Node, position: int) -> ir.Value:
     return value
 
 
-def one_row(model: ir.Model) -> tuple[dict[str, Spec], dict[str, np.ndarray]]:
-    """What is known of every value for one row: its shape and dtype, and its value if sizes decide it."""
-    specs = infer(model, 1)
+def at_batch(model: ir.Model, rows: int) -> tuple[dict[str, Spec], dict[str, np.ndarray]]:
+    """What is known of every value for a batch: its shape and dtype, and its value if sizes decide it."""
+    specs = infer(model, rows)
     constants: dict[str, np.ndarray] = {}
     if not any(_reads_size(node) for node in model.graph):
         return specs, constants
@@ -125,7 +125,7 @@ def one_row(model: ir.Model) -> tuple[dict[str, Spec], dict[str, np.ndarray]]:
         for value in [v for node in probe.graph for v in node.outputs if v.name in found]:
             replace_by_constant(probe.graph, value, found[str(value.name)])
         passes.RemoveUnusedNodesPass()(probe)
-        specs = {**specs, **infer(probe, 1)}
+        specs = {**specs, **infer(probe, rows)}
     return specs, constants
 
 

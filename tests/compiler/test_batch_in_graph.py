@@ -126,6 +126,25 @@ GRAPHS = {
         c = Concat <axis = 0> (u, v)
         h = ReduceMax <keepdims = 0> (c, zero)
         {_END}""",
+    "sizes beside the batch's, computed": f"""{_BATCH}
+        d = Div (four, two)
+        target = Concat <axis = 0> (n, d, flat, six)
+        u = Reshape (x, target)
+        w1, w2 = Split <axis = 1, num_outputs = 2> (u)
+        h = Concat <axis = 1> (w2, w1)
+        {_END}""",
+    "TorchScript's expand": f"""{_BATCH}
+        target = Concat <axis = 0> (n, flat, flat)
+        rank = Shape (target)
+        ones = ConstantOfShape <value = int64[1] {{1}}> (rank)
+        minus = Mul (ones, flat)
+        kept = Equal (target, minus)
+        sizes = Where (kept, ones, target)
+        k = Expand (token, sizes)
+        c = Concat <axis = 1> (k, x)
+        m = MatMul (c, w)
+        h = Slice (m, one, five, one)
+        {_END}""",
     "the batch last": f"""
         u = Transpose <perm = [2, 1, 0]> (x)
         v = Softmax <axis = 0> (u)
