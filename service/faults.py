@@ -50,13 +50,22 @@ class Faults:
         return True
 
     def tell(self) -> None:
-        """Raises one error for all, of the kind of the first; nothing where there are none."""
+        """Raises one error for all, of the kind of the first; nothing where there are none.
+
+        It is kept no longer: an error that those keep whom it passes would keep the request.
+        """
         if self._found:
-            raise _joined(self._found)
+            try:
+                raise _joined(self._found)
+            finally:
+                self._found = []
 
     def end(self, fault: ServiceError) -> Never:
         """Adds a last one, behind which nothing can be found out, and tells."""
-        raise _joined([*self._found, fault])
+        self._found.append(fault)
+        del fault
+        self.tell()
+        raise AssertionError("there is one to tell")
 
 
 def from_validation(error: ValidationError, kind: type[ServiceError], whole: str) -> ServiceError:

@@ -1,6 +1,9 @@
 """One answer tells all that is wrong with a request, as far as ten problems."""
 
+import contextlib
+import gc
 import re
+import weakref
 from typing import Any
 
 import grpc
@@ -164,3 +167,33 @@ async def test_the_first_says_of_which_kind_they_are() -> None:
         faults.tell()
     with pytest.raises(ZeroDivisionError), faults:
         raise ZeroDivisionError
+
+
+class Body:
+    """Stands for a request's bytes."""
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("ends", [False, True])
+async def test_what_was_told_keeps_nothing_of_the_request(count: int, ends: bool) -> None:
+    """A body of 64 MB would stay until the garbage collector comes."""
+
+    def refuse(body: Body) -> None:
+        faults = Faults()
+        for number in range(count - ends):
+            with faults:
+                raise InvalidInputError(f"{number} of {body}")
+        if ends:
+            faults.end(InvalidInputError(f"the last of {body}"))
+        faults.tell()
+
+    gc.disable()
+    try:
+        body = Body()
+        gone = weakref.ref(body)
+        with contextlib.suppress(InvalidInputError):
+            refuse(body)
+        del body
+        assert gone() is None
+    finally:
+        gc.enable()
