@@ -22,7 +22,7 @@ import grpc.aio
 import onnxruntime as ort
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from loadtests import grpc_frames, models, proxy, wire
+from loadtests import models, wire
 from loadtests.processes import Server, gateway, started
 
 REPOSITORY = Path("model_repository")
@@ -70,20 +70,6 @@ def over_grpc(server: Server, model: str, load: models.Load) -> Ask:
     return ask
 
 
-def by_frames(server: Server, model: str, load: models.Load) -> Ask:
-    """As `over_grpc`, by a client that costs as little as the one of HTTP."""
-    message = grpc_request(model, load).SerializeToString()
-    address = server.grpc or ""
-
-    async def ask(count: int) -> None:
-        connection = await grpc_frames.connect(address, proxy.METHOD, message)
-        for _ in range(count):
-            await connection.ask()
-        connection.close()
-
-    return ask
-
-
 @contextlib.contextmanager
 def kinds() -> Iterator[list[Kind]]:
     """Every way to ask, its servers running."""
@@ -106,7 +92,6 @@ def kinds() -> Iterator[list[Kind]]:
             Kind("json", ours, over_http(ours, wire.json_request(at, infer, load.inputs))),
             Kind("binary", ours, over_http(ours, wire.binary_request(at, infer, load.inputs))),
             Kind("grpc", ours, over_grpc(ours, plain, load)),
-            Kind("grpc frames", ours, by_frames(ours, plain, load)),
             Kind(
                 "minimal explain",
                 least_explained,
@@ -115,7 +100,6 @@ def kinds() -> Iterator[list[Kind]]:
             Kind("json explain", ours, over_http(ours, wire.json_request(at, explain, load.inputs))),
             Kind("binary explain", ours, over_http(ours, wire.binary_request(at, explain, load.inputs))),
             Kind("grpc explain", ours, over_grpc(ours, explained, load)),
-            Kind("grpc frames explain", ours, by_frames(ours, explained, load)),
         ]
 
 

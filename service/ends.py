@@ -1,4 +1,4 @@
-"""The ends that callers reach: HTTP for all, HTTP for administrators, gRPC."""
+"""The ends that callers reach by HTTP: one for all, one for administrators."""
 
 import asyncio
 import contextlib
@@ -9,10 +9,8 @@ from collections.abc import Iterator
 import uvicorn
 from fastapi import FastAPI
 
-from service.grpc_server import GrpcServer
 from service.http_protocol import BoundedHttp
 from service.listening import address_of, several
-from service.settings import Settings
 from service.tls import ServerTls
 
 
@@ -48,30 +46,6 @@ class HttpEnd:
     def give_up(self, _: object = None) -> None:
         """Ends a `stop` that waits; its app's lifespan is not ended then."""
         self._server.force_exit = True
-
-
-class GrpcEnd:
-    """The data plane on a socket."""
-
-    def __init__(
-        self, app: FastAPI, settings: Settings, listener: socket.socket, tls: ServerTls | None
-    ) -> None:
-        self._listener = listener
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # what it accepts has it too
-        self._tls = None if tls is None else tls.grpc_context
-        self._server = GrpcServer(app.state.plane, app.state.gate, settings.max_body_bytes)
-        self.address = address_of(self._listener)
-
-    async def start(self) -> None:
-        await self._server.start(several(self._listener), self._tls)
-
-    def warn(self) -> None:
-        """Has those who are connected go elsewhere, before `stop`."""
-        self._server.warn()
-
-    async def stop(self, seconds: float) -> None:
-        """Refuses new calls, and gives up those that are not answered in `seconds`."""
-        await self._server.stop(seconds)
 
 
 def uvicorn_config(app: FastAPI, tls: ServerTls | None = None, *, lifespan: bool = True) -> uvicorn.Config:

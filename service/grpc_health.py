@@ -1,23 +1,53 @@
-"""`grpc.health.v1.Health`, as load balancers and Kubernetes' gRPC probes ask it."""
+"""`grpc.health.v1.Health`, as load balancers, Kubernetes' probes and clients of gRPC ask it."""
 
-from grpc_health.v1 import health_pb2 as pb  # type: ignore[import-untyped]  # it ships no types
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
 
-from service.grpc_call import Call
-from service.grpc_methods import SERVICE, Methods
+from grpc.aio import ServicerContext
+from grpc_health.v1 import health_pb2 as pb
+from grpc_health.v1.health_pb2_grpc import HealthServicer as Base
 
-HEALTH = pb.DESCRIPTOR.services_by_name["Health"].full_name
+from service.dataplane import DataPlane
+from service.errors import NotReadyError, UnknownModelError
+from service.grpc_servicer import SERVICE
+
+HEALTH: str = pb.DESCRIPTOR.services_by_name["Health"].full_name
+_LOOKS_EVERY_S = 1.0
 _STATUS = {True: pb.HealthCheckResponse.SERVING, False: pb.HealthCheckResponse.NOT_SERVING}
 
 
-async def check(call: Call) -> pb.HealthCheckResponse:
+class HealthServicer(Base):
     """Of the server ("" or the inference service's name), or of one model.
 
-    Raises:
-        UnknownModelError: the name is neither's.
+    The package's own servicer has to be told of every change: here the backend is asked.
     """
-    name = call.message.service
-    entry = None if name in ("", SERVICE) else call.plane.repository.entry(name)
-    return pb.HealthCheckResponse(status=_STATUS[await call.plane.ready(entry)])
 
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
 
-CHECK: Methods = {"Check": (pb.HealthCheckRequest, check)}
+    async def Check(self, request: pb.HealthCheckRequest, context: ServicerContext) -> pb.HealthCheckResponse:
+        """Raises UnknownModelError."""
+        return pb.HealthCheckResponse(status=await self._status(request.service))
+
+    async def Watch(
+        self, request: pb.HealthCheckRequest, context: ServicerContext
+    ) -> AsyncIterator[pb.HealthCheckResponse]:
+        """Told at once, and within a second of each change. Raises NotReadyError when the server stops."""
+        told = None
+        while not self._plane.stopping.is_set():
+            try:
+                status = await self._status(request.service)
+            except UnknownModelError:
+                status = pb.HealthCheckResponse.SERVICE_UNKNOWN
+            if status != told:
+                yield pb.HealthCheckResponse(status=status)
+                told = status
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._plane.stopping.wait(), _LOOKS_EVERY_S)
+        raise NotReadyError("the server is stopping")
+
+    async def _status(self, name: str) -> Any:
+        entry = None if name in ("", SERVICE) else self._plane.repository.entry(name)
+        return _STATUS[await self._plane.ready(entry)]

@@ -1,147 +1,114 @@
-"""The gRPC end: `GRPCInferenceService`, health and reflection, thin over the data plane."""
+"""The gRPC end: a server of `grpc.aio` for inference, health and reflection."""
 
 import asyncio
-import http
 import socket
-import ssl
-from collections.abc import Iterable
 
-from google.protobuf.message import Message
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+from tritonclient.grpc import service_pb2_grpc
 
-from service import exchange as exchanges
 from service.dataplane import DataPlane
-from service.errors import NotOfferedError, ServiceError
-from service.exchange import note_problem
 from service.gate import Gate
-from service.grpc_call import Call, refusal_of
-from service.grpc_connection import GrpcConnection
-from service.grpc_gate import GrpcGate
-from service.grpc_health import CHECK, HEALTH
-from service.grpc_methods import METHODS, REFUSED, SERVICE, Method
-from service.grpc_reflection import REFLECTIONS, reflect
-from service.grpc_rpc import Handler, Rpc
-from service.grpc_stream import stream_infer
-from service.grpc_wire import Head, Messages
-from service.oip_grpc import parse
+from service.grpc_health import HEALTH, HealthServicer
+from service.grpc_interceptor import Interceptor
+from service.grpc_servicer import SERVICE, InferenceServicer
+from service.listening import CannotListenError, address_of
+from service.settings import Settings
+from service.tls import ServerTls
 
-_STREAM = "ModelStreamInfer"
-_LARGEST_LIMIT = (1 << 32) - 1  # gRPC counts a message's bytes in 32 bits
-_HANDSHAKE_S = 10.0
-_GIVING_UP_S = 1.0
+MAX_CALLS = 1024  # at one time, streams among them
+_MAX_CALLS_OF_A_CONNECTION = 128
+_MAX_METADATA_BYTES = 64 << 10  # as of HTTP's headers
+_LARGEST_LIMIT = (1 << 31) - 1  # gRPC counts a message's bytes in 32 bits
+_HELD_S = 0.05  # what has been sent arrives meanwhile
+_BEGUN_S = 0.2  # what was held is begun meanwhile
+_REFLECTION = "grpc.reflection.v1.ServerReflection"
+_OPTIONS = (
+    ("grpc.max_send_message_length", -1),  # answers are larger than requests: one row per target
+    ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),
+    ("grpc.max_concurrent_streams", _MAX_CALLS_OF_A_CONNECTION),
+    ("grpc.http.overload_protection", 0),  # it refuses callers who keep to that as well
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.keepalive_time_ms", 60_000),  # a caller who is gone without a word does not hold its calls
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),  # 5 minutes by itself: clients ping sooner
+    ("grpc.so_reuseport", 0),  # else two gateways would share a port, and neither would say so
+)
 
 
 class GrpcServer:
-    """Serves connections of the running event loop, from `start` to `stop`."""
+    """Belongs to the running event loop. Connections that come before `start` wait for it."""
 
-    def __init__(self, plane: DataPlane, gate: Gate, max_body_bytes: int) -> None:
-        self.connections: set[GrpcConnection] = set()
-        self._plane = plane
-        self.limit = min(max_body_bytes, _LARGEST_LIMIT)
-        self._handlers = _handlers(plane, gate)
-        self._gate = GrpcGate(gate, self._handlers, _unserved)
-        self._listening: list[asyncio.Server] = []
-        self.enter = self._gate.enter
-        self.refused = self._gate.refused
+    def __init__(
+        self,
+        plane: DataPlane,
+        gate: Gate,
+        settings: Settings,
+        listener: socket.socket,
+        tls: ServerTls | None = None,
+    ) -> None:
+        """Takes the place of `listener`: gRPC listens on sockets of its own. Raises CannotListenError."""
+        limit = ("grpc.max_receive_message_length", min(settings.max_body_bytes, _LARGEST_LIMIT))
+        self._stopping: list[asyncio.Future[None]] = []
+        self._interceptor = Interceptor(gate, plane.budget)
+        self._server = grpc.aio.server(
+            interceptors=(self._interceptor,),
+            options=(*_OPTIONS, limit),
+            maximum_concurrent_rpcs=MAX_CALLS,
+        )
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(
+            InferenceServicer(plane, gate), self._server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(plane), self._server)
+        _enable_reflection(self._server)
+        self.address = address_of(listener)
+        listener.close()
+        self._bind(tls)
 
-    async def start(self, listeners: Iterable[socket.socket], tls: ssl.SSLContext | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        for listener in listeners:
-            server = await loop.create_server(
-                lambda: GrpcConnection(self),
-                sock=listener,
-                ssl=tls,
-                ssl_handshake_timeout=None if tls is None else _HANDSHAKE_S,
-            )
-            self._listening.append(server)
+    def _bind(self, tls: ServerTls | None) -> None:
+        try:
+            if tls is None:
+                self._server.add_insecure_port(self.address)
+            else:
+                self._server.add_secure_port(self.address, tls.grpc_credentials())
+        except RuntimeError as error:
+            raise CannotListenError(f"cannot listen on {self.address} for gRPC: {error}") from error
 
-    def warn(self) -> None:
-        """A stop is near: who is connected had better go elsewhere. All are answered as before."""
-        for connection in list(self.connections):
-            connection.warn()
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def leave(self, seconds: float) -> None:
+        """Has callers go elsewhere; what they have sent by then may take `seconds` to be answered.
+
+        gRPC drops what lies in its own queue when it stops, and what is sent until a caller has heard of it.
+        So it is emptied first, and nobody is answered meanwhile, who would ask again.
+        """
+        with self._interceptor.holding():
+            await asyncio.sleep(_HELD_S)
+            self._stopping.append(asyncio.ensure_future(self._server.stop(seconds)))
+            await asyncio.sleep(_HELD_S)
+        await asyncio.sleep(_BEGUN_S)
 
     async def stop(self, seconds: float) -> None:
-        """Refuses new calls, and gives up those that are not answered in `seconds`."""
-        for server in self._listening:
-            server.close()
-        for connection in list(self.connections):
-            connection.stop()
-        await self._wait(seconds)
-        for connection in list(self.connections):
-            connection.give_up()
-        await self._wait(_GIVING_UP_S)
-        for connection in list(self.connections):
-            connection.abort()
-        await self._wait(_GIVING_UP_S)
+        """Takes no more calls, and gives up those that are not answered in `seconds`."""
+        await asyncio.gather(*self._stopping, self._server.stop(seconds))
 
-    async def _wait(self, seconds: float) -> None:
-        """Until every connection is closed and every call over, or as long as that."""
-        left = [connection.closed for connection in self.connections]
-        left += [task for connection in self.connections for task in connection.tasks]
-        if left:
-            await asyncio.wait(left, timeout=seconds)
-
-    def is_stream(self, path: str) -> bool:
-        handler = self._handlers.get(path)
-        return handler is not None and handler.is_stream
-
-    def messages(self, head: Head) -> Messages:
-        return Messages(self.limit, head.inflates, self._plane.budget)
-
-    def patience_s(self) -> float:
-        """For how long the message of a call may be on its way."""
-        return self._plane.timeout_s
+    def give_up(self, _: object = None) -> None:
+        """Ends a `stop` that waits."""
+        self._stopping.append(asyncio.ensure_future(self._server.stop(None)))
 
 
-def _handlers(plane: DataPlane, gate: Gate) -> dict[str, Handler]:
-    unary = {SERVICE: METHODS, HEALTH: CHECK}
-    handlers = {
-        f"/{service}/{name}": _unary(plane, gate, kind, method)
-        for service, methods in unary.items()
-        for name, (kind, method) in methods.items()
-    }
-    handlers[f"/{SERVICE}/{_STREAM}"] = _stream(plane, gate)
-    for service in REFLECTIONS:
-        handlers[f"/{service}/ServerReflectionInfo"] = Handler(reflect, is_stream=True)
-    return handlers
-
-
-def _unary(plane: DataPlane, gate: Gate, kind: type[Message], method: Method) -> Handler:
-    """Answers calls, and notes them; those of health are not noted."""
-
-    async def answer(rpc: Rpc, body: bytes) -> bytes:
-        exchange = rpc.exchange
-        if exchange is None:
-            return await _call(plane, kind, method, rpc, body)
-        with gate.noted(exchange):
-            answer = await _call(plane, kind, method, rpc, body)
-            exchange.status = http.HTTPStatus.OK
-        return answer
-
-    return Handler(answer)
-
-
-async def _call(plane: DataPlane, kind: type[Message], method: Method, rpc: Rpc, body: bytes) -> bytes:
-    """Parses, calls, serialises. Raises ServiceError alone."""
-    try:
-        answer = await method(Call(plane, parse(kind, body), rpc.time_remaining()))
-        return answer.SerializeToString()
-    except Exception as error:  # the text of a fault of ours is not for callers
-        refusal = refusal_of(error, kind.DESCRIPTOR.name)
-        note_problem(refusal.slug, refusal.status)
-        raise refusal from error
-
-
-def _stream(plane: DataPlane, gate: Gate) -> Handler:
-    async def answer(rpc: Rpc) -> None:
-        if rpc.exchange is not None:
-            exchanges.bind(rpc.exchange)
-        await stream_infer(plane, gate, rpc)
-
-    return Handler(answer, is_stream=True)
-
-
-def _unserved(path: str) -> ServiceError:
-    service, _, method = path.removeprefix("/").rpartition("/")
-    why = REFUSED.get(method) if service == SERVICE else None
-    said = f": {why}" if why else f". /{SERVICE} offers {', '.join([*METHODS, _STREAM])}"
-    return NotOfferedError(f"{path[:80]} is not offered here{said}.")
+def _enable_reflection(server: grpc.aio.Server) -> None:
+    """Of v1alpha, and by the same messages of v1, which the package does not know."""
+    names = (SERVICE, HEALTH, reflection.SERVICE_NAME, _REFLECTION)
+    reflection.enable_server_reflection(names, server)
+    handler = grpc.stream_stream_rpc_method_handler(
+        reflection.aio.ReflectionServicer(names).ServerReflectionInfo,
+        reflection_pb2.ServerReflectionRequest.FromString,
+        reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    handlers = {"ServerReflectionInfo": handler}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_REFLECTION, handlers),))

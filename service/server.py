@@ -17,7 +17,8 @@ from service import logs
 from service.app import create_admin_app, create_app, create_backend, read_keys
 from service.configuration import unknown_variables
 from service.dataplane import DataPlane
-from service.ends import GrpcEnd, HttpEnd
+from service.ends import HttpEnd
+from service.grpc_server import GrpcServer
 from service.listening import CannotListenError, listen
 from service.metrics import Metrics
 from service.reload import watch
@@ -35,7 +36,7 @@ Announce = Callable[[str], None]
 class _Ends:
     public: HttpEnd
     admin: HttpEnd | None
-    grpc: GrpcEnd | None
+    grpc: GrpcServer | None
 
     @property
     def http(self) -> Sequence[HttpEnd]:
@@ -43,7 +44,7 @@ class _Ends:
         return [self.public] if self.admin is None else [self.admin, self.public]
 
     @property
-    def all(self) -> Sequence[HttpEnd | GrpcEnd]:
+    def all(self) -> Sequence[HttpEnd | GrpcServer]:
         return self.http if self.grpc is None else [*self.http, self.grpc]
 
     @property
@@ -143,6 +144,8 @@ async def _serve(
         await _first_of(loading, signals.stop, *ends.serving)
         if loading.done():
             loading.result()
+            if ends.grpc is not None:
+                await ends.grpc.start()
             _settle_heap()
             _note_start(app)
             announce_ready(app, ends, announce)
@@ -153,15 +156,18 @@ async def _serve(
 
 
 async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: ServerTls | None) -> _Ends:
-    """All ends answer at once, and are not ready until the models are."""
-    grpc_end = None if listeners.grpc is None else GrpcEnd(app, settings, listeners.grpc, tls)
+    """All ends listen at once, and are not ready until the models are: gRPC has its callers wait until then.
+
+    Raises CannotListenError.
+    """
+    grpc_server = None
+    if listeners.grpc is not None:
+        grpc_server = GrpcServer(app.state.plane, app.state.gate, settings, listeners.grpc, tls)
     public = HttpEnd(app, listeners.public, tls, lifespan=True)
     admin = None
     if listeners.admin is not None:
         admin = HttpEnd(create_admin_app(app), listeners.admin, tls, lifespan=False)
-    if grpc_end is not None:
-        await grpc_end.start()
-    return _Ends(public, admin, grpc_end)
+    return _Ends(public, admin, grpc_server)
 
 
 def _reloads(
@@ -179,21 +185,22 @@ def _reloads(
 async def _stop(plane: DataPlane, ends: _Ends, signals: Signals, settings: Settings) -> None:
     """Unready, refuse, drain, stop; a second signal gives up what runs.
 
-    Between the first two, load balancers and clients of gRPC find out, and requests are still answered; while
-    what was accepted runs, all ends answer others with 503.
+    Between the first two, load balancers find out, and requests are still answered. Callers of gRPC are told
+    to go elsewhere before any is refused; while what was accepted runs, HTTP answers others with 503.
     """
     plane.leave()
     if signals.stop.done() and plane.serves:
-        if ends.grpc is not None and settings.shutdown_delay_s:
-            ends.grpc.warn()
         await signals.hurried(settings.shutdown_delay_s)
-    plane.refuse_new_work()
     end_s = time.monotonic() + settings.drain_timeout_s
+    if ends.grpc is not None and plane.serves:
+        await ends.grpc.leave(settings.drain_timeout_s)
+    plane.refuse_new_work()
     idle = asyncio.ensure_future(plane.idle())
-    await asyncio.wait([idle, signals.hurry], timeout=settings.drain_timeout_s, return_when=_FIRST)
+    left_s = max(end_s - time.monotonic(), 0.0)
+    await asyncio.wait([idle, signals.hurry], timeout=left_s, return_when=_FIRST)
     idle.cancel()
     left_s = 0.0 if signals.hurry.done() else max(end_s - time.monotonic(), 0.0)
-    for end in ends.http:
+    for end in ends.all:
         signals.hurry.add_done_callback(end.give_up)
     await asyncio.gather(*(end.stop(left_s) for end in ends.all))
 

@@ -7,6 +7,8 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
+
 from compiler.errors import InvalidOptionError
 from service.settings import Settings
 
@@ -29,19 +31,37 @@ class ServerTls:
 
     def __init__(self, certificates: Certificates) -> None:
         self.certificates = certificates
-        self.context = self._new_context("http/1.1")
-        self.grpc_context = self._new_context("h2")
+        self.context = self._new_context()
+        self._for_grpc = _grpc_configuration(certificates)
 
     def reload(self) -> None:
         """Takes up what is on disk for new connections. Raises InvalidOptionError, and all is as before."""
-        self._new_context("h2")  # a pair that does not fit must not get into those that serve
+        self._new_context()  # a pair that does not fit must not get into the one that serves
         _load(self.context, self.certificates)
-        _load(self.grpc_context, self.certificates)
+        self._for_grpc = _grpc_configuration(self.certificates)
 
-    def _new_context(self, protocol: str) -> ssl.SSLContext:
+    def grpc_credentials(self) -> grpc.ServerCredentials:
+        """For a server that asks before each handshake what has changed."""
+        known = self._for_grpc
+
+        def changed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal known
+            latest = self._for_grpc
+            if latest is known:
+                return None
+            known = latest
+            return latest
+
+        return grpc.dynamic_ssl_server_credentials(
+            known,
+            changed,
+            require_client_authentication=self.certificates.client_authority is not None,
+        )
+
+    def _new_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols([protocol])
+        context.set_alpn_protocols(["http/1.1"])
         _load(context, self.certificates)
         if self.certificates.client_authority is not None:
             context.verify_mode = ssl.CERT_REQUIRED
@@ -80,9 +100,23 @@ def _load(context: ssl.SSLContext, certificates: Certificates) -> None:
         context.load_cert_chain(certificates.chain, certificates.key, password=_no_password)
         if certificates.client_authority is not None:
             context.load_verify_locations(certificates.client_authority)
-    except (OSError, ssl.SSLError) as error:
-        names = ", ".join(map(str, certificates.files))
-        raise InvalidOptionError(f"TLS: cannot use {names}: {error.strerror or error}") from error
+    except OSError as error:
+        raise _unusable(certificates, error) from error
+
+
+def _grpc_configuration(certificates: Certificates) -> grpc.ServerCertificateConfiguration:
+    authority = certificates.client_authority
+    try:
+        pair = (certificates.key.read_bytes(), certificates.chain.read_bytes())
+        root = None if authority is None else authority.read_bytes()
+    except OSError as error:
+        raise _unusable(certificates, error) from error
+    return grpc.ssl_server_certificate_configuration([pair], root)
+
+
+def _unusable(certificates: Certificates, error: OSError) -> InvalidOptionError:
+    names = ", ".join(map(str, certificates.files))
+    return InvalidOptionError(f"TLS: cannot use {names}: {error.strerror or error}")
 
 
 def _no_password() -> str:

@@ -15,7 +15,7 @@ from service.app import create_app, create_backend
 from service.backends.base import Backend
 from service.dataplane import DataPlane
 from service.grpc_server import GrpcServer
-from service.listening import address_of, listen
+from service.listening import listen
 from service.settings import Settings
 
 SECONDS = 60
@@ -44,10 +44,9 @@ async def grpc_end(settings: Settings, backend: Backend | None = None) -> AsyncI
 
 @contextlib.asynccontextmanager
 async def end_of(app: FastAPI, settings: Settings) -> AsyncIterator[End]:
-    server = GrpcServer(app.state.plane, app.state.gate, settings.max_body_bytes)
-    listener = listen("127.0.0.1", 0)
-    address = address_of(listener)
-    await server.start([listener])
+    server = GrpcServer(app.state.plane, app.state.gate, settings, listen("127.0.0.1", 0))
+    address = server.address
+    await server.start()
     options = (("grpc.max_receive_message_length", -1),)
     try:
         async with grpc.aio.insecure_channel(address, options) as channel:

@@ -1,6 +1,7 @@
 """Deadlines, cancellation, sizes and faults over gRPC: what is answered, and what becomes of the work."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import grpc
@@ -8,16 +9,16 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from service import errors
+from service import errors, grpc_server
 from service.app import create_app, create_backend
 from service.errors import DeadlineError, ModelFailedError, QueueFullError, ServiceError
-from service.grpc_call import Call
-from service.grpc_methods import model_infer
-from service.grpc_wire import CODES
+from service.grpc_servicer import infer
+from service.grpc_status import CODES
 from service.settings import Settings
 from tests.service import handmade as made
+from tests.service.explaining import until
 from tests.service.faulty import FaultyBackend
-from tests.service.grpc_end import PATIENCE_S, SECONDS, end_of, grpc_end, refused
+from tests.service.grpc_end import PATIENCE_S, SECONDS, End, end_of, grpc_end, refused
 from tests.service.messages import GOOD, request, tensor
 from tests.service.own_time import standing_still
 
@@ -62,9 +63,9 @@ async def test_the_callers_deadline_gives_the_work_up(repository: Path) -> None:
 @pytest.mark.parametrize("left_s", [0.02, 0.0, -1.0])
 async def test_the_callers_deadline_reaches_the_data_plane(repository: Path, left_s: float) -> None:
     async with grpc_end(Settings(repository=repository), FaultyBackend(None)) as end:
-        call = Call(end.plane, request("score", GOOD, parameters=timeout(25_000_000)), left_s)
+        asked = request("score", GOOD, parameters=timeout(25_000_000))
         with pytest.raises(DeadlineError):
-            await asyncio.wait_for(model_infer(call), SECONDS)
+            await asyncio.wait_for(infer(end.plane, asked, left_s), SECONDS)
 
 
 async def test_a_limit_that_is_kept_changes_nothing(repository: Path) -> None:
@@ -129,6 +130,60 @@ async def test_the_limit_is_the_requests_alone(repository: Path) -> None:
 async def test_any_limit_of_the_settings_is_possible(repository: Path) -> None:
     async with grpc_end(Settings(repository=repository, max_body_bytes=1 << 40)) as end:
         assert (await end.stub.ServerLive(pb.ServerLiveRequest())).live
+
+
+@pytest.mark.parametrize(("size", "code"), [(40_000, None), (70_000, "RESOURCE_EXHAUSTED")])
+async def test_metadata(repository: Path, size: int, code: str | None) -> None:
+    async with grpc_end(Settings(repository=repository)) as end:
+        call = end.stub.ServerLive(pb.ServerLiveRequest(), metadata=(("x-more", "x" * size),))
+        if code is None:
+            assert (await call).live
+        else:
+            await refused(call, code, "metadata")
+        assert (await end.stub.ServerLive(pb.ServerLiveRequest())).live
+
+
+# --- many ---------------------------------------------------------------------------------------------
+
+
+async def test_more_calls_than_a_connection_has_room_for(repository: Path) -> None:
+    """They wait at their sender."""
+    async with grpc_end(Settings(repository=repository)) as end:
+        calls = [end.stub.ServerReady(pb.ServerReadyRequest()) for _ in range(600)]
+        assert all(answer.ready for answer in await asyncio.gather(*calls))
+
+
+async def test_more_calls_than_a_server_has_room_for(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_server, "MAX_CALLS", 2)
+    backend = FaultyBackend(None)
+    async with grpc_end(Settings(repository=repository), backend) as end:
+        waiting = [asyncio.ensure_future(end.stub.ModelInfer(request("score", GOOD))) for _ in range(2)]
+        await until(lambda: backend.calls == 2)
+        await refused(end.stub.ServerLive(pb.ServerLiveRequest()), "RESOURCE_EXHAUSTED", "limit exceeded")
+        waiting.pop().cancel()
+        async with asyncio.timeout(SECONDS):
+            while not await is_live(end):
+                await asyncio.sleep(0.01)
+
+
+async def is_live(end: End) -> bool:
+    """False where a call is refused."""
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        return (await end.stub.ServerLive(pb.ServerLiveRequest())).live
+    return False
+
+
+async def test_answers_count_until_they_are_taken(repository: Path) -> None:
+    async with grpc_end(Settings(repository=repository)) as end:
+        for message in (request("score_explain", GOOD), request("score", tensor(shape=(1, 3)))):
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await end.stub.ModelInfer(message)
+        await end.stub.ModelStreamInfer(iter([request("score", GOOD)])).read()
+        await until(lambda: end.plane.budget._held == 0)
+        end.plane.budget._held = end.plane.budget._limit - 10
+        await refused(end.stub.ServerMetadata(pb.ServerMetadataRequest()), "RESOURCE_EXHAUSTED", "waiting")
 
 
 # --- faults -------------------------------------------------------------------------------------------

@@ -10,9 +10,15 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
 
+from service import grpc_health
+from service.app import create_app, create_backend
 from service.backends.base import Backend
+from service.grpc_server import GrpcServer
+from service.listening import listen
 from service.settings import Settings
+from tests.service.explaining import until
 from tests.service.faulty import FaultyBackend
 from tests.service.grpc_end import SECONDS, grpc_end
 from tests.service.messages import GOOD, request
@@ -73,17 +79,97 @@ async def test_health_while_stopping(repository: Any) -> None:
         assert health_pb2.HealthCheckResponse.FromString(answer).status == 2  # NOT_SERVING
 
 
+def watched(channel: grpc.Channel, service: str) -> Any:
+    """The names of the statuses that `Watch` tells."""
+    watch = channel.unary_stream("/grpc.health.v1.Health/Watch")
+    for body in watch(health_pb2.HealthCheckRequest(service=service).SerializeToString(), timeout=SECONDS):
+        status = health_pb2.HealthCheckResponse.FromString(body).status
+        yield health_pb2.HealthCheckResponse.ServingStatus.Name(status)
+
+
+@pytest.mark.parametrize(
+    ("service", "status"), [("", "SERVING"), ("score", "SERVING"), ("absent", "SERVICE_UNKNOWN")]
+)
+def test_watch_tells_at_once_what_is(channel: grpc.Channel, service: str, status: str) -> None:
+    assert next(watched(channel, service)) == status
+
+
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_client_that_is_warned_goes_and_loses_nothing(repository: Any) -> None:
-    async with grpc_end(Settings(repository=repository)) as end:
-        await end.stub.ModelInfer(request("score", GOOD))
-        (before,) = end.server.connections
-        end.server.warn()
-        for _ in range(3):
-            await end.stub.ModelInfer(request("score", GOOD))
-        await asyncio.wait_for(before.closed, SECONDS)
-        (after,) = end.server.connections
-        assert after is not before
+async def test_watch_tells_changes_and_ends_with_the_server(
+    repository: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_health, "_LOOKS_EVERY_S", 0.01)
+    backend = FaultyBackend(None)
+    async with grpc_end(Settings(repository=repository), backend) as end:
+        with grpc.insecure_channel(end.address) as channel:
+            statuses = watched(channel, "score")
+            for up, status in ((True, "SERVING"), (False, "NOT_SERVING"), (True, "SERVING")):
+                backend.up = up
+                assert await asyncio.to_thread(next, statuses) == status
+            end.plane.refuse_new_work()
+            with pytest.raises(grpc.RpcError) as caught:
+                await asyncio.to_thread(list, statuses)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+# --- start and stop -----------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_callers_wait_for_the_start(repository: Any) -> None:
+    settings = Settings(repository=repository)
+    app = create_app(settings, create_backend(settings))
+    async with app.router.lifespan_context(app):
+        server = GrpcServer(app.state.plane, app.state.gate, settings, listen("127.0.0.1", 0))
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            asked = asyncio.ensure_future(stub.ModelInfer(request("score", GOOD)))
+            await app.state.loading
+            assert not asked.done()
+            await server.start()
+            assert len((await asyncio.wait_for(asked, SECONDS)).outputs) == 1
+        await server.stop(0)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_no_call_is_lost_when_another_server_takes_over(repository: Any) -> None:
+    """Callers ask again and again; each call is answered by the old server or by the new one."""
+    settings = Settings(repository=repository)
+    app = create_app(settings, create_backend(settings))
+    answered = 0
+    over = asyncio.Event()
+
+    async def ask(address: str) -> None:
+        nonlocal answered
+        options = (("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 50))
+        async with grpc.aio.insecure_channel(address, options) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            while not over.is_set():
+                await stub.ModelInfer(request("score", GOOD), wait_for_ready=True, timeout=SECONDS)
+                answered += 1
+
+    async def more() -> None:
+        before = answered
+        await until(lambda: answered > before + 20)
+
+    async with app.router.lifespan_context(app):
+        await app.state.loading
+        servers = [GrpcServer(app.state.plane, app.state.gate, settings, listen("127.0.0.1", 0))]
+        await servers[0].start()
+        port = int(servers[0].address.rpartition(":")[2])
+        async with asyncio.TaskGroup() as callers:
+            for _ in range(8):
+                callers.create_task(ask(servers[0].address))
+            for _ in range(3):
+                await more()
+                await servers[-1].leave(SECONDS)
+                await servers[-1].stop(SECONDS)
+                listener = listen("127.0.0.1", port)
+                servers.append(GrpcServer(app.state.plane, app.state.gate, settings, listener))
+                await servers[-1].start()
+            await more()
+            over.set()
+        await servers[-1].stop(0)
 
 
 # --- reflection ---------------------------------------------------------------------------------------

@@ -10,8 +10,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from compiler import DeepShap, IntegratedGradients, OpenReferences, compile_model
-from service.grpc_call import Call
-from service.grpc_methods import model_infer
+from service.grpc_servicer import infer
 from tests.compiler.models import mlp, rows
 from tests.service import handmade as made
 from tests.service.explaining import SECONDS, Gate, administered, quick, until
@@ -200,7 +199,7 @@ async def test_over_grpc(folder: Path, quick: Gate) -> None:  # noqa: ARG001
         for name, array in (("x", X), ("x_references", R)):
             message.inputs.add(name=name, datatype="FP32", shape=array.shape)
             message.raw_input_contents.append(array.tobytes())
-        answer = await model_infer(Call(plane, message, None))
+        answer = await infer(plane, message, None)
         given = {o.name: raw for o, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)}
         attributions = np.frombuffer(given[ATTRIBUTIONS], np.float32).reshape(3, 3, 5)
         np.testing.assert_allclose(attributions, expected(R)[ATTRIBUTIONS], rtol=1e-5, atol=1e-6)

@@ -157,11 +157,11 @@ def test_mutual_tls_to_triton(
 @pytest.mark.asyncio
 async def test_replaced_certificates_are_taken_up(files: Files, caplog: pytest.LogCaptureFixture) -> None:
     tls = ServerTls(Certificates(files.cert, files.key, None))
-    servers = [
-        await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
-        for context in (tls.grpc_context, tls.context)
-    ]
-    ends = [server.sockets[0].getsockname() for server in servers]
+    server = grpc.aio.server()
+    port = server.add_secure_port("localhost:0", tls.grpc_credentials())
+    await server.start()
+    plain = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=tls.context)
+    ends = [("127.0.0.1", end) for end in (port, plain.sockets[0].getsockname()[1])]
 
     async def seen() -> list[str]:
         return [await asyncio.to_thread(ssl.get_server_certificate, end) for end in ends]
@@ -181,8 +181,8 @@ async def test_replaced_certificates_are_taken_up(files: Files, caplog: pytest.L
         assert await seen() == second
     finally:
         watching.cancel()
-        for server in servers:
-            server.close()
+        plain.close()
+        await server.stop(None)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from service.catalogue import read_repository
 from service.dataplane import Answer
 from service.entries import Entry
 from service.errors import ModelFailedError
-from service.oip_grpc import decode_request, encode_answer
+from service.grpc_codec import decode_request, encode_answer
 
 TENSORS = {
     "ids_out": np.array([[1, -2], [3, 4], [5, 6]]),

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from google.protobuf.message import DecodeError, Message
 from tritonclient.grpc import service_pb2 as pb
 
 from service.dataplane import Answer
@@ -32,14 +31,6 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
-
-
-def parse(kind: type[Message], body: bytes) -> Any:
-    """A message of `kind`. Raises MalformedError."""
-    try:
-        return kind.FromString(body)
-    except DecodeError as error:
-        raise MalformedError(f"the message is not a {kind.DESCRIPTOR.name}") from error
 
 
 def decode_request(message: pb.ModelInferRequest) -> Request:
