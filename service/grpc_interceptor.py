@@ -18,6 +18,7 @@ from service.exchange import Exchange
 from service.gate import Gate
 from service.grpc_servicer import OFFERED, REFUSED, SERVICE
 from service.grpc_status import Refusal, abort, refusal_of
+from service.grpc_turns import Turns
 from service.security import NOBODY_NEEDS, needed_by_call, token_of
 
 Behaviour = Callable[[Any, Context], Awaitable[Any]]
@@ -37,6 +38,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         self._guarded: dict[str, grpc.RpcMethodHandler] = {}
         self._open = asyncio.Event()
         self._open.set()
+        self._turns = Turns()
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
@@ -64,6 +66,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 self._guarded[method] = self._guard(method, await continuation(handler_call_details))
         except ServiceError as error:
             return self._refusing(refusal_of(error, method))
+        await self._turns.turn()
         return self._guarded[method]
 
     def _guard(self, method: str, handler: grpc.RpcMethodHandler | None) -> grpc.RpcMethodHandler:

@@ -228,6 +228,12 @@ def test_gzip_bombs(target: Target, kind: str) -> None:
     bombs(target, BOMBS[kind]().SerializeToString(), 4)
 
 
+@pytest.mark.slow
+def test_gzip_bombs_of_many(target: Target) -> None:
+    """An honest call behind them does not wait until they are read."""
+    assert bombs(target, BOMBS["a raw tensor"]().SerializeToString(), 30) < 20
+
+
 def bombs(target: Target, message: bytes, count: int) -> int:
     """From as many connections; gives how many were answered before an honest call that came after them."""
     bomb = call(INFER, gzip.compress(message, 9), encoding=b"gzip")

@@ -1,0 +1,47 @@
+"""Large messages take turns with everything else on the event loop."""
+
+import asyncio
+import time
+from collections import deque
+
+_LONG_S = 0.01
+_PAUSE = 2  # times as long as it took: the message is copied and parsed meanwhile, and others have their turn
+
+
+class Turns:
+    """Lets calls through to be read, the newest and the oldest by turns; after one that took long, later.
+
+    `grpc.aio` inflates a message on the event loop. Many that are large when inflated, a few bytes each on
+    the wire, would otherwise keep it from whoever comes before or after them until the last is read.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._busy = False
+        self._newest = False
+
+    async def turn(self) -> None:
+        """Returns when a call may be read, which has to begin without another wait."""
+        if self._busy:
+            turn = self._loop.create_future()
+            self._waiting.append(turn)
+            await turn
+        self._busy = True
+        self._loop.call_soon(self._has_read, time.monotonic())
+
+    def _has_read(self, began_s: float) -> None:
+        took_s = time.monotonic() - began_s
+        if took_s > _LONG_S:
+            self._loop.call_later(_PAUSE * took_s, self._next)
+        else:
+            self._next()
+
+    def _next(self) -> None:
+        self._busy = False
+        while self._waiting:
+            self._newest = not self._newest
+            turn = self._waiting.pop() if self._newest else self._waiting.popleft()
+            if not turn.done():  # its caller may have left
+                turn.set_result(None)
+                return
