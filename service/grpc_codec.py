@@ -4,6 +4,7 @@ A request's tensors come as `raw_input_contents`, one for each input, or typed i
 Answers are always raw, as Triton's are.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from service.dataplane import Answer
 from service.errors import InvalidInputError, MalformedError
 from service.faults import Faults
 from service.oip import Request, check_form, check_parameters, name_of, note_twice, timeout_of
-from service.tensors import Array, Tensors, datatype_of, from_binary, from_values, to_binary
+from service.tensors import DTYPES, Array, Tensors, datatype_of, from_binary, to_binary
 
 # Where the protocol puts the values of a datatype. FP16 has no place: it must come raw.
 _CONTENTS = {
@@ -31,6 +32,9 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+
+# The places whose values may be out of the range of their datatype.
+_WIDE = {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32)}
 
 
 def decode_request(message: pb.ModelInferRequest) -> Request:
@@ -133,12 +137,13 @@ def _from_contents(name: str, datatype: str, shape: list[int], contents: pb.Infe
     for filled, _ in contents.ListFields():
         if filled.name != place:
             raise InvalidInputError(f"input '{name[:80]}' is {datatype} and takes {place}, not {filled.name}")
-    values = list(getattr(contents, place))
-    if datatype != "BYTES":
-        return from_values(name, datatype, shape, values)
-    array = np.array(values, dtype=np.object_)
-    if array.size != np.prod(shape, dtype=np.int64):
+    values, dtype = getattr(contents, place), DTYPES[datatype]
+    if len(values) != math.prod(shape):
         raise InvalidInputError(
-            f"input '{name[:80]}' has {array.size} values, but its shape {shape} does not hold as many"
+            f"input '{name[:80]}' has {len(values)} values, but its shape {shape} holds {math.prod(shape)}"
         )
-    return array.reshape(shape)
+    wide = np.fromiter(values, _WIDE.get(place, dtype), len(values))
+    narrow = wide.astype(dtype, copy=False)
+    if place in _WIDE and (wrong := np.flatnonzero(narrow != wide)).size:
+        raise InvalidInputError(f"input '{name[:80]}': {wide[wrong[0]]} is out of the range of {datatype}")
+    return narrow.reshape(shape)
