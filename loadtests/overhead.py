@@ -1,4 +1,4 @@
-"""CPU time that the gateway spends on a small request, beside a route that does the least.
+"""CPU time that the gateway spends on a small request, beside a server that does the least.
 
     python -m loadtests.overhead [--requests 20000] [--rounds 40] [--only json …]
 
@@ -75,14 +75,14 @@ def kinds() -> Iterator[list[Kind]]:
     """Every way to ask, its servers running."""
     load = models.credit()
     plain, explained = load.model, models.explain_entry(load)
-    minimal = [sys.executable, "-m", "loadtests.minimal"]
     with contextlib.ExitStack() as servers:
-        least, least_explained = (
-            servers.enter_context(started([*minimal, str(REPOSITORY / name / "1/model.onnx")], {}))
+        least, least_explained, bare, bare_explained = (
+            servers.enter_context(
+                started([sys.executable, "-m", module, str(REPOSITORY / name / "1/model.onnx")], {})
+            )
+            for module in ("loadtests.minimal", "loadtests.proxy")
             for name in (plain, explained)
         )
-        # Gives a request back, which reads as an answer too.
-        bare = servers.enter_context(started([sys.executable, "-m", "loadtests.proxy"], {}))
         ours = servers.enter_context(gateway(REPOSITORY))
         infer, explain = (f"/v2/models/{plain}/{verb}" for verb in ("infer", "explain"))
         at = ours.http
@@ -97,6 +97,7 @@ def kinds() -> Iterator[list[Kind]]:
                 least_explained,
                 over_http(least_explained, wire.json_request(least.http, "/infer", load.inputs)),
             ),
+            Kind("bare grpc explain", bare_explained, over_grpc(bare_explained, explained, load)),
             Kind("json explain", ours, over_http(ours, wire.json_request(at, explain, load.inputs))),
             Kind("binary explain", ours, over_http(ours, wire.binary_request(at, explain, load.inputs))),
             Kind("grpc explain", ours, over_grpc(ours, explained, load)),
@@ -135,14 +136,20 @@ def measure(chosen: list[Kind], requests: int, rounds: int) -> dict[str, list[fl
 
 
 def report(spent: dict[str, list[float]]) -> None:
-    """Medians, and the median ratio to the minimal route of the same round, which a busy machine spares."""
+    """Medians, and the median ratio to the yardstick of the same round, which a busy machine spares."""
     for name, each in spent.items():
-        least = spent.get("minimal explain" if name.endswith("explain") else "minimal", each)
+        yardstick = _yardstick(name)
+        least = spent.get(yardstick, each)
         ratio = statistics.median(ours / theirs for ours, theirs in zip(each, least, strict=True))
         print(
             f"{name:19} {statistics.median(each):5.0f} µs of CPU per request, least {min(each):5.0f}; "
-            f"{ratio:.2f} times the minimal route"
+            f"{ratio:.2f} times {yardstick}"
         )
+
+
+def _yardstick(name: str) -> str:
+    least = "bare grpc" if "grpc" in name else "minimal"
+    return f"{least} explain" if name.endswith("explain") else least
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""What gRPC costs at the least: grpc.aio that hands bytes on to another server, unread, or gives them back.
+"""What gRPC costs at the least: grpc.aio that hands bytes on, unread, or runs a model and gives them back.
 
-    python -m loadtests.proxy [HOST:PORT]
+    python -m loadtests.proxy HOST:PORT|MODEL.onnx
 
 The yardstick of `loadtests.triton_overhead` and `loadtests.overhead`: what a server in Python pays for gRPC.
 """
@@ -10,16 +10,19 @@ import sys
 from collections.abc import Awaitable, Callable
 
 import grpc.aio
+import numpy as np
+import onnxruntime as ort
 import uvloop
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 Answer = Callable[[bytes, object], Awaitable[bytes]]
 
 
-async def serve(behind: str | None) -> None:
-    answer: Answer = _give_back
+async def serve(behind: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        if behind is not None:
+        if behind.endswith(".onnx"):
+            answer = _run(behind)
+        else:
             channel = await stack.enter_async_context(grpc.aio.insecure_channel(behind))
             answer = _hand_on(channel.unary_unary(METHOD))
         service, _, name = METHOD.strip("/").partition("/")
@@ -38,9 +41,19 @@ def _hand_on(call: Callable[[bytes], Awaitable[bytes]]) -> Answer:
     return answer
 
 
-async def _give_back(body: bytes, _: object) -> bytes:
-    return body
+def _run(path: str) -> Answer:
+    """Gives a request back, which reads as an answer too. The model runs on a row of zeros."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(path, options)
+    row = {each.name: np.zeros((1, *each.shape[1:]), np.float32) for each in session.get_inputs()}
+
+    async def answer(body: bytes, _: object) -> bytes:
+        session.run(None, row)
+        return body
+
+    return answer
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(sys.argv[1] if len(sys.argv) > 1 else None))
+    uvloop.run(serve(sys.argv[1]))
