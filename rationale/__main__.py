@@ -1,5 +1,5 @@
 """`python -m rationale`: the command `rationale`."""
 
-from service.cli import app
+from service.cli.main import app
 
 app()

@@ -9,40 +9,35 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import PlainTextResponse, Response
 
 from compiler.errors import InvalidOptionError
-from service import (
-    docs_page,
-    openapi,
-    own_references,
-    problems,
-    routes_admin,
-    routes_references,
-    routes_repository,
-    routes_v1,
-    routes_v2,
-)
+from service.api import docs_page, openapi, problems
+from service.api import explainers as routes_admin
+from service.api import references as routes_references
+from service.api import repository as routes_repository
+from service.api import v1 as routes_v1
+from service.api import v2 as routes_v2
+from service.api.hot_routes import Gateway, answer_hot
+from service.api.middleware import HttpMiddleware
+from service.api.references import ReferenceSetService
+from service.api.refusals import Refusals
 from service.backends.base import Backend
-from service.catalogue import read_repository
-from service.dataplane import DataPlane
-from service.dataplane import State as PlaneState
-from service.exchange import current
-from service.explainers.artefacts import Shelves
-from service.explainers.explainers import Explainers
-from service.explainers.memory import Remembered, remember
-from service.explainers.workshop import Limits, ReferenceFiles, Workshop
-from service.gate import Gate
-from service.hot_routes import Gateway, answer_hot
-from service.http_gate import HttpGate
-from service.limits import RateLimits
-from service.metrics import Metrics
-from service.own_references import OwnReferences
-from service.reference_sets import ReferenceSets
-from service.refusals import Refusals
-from service.routes_references import Desk
-from service.security import ADMIN, NOBODY_NEEDS, Keyring, is_loopback, read_keyring, scopes_of
+from service.explainers.artifact_store import ArtifactStore
+from service.explainers.builder import Builder, Limits, ReferenceFiles
+from service.explainers.recovery import Remembered, remember
+from service.explainers.service import Explainers
+from service.inference.dataplane import DataPlane, Lifecycle
+from service.interceptor import RequestInterceptor
+from service.observability.context import current
+from service.observability.metrics import Metrics
+from service.observability.tracing import create_tracing
+from service.references import resolver as reference_resolver
+from service.references.resolver import ReferenceResolver
+from service.references.store import ReferenceSets
+from service.repository.registry import read_repository
+from service.security.keys import ADMIN, NOBODY_NEEDS, Keyring, is_loopback, read_keyring, scopes_of
+from service.security.rate_limit import RateLimits
+from service.security.tls import triton_tls
 from service.settings import Settings
-from service.state import State
-from service.tls import triton_tls
-from service.tracing import create_tracing
+from service.storage import Storage
 
 DESCRIPTION = """
 Why did the model decide this? Predictions and their explanations, at the speed of the prediction.
@@ -78,11 +73,11 @@ def create_app(
     """
     metrics = metrics or Metrics()
     gate = create_gate(settings, metrics)
-    state = State(settings.state_folder)
+    state = Storage(settings.state_folder)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(state.close)
-        shelves = Shelves(settings.repository, state, settings.max_artefact_bytes)
-        remembered = remember(shelves)
+        artifacts = ArtifactStore(settings.repository, state, settings.max_artefact_bytes)
+        remembered = remember(artifacts)
         plane = DataPlane(
             read_repository(settings.repository),
             backend,
@@ -95,9 +90,9 @@ def create_app(
         )
         sets = ReferenceSets(state)
         sets.recover()
-        explainers = create_explainers(settings, plane, shelves, remembered, references or sets)
-        own = create_own_references(settings, explainers, sets, metrics)
-        plane.own_references = own
+        explainers = create_explainers(settings, plane, artifacts, remembered, references or sets)
+        own = create_reference_resolver(settings, explainers, sets, metrics)
+        plane.reference_resolver = own
         on_failure.pop_all()
 
     async def load() -> None:
@@ -121,11 +116,11 @@ def create_app(
                 await asyncio.to_thread(gate.tracing.close)
 
     app = _new_app(gate, settings, lifespan)
-    app.hot = HttpGate(answer_hot, gate, NOBODY_NEEDS)
+    app.hot = HttpMiddleware(answer_hot, gate, NOBODY_NEEDS)
     app.refusal = Refusals(plane, app.hot)
     app.state.plane = plane
     app.state.explainers = explainers
-    app.state.references = Desk(sets, explainers, plane, settings.max_reference_bytes)
+    app.state.references = ReferenceSetService(sets, explainers, plane, settings.max_reference_bytes)
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.gate = gate
@@ -136,7 +131,7 @@ def create_app(
     app.include_router(routes_v1.router)
     if settings.admin_port is None:
         _add_admin_routes(app)
-    metrics.ready.set_function(lambda: plane.state is PlaneState.READY)
+    metrics.ready.set_function(lambda: plane.state is Lifecycle.READY)
     return app
 
 
@@ -149,7 +144,7 @@ def create_admin_app(app: FastAPI) -> FastAPI:
     return admin
 
 
-def _new_app(gate: Gate, settings: Settings, lifespan: Lifespan | None) -> Gateway:
+def _new_app(gate: RequestInterceptor, settings: Settings, lifespan: Lifespan | None) -> Gateway:
     app = Gateway(
         title="Rationale",
         version=package_version("rationale"),
@@ -159,7 +154,7 @@ def _new_app(gate: Gate, settings: Settings, lifespan: Lifespan | None) -> Gatew
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # ours tell more, and ask less
     )
-    app.add_middleware(HttpGate, gate=gate, needed_for_metrics=scopes_of(settings.metrics_scope))
+    app.add_middleware(HttpMiddleware, gate=gate, needed_for_metrics=scopes_of(settings.metrics_scope))
     problems.install(app)
     docs_page.install(app)
     openapi.install(app, denied=problems.problem_responses(401, 403, 429))
@@ -186,29 +181,33 @@ def only_admins() -> None:
 
 
 def create_explainers(
-    settings: Settings, plane: DataPlane, shelves: Shelves, remembered: Remembered, references: ReferenceFiles
+    settings: Settings,
+    plane: DataPlane,
+    artifacts: ArtifactStore,
+    remembered: Remembered,
+    references: ReferenceFiles,
 ) -> Explainers:
     """What makes explainers over the API, within the bounds of the settings."""
     limits = Limits(settings.max_compiles, settings.compile_timeout_s, settings.compile_memory_bytes)
-    workshop = Workshop(shelves, limits, references, plane.metrics)
+    builder = Builder(artifacts, limits, references, plane.metrics)
     unsettled = settings.max_compiles + settings.max_queued_compiles
-    return Explainers(plane, shelves, workshop, references, remembered, unsettled)
+    return Explainers(plane, artifacts, builder, references, remembered, unsettled)
 
 
-def create_own_references(
+def create_reference_resolver(
     settings: Settings, explainers: Explainers, sets: ReferenceSets, metrics: Metrics
-) -> OwnReferences:
+) -> ReferenceResolver:
     """What answers requests that bring references, within the bounds of the settings."""
-    limits = own_references.Limits(
+    limits = reference_resolver.Limits(
         open_rows=settings.open_references,
         bake_after=settings.bake_references_after,
         kept=settings.max_unnamed_reference_sets,
         bytes=settings.max_reference_bytes,
     )
-    return OwnReferences(explainers, sets, limits, metrics.cache("baked_references"))
+    return ReferenceResolver(explainers, sets, limits, metrics.cache("baked_references"))
 
 
-def create_gate(settings: Settings, metrics: Metrics) -> Gate:
+def create_gate(settings: Settings, metrics: Metrics) -> RequestInterceptor:
     """What every request passes.
 
     Raises:
@@ -218,7 +217,7 @@ def create_gate(settings: Settings, metrics: Metrics) -> Gate:
     limits = RateLimits(settings.rate_limit_per_s, settings.rate_limit_burst)
     endpoint = settings.trace_endpoint
     tracing = create_tracing(endpoint, settings.trace_ratio) if endpoint else None
-    return Gate(keyring, limits, metrics, tracing)
+    return RequestInterceptor(keyring, limits, metrics, tracing)
 
 
 def read_keys(settings: Settings) -> Keyring:
@@ -253,6 +252,6 @@ def create_backend(settings: Settings, metrics: Metrics | None = None) -> Backen
             metrics,
             settings.triton_http,
         )
-    from service.backends.embedded import EmbeddedBackend
+    from service.backends.onnxruntime import OnnxRuntimeBackend
 
-    return EmbeddedBackend(settings.max_queue_size, metrics)
+    return OnnxRuntimeBackend(settings.max_queue_size, metrics)

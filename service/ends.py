@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import uvicorn
 from fastapi import FastAPI
 
-from service.http_protocol import BoundedHttp
+from service.api.http_limits import BoundedHttp
 from service.listening import address_of, several
-from service.tls import ServerTls
+from service.security.tls import ServerTls
 
 
 class _Server(uvicorn.Server):
@@ -22,7 +22,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-class HttpEnd:
+class HttpServer:
     """An app on a socket. The one whose app has a lifespan runs it."""
 
     def __init__(

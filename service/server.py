@@ -13,19 +13,19 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from service import logs
 from service.app import create_admin_app, create_app, create_backend, read_keys
 from service.configuration import unknown_variables
-from service.dataplane import DataPlane
-from service.ends import HttpEnd
-from service.grpc_server import GrpcServer
+from service.ends import HttpServer
+from service.grpc_api.server import GrpcServer
+from service.inference.dataplane import DataPlane
 from service.listening import CannotListenError, listen
-from service.metrics import Metrics
-from service.reload import watch
-from service.security import is_loopback
+from service.observability import logs
+from service.observability.metrics import Metrics
+from service.security.keys import is_loopback
+from service.security.tls import ServerTls, server_tls
+from service.security.watch import watch
 from service.settings import Settings
 from service.signals import Signals
-from service.tls import ServerTls, server_tls
 
 log = logging.getLogger(__name__)
 
@@ -34,17 +34,17 @@ Announce = Callable[[str], None]
 
 @dataclass(frozen=True)
 class _Ends:
-    public: HttpEnd
-    admin: HttpEnd | None
+    public: HttpServer
+    admin: HttpServer | None
     grpc: GrpcServer | None
 
     @property
-    def http(self) -> Sequence[HttpEnd]:
+    def http(self) -> Sequence[HttpServer]:
         """The public one, which ends the data plane, last."""
         return [self.public] if self.admin is None else [self.admin, self.public]
 
     @property
-    def all(self) -> Sequence[HttpEnd | GrpcServer]:
+    def all(self) -> Sequence[HttpServer | GrpcServer]:
         return self.http if self.grpc is None else [*self.http, self.grpc]
 
     @property
@@ -163,10 +163,10 @@ async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: S
     grpc_server = None
     if listeners.grpc is not None:
         grpc_server = GrpcServer(app.state.plane, app.state.gate, settings, listeners.grpc, tls)
-    public = HttpEnd(app, listeners.public, tls, lifespan=True)
+    public = HttpServer(app, listeners.public, tls, lifespan=True)
     admin = None
     if listeners.admin is not None:
-        admin = HttpEnd(create_admin_app(app), listeners.admin, tls, lifespan=False)
+        admin = HttpServer(create_admin_app(app), listeners.admin, tls, lifespan=False)
     return _Ends(public, admin, grpc_server)
 
 

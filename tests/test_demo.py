@@ -21,8 +21,8 @@ from compiler.manifest import (
     References,
     TensorSpec,
 )
-from service import demo
-from service.demo_report import HALF_BAR, bar, short
+from service.cli import demo
+from service.cli.demo_report import HALF_BAR, bar, short
 
 ROOT = Path(__file__).parent.parent
 STUB = Path(__file__).parent / "stub_cli.py"
@@ -215,7 +215,7 @@ def test_a_signal_ends_the_child_too(stub, tmp_path, number, status):
     """The stub ignores what the demo sends it first, and hangs in the middle of an answer."""
     lines = (
         "import signal, sys",
-        "from service import demo",
+        "from service.cli import demo",
         # A shell's background jobs, and all that they start, ignore it.
         "signal.signal(signal.SIGINT, signal.default_int_handler)",
         "demo.STOP_TIMEOUT_S = 0.3",
@@ -245,7 +245,7 @@ def test_the_example_is_found_in_a_wheel_too(monkeypatch, tmp_path):
     """An installed package has no checkout around it, and a copy of the example inside."""
     assert demo.find_example(None) == ROOT / "examples" / "credit"
     copy = tmp_path / "service" / "_examples" / "credit"
-    monkeypatch.setattr(demo, "__file__", str(tmp_path / "service" / "demo.py"))
+    monkeypatch.setattr(demo, "__file__", str(tmp_path / "service" / "cli" / "demo.py"))
     with pytest.raises(demo.DemoError, match="neither of these exists"):
         demo.find_example(None)
     copy.mkdir(parents=True)

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from service import docker_engine
+from service.cli import triton as docker_engine
 from tests.fake_docker import Engine, answering, fake_engine
 
 ROOT = Path(__file__).parent.parent
@@ -327,7 +327,7 @@ def test_without_an_engine_two_lines_name_the_alternatives(
 ) -> None:
     """In a process of its own: the SDK leaves the socket that could not connect to the garbage collector."""
     done = subprocess.run(
-        [sys.executable, "-c", "from service.docker_engine import app; app()", command]
+        [sys.executable, "-c", "from service.cli.triton import app; app()", command]
         + (["--repository", str(repository)] if command == "start" else []),
         cwd=ROOT,
         env={**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"},
@@ -364,5 +364,5 @@ def test_without_the_sdk_the_extra_is_named(repository: Path, monkeypatch: pytes
 
 
 def test_the_module_needs_no_sdk_to_be_imported() -> None:
-    code = "import sys; import service.docker_engine; assert 'docker' not in sys.modules"
+    code = "import sys; import service.cli.triton; assert 'docker' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

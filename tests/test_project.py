@@ -103,7 +103,7 @@ def test_the_readme_names_targets_that_exist():
 def test_the_readme_names_commands_that_exist():
     from typer.main import get_command
 
-    from service.cli import app
+    from service.cli.main import app
 
     commands = get_command(app).commands
     assert {"compile", "serve"} <= readme_commands("rationale") <= set(commands)
@@ -310,7 +310,7 @@ def test_the_command_line_starts_with_typer_alone() -> None:
 
     `serve` sets what gRPC reads when it is loaded.
     """
-    code = "import sys, service.cli; print(*{name.partition('.')[0] for name in sys.modules})"
+    code = "import sys, service.cli.main; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert {"typer", "service", "compiler"} <= set(loaded.split())
     assert {

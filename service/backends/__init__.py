@@ -1,1 +1,1 @@
-"""Where models run: in this process (embedded) or in Triton."""
+"""Where models run: in this process (ONNX Runtime) or in Triton."""

@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 
 from compiler.manifest import EXPLAIN
-from service.entries import Entry
 from service.errors import InvalidInputError, ModelFailedError
+from service.repository.entry import Entry
 from service.tensors import Tensors
 
 NODE_REFUSED = (

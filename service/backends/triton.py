@@ -17,12 +17,12 @@ from service.backends.breaker import CircuitBreaker
 from service.backends.triton_connection import TritonConnection
 from service.backends.triton_errors import is_lost, is_never_by_request, not_loaded, translate
 from service.backends.triton_http import HttpInference
-from service.entries import Entry
 from service.errors import DeadlineError, NotReadyError, QueueFullError, ServiceError
-from service.exchange import forwarded, note_run
-from service.metrics import Metrics
+from service.observability.context import forwarded, note_run
+from service.observability.metrics import Metrics
+from service.repository.entry import Entry
+from service.security.tls import ClientTls
 from service.tensors import Tensors
-from service.tls import ClientTls
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from service.backends.triton_messages import from_answer, to_request
-from service.entries import Entry
+from service.repository.entry import Entry
+from service.security.tls import ClientTls
 from service.tensors import Tensors
-from service.tls import ClientTls
 
 _LOAD_S, _UNLOAD_S = 300.0, 10.0  # a Triton that hangs is not waited for beyond these
 _PROBE_S = 5.0  # a health question that takes longer counts as a no

@@ -8,7 +8,6 @@ from grpc.aio import AioRpcError
 
 from compiler.errors import RepositoryError
 from service.backends.base import run_failure
-from service.entries import Entry
 from service.errors import (
     DeadlineError,
     InvalidInputError,
@@ -17,7 +16,8 @@ from service.errors import (
     ServiceError,
     UnknownModelError,
 )
-from service.logs import without_values
+from service.observability.logs import without_values
+from service.repository.entry import Entry
 
 log = logging.getLogger(__name__)
 

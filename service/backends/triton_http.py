@@ -13,12 +13,12 @@ import orjson
 from grpc import StatusCode
 from grpc.aio import AioRpcError, Metadata
 
+from service.backends.http_client import HttpClient
 from service.backends.triton_messages import tensor_of
-from service.entries import Entry
 from service.errors import ModelFailedError
-from service.http_client import HttpClient
+from service.repository.entry import Entry
+from service.security.tls import ClientTls
 from service.tensors import Tensors, datatype_of, to_binary
-from service.tls import ClientTls
 
 _PROBE_S = 5.0  # a health question that takes longer counts as a no
 _HEADER_LENGTH = "inference-header-content-length"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
-from service.entries import Entry
 from service.errors import InvalidInputError, ModelFailedError
+from service.repository.entry import Entry
 from service.tensors import DTYPES, Array, Tensors, datatype_of, from_binary, to_binary
 
 

@@ -5,12 +5,12 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from service.catalogue import Catalogue
-from service.entries import Entry
 from service.explainers import records
-from service.explainers.memory import Remembered
-from service.explainers.records import Artefact, Record
-from service.state import State
+from service.explainers.records import Artifact, Record
+from service.explainers.recovery import Remembered
+from service.repository.entry import Entry
+from service.repository.registry import ModelRegistry
+from service.storage import Storage
 
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -18,7 +18,7 @@ HIDDEN = "~"  # begins the names of explainers that no person asked for
 
 
 class Ledger:
-    """What is known of explainers; shown to the data plane by `catalogue`.
+    """What is known of explainers; shown to the data plane by `registry`.
 
     Attributes:
         records: by model and name.
@@ -26,7 +26,7 @@ class Ledger:
         entries: by digest, those that are loaded or may be.
     """
 
-    def __init__(self, state: State, remembered: Remembered, base: Catalogue) -> None:
+    def __init__(self, state: Storage, remembered: Remembered, base: ModelRegistry) -> None:
         self.records = dict(remembered.records)
         self.artefacts = dict(remembered.artefacts)
         self.entries: dict[str, Entry] = {}
@@ -50,16 +50,16 @@ class Ledger:
         return changed[0]
 
     async def write(
-        self, saved: Sequence[Record | Artefact] = (), removed: Sequence[Record | Artefact] = ()
+        self, saved: Sequence[Record | Artifact] = (), removed: Sequence[Record | Artifact] = ()
     ) -> None:
         """All of it or nothing. Raises StateUnavailableError."""
         await to_its_end(asyncio.to_thread(records.write, self._state, saved, removed))
         for one in removed:
-            if isinstance(one, Artefact):
+            if isinstance(one, Artifact):
                 self.artefacts.pop(one.digest, None)
             else:
                 self.records.pop(one.key, None)
-        self.artefacts.update({one.digest: one for one in saved if isinstance(one, Artefact)})
+        self.artefacts.update({one.digest: one for one in saved if isinstance(one, Artifact)})
 
     def current(self, record: Record) -> Record | None:
         """The record of that name, unless another one was asked for since."""
@@ -93,14 +93,14 @@ class Ledger:
         taken = any(one.is_default or one.wants_default for one in own)
         return not taken and self.base.compiled(model) is None and not name.startswith(HIDDEN)
 
-    def catalogue(self) -> Catalogue:
+    def registry(self) -> ModelRegistry:
         """What is served, by what the records say."""
         serving = [(one, self.entries[one.serving]) for one in self.records.values() if one.serving]
         named: dict[str, dict[str, Entry]] = {}
         for one, entry in serving:
             if not one.name.startswith(HIDDEN):
                 named.setdefault(one.model, {})[one.name] = entry
-        return Catalogue(
+        return ModelRegistry(
             self.base.folder,
             {**self.base.entries, **{entry.name: entry for _, entry in serving}},
             named,

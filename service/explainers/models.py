@@ -5,10 +5,10 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.catalogue import Catalogue
-from service.entries import Entry
 from service.errors import ConflictError, InvalidExplainerError, UnknownModelError
 from service.explainers.spec import file_digest
+from service.repository.entry import Entry
+from service.repository.registry import ModelRegistry
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Model:
 class Models:
     """The plain entries of a repository as it was read when the gateway started."""
 
-    def __init__(self, base: Catalogue) -> None:
+    def __init__(self, base: ModelRegistry) -> None:
         self._base = base
         self._stamps = {name: _stamp(entry) for name, entry in base.entries.items()}
         self._digests: dict[str, str] = {}

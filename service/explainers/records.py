@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from service.state import Base, State
+from service.storage import Base, Storage
 
 
 class Stage(enum.StrEnum):
@@ -64,7 +64,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Artefact:
+class Artifact:
     """A compiled entry, in the repository or kept aside.
 
     Attributes:
@@ -114,15 +114,15 @@ ARTEFACTS = sa.Table(
 )
 
 
-def read(state: State) -> tuple[list[Record], list[Artefact]]:
+def read(state: Storage) -> tuple[list[Record], list[Artifact]]:
     with state.session() as session:
         records = [Record(**row) for row in session.execute(sa.select(EXPLAINERS)).mappings()]
-        artefacts = [Artefact(**row) for row in session.execute(sa.select(ARTEFACTS)).mappings()]
+        artefacts = [Artifact(**row) for row in session.execute(sa.select(ARTEFACTS)).mappings()]
     return records, artefacts
 
 
 def write(
-    state: State, saved: Iterable[Record | Artefact] = (), removed: Iterable[Record | Artefact] = ()
+    state: Storage, saved: Iterable[Record | Artifact] = (), removed: Iterable[Record | Artifact] = ()
 ) -> None:
     """All of it or nothing; no error for what is gone already. Raises StateUnavailableError."""
     with state.session() as session:
@@ -132,11 +132,11 @@ def write(
             session.execute(sa.insert(_table(one)).prefix_with("OR REPLACE").values(**asdict(one)))
 
 
-def _table(one: Record | Artefact) -> sa.Table:
+def _table(one: Record | Artifact) -> sa.Table:
     return EXPLAINERS if isinstance(one, Record) else ARTEFACTS
 
 
-def _is(one: Record | Artefact) -> sa.ColumnElement[bool]:
+def _is(one: Record | Artifact) -> sa.ColumnElement[bool]:
     if isinstance(one, Record):
         return (EXPLAINERS.c.model == one.model) & (EXPLAINERS.c.name == one.name)
     return ARTEFACTS.c.digest == one.digest

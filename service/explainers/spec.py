@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from compiler.asked import Asked
 from compiler.deployment import Deployment, parse_bytes
 from compiler.errors import RationaleError
-from service.catalogue import COMPILED
 from service.errors import ConflictError, InvalidExplainerError
+from service.repository.registry import COMPILED
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _DIGITS = 16  # of a digest in an entry's name

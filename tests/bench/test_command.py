@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from compiler.bench import cases
 from compiler.bench.cases import PEERS, Case, choose_cases, parse_references
 from compiler.errors import InvalidOptionError
-from service.cli import app
+from service.cli.main import app
 
 TINY = ("credit", "--references", "5", "--rows", "3", "--repeats", "2", "--threads", "1")
 
@@ -95,9 +95,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_help_imports_no_peer() -> None:
-    code = (
-        "import sys; from service.cli import app; print([m for m in ('torch', 'shap') if m in sys.modules])"
-    )
+    code = "import sys, service.cli.main; print([m for m in ('torch', 'shap') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

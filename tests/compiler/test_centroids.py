@@ -13,7 +13,7 @@ from compiler.centroids import Output, balanced, centroids, outputs_of
 from compiler.errors import InvalidReferencesError
 from compiler.local import open_entry
 from compiler.tables import read_rows
-from service.cli import app
+from service.cli.main import app
 from tests.compiler.models import NAMES, mlp, parsed, rows
 
 LEAST = 5

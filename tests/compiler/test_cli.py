@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from compiler import DeepShap, Manifest, compile_model
 from compiler.methods.options import METHODS
 from compiler.tables import read_rows
-from service.cli import app
+from service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, mlp, parsed, rows, two_inputs
 
 RATIONALE = Path(sys.executable).with_name("rationale")

@@ -18,7 +18,7 @@ from compiler.manifest import ExplainedInput, TensorSpec
 from compiler.methods.base import Method
 from compiler.panels import Bars, Estimate, Heat, Panel, Part, Words, bars, panels, panels_of
 from compiler.words import NUMBERS, Word, read_vocabulary
-from service.cli import app
+from service.cli.main import app
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
 
 HOSTILE = ["$x^2$", "a very long name that some pipeline made__of__its__steps_17", "<b>&", "{}", "金額"]

@@ -15,7 +15,7 @@ from compiler import DeepShap, Gradient, compile_model
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.evaluate import Settings, evaluate
 from compiler.report import write, write_report
-from service.cli import app
+from service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, contents, mlp, parsed, rows
 
 RATIONALE = Path(sys.executable).with_name("rationale")

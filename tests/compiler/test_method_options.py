@@ -13,7 +13,7 @@ from compiler import ExpectedGradients, IntegratedGradients, Manifest, SmoothGra
 from compiler.errors import InvalidOptionError
 from compiler.local import open_entry
 from compiler.methods.options import METHODS, make_method
-from service.cli import app
+from service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
 
 REFERENCES = rows(4, FEATURES)

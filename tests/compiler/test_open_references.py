@@ -22,7 +22,7 @@ from compiler import (
 from compiler.errors import InvalidOptionError, InvalidReferencesError
 from compiler.local import check_entry
 from compiler.open_references import WEIGHTS, for_rows
-from service.cli import app
+from service.cli.main import app
 from tests.compiler.models import cnn, mlp, parsed, rows, two_inputs
 from tests.tolerances import COMPLETE_32, OPEN_32
 

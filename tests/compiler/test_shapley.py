@@ -19,7 +19,7 @@ from compiler.methods.base import Method
 from compiler.shapley import LEAST_ROUNDS, PRECISE, Comparison, compare, rounds_within, sample
 from compiler.subject import GivenReferences, Subject, pairs_of
 from compiler.terminal import report
-from service.cli import app
+from service.cli.main import app
 from tests.compiler.models import FEATURES, mlp, parsed, rows, two_inputs
 
 WEIGHTS = np.array([0.5, 0.2, 0.3])

@@ -11,7 +11,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from service.cli import app
+from service.cli.main import app
 from service.settings import PREFIX, Settings
 from tests.docs.pages import ROOT
 

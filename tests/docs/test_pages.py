@@ -12,7 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from service.configuration import load_settings
-from service.security import read_keyring
+from service.security.keys import read_keyring
 from tests.docs.commands import commands, faults, faults_in_prose, is_ours, unknown_flag, unknown_settings
 from tests.docs.pages import PAGES, Block, Page, read
 from tests.docs.scratch import Scratch, scratch

@@ -6,7 +6,7 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from service.http_protocol import BoundedHttp
+from service.api.http_limits import BoundedHttp
 
 
 class Written(asyncio.Transport):

@@ -17,10 +17,11 @@ import pytest
 from compiler.errors import RationaleError
 from service.app import create_app, create_backend
 from service.errors import CompileFailedError, UnknownResourceError
-from service.explainers import worker, workshop
-from service.explainers.explainers import Explainers
+from service.explainers import builder as builder
+from service.explainers import worker
 from service.explainers.jobs import OnProgress
 from service.explainers.ledger import to_its_end
+from service.explainers.service import Explainers
 from service.explainers.worker import Order
 from service.settings import Settings
 from tests.service import handmade as made
@@ -185,7 +186,7 @@ def sets(tmp_path: Path) -> Sets:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Gate:
     gate = Gate()
-    monkeypatch.setattr(workshop, "compile_entry", gate)
+    monkeypatch.setattr(builder, "compile_entry", gate)
     return gate
 
 

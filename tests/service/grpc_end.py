@@ -13,8 +13,8 @@ from tritonclient.grpc import service_pb2_grpc
 
 from service.app import create_app, create_backend
 from service.backends.base import Backend
-from service.dataplane import DataPlane
-from service.grpc_server import GrpcServer
+from service.grpc_api.server import GrpcServer
+from service.inference.dataplane import DataPlane
 from service.listening import listen
 from service.settings import Settings
 

@@ -1,0 +1,149 @@
+"""Errors → RFC 9457 problem documents that clients of the Open Inference Protocol understand too."""
+
+import http
+import logging
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import orjson
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.api.openapi import schema_of
+from service.api.schemas import Problem
+from service.errors import ModelFailedError, ServiceError, SlowBodyError, TooLargeError
+from service.observability.context import note_problem
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+_URN = "urn:rationale:problem:"
+_UNREAD = (SlowBodyError, TooLargeError)  # the rest of the body is still to come
+
+
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For OpenAPI: what a route may answer beside its 200."""
+    return {
+        status: {
+            "description": http.HTTPStatus(status).phrase,
+            "content": {MEDIA_TYPE: {"schema": schema_of(Problem), "examples": _examples(status)}},
+        }
+        for status in statuses
+    }
+
+
+def _examples(status: int) -> dict[str, Any]:
+    """One for each error of that status."""
+    return {
+        kind.slug: {
+            "summary": kind.title,
+            "value": _document(status, kind.slug, kind.title, "what is wrong, and what to do", "/v2/…"),
+        }
+        for kind in _kinds(ServiceError)
+        if kind.status == status
+    }
+
+
+def _kinds(kind: type[ServiceError]) -> Iterator[type[ServiceError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _kinds(each)
+
+
+def _document(status: int, slug: str, title: str, detail: str, path: str) -> dict[str, Any]:
+    """As schemas.Problem describes it, but not made by it: refusals must be cheap."""
+    return {
+        "type": _URN + slug,
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "instance": path,
+        "error": f"{title}: {detail}",
+    }
+
+
+def install(app: FastAPI) -> None:
+    """Answers every error of the app as a problem document."""
+    for kind in (ServiceError, HTTPException, Exception):
+        app.add_exception_handler(kind, _answer)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    return answer(request, error)
+
+
+def answer(request: Request, error: Exception) -> Response:
+    """The problem document of `error`."""
+    match error:
+        case ServiceError():
+            return _service_error(request, error)
+        case HTTPException():
+            return _router_error(request, error)
+    return _unexpected(request, error)
+
+
+def _problem(
+    request: Request, status: int, slug: str, title: str, detail: str, headers: dict[str, str]
+) -> Response:
+    note_problem(slug, status)
+    document = _document(status, slug, title, detail, request.scope["path"])
+    return Response(orjson.dumps(document), status, headers, MEDIA_TYPE)
+
+
+def _service_error(request: Request, error: ServiceError) -> Response:
+    path = request.scope["path"]
+    if isinstance(error, ModelFailedError):
+        log.error("%s: %s", path, error)
+    note_problem(error.slug, error.status)
+    return Response(_body(error, path), error.status, _headers(error), MEDIA_TYPE)
+
+
+def _body(error: ServiceError, path: str) -> bytes:
+    return orjson.dumps(_document(error.status, error.slug, error.title, str(error), path))
+
+
+def _headers(error: ServiceError) -> dict[str, str]:
+    """Those that say what to do about it."""
+    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+    if isinstance(error, _UNREAD):
+        headers["Connection"] = "close"
+    if error.challenge is not None:
+        headers["WWW-Authenticate"] = error.challenge
+    return headers
+
+
+class RenderedError(NamedTuple):
+    """An error as it goes over the wire; `headers` are lines, each with its end."""
+
+    status: int
+    slug: str
+    headers: bytes
+    body: bytes
+
+
+def told(error: ServiceError, path: str) -> RenderedError:
+    """The same answer as `answer` gives a request to `path`, for whoever is not called as an ASGI app."""
+    body = _body(error, path)
+    given = {**_headers(error), "Content-Length": str(len(body)), "Content-Type": MEDIA_TYPE}
+    headers = "".join(f"{name.lower()}: {value}\r\n" for name, value in given.items())
+    return RenderedError(error.status, error.slug, headers.encode("latin-1"), body)
+
+
+def _router_error(request: Request, error: HTTPException) -> Response:
+    """What the router answers: no such path, or not by this method."""
+    status = http.HTTPStatus(error.status_code)
+    detail = {
+        404: "there is nothing at this path; /docs lists what there is",
+        405: f"{request.method} is not allowed here",
+    }.get(status, status.phrase)
+    slug = status.phrase.lower().replace(" ", "-")
+    return _problem(request, status, slug, status.phrase, detail, dict(error.headers or {}))
+
+
+def _unexpected(request: Request, error: Exception) -> Response:
+    """A fault of ours. The server's log has its traceback; the caller gets no inner text."""
+    log.error("%s: %s", request.url.path, type(error).__name__)
+    detail = "an unexpected fault; the server's log tells more"
+    return _problem(request, 500, ServiceError.slug, ServiceError.title, detail, {})

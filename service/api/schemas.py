@@ -1,0 +1,232 @@
+"""The bodies of requests and answers, as the OpenAPI page shows them and as OIP requests are checked."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.api.json_types import (
+    ByFeature,
+    InputParameters,
+    Nested,
+    OutputParameters,
+    Parameters,
+    RequestParameters,
+    Row,
+)
+
+
+class _Strict(BaseModel):
+    """Unknown members pass, as OIP demands; known ones have exactly their JSON type."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class InputTensor(_Strict):
+    name: str
+    shape: list[int] = Field(description="with the batch axis first", examples=[[2, 3]])
+    datatype: str = Field(examples=["FP32"])
+    parameters: InputParameters = Field(
+        default_factory=dict, description="`binary_data_size`: the bytes of this input after the JSON"
+    )
+    data: Nested = Field(
+        None, description="flat in row-major order, or nested", examples=[[1, 2, 3, 4, 5, 6]]
+    )
+
+
+class RequestedOutput(_Strict):
+    name: str
+    parameters: OutputParameters = Field(
+        default_factory=dict, description="`binary_data`: as raw bytes after the JSON"
+    )
+
+
+class InferRequest(_Strict):
+    id: str = ""
+    inputs: list[InputTensor]
+    outputs: list[RequestedOutput] = Field(default_factory=list, description="none: all outputs")
+    parameters: RequestParameters = Field(
+        default_factory=dict,
+        description="`binary_data_output`: answer with binary tensors; `timeout`: microseconds until 504; to "
+        "explain, `explainer` and `reference_set`: names of those to use, none for the default",
+    )
+
+
+class OutputTensor(BaseModel):
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: Parameters | None = Field(None, description="`binary_data_size` where the data is binary")
+    data: list[bool | int | float | str] | None = Field(None, description="flat, in row-major order")
+
+
+class InferResponse(BaseModel):
+    model_name: str
+    model_version: str
+    id: str | None = Field(None, description="the request's own, if it had one")
+    parameters: Parameters | None = Field(
+        None, description="of an explanation: `method` and `explanation`, its digest"
+    )
+    outputs: list[OutputTensor]
+
+
+class ServerMetadata(BaseModel):
+    name: str = "rationale"
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(BaseModel):
+    name: str
+    datatype: str
+    shape: list[int] = Field(description="-1 is any size; the batch axis comes first")
+
+
+class ModelMetadata(BaseModel):
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class Live(BaseModel):
+    live: bool
+
+
+class Ready(BaseModel):
+    ready: bool
+
+
+class ModelReady(Ready):
+    name: str
+
+
+class Problem(BaseModel):
+    """RFC 9457. `error` repeats title and detail for clients of the Open Inference Protocol."""
+
+    type: str = Field(examples=["urn:rationale:problem:invalid-input"])
+    title: str
+    status: int
+    detail: str
+    instance: str = Field(description="the path that was asked for")
+    error: str
+
+
+class Instances(BaseModel):
+    instances: list[Row] = Field(
+        description="objects by feature name (or input name), or plain arrays for a model of one input"
+    )
+    explainer: str | None = Field(None, description="to explain: which of the model's; none for the default")
+    reference_set: str | None = Field(None, description="to explain: against which set that is kept here")
+    references: list[Row] | None = Field(
+        None, description="to explain: against which rows, written as instances are; a few"
+    )
+    reference_weights: list[float] | None = Field(None, description="of the references; none for equal ones")
+
+
+class Predictions(BaseModel):
+    predictions: list[Row] = Field(
+        description="a list per row; {output: list} for a model of several outputs"
+    )
+
+
+class Explanation(BaseModel):
+    """Members that the method does not give are absent. With several targets: `targets`, a list of these."""
+
+    target: int | None = Field(
+        description="flat index into a row of the explained output; null where it follows from an output "
+        "that the model does not return"
+    )
+    explained_value: float = Field(description="the model's output at the target")
+    base_value: float | None = Field(None, description="its mean over the references")
+    completeness_gap: float | None = Field(None, description="explained - base - sum of attributions")
+    completeness_gap_standard_error: float | None = Field(
+        None, description="of a gap that is a sampling error; a gap of several of it is a fault"
+    )
+    attributions: ByFeature = Field(description="by feature name, or nested lists by input name")
+    standard_errors: ByFeature | None = Field(
+        None, description="of the attributions, where they are means and the entry was compiled to tell"
+    )
+
+
+class SeveralTargets(BaseModel):
+    targets: list[Explanation]
+
+
+class Explanations(Predictions):
+    explanations: list[Explanation | SeveralTargets]
+
+
+class ModelList(BaseModel):
+    models: list[str]
+
+
+class ModelStatus(ModelReady):
+    explainable: bool
+    method: str | None = None
+    targets: list[int] | str | None = Field(None, description="flat indices into the explained output's row")
+    features: dict[str, list[str] | None] = Field(
+        description="by input: the names an instance may use; null where features have none"
+    )
+
+
+class Alive(BaseModel):
+    status: str = Field("alive", examples=["alive"])
+
+
+class IndexRequest(BaseModel):
+    ready: bool = Field(False, description="list those alone that can answer now")
+
+
+class IndexItem(BaseModel):
+    name: str
+    version: str
+    state: Literal["READY", "LOADING", "UNAVAILABLE"]
+    reason: str = Field(description="why it cannot answer; empty where it can")
+
+
+class ConfigTensor(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    data_type: str = Field(examples=["TYPE_FP32"])
+    dims: list[int] = Field([], description="without the batch axis; -1 is any size")
+
+
+class ModelConfig(BaseModel):
+    """Triton's `ModelConfig`: the members here, and whatever else the entry's config.pbtxt sets."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    backend: str | None = None
+    platform: str | None = None
+    max_batch_size: int
+    input: list[ConfigTensor]
+    output: list[ConfigTensor]
+
+
+class Duration(BaseModel):
+    count: int
+    ns: int = Field(description="of all of them together, in nanoseconds")
+
+
+class InferStatistics(BaseModel):
+    success: Duration = Field(description="answered requests, from the first byte to the answer")
+    fail: Duration = Field(description="refused and failed requests; their time is not kept")
+    queue: Duration = Field(description="waiting to be run")
+    compute_infer: Duration = Field(description="running, with the requests that shared the batch")
+
+
+class ModelStatistics(BaseModel):
+    """Since the start. The explainers of a model are counted together."""
+
+    name: str
+    version: str
+    inference_count: int = Field(description="rows that were run")
+    execution_count: int = Field(description="batches that were run")
+    inference_stats: InferStatistics
+
+
+class StatisticsList(BaseModel):
+    model_stats: list[ModelStatistics]

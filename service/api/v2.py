@@ -1,0 +1,208 @@
+"""The Open Inference Protocol (KServe v2) over HTTP, and `explain`, its missing verb."""
+
+from importlib.metadata import version as package_version
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from service.api import v2_codec as oip
+from service.api.body import TIMEOUT_HEADER, media_type_of, read_body, timeout_header
+from service.api.http_headers import header_of
+from service.api.openapi import body_of, header
+from service.api.problems import problem_responses
+from service.api.schemas import (
+    InferRequest,
+    InferResponse,
+    Live,
+    ModelMetadata,
+    ModelReady,
+    Ready,
+    ServerMetadata,
+    TensorMetadata,
+)
+from service.errors import NotReadyError
+from service.handlers import entry_asked_for, likely_explainer
+from service.inference.dataplane import DataPlane
+from service.repository.entry import PLATFORM, Entry
+
+JSON = "application/json"
+BINARY = "application/octet-stream"
+REFUSALS = (400, 404, 408, 413, 415, 422, 429, 500, 503, 504)
+_LENGTH = oip.LENGTH_HEADER.lower().encode()
+EXTENSIONS = ["binary_tensor_data", "explain", "model_configuration", "model_repository", "statistics"]
+
+router = APIRouter(prefix="/v2")
+health = APIRouter(prefix="/v2")  # on the admin port too
+
+
+def plane_of(request: Request) -> DataPlane:
+    plane: DataPlane = request.app.state.plane
+    return plane
+
+
+def _version_of(request: Request) -> str | None:
+    version: str | None = request.path_params.get("version")
+    return version
+
+
+# Of the path alone: FastAPI would take a plain argument that a path does not name from the query.
+Version = Annotated[str | None, Depends(_version_of)]
+
+
+@router.get("", summary="What this server is", tags=["server"], operation_id="server_metadata")
+async def server_metadata() -> ServerMetadata:
+    return ServerMetadata(version=package_version("rationale"), extensions=EXTENSIONS)
+
+
+@health.get("/health/live", summary="Is the process alive?", tags=["server"], operation_id="server_live")
+async def live() -> Live:
+    return Live(live=True)
+
+
+@health.get(
+    "/health/ready",
+    summary="Is every model loaded and warmed?",
+    operation_id="server_ready",
+    tags=["server"],
+    responses=problem_responses(503),
+)
+async def ready(request: Request) -> Ready:
+    plane = plane_of(request)
+    if not await plane.ready():
+        raise NotReadyError(plane.not_ready_reason())
+    return Ready(ready=True)
+
+
+@router.get("/models/{model}/versions/{version}", include_in_schema=False)
+@router.get(
+    "/models/{model}",
+    summary="A model's inputs and outputs",
+    operation_id="model_metadata",
+    description="Also under `/models/{model}/versions/{version}`, as all routes of a model.",
+    tags=["models"],
+    responses=problem_responses(404),
+)
+async def model_metadata(request: Request, model: str, version: Version = None) -> ModelMetadata:
+    entry = plane_of(request).repository.entry(model, version)
+    return ModelMetadata(
+        name=entry.name,
+        versions=[entry.version],
+        platform=PLATFORM,
+        inputs=[_tensor(spec.name, spec.datatype, spec.shape) for spec in entry.inputs],
+        outputs=[_tensor(spec.name, spec.datatype, spec.shape) for spec in entry.outputs],
+    )
+
+
+@router.get("/models/{model}/versions/{version}/ready", include_in_schema=False)
+@router.get(
+    "/models/{model}/ready",
+    summary="Can the model answer now?",
+    operation_id="model_ready",
+    tags=["models"],
+    responses=problem_responses(404, 503),
+)
+async def model_ready(request: Request, model: str, version: Version = None) -> ModelReady:
+    plane = plane_of(request)
+    entry = plane.repository.entry(model, version)
+    if not await plane.ready(entry):
+        raise NotReadyError(plane.not_ready_reason())
+    return ModelReady(name=entry.name, ready=True)
+
+
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+_HEADERS = [
+    header(oip.LENGTH_HEADER, "integer", "where the JSON ends, if binary tensors follow it"),
+    header(TIMEOUT_HEADER, "integer", "milliseconds that the caller waits"),
+]
+
+
+def _infer_docs(name: str, summary: str, description: str) -> dict[str, Any]:
+    return {
+        "operation_id": name,
+        "summary": summary,
+        "description": description,
+        "tags": ["inference"],
+        "response_model": InferResponse,
+        "response_model_exclude_none": True,
+        "responses": {200: {"content": {BINARY: _BYTES}}, **problem_responses(*REFUSALS)},
+        "openapi_extra": {**body_of(InferRequest, other={BINARY: _BYTES}), "parameters": _HEADERS},
+    }
+
+
+_INFER = _infer_docs(
+    "infer",
+    "Predict",
+    "An OIP request, as JSON or with binary tensors after it (header `Inference-Header-Content-Length`). "
+    "`outputs` selects; none gives all. More rows than the model's batch size are split and joined again. "
+    "A model's explain entry, `{model}_explain`, is a model of its own here.",
+)
+_EXPLAIN = _infer_docs(
+    "explain",
+    "Predict and explain",
+    "The same request as `infer`. The answer holds the model's outputs and the tensors that explain them: "
+    "`{input}_attributions` [N, T, …], `{input}_standard_error` where the entry was compiled with it, and "
+    "`explained_value`, `base_value`, `completeness_gap` [N, T] as far as the method has them. `parameters` "
+    "name the method and the digest of the explanation. The parameter `explainer` chooses among a model's "
+    "explainers. The parameter `reference_set`, or tensors `{input}_references` [K, …] beside the inputs "
+    "(and `reference_weights` [K]), choose what the rows are compared with.",
+)
+
+
+@router.post("/models/{model}/versions/{version}/infer", include_in_schema=False)
+@router.post("/models/{model}/infer", **_INFER)
+async def infer(request: Request, model: str, version: Version = None) -> Response:
+    plane = plane_of(request)
+    repository = plane.repository
+    named = repository.entry(model, version)
+    asked, deadline_s = await _read(request, plane, named)
+    entry = entry_asked_for(repository, named, asked)
+    head = {"model_name": model, "model_version": named.version}
+    return await _answer(plane, entry, head, asked, deadline_s)
+
+
+@router.post("/models/{model}/versions/{version}/explain", include_in_schema=False)
+@router.post("/models/{model}/explain", **_EXPLAIN)
+async def explain(request: Request, model: str, version: Version = None) -> Response:
+    plane = plane_of(request)
+    repository = plane.repository
+    named = repository.entry(model, version)  # before the body is read: there may be no such model
+    asked, deadline_s = await _read(request, plane, likely_explainer(repository, named))
+    entry = repository.explainer(model, version, asked.explainer)
+    head: dict[str, Any] = {"model_name": model, "model_version": version or entry.version}
+    return await _answer(plane, entry, head, asked, deadline_s, identified=True)
+
+
+async def _read(request: Request, plane: DataPlane, likely: Entry) -> tuple[oip.Request, float]:
+    """The request and its deadline. The body is read if `likely`, which will run it, has a place for one."""
+    deadline_s = plane.deadline(timeout_header(request.scope))
+    media_type_of(request, JSON, BINARY)
+    plane.admit(likely, deadline_s)
+    body = await read_body(request, request.app.state.settings.max_body_bytes, deadline_s, plane.budget)
+    return oip.decode_request(body, header_of(request.scope, _LENGTH)), deadline_s
+
+
+async def _answer(
+    plane: DataPlane,
+    entry: Entry,
+    head: dict[str, Any],
+    asked: oip.Request,
+    deadline_s: float,
+    *,
+    identified: bool = False,
+) -> Response:
+    answer = await plane.infer(
+        entry, asked.inputs, asked.outputs, asked.timeout_s, deadline_s, asked.reference_set, asked.faults
+    )
+    if identified and answer.identity:
+        head = {**head, "parameters": answer.identity}
+    content, length = oip.encode_answer(head, answer.tensors, asked)
+    if length is None:
+        return Response(content, media_type=JSON)
+    response = Response(content, media_type=BINARY)
+    response.raw_headers.append((_LENGTH, str(length).encode()))
+    return response
+
+
+def _tensor(name: str, datatype: str, shape: tuple[int, ...]) -> TensorMetadata:
+    return TensorMetadata(name=name, datatype=datatype, shape=[-1, *shape])

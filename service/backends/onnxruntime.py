@@ -1,0 +1,380 @@
+"""Runs the repository in ONNX Runtime, inside this process."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import onnxruntime as ort
+
+from compiler.errors import RationaleError, RepositoryError
+from compiler.machine import LARGE_BLOCKS, available_cores
+from compiler.manifest import EXPLAIN, PLANNED_NODES, TensorSpec
+from service.backends.base import check_rows, fed, run_failure
+from service.errors import InvalidInputError, NotReadyError
+from service.observability.logs import without_values
+from service.observability.metrics import EntryMetrics, Metrics
+from service.repository.entry import Entry, Warmup, agree
+from service.scheduling.batch import Joined
+from service.scheduling.batch_queue import BatchQueue, Compose
+from service.scheduling.cpu_slots import CpuSlots
+from service.scheduling.latency_model import LatencyModel
+from service.tensors import DTYPES, Array, Tensors, from_binary
+
+log = logging.getLogger(__name__)
+
+_ORT_TYPES = {
+    "tensor(bool)": "BOOL",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    "tensor(string)": "BYTES",
+}
+# ONNX Runtime's Python exceptions have no common base but Exception; these are all a run can raise.
+_ORT_REFUSED = (ort.capi.onnxruntime_pybind11_state.InvalidArgument,)
+_LONG_WARMUP_S = 0.25  # a batch that takes longer is the last size that is warmed
+_HOP_S = 0.0002  # of CPU: the way to a thread and back. A shorter run is cheaper on the event loop
+_INSTANT_S = 0.0005  # what the event loop can do without for one request that comes alone
+_QUIET = 4  # ONNX Runtime's log on stderr: fatal only, since every failure is raised and logged here
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """An entry that runs: its queue, and as many threads as it has instances."""
+
+    session: ort.InferenceSession
+    queue: BatchQueue
+    threads: ThreadPoolExecutor
+
+
+class OnnxRuntimeBackend:
+    """One session per stored entry, shared by its instances: the weights are held once.
+
+    The sides of a one-shot entry share it too, each with a queue and threads of its own: a prediction neither
+    waits for an explanation nor shares a batch with one.
+    """
+
+    name = "onnxruntime"
+
+    def __init__(self, max_queue_size: int, metrics: Metrics | None = None) -> None:
+        self._max_queue_size = max_queue_size
+        self._loaded: dict[Entry, _Loaded] = {}
+        self._metrics = metrics or Metrics()
+        self._budget = CpuSlots(available_cores())
+
+    async def start(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            await self.load(entry)
+
+    async def load(self, entry: Entry) -> None:
+        began_s = time.monotonic()
+        session, warmed = await asyncio.to_thread(load_and_time, entry, self._session_of(entry))
+        threads = ThreadPoolExecutor(entry.instances, thread_name_prefix=f"run-{entry.name}")
+        queue = self._queue(entry, session, threads, warmed)
+        self._loaded[entry] = _Loaded(session, queue, threads)
+        self._metrics.loaded(entry, time.monotonic() - began_s)
+
+    async def unload(self, entry: Entry) -> None:
+        loaded = self._loaded.pop(entry, None)
+        if loaded is not None:
+            await loaded.queue.close()
+            loaded.threads.shutdown(wait=False)
+
+    async def ready(self, entry: Entry | None = None) -> bool:
+        return bool(self._loaded) if entry is None else entry in self._loaded
+
+    def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
+        loaded = self._loaded.get(entry)
+        if loaded is not None:  # else it may be loaded for this request
+            loaded.queue.admit(deadline_s)
+
+    async def infer(
+        self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float = math.inf
+    ) -> Tensors:
+        return await self._queue_of(entry).submit(inputs, outputs, deadline_s)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(self.unload(entry) for entry in list(self._loaded)))
+
+    def _queue_of(self, entry: Entry) -> BatchQueue:
+        loaded = self._loaded.get(entry)
+        if loaded is None:
+            raise NotReadyError(f"model '{entry.name}' is not loaded")
+        return loaded.queue
+
+    def _session_of(self, entry: Entry) -> ort.InferenceSession | None:
+        """That of the entry's other side, if it is loaded."""
+        if entry.stored is None:
+            return None
+        sides = (loaded.session for other, loaded in self._loaded.items() if other.stored is entry.stored)
+        return next(sides, None)
+
+    def _queue(
+        self,
+        entry: Entry,
+        session: ort.InferenceSession,
+        threads: ThreadPoolExecutor,
+        warmed: Sequence[tuple[int, float]],
+    ) -> BatchQueue:
+        metrics = self._metrics.of(entry)
+        runs = _Runs(entry, session, threads, metrics)
+        runs.learn(warmed)
+        turn = partial(self._budget.turn, _intra_op_threads(entry), prediction=entry.manifest is None)
+        size = entry.max_queue_size or self._max_queue_size
+        queue = BatchQueue(
+            entry,
+            runs.run,
+            size,
+            turn=turn,
+            run_here=runs.run_here,
+            ahead=self._budget.has_nobody_waiting,
+            waited=metrics.queue_s,
+        )
+        queue.learn(warmed)
+        return queue
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """An answer, its rows, and the seconds that it took by the clock and of its thread's CPU."""
+
+    answer: Tensors
+    rows: int
+    wall_s: float
+    cpu_s: float
+
+
+class _Runs:
+    """Runs a session in its threads, or right here where that costs less than the way there and back."""
+
+    def __init__(
+        self, entry: Entry, session: ort.InferenceSession, threads: ThreadPoolExecutor, metrics: EntryMetrics
+    ) -> None:
+        self._entry = entry
+        self._session = session
+        self._threads = threads
+        self._metrics = metrics
+        self._times = LatencyModel()  # of the calling thread's CPU: a busy machine makes no run longer
+
+    def learn(self, batches: Iterable[tuple[int, float]]) -> None:
+        """Takes (rows, seconds) of batches that ran before as a first estimate."""
+        for rows, seconds in batches:
+            self._times.observe(rows, seconds)
+
+    async def run(self, rows: int, compose: Compose) -> Tensors | None:
+        """Runs what `compose` gives, about `rows` rows; None where it gives none any more."""
+        if self._is_briefer(_HOP_S, rows):
+            return self._observed(self._composed(compose))
+        loop = asyncio.get_running_loop()
+        return self._observed(await loop.run_in_executor(self._threads, self._composed, compose))
+
+    def run_here(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors | None:
+        """The answer at once; None where the run is not known to be brief enough for the event loop."""
+        if not self._is_briefer(_INSTANT_S, _rows(inputs)):
+            return None
+        return self._observed(self._run((inputs, outputs)))
+
+    def _is_briefer(self, limit_s: float, rows: int) -> bool:
+        return self._times.known and self._times.estimate(rows) < limit_s
+
+    def _composed(self, compose: Compose) -> _Ran | None:
+        what = compose()
+        return None if what is None else self._run(what)
+
+    def _run(self, what: Joined) -> _Ran:
+        inputs, outputs = what
+        wall_s, cpu_s = time.perf_counter(), time.thread_time()
+        answer = run(self._entry, self._session, inputs, outputs)
+        return _Ran(answer, _rows(inputs), time.perf_counter() - wall_s, time.thread_time() - cpu_s)
+
+    def _observed(self, ran: _Ran | None) -> Tensors | None:
+        if ran is None:
+            return None
+        self._times.observe(ran.rows, ran.cpu_s)
+        self._metrics.compute_s(ran.wall_s)
+        self._metrics.batch_rows(ran.rows)
+        return ran.answer
+
+
+def _rows(inputs: Tensors) -> int:
+    return len(next(iter(inputs.values())))
+
+
+def load(entry: Entry, loaded: ort.InferenceSession | None = None) -> ort.InferenceSession:
+    """A warmed session.
+
+    Args:
+        loaded: the session of the entry's other side, if that is loaded already.
+
+    Raises:
+        RepositoryError: ONNX Runtime refuses the model, its tensors are not those of the config,
+            or a warmup sample fails.
+    """
+    return load_and_time(entry, loaded)[0]
+
+
+def load_and_time(
+    entry: Entry, loaded: ort.InferenceSession | None = None
+) -> tuple[ort.InferenceSession, list[tuple[int, float]]]:
+    """As `load`, and the (rows, seconds) of its warm runs.
+
+    The samples of the config run as they are; then the first with every power of two rows, up to the largest:
+    ONNX Runtime takes memory for a new size when it first comes. Large models stop where a run takes long.
+    """
+    try:
+        session = loaded or ort.InferenceSession(entry.model_path, session_options(entry))
+    except Exception as error:  # ONNX Runtime's errors have no common base; all mean: not loadable
+        raise RepositoryError(f"{entry.model_path}: ONNX Runtime cannot load it: {error}") from error
+    _check_tensors(entry, "input", entry.inputs, session.get_inputs())
+    _check_tensors(entry, "output", entry.outputs, session.get_outputs())
+    for sample in entry.warmups:
+        _warm(entry, session, sample)
+    timed: list[tuple[int, float]] = []
+    for rows in _batch_sizes(entry) if entry.warmups else ():
+        took_s = _warm(entry, session, replace(entry.warmups[0], rows=rows, count=2))
+        timed.append((rows, took_s))
+        if took_s > _LONG_WARMUP_S:
+            break
+    return session, timed
+
+
+def _batch_sizes(entry: Entry) -> list[int]:
+    """1, 2, 4 … and `max_batch_size`, where requests are joined; else 1 and the largest."""
+    largest = entry.max_batch_size
+    powers = [2**power for power in range((largest - 1).bit_length())] if entry.batching else [1]
+    return list(dict.fromkeys([*powers, largest]))
+
+
+def session_options(entry: Entry) -> ort.SessionOptions:
+    """Threads as the config says, else the machine's cores divided by the entry's instances.
+
+    They sleep between two runs: with many sessions on few cores, threads that spin take the cores from each
+    other, and from the event loop (docs/serving-performance.md has figures).
+    """
+    options = ort.SessionOptions()
+    nodes = entry.manifest.measured.nodes if entry.manifest is not None else 0
+    options.enable_mem_reuse = nodes <= PLANNED_NODES
+    options.log_severity_level = _QUIET
+    options.intra_op_num_threads = _intra_op_threads(entry)
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry(*LARGE_BLOCKS)
+    if entry.inter_op_threads is not None:
+        options.inter_op_num_threads = entry.inter_op_threads
+    return options
+
+
+def _intra_op_threads(entry: Entry) -> int:
+    return entry.intra_op_threads or max(available_cores() // entry.instances, 1)
+
+
+def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
+    """Runs the session in the calling thread.
+
+    Raises:
+        InvalidInputError: the model cannot compute these values, or a string is not UTF-8.
+        ModelFailedError: anything else; the cause goes to the log.
+    """
+    feeds = {
+        name: _to_ort(name, _shaped(array, entry.reshapes.get(name)))
+        for name, array in fed(entry, inputs).items()
+    }
+    try:
+        arrays = session.run(list(outputs), feeds)
+    except Exception as error:  # see load
+        log.warning("model %s failed: %s", entry.name, without_values(error))
+        raise run_failure(entry, refused=isinstance(error, _ORT_REFUSED)) from error
+    shapes = {spec.name: spec.shape for spec in entry.outputs if spec.name in entry.reshapes}
+    return {
+        name: _shaped(_from_ort(array), shapes.get(name)) for name, array in zip(outputs, arrays, strict=True)
+    }
+
+
+def _check_tensors(
+    entry: Entry, role: str, promised: Sequence[TensorSpec], found: Sequence[ort.NodeArg]
+) -> None:
+    types = {node.name: _ORT_TYPES.get(node.type, node.type) for node in found}
+    for spec in promised:
+        if spec.name not in types:
+            raise RepositoryError(
+                f"{entry.model_path}: has no {role} '{spec.name}', which config.pbtxt lists"
+            )
+        if types[spec.name] != spec.datatype:
+            raise RepositoryError(
+                f"{entry.model_path}: {role} '{spec.name}' is {types[spec.name]}, "
+                f"but {spec.datatype} in config.pbtxt"
+            )
+        _check_shape(entry, role, spec, next(node.shape for node in found if node.name == spec.name))
+    extra = set(types) - {spec.name for spec in promised} - ({EXPLAIN} if entry.gate is not None else set())
+    if role == "input" and extra:
+        raise RepositoryError(f"{entry.model_path}: config.pbtxt lacks its inputs {sorted(extra)}")
+
+
+def _check_shape(entry: Entry, role: str, spec: TensorSpec, found: Sequence[int | str | None]) -> None:
+    if not found:  # unknown, even its rank
+        return
+    batch, *shape = (size if isinstance(size, int) else -1 for size in found)
+    expected = entry.reshapes.get(spec.name, spec.shape)
+    if batch != -1:
+        raise RepositoryError(
+            f"{entry.model_path}: {role} '{spec.name}' has a fixed batch of {batch}: rows cannot be batched"
+        )
+    if not agree(tuple(shape), expected):
+        raise RepositoryError(
+            f"{entry.model_path}: {role} '{spec.name}' has shape {shape} per row, but {list(expected)} "
+            "in config.pbtxt"
+        )
+
+
+def _warm(entry: Entry, session: ort.InferenceSession, sample: Warmup) -> float:
+    """Seconds that the last run took. Raises RepositoryError."""
+    inputs = {}
+    for given in sample.inputs:
+        spec, shape = given.spec, (1, *given.spec.shape)
+        zeros = b"\0\0\0\0" if spec.datatype == "BYTES" else bytes(DTYPES[spec.datatype].itemsize)
+        data = zeros * math.prod(shape) if given.data is None else given.data
+        try:
+            row = from_binary(spec.name, spec.datatype, shape, memoryview(data))
+        except InvalidInputError as error:
+            raise RepositoryError(f"{entry.name}: warmup: {error}") from error
+        inputs[spec.name] = np.repeat(row, sample.rows, axis=0)
+    try:
+        for _ in range(sample.count):
+            began_s = time.perf_counter()
+            check_rows(entry, run(entry, session, inputs, [spec.name for spec in entry.outputs]), sample.rows)
+    except RationaleError as error:
+        cause = error.__cause__ or error
+        raise RepositoryError(f"{entry.name}: its warmup sample fails: {cause}") from error
+    return time.perf_counter() - began_s
+
+
+def _shaped(array: Array, shape: tuple[int, ...] | None) -> Array:
+    """[N, …] → [N, *shape]; None leaves it. The `reshape` of a config, as Triton applies it."""
+    return array if shape is None else array.reshape(len(array), *shape)
+
+
+def _to_ort(name: str, array: Array) -> Array:
+    if array.dtype.kind != "O":
+        return array
+    try:
+        return np.array([item.decode() for item in array.reshape(-1)], dtype=np.object_).reshape(array.shape)
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"input '{name}' holds bytes that are not UTF-8") from error
+
+
+def _from_ort(array: Array) -> Array:
+    if array.dtype.kind not in "OU":
+        return array
+    return np.array([str(item).encode() for item in array.reshape(-1)], dtype=np.object_).reshape(array.shape)

@@ -1,0 +1,1 @@
+"""The command line that concerns the gateway: serve, keys, demo, Triton in a container."""

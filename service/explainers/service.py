@@ -1,0 +1,395 @@
+"""Explainers of the served models: asked for, made aside, published, switched to, and forgotten."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from compiler.errors import RationaleError
+from service.errors import (
+    NotReadyError,
+    QueueFullError,
+    ServiceError,
+    UnknownResourceError,
+)
+from service.explainers.artifact_store import ArtifactStore
+from service.explainers.builder import Builder, ReferenceFiles
+from service.explainers.jobs import Progress
+from service.explainers.ledger import HIDDEN, Key, Ledger, to_its_end
+from service.explainers.models import Models
+from service.explainers.records import Artifact, Record, Stage, StageClock
+from service.explainers.recovery import Remembered, reconciled
+from service.explainers.spec import ExplainerSpec, check_name
+from service.inference.dataplane import DataPlane, Lifecycle
+from service.repository.entry import Entry, read_entry
+
+log = logging.getLogger(__name__)
+
+_BUSY_S = 10  # what a client is told to wait when too many compiles are queued
+
+
+@dataclass(frozen=True)
+class Status:
+    """An explainer as it is now: its record, how far its compile is, and the entry that answers."""
+
+    record: Record
+    progress: Progress | None
+    entry: Entry | None
+    loaded: bool
+
+
+class Explainers:
+    """The resource, and the tasks that bring about what it was asked for.
+
+    The records say what is so: they change through `Ledger.exclusively` alone, and the registry follows.
+
+    Attributes:
+        grace_s: what is out of use still answers for so long: as long as a request takes at most.
+    """
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        artifacts: ArtifactStore,
+        builder: Builder,
+        references: ReferenceFiles,
+        remembered: Remembered,
+        max_unsettled: int,
+    ) -> None:
+        self.grace_s = plane.timeout_s
+        self._plane = plane
+        self._artifacts = artifacts
+        self._builder = builder
+        self._references = references
+        self._max_unsettled = max_unsettled
+        published = plane.repository.entries
+        self._ledger = Ledger(artifacts.state, *reconciled(remembered, plane.repository))
+        self._models = Models(self._ledger.base)
+        self._progress: dict[Key, Progress] = {}
+        self._making: dict[Key, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopping = False
+        for record in self._ledger.records.values():
+            if record.serving is not None:
+                entry = published[self._ledger.artefacts[record.serving].entry]
+                self._ledger.entries[record.serving] = entry
+                plane.model_cache.admit(entry)
+        self._show()
+
+    def resume(self) -> None:
+        """Goes on with what an earlier gateway left unfinished."""
+        for record in self._ledger.unsettled():
+            self._begin(record)
+        for digest in self._ledger.artefacts:
+            if not self._ledger.in_use(digest):
+                self._spawn(self._abandon(digest))
+
+    async def stop(self) -> None:
+        """Ends compiles; they are resumed when the gateway starts again."""
+        self._stopping = True
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+
+    # --- the resource -------------------------------------------------------------------------------------
+
+    async def put(self, model: str, name: str, spec: ExplainerSpec) -> Status:
+        """Asks for an explainer. It is ready in the answer if nothing is to be done for it.
+
+        Raises:
+            UnknownModelError, UnknownResourceError: there is no such model or reference set.
+            InvalidExplainerError, ConflictError: it cannot be made, or not under this name.
+            QueueFullError: as many wait to be made as may.
+            StateUnavailableError: it cannot be recorded.
+        """
+        check_name(name)
+        references = None
+        if spec.reference_set is not None:
+            references = await asyncio.to_thread(self._references.find, spec.reference_set, model)
+        return self._status(await self._ask(model, name, spec, references))
+
+    async def ensure(self, model: str, spec: ExplainerSpec, references: str | None) -> Entry | None:
+        """The entry that explains `model` so; None where there is none yet: it is made in the background.
+
+        One that failed is not tried again, and none is begun where the queue is full.
+
+        Args:
+            references: digest of a reference set; its file is found by `ReferenceFiles.path`.
+
+        Raises:
+            UnknownModelError, InvalidExplainerError, ConflictError, StateUnavailableError.
+        """
+        digest = spec.digest((await self._models.get(model)).digest, references)
+        for one in self._ledger.records.values():
+            if one.serving == digest:
+                self._ledger.records[one.key] = replace(one, updated_s=time.time())  # used: it stays longer
+                return self._ledger.entries[digest]
+        name = f"{HIDDEN}{digest[:16]}"
+        if (model, name) not in self._ledger.records:
+            with contextlib.suppress(QueueFullError):
+                await self._ask(model, name, spec, references)
+                await self._bound_hidden()
+        return None
+
+    async def failure(self, model: str, spec: ExplainerSpec, references: str | None) -> str | None:
+        """Why `ensure` could not make it; None where it can, or has not tried."""
+        digest = spec.digest((await self._models.get(model)).digest, references)
+        record = self._ledger.records.get((model, f"{HIDDEN}{digest[:16]}"))
+        return record.error if record is not None and record.stage is Stage.FAILED else None
+
+    def get(self, model: str, name: str) -> Status:
+        """Raises UnknownModelError, InvalidExplainerError, UnknownResourceError."""
+        self._models.entry(model)
+        record = self._ledger.records.get((model, name))
+        if record is None:
+            raise UnknownResourceError(f"model '{model}' has no explainer '{name[:80]}'")
+        return self._status(record)
+
+    def all_of(self, model: str) -> list[Status]:
+        """Those that were asked for by name. Raises UnknownModelError, InvalidExplainerError."""
+        self._models.entry(model)
+        own = (one for one in self._ledger.records.values() if one.model == model)
+        return [self._status(one) for one in own if not one.name.startswith(HIDDEN)]
+
+    async def delete(self, model: str, name: str) -> None:
+        """Answers no more by it; its artefact is kept aside. Raises as `get`, and StateUnavailableError."""
+        gone = self.get(model, name).record
+        await self._ledger.exclusively(partial(self._drop, [gone]))
+        self._plane.answers.clear()
+
+    def users(self, references: str) -> list[str]:
+        """Explainers made of a reference set, or being made of it: `model/explainer`."""
+        return ["/".join(one.key) for one in self._ledger.using(references)]
+
+    async def forget(self, references: str) -> None:
+        """Deletes every explainer and artefact that holds a reference set.
+
+        Requests that run finish. When this returns, no entry on the disk holds its rows, nor the backend.
+        """
+        ledger = self._ledger
+        making = [self._making[one.key] for one in ledger.using(references) if one.key in self._making]
+        await ledger.exclusively(lambda: self._drop(ledger.using(references)))
+        if making:
+            await asyncio.wait(making)
+        for one in [one for one in ledger.artefacts.values() if one.references == references]:
+            async with self._builder.turn(one.digest):
+                await self._take_out(one.digest)
+                await to_its_end(asyncio.to_thread(self._artifacts.remove, one.entry))
+                await ledger.exclusively(partial(ledger.write, removed=[one]))
+        self._plane.answers.clear()
+
+    # --- on the way to an answer --------------------------------------------------------------------------
+
+    async def _ask(self, model: str, name: str, spec: ExplainerSpec, references: str | None) -> Record:
+        if self._plane.state is not Lifecycle.READY:
+            raise NotReadyError(self._plane.state.value)
+        # In a thread: the first one imports the compiler, which takes a second.
+        await asyncio.to_thread(partial(spec.asked, referenced=references is not None))
+        digest = spec.digest((await self._models.get(model)).digest, references)
+        return await self._ledger.exclusively(partial(self._admit, (model, name), spec, digest, references))
+
+    async def _admit(self, key: Key, spec: ExplainerSpec, digest: str, references: str | None) -> Record:
+        """Records what is wanted and begins it, if it is not what is there already."""
+        old = self._ledger.records.get(key)
+        kept = old.wants_default if old is not None else self._ledger.lacks_default(key)
+        wanted = Record(
+            *key,
+            generation=old.generation + 1 if old is not None else 1,
+            spec={"method": spec.method, **spec.model_dump(mode="json", exclude_defaults=True)},
+            digest=digest,
+            references=references,
+            wants_default=kept if spec.default is None else spec.default,
+            serving=old.serving if old is not None else None,
+            is_default=old.is_default if old is not None else False,
+            updated_s=time.time(),
+        )
+        if old is not None and old.digest == digest and old.stage is not Stage.FAILED:
+            same = replace(old, spec=wanted.spec, wants_default=wanted.wants_default)
+            return await (self._settle(same) if old.settled else self._ledger.save(same))
+        unsettled = [one for one in self._ledger.unsettled() if one.key != key]
+        if len(unsettled) >= self._max_unsettled:
+            raise QueueFullError(f"{len(unsettled)} explainers are being made: try again later", _BUSY_S)
+        await self._ledger.save(wanted)
+        self._begin(wanted)
+        return wanted
+
+    def _begin(self, record: Record) -> None:
+        """Takes the place of what was being made under the same name."""
+        before = self._making.get(record.key)
+        if before is not None:
+            before.cancel()
+        self._progress.pop(record.key, None)
+        self._making[record.key] = self._spawn(self._make(record))
+
+    async def _make(self, record: Record) -> None:
+        """From the record to an entry that answers, or to the reason why there is none."""
+        clock = StageClock()
+
+        def tell(stage: Stage, progress: Progress | None) -> None:
+            clock.enter(stage)
+            self._tell(record, stage, progress)
+
+        try:
+            async with self._builder.turn(record.digest):
+                model = await self._models.get(record.model)
+                known = self._ledger.artefacts.get(record.digest)
+                artefact = await self._builder.supply(record, model, known, tell)
+                self._ledger.artefacts[record.digest] = artefact
+                tell(Stage.LOADING, None)
+                await self._load(artefact)
+                ready = replace(record, stage=Stage.READY, timings=clock.ended(), attempts=0)
+                await self._ledger.exclusively(partial(self._switch, ready, artefact))
+        except RationaleError as error:
+            await self._fail(record, str(error), clock.ended())
+        except Exception:
+            log.exception("explainer %s of %s", record.name, record.model)
+            await self._fail(record, "an unexpected fault; the server's log tells more", clock.ended())
+        finally:
+            if self._making.get(record.key) is asyncio.current_task():
+                del self._making[record.key]
+                self._progress.pop(record.key, None)
+            if not self._ledger.in_use(record.digest):
+                self._retire(record.digest, after_s=0)
+
+    async def _load(self, artefact: Artifact) -> None:
+        """Its entry is loaded and warm when this returns. Raises RepositoryError, NotReadyError."""
+        if artefact.digest in self._ledger.entries:
+            return
+        entry = await asyncio.to_thread(read_entry, self._artifacts.repository / artefact.entry)
+        try:
+            await self._plane.model_cache.load(entry)
+        except BaseException:
+            if not self._stopping:  # the backend is about to stop, loading or not
+                await to_its_end(self._plane.model_cache.drop(entry))
+            raise
+        self._ledger.entries[artefact.digest] = entry
+
+    async def _switch(self, ready: Record, artefact: Artifact) -> None:
+        """The moment in which requests begin to be answered by another entry."""
+        now = self._ledger.current(ready)
+        if now is None:
+            return  # another one was asked for meanwhile, or none
+        await self._ledger.write([replace(artefact, used_s=time.time())])
+        await self._settle(
+            replace(ready, spec=now.spec, wants_default=now.wants_default, serving=ready.digest)
+        )
+
+    async def _settle(self, record: Record) -> Record:
+        """Records who serves, and who by default, and only then shows it."""
+        before = self._ledger.records[record.key]
+        record = replace(record, is_default=record.wants_default, updated_s=time.time())
+        others = [
+            replace(one, is_default=False, wants_default=one.wants_default and not one.settled)
+            for one in self._ledger.records.values()
+            if record.is_default and one.is_default and one.model == record.model and one.key != record.key
+        ]
+        await self._ledger.save(record, *others)
+        self._show()
+        if before.serving not in (None, record.serving):
+            self._retire(before.serving)
+        return record
+
+    async def _fail(self, record: Record, error: str, timings: dict[str, float]) -> None:
+        log.warning("explainer %s of %s failed: %s", record.name, record.model, error)
+
+        async def note() -> None:
+            now = self._ledger.current(record)
+            if now is None:
+                return
+            failed = replace(now, stage=Stage.FAILED, error=error, timings=timings, updated_s=time.time())
+            self._ledger.records[record.key] = failed
+            try:
+                await self._ledger.save(failed)
+            except ServiceError as fault:  # a full disk may be why it failed
+                log.error("its failure could not be recorded: %s", fault)
+
+        await self._ledger.exclusively(note)
+
+    # --- out of use ---------------------------------------------------------------------------------------
+
+    async def _drop(self, gone: list[Record]) -> None:
+        """Takes explainers out of the records and the registry; compiles for them end."""
+        await self._ledger.write(removed=gone)
+        self._show()
+        for record in gone:
+            if record.key in self._making:
+                self._making[record.key].cancel()
+            if record.serving is not None:
+                self._retire(record.serving)
+
+    async def _abandon(self, digest: str) -> None:
+        """Frees what an earlier gateway may have left loaded in a server, and makes room."""
+        folder = self._artifacts.kept(self._ledger.artefacts[digest].entry)
+        if folder is not None:
+            with contextlib.suppress(RationaleError):
+                await self._plane.backend.unload(await asyncio.to_thread(read_entry, folder))
+        await self._retired(digest, after_s=0)
+
+    def _retire(self, digest: str | None, after_s: float | None = None) -> None:
+        """Keeps aside an artefact that nobody uses, when those who looked it up before have been answered."""
+        if digest is not None and not self._stopping:
+            self._spawn(self._retired(digest, self.grace_s if after_s is None else after_s))
+
+    async def _retired(self, digest: str, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        try:
+            async with self._builder.turn(digest):
+                if not self._ledger.in_use(digest):
+                    await self._take_out(digest)
+                    if digest in self._ledger.artefacts:
+                        entry = self._ledger.artefacts[digest].entry
+                        await to_its_end(asyncio.to_thread(self._artifacts.withdraw, entry))
+            await self._make_room()
+        except ServiceError as error:
+            log.error("what is not used any more stays where it is: %s", error)
+
+    async def _take_out(self, digest: str) -> None:
+        """Out of the backend, when those who use it are answered. Hold its turn."""
+        entry = self._ledger.entries.pop(digest, None)
+        if entry is not None:
+            await to_its_end(self._plane.model_cache.drop(entry))
+
+    async def _make_room(self) -> None:
+        """Deletes what is kept beyond its bounds."""
+        known = list(self._ledger.artefacts.values())
+        for one in await asyncio.to_thread(self._artifacts.surplus, known):
+            async with self._builder.turn(one.digest):
+                if not self._ledger.in_use(one.digest):
+                    await to_its_end(asyncio.to_thread(self._artifacts.remove, one.entry))
+                    await self._ledger.exclusively(partial(self._ledger.write, removed=[one]))
+
+    async def _bound_hidden(self) -> None:
+        """No more of those that nobody asked for by name than may be loaded."""
+        hidden = self._ledger.hidden()
+        gone = hidden[: max(len(hidden) - self._plane.model_cache.capacity, 0)]
+        if gone:
+            await self._ledger.exclusively(partial(self._drop, gone))
+
+    # --- what is so ---------------------------------------------------------------------------------------
+
+    def _status(self, record: Record) -> Status:
+        entry = self._ledger.entries.get(record.serving or "")
+        loaded = entry is not None and self._plane.model_cache.has(entry)
+        return Status(record, self._progress.get(record.key), entry, loaded)
+
+    def _tell(self, record: Record, stage: Stage, progress: Progress | None) -> None:
+        now = self._ledger.current(record)
+        if now is not None:
+            self._ledger.records[record.key] = replace(now, stage=stage)
+            if progress is not None:
+                self._progress[record.key] = progress
+
+    def _show(self) -> None:
+        """From here on requests are answered by what the records say."""
+        self._plane.repository = self._ledger.registry()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

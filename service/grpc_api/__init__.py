@@ -1,0 +1,1 @@
+"""gRPC: the Open Inference Protocol and health, on `grpc.aio`."""

@@ -1,0 +1,137 @@
+"""`GRPCInferenceService`: its methods, thin over the data plane.
+
+There is no verb to explain here: the explain entry of a model, `{model}_explain`, is a model of its own.
+"""
+
+from importlib.metadata import version as package_version
+
+from grpc.aio import ServicerContext as Context
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
+
+from compiler.manifest import TensorSpec
+from service.errors import UnknownModelError
+from service.grpc_api.codec import decode_request, encode_answer
+from service.grpc_api.stream import stream_infer
+from service.handlers import entry_asked_for
+from service.inference.dataplane import DataPlane
+from service.inference.index import index_of
+from service.interceptor import RequestInterceptor
+from service.observability.statistics import statistics_of
+from service.repository.entry import PLATFORM, Entry
+
+EXTENSIONS = ["model_configuration", "model_repository", "statistics"]
+_DESCRIPTOR = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+SERVICE: str = _DESCRIPTOR.full_name
+
+_LOADING = (
+    "loading and unloading is not open to callers: an operator publishes entries in the repository, and "
+    "explainers through the admin API (PUT /v2/models/{model}/explainers/{name})"
+)
+_SHARED_MEMORY = "shared memory is not offered: send tensors in raw_input_contents"
+_NOT_OFFERED = {
+    "RepositoryModelLoad": _LOADING,
+    "RepositoryModelUnload": _LOADING,
+    **{
+        f"{kind}SharedMemory{verb}": _SHARED_MEMORY
+        for kind in ("System", "Cuda")
+        for verb in ("Status", "Register", "Unregister")
+    },
+    "TraceSetting": "tracing is an operator's setting: docs/settings.md lists it",
+    "LogSettings": "logging is an operator's setting: RATIONALE_LOG_LEVEL",
+}
+# What Triton offers and a gateway must not: {path: why, and what to do instead}.
+REFUSED = {f"/{SERVICE}/{name}": why for name, why in _NOT_OFFERED.items()}
+OFFERED: list[str] = [each.name for each in _DESCRIPTOR.methods if each.name not in _NOT_OFFERED]
+
+
+class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """What methods raise becomes the call's status in the interceptor."""
+
+    def __init__(self, plane: DataPlane, gate: RequestInterceptor) -> None:
+        self._plane = plane
+        self._gate = gate
+
+    async def ServerLive(self, request: pb.ServerLiveRequest, context: Context) -> pb.ServerLiveResponse:
+        return pb.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: pb.ServerReadyRequest, context: Context) -> pb.ServerReadyResponse:
+        return pb.ServerReadyResponse(ready=await self._plane.ready())
+
+    async def ServerMetadata(
+        self, request: pb.ServerMetadataRequest, context: Context
+    ) -> pb.ServerMetadataResponse:
+        return pb.ServerMetadataResponse(
+            name="rationale", version=package_version("rationale"), extensions=EXTENSIONS
+        )
+
+    async def ModelReady(self, request: pb.ModelReadyRequest, context: Context) -> pb.ModelReadyResponse:
+        """A model that is not there is not ready, as Triton answers too."""
+        try:
+            entry = self._entry(request.name, request.version)
+        except UnknownModelError:
+            return pb.ModelReadyResponse(ready=False)
+        return pb.ModelReadyResponse(ready=await self._plane.ready(entry))
+
+    async def ModelMetadata(
+        self, request: pb.ModelMetadataRequest, context: Context
+    ) -> pb.ModelMetadataResponse:
+        entry = self._entry(request.name, request.version)
+        return pb.ModelMetadataResponse(
+            name=entry.name,
+            versions=[entry.version],
+            platform=PLATFORM,
+            inputs=[_tensor(spec) for spec in entry.inputs],
+            outputs=[_tensor(spec) for spec in entry.outputs],
+        )
+
+    async def ModelConfig(self, request: pb.ModelConfigRequest, context: Context) -> pb.ModelConfigResponse:
+        return pb.ModelConfigResponse(config=self._entry(request.name, request.version).config)
+
+    async def RepositoryIndex(
+        self, request: pb.RepositoryIndexRequest, context: Context
+    ) -> pb.RepositoryIndexResponse:
+        """`ready` asks for the models that can answer now; there is one repository, whatever its name."""
+        answer = pb.RepositoryIndexResponse()
+        for listed in await index_of(self._plane, only_ready=request.ready):
+            answer.models.add(**listed)
+        return answer
+
+    async def ModelStatistics(
+        self, request: pb.ModelStatisticsRequest, context: Context
+    ) -> pb.ModelStatisticsResponse:
+        """Of one model, or of all where it names none."""
+        named = [self._entry(request.name, request.version)] if request.name else None
+        told = statistics_of(self._plane.metrics, named or self._plane.repository.entries.values())
+        return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(**item) for item in told])
+
+    async def ModelInfer(self, request: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
+        return await infer(self._plane, request, context.time_remaining())
+
+    async def ModelStreamInfer(self, requests: object, context: Context) -> None:
+        await stream_infer(infer, self._plane, self._gate, context)
+
+    def _entry(self, name: str, version: str) -> Entry:
+        """Raises UnknownModelError."""
+        return self._plane.repository.entry(name, version or None)
+
+
+async def infer(
+    plane: DataPlane, request: pb.ModelInferRequest, left_s: float | None
+) -> pb.ModelInferResponse:
+    """The shorter of the request's `timeout` and `left_s`, until the call's own deadline, is its limit."""
+    named = plane.repository.entry(request.model_name, request.model_version or None)
+    deadline_s = plane.deadline(left_s)
+    plane.admit(named, deadline_s)
+    asked = decode_request(request)
+    entry = entry_asked_for(plane.repository, named, asked)
+    answer = await plane.infer(
+        entry, asked.inputs, asked.outputs, asked.timeout_s, deadline_s, asked.reference_set, asked.faults
+    )
+    return encode_answer(request.model_name, named.version, asked.id, answer)
+
+
+def _tensor(spec: TensorSpec) -> pb.ModelMetadataResponse.TensorMetadata:
+    return pb.ModelMetadataResponse.TensorMetadata(
+        name=spec.name, datatype=spec.datatype, shape=[-1, *spec.shape]
+    )

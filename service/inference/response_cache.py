@@ -1,0 +1,118 @@
+"""Explanations that were given before, to be given again: off unless it has bytes.
+
+An answer follows from its request alone, so the same request has the same answer. What makes requests the
+same is all that may decide an answer: the explanation (digests of model, references and options, among them
+targets), its entry and version, the outputs asked for, and name, datatype, shape and bytes of every input.
+"""
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.observability.metrics import CacheMetrics
+from service.repository.entry import Entry
+from service.tensors import Array, Tensors
+
+_OVERHEAD = 512  # bytes of a key, of dictionaries and of array headers, per answer
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an answer belongs. `era` is that in which it was asked for: see `ResponseCache.clear`."""
+
+    key: bytes
+    era: int
+
+
+class ResponseCache:
+    """The answers used last, `limit` bytes of them. Every method may be called from any thread."""
+
+    def __init__(self, limit: int, counts: CacheMetrics) -> None:
+        self._limit = limit
+        self._counts = counts
+        self._lock = threading.Lock()
+        self._answers: OrderedDict[bytes, tuple[Tensors, int]] = OrderedDict()
+        self._bytes = 0
+        self._era = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that are held."""
+        return self._bytes
+
+    def place(self, entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> Place | None:
+        """None where nothing is kept: the cache is off, or the entry explains nothing."""
+        if not self._limit or entry.manifest is None:
+            return None
+        return Place(_key(entry, inputs, outputs), self._era)
+
+    def find(self, place: Place) -> Tensors | None:
+        """Read-only arrays."""
+        with self._lock:
+            found = self._answers.get(place.key)
+            if found is not None:
+                self._answers.move_to_end(place.key)
+        (self._counts.miss if found is None else self._counts.hit)()
+        return None if found is None else dict(found[0])
+
+    def keep(self, place: Place, tensors: Tensors) -> None:
+        """Keeps a copy, unless `clear` came after it was asked for."""
+        size = _OVERHEAD + sum(_size(array) for array in tensors.values())
+        if size > self._limit:
+            return
+        kept = {name: _frozen(array) for name, array in tensors.items()}
+        with self._lock:
+            if place.era != self._era:
+                return
+            before = self._answers.pop(place.key, None)
+            self._bytes += size - (before[1] if before else 0)
+            self._answers[place.key] = (kept, size)
+            while self._bytes > self._limit:
+                _, (_, gone) = self._answers.popitem(last=False)
+                self._bytes -= gone
+
+    def clear(self) -> None:
+        """Forgets everything, and what is being computed now: an explainer or a reference set has gone."""
+        with self._lock:
+            self._era += 1
+            self._answers.clear()
+            self._bytes = 0
+
+
+def _key(entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> bytes:
+    assert entry.manifest is not None  # noqa: S101 (for the type checker)
+    digests = entry.manifest.digests
+    digest = hashlib.blake2b(digest_size=32)
+    _add(digest, (entry.name, entry.version, digests.model, digests.references or "", digests.explanation))
+    _add(digest, outputs)
+    for name, array in sorted(inputs.items()):
+        _add(digest, (name, array.dtype.str, repr(array.shape)))
+        if array.dtype.kind == "O":
+            _add(digest, array.reshape(-1))
+        else:
+            digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    return digest.digest()
+
+
+def _add(digest: "hashlib.blake2b", parts: Iterable[str | bytes]) -> None:
+    """Each behind its length, so that no two lists read the same."""
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    digest.update(b"\xff" * 8)
+
+
+def _size(array: Array) -> int:
+    return array.nbytes + (sum(map(len, array.reshape(-1))) if array.dtype.kind == "O" else 0)
+
+
+def _frozen(array: Array) -> Array:
+    """A copy: what an answer is a view of (its batch) would be held with it."""
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy

@@ -1,0 +1,115 @@
+"""One request on its way through the gateway, whichever end it came by.
+
+Whoever learns something of it notes it here: the ends who asks, the data plane which entry, the backends how
+long it waited and ran. What is counted, logged and traced of a request is read off it when it ends.
+"""
+
+import itertools
+import re
+import secrets
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.repository.entry import Entry
+from service.security.keys import ANY_KEY, Caller
+
+REQUEST_ID = "x-request-id"
+TRACEPARENT = "traceparent"
+CLIENT_LEFT = 499  # nginx's status for a request whose caller did not wait
+_ID = re.compile(r"[!-~]{1,128}")  # visible ASCII: it goes into headers and logs as it is
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_PROCESS = secrets.token_hex(8)
+_numbers = itertools.count()
+_ANYONE = Caller("", ANY_KEY)
+
+
+@dataclass(eq=False, slots=True)
+class RequestContext:
+    """Times are `time.monotonic`'s; `waited` and `computed` hold (from, to) of each run of the request."""
+
+    protocol: str  # http or grpc
+    operation: str  # POST /v2/models/credit/infer, or /inference.GRPCInferenceService/ModelInfer
+    request_id: str
+    traceparent: str | None = None
+    caller: Caller = _ANYONE
+    entry: Entry | None = None
+    rows: int = 0
+    problem: str | None = None  # the slug of what it was refused with
+    status: int = CLIENT_LEFT  # until there is an answer
+    began_s: float = field(default_factory=time.monotonic)
+    waited: list[tuple[float, float]] = field(default_factory=list)
+    computed: list[tuple[float, float]] = field(default_factory=list)
+    span: Any = None  # of tracing, where that is on
+
+    @property
+    def queue_s(self) -> float:
+        """What all its runs waited."""
+        return sum(end_s - start_s for start_s, end_s in self.waited)
+
+    @property
+    def compute_s(self) -> float:
+        return sum(end_s - start_s for start_s, end_s in self.computed)
+
+    def ran(self, arrived_s: float, started_s: float, ended_s: float) -> None:
+        """Notes a run of (a part of) the request: when it entered the queue, started and ended."""
+        self.waited.append((arrived_s, started_s))
+        self.computed.append((started_s, ended_s))
+
+    def about(self, entry: Entry, rows: int = 0) -> None:
+        """Notes what the request is for."""
+        self.entry = entry
+        self.rows = rows
+
+
+_current: ContextVar[RequestContext | None] = ContextVar("exchange", default=None)
+bind = _current.set
+unbind = _current.reset
+
+
+def current() -> RequestContext | None:
+    """That of the running task; None outside of a request."""
+    return _current.get()
+
+
+def note_problem(slug: str, status: int) -> None:
+    """Notes why the running task's request gets no result; `status` is HTTP's."""
+    exchange = _current.get()
+    if exchange is not None:
+        exchange.problem = slug
+        exchange.status = status
+
+
+def note_run(arrived_s: float, started_s: float, ended_s: float) -> None:
+    """`RequestContext.ran` of the running task's request, if there is one."""
+    exchange = _current.get()
+    if exchange is not None:
+        exchange.ran(arrived_s, started_s, ended_s)
+
+
+def forwarded() -> dict[str, str]:
+    """What goes along to a server behind the gateway: the request's id, and where its trace goes on."""
+    exchange = _current.get()
+    if exchange is None:
+        return {}
+    headers = {REQUEST_ID: exchange.request_id}
+    if exchange.traceparent is not None:
+        headers[TRACEPARENT] = exchange.traceparent
+    return headers
+
+
+def request_id(given: str | None) -> str:
+    """The caller's own, if it can stand in a header and a log; else a new one."""
+    own = None if given is None else own_id(given)
+    return f"{_PROCESS}{next(_numbers):016x}" if own is None else own
+
+
+def own_id(given: str) -> str | None:
+    """`given` if it can stand in a header and a log."""
+    return given if _ID.fullmatch(given) else None
+
+
+def traceparent(given: str | None) -> str | None:
+    """As W3C's Trace Context has it, or None."""
+    return given if given is not None and _TRACEPARENT.fullmatch(given) else None

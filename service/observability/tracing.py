@@ -1,0 +1,117 @@
+"""OpenTelemetry traces: a request's span, with its waiting and running in it. An optional extra.
+
+A caller's `traceparent` is gone on with, and one goes along to the server behind the gateway.
+"""
+
+import time
+from typing import TYPE_CHECKING
+
+from compiler.errors import InvalidOptionError
+from service.observability import context as exchanges
+from service.observability.context import RequestContext
+from service.observability.metrics import labels_of
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import Span
+
+_FLUSH_MS = 2000  # a collector that does not answer does not hold the stop up for longer
+_SERVER_ERRORS = 500
+
+
+class Tracing:
+    """The spans of an app's requests."""
+
+    def __init__(self, provider: "TracerProvider") -> None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._provider = provider
+        self._tracer = provider.get_tracer("rationale")
+        self._propagator = TraceContextTextMapPropagator()
+
+    def begin(self, exchange: RequestContext) -> None:
+        """Opens the request's span, a child of the caller's; what is forwarded is a child of it."""
+        from opentelemetry import trace
+
+        carrier = {} if exchange.traceparent is None else {exchanges.TRACEPARENT: exchange.traceparent}
+        above = self._propagator.extract(carrier)
+        # The path holds names that callers make up: the span has a name of few, until its model is known.
+        span = self._tracer.start_span(exchange.protocol, above, trace.SpanKind.SERVER)
+        onward: dict[str, str] = {}
+        self._propagator.inject(onward, trace.set_span_in_context(span))
+        exchange.traceparent = onward.get(exchanges.TRACEPARENT, exchange.traceparent)
+        exchange.span = span
+
+    def end(self, exchange: RequestContext) -> None:
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import ReadableSpan
+
+        span: Span = exchange.span
+        ended_ns = time.time_ns()
+        if isinstance(span, ReadableSpan):  # else it is not recorded
+            self._describe(exchange, span)
+            context = trace.set_span_in_context(span)
+            epoch_ns = ended_ns - time.monotonic_ns()
+            began_ns = span.start_time or 0
+
+            def within(at_s: float) -> int:
+                """The two clocks are not read at one moment, yet a part lies within its request."""
+                return min(max(epoch_ns + int(at_s * 1e9), began_ns), ended_ns)
+
+            for name, parts in (("queue", exchange.waited), ("compute", exchange.computed)):
+                for start_s, end_s in parts:
+                    part = self._tracer.start_span(name, context, start_time=within(start_s))
+                    part.end(within(end_s))
+        span.end(ended_ns)
+
+    def close(self) -> None:
+        """Sends what is left, within a bounded time."""
+        self._provider.force_flush(_FLUSH_MS)
+        self._provider.shutdown()
+
+    @staticmethod
+    def _describe(exchange: RequestContext, span: "Span") -> None:
+        from opentelemetry.trace import StatusCode
+
+        model, verb = labels_of(exchange.entry)
+        if model:
+            span.update_name(f"{verb} {model}")
+            span.set_attribute("rationale.model", model)
+            span.set_attribute("rationale.verb", verb)
+            span.set_attribute("rationale.rows", exchange.rows)
+        span.set_attribute("rationale.request_id", exchange.request_id)
+        span.set_attribute("http.response.status_code", exchange.status)
+        if exchange.problem is not None:
+            span.set_attribute("error.type", exchange.problem)
+        if exchange.status >= _SERVER_ERRORS:
+            span.set_status(StatusCode.ERROR)
+
+
+def create_tracing(endpoint: str, ratio: float, exporter: "SpanExporter | None" = None) -> Tracing:
+    """Spans for the OpenTelemetry collector at `endpoint`, such as http://localhost:4317 (OTLP over gRPC).
+
+    Args:
+        ratio: the share of traces that begin here and are kept; a caller's own decision comes first.
+        exporter: another way out than that.
+
+    Raises:
+        InvalidOptionError: the extra is not installed.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+    except ImportError as error:
+        raise InvalidOptionError("traces need an extra: pip install 'rationale[tracing]'") from error
+    provider = TracerProvider(
+        sampler=ParentBased(TraceIdRatioBased(ratio)),
+        resource=Resource.create({SERVICE_NAME: "rationale"}),
+        shutdown_on_exit=False,
+    )
+    provider.add_span_processor(
+        BatchSpanProcessor(exporter or OTLPSpanExporter(endpoint, insecure=endpoint.startswith("http://")))
+    )
+    return Tracing(provider)

@@ -1,0 +1,1 @@
+"""Reference sets as resources, and requests that bring or name their references."""

@@ -1,0 +1,1 @@
+"""Batches, deadlines and cores: when a request runs, and with which others."""

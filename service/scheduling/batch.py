@@ -1,0 +1,173 @@
+"""The requests that wait before one entry, and the batch that is made of them when it can run.
+
+They come and leave on the event loop; a batch takes its members in the thread that runs it.
+"""
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from service.repository.entry import Entry
+from service.tensors import Tensors
+
+_BATCH_MARGIN = 2.5  # a batch twice as large is hardly faster by row, and late for all in it
+
+Key = tuple[tuple[str, tuple[int, ...]], ...]
+Joined = tuple[Tensors, Sequence[str]]  # the inputs of a run, and the outputs that it is asked for
+
+
+@dataclass(eq=False)
+class PendingRequest:
+    """A waiting request. It owns its future: whoever waits may leave, and nobody else notices.
+
+    Times are the event loop's, whose clock may be coarse; `came_s` and `started_s` are measured.
+    """
+
+    inputs: Tensors
+    outputs: Sequence[str]
+    rows: int
+    arrived_s: float
+    deadline_s: float
+    future: asyncio.Future[Tensors]
+    came_s: float = field(default_factory=time.monotonic)
+    started_s: float = 0.0
+
+    @property
+    def key(self) -> Key:
+        """Requests of one key can be concatenated."""
+        return tuple((name, array.shape[1:]) for name, array in sorted(self.inputs.items()))
+
+
+class Line:
+    """Requests that wait, oldest first, and their rows. Any thread may take from it."""
+
+    def __init__(self) -> None:
+        self._items: dict[PendingRequest, None] = {}
+        self._lock = threading.Lock()
+        self.rows = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[PendingRequest]:
+        """Those that wait now."""
+        with self._lock:
+            return iter(list(self._items))
+
+    def add(self, item: PendingRequest) -> None:
+        with self._lock:
+            self._items[item] = None
+            self.rows += item.rows
+
+    def remove(self, item: PendingRequest) -> bool:
+        """Whether it was there: who takes it out is the one who answers it."""
+        with self._lock:
+            if item not in self._items:
+                return False
+            del self._items[item]
+            self.rows -= item.rows
+            return True
+
+
+@dataclass(eq=False)
+class Batch:
+    """A batch under way. Its members are known once it has taken them: when it can run, and no sooner.
+
+    Attributes:
+        began_s: since when it has had an instance; at the latest since it took its members.
+    """
+
+    began_s: float = math.inf
+    taken_s: float = math.inf
+    members: list[PendingRequest] = field(default_factory=list)
+    late: list[PendingRequest] = field(
+        default_factory=list
+    )  # out of the line: they cannot be answered in time
+    rows: int = 0
+    _until_s: float = math.inf  # when the most hurried of the members leaves
+    _share: int = 0  # rows of those that wait
+
+    def take(
+        self,
+        entry: Entry,
+        lines: Sequence[Line],
+        now: Callable[[], float],
+        seconds: Callable[[int], float],
+        beside: Callable[[], int] = lambda: 0,
+    ) -> Joined | None:
+        """Takes the oldest request, and those that may share its run, out of the lines; None where nobody is.
+
+        The batch grows no larger than lets all in it keep their deadlines.
+
+        Args:
+            now: the event loop's clock.
+            seconds: what a batch of so many rows takes, as far as is known.
+            beside: how many batches could begin now, other than this one: they share what waits.
+        """
+        self.taken_s = now()
+        self.began_s = min(self.began_s, self.taken_s)
+        self._share = math.ceil(sum(line.rows for line in lines) / (1 + beside()))
+        for line in lines:
+            for item in line:
+                if self._is_full(entry):
+                    return self._joined()
+                # The last one that waits is tried in any case: an estimate that nothing corrects would
+                # refuse for ever.
+                others = sum(map(len, lines)) > 1
+                left_s = item.deadline_s - self.taken_s
+                if left_s <= 0 or (others and seconds(item.rows) > left_s):
+                    self._take_late(item, line)
+                elif not self.members or item.key == self.members[0].key:
+                    if not self._has_room(item, entry, seconds):
+                        return self._joined()
+                    self._take_in(item, line)
+        return self._joined()
+
+    def _is_full(self, entry: Entry) -> bool:
+        most = min(entry.max_batch_size, self._share) if entry.batching else 1
+        return bool(self.members) and self.rows >= most
+
+    def _has_room(self, item: PendingRequest, entry: Entry, seconds: Callable[[int], float]) -> bool:
+        if not self.members:
+            return True
+        rows = self.rows + item.rows
+        ends_s = self.taken_s + seconds(rows) * _BATCH_MARGIN
+        return rows <= entry.max_batch_size and ends_s <= min(self._until_s, item.deadline_s)
+
+    def _take_in(self, item: PendingRequest, line: Line) -> None:
+        if line.remove(item):
+            item.started_s = time.monotonic()
+            self.members.append(item)
+            self.rows += item.rows
+            self._until_s = min(self._until_s, item.deadline_s)
+
+    def _take_late(self, item: PendingRequest, line: Line) -> None:
+        if line.remove(item):
+            self.late.append(item)
+
+    def _joined(self) -> Joined | None:
+        return joined(self.members) if self.members else None
+
+
+def joined(items: Sequence[PendingRequest]) -> Joined:
+    """One run for all of them: their rows one after the other, and every output that anyone wants."""
+    if len(items) == 1:
+        return items[0].inputs, items[0].outputs
+    inputs = {name: np.concatenate([item.inputs[name] for item in items]) for name in items[0].inputs}
+    return inputs, list(dict.fromkeys(name for item in items for name in item.outputs))
+
+
+def parted(items: Sequence[PendingRequest], answer: Tensors) -> list[Tensors]:
+    """To each its own rows of what `joined` gave, and the outputs that it wants."""
+    if len(items) == 1:
+        return [answer]
+    ends = np.cumsum([item.rows for item in items])
+    return [
+        {name: answer[name][end - item.rows : end] for name in item.outputs}
+        for item, end in zip(items, ends, strict=True)
+    ]

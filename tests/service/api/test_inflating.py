@@ -1,0 +1,69 @@
+"""Compressed bodies: what is large is inflated piece by piece, beside the event loop."""
+
+import asyncio
+import gzip
+import zlib
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from service.api.body import _AT_ONCE, read_body
+from service.errors import MalformedError, QueueFullError, ServiceError, TooLargeError
+from service.inference.memory_limit import MemoryLimit
+
+LARGE = bytes(range(256)) * (5 * _AT_ONCE // 256 + 1)
+
+
+def request_of(*pieces: bytes, encoding: bytes = b"gzip") -> Request:
+    left = list(pieces)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+    return Request({"type": "http", "headers": [(b"content-encoding", encoding)]}, receive)
+
+
+def cut(body: bytes, count: int) -> list[bytes]:
+    size = len(body) // count + 1
+    return [body[at : at + size] for at in range(0, len(body), size)]
+
+
+@pytest.mark.parametrize("size", [0, 1, _AT_ONCE - 1, _AT_ONCE, _AT_ONCE + 1, 3 * _AT_ONCE, len(LARGE)])
+@pytest.mark.parametrize("count", [1, 3])
+async def test_whatever_its_size(size: int, count: int) -> None:
+    body = LARGE[:size]
+    assert await read_body(request_of(*cut(gzip.compress(body), count)), len(LARGE)) == body
+    deflated = request_of(*cut(zlib.compress(body), count), encoding=b"deflate")
+    assert await read_body(deflated, len(LARGE)) == body
+
+
+@pytest.mark.parametrize(("body", "others_ran"), [(LARGE, True), (b"{}", False)])
+async def test_the_event_loop_goes_on_beside_a_large_one_alone(body: bytes, others_ran: bool) -> None:
+    ran = []
+    asyncio.get_running_loop().call_soon(ran.append, True)
+    assert await read_body(request_of(gzip.compress(body)), len(LARGE)) == body
+    assert bool(ran) == others_ran
+
+
+@pytest.mark.parametrize(
+    ("body", "limit", "error"),
+    [
+        (gzip.compress(LARGE), len(LARGE) - 1, TooLargeError),
+        (gzip.compress(LARGE), 10, TooLargeError),
+        (gzip.compress(LARGE)[:-9], len(LARGE), MalformedError),
+        (zlib.compress(LARGE, 0)[: 2 * _AT_ONCE] + b"broken" * 99999, len(LARGE), MalformedError),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 3])
+async def test_what_is_wrong_with_it(body: bytes, limit: int, error: type[ServiceError], count: int) -> None:
+    with pytest.raises(error):
+        await read_body(request_of(*cut(body, count)), limit)
+
+
+async def test_it_counts_beside_what_others_hold() -> None:
+    budget = MemoryLimit(3 * _AT_ONCE)
+    budget.take(_AT_ONCE)
+    with pytest.raises(QueueFullError):
+        await read_body(request_of(gzip.compress(LARGE)), len(LARGE), budget=budget)
+    budget.take(2 * _AT_ONCE)  # nothing of it is held any more

@@ -1,0 +1,138 @@
+"""The OpenAPI document: complete, of one piece, and its examples true."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+import pytest_asyncio
+
+from service.api.openapi_examples import EXAMPLES
+from tests.service import handmade as made
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+JSON = "application/json"
+PROBLEM = "application/problem+json"
+SINCE_START = {"model_statistics"}  # their numbers depend on what was asked before
+OF_THE_REPOSITORY = {"v1_models", "repository_index"}  # the tests' holds more models than the example shows
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def document(client: httpx.AsyncClient) -> dict[str, Any]:
+    return (await client.get("/openapi.json")).json()
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield method, path, operation
+
+
+def operation_of(document: dict[str, Any], name: str) -> tuple[str, str, dict[str, Any]]:
+    (found,) = (each for each in operations(document) if each[2]["operationId"] == name)
+    return found
+
+
+def nodes(node: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(node, dict):
+        yield node
+    for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from nodes(child)
+
+
+def check(document: dict[str, Any], schema: dict[str, Any], value: Any) -> None:
+    validator = jsonschema.Draft202012Validator({**schema, "components": document["components"]})
+    validator.validate(value)
+
+
+# --- the document itself ------------------------------------------------------------------------------
+
+
+async def test_every_operation_is_named_once_and_described(document: dict[str, Any]) -> None:
+    names = [operation["operationId"] for _, _, operation in operations(document)]
+    assert len(names) == len(set(names))
+    for name in names:
+        assert name.isidentifier(), name
+        assert name == name.strip("_"), name
+    for _, path, operation in operations(document):
+        assert operation["summary"], path
+        assert operation["tags"], path
+        assert "HTTPValidationError" not in str(operation), path
+
+
+async def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    references = {node["$ref"] for node in nodes(document) if "$ref" in node}
+    assert "#/components/schemas/InferRequest" in references
+    for reference in references:
+        place = document
+        for part in reference.removeprefix("#/").split("/"):
+            place = place[part]
+    assert "$defs" not in str(document)
+
+
+async def test_every_problem_has_an_example(document: dict[str, Any]) -> None:
+    for _, path, operation in operations(document):
+        for status, answer in operation["responses"].items():
+            if int(status) < 400:
+                continue
+            media = answer["content"][PROBLEM]
+            assert media["schema"] == {"$ref": "#/components/schemas/Problem"}, path
+            assert media["examples"], (path, status)
+            for example in media["examples"].values():
+                check(document, media["schema"], example["value"])
+                assert example["value"]["status"] == int(status)
+
+
+async def test_every_operation_says_which_keys_open_it(document: dict[str, Any]) -> None:
+    told = {operation["operationId"]: operation.get("x-scopes") for _, _, operation in operations(document)}
+    assert told["server_live"] is told["alive"] is None
+    assert (told["infer"], told["v1_explain"], told["put_explainer"]) == (["infer"], ["explain"], ["admin"])
+    schemes = document["components"]["securitySchemes"].keys()
+    for _, path, operation in operations(document):
+        if operation.get("x-scopes"):
+            assert {name for each in operation["security"] for name in each} == schemes, path
+            assert {"401", "403", "429"} <= operation["responses"].keys(), path
+
+
+async def test_no_path_takes_a_query_by_accident(document: dict[str, Any]) -> None:
+    for _, path, operation in operations(document):
+        if path.startswith("/v1") or path.endswith(("{model}/infer", "{model}/explain")):
+            assert not [each for each in operation.get("parameters", []) if each["in"] == "query"], path
+
+
+# --- the examples -------------------------------------------------------------------------------------
+
+
+async def test_what_takes_a_body_has_an_example(document: dict[str, Any]) -> None:
+    for _, path, operation in operations(document):
+        if path.startswith("/v1") or path.endswith(("{model}/infer", "{model}/explain")):
+            assert operation["operationId"] in EXAMPLES, path
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+async def test_examples_fit_their_schemas(document: dict[str, Any], name: str) -> None:
+    _, _, operation = operation_of(document, name)
+    answer = operation["responses"]["200"]["content"][JSON]
+    check(document, answer["schema"], answer["example"])
+    if EXAMPLES[name].request is not None:
+        request = operation["requestBody"]["content"][JSON]
+        check(document, request["schema"], request["example"])
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+async def test_examples_are_true(document: dict[str, Any], client: httpx.AsyncClient, name: str) -> None:
+    """What the tests' own model `score` answers is what the document shows."""
+    method, path, operation = operation_of(document, name)
+    example = EXAMPLES[name]
+    answer = await client.request(method, path.replace("{model}", "score"), json=example.request)
+    assert answer.status_code == 200, answer.text
+    given = answer.json()
+    check(document, operation["responses"]["200"]["content"][JSON]["schema"], given)
+    if name in OF_THE_REPOSITORY:
+        (listed,) = example.answer["models"] if isinstance(example.answer, dict) else example.answer
+        assert listed in (given["models"] if isinstance(given, dict) else given)
+    elif name not in SINCE_START:
+        assert given == example.answer
+    assert tuple(EXAMPLES["v1_predict"].request["instances"][0]) == made.FEATURES

@@ -1,0 +1,237 @@
+"""What comes too slowly, too large or never: refused, in bounded memory, over real connections."""
+
+import asyncio
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from service.api import http_limits as http_protocol
+from service.app import create_app, create_backend
+from service.ends import uvicorn_config
+from service.settings import Settings
+from tests.service import patient
+from tests.service.conftest import client_of, serving
+from tests.service.own_time import TICK_S
+from tests.service.patient import SECONDS
+
+MEBIBYTE = 1 << 20
+GOOD = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
+HEADERS_S = 0.5
+HEAD = b"POST /v2/models/score/infer HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def strict(repository: Path) -> Iterator[str]:
+    """A gateway with small limits: a body of 1 MiB, 1 s for it, 0.5 s for headers."""
+    settings = Settings(repository=repository, max_body_bytes=MEBIBYTE, request_timeout_s=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(http_protocol, "HEADER_TIMEOUT_S", HEADERS_S)
+        app = create_app(settings, create_backend(settings))
+        with serving(app, http=uvicorn_config(app).http) as address:
+            yield address
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[socket.socket]:
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:
+        yield connection
+
+
+def rest(connection: socket.socket) -> bytes:
+    """Everything until the server closes; an attack that it cut off may be a reset."""
+    said = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := connection.recv(65536):
+            said += piece
+    return said
+
+
+def pour(connection: socket.socket, piece: bytes, most: int) -> int:
+    """Sends `piece` until the server closes, at most so many bytes; gives what went out."""
+    sent = 0
+    with contextlib.suppress(ConnectionError):
+        while sent < most:
+            connection.sendall(piece)
+            sent += len(piece)
+    return sent
+
+
+def answers(address: str) -> bool:
+    """Whether it does so again: what it was busy with may have taken longer than a request has."""
+    end_s = time.monotonic() + SECONDS
+    while patient.post(f"http://{address}/v2/models/score/infer", json=GOOD).status_code != 200:
+        if time.monotonic() > end_s:
+            return False
+    return True
+
+
+# --- slow ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("said", [b"", b"POST /v2", HEAD, HEAD + b"x-a: "])
+def test_headers_that_never_end(strict: str, said: bytes) -> None:
+    started_s = time.monotonic()
+    with connected(strict) as connection:
+        connection.sendall(said)
+        assert rest(connection).startswith(b"HTTP/1.1 408")
+    assert time.monotonic() - started_s > HEADERS_S - TICK_S
+    assert answers(strict)
+
+
+def test_a_second_request_that_never_ends(strict: str) -> None:
+    with connected(strict) as connection:
+        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: gateway\r\n\r\nGET /v2")
+        said = rest(connection)
+    assert said.startswith(b"HTTP/1.1 200")
+    assert b"HTTP/1.1 408" in said
+
+
+@pytest.mark.parametrize("length", [b"content-length: 100\r\n", b"transfer-encoding: chunked\r\n"])
+@pytest.mark.parametrize("drip", [b"", b"1\r\n \r\n"])
+def test_a_body_that_never_ends(strict: str, length: bytes, drip: bytes) -> None:
+    with connected(strict) as connection:
+        connection.sendall(HEAD + length + b"\r\n")
+        for _ in range(6):
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(drip)
+            time.sleep(0.03)
+        said = rest(connection)
+    assert said.startswith(b"HTTP/1.1 408")
+    assert b"urn:rationale:problem:slow-body" in said
+    assert b"connection: close" in said.lower()
+    assert answers(strict)
+
+
+# --- large --------------------------------------------------------------------------------------------
+
+FLOODS = {
+    "a header": (HEAD + b"x-a: ", b"a" * 65536),
+    "headers": (HEAD, b"x-a: b\r\n" * 8192),
+    "a path": (b"GET /", b"a" * 65536),
+    "a chunk's extension": (HEAD + b"transfer-encoding: chunked\r\n\r\n1;", b"a" * 65536),
+    "trailers": (HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n", b"x-a: b\r\n" * 8192),
+    "chunks": (HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1\r\n \r\n" * 8192),
+    "a body": (HEAD + b"transfer-encoding: chunked\r\n\r\n", b"10000\r\n" + b" " * 65536 + b"\r\n"),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_a_flood_is_cut_off(strict: str, flood: str) -> None:
+    """64 MiB are offered; what is taken stays far below, and so does the memory."""
+    start, piece = FLOODS[flood]
+    process = psutil.Process()
+    before = process.memory_info().rss
+    with connected(strict) as connection:
+        connection.sendall(start)
+        sent = pour(connection, piece, 64 * MEBIBYTE)
+        assert sent < 32 * MEBIBYTE, "nobody stopped it"
+    assert process.memory_info().rss - before < 32 * MEBIBYTE
+    assert answers(strict)
+
+
+def test_bodies_of_many_are_bounded_together(repository: Path) -> None:
+    """Each is within its own limit; together they are not, and the last comers are told to come back."""
+    settings = Settings(repository=repository, max_body_bytes=MEBIBYTE, max_queue_bytes=2 * MEBIBYTE)
+    app = create_app(settings, create_backend(settings))
+    with serving(app) as address, contextlib.ExitStack() as stack:
+        head = HEAD + b"content-length: %d\r\n\r\n" % MEBIBYTE
+        senders = [stack.enter_context(connected(address)) for _ in range(4)]
+        for sender in senders:
+            sender.sendall(head + b" " * (900 * 1024))
+        refused: set[socket.socket] = set()
+        while len(refused) < 2:
+            told, _, _ = select.select([each for each in senders if each not in refused], [], [], SECONDS)
+            assert [each.recv(65536).split(b" ")[1] for each in told] == [b"429"] * len(told) != []
+            refused.update(told)
+        assert len(refused) == 2
+    assert app.state.plane.budget._held == 0
+
+
+async def test_an_answer_that_would_be_too_large(repository: Path) -> None:
+    """A row of `score` is 16 bytes, its prediction 12, and what explains it 48 + 36 more."""
+    settings = Settings(repository=repository, max_answer_bytes=960, state=repository.parent / "none")
+    app = create_app(settings, create_backend(settings))
+    async with app.router.lifespan_context(app), client_of(app) as client:
+        await asyncio.wait_for(app.state.loading, 30)
+
+        async def explain(rows: int, *outputs: str) -> httpx.Response:
+            x = {"name": "x", "shape": [rows, 4], "datatype": "FP32", "data": [1.0] * 4 * rows}
+            message = {"inputs": [x], "outputs": [{"name": name} for name in outputs]}
+            return await client.post("/v2/models/score/explain", json=message)
+
+        assert (await explain(10)).status_code == 200
+        answer = await explain(11)
+        assert (answer.status_code, answer.json()["type"]) == (413, "urn:rationale:problem:answer-too-large")
+        assert "1056 bytes, more than 960: send fewer than 11 rows" in answer.json()["detail"]
+        assert (await explain(11, "y", "x_attributions")).status_code == 200
+        assert (await explain(81, "y")).status_code == 413
+
+
+# --- deep and strange ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2/models/score/infer", "/v1/models/score:predict", "/v2/repository/index"]
+)
+@pytest.mark.parametrize(
+    "body",
+    [b"[" * 100_000, b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 100_000 + b"1" + b"}" * 100_000],
+)
+def test_json_that_is_too_deep(address: str, path: str, body: bytes) -> None:
+    answer = patient.post(f"http://{address}{path}", content=body)
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+
+
+def test_json_as_deep_as_the_parser_goes(address: str) -> None:
+    nested = b"[" * 900 + b"1" + b"]" * 900
+    tensor = b'{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": ' + nested + b"}"
+    for path, message in (
+        ("/v2/models/score/infer", b'{"inputs": [' + tensor + b"]}"),
+        ("/v2/models/score/infer", b'{"inputs": [], "parameters": {"deep": ' + nested + b"}}"),
+        ("/v1/models/score:predict", b'{"instances": [' + nested + b', {"x": ' + nested + b"}]}"),
+    ):
+        answer = patient.post(f"http://{address}{path}", content=message)
+        assert answer.status_code == 422, answer.text
+
+
+NAMES = ["..%2f..%2fetc", "%2e%2e", "%00", "score%00", "a" * 5000, "%F0%9F%98%80", "%ff%fe", "..", "*"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "path", ["/v2/models/{}", "/v2/models/{}/config", "/v2/models/{}/stats", "/v2/models/score/versions/{}"]
+)
+def test_names_that_go_nowhere(address: str, path: str, name: str) -> None:
+    with connected(address) as connection:  # as they are: a client would tidy them up
+        target = path.format(name).encode()
+        connection.sendall(b"GET " + target + b" HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n")
+        said = rest(connection)
+    assert said.split(b" ")[1] == b"404", said
+    assert b"application/problem+json" in said
+    assert len(said) < 20_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_names_that_go_nowhere_in_requests(repository: Path, name: str) -> None:
+    settings = Settings(repository=repository)
+    app = create_app(settings, create_backend(settings))
+    async with app.router.lifespan_context(app), client_of(app) as client:
+        await asyncio.wait_for(app.state.loading, 30)
+        for parameter in ("explainer", "reference_set"):
+            message = GOOD | {"parameters": {parameter: name}}
+            answer = await client.post("/v2/models/score/infer", json=message)
+            assert answer.status_code == 422, answer.text
+        answer = await client.post(
+            "/v2/models/score/explain", json=GOOD | {"parameters": {"explainer": name}}
+        )
+        assert answer.status_code == 404
+        for verb in ("infer", "explain"):
+            assert (await client.post(f"/v2/models/{name}/{verb}", json=GOOD)).status_code == 404

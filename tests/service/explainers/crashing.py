@@ -1,0 +1,82 @@
+"""A gateway killed with -9 during a publication: `python -m tests.service.explainers.crashing`."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from service.explainers import artifact_store as artefacts
+from service.explainers import builder as builder
+from service.explainers import records
+from service.explainers.ledger import Ledger
+from service.explainers.records import Artifact
+from service.inference.model_cache import ModelCache
+from tests.service.explaining import OTHER, PATH, Gate, administered, sets_of
+
+
+def always(*_: Any) -> bool:
+    return True
+
+
+def of_artefacts(_: Any, saved: Any = (), *__: Any) -> bool:
+    return any(isinstance(one, Artifact) for one in saved)
+
+
+# name: the function, whether the kill comes before it or after it, and for which of its calls
+POINTS: dict[str, tuple[Any, str, str, Callable[..., bool]]] = {
+    "before it is recorded": (records, "write", "before", always),
+    "recorded": (records, "write", "after", always),
+    "compiling": (builder, "compile_entry", "before", always),
+    "compiled": (builder, "compile_entry", "after", always),
+    "artefact recorded": (records, "write", "after", of_artefacts),
+    "before the rename": (artefacts, "_move", "before", always),
+    "renamed": (artefacts, "_move", "after", always),
+    "loaded": (ModelCache, "load", "after", always),
+    "committed": (Ledger, "save", "after", lambda _, *changed: changed[0].serving == changed[0].digest),
+    "before the old one is kept": (artefacts.ArtifactStore, "withdraw", "before", always),
+    "the old one is kept": (artefacts.ArtifactStore, "withdraw", "after", always),
+}
+
+
+def arm(point: str) -> None:
+    place, name, when, wanted = POINTS[point]
+    function = getattr(place, name)
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def blocking(*arguments: Any, **named: Any) -> Any:
+        due = wanted(*arguments)
+        if due and when == "before":
+            die()
+        result = function(*arguments, **named)
+        if due:
+            die()
+        return result
+
+    async def awaiting(*arguments: Any, **named: Any) -> Any:
+        due = wanted(*arguments)
+        if due and when == "before":
+            die()
+        result = await function(*arguments, **named)
+        if due:
+            die()
+        return result
+
+    waits = asyncio.iscoroutinefunction(function) or isinstance(function, Gate)
+    setattr(place, name, awaiting if waits else blocking)
+
+
+async def publish(folder: Path, point: str) -> None:
+    builder.compile_entry = Gate()
+    async with administered(folder, sets_of(folder), grace_s=0.1) as client:
+        arm(point)
+        await client.put(f"{PATH}/one", json=OTHER)
+        await asyncio.sleep(60)
+
+
+if __name__ == "__main__":
+    asyncio.run(publish(Path(sys.argv[1]), sys.argv[2]))

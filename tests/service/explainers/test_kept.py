@@ -1,0 +1,223 @@
+"""What stays of explainers: over a restart, on a full disk, within bounds, and until it is forgotten."""
+
+import asyncio
+import contextlib
+import errno
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from service.explainers import artifact_store as artefacts
+from service.storage import Storage
+from tests.service import handmade as made
+from tests.service.explaining import (
+    ATTRIBUTIONS,
+    DEEPSHAP,
+    GRADIENT,
+    OTHER,
+    PATH,
+    Gate,
+    Sets,
+    administered,
+    assert_answers,
+    compiles,
+    count,
+    explain,
+    explainers_of,
+    folder,
+    made_ready,
+    names,
+    quick,
+    sets,
+    settled,
+    until,
+    write_plain,
+)
+
+__all__ = ["folder", "quick", "sets"]  # fixtures, found by their names
+
+
+LONG = ["long feature name " * 100 + str(i) for i in range(4)]  # several pages of a database
+
+
+@pytest.mark.usefixtures("quick")
+async def test_they_come_back_after_a_restart(folder: Path, sets: Sets) -> None:
+    async with administered(folder, sets) as client:
+        await made_ready(client, f"{PATH}/first", {**DEEPSHAP, "default": False})
+        await made_ready(client, f"{PATH}/second", OTHER)
+        before = (await client.get(PATH)).json()
+    async with administered(folder, sets) as client:
+        assert (await client.get(PATH)).json() == before
+        assert_answers(await explain(client), "other")
+        assert_answers(await explain(client, explainer="first"), "typical")
+        assert count(client, "loaded_explainers") == 2
+        assert compiles(client) == 0
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_entry_that_somebody_deleted_is_made_again(folder: Path, sets: Sets) -> None:
+    async with administered(folder, sets) as client:
+        entry = (await made_ready(client, f"{PATH}/one", DEEPSHAP))["serving"]["entry"]
+    (folder / "models" / entry).rename(folder / "elsewhere")
+    async with administered(folder, sets) as client:
+        assert (await settled(client, f"{PATH}/one"))["state"] == "ready"
+        assert_answers(await explain(client), "typical")
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_model_that_changed_is_explained_anew(folder: Path, sets: Sets) -> None:
+    async with administered(folder, sets) as client:
+        old = await made_ready(client, f"{PATH}/one", DEEPSHAP)
+        write_again(folder, 3.0)
+        refused = await client.put(f"{PATH}/two", json=GRADIENT)
+        assert refused.status_code == 409
+        assert "restart" in refused.json()["detail"]
+        assert_answers(await explain(client), "typical")
+    async with administered(folder, sets) as client:
+        new = await settled(client, f"{PATH}/one")
+        assert new["state"] == "ready"
+        assert new["serving"]["digest"] != old["serving"]["digest"]
+        answer = await explain(client)
+        np.testing.assert_allclose(
+            answer["x_attributions"], 3 * ATTRIBUTIONS["typical"], rtol=1e-5, atol=1e-4
+        )
+
+
+def write_again(folder: Path, scale: float) -> None:
+    path = folder / "models" / "score"
+    path.rename(folder / "before")
+    write_plain(folder / "models", scale=scale)
+
+
+async def test_a_second_gateway_on_one_state_is_refused(folder: Path, sets: Sets) -> None:
+    async with administered(folder, sets) as client:
+        Storage(folder / "models.state").open()
+        answer = await client.put(f"{PATH}/one", json=GRADIENT)
+        assert answer.status_code == 503
+        assert "another gateway" in answer.json()["detail"]
+        assert json.loads((await client.get(PATH)).content) == {"explainers": []}
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_full_disk_at_publication(folder: Path, sets: Sets, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with administered(folder, sets) as client:
+        good = await made_ready(client, f"{PATH}/one", DEEPSHAP)
+        with monkeypatch.context() as patched:
+            patched.setattr(artefacts, "_move", full)
+            await client.put(f"{PATH}/one", json=OTHER)
+            status = await settled(client, f"{PATH}/one")
+        assert status["state"] == "failed"
+        assert status["error"] == "the entry cannot be written: No space left on device"
+        assert status["serving"] == good["serving"]
+        assert_answers(await explain(client), "typical")
+        assert names(folder / "models") == ["score", good["serving"]["entry"]]
+        assert names(folder / "models.state" / "staging") == []
+        assert (await made_ready(client, f"{PATH}/one", OTHER))["error"] is None
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_disk_too_full_for_records(folder: Path, sets: Sets) -> None:
+    """SQLite's own refusal, at the request and at the switch."""
+    async with administered(folder, sets) as client:
+        good = await made_ready(client, f"{PATH}/one", DEEPSHAP)
+        state = explainers_of(client)._artifacts.state
+        with full(state):
+            answer = await client.put(f"{PATH}/one", json={**OTHER, "features": LONG})
+            assert answer.status_code == 503
+            assert "database or disk is full" in answer.json()["detail"]
+        assert (await client.get(f"{PATH}/one")).json() == good
+        assert_answers(await explain(client), "typical")
+        assert (await made_ready(client, f"{PATH}/one", OTHER))["error"] is None
+
+
+@contextlib.contextmanager
+def full(state: Storage) -> Iterator[None]:
+    """The database cannot grow."""
+
+    def limit(pages: str) -> None:
+        with state.session() as session:
+            session.execute(sa.text(f"PRAGMA max_page_count = {pages}"))
+
+    limit("1")  # SQLite takes what it has
+    try:
+        yield
+    finally:
+        limit("1000000")
+
+
+@pytest.mark.usefixtures("quick")
+async def test_at_most_so_many_are_loaded(folder: Path, sets: Sets) -> None:
+    async with administered(folder, sets, max_loaded_explainers=2) as client:
+        for name, spec in (("typical", DEEPSHAP), ("other", OTHER), ("gradient", GRADIENT)):
+            await made_ready(client, f"{PATH}/{name}", spec)
+        await until(lambda: count(client, "loaded_explainers") == 2)
+        listed = (await client.get(PATH)).json()["explainers"]
+        assert [e["serving"]["loaded"] for e in listed] == [False, True, True]
+        for name in ("typical", "other", "gradient", "typical"):
+            assert_answers(await explain(client, explainer=name), name)
+            assert count(client, "loaded_explainers") <= 2
+        both = await asyncio.gather(*(explain(client, explainer=n) for n in ("other", "gradient") * 6))
+        for answer, name in zip(both, ("other", "gradient") * 6, strict=True):
+            assert_answers(answer, name)
+        ready = await client.get(f"/v2/models/{listed[0]['serving']['entry']}/ready")
+        assert ready.status_code == 200  # it is loaded for whoever asks
+    async with administered(folder, sets, max_loaded_explainers=2) as client:
+        assert count(client, "loaded_explainers") == 2
+        for name in ("typical", "other", "gradient"):
+            assert_answers(await explain(client, explainer=name), name)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_what_is_kept_is_bounded(folder: Path, sets: Sets) -> None:
+    kept = folder / "models.state" / "artefacts"
+    async with administered(folder, sets, grace_s=0.2) as client:
+        entries = {}
+        for name, spec in (("typical", DEEPSHAP), ("other", OTHER), ("gradient", GRADIENT)):
+            entries[name] = (await made_ready(client, f"{PATH}/{name}", spec))["serving"]["entry"]
+        size = sum(p.stat().st_size for p in (folder / "models" / entries["other"]).rglob("*") if p.is_file())
+    async with administered(folder, sets, grace_s=0.2, max_artefact_bytes=2 * size + 500) as client:
+        for name in ("typical", "other", "gradient"):
+            await client.delete(f"{PATH}/{name}")
+            await until(lambda name=name: not (folder / "models" / entries[name]).exists())
+        await until(lambda: names(kept) == sorted([entries["other"], entries["gradient"]]))
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_reference_set_is_forgotten_with_all_made_of_it(folder: Path, sets: Sets) -> None:
+    async with administered(folder, sets, grace_s=0.2) as client:
+        explainers = explainers_of(client)
+        await made_ready(client, f"{PATH}/one", DEEPSHAP)
+        await made_ready(client, f"{PATH}/two", {**DEEPSHAP, "targets": [1]})
+        await made_ready(client, f"{PATH}/three", OTHER)
+        await client.delete(f"{PATH}/two")
+        await until(lambda: names(folder / "models.state" / "artefacts") != [])
+        assert explainers.users(sets.names["typical"]) == ["score/one"]
+        await explainers.forget(sets.names["typical"])
+        assert [e["name"] for e in (await client.get(PATH)).json()["explainers"]] == ["three"]
+        assert names(folder / "models.state" / "artefacts") == []
+        assert len(names(folder / "models")) == 2
+        rows = made.X[0].tobytes()
+        held = [
+            p for p in folder.rglob("*") if p.is_file() and p.parent != sets.folder and rows in p.read_bytes()
+        ]
+        assert held == []
+        assert (await client.get("/v2/health/ready")).status_code == 200
+
+
+async def test_forgetting_ends_what_is_being_made(folder: Path, sets: Sets, quick: Gate) -> None:
+    async with administered(folder, sets) as client:
+        quick.close()
+        await client.put(f"{PATH}/one", json=DEEPSHAP)
+        await until(lambda: quick.waiting == 1)
+        await explainers_of(client).forget(sets.names["typical"])
+        assert quick.cancelled == 1
+        assert (await client.get(PATH)).json() == {"explainers": []}
+        assert names(folder / "models.state" / "staging") == []

@@ -1,0 +1,128 @@
+"""Explainers made over the API in a real Triton, which loads and unloads them by request."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tritonclient.grpc import InferenceServerClient
+
+from scripts.triton.serve import TritonAddresses
+from service.explainers import builder as builder
+from tests.service import handmade as made
+from tests.service.explaining import (
+    ATTRIBUTIONS,
+    DEEPSHAP,
+    GRADIENT,
+    OTHER,
+    PATH,
+    Gate,
+    administered,
+    explain,
+    made_ready,
+    sets_of,
+    settled,
+    until,
+    write_plain,
+)
+from tests.triton.conftest import StartTriton, start_triton
+
+__all__ = ["start_triton"]  # a fixture, found by its name
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builder, "compile_entry", Gate())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_plain(tmp_path / "models")
+    return tmp_path
+
+
+@contextlib.contextmanager
+def explicit(folder: Path, start: StartTriton) -> Iterator[TritonAddresses]:
+    with start(folder / "models", control_mode="explicit", load=("score",)) as at:
+        yield at
+
+
+def loaded(at: TritonAddresses) -> list[str]:
+    """What Triton itself serves."""
+    with InferenceServerClient(at.grpc) as client:
+        index = client.get_model_repository_index(as_json=True).get("models", [])
+        return sorted(model["name"] for model in index if model.get("state") == "READY")
+
+
+def assert_explains(answer: dict[str, Any], kind: str) -> None:
+    np.testing.assert_allclose(answer["x_attributions"], ATTRIBUTIONS[kind], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(answer["y"], made.predict(made.X), rtol=1e-5)
+
+
+async def test_published_switched_unloaded_and_back_again(folder: Path, start_triton: StartTriton) -> None:
+    sets = sets_of(folder)
+    with explicit(folder, start_triton) as at:
+        own = {"triton": at.grpc, "grace_s": 1}
+        async with administered(folder, sets, **own) as client:
+            first = await made_ready(client, f"{PATH}/one", DEEPSHAP)
+            assert loaded(at) == ["score", first["serving"]["entry"]]
+            digests = await switched_under_load(client)
+            second = (await client.get(f"{PATH}/one")).json()
+            assert digests == {
+                first["serving"]["digests"]["explanation"]: "typical",
+                second["serving"]["digests"]["explanation"]: "other",
+            }
+            await until(lambda: loaded(at) == ["score", second["serving"]["entry"]])
+            kept = folder / "models.state" / "artefacts" / first["serving"]["entry"]
+            await until(kept.is_dir)  # it is moved there after Triton has let go of it
+            await made_ready(client, f"{PATH}/two", GRADIENT)
+        async with administered(folder, sets, max_loaded_explainers=1, **own) as client:
+            for name, kind in (("one", "other"), ("two", "gradient"), ("one", "other")):
+                assert_explains(await explain(client, explainer=name), kind)
+                entry = (await client.get(f"{PATH}/{name}")).json()["serving"]["entry"]
+                await until(lambda entry=entry: entry in loaded(at) and len(loaded(at)) == 2)
+    with explicit(folder, start_triton) as at:  # one that has loaded no explainer yet
+        async with administered(folder, sets, triton=at.grpc) as client:
+            assert len(loaded(at)) == 3
+            assert_explains(await explain(client), "other")
+
+
+async def switched_under_load(client: httpx.AsyncClient) -> dict[str, str]:
+    """{digest in the answers: whose attributions they held}, while another explainer takes over."""
+    found: dict[str, str] = {}
+    done = asyncio.Event()
+
+    async def ask() -> None:
+        while not done.is_set():
+            answer = await explain(client)
+            kind = next(
+                k for k, a in ATTRIBUTIONS.items() if np.allclose(answer["x_attributions"], a, atol=1e-4)
+            )
+            assert found.setdefault(answer["parameters"]["explanation"], kind) == kind
+
+    asking = [asyncio.create_task(ask()) for _ in range(4)]
+    await made_ready(client, f"{PATH}/one", OTHER)
+    await until(lambda: len(found) == 2)
+    done.set()
+    await asyncio.gather(*asking)
+    return found
+
+
+@pytest.mark.slow
+async def test_a_triton_that_loads_nothing_by_request(folder: Path, start_triton: StartTriton) -> None:
+    with start_triton(folder / "models") as at:
+        async with administered(folder, triton=at.grpc, grace_s=0.5) as client:
+            await client.put(f"{PATH}/one", json=GRADIENT)
+            status = await settled(client, f"{PATH}/one")
+            assert status["state"] == "failed"
+            assert "--model-control-mode=explicit" in status["error"]
+            await until(lambda: [path.name for path in (folder / "models").iterdir()] == ["score"])
+    async with administered(folder) as client:  # the artefact was kept
+        await made_ready(client, f"{PATH}/one", GRADIENT)
+    with start_triton(folder / "models") as at:  # and one that was there when Triton started is served
+        async with administered(folder, triton=at.grpc) as client:
+            assert_explains(await explain(client), "gradient")

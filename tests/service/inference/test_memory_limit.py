@@ -1,0 +1,33 @@
+"""Bytes that are held at one time are bounded, and given back."""
+
+import numpy as np
+import pytest
+
+from service.errors import QueueFullError
+from service.inference.memory_limit import MemoryLimit
+
+ROWS = {"x": np.zeros((5, 4), np.float32)}  # 80 bytes
+TEXTS = {"t": np.array([b"a" * 100, b"b" * 60], dtype=np.object_)}
+
+
+def test_the_sum_is_bounded_and_given_back() -> None:
+    budget = MemoryLimit(200)
+    with budget.held(ROWS), budget.held(ROWS):
+        with pytest.raises(QueueFullError, match="160 bytes are waiting, of 200"), budget.held(ROWS):
+            pass
+        budget.check(40)
+    with budget.held(ROWS), budget.held(ROWS):
+        pass
+
+
+def test_one_large_request_alone_is_let_in() -> None:
+    budget = MemoryLimit(10)
+    with budget.held(ROWS), pytest.raises(QueueFullError):
+        budget.check(1)
+    budget.check(1)
+
+
+def test_texts_count_with_their_length() -> None:
+    budget = MemoryLimit(160)
+    with budget.held(TEXTS), pytest.raises(QueueFullError):
+        budget.check(0)

@@ -1,0 +1,91 @@
+"""A one-shot entry in the repository: two sides of one graph, loaded once."""
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from compiler import Compiled, DeepShap, Deployment, compile_model
+from compiler.errors import RepositoryError
+from compiler.manifest import Manifest
+from service.backends import onnxruntime as embedded
+from service.backends.onnxruntime import OnnxRuntimeBackend
+from service.repository.registry import read_repository
+from tests.compiler.models import FEATURES, mlp, rows
+
+R, X = rows(4, FEATURES), rows(3, FEATURES, seed=1)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Compiled:
+    return compile_model(mlp(), DeepShap(R), targets="all", deployment=Deployment(one_shot=True))
+
+
+def test_the_sides_are_the_two_entries_that_it_stands_for(tmp_path: Path, compiled: Compiled) -> None:
+    compiled.write(tmp_path / "one", "m")
+    compile_model(mlp(), DeepShap(R), targets="all").write(tmp_path / "two", "m")
+    one, two = (read_repository(tmp_path / name).entries for name in ("one", "two"))
+    assert list(one) == list(two) == ["m", "m_explain"]
+    for name, side in one.items():
+        assert (side.inputs, side.outputs) == (two[name].inputs, two[name].outputs)
+        assert [v.name for v in side.config.input] == [v.name for v in two[name].config.input]
+        assert [v.name for v in side.config.output] == [v.name for v in two[name].config.output]
+        assert side.config.name == name
+        assert {i.spec.name for warmup in side.warmups for i in warmup.inputs} == {"x"}
+        assert side.identity == two[name].identity
+        assert side.model == "m"
+        assert two[name].model == name
+
+
+def test_a_side_beside_an_entry_of_its_name(tmp_path: Path, compiled: Compiled) -> None:
+    """Somebody copied a one-shot entry over the plain model of two."""
+    compile_model(mlp(), DeepShap(R)).write(tmp_path, "m")
+    compiled.write(tmp_path / "elsewhere", "m")
+    (tmp_path / "m").rename(tmp_path / "old")
+    (tmp_path / "elsewhere" / "m").rename(tmp_path / "m")
+    (tmp_path / "elsewhere").rmdir()
+    with pytest.raises(
+        RepositoryError, match=r"m: is a one-shot entry, which explains itself, and .*m_explain"
+    ):
+        read_repository(tmp_path)
+
+
+def test_a_manifest_that_promises_a_gate_which_is_not_there(tmp_path: Path) -> None:
+    compile_model(mlp(), DeepShap(R)).write(tmp_path, "m")
+    path = tmp_path / "m_explain" / "explanation.json"
+    path.write_text(Manifest.read(path).model_copy(update={"one_shot": True}).to_json())
+    with pytest.raises(RepositoryError, match=r"'explained', which config\.pbtxt does not list"):
+        read_repository(tmp_path)
+
+
+def test_a_manifest_from_before_there_was_a_gate(compiled: Compiled) -> None:
+    old = compiled.manifest.model_dump(mode="json", exclude={"one_shot"})
+    assert Manifest.model_validate(old).one_shot is False
+
+
+async def test_the_graph_is_loaded_once_and_runs_apart(
+    tmp_path: Path, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One session; a queue for each side, so that no prediction waits for an explanation."""
+    compiled.write(tmp_path, "m")
+    want = compiled.explain(X)
+    loads: list[Path] = []
+    session = ort.InferenceSession
+
+    def counted(path: Path, *rest: object) -> ort.InferenceSession:
+        loads.append(path)
+        return session(path, *rest)
+
+    monkeypatch.setattr(embedded.ort, "InferenceSession", counted)
+    entries = read_repository(tmp_path).entries
+    backend = OnnxRuntimeBackend(16)
+    await backend.start(entries.values())
+    try:
+        predicted = await backend.infer(entries["m"], {"x": X}, ["y"])
+        explained = await backend.infer(entries["m_explain"], {"x": X}, ["y", "x_attributions"])
+    finally:
+        await backend.stop()
+    assert loads == [tmp_path / "m" / "1" / "model.onnx"]
+    assert np.array_equal(predicted["y"], want["y"])
+    assert np.array_equal(explained["x_attributions"], want["x_attributions"])

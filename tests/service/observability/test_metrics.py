@@ -1,0 +1,172 @@
+"""What `GET /metrics` says, and that it cannot be made to say too much."""
+
+import re
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.observability.metrics import EXPLAIN, INFER, Metrics, labels_of, relative_gaps
+from service.repository.registry import read_repository
+from service.settings import Settings
+from tests.service import handmade as made
+from tests.service.conftest import gateway
+from tests.service.grpc_end import grpc_end
+
+SESSION = pytest.mark.asyncio(loop_scope="session")
+
+
+def samples(page: str) -> dict[str, float]:
+    """{'name{label=value,…}': value}, labels in alphabetical order, without empty ones."""
+    found = {}
+    for sample in (each for family in text_string_to_metric_families(page) for each in family.samples):
+        labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()) if value)
+        found[f"{sample.name}{{{labels}}}"] = sample.value
+    return found
+
+
+async def scraped(client: httpx.AsyncClient) -> dict[str, float]:
+    answer = await client.get("/metrics")
+    assert answer.status_code == 200
+    return samples(answer.text)
+
+
+def test_labels_are_the_plain_model_and_the_verb(repository: Path) -> None:
+    entries = read_repository(repository).entries
+    assert labels_of(entries["score"]) == ("score", INFER)
+    assert labels_of(entries["score_explain"]) == ("score", EXPLAIN)
+    assert labels_of(None) == ("", "")
+
+
+def test_each_app_has_its_own_numbers(repository: Path) -> None:
+    entry = read_repository(repository).entries["score"]
+    one, other = Metrics(), Metrics()
+    one.of(entry).request_s(0.003)
+    name = "rationale_request_duration_seconds_count{model=score,verb=infer}"
+    assert samples(one.exposition()[0].decode())[name] == 1
+    assert name not in samples(other.exposition()[0].decode())
+
+
+def test_refusals_are_counted_when_they_are_read_and_once(repository: Path) -> None:
+    entry = read_repository(repository).entries["score"]
+    metrics = Metrics()
+    tally = metrics.refusals(entry, "http", 429, "queue-full")
+    assert metrics.refusals(entry, "http", 429, "queue-full") is tally
+    names = (
+        "rationale_requests_total{model=score,protocol=http,status=429,verb=infer}",
+        "rationale_rejections_total{model=score,reason=queue-full,verb=infer}",
+    )
+    tally.count += 3
+    for _ in range(2):
+        found = samples(metrics.exposition()[0].decode())
+        assert [found[name] for name in names] == [3, 3]
+    tally.count += 1
+    metrics.answered(entry, "http", 429)
+    found = samples(metrics.exposition()[0].decode())
+    assert [found[name] for name in names] == [5, 4]
+
+
+def test_everything_that_can_be_counted(repository: Path) -> None:
+    entries = read_repository(repository).entries
+    metrics = Metrics()
+    of = metrics.of(entries["score_explain"])
+    assert metrics.of(entries["score_explain"]) is of
+    for observe, value in (
+        (of.request_s, 0.004),
+        (of.queue_s, 0.0004),
+        (of.compute_s, 40),
+        (of.batch_rows, 3),
+    ):
+        observe(value)
+    metrics.answered(entries["score_explain"], "grpc", 200)
+    metrics.answered(None, "http", 404)
+    metrics.rejected(None, "unknown-model")
+    metrics.cache("answers").hit()
+    metrics.cache("answers").miss()
+    metrics.compiled(12, "failed")
+    metrics.loaded(entries["score"], 0.2)
+    metrics.in_flight.inc()
+    metrics.loaded_explainers.set(2)
+    page = samples(metrics.exposition()[0].decode())
+    labels = "model=score,verb=explain"
+    assert page[f"rationale_request_duration_seconds_bucket{{le=0.005,{labels}}}"] == 1
+    assert page[f"rationale_request_duration_seconds_bucket{{le=0.0025,{labels}}}"] == 0
+    assert page[f"rationale_queue_duration_seconds_bucket{{le=0.0005,{labels}}}"] == 1
+    assert page[f"rationale_compute_duration_seconds_bucket{{le=30.0,{labels}}}"] == 0
+    assert page[f"rationale_compute_duration_seconds_sum{{{labels}}}"] == 40
+    assert page[f"rationale_batch_size_bucket{{le=4.0,{labels}}}"] == 1
+    assert page["rationale_requests_total{model=score,protocol=grpc,status=200,verb=explain}"] == 1
+    assert page["rationale_requests_total{protocol=http,status=404}"] == 1
+    assert page["rationale_rejections_total{reason=unknown-model}"] == 1
+    assert page["rationale_cache_requests_total{cache=answers,result=hit}"] == 1
+    assert page["rationale_cache_requests_total{cache=answers,result=miss}"] == 1
+    assert page["rationale_compile_duration_seconds_count{outcome=failed}"] == 1
+    assert page["rationale_load_duration_seconds_count{model=score,verb=infer}"] == 1
+    assert page["rationale_requests_in_flight{}"] == 1
+    assert page["rationale_loaded_explainers{}"] == 2
+    assert any(name.startswith("rationale_build_info{version=") for name in page)
+    assert page["process_resident_memory_bytes{}"] > 1e6
+
+
+def test_relative_gaps(repository: Path) -> None:
+    manifest = read_repository(repository).entries["score_explain"].manifest
+    tensors = {
+        manifest.completeness_gap: np.array([[0.0, -0.02], [0.001, 0.0], [0.0, 0.0]], np.float32),
+        manifest.explained_value: np.array([[1.0, -2.0], [0.1, 0.0], [0.0, 0.0]], np.float32),
+        manifest.base_value: np.array([[0.5, 1.0], [0.0, -1.0], [0.0, 0.0]], np.float32),
+    }
+    np.testing.assert_allclose(relative_gaps(manifest, tensors), [0.01, 0.001, 0], rtol=1e-6)
+    assert relative_gaps(manifest, {}) == []
+
+
+@SESSION
+async def test_gaps_of_answers_are_counted_by_row(repository: Path) -> None:
+    async with gateway(Settings(repository=repository)) as client:
+        body = {"instances": made.X.tolist()}
+        assert (await client.post("/v1/models/score:explain", json=body)).status_code == 200
+        page = await scraped(client)
+        assert page["rationale_completeness_gap_ratio_count{model=score}"] == len(made.X)
+        assert page["rationale_completeness_gap_ratio_bucket{le=1e-05,model=score}"] == len(made.X)
+        assert page["rationale_completeness_gap_ratio_sum{model=score}"] < 1e-4
+
+
+@SESSION
+async def test_prometheus_own_format_and_openmetrics(client: httpx.AsyncClient) -> None:
+    plain = await client.get("/metrics")
+    assert re.match(r"text/plain; version=[\d.]+; charset=utf-8", plain.headers["content-type"])
+    opened = await client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert opened.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert opened.text.endswith("# EOF\n")
+
+
+def test_the_documentation_lists_every_metric_and_alerts_use_no_other() -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    text = Metrics().exposition()[0].decode()
+    families = set(re.findall(r"^# TYPE (rationale_\w+) ", text, re.MULTILINE))
+    families = {name for name in families if not name.endswith("_created")}
+    listed = set(re.findall(r"^\| `(rationale_\w+)` \|", (docs / "operations.md").read_text(), re.MULTILINE))
+    assert listed == families
+    used = set(re.findall(r"\brationale_\w+", (docs / "alerts.yml").read_text()))
+    assert used
+    assert {re.sub("_(bucket|count|sum)$", "", name) for name in used} <= families
+
+
+@SESSION
+async def test_answers_of_a_triton_are_counted(repository: Path) -> None:
+    """Another gateway stands for the Triton: it speaks its protocol."""
+    async with (
+        grpc_end(Settings(repository=repository)) as behind,
+        gateway(Settings(repository=repository, triton=behind.address)) as client,
+    ):
+        body = {"instances": made.X[:2].tolist()}
+        assert (await client.post("/v1/models/score:predict", json=body)).status_code == 200
+        page = await scraped(client)
+    labels = "model=score,verb=infer"
+    assert page[f"rationale_batch_size_sum{{{labels}}}"] == 2
+    assert page[f"rationale_compute_duration_seconds_sum{{{labels}}}"] > 0
+    assert page[f"rationale_request_duration_seconds_count{{{labels}}}"] == 1
+    assert page["rationale_requests_total{model=score,protocol=http,status=200,verb=infer}"] == 1
+    assert page["rationale_requests_in_flight{}"] == 0
+    assert page["rationale_ready{}"] == 1

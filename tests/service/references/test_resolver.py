@@ -1,0 +1,206 @@
+"""References that come with a request, or are named by it."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from compiler import DeepShap, IntegratedGradients, OpenReferences, compile_model
+from service.grpc_api.servicer import infer
+from tests.compiler.models import mlp, rows
+from tests.service import handmade as made
+from tests.service.explaining import SECONDS, Gate, administered, quick, until
+from tests.service.own_time import skipping
+from tests.service.references.request_time import (
+    ATTRIBUTIONS,
+    BASE,
+    OTHER,
+    SETS,
+    R,
+    X,
+    arrays,
+    ask,
+    assert_explains,
+    client,
+    expected,
+    folder,
+    holding,
+    put,
+    served,
+    tensor,
+)
+
+__all__ = ["client", "folder", "quick"]  # fixtures, found by their names
+
+
+async def test_a_request_may_bring_its_references(client: httpx.AsyncClient) -> None:
+    assert_explains(await ask(client), BASE)
+    for own in (R, OTHER):
+        answer = await ask(client, tensor("x_references", own))
+        assert_explains(answer, own)
+        assert len(answer.json()["parameters"]["references"]) == 64
+    assert_explains(await ask(client), BASE)
+
+
+async def test_with_weights(client: httpx.AsyncClient) -> None:
+    weights = np.array([1.0, 0, 2, 3, 1, 1])
+    answer = await ask(client, tensor("x_references", R), tensor("reference_weights", weights))
+    assert_explains(answer, R, weights)
+
+
+async def test_a_set_that_comes_back_is_baked(client: httpx.AsyncClient, folder: Path) -> None:
+    own = tensor("x_references", R)
+    first = await ask(client, own)
+    (opened,) = served(client)
+    assert holding(folder, R) == []
+    assert_explains(await ask(client, own), R)
+    await until(lambda: len(served(client)) == 2)
+
+    async def is_baked() -> bool:
+        answer = await ask(client, own)
+        assert_explains(answer, R)
+        return answer.json()["parameters"]["explanation"] != first.json()["parameters"]["explanation"]
+
+    async with asyncio.timeout(SECONDS):
+        while not await is_baked():
+            await asyncio.sleep(0.02)
+    page = (await client.get("/metrics")).text
+    assert 'cache="baked_references",result="hit"' in page
+    (listed,) = (await client.get(SETS)).json()["reference_sets"]
+    assert listed["name"].startswith("~")
+    assert listed["used_by"] == []
+    assert (await client.delete(f"{SETS}/{listed['name']}")).status_code == 204
+    assert served(client) == {opened}
+    assert holding(folder, R) == []
+
+
+async def test_the_oldest_set_without_a_name_makes_room(folder: Path, quick: Gate) -> None:  # noqa: ARG001
+    async with administered(folder, max_unnamed_reference_sets=1) as client:
+        for own in (R, OTHER):
+            for _ in range(2):
+                await ask(client, tensor("x_references", own))
+            await until(lambda own=own: bool(holding(folder, own)))
+        await until(lambda: not holding(folder, R))
+        assert holding(folder, OTHER)
+
+
+async def test_nothing_is_kept_where_that_is_off(folder: Path, quick: Gate) -> None:  # noqa: ARG001
+    async with administered(folder, bake_references_after=0) as client:
+        for _ in range(4):
+            assert_explains(await ask(client, tensor("x_references", R)), R)
+        assert (await client.get(SETS)).json() == {"reference_sets": []}
+        assert holding(folder, R) == []
+
+
+async def test_an_entry_that_was_compiled_so_answers(folder: Path, quick: Gate) -> None:
+    compile_model(mlp(), DeepShap(OpenReferences(9)), targets="all").write(folder / "models", "net")
+    quick.close()
+    async with administered(folder) as client:
+        assert_explains(await ask(client, tensor("x_references", R)), R)
+        fed = {"x": X, "x_references": np.stack([np.resize(R, (9, 5))] * 3)}
+        fed["reference_weights"] = np.ones((3, 9), np.float32)
+        body = {"inputs": [tensor(name, array) for name, array in fed.items()]}
+        answer = await client.post("/v2/models/net_explain_open/infer", json=body)
+        assert_explains(answer, np.resize(R, (9, 5)))
+
+
+async def test_integrated_gradients(folder: Path, quick: Gate) -> None:  # noqa: ARG001
+    method = IntegratedGradients(BASE, steps=4)
+    compile_model(mlp(), method, targets="all").write(folder / "models", "net")
+    async with administered(folder) as client:
+        answer = arrays(await ask(client, tensor("x_references", R)))
+    wanted = compile_model(mlp(), IntegratedGradients(R, steps=4), targets="all").explain(X)
+    np.testing.assert_allclose(answer[ATTRIBUTIONS], wanted[ATTRIBUTIONS], rtol=1e-5, atol=1e-6)
+
+
+async def test_over_v1(client: httpx.AsyncClient) -> None:
+    names = ["age", "income", "debt", "years", "cards"]
+    named = [dict(zip(names, row, strict=True)) for row in R.tolist()]
+    body = {"instances": X.tolist(), "references": named, "reference_weights": [1, 0, 2, 3, 1, 1]}
+    answer = (await client.post("/v1/models/net:explain", json=body)).json()
+    wanted = expected(R, [1, 0, 2, 3, 1, 1])
+    told = [[t["attributions"][name] for name in names] for t in answer["explanations"][1]["targets"]]
+    np.testing.assert_allclose(told, wanted[ATTRIBUTIONS][1], rtol=1e-5, atol=1e-6)
+    assert (await put(client, "typical", OTHER)).status_code == 201
+    body = {"instances": X.tolist(), "reference_set": "typical"}
+    answer = (await client.post("/v1/models/net:explain", json=body)).json()
+    base = [t["base_value"] for t in answer["explanations"][0]["targets"]]
+    np.testing.assert_allclose(base, expected(OTHER)["base_value"][0], rtol=1e-5)
+
+
+NEEDS_ROWS = "at most"
+REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
+    "width": ([tensor("x_references", R[:, :4])], {}, "takes"),
+    "rank": ([tensor("x_references", R[0])], {}, "takes"),
+    "no rows": ([tensor("x_references", R[:0])], {}, "K at least 1"),
+    "too many": ([tensor("x_references", rows(33, 5))], {}, NEEDS_ROWS),
+    "another input": ([tensor("y_references", R)], {}, "unknown input"),
+    "negative weights": (
+        [tensor("x_references", R), tensor("reference_weights", -np.ones(6))],
+        {},
+        "not negative",
+    ),
+    "weights alone": ([tensor("reference_weights", np.ones(6))], {}, "unknown input"),
+    "too large a number": ([tensor("x_references", R.astype(np.float64) * 1e300)], {}, "does not fit FP32"),
+    "both": ([tensor("x_references", R)], {"reference_set": "typical"}, "not both"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_is_refused(client: httpx.AsyncClient, name: str) -> None:
+    more, parameters, told = REFUSED[name]
+    answer = await ask(client, *more, **parameters)
+    assert answer.status_code == 422, answer.text
+    assert told in answer.json()["detail"]
+    assert served(client) == set()
+
+
+async def test_a_set_that_is_not_there(client: httpx.AsyncClient) -> None:
+    assert (await ask(client, reference_set="nobody")).status_code == 404
+
+
+async def test_a_method_without_references(tmp_path: Path, quick: Gate) -> None:  # noqa: ARG001
+    made.write_gradient(tmp_path / "models")
+    async with administered(tmp_path) as client:
+        x, r = np.ones((1, 2), np.float32), np.zeros((2, 2), np.float32)
+        body = {"inputs": [tensor("x", x), tensor("x_references", r)]}
+        answer = await client.post("/v2/models/slope/explain", json=body)
+        assert answer.status_code == 422
+        assert "without references" in answer.json()["detail"]
+        body = {"inputs": [tensor("x", x), tensor("x_references", r)]}
+        assert (await client.post("/v2/models/slope/infer", json=body)).status_code == 422
+
+
+async def test_no_answer_within_the_deadline(folder: Path, quick: Gate) -> None:
+    quick.close()
+    async with administered(folder, request_timeout_s=0.3) as client:
+        with skipping():
+            answer = await ask(client, tensor("x_references", R))
+        assert answer.status_code == 503
+        assert "retry-after" in answer.headers
+
+
+async def test_what_cannot_be_compiled_says_why(tmp_path: Path, quick: Gate) -> None:  # noqa: ARG001
+    compile_model(mlp(), DeepShap(rows(4, 7)), targets="all", inputs=["h1"]).write(tmp_path / "models", "net")
+    async with administered(tmp_path) as client:
+        answer = await ask(client, tensor("h1_references", rows(4, 7)))
+        assert answer.status_code == 422
+
+
+async def test_over_grpc(folder: Path, quick: Gate) -> None:  # noqa: ARG001
+    """The same tensors and parameter as over HTTP."""
+    async with administered(folder) as client:
+        plane = client.app.state.plane  # type: ignore[attr-defined]
+        message = pb.ModelInferRequest(model_name="net_explain")
+        for name, array in (("x", X), ("x_references", R)):
+            message.inputs.add(name=name, datatype="FP32", shape=array.shape)
+            message.raw_input_contents.append(array.tobytes())
+        answer = await infer(plane, message, None)
+        given = {o.name: raw for o, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)}
+        attributions = np.frombuffer(given[ATTRIBUTIONS], np.float32).reshape(3, 3, 5)
+        np.testing.assert_allclose(attributions, expected(R)[ATTRIBUTIONS], rtol=1e-5, atol=1e-6)
+        assert answer.parameters["references"].string_param

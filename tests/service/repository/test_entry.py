@@ -1,0 +1,207 @@
+"""Reading a repository: what is understood, and how broken entries are told."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler.errors import RepositoryError
+from service.backends.onnxruntime import load, session_options
+from service.errors import NotExplainableError, UnknownModelError
+from service.repository.entry import read_entry
+from service.repository.registry import read_repository
+from tests.service import handmade as made
+
+WARMUP = """
+dynamic_batching { max_queue_delay_microseconds: 1500 default_queue_policy { max_queue_size: 7 } }
+instance_group { count: 2 kind: KIND_CPU }
+parameters { key: "intra_op_thread_count" value { string_value: "3" } }
+model_warmup {
+  name: "two" batch_size: 2 count: 3
+  inputs { key: "x" value { data_type: TYPE_FP32 dims: [4] input_data_file: "x" } }
+}
+"""
+
+
+def edit(folder: Path, old: str, new: str, name: str = "config.pbtxt") -> None:
+    text = (folder / name).read_text()
+    assert old in text
+    (folder / name).write_text(text.replace(old, new))
+
+
+@pytest.fixture
+def score(tmp_path: Path) -> Path:
+    """The folder of a fresh `score` entry, its explain twin beside it."""
+    made.write_score(tmp_path)
+    return tmp_path / "score"
+
+
+def test_a_config_is_understood(tmp_path: Path) -> None:
+    made.write_score(tmp_path, extra=WARMUP)
+    folder = tmp_path / "score"
+    (folder / "warmup").mkdir()
+    (folder / "warmup" / "x").write_bytes(made.X[:1].tobytes())
+    (folder / "3").mkdir()
+    (folder / "1" / "model.onnx").rename(folder / "3" / "model.onnx")
+    entry = read_entry(folder)
+    assert (entry.version, entry.max_batch_size, entry.batching) == ("3", 4, True)
+    assert (entry.max_queue_delay_s, entry.max_queue_size) == (0.0015, 7)
+    assert (entry.instances, entry.intra_op_threads) == (2, 3)
+    assert (entry.inputs, entry.outputs) == ((made.spec("x", "FP32", 4),), (made.spec("y", "FP32", 3),))
+    (warmup,) = entry.warmups
+    assert (warmup.rows, warmup.count) == (2, 3)
+    assert warmup.inputs[0].data == made.X[:1].tobytes()
+    options = session_options(entry)
+    assert options.intra_op_num_threads == 3
+    assert options.get_session_config_entry("session.dynamic_block_base") == "4"
+    y = load(entry).run(["y"], {"x": made.X})[0]
+    np.testing.assert_allclose(y, made.predict(made.X), rtol=1e-6)
+
+
+def test_hidden_folders_and_files_are_passed_over(score: Path) -> None:
+    (score.parent / ".half-written").mkdir()
+    (score.parent / "README.md").write_text("hello")
+    repository = read_repository(score.parent)
+    assert list(repository.entries) == ["score", "score_explain"]
+    assert repository.explainer("score").name == "score_explain"
+    assert repository.explainer("score_explain").name == "score_explain"
+    with pytest.raises(UnknownModelError):
+        repository.entry("score", "2")
+
+
+def test_a_plain_entry_has_no_explainer(repository: Path) -> None:
+    with pytest.raises(NotExplainableError, match="rationale compile"):
+        read_repository(repository).explainer("typed")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('backend: "onnxruntime"', 'backend: "python"', "its backend is not onnxruntime"),
+        ("max_batch_size: 4", "max_batch_size: 0", "max_batch_size must be 1 or more"),
+        ('name: "score"', 'name: "other"', "it names the model 'other'"),
+        ("TYPE_FP32", "TYPE_BF16", "tensor 'x': TYPE_BF16 is not supported"),
+        ("dims: 4", "dims: 0", "dims must be -1, or 1 or more, not [0]"),
+        (
+            "dims: 4",
+            "dims: 4 reshape { shape: [2, 3] }",
+            "reshape [2, 3] does not hold as many values as its dims [4]",
+        ),
+        ("dims: 4", "dims: 4 allow_ragged_batch: true", "allow_ragged_batch is not supported"),
+        ("dims: 4", "dims: [4", "is not a model configuration"),
+        ("dynamic_batching {}", "nonsense {}", "nonsense"),
+        (
+            "dynamic_batching {}",
+            'parameters { key: "intra_op_thread_count" value { string_value: "two" } }',
+            "intra_op_thread_count must be a whole number, not 'two'",
+        ),
+        (
+            "dynamic_batching {}",
+            WARMUP,
+            "warmup/x: cannot be read",
+        ),
+    ],
+)
+def test_a_broken_config(score: Path, old: str, new: str, said: str) -> None:
+    edit(score, old, new)
+    with pytest.raises(RepositoryError) as caught:
+        read_repository(score.parent)
+    assert said in str(caught.value)
+    assert str(score) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("{", "[", "the file"),
+        ('"version": 1', '"version": 2', "version"),
+        ('"base_value": "base_value"', '"base_value": "gone"', "promises output 'gone'"),
+        ('"late_payments"', '"income"', "feature names of 'x'"),
+        ('"late_payments"', '"late_payments", "more"', "feature names of 'x'"),
+    ],
+)
+def test_a_broken_manifest(score: Path, old: str, new: str, said: str) -> None:
+    edit(score.parent / "score_explain", old, new, "explanation.json")
+    with pytest.raises(RepositoryError) as caught:
+        read_repository(score.parent)
+    assert said in str(caught.value)
+    assert "explanation.json" in str(caught.value)
+
+
+def test_a_manifest_of_another_graph(score: Path) -> None:
+    path = score.parent / "score_explain" / "explanation.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"targets": [0, 1]}))
+    with pytest.raises(RepositoryError, match=r"has shape \[2\], but \[3\] in config.pbtxt"):
+        read_repository(score.parent)
+    path.write_text(json.dumps(manifest | {"inputs": []}))
+    with pytest.raises(RepositoryError, match=r"its inputs are not those of config\.pbtxt"):
+        read_repository(score.parent)
+
+
+def test_every_broken_entry_is_named(score: Path) -> None:
+    (score / "1" / "model.onnx").unlink()
+    (score.parent / "empty").mkdir()
+    (score.parent / "bad name").mkdir()
+    with pytest.raises(RepositoryError) as caught:
+        read_repository(score.parent)
+    said = str(caught.value).splitlines()
+    assert len(said) == 3
+    assert "bad name: a model's name is made of" in said[0]
+    assert "empty/config.pbtxt: cannot be read: No such file" in said[1]
+    assert "score/1/model.onnx: is missing" in said[2]
+
+
+def test_no_folder_and_an_empty_one(tmp_path: Path) -> None:
+    with pytest.raises(RepositoryError, match="there is no such folder"):
+        read_repository(tmp_path / "absent")
+    with pytest.raises(RepositoryError, match="holds no model"):
+        read_repository(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('name: "x"', 'name: "z"', "has no input 'z'"),
+        ('name: "y"', 'name: "z"', "has no output 'z'"),
+        ("TYPE_FP32", "TYPE_FP64", "input 'x' is FP32, but FP64 in config.pbtxt"),
+        ("dims: 3", "dims: 2", "output 'y' has shape [3] per row, but [2] in config.pbtxt"),
+        ("dims: 3", "dims: [3, 1]", "output 'y' has shape [3] per row, but [3, 1] in config.pbtxt"),
+    ],
+)
+def test_a_config_that_is_not_the_models(score: Path, old: str, new: str, said: str) -> None:
+    edit(score, old, new)
+    with pytest.raises(RepositoryError) as caught:
+        load(read_entry(score))
+    assert said in str(caught.value)
+
+
+def test_a_model_with_a_fixed_batch(score: Path) -> None:
+    path = score / "1" / "model.onnx"
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(model, path)
+    with pytest.raises(RepositoryError, match="input 'x' has a fixed batch of 1"):
+        load(read_entry(score))
+
+
+def test_a_model_that_is_no_onnx(score: Path) -> None:
+    (score / "1" / "model.onnx").write_bytes(b"not onnx")
+    with pytest.raises(RepositoryError, match="ONNX Runtime cannot load it"):
+        load(read_entry(score))
+
+
+def test_a_warmup_that_fails_stops_the_start(tmp_path: Path) -> None:
+    made.write_faulty(tmp_path)
+    sample = """model_warmup { name: "w" inputs {
+        key: "ids" value { data_type: TYPE_INT64 dims: [1] input_data_file: "ids" } } }"""
+    edit(tmp_path / "table", "dynamic_batching {}", sample)
+    (tmp_path / "table" / "warmup").mkdir()
+    (tmp_path / "table" / "warmup" / "ids").write_bytes(np.array([9]).tobytes())
+    with pytest.raises(RepositoryError, match=r"table: its warmup sample fails: .*out of data bounds"):
+        load(read_entry(tmp_path / "table"))
+    (tmp_path / "table" / "warmup" / "ids").write_bytes(b"123")
+    with pytest.raises(RepositoryError, match="has 3 bytes; one row of 'ids' takes 8"):
+        read_entry(tmp_path / "table")

@@ -1,0 +1,70 @@
+"""Which entry answers which question."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from service.errors import NotExplainableError, UnknownModelError, UnknownResourceError
+from service.repository.entry import read_entry
+from service.repository.registry import COMPILED, ModelRegistry, read_repository
+
+
+@pytest.fixture(scope="module")
+def plain(repository: Path) -> ModelRegistry:
+    return read_repository(repository)
+
+
+@pytest.fixture(scope="module")
+def registry(plain: ModelRegistry) -> ModelRegistry:
+    """With two explainers of `score`, of which `fast` is the default."""
+    made = replace(plain.entries["score_explain"], name="score_explain_0123456789abcdef")
+    other = replace(made, name="score_explain_fedcba9876543210")
+    return replace(
+        plain,
+        entries={**plain.entries, made.name: made, other.name: other},
+        explainers={"score": {"fast": made, "slow": other}},
+        defaults={"score": made},
+    )
+
+
+def test_the_default_answers_under_the_name_of_the_explain_entry(registry: ModelRegistry) -> None:
+    fast = registry.explainers["score"]["fast"]
+    assert registry.explainer("score") is fast
+    assert registry.explainer("score", "1") is fast
+    assert registry.entry("score_explain") is fast
+    assert registry.explainer("score_explain") is fast
+    assert registry.entry("score").manifest is None
+
+
+def test_each_is_reached_by_name(plain: ModelRegistry, registry: ModelRegistry) -> None:
+    slow = registry.explainers["score"]["slow"]
+    assert registry.explainer("score", explainer="slow") is slow
+    assert registry.explainer("score_explain", explainer="slow") is slow
+    assert registry.entry(slow.name) is slow
+    assert registry.explainer("score", explainer=COMPILED) is plain.entries["score_explain"]
+    assert plain.explainer("score", explainer=COMPILED) is plain.entries["score_explain"]
+
+
+def test_what_is_not_there(plain: ModelRegistry, registry: ModelRegistry) -> None:
+    with pytest.raises(UnknownResourceError, match=r"no explainer 'none' .* fast, slow, compiled"):
+        registry.explainer("score", explainer="none")
+    with pytest.raises(UnknownResourceError, match="it has: none"):
+        plain.explainer("typed", explainer="fast")
+    with pytest.raises(NotExplainableError, match="PUT /v2/models/typed/explainers"):
+        registry.explainer("typed")
+    with pytest.raises(UnknownModelError):
+        registry.explainer("absent", explainer="fast")
+    with pytest.raises(UnknownModelError, match="no version '2'"):
+        registry.explainer("score", "2", "fast")
+
+
+def test_explain_entries_belong_to_their_model(
+    registry: ModelRegistry, tmp_path: Path, repository: Path
+) -> None:
+    own = [name for name, entry in registry.entries.items() if not registry.explains_another(entry)]
+    assert "score" in own
+    assert not [name for name in own if name.startswith("score_explain")]
+    (tmp_path / "score_explain").symlink_to(repository / "score_explain")
+    alone = ModelRegistry(tmp_path, {"score_explain": read_entry(tmp_path / "score_explain")})
+    assert not alone.explains_another(alone.entries["score_explain"])

@@ -1,0 +1,32 @@
+"""`rationale serve` whose explanations wait: `python -m tests.service.scheduling.gated FILE serve …`.
+
+What is under way stays so for as long as a test needs it, on a fast machine and on a slow one.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the command line does
+
+from service.backends import onnxruntime as embedded
+from service.cli.main import app
+
+
+def main() -> None:
+    gate = Path(sys.argv.pop(1))
+    run = embedded.run
+
+    def held(entry: Any, *rest: Any) -> Any:
+        while entry.manifest is not None and not gate.exists():
+            time.sleep(0.01)
+        return run(entry, *rest)
+
+    embedded.run = held
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,305 @@
+"""Scopes and rate limits, over HTTP and gRPC."""
+
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+from fastapi import APIRouter
+from tritonclient.grpc import service_pb2 as pb
+
+from service.app import create_app, create_backend
+from service.security.keys import (
+    ANY_KEY,
+    NOBODY_NEEDS,
+    Caller,
+    Scope,
+    is_loopback,
+    needed_by_call,
+    needed_by_path,
+    new_key,
+)
+from service.security.rate_limit import RateLimits, TokenBucket
+from service.settings import Settings
+from tests.service import handmade as made
+from tests.service.conftest import gateway
+from tests.service.grpc_end import grpc_end
+from tests.service.messages import GOOD, request
+
+SESSION = pytest.mark.asyncio(loop_scope="session")
+
+INFER, EXPLAIN, ADMIN = (frozenset({scope}) for scope in Scope)
+ROWS = {"instances": made.X.tolist()}
+
+
+def key_file(folder: Path, **scopes: str) -> dict[str, str]:
+    """Writes folder/keys.toml; the tokens by name."""
+    made_keys = {name: new_key(name, map(Scope, given.split()), None) for name, given in scopes.items()}
+    (folder / "keys.toml").write_text("\n".join(table for _, table in made_keys.values()))
+    return {name: token for name, (token, _) in made_keys.items()}
+
+
+# --- what needs which scope -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "needed"),
+    [
+        ("/v2", NOBODY_NEEDS),
+        ("/v2/health/live", NOBODY_NEEDS),
+        ("/v2/models/m/versions/1/ready", NOBODY_NEEDS),
+        ("/openapi.json", NOBODY_NEEDS),
+        ("/v2/models/m/infer", INFER),
+        ("/v2/models/m/versions/1/infer", INFER),
+        ("/v2/models/m_explain/infer", EXPLAIN),
+        ("/v2/models/m_explain_0a1b/versions/1/infer", EXPLAIN),
+        ("/v2/models/m/explain", EXPLAIN),
+        ("/v1/models/m:predict", INFER),
+        ("/v1/models/m_explain:predict", EXPLAIN),
+        ("/v1/models/m:explain", EXPLAIN),
+        ("/v2/models/m/explainers/e", ADMIN),
+        ("/v2/models/m/explainers", ADMIN),
+        ("/v2/reference-sets/r", ADMIN),
+        ("/v2/models/m", ANY_KEY),
+        ("/v2/repository/index", ANY_KEY),
+        ("/anything", ANY_KEY),
+        ("/v2/models/a/b/ready", ANY_KEY),
+    ],
+)
+def test_paths(path: str, needed: frozenset[Scope]) -> None:
+    assert needed_by_path(path) == needed
+
+
+def test_every_route_is_open_by_intent_only(repository: Path) -> None:
+    settings = Settings(repository=repository)
+    app = create_app(settings, create_backend(settings))
+    routers = [getattr(route, "original_router", None) for route in app.routes]
+    routes = [*app.routes, *(route for router in routers if router for route in router.routes)]
+    paths = {path for route in routes if (path := getattr(route, "path", None))}
+    assert "/v2/models/{model}/infer" in paths
+    assert {path for path in paths if not needed_by_path(path)} == {
+        "/",  # liveness, as KServe's v1 asks for it
+        "/v2",
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/v2/models/{model}/ready",
+        "/v2/models/{model}/versions/{version}/ready",
+        "/docs",
+        "/docs/files",
+        "/openapi.json",
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "needed"),
+    [
+        ("/inference.GRPCInferenceService/ServerLive", NOBODY_NEEDS),
+        ("/grpc.health.v1.Health/Check", NOBODY_NEEDS),
+        ("/inference.GRPCInferenceService/ModelInfer", INFER | EXPLAIN),
+        ("/inference.GRPCInferenceService/ModelStreamInfer", INFER | EXPLAIN),
+        ("/inference.GRPCInferenceService/ModelConfig", ANY_KEY),
+        ("/inference.GRPCInferenceService/RepositoryModelLoad", ANY_KEY),
+        ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", ANY_KEY),
+    ],
+)
+def test_calls(method: str, needed: frozenset[Scope]) -> None:
+    assert needed_by_call(method) == needed
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("gateway", False)],  # noqa: S104
+)
+def test_loopback(host: str, local: bool) -> None:
+    assert is_loopback(host) == local
+
+
+# --- over HTTP ------------------------------------------------------------------------------------------
+
+
+@SESSION
+async def test_keys_over_http(repository: Path, tmp_path: Path) -> None:
+    tokens = key_file(tmp_path, scoring="infer", analyst="infer explain", boss="admin")
+    settings = Settings(repository=repository, keys_file=tmp_path / "keys.toml")
+    paths = {"infer": "/v1/models/score:predict", "explain": "/v1/models/score:explain"}
+    async with gateway(settings) as client:
+        for path in paths.values():
+            nobody = await client.post(path, json=ROWS)
+            assert nobody.status_code == 401
+            assert nobody.headers["www-authenticate"] == 'Bearer realm="rationale"'
+            assert nobody.json()["type"] == "urn:rationale:problem:unauthenticated"
+            unknown = await client.post(path, json=ROWS, headers={"X-API-Key": "rk_wrong"})
+            assert unknown.status_code == 401
+            assert 'error="invalid_token"' in unknown.headers["www-authenticate"]
+            assert "rk_wrong" not in unknown.text
+        for name, scopes in {"scoring": "infer", "analyst": "infer explain", "boss": ""}.items():
+            for headers in ({"X-API-Key": tokens[name]}, {"Authorization": f"Bearer {tokens[name]}"}):
+                for scope, path in paths.items():
+                    answer = await client.post(path, json=ROWS, headers=headers)
+                    assert answer.status_code == (200 if scope in scopes.split() else 403), (name, scope)
+        forbidden = await client.post(paths["explain"], json=ROWS, headers={"X-API-Key": tokens["scoring"]})
+        assert 'error="insufficient_scope", scope="explain"' in forbidden.headers["www-authenticate"]
+        assert forbidden.json()["detail"] == "key 'scoring' lacks the scope explain"
+        assert (await client.get("/v2/models/score")).status_code == 401
+        assert (
+            await client.get("/v2/models/score", headers={"X-API-Key": tokens["boss"]})
+        ).status_code == 200
+        for path in ("/v2/health/ready", "/v2/models/score/ready", "/metrics", "/openapi.json"):
+            assert (await client.get(path)).status_code == 200
+
+
+@SESSION
+async def test_refused_before_the_body_is_read(repository: Path, tmp_path: Path) -> None:
+    key_file(tmp_path, scoring="infer")
+    read = 0
+
+    async def body() -> Any:
+        nonlocal read
+        for _ in range(10):
+            read += 1
+            yield b" "
+
+    async with gateway(Settings(repository=repository, keys_file=tmp_path / "keys.toml")) as client:
+        assert (await client.post("/v2/models/score/infer", content=body())).status_code == 401
+    assert read == 0
+
+
+@SESSION
+async def test_metrics_can_need_a_scope(repository: Path, tmp_path: Path) -> None:
+    tokens = key_file(tmp_path, scoring="infer", boss="admin")
+    settings = Settings(repository=repository, keys_file=tmp_path / "keys.toml", metrics_scope="admin")
+    async with gateway(settings) as client:
+        statuses = [
+            (await client.get("/metrics", headers=headers)).status_code
+            for headers in ({}, {"X-API-Key": tokens["scoring"]}, {"X-API-Key": tokens["boss"]})
+        ]
+    assert statuses == [401, 403, 200]
+
+
+@SESSION
+async def test_the_admin_api_needs_its_scope(repository: Path, tmp_path: Path) -> None:
+    tokens = key_file(tmp_path, analyst="infer explain", boss="admin")
+    async with gateway(Settings(repository=repository, keys_file=tmp_path / "keys.toml")) as client:
+        for path in ("/v2/reference-sets", "/v2/models/score/explainers"):
+            for headers, status in (
+                ({}, 401),
+                ({"X-API-Key": tokens["analyst"]}, 403),
+                ({"X-API-Key": tokens["boss"]}, 200),
+            ):
+                assert (await client.get(path, headers=headers)).status_code == status, path
+
+
+@SESSION
+async def test_an_admin_route_carries_its_scope_whatever_its_path(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that the table of paths does not know takes any key there, and is refused all the same."""
+    router = APIRouter()
+
+    @router.get("/v2/newly-made")
+    async def _newly_made() -> str:
+        return "made"
+
+    monkeypatch.setattr("service.app.ADMIN_ROUTERS", (router,))
+    tokens = key_file(tmp_path, analyst="infer explain", boss="admin")
+    async with gateway(Settings(repository=repository, keys_file=tmp_path / "keys.toml")) as client:
+        statuses = [
+            (await client.get("/v2/newly-made", headers={"X-API-Key": token})).status_code
+            for token in tokens.values()
+        ]
+    assert statuses == [403, 200]
+
+
+@SESSION
+async def test_without_keys_the_network_may_not_administer(repository: Path) -> None:
+    for host, status in (("127.0.0.1", 404), ("0.0.0.0", 403)):  # noqa: S104
+        async with gateway(Settings(repository=repository, host=host)) as client:
+            answer = await client.get("/v2/models/score/explainers/absent")
+            assert answer.status_code == status, host
+            assert (await client.post("/v1/models/score:explain", json=ROWS)).status_code == 200
+    assert "rationale keys new" in answer.json()["detail"]
+
+
+# --- rates ----------------------------------------------------------------------------------------------
+
+
+def test_a_bucket_lets_its_burst_through_and_then_its_rate() -> None:
+    bucket = TokenBucket(per_s=2, burst=3, now_s=10)
+    assert [bucket.take(10) for _ in range(4)] == [0, 0, 0, 0.5]
+    assert bucket.take(10.25) == pytest.approx(0.25)
+    assert bucket.take(10.5) == 0
+    assert [bucket.take(100) for _ in range(4)] == [0, 0, 0, 0.5]
+
+
+def test_each_key_has_its_own_rate() -> None:
+    limits = RateLimits(1, None, clock=lambda: 0.0)
+    one, two, fast = Caller("one", INFER), Caller("two", INFER), Caller("fast", INFER, 3)
+    for caller, times in ((one, 1), (two, 1), (fast, 3)):
+        for _ in range(times):
+            limits.check(caller)
+        with pytest.raises(Exception, match=f"key '{caller.name}' may send"):
+            limits.check(caller)
+
+
+@SESSION
+async def test_a_key_that_asks_too_often(repository: Path, tmp_path: Path) -> None:
+    tokens = key_file(tmp_path, scoring="infer", other="infer")
+    settings = Settings(
+        repository=repository, keys_file=tmp_path / "keys.toml", rate_limit_per_s=0.05, rate_limit_burst=2
+    )
+    async with gateway(settings) as client:
+        answers = [
+            await client.post("/v1/models/score:predict", json=ROWS, headers={"X-API-Key": tokens[name]})
+            for name in ("scoring", "scoring", "scoring", "other")
+        ]
+        assert [answer.status_code for answer in answers] == [200, 200, 429, 200]
+        assert answers[2].json()["type"] == "urn:rationale:problem:rate-limited"
+        assert 0 < int(answers[2].headers["retry-after"]) <= 20
+        page = (await client.get("/metrics")).text
+        assert 'rationale_rejections_total{model="",reason="rate-limited",verb=""} 1.0' in page
+
+
+# --- over gRPC ------------------------------------------------------------------------------------------
+
+
+async def code(call: Any) -> str:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code().name
+    return "OK"
+
+
+@SESSION
+async def test_keys_over_grpc(repository: Path, tmp_path: Path) -> None:
+    tokens = key_file(tmp_path, scoring="infer", analyst="infer explain", boss="admin")
+    async with grpc_end(Settings(repository=repository, keys_file=tmp_path / "keys.toml")) as end:
+        stub = end.stub
+        assert await code(stub.ServerReady(pb.ServerReadyRequest())) == "OK"
+        assert await code(stub.ModelInfer(request("score", GOOD))) == "UNAUTHENTICATED"
+        assert await code(stub.ModelConfig(pb.ModelConfigRequest(name="score"))) == "UNAUTHENTICATED"
+        allowed = {"scoring": (True, False), "analyst": (True, True), "boss": (False, False)}
+        for name, verbs in allowed.items():
+            for metadata in ((("x-api-key", tokens[name]),), (("authorization", f"Bearer {tokens[name]}"),)):
+                for model, may in zip(("score", "score_explain"), verbs, strict=True):
+                    found = await code(stub.ModelInfer(request(model, GOOD), metadata=metadata))
+                    assert found == ("OK" if may else "PERMISSION_DENIED"), (name, model)
+
+
+@SESSION
+async def test_streams_are_admitted_and_limited(repository: Path, tmp_path: Path) -> None:
+    tokens = key_file(tmp_path, scoring="infer")
+    settings = Settings(
+        repository=repository, keys_file=tmp_path / "keys.toml", rate_limit_per_s=0.01, rate_limit_burst=3
+    )
+    async with grpc_end(settings) as end:
+
+        async def answers(sent: list[pb.ModelInferRequest], metadata: Any) -> list[str]:
+            stream = end.stub.ModelStreamInfer(iter(sent), metadata=metadata)
+            return sorted([answer.error_message[:25] async for answer in stream])
+
+        with pytest.raises(grpc.aio.AioRpcError, match="A key is needed"):
+            await answers([], ())
+        sent = [request(model, GOOD) for model in ("score", "score_explain", "score")]
+        found = await answers(sent, (("x-api-key", tokens["scoring"]),))
+    assert found == ["", "The key does not allow th", "Too many requests from th"]

@@ -1,0 +1,412 @@
+"""`rationale serve` as users run it: a child process, from its start to its drain."""
+
+import contextlib
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+
+from service.security.keys import Scope, new_key
+from service.storage import Storage
+from tests.service import handmade as made
+from tests.service import patient
+from tests.service.child import Child, grpc_address, ready_line, serve, spare_ports
+from tests.service.explaining import GRADIENT, PATH, write_plain
+from tests.service.own_time import TICK_S
+from tests.triton import clients
+
+SECONDS = 60
+
+
+def refused(*arguments: str) -> list[str]:
+    """What a start that fails prints on stderr."""
+    with serve(*arguments) as child:
+        out, err = child.communicate(timeout=SECONDS)
+    assert (child.returncode, out) == (2, "")
+    assert "Traceback" not in err
+    return err.splitlines()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serves_announces_and_ends_with_status_0(repository: Path, number: signal.Signals) -> None:
+    with serve("--repository", str(repository), "--port", "0") as child:
+        url, lines = ready_line(child)
+        assert "model score_explain: explains score by deepshap" in lines
+        assert "model typed" in lines
+        with triton.InferenceServerClient(grpc_address(lines)) as client:
+            assert client.is_server_ready()
+        assert patient.get(f"{url}/v2/health/ready").status_code == 200
+        answer = patient.post(f"{url}/v1/models/score:explain", json={"instances": made.X.tolist()}).json()
+        np.testing.assert_allclose(answer["predictions"], made.predict(made.X), rtol=1e-6)
+        child.send_signal(number)
+        assert child.wait(SECONDS) == 0
+        assert child.stderr.read() == ""
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    (line,) = refused("--repository", str(tmp_path / "absent"))
+    assert "there is no such folder" in line
+
+
+def test_a_broken_entry_stops_the_start(tmp_path: Path) -> None:
+    made.write_score(tmp_path)
+    (tmp_path / "score" / "1" / "model.onnx").write_bytes(b"no model")
+    (line,) = refused("--repository", str(tmp_path), "--port", "0")
+    assert "score/1/model.onnx: ONNX Runtime cannot load it" in line
+
+
+def test_a_port_in_use(repository: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (line,) = refused("--repository", str(repository), "--port", str(port))
+    assert line == (
+        f"error: port {port} is taken, perhaps by another gateway: choose one with --port or RATIONALE_PORT "
+        "(0 takes a free one)"
+    )
+
+
+def test_a_grpc_port_in_use(repository: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (line,) = refused("--repository", str(repository), "--port", "0", "--grpc-port", str(port))
+    assert f"port {port} is taken" in line
+    assert "choose one with --grpc-port or RATIONALE_GRPC_PORT (0 takes a free one)" in line
+
+
+def test_a_state_in_use(repository: Path, tmp_path: Path) -> None:
+    owner = Storage(tmp_path / "state")
+    owner.open()
+    with contextlib.closing(owner), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RATIONALE_STATE", str(owner.folder))
+        (line,) = refused("--repository", str(repository), "--port", "0")
+    assert line.startswith("error: another gateway owns the state folder state: ")
+    assert "(--repository, RATIONALE_STATE)" in line
+
+
+def test_two_gateways_do_not_share_a_grpc_port(repository: Path) -> None:
+    """gRPC would let them, and clients would meet the one or the other."""
+    with serve("--repository", str(repository), "--port", "0") as first:
+        port = grpc_address(ready_line(first)[1]).split(":")[1]
+        (line,) = refused("--repository", str(repository), "--port", "0", "--grpc-port", port)
+    assert f"port {port} is taken" in line
+
+
+def test_all_ports_that_a_second_gateway_lacks_are_told_at_once(repository: Path) -> None:
+    with contextlib.ExitStack() as sockets:
+        names = ("port", "admin-port", "grpc-port")
+        taken = {name: sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for name in names}
+        ports = {name: each.getsockname()[1] for name, each in taken.items()}
+        flags = [f"--{name}={port}" for name, port in ports.items()]
+        lines = refused("--repository", str(repository), *flags)
+    for line, (name, port) in zip(lines, ports.items(), strict=True):
+        assert f"port {port} is taken" in line
+        assert f"--{name} or RATIONALE_{name.replace('-', '_').upper()} " in line
+
+
+def test_a_grpc_port_of_ones_choice_and_none(repository: Path) -> None:
+    (port,) = spare_ports(1)
+    with serve("--repository", str(repository), "--port", "0", "--grpc-port", str(port)) as child:
+        assert grpc_address(ready_line(child)[1]) == f"127.0.0.1:{port}"
+    with serve("--repository", str(repository), "--port", "0", "--grpc-port", "off") as child:
+        _, lines = ready_line(child)
+        assert not [line for line in lines if "gRPC" in line]
+
+
+def test_a_grpc_port_that_is_none(repository: Path) -> None:
+    (line,) = refused("--repository", str(repository), "--grpc-port", "none")
+    assert line == (
+        "error: setting grpc_port (RATIONALE_GRPC_PORT): 'none' must be a port, 0 for a free one, or off"
+    )
+
+
+def test_a_host_that_is_not_ours(repository: Path) -> None:
+    (line,) = refused("--repository", str(repository), "--host", "192.0.2.1", "--port", "0")
+    assert "cannot listen on 192.0.2.1" in line
+
+
+def test_no_triton(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = "127.0.0.1:{1}".format(*silent.getsockname())
+    monkeypatch.setenv("RATIONALE_TRITON_WAIT_S", "0.5")
+    (line,) = refused("--repository", str(repository), "--triton", address, "--port", "0")
+    assert line == (
+        f"error: no Triton answered at {address} within 0.5 s. Is that its gRPC port (8001 by default), "
+        "and has it started?"
+    )
+
+
+def test_a_setting_that_makes_no_sense(repository: Path) -> None:
+    (line,) = refused("--repository", str(repository), "--triton", "localhost")
+    assert line.startswith(
+        "error: setting triton (RATIONALE_TRITON): 'localhost' must be host:port of Triton's gRPC end"
+    )
+
+
+def wait_for_requests(url: str, count: int) -> None:
+    """Until that many are on their way."""
+    end = time.monotonic() + SECONDS
+    while f"rationale_requests_in_flight {count:.1f}" not in patient.get(f"{url}/metrics").text:
+        assert time.monotonic() < end, "the requests did not arrive"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def holding(folder: Path) -> Iterator[tuple[Child, Path]]:
+    """A gateway that explains when the file is there."""
+    made.write_score(folder / "models")
+    gate = folder / "gate"
+    arguments = ("--repository", str(folder / "models"), "--port", "0")
+    with serve(*arguments, by=("tests.service.scheduling.gated", str(gate))) as child:
+        yield child, gate
+
+
+@pytest.fixture
+def patiently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a request nor a stop is given up, however long a busy machine takes to get there."""
+    monkeypatch.setenv("RATIONALE_REQUEST_TIMEOUT_S", "600")
+    monkeypatch.setenv("RATIONALE_DRAIN_TIMEOUT_S", "600")
+
+
+def refuses(url: str) -> bool:
+    """It is stopping, and still there."""
+    return patient.get(f"{url}/v2/health/ready").status_code == 503
+
+
+@pytest.mark.usefixtures("patiently")
+def test_running_requests_finish_when_the_server_stops(tmp_path: Path) -> None:
+    with holding(tmp_path) as (child, gate), ThreadPoolExecutor(3) as threads:
+        url, _ = ready_line(child)
+        body = {"instances": made.X.tolist()}
+        asked = [threads.submit(patient.post, f"{url}/v1/models/score:explain", json=body) for _ in range(3)]
+        wait_for_requests(url, 3)
+        child.send_signal(signal.SIGTERM)
+        assert became(lambda: refuses(url))
+        assert not any(answer.done() for answer in asked)
+        gate.touch()
+        for answer in asked:
+            assert answer.result().status_code == 200
+            predictions = answer.result().json()["predictions"]
+            np.testing.assert_allclose(predictions, made.predict(made.X), rtol=1e-6)
+        assert child.wait(SECONDS) == 0
+
+
+@pytest.mark.usefixtures("patiently")
+def test_running_grpc_calls_finish_when_the_server_stops(tmp_path: Path) -> None:
+    """Ten rows are five batches: those that come after the signal run too."""
+    rows = np.tile(made.X, (2, 1))
+    with holding(tmp_path) as (child, gate):
+        url, lines = ready_line(child)
+        address = grpc_address(lines)
+        with triton.InferenceServerClient(address) as client, ThreadPoolExecutor(2) as threads:
+            given = clients.tensors(triton, {"x": rows}, None)
+            calls = [
+                threads.submit(client.infer, "score_explain", **given, client_timeout=SECONDS)
+                for _ in range(2)
+            ]
+            wait_for_requests(url, 2)
+            child.send_signal(signal.SIGTERM)
+            assert became(lambda: refuses(url))
+            assert not any(call.done() for call in calls)
+            gate.touch()
+            for call in calls:
+                np.testing.assert_allclose(call.result().as_numpy("y"), made.predict(rows), rtol=1e-6)
+        assert child.wait(SECONDS) == 0
+        assert child.stderr.read() == ""
+
+
+def test_a_stop_while_loading(tmp_path: Path) -> None:
+    """SIGTERM before the server is ready ends it as cleanly as later."""
+    made.write_score(tmp_path)
+    with serve("--repository", str(tmp_path), "--port", "0") as child:
+        time.sleep(0.4)
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(SECONDS) in (0, -signal.SIGTERM)  # the latter before Python could listen
+
+
+def begun(url: str, path: str, sent: bytes, length: int) -> socket.socket:
+    """A connection that has sent the head of a request and `sent` of its body of `length` bytes."""
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=SECONDS)
+    head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
+    connection.sendall(head.encode() + f"content-length: {length}\r\n\r\n".encode() + sent)
+    return connection
+
+
+@pytest.mark.usefixtures("patiently")
+def test_unready_then_refusing_then_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First unready and answering, for load balancers; then it refuses what is new and answers the rest."""
+    delay_s = 1.5
+    monkeypatch.setenv("RATIONALE_SHUTDOWN_DELAY_S", str(delay_s))
+    score = {"instances": made.X.tolist()}
+    with (
+        holding(tmp_path) as (child, gate),
+        ThreadPoolExecutor(1) as threads,
+        httpx.Client(timeout=SECONDS) as client,
+    ):
+        url, lines = ready_line(child)
+        client.base_url = httpx.URL(url)
+        post = client.post
+        assert post("/v1/models/score:predict", json=score).status_code == 200
+        slow = threads.submit(patient.post, f"{url}/v1/models/score:explain", json=score)
+        wait_for_requests(url, 1)
+        end_s = time.monotonic() + delay_s  # or later: this machine may be slow to hand the signal on
+        child.send_signal(signal.SIGTERM)
+        assert became(lambda: refuses(url))
+        unready = client.get("/v2/health/ready")
+        assert "about to stop" in unready.text or time.monotonic() > end_s
+        assert client.get("/v2/health/live").status_code == 200
+        assert post("/v1/models/score:predict", json=score).status_code == 200 or time.monotonic() > end_s
+        with triton.InferenceServerClient(grpc_address(lines)) as grpc_client:
+            assert grpc_client.is_server_live()
+            assert not grpc_client.is_server_ready()
+        assert became(lambda: post("/v1/models/score:predict", json=score).status_code == 503)
+        assert time.monotonic() > end_s - TICK_S
+        refusal = post("/v1/models/score:predict", json=score)
+        assert (refusal.status_code, refusal.headers["retry-after"]) == (503, "1")
+        assert not slow.done()
+        gate.touch()
+        assert slow.result().status_code == 200
+        assert child.wait(SECONDS) == 0
+
+
+def listens(url: str) -> bool:
+    host, port = url.removeprefix("http://").split(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=SECONDS).close()
+    except ConnectionError:
+        return False
+    return True
+
+
+def became(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + SECONDS
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_a_client_that_stands_still_does_not_hold_the_stop(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RATIONALE_DRAIN_TIMEOUT_S", "1")
+    monkeypatch.setenv("RATIONALE_REQUEST_TIMEOUT_S", "600")
+    with serve("--repository", str(repository), "--port", "0") as child:
+        url, _ = ready_line(child)
+        with begun(url, "/v2/models/score/infer", b'{"inputs', 1000):
+            wait_for_requests(url, 1)
+            child.send_signal(signal.SIGTERM)
+            assert child.wait(SECONDS) == 0
+
+
+@pytest.mark.usefixtures("patiently")
+def test_a_second_signal_gives_up_what_runs(repository: Path) -> None:
+    with serve("--repository", str(repository), "--port", "0") as child:
+        url, _ = ready_line(child)
+        with begun(url, "/v2/models/score/infer", b'{"inputs', 1000):
+            wait_for_requests(url, 1)
+            child.send_signal(signal.SIGTERM)
+            assert became(lambda: not listens(url))
+            assert child.poll() is None
+            child.send_signal(signal.SIGTERM)
+            assert child.wait(SECONDS) == 0
+
+
+def test_the_admin_port(repository: Path) -> None:
+    """Its routes are there alone; so is what Prometheus asks for."""
+    with serve("--repository", str(repository), "--port", "0", "--admin-port", "0") as child:
+        url, lines = ready_line(child)
+        (admin,) = (line.removeprefix("admin API on ") for line in lines if line.startswith("admin API on "))
+        statuses = {
+            path: [patient.get(end + path).status_code for end in (url, admin)]
+            for path in (
+                "/metrics",
+                "/v2/models/score/explainers",
+                "/v2/models/score",
+                "/v2/health/ready",
+                "/v2/health/live",
+            )
+        }
+        assert statuses == {
+            "/metrics": [404, 200],
+            "/v2/models/score/explainers": [404, 200],
+            "/v2/models/score": [200, 404],
+            "/v2/health/ready": [200, 200],
+            "/v2/health/live": [200, 200],
+        }
+        page = patient.get(f"{admin}/metrics").text
+        assert "rationale_ready 1.0" in page
+        assert 'rationale_requests_total{model="",protocol="http",status="404",verb=""}' in page
+        (cold_start,) = re.findall(r"^rationale_cold_start_seconds (\S+)$", page, re.MULTILINE)
+        assert 0 < float(cold_start) < SECONDS
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(SECONDS) == 0
+
+
+def test_an_admin_port_in_use(repository: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        (line,) = refused("--repository", str(repository), "--port", "0", "--admin-port", port)
+    assert f"port {port} is taken, perhaps by another gateway: choose one with --admin-port" in line
+
+
+def test_keys_that_change_while_serving(tmp_path: Path, repository: Path) -> None:
+    """A key that is taken out of the file is refused within seconds; no restart."""
+    file = tmp_path / "keys.toml"
+    token, table = new_key("app", [Scope.INFER], None)
+    file.write_text(table)
+    with serve("--repository", str(repository), "--port", "0", "--keys-file", str(file)) as child:
+        url, _ = ready_line(child)
+
+        def status(sent: str) -> int:
+            ask = {"instances": made.X.tolist()}
+            return patient.post(
+                f"{url}/v1/models/score:predict", json=ask, headers={"x-api-key": sent}
+            ).status_code
+
+        assert status(token) == 200
+        other, table = new_key("other", [Scope.INFER], None)
+        file.write_text(table)
+        assert became(lambda: status(token) == 401)
+        assert status(other) == 200
+
+
+def test_the_network_is_warned_of(repository: Path) -> None:
+    with serve("--repository", str(repository), "--port", "0", "--host", "0.0.0.0") as child:  # noqa: S104
+        for line in child.stdout:
+            if line.startswith("ready on"):
+                break
+        child.send_signal(signal.SIGTERM)
+        _, err = child.communicate(timeout=SECONDS)
+    assert "everybody who reaches 0.0.0.0 may predict and explain" in err
+    assert "the admin API is closed on 0.0.0.0" in err
+
+
+def test_a_stop_during_a_compile(tmp_path: Path) -> None:
+    """The worker ends with the gateway, and the repository is as it was."""
+    models = tmp_path / "models"
+    write_plain(models)
+    with serve("--repository", str(models), "--port", "0") as child:
+        url, _ = ready_line(child)
+        asked = patient.put(f"{url}{PATH}/one", json=GRADIENT)
+        assert asked.status_code == 202
+        assert became(lambda: patient.get(f"{url}{PATH}/one").json()["state"] == "compiling")
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(SECONDS) == 0
+        assert sorted(path.name for path in models.iterdir()) == ["score"]
+    assert became(lambda: str(tmp_path) not in commands())
+
+
+def commands() -> str:
+    """The command lines of all processes of this machine."""
+    return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout

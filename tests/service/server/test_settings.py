@@ -1,0 +1,125 @@
+"""A setting that the documentation does not list, or lists wrongly, fails here."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from compiler.errors import InvalidOptionError
+from service.configuration import load_settings, unknown_variables
+from service.settings import Settings
+
+TABLE = Path(__file__).parents[3] / "docs" / "settings.md"
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `(RATIONALE_\w+)` \| (\S+) \|", TABLE.read_text(), re.MULTILINE))
+    fields = Settings.model_fields
+    assert rows.keys() == {f"RATIONALE_{name.upper()}" for name in fields}
+    for name, field in fields.items():
+        default = "none" if field.default is None else f"`{field.default}`".replace(".0`", "`")
+        assert rows[f"RATIONALE_{name.upper()}"] in (default, f"`{field.default}`"), name
+
+
+def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATIONALE_MAX_BODY_BYTES", "123")
+    assert Settings().max_body_bytes == 123
+    assert Settings(max_body_bytes=7).max_body_bytes == 7
+    monkeypatch.setenv("RATIONALE_MAX_BODY_BYTES", "0")
+    with pytest.raises(ValidationError):
+        Settings()
+
+
+@pytest.mark.parametrize(
+    ("given", "port"),
+    [
+        ({}, 8081),
+        ({"port": 9000}, 8081),
+        ({"port": 0}, 0),  # whoever takes a free port for HTTP gets a free one for gRPC too
+        ({"port": 0, "grpc_port": 8081}, 8081),
+        ({"grpc_port": "0"}, 0),
+        ({"grpc_port": "9001"}, 9001),
+        ({"grpc_port": "off"}, None),
+        ({"grpc_port": " OFF "}, None),
+        ({"port": 0, "grpc_port": "off"}, None),
+    ],
+)
+def test_the_port_of_the_grpc_end(given: dict[str, object], port: int | None) -> None:
+    assert Settings(**given).grpc_end == port
+
+
+def test_the_port_of_the_grpc_end_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATIONALE_GRPC_PORT", "8090")
+    assert Settings(port=0).grpc_end == 8090
+    monkeypatch.setenv("RATIONALE_GRPC_PORT", "off")
+    assert Settings().grpc_end is None
+
+
+@pytest.mark.parametrize("given", ["65536", "-1", "none", "", "8081.5", "٣", "9" * 5000])
+def test_what_is_no_port(given: str) -> None:
+    with pytest.raises(ValidationError, match="must be a port, 0 for a free one, or off"):
+        Settings(grpc_port=given)
+
+
+# --- flags, environment, file ----------------------------------------------------------------------------
+
+
+def toml(folder: Path, text: str) -> Path:
+    (folder / "gateway.toml").write_text(text)
+    return folder / "gateway.toml"
+
+
+def test_flags_before_the_environment_before_the_file_before_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = toml(tmp_path, "port = 1\nmax_body_bytes = 1\ndrain_timeout_s = 1.5")
+    monkeypatch.setenv("RATIONALE_PORT", "2")
+    monkeypatch.setenv("rationale_max_body_bytes", "2")
+    found = load_settings({"port": 3, "host": None}, file)
+    assert (found.port, found.max_body_bytes, found.drain_timeout_s) == (3, 2, 1.5)
+    assert found.host == "127.0.0.1"
+
+
+def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATIONALE_CONFIG", str(toml(tmp_path, "port = 1")))
+    assert load_settings({}).port == 1
+    other = tmp_path / "other.toml"
+    other.write_text("port = 2")
+    assert load_settings({}, other).port == 2
+    assert unknown_variables() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prot = 1", "gateway.toml: prot is not a setting: did you mean port\\?"),
+        ("colour = 1", "gateway.toml: colour is not a setting; docs/settings.md lists them"),
+        ("port = ", "gateway.toml: not valid TOML"),
+        ("port = 70000", r"setting port \(RATIONALE_PORT\): Input should be less than or equal to 65535"),
+        ("[port]\nhttp = 1", r"setting port \(RATIONALE_PORT\): "),
+    ],
+)
+def test_a_file_that_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InvalidOptionError, match=said):
+        load_settings({}, toml(tmp_path, text))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOptionError, match="cannot read the settings file"):
+        load_settings({}, tmp_path / "absent.toml")
+
+
+def test_variables_that_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATIONALE_PROT", "1")
+    assert unknown_variables() == ["RATIONALE_PROT is not a setting: did you mean RATIONALE_PORT?"]
+
+
+def test_secrets_are_not_printed(tmp_path: Path) -> None:
+    found = load_settings({}, toml(tmp_path, "keys = 'hidden'"))
+    assert found.keys is not None
+    assert found.keys.get_secret_value() == "hidden"
+    assert "hidden" not in f"{found!r} {found} {found.model_dump_json()}"
+    with pytest.raises(InvalidOptionError) as caught:
+        load_settings({}, toml(tmp_path, "keys = ['hidden']"))
+    assert "hidden" not in str(caught.value)
