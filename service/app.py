@@ -211,10 +211,10 @@ def create_gate(settings: Settings, metrics: Metrics) -> RequestInterceptor:
     """What every request passes.
 
     Raises:
-        InvalidOptionError: the keys cannot be read, or tracing is not installed.
+        InvalidOptionError: the keys cannot be read, or tracing or the storage of rates is not installed.
     """
     keyring = read_keys(settings)
-    limits = RateLimits(settings.rate_limit_per_s, settings.rate_limit_burst)
+    limits = RateLimits(settings.rate_limit_per_s, settings.rate_limit_burst, settings.rate_limit_storage)
     endpoint = settings.trace_endpoint
     tracing = create_tracing(endpoint, settings.trace_ratio) if endpoint else None
     return RequestInterceptor(keyring, limits, metrics, tracing)

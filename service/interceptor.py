@@ -3,7 +3,7 @@
 import contextlib
 import http
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from service.errors import ServiceError
@@ -27,7 +27,7 @@ class RequestInterceptor:
         """Asks for these from now on; requests on their way go on."""
         self.keyring = keyring
 
-    def admit(self, exchange: RequestContext, token: str | None, needed: Scopes) -> None:
+    async def admit(self, exchange: RequestContext, token: str | None, needed: Scopes) -> None:
         """Notes who asks, before anything of the body is read.
 
         Raises:
@@ -35,15 +35,13 @@ class RequestInterceptor:
         """
         if needed:
             exchange.caller = self.keyring.identify(token)
-            self.limits.check(exchange.caller)
+            await self.limits.check(exchange.caller)
             exchange.caller.require(needed)
 
     def admitted(self, token: str | None, needed: Scopes) -> None:
-        """`admit` of a request that nothing is noted of. Raises what that does."""
+        """`admit` of a request that is refused whatever its caller's rate is. Raises what that does."""
         if needed:
-            caller = self.keyring.identify(token)
-            self.limits.check(caller)
-            caller.require(needed)
+            self.keyring.identify(token).require(needed)
 
     @property
     def notes_each(self) -> bool:
@@ -60,8 +58,8 @@ class RequestInterceptor:
             self.tracing.begin(exchange)
         self._end(exchange)
 
-    @contextlib.contextmanager
-    def again(self, stream: RequestContext | None) -> Iterator[None]:
+    @contextlib.asynccontextmanager
+    async def again(self, stream: RequestContext | None) -> AsyncIterator[None]:
         """`noted` for one of the requests of a stream that was admitted before.
 
         Raises:
@@ -75,7 +73,7 @@ class RequestInterceptor:
         )
         with self.noted(exchange):
             try:
-                self.limits.check(exchange.caller)
+                await self.limits.check(exchange.caller)
                 yield
             except ServiceError as error:
                 exchange.problem, exchange.status = error.slug, error.status

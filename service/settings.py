@@ -61,6 +61,7 @@ class Settings(BaseSettings):
     keys: SecretStr | None = None
     rate_limit_per_s: float | None = Field(default=None, gt=0)
     rate_limit_burst: int | None = Field(default=None, ge=1)
+    rate_limit_storage: str = Field(default="memory://", pattern="^(memory|(redis|rediss)://.+)")
     metrics_scope: Literal["none", "infer", "explain", "admin"] = "none"
     log_level: str = Field(default="warning", pattern="^(critical|error|warning|info|debug)$")
     log_format: Literal["auto", "json", "plain"] = "auto"

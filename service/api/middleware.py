@@ -57,7 +57,7 @@ class HttpMiddleware:
         answering = _Answering(exchange, send)
         with self._gate.noted(exchange):
             try:
-                self._admit(exchange, scope, needed)
+                await self._gate.admit(exchange, _token(scope), needed)
                 await self._app(scope, receive, answering.send)
             except ServiceError as error:
                 await answer(Request(scope), error)(scope, receive, answering.send)
@@ -95,15 +95,12 @@ class HttpMiddleware:
         exchange = _exchange_of(scope)
         exchange.about(entry)
         try:
-            self._admit(exchange, scope, self._needed(scope["path"]))
+            self._gate.admitted(_token(scope), self._needed(scope["path"]))
         except ServiceError as error:
             reason = told(error, scope["path"])
         exchange.problem, exchange.status = reason.slug, reason.status
         self._gate.note(exchange)
         return _refusal(reason, exchange.request_id)
-
-    def _admit(self, exchange: RequestContext, scope: Scope, needed: Scopes) -> None:
-        self._gate.admit(exchange, _token(scope), needed)
 
     def _asker(self, scope: Scope) -> "_Asker":
         """Kept in the scope, which is one for all who ask in the same words. Raises UnauthenticatedError."""

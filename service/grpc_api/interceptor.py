@@ -61,7 +61,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 exchange = _exchange(method, given)
                 exchanges.bind(exchange)
                 token = token_of(given.get("authorization"), given.get("x-api-key"))
-                self._gate.admit(exchange, token, needed)
+                await self._gate.admit(exchange, token, needed)
             if method not in self._guarded:
                 self._guarded[method] = self._guard(method, await continuation(handler_call_details))
         except ServiceError as error:

@@ -85,7 +85,7 @@ class _Stream:
         """The answer, whose bytes `hold` counts, or what is wrong."""
         answer = pb.ModelStreamInferResponse()
         try:
-            with self._gate.again(self._exchange):
+            async with self._gate.again(self._exchange):
                 if isinstance(request, DecodeError):
                     raise MalformedError(f"the message is not what {_NAME} takes")
                 answer.infer_response.id = request.id

@@ -1,59 +1,89 @@
-"""How often a caller may ask: a token bucket for each key."""
+"""How often a caller may ask: a fixed window for each key, counted here or in a Redis for all replicas."""
 
+from __future__ import annotations
+
+import logging
 import math
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from compiler.errors import InvalidOptionError
 from service.errors import RateLimitedError
 from service.security.keys import Caller
 
+if TYPE_CHECKING:
+    from limits import RateLimitItem
+    from limits.aio.strategies import FixedWindowRateLimiter
 
-class TokenBucket:
-    """Lets `burst` requests through at once and `per_s` a second in the long run."""
+log = logging.getLogger(__name__)
 
-    def __init__(self, per_s: float, burst: int, now_s: float) -> None:
-        self._per_s = per_s
-        self._burst = burst
-        self._tokens = float(burst)
-        self._at_s = now_s
-
-    def take(self, now_s: float) -> float:
-        """0 if a request may pass, else the seconds until one may."""
-        self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._per_s)
-        self._at_s = now_s
-        if self._tokens < 1:
-            return (1 - self._tokens) / self._per_s
-        self._tokens -= 1
-        return 0.0
+MEMORY = "memory://"
+_REDIS_TIMEOUT_S = 0.25  # requests wait for it
 
 
 class RateLimits:
-    """The buckets of all callers. Those without a key share one.
+    """The windows of all callers. Those without a key share one.
 
     Args:
         per_s: requests a second of a key that has no rate of its own; None does not limit.
         burst: requests at once of a key that says none; None: a second's worth.
+        storage: where they are counted, as a URL.
+
+    Raises:
+        InvalidOptionError: the package for that storage is not installed.
     """
 
-    def __init__(
-        self, per_s: float | None, burst: int | None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, per_s: float | None, burst: int | None, storage: str = MEMORY) -> None:
         self._per_s = per_s
         self._burst = burst
-        self._clock = clock
-        self._buckets: dict[Caller, TokenBucket] = {}
+        self._limiter = None if storage == MEMORY else _limiter(storage)
 
-    def check(self, caller: Caller) -> None:
+    async def check(self, caller: Caller) -> None:
         """Raises RateLimitedError, which says when to come back."""
         per_s = caller.requests_per_s or self._per_s
         if per_s is None:
             return
-        now_s = self._clock()
-        bucket = self._buckets.get(caller)
-        if bucket is None:
-            burst = caller.burst or self._burst or max(math.ceil(per_s), 1)
-            bucket = self._buckets[caller] = TokenBucket(per_s, burst, now_s)
-        wait_s = bucket.take(now_s)
-        if wait_s:
-            whose = f"key '{caller.name}'" if caller.name else "callers without a key"
-            raise RateLimitedError(f"{whose} may send {per_s:g} requests a second", max(math.ceil(wait_s), 1))
+        from limits.errors import StorageError
+
+        self._limiter = self._limiter or _limiter(MEMORY)
+        item = window_of(per_s, caller.burst or self._burst)
+        try:
+            if await self._limiter.hit(item, caller.name):
+                return
+            reset_s = (await self._limiter.get_window_stats(item, caller.name)).reset_time
+        except StorageError as error:
+            log.warning("rates are not limited now: %s", error)
+            return
+        whose = f"key '{caller.name}'" if caller.name else "callers without a key"
+        wait_s = max(math.ceil(reset_s - time.time()), 1)
+        raise RateLimitedError(f"{whose} may send {per_s:g} requests a second", wait_s)
+
+
+def window_of(per_s: float, burst: int | None) -> RateLimitItem:
+    """The shortest window of whole seconds that lets `burst` requests in, and `per_s` in the long run."""
+    from limits import RateLimitItemPerSecond
+
+    burst = burst or math.ceil(per_s)
+    seconds = math.ceil(burst / per_s)
+    return RateLimitItemPerSecond(max(burst, math.floor(per_s * seconds)), seconds, "rationale")
+
+
+def _limiter(storage: str) -> FixedWindowRateLimiter:
+    """Imported when rates are limited: `limits` is 30 ms of a start."""
+    from limits.aio.strategies import FixedWindowRateLimiter
+    from limits.errors import ConfigurationError
+    from limits.storage import storage_from_string
+
+    options: dict[str, str | float] = {} if storage == MEMORY else {
+        "implementation": "redispy",
+        "socket_timeout": _REDIS_TIMEOUT_S,
+        "socket_connect_timeout": _REDIS_TIMEOUT_S,
+    }  # fmt: skip
+    try:
+        found = storage_from_string(f"async+{storage}", wrap_exceptions=True, **options)
+    except ConfigurationError as error:
+        raise InvalidOptionError(
+            "rate limits in a Redis need `pip install 'rationale[redis]'`, and setting rate_limit_storage an "
+            f"address such as redis://HOST:6379: {error}"
+        ) from error
+    return FixedWindowRateLimiter(found)

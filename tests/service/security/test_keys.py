@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import fakeredis
 import grpc.aio
 import pytest
 from fastapi import APIRouter
 from tritonclient.grpc import service_pb2 as pb
 
 from service.app import create_app, create_backend
+from service.errors import RateLimitedError
 from service.security.keys import (
     ANY_KEY,
     NOBODY_NEEDS,
@@ -19,7 +21,7 @@ from service.security.keys import (
     needed_by_path,
     new_key,
 )
-from service.security.rate_limit import RateLimits, TokenBucket
+from service.security.rate_limit import RateLimits, window_of
 from service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import gateway
@@ -223,22 +225,56 @@ async def test_without_keys_the_network_may_not_administer(repository: Path) -> 
 # --- rates ----------------------------------------------------------------------------------------------
 
 
-def test_a_bucket_lets_its_burst_through_and_then_its_rate() -> None:
-    bucket = TokenBucket(per_s=2, burst=3, now_s=10)
-    assert [bucket.take(10) for _ in range(4)] == [0, 0, 0, 0.5]
-    assert bucket.take(10.25) == pytest.approx(0.25)
-    assert bucket.take(10.5) == 0
-    assert [bucket.take(100) for _ in range(4)] == [0, 0, 0, 0.5]
+@pytest.mark.parametrize(
+    ("per_s", "burst", "requests", "seconds"),
+    [
+        (2, 10, 10, 5),
+        (2, None, 2, 1),
+        (100, 20, 100, 1),
+        (2.5, None, 5, 2),
+        (0.05, 2, 2, 40),
+        (0.1, 3, 3, 30),
+    ],
+)
+def test_windows_let_a_burst_through_and_hold_the_rate(
+    per_s: float, burst: int | None, requests: int, seconds: int
+) -> None:
+    window = window_of(per_s, burst)
+    assert (window.amount, window.get_expiry()) == (requests, seconds)
 
 
-def test_each_key_has_its_own_rate() -> None:
-    limits = RateLimits(1, None, clock=lambda: 0.0)
-    one, two, fast = Caller("one", INFER), Caller("two", INFER), Caller("fast", INFER, 3)
-    for caller, times in ((one, 1), (two, 1), (fast, 3)):
-        for _ in range(times):
-            limits.check(caller)
-        with pytest.raises(Exception, match=f"key '{caller.name}' may send"):
-            limits.check(caller)
+async def use_up(limits: RateLimits, caller: Caller, times: int) -> None:
+    for _ in range(times):
+        await limits.check(caller)
+    with pytest.raises(RateLimitedError, match=f"key '{caller.name}' may send"):
+        await limits.check(caller)
+
+
+async def test_each_key_has_its_own_rate() -> None:
+    limits = RateLimits(0.1, 1)
+    await use_up(limits, Caller("one", INFER), 1)
+    await use_up(limits, Caller("two", INFER), 1)
+    await use_up(limits, Caller("fast", INFER, 0.3, 3), 3)
+
+
+async def test_gateways_with_one_redis_share_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = fakeredis.FakeServer()
+    monkeypatch.setattr(
+        "redis.asyncio.Redis.from_url", lambda *_, **__: fakeredis.FakeAsyncRedis(server=server, protocol=2)
+    )
+    one, another = (RateLimits(0.1, 3, "redis://localhost:6379") for _ in range(2))
+    await one.check(Caller("one", INFER))
+    await use_up(another, Caller("one", INFER), 2)
+    with pytest.raises(RateLimitedError) as raised:
+        await one.check(Caller("one", INFER))
+    assert 0 < raised.value.retry_after_s <= 30
+
+
+async def test_without_its_redis_a_gateway_answers(caplog: pytest.LogCaptureFixture) -> None:
+    limits = RateLimits(0.1, 1, "redis://127.0.0.1:1")
+    for _ in range(3):
+        await limits.check(Caller("one", INFER))
+    assert "rates are not limited now" in caplog.text
 
 
 @SESSION
@@ -254,7 +290,7 @@ async def test_a_key_that_asks_too_often(repository: Path, tmp_path: Path) -> No
         ]
         assert [answer.status_code for answer in answers] == [200, 200, 429, 200]
         assert answers[2].json()["type"] == "urn:rationale:problem:rate-limited"
-        assert 0 < int(answers[2].headers["retry-after"]) <= 20
+        assert 0 < int(answers[2].headers["retry-after"]) <= 40
         page = (await client.get("/metrics")).text
         assert 'rationale_rejections_total{model="",reason="rate-limited",verb=""} 1.0' in page
 
