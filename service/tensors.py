@@ -55,6 +55,11 @@ def datatype_of(array: Array) -> str:
     return DATATYPES[array.dtype]
 
 
+def bytes_of(array: Array) -> int:
+    """What an array takes; BYTES are objects, each with its own."""
+    return array.nbytes + (sum(map(len, array.reshape(-1))) if array.dtype.kind == "O" else 0)
+
+
 def flatten(data: Any) -> tuple[list[Any], tuple[int, ...]]:
     """Nested lists → their values in row-major order, and the shape ( () for a single value).
 

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from service.errors import QueueFullError
-from service.tensors import Array, Tensors
+from service.tensors import Tensors, bytes_of
 
 
 class MemoryLimit:
@@ -21,13 +21,19 @@ class MemoryLimit:
                 f"requests of {self._held} bytes are waiting, of {self._limit} at most: try again later"
             )
 
-    def held(self, inputs: Tensors, answer: int = 0) -> "_Held":
+    @contextlib.contextmanager
+    def held(self, inputs: Tensors, answer: int = 0) -> Iterator[None]:
         """Holds the bytes of `inputs` and those that the answer will have, within a `with`.
 
         Raises:
             QueueFullError: on the way in.
         """
-        return _Held(self, sum(map(_size, inputs.values())) + answer)
+        size = sum(map(bytes_of, inputs.values())) + answer
+        self.take(size)
+        try:
+            yield
+        finally:
+            self.give_back(size)
 
     def take(self, size: int) -> None:
         """Counts bytes until they are given back. Raises QueueFullError."""
@@ -53,23 +59,3 @@ class MemoryLimit:
             yield grow
         finally:
             self._held -= own
-
-
-class _Held:
-    """Not a generator: those cost a small request more than their work."""
-
-    __slots__ = ("_budget", "_size")
-
-    def __init__(self, budget: MemoryLimit, size: int) -> None:
-        self._budget = budget
-        self._size = size
-
-    def __enter__(self) -> None:
-        self._budget.take(self._size)
-
-    def __exit__(self, *_: object) -> None:
-        self._budget.give_back(self._size)
-
-
-def _size(array: Array) -> int:
-    return array.nbytes if array.dtype.kind != "O" else array.nbytes + sum(map(len, array.reshape(-1)))

@@ -6,16 +6,15 @@ targets), its entry and version, the outputs asked for, and name, datatype, shap
 """
 
 import hashlib
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from cachetools import LRUCache
 
 from service.observability.metrics import CacheMetrics
 from service.repository.entry import Entry
-from service.tensors import Array, Tensors
+from service.tensors import Array, Tensors, bytes_of
 
 _OVERHEAD = 512  # bytes of a key, of dictionaries and of array headers, per answer
 
@@ -29,58 +28,39 @@ class Place:
 
 
 class ResponseCache:
-    """The answers used last, `limit` bytes of them. Every method may be called from any thread."""
+    """The answers used last, `limit` bytes of them. For one event loop."""
 
     def __init__(self, limit: int, counts: CacheMetrics) -> None:
-        self._limit = limit
         self._counts = counts
-        self._lock = threading.Lock()
-        self._answers: OrderedDict[bytes, tuple[Tensors, int]] = OrderedDict()
-        self._bytes = 0
+        self._answers: LRUCache[bytes, Tensors] = LRUCache(limit, getsizeof=_size)
         self._era = 0
 
     @property
     def size(self) -> int:
         """Bytes that are held."""
-        return self._bytes
+        return int(self._answers.currsize)
 
     def place(self, entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> Place | None:
         """None where nothing is kept: the cache is off, or the entry explains nothing."""
-        if not self._limit or entry.manifest is None:
+        if not self._answers.maxsize or entry.manifest is None:
             return None
         return Place(_key(entry, inputs, outputs), self._era)
 
     def find(self, place: Place) -> Tensors | None:
         """Read-only arrays."""
-        with self._lock:
-            found = self._answers.get(place.key)
-            if found is not None:
-                self._answers.move_to_end(place.key)
+        found = self._answers.get(place.key)
         (self._counts.miss if found is None else self._counts.hit)()
-        return None if found is None else dict(found[0])
+        return None if found is None else dict(found)
 
     def keep(self, place: Place, tensors: Tensors) -> None:
         """Keeps a copy, unless `clear` came after it was asked for."""
-        size = _OVERHEAD + sum(_size(array) for array in tensors.values())
-        if size > self._limit:
-            return
-        kept = {name: _frozen(array) for name, array in tensors.items()}
-        with self._lock:
-            if place.era != self._era:
-                return
-            before = self._answers.pop(place.key, None)
-            self._bytes += size - (before[1] if before else 0)
-            self._answers[place.key] = (kept, size)
-            while self._bytes > self._limit:
-                _, (_, gone) = self._answers.popitem(last=False)
-                self._bytes -= gone
+        if place.era == self._era and _size(tensors) <= self._answers.maxsize:
+            self._answers[place.key] = {name: _frozen(array) for name, array in tensors.items()}
 
     def clear(self) -> None:
         """Forgets everything, and what is being computed now: an explainer or a reference set has gone."""
-        with self._lock:
-            self._era += 1
-            self._answers.clear()
-            self._bytes = 0
+        self._era += 1
+        self._answers.clear()
 
 
 def _key(entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> bytes:
@@ -107,8 +87,8 @@ def _add(digest: "hashlib.blake2b", parts: Iterable[str | bytes]) -> None:
     digest.update(b"\xff" * 8)
 
 
-def _size(array: Array) -> int:
-    return array.nbytes + (sum(map(len, array.reshape(-1))) if array.dtype.kind == "O" else 0)
+def _size(tensors: Tensors) -> int:
+    return _OVERHEAD + sum(map(bytes_of, tensors.values()))
 
 
 def _frozen(array: Array) -> Array:
