@@ -24,7 +24,7 @@ from service.explainers.artifact_store import ArtifactStore
 from service.explainers.builder import Builder, Limits, ReferenceFiles
 from service.explainers.recovery import Remembered, remember
 from service.explainers.service import Explainers
-from service.inference.dataplane import DataPlane, Lifecycle
+from service.inference.dataplane import DataPlane
 from service.interceptor import RequestInterceptor
 from service.observability.context import current
 from service.observability.metrics import Metrics
@@ -131,7 +131,6 @@ def create_app(
     app.include_router(routes_v1.router)
     if settings.admin_port is None:
         _add_admin_routes(app)
-    metrics.ready.set_function(lambda: plane.state is Lifecycle.READY)
     return app
 
 

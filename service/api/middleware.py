@@ -15,7 +15,6 @@ from service.errors import ServiceError
 from service.interceptor import RequestInterceptor
 from service.observability import context as exchanges
 from service.observability.context import RequestContext
-from service.observability.metrics import Tally
 from service.repository.entry import Entry
 from service.security.keys import NOBODY_NEEDS, Scopes, needed_by_path, token_of
 
@@ -77,19 +76,22 @@ class HttpMiddleware:
         """
         if self._gate.notes_each:
             return partial(self._refuse_noted, entry, reason)
-        tally = self._gate.metrics.refusals(entry, _PROTOCOL, reason.status, reason.slug)
-        return partial(self._refuse, entry, reason, tally)
+        return partial(self._refuse, entry, reason)
 
-    def _refuse(self, entry: Entry, reason: RenderedError, tally: Tally, scope: Scope) -> Refusal:
+    def _refuse(self, entry: Entry, reason: RenderedError, scope: Scope) -> Refusal:
         try:
             asker = scope.get(_ASKER) or self._asker(scope)
             self._gate.admitted(asker.token, asker.needed)
         except ServiceError as error:
             reason = told(error, scope["path"])
-            self._gate.metrics.refusals(entry, _PROTOCOL, reason.status, reason.slug).count += 1
+            self._count(entry, reason)
             return _refusal(reason, exchanges.request_id(header_of(scope, _REQUEST_ID)))
-        tally.count += 1
+        self._count(entry, reason)
         return _refusal(reason, asker.request_id or exchanges.request_id(None))
+
+    def _count(self, entry: Entry, reason: RenderedError) -> None:
+        self._gate.metrics.answered(entry, _PROTOCOL, reason.status)
+        self._gate.metrics.rejected(entry, reason.slug)
 
     def _refuse_noted(self, entry: Entry, reason: RenderedError, scope: Scope) -> Refusal:
         exchange = _exchange_of(scope)

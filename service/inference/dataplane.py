@@ -94,13 +94,22 @@ class DataPlane:
         self.repository = repository
         self.backend = backend
         self.model_cache = ModelCache(backend, max_loaded_explainers, metrics)
-        self.state = Lifecycle.LOADING
+        self._state = Lifecycle.LOADING
         self.timeout_s = request_timeout_s
         self.budget = MemoryLimit(max_waiting_bytes)
         self.reference_resolver: ReferenceResolver | None = None  # for requests that bring or name some
         self.answers = ResponseCache(answer_cache_bytes, metrics.cache("answers"))
         self._working = _Working(self._turns.ended)
         self.stopping = asyncio.Event()  # what waits for more than one request ends by it
+
+    @property
+    def state(self) -> Lifecycle:
+        return self._state
+
+    @state.setter
+    def state(self, state: Lifecycle) -> None:
+        self._state = state
+        self.metrics.ready.set(state is Lifecycle.READY)
 
     async def start(self) -> None:
         """Loads and warms every entry. Raises what the backend raises, and is never ready then."""
@@ -197,8 +206,7 @@ class DataPlane:
         check_rows(entry, tensors, rows)
         for name, array in tensors.items():
             _check_result(entry, name, array)
-        if entry.manifest is not None:
-            self.metrics.of(entry).gaps.observe(entry.manifest, tensors)
+        self.metrics.explained(entry, tensors)
         if place is not None:
             self.answers.keep(place, tensors)
         return Answer(entry, tensors, references)

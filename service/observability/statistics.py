@@ -33,9 +33,7 @@ def statistics_of(metrics: Metrics, entries: Iterable[Entry]) -> list[dict[str, 
 
 def _sums(metrics: Metrics) -> Sums:
     sums: Sums = defaultdict(float)
-    histograms = (*_DURATIONS.values(), _BATCHES)
-    names = [f"{name}{part}" for name in histograms for part in ("_count", "_sum")] + [_REQUESTS]
-    for family in metrics.registry.restricted_registry(names).collect():
+    for family in metrics.all_processes().collect():
         for sample in family.samples:
             name = sample.name
             if name == _REQUESTS and int(sample.labels["status"]) >= _FAILED_FROM:

@@ -1,6 +1,9 @@
 """What `GET /metrics` says, and that it cannot be made to say too much."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -49,23 +52,41 @@ def test_each_app_has_its_own_numbers(repository: Path) -> None:
     assert name not in samples(other.exposition()[0].decode())
 
 
-def test_refusals_are_counted_when_they_are_read_and_once(repository: Path) -> None:
-    entry = read_repository(repository).entries["score"]
-    metrics = Metrics()
-    tally = metrics.refusals(entry, "http", 429, "queue-full")
-    assert metrics.refusals(entry, "http", 429, "queue-full") is tally
-    names = (
-        "rationale_requests_total{model=score,protocol=http,status=429,verb=infer}",
-        "rationale_rejections_total{model=score,reason=queue-full,verb=infer}",
-    )
-    tally.count += 3
-    for _ in range(2):
-        found = samples(metrics.exposition()[0].decode())
-        assert [found[name] for name in names] == [3, 3]
-    tally.count += 1
-    metrics.answered(entry, "http", 429)
-    found = samples(metrics.exposition()[0].decode())
-    assert [found[name] for name in names] == [5, 4]
+# Two processes, each with numbers of its own; the second reads what all have.
+PROCESS = """
+import sys
+from pathlib import Path
+from service.observability.metrics import Metrics
+from service.observability.statistics import statistics_of
+from service.repository.registry import read_repository
+
+entry = read_repository(Path(sys.argv[1])).entries["score_explain"]
+metrics = Metrics()
+of = metrics.of(entry)
+for observe in (of.request_s, of.batch_rows, of.gap):
+    observe(0.5)
+metrics.answered(entry, "http", 200)
+metrics.in_flight.inc()
+metrics.ready.set(int(sys.argv[2]))
+metrics.cold_start_s.set(int(sys.argv[2]))
+print(metrics.exposition()[0].decode())
+print("#", statistics_of(metrics, [entry])[0]["inference_stats"]["success"])
+"""
+
+
+def test_processes_with_one_folder_add_up(repository: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    for number in "10":
+        command = [sys.executable, "-c", PROCESS, str(repository), number]
+        text = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    page = samples(text)
+    labels = "model=score,verb=explain"
+    assert page["rationale_requests_total{model=score,protocol=http,status=200,verb=explain}"] == 2
+    assert page[f"rationale_request_duration_seconds_bucket{{le=0.5,{labels}}}"] == 2
+    assert page["rationale_completeness_gap_ratio_sum{model=score}"] == 1
+    assert page["rationale_requests_in_flight{}"] == 2
+    assert (page["rationale_ready{}"], page["rationale_cold_start_seconds{}"]) == (0, 1)
+    assert text.splitlines()[-1] == "# {'count': 2, 'ns': 1000000000}"
 
 
 def test_everything_that_can_be_counted(repository: Path) -> None:
