@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+import gevent
 import grpc
 import grpc.experimental.gevent
 import numpy as np
@@ -337,5 +338,11 @@ def leave_out_grpc(environment: Environment, **_: Any) -> None:
         environment.user_classes[:] = others
 
 
+def set_clock(**_: Any) -> None:
+    """gevent's clock stood still while this file's imports took their time: `--run-time` counts from now."""
+    gevent.get_hub().loop.update_now()
+
+
 events.init_command_line_parser.add_listener(add_options)
 events.init.add_listener(leave_out_grpc)
+events.init.add_listener(set_clock)
