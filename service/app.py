@@ -2,28 +2,28 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.metadata import version as package_version
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute
 
 from compiler.errors import InvalidOptionError
-from service.api import docs_page, openapi, problems
 from service.api import explainers as routes_admin
+from service.api import openapi, problems
 from service.api import references as routes_references
 from service.api import repository as routes_repository
 from service.api import v1 as routes_v1
 from service.api import v2 as routes_v2
-from service.api.hot_routes import Gateway, answer_hot
 from service.api.middleware import HttpMiddleware
 from service.api.references import ReferenceSetService
-from service.api.refusals import Refusals
 from service.backends.base import Backend
 from service.explainers.artifact_store import ArtifactStore
 from service.explainers.builder import Builder, Limits, ReferenceFiles
 from service.explainers.recovery import Remembered, remember
 from service.explainers.service import Explainers
+from service.handlers import Handler
 from service.inference.dataplane import DataPlane
 from service.interceptor import RequestInterceptor
 from service.observability.context import current
@@ -33,7 +33,7 @@ from service.references import resolver as reference_resolver
 from service.references.resolver import ReferenceResolver
 from service.references.store import ReferenceSets
 from service.repository.registry import read_repository
-from service.security.keys import ADMIN, NOBODY_NEEDS, Keyring, is_loopback, read_keyring, scopes_of
+from service.security.keys import ADMIN, Keyring, is_loopback, read_keyring, scopes_of
 from service.security.rate_limit import RateLimits
 from service.security.tls import triton_tls
 from service.settings import Settings
@@ -50,6 +50,7 @@ Errors are problem documents (RFC 9457), with the member `error` for clients of 
 
 Lifespan = Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]
 # The admin API, wherever it is bound.
+DOCUMENTED = (*routes_v2.documented.routes, *routes_v1.documented.routes)
 ADMIN_ROUTERS: tuple[APIRouter, ...] = (routes_admin.router, routes_references.router)
 
 
@@ -92,7 +93,6 @@ def create_app(
         sets.recover()
         explainers = create_explainers(settings, plane, artifacts, remembered, references or sets)
         own = create_reference_resolver(settings, explainers, sets, metrics)
-        plane.reference_resolver = own
         on_failure.pop_all()
 
     async def load() -> None:
@@ -115,15 +115,16 @@ def create_app(
             if gate.tracing is not None:
                 await asyncio.to_thread(gate.tracing.close)
 
-    app = _new_app(gate, settings, lifespan)
-    app.hot = HttpMiddleware(answer_hot, gate, NOBODY_NEEDS)
-    app.refusal = Refusals(plane, app.hot)
+    app = _new_app(gate, settings, lifespan, DOCUMENTED)
+    app.state.handler = Handler(plane, own)
     app.state.plane = plane
     app.state.explainers = explainers
     app.state.references = ReferenceSetService(sets, explainers, plane, settings.max_reference_bytes)
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.gate = gate
+    app.include_router(routes_v2.inference)
+    app.include_router(routes_v1.inference)
     app.include_router(routes_repository.router)  # before v2: /v2/models/stats is no model
     app.include_router(routes_v2.health)
     app.include_router(routes_v2.router)
@@ -143,8 +144,13 @@ def create_admin_app(app: FastAPI) -> FastAPI:
     return admin
 
 
-def _new_app(gate: RequestInterceptor, settings: Settings, lifespan: Lifespan | None) -> Gateway:
-    app = Gateway(
+def _new_app(
+    gate: RequestInterceptor,
+    settings: Settings,
+    lifespan: Lifespan | None,
+    documented: Sequence[BaseRoute] = (),
+) -> FastAPI:
+    app = FastAPI(
         title="Rationale",
         version=package_version("rationale"),
         description=DESCRIPTION,
@@ -155,8 +161,8 @@ def _new_app(gate: RequestInterceptor, settings: Settings, lifespan: Lifespan | 
     )
     app.add_middleware(HttpMiddleware, gate=gate, needed_for_metrics=scopes_of(settings.metrics_scope))
     problems.install(app)
-    docs_page.install(app)
-    openapi.install(app, denied=problems.problem_responses(401, 403, 429))
+    openapi.add_page(app)
+    openapi.install(app, problems.problem_responses(401, 403, 429), documented)
     return app
 
 

@@ -1,37 +1,129 @@
-"""Which entry answers a request: that of its name, or the explainer that its parameters choose."""
+"""The way of a request, by whichever protocol it came: what answers it is found, asked, and identified."""
 
-from service.api.v2_codec import Request
-from service.errors import InvalidInputError, NotExplainableError
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from compiler.manifest import Manifest
+from service.errors import InvalidInputError
+from service.inference.dataplane import DataPlane
+from service.inference.request import Answer, InferenceRequest
+from service.inference.validation import tell_all
+from service.observability.context import current
+from service.references.resolver import ReferenceResolver
 from service.repository.entry import Entry
 from service.repository.registry import ModelRegistry
+from service.security.keys import needed_by_entry
+from service.tensors import Tensors
 
 
-def entry_asked_for(registry: ModelRegistry, entry: Entry, asked: Request) -> Entry:
-    """`entry`, which the request names, or another explanation of the same model.
+@dataclass(frozen=True)
+class Call:
+    """What is known of a request before its body is read.
 
+    Attributes:
+        explains: whether it asks for the model's explanation; else for what is called `model`, which may be
+            an explanation too (`NAME_explain`).
+        timeout_s: how long its caller waits.
+    """
+
+    model: str
+    version: str | None = None
+    explains: bool = False
+    timeout_s: float | None = None
+
+
+# Reads and decodes the body, until a time on the event loop's clock.
+Read = Callable[[float], Awaitable[InferenceRequest]]
+
+
+class Handler:
+    """Answers requests for predictions and explanations."""
+
+    def __init__(self, plane: DataPlane, references: ReferenceResolver) -> None:
+        self.plane = plane
+        self._references = references
+
+    async def answer(self, call: Call, read: Read) -> Answer:
+        """The body is read if the entry that will probably answer has a place for the request.
+
+        Raises:
+            ServiceError: what `read`, `ModelRegistry`, `DataPlane` and `ReferenceResolver` raise.
+            ForbiddenError: the caller may not ask this entry.
+        """
+        plane = self.plane
+        registry, deadline_s = plane.repository, plane.deadline(call.timeout_s)
+        likely = _likely_entry(registry, call)
+        plane.admit(likely, deadline_s)
+        request = await read(deadline_s)
+        entry = _entry_asked_for(registry, call, likely, request)
+        _note(entry, 0)
+        inputs = _inputs(registry, entry, request)
+        if request.timeout_s is not None:
+            deadline_s = min(deadline_s, plane.deadline(request.timeout_s))
+        answering, references = entry, None
+        if _may_refer(entry, inputs, request.reference_set):
+            chosen = await self._references.choose(plane, entry, inputs, request.reference_set, deadline_s)
+            answering, inputs, references = chosen.entry, chosen.inputs, chosen.references
+        _note(answering, next((array.shape[0] for array in inputs.values() if array.ndim), 0))
+        tensors = await plane.infer(answering, inputs, request.outputs, deadline_s)
+        version = call.version or answering.version
+        explainer = registry.explainer_name(entry)
+        return Answer(request, call.model, version, answering, tensors, explainer, references)
+
+
+def _likely_entry(registry: ModelRegistry, call: Call) -> Entry:
+    """What answers a call unless its body chooses an explainer. Raises UnknownModelError."""
+    entry = registry.entry(call.model, call.version)
+    return registry.default_explainer(entry) or entry if call.explains else entry
+
+
+def _entry_asked_for(registry: ModelRegistry, call: Call, likely: Entry, request: InferenceRequest) -> Entry:
+    """
     Raises:
         InvalidInputError: the entry only predicts, so that there is nothing to choose.
+        NotExplainableError: the model has no explainer.
         UnknownResourceError: the model has no such explainer.
     """
-    if entry.manifest is None:
-        _check_predicts(entry, asked)
-        return entry
-    return entry if asked.explainer is None else registry.explainer(entry.name, None, asked.explainer)
-
-
-def likely_explainer(registry: ModelRegistry, entry: Entry) -> Entry:
-    """What explains `entry` unless a request says otherwise; itself where only a request can say."""
-    try:
-        return registry.explainer(entry.name)
-    except NotExplainableError:
-        return entry
-
-
-def _check_predicts(entry: Entry, asked: Request) -> None:
-    given = {"explainer": asked.explainer, "reference_set": asked.reference_set}
-    for name, value in given.items():
-        if value is not None:
+    if likely.manifest is not None and request.explainer is None:
+        return likely
+    if likely.manifest is not None or call.explains:
+        return registry.explainer(call.model, call.version, request.explainer)
+    for name in ("explainer", "reference_set"):
+        if getattr(request, name) is not None:
             raise InvalidInputError(
-                f"parameters.{name} is of explanations, but '{entry.name}' only predicts: ask its verb "
-                f"explain, or '{entry.name}_explain'"
+                f"parameters.{name} is of explanations, but '{likely.name}' only predicts: ask its verb "
+                f"explain, or '{likely.name}_explain'"
             )
+    return likely
+
+
+def _note(entry: Entry, rows: int) -> None:
+    """Notes what the running request is for. Raises ForbiddenError where its caller may not ask for that."""
+    context = current()
+    if context is not None:
+        context.about(entry, rows)
+        context.caller.require(needed_by_entry(entry))
+
+
+def _inputs(registry: ModelRegistry, entry: Entry, request: InferenceRequest) -> Tensors:
+    """What `entry` is fed. Raises InvalidInputError for all that was wrong when the request was read."""
+    if request.instances is not None:
+        manifest = entry.manifest or _manifest_of(registry, entry)
+        return request.instances.tensors(entry, manifest, request.faults)
+    if request.faults:
+        tell_all(request.faults, entry, request.inputs, request.outputs)
+    return request.inputs
+
+
+def _manifest_of(registry: ModelRegistry, entry: Entry) -> Manifest | None:
+    """What knows the names of a plain model's features."""
+    explainer = registry.default_explainer(entry)
+    return None if explainer is None else explainer.manifest
+
+
+def _may_refer(entry: Entry, inputs: Tensors, reference_set: str | None) -> bool:
+    """Whether a request may bring references or name a set: cheap, and true for some that do not."""
+    if entry.manifest is None:
+        return False
+    is_open = entry.manifest.open_references is not None
+    return reference_set is not None or is_open or len(inputs) != len(entry.inputs)

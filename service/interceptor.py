@@ -3,13 +3,13 @@
 import contextlib
 import http
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from service.errors import ServiceError
 from service.observability import context as exchanges
 from service.observability.context import CLIENT_LEFT, RequestContext
-from service.observability.logs import log_access, logs_access
+from service.observability.logs import log_access
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
 from service.security.keys import Keyring, Scopes
@@ -38,25 +38,19 @@ class RequestInterceptor:
             await self.limits.check(exchange.caller)
             exchange.caller.require(needed)
 
-    def admitted(self, token: str | None, needed: Scopes) -> None:
-        """`admit` of a request that is refused whatever its caller's rate is. Raises what that does."""
-        if needed:
-            self.keyring.identify(token).require(needed)
-
-    @property
-    def notes_each(self) -> bool:
-        """Whether more is made of a request than a count."""
-        return self.tracing is not None or logs_access()
-
-    def noted(self, exchange: RequestContext) -> "_Noted":
+    @contextlib.contextmanager
+    def noted(self, exchange: RequestContext) -> Iterator[None]:
         """Within it, `exchange` is the current one; at its end it is counted, traced and logged."""
-        return _Noted(self, exchange)
-
-    def note(self, exchange: RequestContext) -> None:
-        """Counts, traces and logs one that was answered without a wait."""
+        bound = exchanges.bind(exchange)
+        self.metrics.in_flight.inc()
         if self.tracing is not None:
             self.tracing.begin(exchange)
-        self._end(exchange)
+        try:
+            yield
+        finally:
+            self.metrics.in_flight.dec()
+            self._end(exchange)
+            exchanges.unbind(bound)
 
     @contextlib.asynccontextmanager
     async def again(self, stream: RequestContext | None) -> AsyncIterator[None]:
@@ -83,15 +77,6 @@ class RequestInterceptor:
                 raise
             exchange.status = http.HTTPStatus.OK
 
-    def begin(self, exchange: RequestContext) -> None:
-        self.metrics.in_flight.inc()
-        if self.tracing is not None:
-            self.tracing.begin(exchange)
-
-    def end(self, exchange: RequestContext) -> None:
-        self.metrics.in_flight.dec()
-        self._end(exchange)
-
     def _end(self, exchange: RequestContext) -> None:
         seconds = time.monotonic() - exchange.began_s
         self._count(exchange, seconds)
@@ -105,21 +90,3 @@ class RequestInterceptor:
             self.metrics.rejected(exchange.entry, exchange.problem)
         elif exchange.entry is not None and exchange.status != CLIENT_LEFT:
             self.metrics.of(exchange.entry).request_s(seconds)
-
-
-class _Noted:
-    """Not a generator: those cost a small request more than their work."""
-
-    __slots__ = ("_bound", "_exchange", "_gate")
-
-    def __init__(self, gate: RequestInterceptor, exchange: RequestContext) -> None:
-        self._gate = gate
-        self._exchange = exchange
-
-    def __enter__(self) -> None:
-        self._bound = exchanges.bind(self._exchange)
-        self._gate.begin(self._exchange)
-
-    def __exit__(self, *_: object) -> None:
-        self._gate.end(self._exchange)
-        exchanges.unbind(self._bound)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
+from service.api.server import HttpServer
 from service.app import create_admin_app, create_app, create_backend, read_keys
 from service.configuration import unknown_variables
-from service.ends import HttpServer
 from service.grpc_api.server import GrpcServer
 from service.inference.dataplane import DataPlane
 from service.listening import CannotListenError, listen
@@ -162,7 +162,7 @@ async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: S
     """
     grpc_server = None
     if listeners.grpc is not None:
-        grpc_server = GrpcServer(app.state.plane, app.state.gate, settings, listeners.grpc, tls)
+        grpc_server = GrpcServer(app.state.handler, app.state.gate, settings, listeners.grpc, tls)
     public = HttpServer(app, listeners.public, tls, lifespan=True)
     admin = None
     if listeners.admin is not None:

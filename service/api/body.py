@@ -1,20 +1,17 @@
 """Reads a request body with a bound on memory, whatever its headers claim."""
 
 import asyncio
+import contextlib
 import zlib
+from collections.abc import AsyncGenerator
 from typing import Any
 
-import orjson
-from starlette.requests import Request
-from starlette.types import Scope
+from starlette.requests import ClientDisconnect, Request
 
-from service.api.http_headers import header_of
 from service.errors import MalformedError, SlowBodyError, TooLargeError, UnsupportedMediaError
 from service.inference.memory_limit import MemoryLimit
-from service.inference.until import until
 
 TIMEOUT_HEADER = "x-request-timeout-ms"
-TIMEOUT = TIMEOUT_HEADER.encode()
 _LONGEST_TIMEOUT = 12  # digits
 _GZIP_OR_ZLIB = 47  # zlib's own way to say: tell by the header
 
@@ -22,106 +19,54 @@ _FORM = "application/x-www-form-urlencoded"
 _AT_ONCE = 256 * 1024  # bytes: inflating them takes the event loop a millisecond; what is more, a thread
 
 
-class _AsItIs:
-    """A body that is not compressed.
-
-    Attributes:
-        holds_more: whether `go_on` has more of what `begin` was given.
-        is_whole: whether the end was there.
-    """
-
-    holds_more = False
-
-    @property
-    def is_whole(self) -> bool:
-        return True
-
-    def begin(self, piece: bytes) -> bytes:
-        """What comes of a piece, or the beginning of that."""
-        return piece
-
-    async def go_on(self) -> bytes:
-        return b""
-
-
-class _Inflater(_AsItIs):
-    """A compressed one: a small piece may hold a thousand times its size."""
-
-    def __init__(self) -> None:
-        self._zlib = zlib.decompressobj(_GZIP_OR_ZLIB)
-
-    @property
-    def is_whole(self) -> bool:
-        return self._zlib.eof
-
-    def begin(self, piece: bytes) -> bytes:
-        inflated = self._zlib.decompress(piece, _AT_ONCE)
-        self.holds_more = len(inflated) == _AT_ONCE
-        return inflated
-
-    async def go_on(self) -> bytes:
-        return await asyncio.to_thread(self.begin, self._zlib.unconsumed_tail)
-
-
-_AS_IT_IS = _AsItIs()
-
-
 async def read_body(
     request: Request, limit: int, deadline_s: float | None = None, budget: MemoryLimit | None = None
-) -> bytes | bytearray:
+) -> bytearray:
     """The body, decompressed. Stops reading as soon as more than `limit` bytes are there.
 
     Args:
         deadline_s: when it must be there, on the event loop's clock; None waits for ever.
-        budget: counts bodies that come in several pieces, so that all together are bounded too.
+        budget: counts what has been read, so that all bodies together are bounded too.
 
     Raises:
         TooLargeError, SlowBodyError, QueueFullError, UnsupportedMediaError (Content-Encoding),
         MalformedError (broken compression, or the caller left).
     """
-    declared = header_of(request.scope, b"content-length") or "0"
+    declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and int(declared) > limit:
         raise _too_large(limit)
-    decoder = _decoder(header_of(request.scope, b"content-encoding"))
+    inflater = _inflater(request.headers.get("content-encoding", ""))
+    body = bytearray()
     try:
-        body = await until(deadline_s, _inflated(request, decoder, limit, budget or MemoryLimit(limit)))
+        async with asyncio.timeout_at(deadline_s), contextlib.aclosing(_pieces(request, inflater)) as pieces:
+            with (budget or MemoryLimit(limit)).growing() as grow:
+                async for piece in pieces:
+                    if len(body) + len(piece) > limit:
+                        raise _too_large(limit)
+                    grow(len(piece))
+                    body += piece
     except TimeoutError as error:
         raise SlowBodyError("the body did not arrive in time: send it faster, or fewer rows") from error
     except zlib.error as error:
         raise MalformedError("the body is not what its Content-Encoding says") from error
-    if not decoder.is_whole:
+    except ClientDisconnect as error:
+        raise MalformedError("the connection was closed before the body ended") from error
+    if inflater is not None and not inflater.eof:
         raise MalformedError("the compressed body ends too early")
     return body
 
 
-async def _inflated(request: Request, decoder: _AsItIs, limit: int, budget: MemoryLimit) -> bytes | bytearray:
-    chunk, more = await _receive(request)
-    first = decoder.begin(chunk)
-    if len(first) > limit:
-        raise _too_large(limit)
-    if not more and not decoder.holds_more:
-        return first
-    body = bytearray(first)  # not a list of pieces: a flood of tiny ones would cost many times their size
-    with budget.growing() as grow:
-        while more or decoder.holds_more:
-            if decoder.holds_more:
-                piece = await decoder.go_on()
-            else:
-                chunk, more = await _receive(request)
-                piece = decoder.begin(chunk)
-            if len(body) + len(piece) > limit:
-                raise _too_large(limit)
-            grow(len(piece))
-            body += piece
-    return body
-
-
-async def _receive(request: Request) -> tuple[bytes, bool]:
-    """The next piece, and whether more come. Raises MalformedError where the caller left."""
-    message = await request.receive()
-    if message["type"] == "http.disconnect":
-        raise MalformedError("the connection was closed before the body ended")
-    return message.get("body", b""), message.get("more_body", False)
+async def _pieces(request: Request, inflater: Any) -> AsyncGenerator[bytes]:
+    """Of the body, inflated; a small one on the wire may hold a thousand times its size."""
+    async for chunk in request.stream():
+        if inflater is None:
+            yield chunk
+            continue
+        piece = inflater.decompress(chunk, _AT_ONCE)
+        yield piece
+        while len(piece) == _AT_ONCE:
+            piece = await asyncio.to_thread(inflater.decompress, inflater.unconsumed_tail, _AT_ONCE)
+            yield piece
 
 
 def media_type_of(request: Request, *allowed: str) -> str:
@@ -132,7 +77,7 @@ def media_type_of(request: Request, *allowed: str) -> str:
 
     Raises UnsupportedMediaError.
     """
-    given = header_of(request.scope, b"content-type")
+    given = request.headers.get("content-type")
     if given is not None and given in allowed:
         return given
     named = "" if given is None else given.partition(";")[0].strip().lower()
@@ -145,9 +90,9 @@ def media_type_of(request: Request, *allowed: str) -> str:
     return named
 
 
-def timeout_header(scope: Scope) -> float | None:
+def timeout_header(request: Request) -> float | None:
     """Seconds that the caller waits, by its own word; None where it says nothing. Raises MalformedError."""
-    given = header_of(scope, TIMEOUT)
+    given = request.headers.get(TIMEOUT_HEADER)
     if given is None:
         return None
     if not (given.isascii() and given.isdecimal() and len(given) < _LONGEST_TIMEOUT and int(given)):
@@ -157,24 +102,13 @@ def timeout_header(scope: Scope) -> float | None:
     return int(given) / 1e3
 
 
-def parse_json(body: bytes | bytearray | memoryview) -> Any:
-    """Raises MalformedError, which says where the JSON breaks."""
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise MalformedError(
-            f"the body is not valid JSON: {error}; if it is something else, say so by Content-Type"
-        ) from error
-
-
-def _decoder(encoding: str | None) -> _AsItIs:
-    if encoding is None:
-        return _AS_IT_IS
+def _inflater(encoding: str) -> Any:
+    """None for a body that is not compressed. Raises UnsupportedMediaError."""
     match encoding.strip().lower():
         case "identity" | "":
-            return _AS_IT_IS
+            return None
         case "gzip" | "deflate":
-            return _Inflater()
+            return zlib.decompressobj(_GZIP_OR_ZLIB)
     raise UnsupportedMediaError(f"Content-Encoding '{encoding[:80]}' is not read here; send gzip or deflate")
 
 

@@ -7,13 +7,14 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 
-from service.api.body import media_type_of, parse_json, read_body
+from service.api.body import media_type_of, read_body
 from service.api.openapi import JSON, body_of
 from service.api.problems import problem_responses
 from service.errors import InvalidExplainerError, MalformedError
 from service.explainers.service import Explainers, Status
 from service.explainers.spec import ExplainerSpec
 from service.faults import from_validation
+from service.inference.request import parse_json
 
 router = APIRouter(prefix="/v2/models/{model}/explainers", tags=["explainers"])
 

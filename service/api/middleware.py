@@ -1,39 +1,22 @@
-"""The gate of the HTTP end: pure ASGI, around everything but Starlette's last resort."""
+"""What every HTTP request passes: pure ASGI, around everything but Starlette's last resort."""
 
 import logging
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Awaitable
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.http_headers import header_of
-from service.api.http_limits import Refusal
-from service.api.problems import RenderedError, answer, told
+from service.api.problems import answer
 from service.errors import ServiceError
 from service.interceptor import RequestInterceptor
-from service.observability import context as exchanges
+from service.observability import context as contexts
 from service.observability.context import RequestContext
-from service.repository.entry import Entry
 from service.security.keys import NOBODY_NEEDS, Scopes, needed_by_path, token_of
 
 log = logging.getLogger(__name__)
 
-Refuser = Callable[[Scope], Refusal]
-
-_ASKER = "rationale.asker"
 _METRICS = "/metrics"
-_PROTOCOL = "http"
-_REQUEST_ID, _TRACEPARENT = exchanges.REQUEST_ID.encode(), exchanges.TRACEPARENT.encode()
-
-
-class _Asker(NamedTuple):
-    """What a request's headers say of who asks; `request_id` where they give one that can be used."""
-
-    token: str | None
-    needed: Scopes
-    request_id: str | None
 
 
 class HttpMiddleware:
@@ -52,11 +35,13 @@ class HttpMiddleware:
         if scope["type"] != "http" or (needed := self._needed(scope["path"])) is NOBODY_NEEDS:
             await self._app(scope, receive, send)
             return
-        exchange = _exchange_of(scope)
-        answering = _Answering(exchange, send)
-        with self._gate.noted(exchange):
+        headers = Headers(scope=scope)
+        context = _context_of(scope, headers)
+        answering = _Answering(context, send)
+        with self._gate.noted(context):
             try:
-                await self._gate.admit(exchange, _token(scope), needed)
+                token = token_of(headers.get("authorization"), headers.get("x-api-key"))
+                await self._gate.admit(context, token, needed)
                 await self._app(scope, receive, answering.send)
             except ServiceError as error:
                 await answer(Request(scope), error)(scope, receive, answering.send)
@@ -66,88 +51,33 @@ class HttpMiddleware:
                 log.exception("%s: an unexpected fault", scope["path"])
                 await answer(Request(scope), error)(scope, receive, answering.send)
 
-    def refuser(self, entry: Entry, reason: RenderedError) -> Refuser:
-        """What answers requests that are not let in, with all that is done for any: counts, log lines, spans.
-
-        The answer is `reason`, unless the caller may not ask at all, or not as often.
-
-        Args:
-            entry: what they ask for.
-        """
-        if self._gate.notes_each:
-            return partial(self._refuse_noted, entry, reason)
-        return partial(self._refuse, entry, reason)
-
-    def _refuse(self, entry: Entry, reason: RenderedError, scope: Scope) -> Refusal:
-        try:
-            asker = scope.get(_ASKER) or self._asker(scope)
-            self._gate.admitted(asker.token, asker.needed)
-        except ServiceError as error:
-            reason = told(error, scope["path"])
-            self._count(entry, reason)
-            return _refusal(reason, exchanges.request_id(header_of(scope, _REQUEST_ID)))
-        self._count(entry, reason)
-        return _refusal(reason, asker.request_id or exchanges.request_id(None))
-
-    def _count(self, entry: Entry, reason: RenderedError) -> None:
-        self._gate.metrics.answered(entry, _PROTOCOL, reason.status)
-        self._gate.metrics.rejected(entry, reason.slug)
-
-    def _refuse_noted(self, entry: Entry, reason: RenderedError, scope: Scope) -> Refusal:
-        exchange = _exchange_of(scope)
-        exchange.about(entry)
-        try:
-            self._gate.admitted(_token(scope), self._needed(scope["path"]))
-        except ServiceError as error:
-            reason = told(error, scope["path"])
-        exchange.problem, exchange.status = reason.slug, reason.status
-        self._gate.note(exchange)
-        return _refusal(reason, exchange.request_id)
-
-    def _asker(self, scope: Scope) -> "_Asker":
-        """Kept in the scope, which is one for all who ask in the same words. Raises UnauthenticatedError."""
-        given = header_of(scope, _REQUEST_ID)
-        asker = _Asker(_token(scope), self._needed(scope["path"]), given and exchanges.own_id(given))
-        scope[_ASKER] = asker
-        return asker
-
     def _needed(self, path: str) -> Scopes:
         return self._needed_for_metrics if path == _METRICS else needed_by_path(path)
 
 
-def _token(scope: Scope) -> str | None:
-    """Raises UnauthenticatedError, as `token_of` does."""
-    return token_of(header_of(scope, b"authorization"), header_of(scope, b"x-api-key"))
-
-
-def _refusal(reason: RenderedError, request_id: str) -> Refusal:
-    headers = b"%bx-request-id: %b\r\n" % (reason.headers, request_id.encode())
-    return Refusal(reason.status, headers, reason.body)
-
-
-def _exchange_of(scope: Scope) -> RequestContext:
+def _context_of(scope: Scope, headers: Headers) -> RequestContext:
     return RequestContext(
-        protocol=_PROTOCOL,
+        protocol="http",
         operation=f"{scope['method']} {scope['path']}",
-        request_id=exchanges.request_id(header_of(scope, _REQUEST_ID)),
-        traceparent=exchanges.traceparent(header_of(scope, _TRACEPARENT)),
+        request_id=contexts.request_id(headers.get(contexts.REQUEST_ID)),
+        traceparent=contexts.traceparent(headers.get(contexts.TRACEPARENT)),
     )
 
 
 class _Answering:
     """An answer on its way out: its status is noted, and it is given the request's id."""
 
-    __slots__ = ("_exchange", "_send", "begun")
+    __slots__ = ("_context", "_send", "begun")
 
-    def __init__(self, exchange: RequestContext, send: Send) -> None:
+    def __init__(self, context: RequestContext, send: Send) -> None:
         self.begun = False
-        self._exchange = exchange
+        self._context = context
         self._send = send
 
     def send(self, message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
             self.begun = True
-            self._exchange.status = message["status"]
-            named = (_REQUEST_ID, self._exchange.request_id.encode())
+            self._context.status = message["status"]
+            named = (contexts.REQUEST_ID.encode(), self._context.request_id.encode())
             message = {**message, "headers": [*message["headers"], named]}
         return self._send(message)

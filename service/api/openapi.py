@@ -4,13 +4,20 @@ Bodies and problems become components that are there once, FastAPI's own 422 goe
 answers, and every operation gets its examples.
 """
 
+import base64
 import copy
-from collections.abc import Iterator
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
+from starlette.responses import HTMLResponse
+from starlette.routing import BaseRoute
+from starlette.staticfiles import StaticFiles
 
 from service.api.openapi_examples import EXAMPLES, MODEL
 from service.security.keys import needed_by_path
@@ -30,7 +37,17 @@ _SCHEMES = {
     "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
 }
 
+_PATH = "/docs"
+_FILES = f"{_PATH}/files"
+_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+# Swagger UI sets styles on its elements, and has its pictures in its style sheet.
+_POLICY = (
+    "default-src 'none'; connect-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+    "script-src 'self' 'sha256-{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
 Document = dict[str, Any]
+Responses = dict[int | str, dict[str, Any]]  # by status, as FastAPI has them
 
 
 def body_of(
@@ -46,6 +63,9 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
     return model.model_json_schema(ref_template=_REF)
 
 
+MODEL_PARAMETER = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+
+
 def header(name: str, kind: str, description: str) -> dict[str, Any]:
     """An optional parameter that comes as a header."""
     return {
@@ -57,15 +77,21 @@ def header(name: str, kind: str, description: str) -> dict[str, Any]:
     }
 
 
-def install(app: FastAPI, denied: dict[int | str, dict[str, Any]]) -> None:
-    """Makes `app.openapi` give the document below; `denied` is what all but open routes may answer too."""
-    app.openapi = lambda: _document(app, denied)  # type: ignore[method-assign]
+def install(app: FastAPI, denied: Responses, documented: Sequence[BaseRoute] = ()) -> None:
+    """Makes `app.openapi` give the document below.
+
+    Args:
+        denied: what all but open routes may answer too.
+        documented: stand in for the app's routes that are not FastAPI's.
+    """
+    app.openapi = lambda: _document(app, denied, documented)  # type: ignore[method-assign]
 
 
-def _document(app: FastAPI, denied: dict[int | str, dict[str, Any]]) -> Document:
+def _document(app: FastAPI, denied: Responses, documented: Sequence[BaseRoute]) -> Document:
     if app.openapi_schema is None:
+        routes = [*app.routes, *documented]
         document = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=app.routes
+            title=app.title, version=app.version, description=app.description, routes=routes
         )
         components = document.setdefault("components", {}).setdefault("schemas", {})
         document["components"]["securitySchemes"] = _SCHEMES
@@ -85,7 +111,7 @@ def _operations(document: Document) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from ((path, operations[method]) for method in _METHODS if method in operations)
 
 
-def _secure(path: str, operation: dict[str, Any], denied: dict[int | str, dict[str, Any]]) -> None:
+def _secure(path: str, operation: dict[str, Any], denied: Responses) -> None:
     """Says which keys open a route, where the operator wants keys."""
     scopes = needed_by_path(path.replace("{model}", MODEL))
     if not scopes:
@@ -126,3 +152,32 @@ def _show(operation: dict[str, Any]) -> None:
     if example.request is not None:
         operation["requestBody"]["content"][JSON]["example"] = example.request
     operation["responses"]["200"]["content"][JSON]["example"] = example.answer
+
+
+def add_page(app: FastAPI) -> None:
+    """Adds `/docs`: the API in a browser, by Swagger UI, whose files come from this server alone.
+
+    The page's policy keeps it so: nothing of it is loaded from elsewhere, nor sent there. Its links are
+    relative: a proxy may put it under a prefix.
+    """
+    page = get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title=app.title,
+        swagger_js_url=f"{_FILES[1:]}/swagger-ui-bundle.js",
+        swagger_css_url=f"{_FILES[1:]}/swagger-ui.css",
+        swagger_favicon_url="data:,",
+        swagger_ui_parameters={"validatorUrl": None},  # by default it shows the document to swagger.io
+    ).body
+    headers = {"Content-Security-Policy": _POLICY.format(digest=_digest(bytes(page).decode()))}
+
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(page, headers=headers)
+
+    app.get(_PATH, include_in_schema=False)(docs)
+    app.mount(_FILES, StaticFiles(packages=[("fastapi_offline", "static")]))
+
+
+def _digest(page: str) -> str:
+    """Of the page's one script, as a policy names it."""
+    (script,) = _SCRIPT.findall(page)
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

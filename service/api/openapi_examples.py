@@ -82,6 +82,7 @@ EXAMPLES: dict[str, Example] = {
         request={"instances": [_INSTANCE]},
         answer={
             "predictions": [[-4.75, 2.0, 0.0]],
+            "explainer": {"name": "compiled", "method": "deepshap", "digest": _DIGEST},
             "explanations": [
                 {
                     "targets": [

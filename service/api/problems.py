@@ -3,7 +3,7 @@
 import http
 import logging
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from fastapi import FastAPI
@@ -112,23 +112,6 @@ def _headers(error: ServiceError) -> dict[str, str]:
     if error.challenge is not None:
         headers["WWW-Authenticate"] = error.challenge
     return headers
-
-
-class RenderedError(NamedTuple):
-    """An error as it goes over the wire; `headers` are lines, each with its end."""
-
-    status: int
-    slug: str
-    headers: bytes
-    body: bytes
-
-
-def told(error: ServiceError, path: str) -> RenderedError:
-    """The same answer as `answer` gives a request to `path`, for whoever is not called as an ASGI app."""
-    body = _body(error, path)
-    given = {**_headers(error), "Content-Length": str(len(body)), "Content-Type": MEDIA_TYPE}
-    headers = "".join(f"{name.lower()}: {value}\r\n" for name, value in given.items())
-    return RenderedError(error.status, error.slug, headers.encode("latin-1"), body)
 
 
 def _router_error(request: Request, error: HTTPException) -> Response:

@@ -4,13 +4,14 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from service.api.body import parse_json, read_body
+from service.api.body import read_body
 from service.api.openapi import body_of
 from service.api.problems import problem_responses
 from service.api.schemas import IndexItem, IndexRequest, ModelConfig, ModelStatistics, StatisticsList
 from service.api.v2 import Version, plane_of
 from service.errors import MalformedError
 from service.inference.index import index_of
+from service.inference.request import parse_json
 from service.observability.statistics import statistics_of
 from service.repository.config_json import as_json
 

@@ -1,18 +1,49 @@
 """The bodies of requests and answers, as the OpenAPI page shows them and as OIP requests are checked."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from service.api.json_types import (
-    ByFeature,
-    InputParameters,
-    Nested,
-    OutputParameters,
-    Parameters,
-    RequestParameters,
-    Row,
-)
+# What is any JSON to Python and a known shape to readers of the OpenAPI document and generators of clients.
+# Nothing is checked by these: what is read is checked where it is decoded.
+_SCALARS = [{"type": "number"}, {"type": "boolean"}, {"type": "string"}]
+_NESTED = {"type": "array", "items": {"anyOf": [*_SCALARS, {"type": "array", "items": {}}]}}
+
+
+def _object(of: list[dict[str, Any]], **known: str) -> WithJsonSchema:
+    """An object with members of these kinds; some with a JSON type of their own."""
+    properties = {name: {"type": kind} for name, kind in known.items()}
+    return WithJsonSchema(
+        {"type": "object", "properties": properties, "additionalProperties": {"anyOf": of}}
+        if known
+        else {"type": "object", "additionalProperties": {"anyOf": of}}
+    )
+
+
+Nested = Annotated[Any, WithJsonSchema(_NESTED)]
+Parameters = Annotated[dict[str, Any], _object(_SCALARS)]
+InputParameters = Annotated[dict[str, Any], _object(_SCALARS, binary_data_size="integer")]
+OutputParameters = Annotated[dict[str, Any], _object(_SCALARS, binary_data="boolean")]
+RequestParameters = Annotated[
+    dict[str, Any],
+    _object(
+        _SCALARS, binary_data_output="boolean", timeout="integer", explainer="string", reference_set="string"
+    ),
+]
+ByFeature = Annotated[dict[str, Any], _object([{"type": "number"}, _NESTED])]
+# A row of an input or output: its value or values, or those of several by name.
+Row = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "object", "additionalProperties": {"anyOf": [*_SCALARS, _NESTED]}},
+                _NESTED,
+                *_SCALARS,
+            ]
+        }
+    ),
+]
 
 
 class _Strict(BaseModel):
@@ -64,7 +95,7 @@ class InferResponse(BaseModel):
     model_version: str
     id: str | None = Field(None, description="the request's own, if it had one")
     parameters: Parameters | None = Field(
-        None, description="of an explanation: `method` and `explanation`, its digest"
+        None, description="of an explanation: `method`, `explanation`, its digest, and `references`, theirs"
     )
     outputs: list[OutputTensor]
 
@@ -153,8 +184,16 @@ class SeveralTargets(BaseModel):
     targets: list[Explanation]
 
 
+class AnsweringExplainer(BaseModel):
+    name: str | None = Field(description="among the model's explainers; null for one without a name")
+    method: str
+    digest: str = Field(description="of the explanation: of model, references, options and compiler")
+    references: str | None = Field(None, description="digest of the set that the request brought or named")
+
+
 class Explanations(Predictions):
     explanations: list[Explanation | SeveralTargets]
+    explainer: AnsweringExplainer = Field(description="what made the explanations")
 
 
 class ModelList(BaseModel):

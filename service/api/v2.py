@@ -1,5 +1,6 @@
 """The Open Inference Protocol (KServe v2) over HTTP, and `explain`, its missing verb."""
 
+from collections.abc import Callable
 from importlib.metadata import version as package_version
 from typing import Annotated, Any
 
@@ -8,8 +9,7 @@ from starlette.responses import Response
 
 from service.api import v2_codec as oip
 from service.api.body import TIMEOUT_HEADER, media_type_of, read_body, timeout_header
-from service.api.http_headers import header_of
-from service.api.openapi import body_of, header
+from service.api.openapi import MODEL_PARAMETER, body_of, header
 from service.api.problems import problem_responses
 from service.api.schemas import (
     InferRequest,
@@ -22,14 +22,16 @@ from service.api.schemas import (
     TensorMetadata,
 )
 from service.errors import NotReadyError
-from service.handlers import entry_asked_for, likely_explainer
+from service.handlers import Call, Handler
 from service.inference.dataplane import DataPlane
-from service.repository.entry import PLATFORM, Entry
+from service.inference.request import Answer, InferenceRequest
+from service.repository.entry import PLATFORM
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
 REFUSALS = (400, 404, 408, 413, 415, 422, 429, 500, 503, 504)
-_LENGTH = oip.LENGTH_HEADER.lower().encode()
+Decode = Callable[[Request, bytearray], InferenceRequest]
+Encode = Callable[[Answer], Response]
 EXTENSIONS = ["binary_tensor_data", "explain", "model_configuration", "model_repository", "statistics"]
 
 router = APIRouter(prefix="/v2")
@@ -111,7 +113,8 @@ async def model_ready(request: Request, model: str, version: Version = None) -> 
 
 
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
-_HEADERS = [
+_PARAMETERS = [
+    MODEL_PARAMETER,
     header(oip.LENGTH_HEADER, "integer", "where the JSON ends, if binary tensors follow it"),
     header(TIMEOUT_HEADER, "integer", "milliseconds that the caller waits"),
 ]
@@ -126,7 +129,7 @@ def _infer_docs(name: str, summary: str, description: str) -> dict[str, Any]:
         "response_model": InferResponse,
         "response_model_exclude_none": True,
         "responses": {200: {"content": {BINARY: _BYTES}}, **problem_responses(*REFUSALS)},
-        "openapi_extra": {**body_of(InferRequest, other={BINARY: _BYTES}), "parameters": _HEADERS},
+        "openapi_extra": {**body_of(InferRequest, other={BINARY: _BYTES}), "parameters": _PARAMETERS},
     }
 
 
@@ -149,59 +152,53 @@ _EXPLAIN = _infer_docs(
 )
 
 
-@router.post("/models/{model}/versions/{version}/infer", include_in_schema=False)
-@router.post("/models/{model}/infer", **_INFER)
-async def infer(request: Request, model: str, version: Version = None) -> Response:
-    plane = plane_of(request)
-    repository = plane.repository
-    named = repository.entry(model, version)
-    asked, deadline_s = await _read(request, plane, named)
-    entry = entry_asked_for(repository, named, asked)
-    head = {"model_name": model, "model_version": named.version}
-    return await _answer(plane, entry, head, asked, deadline_s)
+async def infer(request: Request) -> Response:
+    return await _respond(request, explains=False)
 
 
-@router.post("/models/{model}/versions/{version}/explain", include_in_schema=False)
-@router.post("/models/{model}/explain", **_EXPLAIN)
-async def explain(request: Request, model: str, version: Version = None) -> Response:
-    plane = plane_of(request)
-    repository = plane.repository
-    named = repository.entry(model, version)  # before the body is read: there may be no such model
-    asked, deadline_s = await _read(request, plane, likely_explainer(repository, named))
-    entry = repository.explainer(model, version, asked.explainer)
-    head: dict[str, Any] = {"model_name": model, "model_version": version or entry.version}
-    return await _answer(plane, entry, head, asked, deadline_s, identified=True)
+async def explain(request: Request) -> Response:
+    return await _respond(request, explains=True)
 
 
-async def _read(request: Request, plane: DataPlane, likely: Entry) -> tuple[oip.Request, float]:
-    """The request and its deadline. The body is read if `likely`, which will run it, has a place for one."""
-    deadline_s = plane.deadline(timeout_header(request.scope))
-    media_type_of(request, JSON, BINARY)
-    plane.admit(likely, deadline_s)
-    body = await read_body(request, request.app.state.settings.max_body_bytes, deadline_s, plane.budget)
-    return oip.decode_request(body, header_of(request.scope, _LENGTH)), deadline_s
+# The routes of inference are Starlette's own: FastAPI's dependencies and validation cost more than a small
+# model does. They are documented as FastAPI's are.
+inference = APIRouter()
+documented = APIRouter()
+for verb, endpoint, docs in (("infer", infer, _INFER), ("explain", explain, _EXPLAIN)):
+    for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+        inference.add_route(f"{path}/{verb}", endpoint, ["POST"])
+    documented.post(f"/v2/models/{{model}}/{verb}", **docs)(endpoint)
 
 
-async def _answer(
-    plane: DataPlane,
-    entry: Entry,
-    head: dict[str, Any],
-    asked: oip.Request,
-    deadline_s: float,
-    *,
-    identified: bool = False,
+async def _respond(request: Request, *, explains: bool) -> Response:
+    return await respond(request, _decode, _encode, JSON, BINARY, explains=explains)
+
+
+async def respond(
+    request: Request, decode: Decode, encode: Encode, *media_types: str, explains: bool
 ) -> Response:
-    answer = await plane.infer(
-        entry, asked.inputs, asked.outputs, asked.timeout_s, deadline_s, asked.reference_set, asked.faults
-    )
-    if identified and answer.identity:
-        head = {**head, "parameters": answer.identity}
-    content, length = oip.encode_answer(head, answer.tensors, asked)
+    """Answers a request for a prediction or an explanation, of whichever codec."""
+    handler: Handler = request.app.state.handler
+
+    async def read(deadline_s: float) -> InferenceRequest:
+        media_type_of(request, *media_types)
+        limit = request.app.state.settings.max_body_bytes
+        return decode(request, await read_body(request, limit, deadline_s, handler.plane.budget))
+
+    asked = request.path_params
+    call = Call(asked["model"], asked.get("version"), explains, timeout_header(request))
+    return encode(await handler.answer(call, read))
+
+
+def _decode(request: Request, body: bytearray) -> InferenceRequest:
+    return oip.decode_request(body, request.headers.get(oip.LENGTH_HEADER))
+
+
+def _encode(answer: Answer) -> Response:
+    content, length = oip.encode_answer(answer)
     if length is None:
         return Response(content, media_type=JSON)
-    response = Response(content, media_type=BINARY)
-    response.raw_headers.append((_LENGTH, str(length).encode()))
-    return response
+    return Response(content, media_type=BINARY, headers={oip.LENGTH_HEADER: str(length)})
 
 
 def _tensor(name: str, datatype: str, shape: tuple[int, ...]) -> TensorMetadata:

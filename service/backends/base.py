@@ -85,13 +85,3 @@ def run_failure(entry: Entry, *, refused: bool) -> InvalidInputError | ModelFail
     if refused or entry.variable_shape:  # open shapes cannot be checked beforehand
         return InvalidInputError(NODE_REFUSED.format(name=entry.name))
     return ModelFailedError(NODE_FAILED.format(name=entry.name))
-
-
-def check_rows(entry: Entry, outputs: Tensors, rows: int) -> None:
-    """Raises ModelFailedError where an output does not have one row per input row."""
-    for name, array in outputs.items():
-        if array.ndim == 0 or array.shape[0] != rows:
-            raise ModelFailedError(
-                f"model '{entry.name}' does not treat rows apart: output '{name}' has shape "
-                f"{list(array.shape)} for {rows} rows"
-            )

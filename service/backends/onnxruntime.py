@@ -15,12 +15,12 @@ import onnxruntime as ort
 from compiler.errors import RationaleError, RepositoryError
 from compiler.machine import LARGE_BLOCKS, available_cores
 from compiler.manifest import EXPLAIN, PLANNED_NODES, TensorSpec
-from service.backends.base import check_rows, fed, run_failure
+from service.backends.base import fed, run_failure
 from service.errors import InvalidInputError, NotReadyError
 from service.observability.logs import without_values
 from service.observability.metrics import EntryMetrics, Metrics
 from service.repository.entry import Entry, Warmup, agree
-from service.scheduling.batch import Joined
+from service.scheduling.batch import Joined, check_rows
 from service.scheduling.batch_queue import BatchQueue, Compose
 from service.scheduling.cpu_slots import CpuSlots
 from service.scheduling.latency_model import LatencyModel

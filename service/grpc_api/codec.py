@@ -11,10 +11,17 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
-from service.api.v2_codec import Request, check_form, check_parameters, name_of, note_twice, timeout_of
 from service.errors import InvalidInputError, MalformedError
 from service.faults import Faults
-from service.inference.dataplane import Answer
+from service.inference.request import (
+    Answer,
+    InferenceRequest,
+    check_form,
+    check_parameters,
+    name_of,
+    note_twice,
+    timeout_of,
+)
 from service.tensors import DTYPES, Array, Tensors, datatype_of, from_binary, to_binary
 
 # Where the protocol puts the values of a datatype. FP16 has no place: it must come raw.
@@ -37,7 +44,7 @@ _CONTENTS = {
 _WIDE = {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32)}
 
 
-def decode_request(message: pb.ModelInferRequest) -> Request:
+def decode_request(message: pb.ModelInferRequest) -> InferenceRequest:
     """Reads a request. An input that does not fit its own shape or datatype is among its faults.
 
     Raises:
@@ -46,25 +53,22 @@ def decode_request(message: pb.ModelInferRequest) -> Request:
     """
     parameters = _plain(message.parameters)
     faults = Faults()
-    return Request(
+    return InferenceRequest(
         id=message.id,
         inputs=_decode_inputs(message, faults),
         faults=faults,
         outputs=_decode_outputs(message, faults),
-        binary_by_default=True,
-        binary={},
         timeout_s=timeout_of(parameters.get("timeout")),
         explainer=name_of(parameters, "explainer"),
         reference_set=name_of(parameters, "reference_set"),
     )
 
 
-def encode_answer(model: str, version: str, request_id: str, answer: Answer) -> pb.ModelInferResponse:
-    """The answer, named as its request named the model."""
+def encode_answer(answer: Answer) -> pb.ModelInferResponse:
     message = pb.ModelInferResponse(
-        model_name=model,
-        model_version=version,
-        id=request_id,
+        model_name=answer.model,
+        model_version=answer.version,
+        id=answer.request.id,
         raw_output_contents=[to_binary(array) for array in answer.tensors.values()],
     )
     for name, array in answer.tensors.items():

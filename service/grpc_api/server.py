@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2_grpc
 from service.grpc_api.health import HEALTH, HealthServicer
 from service.grpc_api.interceptor import Interceptor
 from service.grpc_api.servicer import SERVICE, InferenceServicer
-from service.inference.dataplane import DataPlane
+from service.handlers import Handler
 from service.interceptor import RequestInterceptor
 from service.listening import CannotListenError, address_of
 from service.security.tls import ServerTls
@@ -44,7 +44,7 @@ class GrpcServer:
 
     def __init__(
         self,
-        plane: DataPlane,
+        handler: Handler,
         gate: RequestInterceptor,
         settings: Settings,
         listener: socket.socket,
@@ -53,16 +53,16 @@ class GrpcServer:
         """Takes the place of `listener`: gRPC listens on sockets of its own. Raises CannotListenError."""
         limit = ("grpc.max_receive_message_length", min(settings.max_body_bytes, _LARGEST_LIMIT))
         self._stopping: list[asyncio.Future[None]] = []
-        self._interceptor = Interceptor(gate, plane.budget)
+        self._interceptor = Interceptor(gate, handler.plane.budget)
         self._server = grpc.aio.server(
             interceptors=(self._interceptor,),
             options=(*_OPTIONS, limit),
             maximum_concurrent_rpcs=MAX_CALLS,
         )
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(
-            InferenceServicer(plane, gate), self._server
+            InferenceServicer(handler, gate), self._server
         )
-        health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(plane), self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(handler.plane), self._server)
         _enable_reflection(self._server)
         self.address = address_of(listener)
         listener.close()

@@ -13,9 +13,9 @@ from compiler.manifest import TensorSpec
 from service.errors import UnknownModelError
 from service.grpc_api.codec import decode_request, encode_answer
 from service.grpc_api.stream import stream_infer
-from service.handlers import entry_asked_for
-from service.inference.dataplane import DataPlane
+from service.handlers import Call, Handler
 from service.inference.index import index_of
+from service.inference.request import InferenceRequest
 from service.interceptor import RequestInterceptor
 from service.observability.statistics import statistics_of
 from service.repository.entry import PLATFORM, Entry
@@ -48,8 +48,9 @@ OFFERED: list[str] = [each.name for each in _DESCRIPTOR.methods if each.name not
 class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
     """What methods raise becomes the call's status in the interceptor."""
 
-    def __init__(self, plane: DataPlane, gate: RequestInterceptor) -> None:
-        self._plane = plane
+    def __init__(self, handler: Handler, gate: RequestInterceptor) -> None:
+        self._handler = handler
+        self._plane = handler.plane
         self._gate = gate
 
     async def ServerLive(self, request: pb.ServerLiveRequest, context: Context) -> pb.ServerLiveResponse:
@@ -106,10 +107,10 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
         return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(**item) for item in told])
 
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
-        return await infer(self._plane, request, context.time_remaining())
+        return await infer(self._handler, request, context.time_remaining())
 
     async def ModelStreamInfer(self, requests: object, context: Context) -> None:
-        await stream_infer(infer, self._plane, self._gate, context)
+        await stream_infer(infer, self._handler, self._gate, context)
 
     def _entry(self, name: str, version: str) -> Entry:
         """Raises UnknownModelError."""
@@ -117,18 +118,15 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
 
 
 async def infer(
-    plane: DataPlane, request: pb.ModelInferRequest, left_s: float | None
+    handler: Handler, request: pb.ModelInferRequest, left_s: float | None
 ) -> pb.ModelInferResponse:
     """The shorter of the request's `timeout` and `left_s`, until the call's own deadline, is its limit."""
-    named = plane.repository.entry(request.model_name, request.model_version or None)
-    deadline_s = plane.deadline(left_s)
-    plane.admit(named, deadline_s)
-    asked = decode_request(request)
-    entry = entry_asked_for(plane.repository, named, asked)
-    answer = await plane.infer(
-        entry, asked.inputs, asked.outputs, asked.timeout_s, deadline_s, asked.reference_set, asked.faults
-    )
-    return encode_answer(request.model_name, named.version, asked.id, answer)
+
+    async def read(_: float) -> InferenceRequest:
+        return decode_request(request)
+
+    call = Call(request.model_name, request.model_version or None, timeout_s=left_s)
+    return encode_answer(await handler.answer(call, read))
 
 
 def _tensor(spec: TensorSpec) -> pb.ModelMetadataResponse.TensorMetadata:

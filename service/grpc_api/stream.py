@@ -10,7 +10,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from service.errors import MalformedError, NotReadyError
 from service.grpc_api.status import refusal_of
-from service.inference.dataplane import DataPlane
+from service.handlers import Handler
 from service.interceptor import RequestInterceptor
 from service.observability.context import current
 
@@ -19,25 +19,25 @@ _NAME = "ModelStreamInfer"
 # Triton's way to ask that the first error ends the stream with a status of its own.
 _STRICT = ("triton_grpc_error", "true")
 
-Infer = Callable[[DataPlane, pb.ModelInferRequest, float | None], Awaitable[pb.ModelInferResponse]]
+Infer = Callable[[Handler, pb.ModelInferRequest, float | None], Awaitable[pb.ModelInferResponse]]
 
 
-async def stream_infer(infer: Infer, plane: DataPlane, gate: RequestInterceptor, context: Context) -> None:
+async def stream_infer(infer: Infer, handler: Handler, gate: RequestInterceptor, context: Context) -> None:
     """Serves one stream until the caller has said all and has every answer.
 
     A caller who leaves cancels this, and with it the work. When the server stops, what was read is
     answered and the stream ends, for a silent one would hold the server. Raises NotReadyError then.
     """
-    stream = _Stream(infer, plane, gate, context)
+    stream = _Stream(infer, handler, gate, context)
     fault: Exception | None = None
     try:
         async with asyncio.TaskGroup() as group:
             reader = group.create_task(stream.read(group))
-            watcher = group.create_task(_cancel_at_stop(plane.stopping, reader))
+            watcher = group.create_task(_cancel_at_stop(handler.plane.stopping, reader))
             reader.add_done_callback(lambda _: watcher.cancel())
     except* Exception as faults:
         fault = _first(faults)
-    if fault is None and plane.stopping.is_set():
+    if fault is None and handler.plane.stopping.is_set():
         fault = NotReadyError("the server is stopping")
     if fault is not None:
         raise fault
@@ -46,11 +46,11 @@ async def stream_infer(infer: Infer, plane: DataPlane, gate: RequestInterceptor,
 class _Stream:
     """Answers hold a place until they are taken: a caller who does not read holds `IN_FLIGHT` requests."""
 
-    def __init__(self, infer: Infer, plane: DataPlane, gate: RequestInterceptor, context: Context) -> None:
+    def __init__(self, infer: Infer, handler: Handler, gate: RequestInterceptor, context: Context) -> None:
         self._infer = infer
         self._context = context
         self._gate = gate
-        self._plane = plane
+        self._handler = handler
         self._exchange = current()
         self._strict = any(tuple(pair) == _STRICT for pair in context.invocation_metadata())
         self._places = asyncio.Semaphore(IN_FLIGHT)
@@ -71,7 +71,7 @@ class _Stream:
 
     async def _answer(self, request: pb.ModelInferRequest | DecodeError) -> None:
         """Raises what ends the stream, where the caller asked for that."""
-        with self._plane.budget.growing() as hold:
+        with self._handler.plane.budget.growing() as hold:
             responding = self._response(request, hold)
             del request
             answer = await responding
@@ -89,7 +89,7 @@ class _Stream:
                 if isinstance(request, DecodeError):
                     raise MalformedError(f"the message is not what {_NAME} takes")
                 answer.infer_response.id = request.id
-                response = await self._infer(self._plane, request, self._context.time_remaining())
+                response = await self._infer(self._handler, request, self._context.time_remaining())
                 hold(2 * response.ByteSize())  # gRPC makes a copy
                 answer.infer_response.CopyFrom(response)
         except Exception as error:  # one request's failure is its own

@@ -49,14 +49,9 @@ def configure(level: str, form: str, stream: IO[str] = sys.stderr) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
-def logs_access() -> bool:
-    """Whether `log_access` does anything."""
-    return ACCESS.isEnabledFor(logging.INFO)
-
-
 def log_access(request: RequestContext, seconds: float) -> None:
     """One line for a request that was answered; nothing but this is logged of it by default."""
-    if not logs_access():
+    if not ACCESS.isEnabledFor(logging.INFO):
         return
     model, verb = labels_of(request.entry)
     fields: dict[str, Any] = {

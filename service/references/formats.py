@@ -12,11 +12,11 @@ import numpy as np
 from compiler.errors import InvalidReferencesError, LargeReferencesError
 from compiler.manifest import Manifest, TensorSpec
 from compiler.tables import FEATURE_NAMES, WEIGHTS, Table, read_stream
-from service.api.body import parse_json
-from service.api.v1_codec import form_of, to_tensors
 from service.errors import InvalidInputError, MalformedError, TooLargeError
 from service.faults import Faults
-from service.inference.dataplane import first_non_finite
+from service.inference.features import form_of, to_tensors
+from service.inference.request import parse_json
+from service.inference.validation import first_non_finite
 from service.repository.entry import Entry
 from service.tensors import DTYPES, Array, Tensors, datatype_of
 

@@ -59,9 +59,7 @@ class ModelRegistry:
         entry = self.entry(name, version)
         if explainer is not None:
             return self._named(entry.name if entry.manifest is None else entry.manifest.model, explainer)
-        if entry.manifest is not None:
-            return entry
-        found = self.defaults.get(name) or self.compiled(name)
+        found = self.default_explainer(entry)
         if found is None:
             raise NotExplainableError(
                 f"model '{name}' has no explainer. Make one with PUT /v2/models/{name}/explainers/NAME, "
@@ -69,6 +67,20 @@ class ModelRegistry:
                 "and restart the server."
             )
         return found
+
+    def default_explainer(self, entry: Entry) -> Entry | None:
+        """What explains `entry` where a request names no explainer; an explain entry is its own."""
+        if entry.manifest is not None:
+            return entry
+        return self.defaults.get(entry.name) or self.compiled(entry.name)
+
+    def explainer_name(self, entry: Entry) -> str | None:
+        """Under which name `explainer` gives it; None for a model, and for what has none."""
+        if entry.manifest is None:
+            return None
+        model = entry.manifest.model
+        made = (name for name, each in self.explainers.get(model, {}).items() if each is entry)
+        return next(made, COMPILED if self.compiled(model) is entry else None)
 
     def compiled(self, model: str) -> Entry | None:
         """The explain entry that `rationale compile` made of the model."""

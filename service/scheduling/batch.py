@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from service.errors import ModelFailedError
 from service.repository.entry import Entry
 from service.tensors import Tensors
 
@@ -171,3 +172,13 @@ def parted(items: Sequence[PendingRequest], answer: Tensors) -> list[Tensors]:
         {name: answer[name][end - item.rows : end] for name in item.outputs}
         for item, end in zip(items, ends, strict=True)
     ]
+
+
+def check_rows(entry: Entry, outputs: Tensors, rows: int) -> None:
+    """Raises ModelFailedError where an output does not have one row per input row."""
+    for name, array in outputs.items():
+        if array.ndim == 0 or array.shape[0] != rows:
+            raise ModelFailedError(
+                f"model '{entry.name}' does not treat rows apart: output '{name}' has shape "
+                f"{list(array.shape)} for {rows} rows"
+            )

@@ -13,12 +13,10 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
-from service.backends.base import check_rows
 from service.errors import DeadlineError, NotReadyError, QueueFullError
 from service.observability.context import note_run
 from service.repository.entry import Entry
-from service.scheduling.batch import Batch, Joined, Line, PendingRequest, joined, parted
-from service.scheduling.handing_out import HandingOut, settle
+from service.scheduling.batch import Batch, Joined, Line, PendingRequest, check_rows, joined, parted
 from service.scheduling.latency_model import LatencyModel
 from service.tensors import Tensors
 
@@ -111,7 +109,6 @@ class BatchQueue:
         self._wakeup: asyncio.TimerHandle | None = None
         self._looked_soon = False
         self._closed = False
-        self._handing_out = HandingOut()
 
     def learn(self, batches: Iterable[tuple[int, float]]) -> None:
         """Takes (rows, seconds) of batches that ran before as a first estimate."""
@@ -233,8 +230,6 @@ class BatchQueue:
         if self._wakeup is not None:
             self._wakeup.cancel()
             self._wakeup = None
-        if self._is_ahead_of_answers():
-            return
         untaken = sum(batch.taken_s == math.inf for batch in self._running)
         for _ in range(len(self._waiting) + len(self._delayed) - untaken):
             lane = self._open_lane()
@@ -245,11 +240,6 @@ class BatchQueue:
                 self._wakeup = asyncio.get_running_loop().call_later(left_s, self._look)
                 return
             self._start(lane)
-
-    def _is_ahead_of_answers(self) -> bool:
-        """Whether a batch would be run before its answers can go out: rather a fuller one later."""
-        rows = min(self._waiting.rows + self._delayed.rows, self._entry.max_batch_size)
-        return self._handing_out.outlasts(self._times.estimate(rows))
 
     def _open_lane(self) -> _Lane | None:
         """Where the next batch may go: an instance of its own, or behind one that runs."""
@@ -287,10 +277,8 @@ class BatchQueue:
                 answers = await self._answer(batch)
         finally:  # before whoever was answered can ask again: it should find the instance free
             del self._running[batch]
-            self._handing_out.announce(len(answers))
             self._look()
-        if answers:
-            await self._handing_out.give(batch.members, answers, self._look_soon)
+        _settle(batch.members, answers)
 
     async def _answer(self, batch: Batch) -> list[Tensors]:
         """Runs a batch and gives to each member its own; one bad request does not spoil its mates.
@@ -322,7 +310,7 @@ class BatchQueue:
             if len(items) > 1 and not item.future.done():
                 try:
                     answer = await self._run(item.rows, partial(joined, [item]))
-                    settle([item], self._checked([item], answer))
+                    _settle([item], self._checked([item], answer))
                 except Exception as own:  # as above
                     error = own
             if not item.future.done():
@@ -361,6 +349,13 @@ class BatchQueue:
     def _refuse_overdue(self, item: PendingRequest) -> None:
         if self._waiting.remove(item):
             self._refuse_late(item)
+
+
+def _settle(items: Iterable[PendingRequest], answers: Sequence[Tensors]) -> None:
+    """Answers those who still wait; nobody, where the run failed."""
+    for item, answer in zip(items, answers, strict=False):
+        if not item.future.done():
+            item.future.set_result(answer)
 
 
 def _retry_s(wait_s: float) -> int:

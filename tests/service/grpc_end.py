@@ -14,6 +14,7 @@ from tritonclient.grpc import service_pb2_grpc
 from service.app import create_app, create_backend
 from service.backends.base import Backend
 from service.grpc_api.server import GrpcServer
+from service.handlers import Handler
 from service.inference.dataplane import DataPlane
 from service.listening import listen
 from service.settings import Settings
@@ -26,10 +27,14 @@ class End:
     """A gRPC end in this process, and a channel to it."""
 
     stub: Any
-    plane: DataPlane
+    handler: Handler
     server: GrpcServer
     channel: grpc.aio.Channel
     address: str
+
+    @property
+    def plane(self) -> DataPlane:
+        return self.handler.plane
 
 
 @contextlib.asynccontextmanager
@@ -44,14 +49,14 @@ async def grpc_end(settings: Settings, backend: Backend | None = None) -> AsyncI
 
 @contextlib.asynccontextmanager
 async def end_of(app: FastAPI, settings: Settings) -> AsyncIterator[End]:
-    server = GrpcServer(app.state.plane, app.state.gate, settings, listen("127.0.0.1", 0))
+    server = GrpcServer(app.state.handler, app.state.gate, settings, listen("127.0.0.1", 0))
     address = server.address
     await server.start()
     options = (("grpc.max_receive_message_length", -1),)
     try:
         async with grpc.aio.insecure_channel(address, options) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            yield End(stub, app.state.plane, server, channel, address)
+            yield End(stub, app.state.handler, server, channel, address)
     finally:
         await server.stop(0)
 

@@ -12,9 +12,9 @@ import httpx
 import psutil
 import pytest
 
-from service.api import http_limits as http_protocol
+from service.api import server as http_server
+from service.api.server import uvicorn_config
 from service.app import create_app, create_backend
-from service.ends import uvicorn_config
 from service.settings import Settings
 from tests.service import patient
 from tests.service.conftest import client_of, serving
@@ -32,7 +32,7 @@ def strict(repository: Path) -> Iterator[str]:
     """A gateway with small limits: a body of 1 MiB, 1 s for it, 0.5 s for headers."""
     settings = Settings(repository=repository, max_body_bytes=MEBIBYTE, request_timeout_s=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(http_protocol, "HEADER_TIMEOUT_S", HEADERS_S)
+        patch.setattr(http_server, "HEADER_TIMEOUT_S", HEADERS_S)
         app = create_app(settings, create_backend(settings))
         with serving(app, http=uvicorn_config(app).http) as address:
             yield address

@@ -52,6 +52,14 @@ async def test_infer(client: httpx.AsyncClient, rows: int) -> None:
     np.testing.assert_allclose(tensors(answer)["y"], made.predict(x), rtol=1e-6)
 
 
+async def test_every_verb_says_what_explained(client: httpx.AsyncClient) -> None:
+    body = {"inputs": [oip(made.X[:2])]}
+    said = {"method": "deepshap", "explanation": "e" * 64}
+    for path in ("score/explain", "score_explain/infer", "score_explain/versions/1/infer"):
+        assert (await client.post(f"/v2/models/{path}", json=body)).json()["parameters"] == said
+    assert "parameters" not in (await client.post("/v2/models/score/infer", json=body)).json()
+
+
 async def test_nested_data_is_taken(client: httpx.AsyncClient) -> None:
     x = made.X[:2]
     tensor = {"name": "x", "shape": [2, 4], "datatype": "FP32", "data": x.tolist()}

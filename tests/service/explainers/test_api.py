@@ -152,12 +152,28 @@ async def test_what_was_compiled_by_hand_answers_until_another_is_the_default(
         assert by_hand["method"] == "deepshap"
         await made_ready(client, f"{PATH}/mine", {**GRADIENT, "default": True})
         assert_answers(await explain(client), "gradient")
+        assert await answering(client) == {"name": "mine", "method": "gradient", "digest": digest_of(status)}
         alias = await client.get("/v2/models/score_explain")
         assert alias.json()["name"] == status["serving"]["entry"]
         assert (await explain(client, explainer="compiled"))["parameters"] == by_hand
         assert (await client.delete(f"{PATH}/mine")).status_code == 204
         assert (await explain(client))["parameters"] == by_hand
+        compiled = {"name": "compiled", "method": "deepshap", "digest": by_hand["explanation"]}
+        assert await answering(client) == compiled
         assert (await client.put(f"{PATH}/compiled", json=GRADIENT)).status_code == 409
+
+
+async def answering(client: httpx.AsyncClient) -> dict[str, Any]:
+    """What explained, as v1's answers tell it."""
+    answer = await client.post("/v1/models/score:explain", json={"instances": made.X.tolist()})
+    assert answer.status_code == 200, answer.text
+    explainer: dict[str, Any] = answer.json()["explainer"]
+    return explainer
+
+
+def digest_of(status: dict[str, Any]) -> str:
+    digest: str = status["serving"]["digests"]["explanation"]
+    return digest
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ async def test_the_callers_deadline_reaches_the_data_plane(repository: Path, lef
     async with grpc_end(Settings(repository=repository), FaultyBackend(None)) as end:
         asked = request("score", GOOD, parameters=timeout(25_000_000))
         with pytest.raises(DeadlineError):
-            await asyncio.wait_for(infer(end.plane, asked, left_s), SECONDS)
+            await asyncio.wait_for(infer(end.handler, asked, left_s), SECONDS)
 
 
 async def test_a_limit_that_is_kept_changes_nothing(repository: Path) -> None:

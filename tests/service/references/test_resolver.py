@@ -194,12 +194,12 @@ async def test_what_cannot_be_compiled_says_why(tmp_path: Path, quick: Gate) -> 
 async def test_over_grpc(folder: Path, quick: Gate) -> None:  # noqa: ARG001
     """The same tensors and parameter as over HTTP."""
     async with administered(folder) as client:
-        plane = client.app.state.plane  # type: ignore[attr-defined]
+        handler = client.app.state.handler  # type: ignore[attr-defined]
         message = pb.ModelInferRequest(model_name="net_explain")
         for name, array in (("x", X), ("x_references", R)):
             message.inputs.add(name=name, datatype="FP32", shape=array.shape)
             message.raw_input_contents.append(array.tobytes())
-        answer = await infer(plane, message, None)
+        answer = await infer(handler, message, None)
         given = {o.name: raw for o, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)}
         attributions = np.frombuffer(given[ATTRIBUTIONS], np.float32).reshape(3, 3, 5)
         np.testing.assert_allclose(attributions, expected(R)[ATTRIBUTIONS], rtol=1e-5, atol=1e-6)

@@ -9,7 +9,7 @@ import time
 import uvloop
 from fastapi import FastAPI
 
-from service.ends import HttpServer
+from service.api.server import HttpServer
 from service.listening import listen, several
 
 COUNT = 12

@@ -1,0 +1,130 @@
+"""The HTTP end: uvicorn, with a bound on the size and time of what comes before a body and after it."""
+
+import asyncio
+import contextlib
+import math
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from service.listening import address_of, several
+from service.security.tls import ServerTls
+
+MAX_HEADER_BYTES = 64 * 1024
+HEADER_TIMEOUT_S = 10.0
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """Closes a connection whose headers, trailers or chunk extensions are too large, or headers too slow.
+
+    uvicorn bounds neither with httptools: one connection could send headers for ever, or none. Idle
+    connections that have had an answer are its own to close (its keep-alive timeout).
+    """
+
+    _unread = 0  # bytes since the last that were part of a body, or ended a header
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._unread += len(data)
+        super().data_received(data)
+        if self._unread > MAX_HEADER_BYTES:
+            self._give_up("431 Request Header Fields Too Large")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._wait_for_headers()
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        self._unread = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unread = 0
+        super().on_message_complete()
+
+    def _wait_for_headers(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(HEADER_TIMEOUT_S, self._give_up, "408 Request Timeout")
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self, status: str) -> None:
+        """Says so, unless an answer is on its way already, and closes."""
+        self._stop_waiting()
+        if self.transport.is_closing():
+            return
+        answering: Any = self.cycle
+        if answering is None or answering.response_complete:
+            self.transport.write(
+                f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode()
+            )
+        self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with the signals left to whoever runs it: it would end the process by the signal."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    """An app on a socket. The one whose app has a lifespan runs it."""
+
+    def __init__(
+        self, app: FastAPI, listener: socket.socket, tls: ServerTls | None, *, lifespan: bool
+    ) -> None:
+        scheme = "http" if tls is None else "https"
+        self.url = f"{scheme}://{address_of(listener)}"
+        self._server = _Server(uvicorn_config(app, tls, lifespan=lifespan))
+        self.serving = asyncio.create_task(self._server.serve(sockets=several(listener)))
+
+    async def started(self) -> None:
+        while not self._server.started and not self.serving.done():
+            await asyncio.sleep(0.01)
+
+    async def stop(self, seconds: float) -> None:
+        """Closes the socket, and what is not answered in `seconds`."""
+        self._server.config.timeout_graceful_shutdown = max(math.ceil(seconds), 1)
+        self._server.should_exit = True
+        await self.serving
+
+    def give_up(self, _: object = None) -> None:
+        """Ends a `stop` that waits; its app's lifespan is not ended then."""
+        self._server.force_exit = True
+
+
+def uvicorn_config(app: FastAPI, tls: ServerTls | None = None, *, lifespan: bool = True) -> uvicorn.Config:
+    context = None if tls is None else tls.context
+    return uvicorn.Config(
+        app,
+        http=BoundedHttp,
+        ws="none",
+        lifespan="on" if lifespan else "off",
+        log_config=None,  # its lines go the way of all others
+        access_log=False,  # the gate writes one
+        server_header=False,
+        proxy_headers=False,
+        ssl_context_factory=None if context is None else lambda *_: context,
+    )
