@@ -68,19 +68,6 @@ def hardmax(x: T, *, axis: int = -1) -> T:
     return torch.zeros_like(x).scatter(axis, first, 1.0)
 
 
-def lp_pool(
-    x: T, *, kernel_shape: Sequence[int], p: int = 2, strides: Any = None, pads: Any = None, **_: Any
-) -> T:
-    """Windows by unfolding, without dilation."""
-    n = len(kernel_shape)
-    pads = list(pads or [0] * 2 * n)
-    pairs = [v for i in reversed(range(n)) for v in (pads[i], pads[n + i])]
-    x = F.pad(x, pairs).abs() ** p
-    for i, (k, s) in enumerate(zip(kernel_shape, strides or [1] * n, strict=True)):
-        x = x.unfold(2 + i, k, s)
-    return x.flatten(-n).sum(-1) ** (1 / p)
-
-
 def mean_variance_normalization(x: T, *, axes: Sequence[int] = (0, 2, 3)) -> T:
     variance, mean = torch.var_mean(x, list(axes), correction=0, keepdim=True)
     return (x - mean) / (torch.sqrt(variance) + 1e-9)
@@ -137,7 +124,6 @@ MATH: dict[str, Callable[..., Any]] = {
     "Einsum": lambda *xs, equation: torch.einsum(equation.decode(), *xs),
     "Hardmax": hardmax,
     "LpNormalization": lambda x, axis=-1, p=2: F.normalize(x, p, axis, eps=1e-300),
-    "LpPool": lp_pool,
     "MeanVarianceNormalization": mean_variance_normalization,
     "Mod": lambda a, b, fmod=0: torch.fmod(a, b) if fmod else torch.remainder(a, b),
     "ReduceLogSumExp": _reduce(_unless_none(torch.logsumexp)),

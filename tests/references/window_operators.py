@@ -170,11 +170,30 @@ def average_pool(
     return total / _windows(counted, kernel_shape, strides, dilations).flatten(-n).sum(-1)
 
 
+def lp_pool(
+    x: T,
+    *,
+    kernel_shape: Any,
+    p: int = 2,
+    auto_pad: bytes = b"NOTSET",
+    ceil_mode: int = 0,
+    dilations: Any = None,
+    pads: Any = None,
+    strides: Any = None,
+) -> T:
+    strides, dilations, pairs, extra = _pool_geometry(
+        x, kernel_shape, auto_pad, ceil_mode, dilations, pads, strides
+    )
+    framed = padded(padded(x, pairs, 0.0), extra, 0.0).abs() ** p
+    return _windows(framed, kernel_shape, strides, dilations).flatten(-len(kernel_shape)).sum(-1) ** (1 / p)
+
+
 WINDOWS: dict[str, Callable[..., Any]] = {
     "AveragePool": average_pool,
     "Conv": conv,
     "ConvTranspose": conv_transpose,
     "GlobalAveragePool": lambda x: x.mean(list(range(2, x.ndim)), keepdim=True),
     "GlobalMaxPool": lambda x: x.amax(list(range(2, x.ndim)), keepdim=True),
+    "LpPool": lp_pool,
     "MaxPool": max_pool,
 }
