@@ -133,17 +133,24 @@ def scatter_nd(op: Any, x: ir.Value, places: ir.Value, updates: ir.Value, *, red
     rest = op.Shape(updates, start=len(dims) - 1)
     flat_places = op.Reshape(places, [count, dims[-1]])
     flat_updates = op.Reshape(updates, op.Concat([count], rest, axis=0))
-    for group in _apart(places, count):
+    for group in _apart(places, count, x.shape):
         at, u = (op.Gather(v, group, axis=0) for v in (flat_places, flat_updates))
         x = op.ScatterND(x, at, _combined(op, reduction, op.GatherND(x, at), u))
     return x
 
 
-def _apart(places: ir.Value, count: int) -> list[list[int]]:
-    """The tuples in groups in which none occurs twice; one by one where they are computed."""
+def _apart(places: ir.Value, count: int, shape: ir.Shape | None) -> list[list[int]]:
+    """The tuples in groups in which no place occurs twice; one by one where they are computed."""
     if places.const_value is None:
         return [[i] for i in range(count)]
-    tuples = [tuple(row) for row in places.const_value.numpy().reshape(count, -1)]
+    index = places.const_value.numpy().reshape(count, -1)
+    sizes = [] if shape is None else list(shape)[: index.shape[1]]
+    known = [n for n in sizes if isinstance(n, int)]
+    if len(known) == index.shape[1]:
+        index = np.where(index < 0, index + known, index)
+    elif (index < 0).any():
+        return [[i] for i in range(count)]
+    tuples = [tuple(row) for row in index]
     groups: list[list[int]] = []
     for i, row in enumerate(tuples):
         before = tuples[:i].count(row)

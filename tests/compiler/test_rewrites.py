@@ -170,6 +170,17 @@ REWRITTEN: list[tuple[Sample, str]] = [
         ),
         "Slice GatherElements Max ScatterElements Slice GatherElements Max ScatterElements",
     ),
+    (
+        one(
+            "ScatterND",
+            Var((3, 4)),
+            np.asarray([[[0], [2]], [[2], [-1]]]),
+            Var((2, 2, 4)),
+            reduction="mul",
+            how=BARE,
+        ),
+        "Shape Concat Reshape" + 3 * " Gather GatherND Mul ScatterND",
+    ),
 ]
 
 
