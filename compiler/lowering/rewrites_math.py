@@ -85,7 +85,9 @@ def lp_pool(
     if ceil_mode and auto_pad == "NOTSET":
         for i, size in enumerate(_sizes(x, 2)):
             span = size + pads[i] + pads[n + i] - ((kernel_shape[i] - 1) * dilations[i] + 1)
-            pads[n + i] += -span % strides[i]
+            more = -span % strides[i]
+            if span + more < size + pads[i]:  # no window begins behind the last value
+                pads[n + i] += more
     attributes: dict[str, Any] = {"strides": strides, "dilations": dilations, "group": channels}
     attributes |= {"pads": pads} if auto_pad == "NOTSET" else {"auto_pad": auto_pad}
     total = op.Conv(_powered(op, x, p), _ones(x, [channels, 1, *kernel_shape]), **attributes)

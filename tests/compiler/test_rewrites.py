@@ -104,6 +104,7 @@ REWRITTEN: list[tuple[Sample, str]] = [
         one("LpPool", Var((2, 7)), kernel_shape=[2], strides=[3], pads=[1, 0], ceil_mode=1, p=3),
         "Abs Pow Conv Pow",
     ),
+    (one("LpPool", Var((2, 5)), kernel_shape=[2], strides=[3], pads=[0, 1], ceil_mode=1), "Mul Conv Sqrt"),
     (one("CumProd", Var((2, 5)), np.asarray(-1), how=NEW), "Pad Mul Pad Mul Pad Mul"),
     (one("CumProd", Var((4, 2)), np.asarray(1), exclusive=1, how=NEW), "Pad Pad Mul Pad Mul"),
     (one("CumProd", Var((3, 2)), np.asarray(-2), reverse=1, how=NEW), "Pad Mul Pad Mul"),
