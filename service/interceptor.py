@@ -89,4 +89,4 @@ class RequestInterceptor:
         if exchange.problem is not None:
             self.metrics.rejected(exchange.entry, exchange.problem)
         elif exchange.entry is not None and exchange.status != CLIENT_LEFT:
-            self.metrics.of(exchange.entry).request_s(seconds)
+            self.metrics.succeeded(exchange.entry, seconds, exchange.phases(seconds))

@@ -117,8 +117,10 @@ EXAMPLES: dict[str, Example] = {
                     "inference_stats": {
                         "success": {"count": 2, "ns": 2_400_000},
                         "fail": {"count": 0, "ns": 0},
+                        "compute_input": {"count": 2, "ns": 700_000},
                         "queue": {"count": 2, "ns": 900_000},
                         "compute_infer": {"count": 2, "ns": 300_000},
+                        "compute_output": {"count": 2, "ns": 500_000},
                     },
                 }
             ]

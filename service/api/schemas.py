@@ -251,10 +251,14 @@ class Duration(BaseModel):
 
 
 class InferStatistics(BaseModel):
+    """Of requests: each that was answered counts once in `success` and in every phase."""
+
     success: Duration = Field(description="answered requests, from the first byte to the answer")
     fail: Duration = Field(description="refused and failed requests; their time is not kept")
+    compute_input: Duration = Field(description="reading, decoding and checking the request")
     queue: Duration = Field(description="waiting to be run")
     compute_infer: Duration = Field(description="running, with the requests that shared the batch")
+    compute_output: Duration = Field(description="checking and encoding the answer")
 
 
 class ModelStatistics(BaseModel):

@@ -8,6 +8,7 @@ import itertools
 import re
 import secrets
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +52,16 @@ class RequestContext:
     @property
     def compute_s(self) -> float:
         return sum(end_s - start_s for start_s, end_s in self.computed)
+
+    def phases(self, seconds: float) -> Mapping[str, float]:
+        """How the `seconds` that it took divide, in Triton's words.
+
+        `compute_input` is all before the queue (reading, decoding, checks), or all where nothing was run;
+        `compute_output` is all after the run.
+        """
+        input_s = self.waited[0][0] - self.began_s if self.waited else seconds
+        parts = {"compute_input": input_s, "queue": self.queue_s, "compute_infer": self.compute_s}
+        return {**parts, "compute_output": max(seconds - sum(parts.values()), 0.0)}
 
     def ran(self, arrived_s: float, started_s: float, ended_s: float) -> None:
         """Notes a run of (a part of) the request: when it entered the queue, started and ended."""

@@ -6,7 +6,7 @@ makes up never become labels, and explainers that come and go add none.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
 from typing import Literal
@@ -21,6 +21,7 @@ from service.repository.entry import Entry
 from service.tensors import Tensors
 
 INFER, EXPLAIN = "infer", "explain"
+PHASES = ("compute_input", "queue", "compute_infer", "compute_output")  # Triton's, of a request
 UNKNOWN = ""  # the model, or verb, of a request that was refused before it named a known one
 
 _DURATIONS_S = (
@@ -41,6 +42,7 @@ class EntryMetrics:
     compute_s: Callable[[float], None]
     batch_rows: Callable[[float], None]
     gap: Callable[[float], None]
+    phases_s: Mapping[str, Callable[[float], None]]
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,9 @@ class Metrics:
         )
         self._request_s = self._histogram(
             "request_duration_seconds", "From the request's first byte to its answer.", by_verb, _DURATIONS_S
+        )
+        self._phases_s = self._counter(
+            "request_phase_seconds", "How the time of requests with a result divides.", (*by_verb, "phase")
         )
         self._queue_s = self._histogram(
             "queue_duration_seconds", "What a request waited before it was run.", by_verb, _DURATIONS_S
@@ -120,12 +125,20 @@ class Metrics:
                 compute_s=self._compute_s.labels(*labels).observe,
                 batch_rows=self._batch_rows.labels(*labels).observe,
                 gap=self._gaps.labels(labels[0]).observe,
+                phases_s={phase: self._phases_s.labels(*labels, phase).inc for phase in PHASES},
             )
         return found
 
     def answered(self, entry: Entry | None, protocol: str, status: int) -> None:
         """Counts an answer. `entry` is None where the request named none that is known."""
         self._requests.labels(*labels_of(entry), protocol, status).inc()
+
+    def succeeded(self, entry: Entry, seconds: float, phases: Mapping[str, float]) -> None:
+        """Times an answer with a result, and each of PHASES of it."""
+        of = self.of(entry)
+        of.request_s(seconds)
+        for phase, phase_s in phases.items():
+            of.phases_s[phase](phase_s)
 
     def rejected(self, entry: Entry | None, reason: str) -> None:
         """Counts a request without a result; `reason` is the problem's slug, such as queue-full."""

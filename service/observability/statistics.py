@@ -1,31 +1,26 @@
 """Counts and durations of a model as Triton's statistics tell them: another view of what Prometheus gets."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from service.observability.metrics import Metrics, labels_of
+from service.observability.metrics import PHASES, Metrics, labels_of
 from service.repository.entry import Entry
 
-# Triton's duration: where its count and its sum of seconds come from.
-_DURATIONS = {
-    "success": "rationale_request_duration_seconds",
-    "queue": "rationale_queue_duration_seconds",
-    "compute_infer": "rationale_compute_duration_seconds",
-}
-_BATCHES = "rationale_batch_size"
 _REQUESTS = "rationale_requests_total"
-_NS = 1e9
+_SUCCESS = "rationale_request_duration_seconds"
+_PHASES = "rationale_request_phase_seconds_total"
+_BATCHES = "rationale_batch_size"
 _FAILED_FROM = 400
 
-Sums = dict[tuple[str, str, str], float]  # by sample, model and verb
+Sums = dict[tuple[str, str, str], float]  # by model, verb and sample, phase or "failed"
 
 
 def statistics_of(metrics: Metrics, entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """One item for each entry, in the members of Triton's `ModelStatistics`.
 
     Every explainer of a model counts in one place, so the items of a model's explain entries are equal.
-    What a gateway does not measure apart (moving tensors in and out, single batch sizes) is left out.
+    Durations count requests, each in every phase; `inference_count` is rows and `execution_count` batches.
     """
     sums = _sums(metrics)
     return [_item(entry, sums) for entry in entries]
@@ -35,27 +30,30 @@ def _sums(metrics: Metrics) -> Sums:
     sums: Sums = defaultdict(float)
     for family in metrics.all_processes().collect():
         for sample in family.samples:
-            name = sample.name
-            if name == _REQUESTS and int(sample.labels["status"]) >= _FAILED_FROM:
+            name, labels = sample.name, sample.labels
+            if name == _REQUESTS and int(labels["status"]) >= _FAILED_FROM:
                 name = "failed"
-            sums[name, sample.labels.get("model", ""), sample.labels.get("verb", "")] += sample.value
+            elif name == _PHASES:
+                name = labels["phase"]
+            sums[labels.get("model", ""), labels.get("verb", ""), name] += sample.value
     return sums
 
 
 def _item(entry: Entry, sums: Sums) -> dict[str, Any]:
-    labels: Sequence[str] = labels_of(entry)
+    own = labels_of(entry)
+    answered = int(sums[*own, f"{_SUCCESS}_count"])
 
-    def total(name: str) -> float:
-        return sums[name, labels[0], labels[1]]
+    def duration(count: int, name: str) -> dict[str, int]:
+        return {"count": count, "ns": int(sums[*own, name] * 1e9)}
 
-    durations = {
-        name: {"count": int(total(f"{source}_count")), "ns": int(total(f"{source}_sum") * _NS)}
-        for name, source in _DURATIONS.items()
-    }
     return {
         "name": entry.name,
         "version": entry.version,
-        "inference_count": int(total(f"{_BATCHES}_sum")),
-        "execution_count": int(total(f"{_BATCHES}_count")),
-        "inference_stats": {**durations, "fail": {"count": int(total("failed")), "ns": 0}},
+        "inference_count": int(sums[*own, f"{_BATCHES}_sum"]),
+        "execution_count": int(sums[*own, f"{_BATCHES}_count"]),
+        "inference_stats": {
+            "success": duration(answered, f"{_SUCCESS}_sum"),
+            "fail": {"count": int(sums[*own, "failed"]), "ns": 0},
+            **{phase: duration(answered, phase) for phase in PHASES},
+        },
     }
