@@ -3,8 +3,7 @@
     python -m loadtests.triton_overhead [--requests 3000]
 
 One process asks in turns: Triton by tritonclient's gRPC, the gateway by the same client, the gateway by REST,
-with JSON and with binary tensors, which asks Triton by HTTP (`--triton-http`). A turn is ten of each:
-a change of the machine meets all alike.
+with JSON and with binary tensors. A turn is ten of each: a change of the machine meets all alike.
 A bare proxy (`loadtests.proxy`) is asked too: what it adds is the price of a hop, whatever is done there.
 Printed are medians, and the median over the turns of what each adds. Needs `make triton`.
 """
@@ -114,7 +113,7 @@ def servers() -> Iterator[tuple[Addresses, models.Load]]:
         with (
             run_triton(Path(folder)) as triton,
             started([sys.executable, "-m", "loadtests.proxy", triton.grpc], {}) as proxy,
-            gateway(Path(folder), "--triton", triton.grpc, "--triton-http", triton.http) as ours,
+            gateway(Path(folder), "--triton", triton.grpc) as ours,
         ):
             yield Addresses(triton.grpc, proxy.grpc or "", ours.http, ours.grpc or ""), load
 

@@ -255,7 +255,6 @@ def create_backend(settings: Settings, metrics: Metrics | None = None) -> Backen
             settings.max_queue_size,
             triton_tls(settings),
             metrics,
-            settings.triton_http,
         )
     from service.backends.onnxruntime import OnnxRuntimeBackend
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "RATIONALE_"  # of a setting's name in the environment
@@ -28,7 +28,6 @@ class Settings(BaseSettings):
     port: int = Field(default=8080, ge=0, le=_LARGEST_PORT)
     grpc_port: int | Literal["off"] = 8081
     triton: str | None = None
-    triton_http: str | None = None
     triton_wait_s: float = Field(default=60.0, gt=0)
     max_body_bytes: int = Field(default=64 * MEBIBYTE, gt=0)
     request_timeout_s: float = Field(default=30.0, gt=0)
@@ -98,8 +97,6 @@ class Settings(BaseSettings):
                 raise ValueError(f"{pair[0]} and {pair[1]} go together: give both or none")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("tls_client_ca needs tls_cert and tls_key")
-        if self.triton_http is not None and self.triton is None:
-            raise ValueError("triton_http needs triton, the gRPC end of the same server")
         of_triton = (self.triton_tls_ca, self.triton_tls_cert)
         if not self.triton_tls and any(file is not None for file in of_triton):
             raise ValueError("triton_tls_ca, triton_tls_cert and triton_tls_key need triton_tls = true")
@@ -115,10 +112,9 @@ class Settings(BaseSettings):
             raise ValueError(f"'{text[:20]}' must be a port, 0 for a free one, or {OFF}")
         return int(text)
 
-    @field_validator("triton", "triton_http")
+    @field_validator("triton")
     @classmethod
-    def _is_an_address(cls, address: str | None, field: ValidationInfo) -> str | None:
+    def _is_an_address(cls, address: str | None) -> str | None:
         if address is not None and not re.fullmatch(r"[^\s/]+:\d{1,5}", address):
-            end, port = ("gRPC", 8001) if field.field_name == "triton" else ("HTTP", 8000)
-            raise ValueError(f"'{address}' must be host:port of Triton's {end} end, such as localhost:{port}")
+            raise ValueError(f"'{address}' must be host:port of Triton's gRPC end, such as localhost:8001")
         return address

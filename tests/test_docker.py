@@ -120,8 +120,7 @@ def test_the_gateway_waits_for_triton_and_reads_the_same_folder() -> None:
     services = compose("docker-compose.yml")
     gateway, triton = services["gateway"], services["triton"]
     assert gateway["depends_on"] == {"triton": {"condition": "service_healthy"}}
-    ends = {end: f"triton:{port}" for end, port in docker_engine.PORTS.items()}
-    assert gateway["command"][-4:] == ["--triton", ends["grpc"], "--triton-http", ends["http"]]
+    assert gateway["command"][-2:] == ["--triton", f"triton:{docker_engine.PORTS['grpc']}"]
     assert gateway["volumes"] == triton["volumes"]
     assert (gateway["read_only"], gateway["cap_drop"]) == (True, ["ALL"])
     assert f"http://127.0.0.1:{docker_engine.PORTS['http']}/v2/health/ready" in triton["healthcheck"]["test"]

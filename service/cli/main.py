@@ -50,16 +50,6 @@ Triton = Annotated[
         show_default=False,
     ),
 ]
-
-TritonHttp = Annotated[
-    str | None,
-    typer.Option(
-        help="The HTTP address of the same Triton, such as localhost:8000: inference goes there, which takes "
-        "half the time. Default: it goes by gRPC, as all else does.",
-        metavar="HOST:PORT",
-        show_default=False,
-    ),
-]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -109,7 +99,6 @@ def serve(
     port: Port = None,
     grpc_port: GrpcPort = None,
     triton: Triton = None,
-    triton_http: TritonHttp = None,
     config: Config = None,
     keys_file: KeysFile = None,
     admin_port: AdminPort = None,
@@ -133,7 +122,6 @@ def serve(
         "port": port,
         "grpc_port": grpc_port,
         "triton": triton,
-        "triton_http": triton_http,
         "keys_file": keys_file,
         "admin_port": admin_port,
         "tls_cert": tls_cert,

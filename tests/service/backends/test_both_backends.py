@@ -43,11 +43,10 @@ def triton(repository: Path, start_triton: StartTriton) -> Iterator[TritonAddres
         yield at
 
 
-@pytest.fixture(scope="module", params=["gRPC", "HTTP"])
-def routed(repository: Path, triton: TritonAddresses, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The gateway with Triton behind it, asked for inference by gRPC and by HTTP."""
-    http = triton.http if request.param == "HTTP" else None
-    settings = Settings(repository=repository, triton=triton.grpc, triton_http=http)
+@pytest.fixture(scope="module")
+def routed(repository: Path, triton: TritonAddresses) -> Iterator[str]:
+    """The gateway with Triton behind it."""
+    settings = Settings(repository=repository, triton=triton.grpc)
     with serving(create_app(settings, create_backend(settings))) as address:
         yield address
 

@@ -17,21 +17,31 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from service.backends.triton import TritonBackend
-from service.errors import NotReadyError
+from service.errors import ModelFailedError, NotReadyError
+from service.grpc_api.codec import decode_request, encode_answer
+from service.inference.dataplane import Answer
+from service.repository.entry import Entry
 from service.repository.registry import read_repository
 from service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import gateway
 from tests.service.grpc_end import PATIENCE_S, SECONDS
 
+TENSORS = {
+    "ids_out": np.array([[1, -2], [3, 4], [5, 6]]),
+    "text_out": np.array([[b"a"], [b""], ["é".encode()]], dtype=np.object_),
+    "half": np.array([[1, 2], [3, 4], [5, 6]], np.float16),
+    "positive": np.array([[True, False], [False, False], [True, True]]),
+}
 GOOD = {"inputs": [{"name": "x", "shape": [2, 4], "datatype": "FP32", "data": [1, 2, 3, 4, 5, 6, 7, 8]}]}
 
 
 class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """Computes `score`, or fails with the status and text it is told."""
+    """Computes `score`, or fails with the status and text it is told, `faults` times."""
 
     def __init__(self) -> None:
         self.fault: tuple[grpc.StatusCode, str] | None = None
+        self.faults = 99
         self.server_up = True
         self.missing: set[str] = set()
         self.requests: list[Any] = []
@@ -47,7 +57,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         self.requests.append(request)
-        if self.fault is not None:
+        if self.fault is not None and len(self.requests) <= self.faults:
             await context.abort(*self.fault)
         if self.hang:
             self.began.set()
@@ -65,15 +75,52 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
 
 @contextlib.asynccontextmanager
 async def fake_triton() -> AsyncIterator[tuple[FakeTriton, str]]:
-    fake = FakeTriton()
-    server = grpc.aio.server()
+    fake, server = FakeTriton(), grpc.aio.server()
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(fake, server)
+    async with listening(server) as address:
+        yield fake, address
+
+
+@contextlib.asynccontextmanager
+async def listening(server: grpc.aio.Server) -> AsyncIterator[str]:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        yield fake, f"127.0.0.1:{port}"
+        yield f"127.0.0.1:{port}"
     finally:
         await server.stop(None)
+
+
+@contextlib.asynccontextmanager
+async def backend_to(answer: bytes) -> AsyncIterator[tuple[TritonBackend, list[Any]]]:
+    """A backend whose Triton answers everything with these bytes, and the requests that came."""
+    requests = []
+
+    async def infer(request: Any, _: Any) -> bytes:
+        requests.append(request)
+        return answer
+
+    method = grpc.unary_unary_rpc_method_handler(infer, pb.ModelInferRequest.FromString)
+    service = grpc.method_handlers_generic_handler("inference.GRPCInferenceService", {"ModelInfer": method})
+    async with listening(grpc.aio.server(handlers=[service])) as address:
+        backend = TritonBackend(address, wait_s=SECONDS)
+        await backend.start([])
+        yield backend, requests
+        await backend.stop()
+
+
+@pytest.fixture
+def typed(repository: Path) -> Entry:
+    return read_repository(repository).entry("typed")
+
+
+def raw(**over: object) -> bytes:
+    """An answer of one output, well-formed but for what `over` says."""
+    tensor = {"name": "half", "datatype": "FP16", "shape": [1, 2], **over}
+    data = tensor.pop("data", bytes(4))
+    outputs = [pb.ModelInferResponse.InferOutputTensor(**tensor)]
+    contents = [] if data is None else [data]
+    return pb.ModelInferResponse(outputs=outputs, raw_output_contents=contents).SerializeToString()
 
 
 @contextlib.asynccontextmanager
@@ -95,6 +142,52 @@ async def test_requests_reach_triton(repository: Path) -> None:
         (request,) = fake.requests
         assert (request.model_name, request.model_version) == ("score", "1")
         assert [output.name for output in request.outputs] == ["y"]
+
+
+async def test_tensors_of_every_kind_go_and_come(typed: Entry) -> None:
+    answered = encode_answer("typed", "1", "", Answer(typed, TENSORS)).SerializeToString()
+    async with backend_to(answered) as (backend, requests):
+        outputs = ["positive", "text_out", "half"]
+        tensors = await backend.infer(typed, TENSORS, outputs)
+        soon = asyncio.get_running_loop().time() + SECONDS
+        await backend.infer(typed, TENSORS, ["half"], soon)
+    assert list(tensors) == outputs
+    first, second = map(decode_request, requests)
+    assert (requests[0].model_name, requests[0].model_version) == ("typed", typed.version)
+    assert (first.outputs, first.timeout_s) == (tuple(outputs), None)
+    assert second.outputs == ("half",)
+    assert 0 < second.timeout_s <= SECONDS
+    for found in (first.inputs, tensors):
+        for name, array in found.items():
+            assert array.dtype == TENSORS[name].dtype
+            np.testing.assert_array_equal(array, TENSORS[name])
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"\xff\xff", "cannot be read"),
+        (raw(name="other"), "did not return output 'half'"),
+        (raw(datatype="BF16"), "as BF16"),
+        (raw(shape=[3, 2]), "does not fill its shape"),
+        (raw(datatype="BYTES", data=b"\xff\0\0\0"), "does not fill its shape"),
+        (raw(data=None), "does not fill its shape"),
+    ],
+)
+async def test_an_answer_that_is_none_is_a_fault_of_triton(typed: Entry, body: bytes, said: str) -> None:
+    async with backend_to(body) as (backend, _):
+        with pytest.raises(ModelFailedError, match=said):
+            await backend.infer(typed, TENSORS, ["half"])
+
+
+async def test_what_is_unavailable_is_asked_again(repository: Path) -> None:
+    async with gateway_to_fake(repository) as (client, fake):
+        fake.fault, fake.faults = (grpc.StatusCode.UNAVAILABLE, "Socket closed"), 3
+        assert (await client.post("/v2/models/score/infer", json=GOOD)).status_code == 200
+        assert len(fake.requests) == 4
+        fake.fault, fake.faults = (grpc.StatusCode.INTERNAL, "once"), 5
+        assert (await client.post("/v2/models/score/infer", json=GOOD)).status_code == 500
+        assert len(fake.requests) == 5
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,6 @@ DEADLINE_S = 1.5
 HANGS_S = DEADLINE_S + 20  # an answer later than this was not brought about by the deadline
 CLIENTS = 6
 PATIENCE_S = 60
-BY_BOTH = pytest.mark.parametrize("by_http", [False, pytest.param(True, marks=pytest.mark.slow)])
 pytestmark = pytest.mark.usefixtures("start_triton")
 
 
@@ -79,10 +78,9 @@ class Load:
 
 
 @contextlib.asynccontextmanager
-async def load_on(repository: Path, at: TritonAddresses, by_http: bool) -> AsyncIterator[Load]:
+async def load_on(repository: Path, at: TritonAddresses) -> AsyncIterator[Load]:
     """Load that runs within the block; when it ends, nothing may have been answered wrongly."""
-    http = at.http if by_http else None
-    async with gateway(Settings(repository=repository, triton=at.grpc, triton_http=http)) as client:
+    async with gateway(Settings(repository=repository, triton=at.grpc)) as client:
         load = Load(client)
         async with asyncio.TaskGroup() as clients:
             for seed in range(CLIENTS):
@@ -107,12 +105,11 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@BY_BOTH
-async def test_killed_and_restarted_under_load(entries: Path, by_http: bool) -> None:
+async def test_killed_and_restarted_under_load(entries: Path) -> None:
     ports = dict(zip(ENDS, spare_ports(len(ENDS)), strict=True))
     with contextlib.ExitStack() as first:
         at = await asyncio.to_thread(first.enter_context, triton_at(entries, ports))
-        async with load_on(entries, at, by_http) as load:
+        async with load_on(entries, at) as load:
             os.kill(at.pid, signal.SIGKILL)
             await load.has_met(503)
             await asyncio.sleep(1)
@@ -126,11 +123,10 @@ async def test_killed_and_restarted_under_load(entries: Path, by_http: bool) -> 
 
 
 @pytest.mark.parametrize("seconds", [2.5, pytest.param(5.0, marks=pytest.mark.slow)])
-@BY_BOTH
-async def test_frozen_under_load(entries: Path, seconds: float, by_http: bool) -> None:
+async def test_frozen_under_load(entries: Path, seconds: float) -> None:
     with contextlib.ExitStack() as stack:
         at = await asyncio.to_thread(stack.enter_context, run_triton(entries))
-        async with load_on(entries, at, by_http) as load:
+        async with load_on(entries, at) as load:
             os.kill(at.pid, signal.SIGSTOP)
             try:
                 await asyncio.sleep(seconds)
@@ -140,12 +136,11 @@ async def test_frozen_under_load(entries: Path, seconds: float, by_http: bool) -
             await load.until_served()
 
 
-@pytest.mark.parametrize("by_http", [False, True])
-async def test_an_entry_that_is_deleted_under_load(entries: Path, by_http: bool) -> None:
+async def test_an_entry_that_is_deleted_under_load(entries: Path) -> None:
     with contextlib.ExitStack() as stack:
         started = run_triton(entries, control_mode="explicit", load=("score", "score_explain"))
         at = await asyncio.to_thread(stack.enter_context, started)
-        async with load_on(entries, at, by_http) as load:
+        async with load_on(entries, at) as load:
             with tritonclient.grpc.InferenceServerClient(at.grpc) as admin:
                 await asyncio.to_thread(admin.unload_model, "score_explain")
                 await load.has_met(503)

@@ -131,14 +131,10 @@ def test_mutual_tls_on_both_ends(repository: Path, files: Files) -> None:
                 live(channel)
 
 
-@pytest.mark.parametrize("by_http", [False, True])
-def test_mutual_tls_to_triton(
-    repository: Path, files: Files, monkeypatch: pytest.MonkeyPatch, by_http: bool
-) -> None:
+def test_mutual_tls_to_triton(repository: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another gateway stands for the Triton: it speaks its protocol."""
     arguments = ("--tls-cert", str(files.cert), "--tls-key", str(files.key), "--tls-client-ca", str(files.ca))
-    with running("--repository", str(repository), *arguments) as (behind, address):
-        ends = ["--triton", address, *(["--triton-http", behind.removeprefix("https://")] if by_http else [])]
+    with running("--repository", str(repository), *arguments) as (_, address):
         for name, value in {
             "TLS": "true",
             "TLS_CA": files.ca,
@@ -148,7 +144,7 @@ def test_mutual_tls_to_triton(
             monkeypatch.setenv(f"RATIONALE_TRITON_{name}", str(value))
         state = str(files.folder / "state")
         monkeypatch.setenv("RATIONALE_STATE", state)
-        with running("--repository", str(repository), *ends) as (url, _):
+        with running("--repository", str(repository), "--triton", address) as (url, _):
             answer = patient.post(f"{url}/v1/models/score:explain", json=ROWS)
             assert answer.status_code == 200
             assert len(answer.json()["explanations"]) == len(made.X)
