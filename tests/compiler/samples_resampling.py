@@ -208,13 +208,13 @@ def _regions() -> list[Sample]:
 
 
 def _varying_weights() -> list[Sample]:
-    x, b = Var((2, 4, 5, 6)), Var((6,))
+    x, y = Var((2, 2, 4, 5)), Var((2, 4, 3, 4))
     how = {"strides": [2, 1], "pads": [1, 0, 0, 1], "dilations": [1, 2]}
     grouped = {**how, "group": 2}
     return [
-        Sample("Conv", [x, Var((6, 4, 2, 3)), b], how, bare=True, note="all vary"),
-        Sample("ConvTranspose", [x, Var((4, 3, 2, 3)), Var((3,))], how, bare=True, note="all vary"),
-        Sample("ConvTranspose", [x, Var((4, 3, 2, 3)), Var((6,))], grouped, bare=True, note="groups, vary"),
+        Sample("Conv", [x, Var((3, 2, 2, 3)), Var((3,))], how, bare=True, note="all vary"),
+        Sample("ConvTranspose", [x, Var((2, 3, 2, 3)), Var((3,))], how, bare=True, note="all vary"),
+        Sample("ConvTranspose", [y, Var((4, 3, 2, 3)), Var((6,))], grouped, bare=True, note="groups, vary"),
         Sample(
             "ConvTranspose",
             [Var((1, 4, 2, 3)), Var((4, 2, 3, 3))],

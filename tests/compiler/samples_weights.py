@@ -4,7 +4,7 @@ from tests.compiler.sample import Sample, Var
 
 
 def weight_samples() -> list[Sample]:
-    image, kernel, bias = Var((2, 4, 5, 6)), Var((6, 4, 3, 2)), Var((6,))
+    image, kernel, bias = Var((2, 2, 5, 6)), Var((3, 2, 3, 2)), Var((3,))
     return [
         Sample("Conv", [image, kernel, bias], bare=True, note="weights vary"),
         Sample(
@@ -16,7 +16,7 @@ def weight_samples() -> list[Sample]:
         ),
         Sample(
             "Conv",
-            [image, Var((6, 2, 3, 2))],
+            [Var((2, 4, 4, 5)), Var((6, 2, 3, 2))],
             {"group": 2, "strides": [1, 2]},
             bare=True,
             note="weights vary, groups",
