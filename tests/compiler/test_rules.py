@@ -8,7 +8,7 @@ import pytest
 
 from compiler import DeepShap, Gradient, compile_model
 from compiler.lowering.rewrites import rewritten_operators
-from compiler.rule import all_rules
+from compiler.rule import Kind, Trait, all_rules, find_rule
 from tests.compiler.expected import expected
 from tests.compiler.samples import SAMPLES, Sample, Var
 from tests.references.interpreter import run64
@@ -53,6 +53,21 @@ def run_rows(sample: Sample, model: onnx.ModelProto, x: dict[str, np.ndarray]) -
 
 def attributions(answer: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {k.removesuffix("_attributions"): v for k, v in answer.items() if k.endswith("_attributions")}
+
+
+def is_elementwise(sample: Sample) -> bool:
+    found = find_rule(sample.op_type, sample.domain)
+    return found is not None and (found.kind is Kind.POINTWISE or Trait.ELEMENTWISE in found.traits)
+
+
+@pytest.mark.parametrize(
+    "sample", {s.op_type: s for s in SAMPLES if is_elementwise(s)}.values(), ids=lambda s: s.op_type
+)
+def test_elementwise_operators_run_on_all_rows_at_once(sample: Sample) -> None:
+    """And not row by row in a Scan."""
+    model, references = sample.model(np.float32), sample.draw(K, 2, np.float32)
+    compiled = compile_model(model, DeepShap(references), targets=targets_of(model))
+    assert "Scan" not in {node.op_type for node in compiled.model.graph.node}
 
 
 def test_every_operator_has_a_sample() -> None:
