@@ -116,7 +116,7 @@ class _Inliner:
             outputs = {"If": self._if, "Loop": self._loop, "Scan": self._scan}[node.op_type](op, node)
         except _StaysError as reason:
             node.metadata_props[REASON], self.added = str(reason), before
-            graph.remove(reversed([n for n in graph if n in op.emitted]), safe=True)
+            op.withdraw()
             return False
         finally:
             self.names = op.count

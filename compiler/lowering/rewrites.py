@@ -29,6 +29,7 @@ class Nodes:
         self.result = next((v for v in before.outputs if v.name), before.outputs[0])
         self.prefix = self.result.name
         self.emitted: set[ir.Node | None] = set()
+        self.constants: list[ir.Value] = []
 
     def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
         if not op_type[:1].isupper():
@@ -94,7 +95,14 @@ class Nodes:
         value = ir.Value(name=name, const_value=ir.Tensor(array, name=name))
         value.dtype, value.shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
         self.graph.register_initializer(value)
+        self.constants.append(value)
         return value
+
+    def withdraw(self) -> None:
+        """Takes what was inserted out of the graph."""
+        self.graph.remove(reversed([n for n in self.graph if n in self.emitted]), safe=True)
+        for value in self.constants:
+            self.graph.initializers.pop(str(value.name))
 
     def fresh(self, what: str) -> str:
         self.count += 1
@@ -182,7 +190,7 @@ def replace_node(
     except UnsupportedModelError:
         if must_be_known:
             raise
-        graph.remove(reversed([n for n in graph if n in op.emitted]), safe=True)
+        op.withdraw()
         return False
     return True
 
