@@ -136,9 +136,9 @@ class _Inliner:
     def check_shapes(self) -> None:
         """Raises UnsupportedModelError: what a condition chooses between must have one shape."""
         for name, a, b in self.alternatives:
-            if a.shape is None or b.shape is None or a.shape.is_dynamic() or b.shape.is_dynamic():
+            if a.shape is None or b.shape is None:
                 continue
-            if a.shape != b.shape:
+            if len(a.shape) != len(b.shape) or any(map(_differ, a.shape, b.shape)):
                 raise UnsupportedModelError(
                     f"node {name!r}: a condition that is data chooses between the shapes {a.shape} and "
                     f"{b.shape}. Both must be the same."
@@ -339,6 +339,11 @@ def _present(value: ir.Value | None) -> ir.Value:
     if value is None:
         raise _StaysError("an input of it is left out")
     return value
+
+
+def _differ(a: object, b: object) -> bool:
+    """Whether two sizes are known, and are not the same."""
+    return isinstance(a, int) and isinstance(b, int) and a != b
 
 
 def _refuse_sequences(node: ir.Node) -> None:

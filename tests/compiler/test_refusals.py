@@ -1,13 +1,14 @@
 """What is refused, and what the refusal says: a row for each that no other test provokes."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from compiler import DeepShap, Gradient, compile_model
-from compiler.errors import InvalidModelError, UnsupportedModelError
+from compiler import Gradient, compile_model
+from compiler.errors import InvalidOptionError, UnsupportedModelError
 from tests.compiler.models import parsed
 
 X = "float[N, 3, 4] x"
@@ -25,7 +26,8 @@ WEIGHTS = {
     "first": np.int64([0]),
     "flag": np.bool_(True),
     "zero": np.int64(0),
-    "half": np.float32(0.5),
+    "many": np.int64(10**6),
+    "minus": np.int64([-1]),
 }
 
 # `h` is of a rank that nobody knows before the model runs.
@@ -114,3 +116,94 @@ def test_what_cannot_be_lowered(name: str) -> None:
     opset = 24 if "TensorScatter" in body else 21
     with pytest.raises(UnsupportedModelError, match=words):
         compile_model(graph(body, more, opset), Gradient(), inputs=["x"])
+
+
+def test_a_sequence_too_long_to_be_unrolled() -> None:
+    held = {"w": np.ones((1, 2, 3), np.float32), "r": np.ones((1, 2, 2), np.float32)}
+    node = "y, a = RNN <hidden_size = 2, layout = 1> (x, w, r)"
+    text = f"g (float[N, 5000, 3] x) => (float[N, A, 1, 2] y) {{ {node} }}"
+    with pytest.raises(UnsupportedModelError, match="has 5000 steps; .* Explain shorter"):
+        compile_model(parsed(text, held), Gradient())
+
+
+# -- control flow that stays, with the reason ------------------------------------------------------------
+
+STEP = "float[N, 3, 4] n = Tanh (h)"
+
+
+def loop(inputs: str, body: str = "n = Tanh (h)", more: str = "") -> onnx.ModelProto:
+    inner = f"b (int64 i, bool go, float[N, 3, 4] h) => (bool go, float[N, 3, 4] n) {{ {body} }}"
+    return graph(f"y = Loop ({inputs}) <body = {inner}>", more)
+
+
+def scan() -> onnx.ModelProto:
+    inner = "b (float[N, 3, 4] h, float[3] s) => (float[N, 3, 4] k) { k = Add (h, h) }"
+    return graph(f"y = Scan <num_scan_inputs = 1, body = {inner}> (x, none)")
+
+
+STAYS: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
+    "an endless loop": (lambda: loop("many, flag, x"), "more than .* nodes. Explain fewer steps"),
+    "a scan over nothing": (scan, "it runs over 'none', which is empty"),
+    "two shapes": (
+        lambda: graph(
+            "y = If (c) <then_branch = t () => (float[N, 3, 4] p) { p = Relu (x) }, "
+            "else_branch = e () => (float[N, 3, 1] q) { q = ReduceSum <keepdims = 1> (x, minus) }>",
+            "bool c",
+        ),
+        r"chooses between the shapes .* Both must be the same",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_control_flow_that_stays_says_why(name: str) -> None:
+    model, words = STAYS[name]
+    with pytest.raises(UnsupportedModelError, match=words):
+        compile_model(model(), Gradient(), inputs=["x"])
+
+
+# -- what is explained ------------------------------------------------------------------------------
+
+PLAIN = """a = Relu (x) i = Cast <to = 7> (a) f = Cast <to = 1> (i) s = Transpose <perm = [1, 0, 2]> (a)
+    t = Transpose <perm = [1, 0, 2]> (s) v = Add (f, t) y = Tanh (v)"""
+ASKED: dict[str, tuple[dict[str, Any], str]] = {
+    "inputs as a text": ({"inputs": "x"}, r"give a list of different names out of \['x'"),
+    "an input twice": ({"inputs": ["x", "x"]}, "give a list of different names"),
+    "no inputs": ({"inputs": []}, "give a list of different names"),
+    "an input that is not there": ({"inputs": ["nil"]}, r"no input \['nil'\]; the model has"),
+    "an inner tensor of whole numbers": ({"inputs": ["i"]}, "'i' holds no floats"),
+    "an inner tensor without rows": ({"inputs": ["s"]}, "does not hold one row of floats for each row"),
+    "one number for the batch": ({"inputs": ["p"]}, "one number for the whole batch"),
+    "whole numbers that no table looks up": (
+        {"inputs": ["k"], "output": "d"},
+        "no table is looked up by its elements alone",
+    ),
+    "targets as another text": ({"targets": "best"}, "give a list of indices, 'all' or 'predicted'"),
+    "targets as a number": ({"targets": 3}, "give a list of indices, 'all' or 'predicted'"),
+    "no targets": ({"targets": []}, "has indices 0 to 11"),
+    "a target that is not there": ({"targets": [12]}, "has indices 0 to 11"),
+    "a negative target": ({"targets": [-1]}, "has indices 0 to 11"),
+    "names of features that repeat": (
+        {"inputs": ["x"], "feature_names": ["same"] * 12},
+        r"must be unique; \['same'\] are not",
+    ),
+    "names of features of which input": (
+        {"inputs": ["x", "z"], "feature_names": ["a"], "output": "d"},
+        r"name the features of each input: \['x', 'z'\]",
+    ),
+    "two open lengths": ({"sizes": {"A": (1, 8), "B": (1, 8)}}, "one length can be open"),
+    "an open length of two": ({"sizes": {"A": (1, 2)}}, "must span three whole numbers or more"),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_cannot_be_asked_for(name: str) -> None:
+    given, words = ASKED[name]
+    body = f"{PLAIN} kk = Add (k, k) ks = Cast <to = 1> (kk) b = Add (a, p) c = Add (b, z) d = Add (c, ks)"
+    inputs, outputs = (
+        f"{X}, float p, int64[N, 3, 4] k, float[N, 3, 4] z",
+        "float[N, 3, 4] y, float[N, 3, 4] d",
+    )
+    text = f"g ({inputs}) => ({outputs}) {{ {body} }}"
+    with pytest.raises(InvalidOptionError, match=words):
+        compile_model(parsed(text), Gradient(), **{"output": "y", **given})
