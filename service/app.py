@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.metadata import version as package_version
 
 from fastapi import APIRouter, Depends, FastAPI, Request
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute
 
@@ -18,6 +19,7 @@ from service.api import v1 as routes_v1
 from service.api import v2 as routes_v2
 from service.api.middleware import HttpMiddleware
 from service.api.references import ReferenceSetService
+from service.api.v2_codec import LENGTH_HEADER
 from service.backends.base import Backend
 from service.explainers.artifact_store import ArtifactStore
 from service.explainers.builder import Builder, Limits, ReferenceFiles
@@ -123,11 +125,14 @@ def create_app(
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.gate = gate
+    if settings.cors_origins:
+        _allow_origins(app, settings.cors_origins)
     app.include_router(routes_v2.inference)
     app.include_router(routes_v1.inference)
     app.include_router(routes_repository.router)  # before v2: /v2/models/stats is no model
     app.include_router(routes_v2.health)
     app.include_router(routes_v2.router)
+    app.include_router(routes_v2.unoffered)
     app.include_router(routes_v1.root)
     app.include_router(routes_v1.router)
     if settings.admin_port is None:
@@ -164,6 +169,17 @@ def _new_app(
     openapi.add_page(app)
     openapi.install(app, problems.problem_responses(401, 403, 429), documented)
     return app
+
+
+def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
+    """Lets pages of these origins ask and read, but not administer. Around all: a preflight has no key."""
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=["GET", "HEAD", "POST"],
+        allow_headers=["*"],
+        expose_headers=["Retry-After", "x-request-id", LENGTH_HEADER],
+    )
 
 
 def _add_admin_routes(app: FastAPI) -> None:

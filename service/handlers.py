@@ -32,6 +32,13 @@ class Call:
     timeout_s: float | None = None
 
 
+# What Triton offers by either protocol and a gateway does not, and what to do instead.
+NOT_OFFERED = {
+    "shared memory": "shared memory is not offered: send the tensors themselves, raw (raw_input_contents)",
+    "trace settings": "tracing is an operator's setting (RATIONALE_TRACE_ENDPOINT)",
+    "log settings": "logging is an operator's setting (RATIONALE_LOG_LEVEL)",
+}
+
 # Reads and decodes the body, until a time on the event loop's clock.
 Read = Callable[[float], Awaitable[InferenceRequest]]
 

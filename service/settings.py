@@ -6,10 +6,10 @@
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX = "RATIONALE_"  # of a setting's name in the environment
 MEBIBYTE = 1 << 20
@@ -61,6 +61,7 @@ class Settings(BaseSettings):
     rate_limit_per_s: float | None = Field(default=None, gt=0)
     rate_limit_burst: int | None = Field(default=None, ge=1)
     rate_limit_storage: str = Field(default="memory://", pattern="^(memory|(redis|rediss)://.+)")
+    cors_origins: Annotated[tuple[str, ...] | None, NoDecode] = None
     metrics_scope: Literal["none", "infer", "explain", "admin"] = "none"
     log_level: str = Field(default="warning", pattern="^(critical|error|warning|info|debug)$")
     log_format: Literal["auto", "json", "plain"] = "auto"
@@ -111,6 +112,20 @@ class Settings(BaseSettings):
         if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > _LARGEST_PORT:
             raise ValueError(f"'{text[:20]}' must be a port, 0 for a free one, or {OFF}")
         return int(text)
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _are_origins(cls, given: Any) -> tuple[str, ...] | None:
+        if given is None:
+            return None
+        origins = [each.strip() for each in given.split(",")] if isinstance(given, str) else list(given)
+        for origin in origins:
+            if not re.fullmatch(r"\*|https?://[^\s/,]+", str(origin)):
+                raise ValueError(
+                    f"'{str(origin)[:80]}' must be an origin such as https://app.example.com, without a "
+                    "path, or * for all; several are separated by commas"
+                )
+        return tuple(origins)
 
     @field_validator("triton")
     @classmethod

@@ -32,6 +32,8 @@ class HttpMiddleware:
         self._needed_for_metrics = needed_for_metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server leaves the body out
         if scope["type"] != "http" or (needed := self._needed(scope["path"])) is NOBODY_NEEDS:
             await self._app(scope, receive, send)
             return

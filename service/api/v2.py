@@ -1,6 +1,7 @@
 """The Open Inference Protocol (KServe v2) over HTTP, and `explain`, its missing verb."""
 
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version as package_version
 from typing import Annotated, Any
 
@@ -21,8 +22,8 @@ from service.api.schemas import (
     ServerMetadata,
     TensorMetadata,
 )
-from service.errors import NotReadyError
-from service.handlers import Call, Handler
+from service.errors import NotOfferedError, NotReadyError
+from service.handlers import NOT_OFFERED, Call, Handler
 from service.inference.dataplane import DataPlane
 from service.inference.request import Answer, InferenceRequest
 from service.repository.entry import PLATFORM
@@ -152,6 +153,10 @@ _EXPLAIN = _infer_docs(
 )
 
 
+async def _refuse(what: str, _: Request) -> Response:
+    raise NotOfferedError(NOT_OFFERED[what])
+
+
 async def infer(request: Request) -> Response:
     return await _respond(request, explains=False)
 
@@ -168,6 +173,17 @@ for verb, endpoint, docs in (("infer", infer, _INFER), ("explain", explain, _EXP
     for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
         inference.add_route(f"{path}/{verb}", endpoint, ["POST"])
     documented.post(f"/v2/models/{{model}}/{verb}", **docs)(endpoint)
+
+
+unoffered = APIRouter()
+for path, what in {
+    "/v2/systemsharedmemory/{rest:path}": "shared memory",
+    "/v2/cudasharedmemory/{rest:path}": "shared memory",
+    "/v2/trace/setting": "trace settings",
+    "/v2/models/{model}/trace/setting": "trace settings",
+    "/v2/logging": "log settings",
+}.items():
+    unoffered.add_route(path, partial(_refuse, what), ["GET", "POST"])
 
 
 async def _respond(request: Request, *, explains: bool) -> Response:

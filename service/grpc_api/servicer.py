@@ -13,7 +13,7 @@ from compiler.manifest import TensorSpec
 from service.errors import UnknownModelError
 from service.grpc_api.codec import decode_request, encode_answer
 from service.grpc_api.stream import stream_infer
-from service.handlers import Call, Handler
+from service.handlers import NOT_OFFERED, Call, Handler
 from service.inference.index import index_of
 from service.inference.request import InferenceRequest
 from service.interceptor import RequestInterceptor
@@ -28,17 +28,16 @@ _LOADING = (
     "loading and unloading is not open to callers: an operator publishes entries in the repository, and "
     "explainers through the admin API (PUT /v2/models/{model}/explainers/{name})"
 )
-_SHARED_MEMORY = "shared memory is not offered: send tensors in raw_input_contents"
 _NOT_OFFERED = {
     "RepositoryModelLoad": _LOADING,
     "RepositoryModelUnload": _LOADING,
     **{
-        f"{kind}SharedMemory{verb}": _SHARED_MEMORY
+        f"{kind}SharedMemory{verb}": NOT_OFFERED["shared memory"]
         for kind in ("System", "Cuda")
         for verb in ("Status", "Register", "Unregister")
     },
-    "TraceSetting": "tracing is an operator's setting: docs/settings.md lists it",
-    "LogSettings": "logging is an operator's setting: RATIONALE_LOG_LEVEL",
+    "TraceSetting": NOT_OFFERED["trace settings"],
+    "LogSettings": NOT_OFFERED["log settings"],
 }
 # What Triton offers and a gateway must not: {path: why, and what to do instead}.
 REFUSED = {f"/{SERVICE}/{name}": why for name, why in _NOT_OFFERED.items()}

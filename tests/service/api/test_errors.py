@@ -36,6 +36,24 @@ def problem(answer: httpx.Response, status: int, slug: str, said: str = "") -> d
 
 
 @pytest.mark.parametrize(
+    ("path", "instead"),
+    [
+        ("systemsharedmemory/status", "send the tensors themselves"),
+        ("systemsharedmemory/region/mine/register", "send the tensors themselves"),
+        ("cudasharedmemory/unregister", "send the tensors themselves"),
+        ("trace/setting", "RATIONALE_TRACE_ENDPOINT"),
+        ("models/score/trace/setting", "RATIONALE_TRACE_ENDPOINT"),
+        ("logging", "RATIONALE_LOG_LEVEL"),
+    ],
+)
+async def test_what_is_not_offered_says_what_to_do(
+    client: httpx.AsyncClient, path: str, instead: str
+) -> None:
+    for method in ("GET", "POST"):
+        problem(await client.request(method, f"/v2/{path}"), 501, "not-offered", instead)
+
+
+@pytest.mark.parametrize(
     ("body", "said"),
     [
         (b"", "not valid JSON"),

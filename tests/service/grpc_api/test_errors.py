@@ -131,7 +131,7 @@ def test_a_model_that_fails(stub: Any) -> None:
         (
             "SystemSharedMemoryStatus",
             pb.SystemSharedMemoryStatusRequest(),
-            "send tensors in raw_input_contents",
+            "raw_input_contents",
         ),
         ("CudaSharedMemoryRegister", pb.CudaSharedMemoryRegisterRequest(), "shared memory is not offered"),
         ("TraceSetting", pb.TraceSettingRequest(), "an operator's setting"),

@@ -62,6 +62,20 @@ def test_what_is_no_port(given: str) -> None:
         Settings(grpc_port=given)
 
 
+def test_origins_of_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATIONALE_CORS_ORIGINS", "https://a.example, http://localhost:3000")
+    assert Settings().cors_origins == ("https://a.example", "http://localhost:3000")
+    assert Settings(cors_origins=["*"]).cors_origins == ("*",)
+
+
+@pytest.mark.parametrize(
+    "given", ["", "a.example", "https://a.example/", "https://a.example,", [5], "ftp://a"]
+)
+def test_what_is_no_origin(given: object) -> None:
+    with pytest.raises(ValidationError, match="must be an origin such as https"):
+        Settings(cors_origins=given)
+
+
 # --- flags, environment, file ----------------------------------------------------------------------------
 
 
