@@ -127,8 +127,7 @@ def create_app(
     app.state.gate = gate
     if settings.cors_origins:
         _allow_origins(app, settings.cors_origins)
-    app.include_router(routes_v2.inference)
-    app.include_router(routes_v1.inference)
+    app.routes.extend([*routes_v2.inference, *routes_v1.inference])
     app.include_router(routes_repository.router)  # before v2: /v2/models/stats is no model
     app.include_router(routes_v2.health)
     app.include_router(routes_v2.router)

@@ -1,12 +1,11 @@
 """Reads a request body with a bound on memory, whatever its headers claim."""
 
 import asyncio
-import contextlib
 import zlib
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from service.errors import MalformedError, SlowBodyError, TooLargeError, UnsupportedMediaError
 from service.inference.memory_limit import MemoryLimit
@@ -36,37 +35,43 @@ async def read_body(
     if declared.isdecimal() and int(declared) > limit:
         raise _too_large(limit)
     inflater = _inflater(request.headers.get("content-encoding", ""))
-    body = bytearray()
     try:
-        async with asyncio.timeout_at(deadline_s), contextlib.aclosing(_pieces(request, inflater)) as pieces:
+        async with asyncio.timeout_at(deadline_s):
             with (budget or MemoryLimit(limit)).growing() as grow:
-                async for piece in pieces:
-                    if len(body) + len(piece) > limit:
-                        raise _too_large(limit)
-                    grow(len(piece))
-                    body += piece
+                body = await _read(request, inflater, limit, grow)
     except TimeoutError as error:
         raise SlowBodyError("the body did not arrive in time: send it faster, or fewer rows") from error
     except zlib.error as error:
         raise MalformedError("the body is not what its Content-Encoding says") from error
-    except ClientDisconnect as error:
-        raise MalformedError("the connection was closed before the body ended") from error
     if inflater is not None and not inflater.eof:
         raise MalformedError("the compressed body ends too early")
     return body
 
 
-async def _pieces(request: Request, inflater: Any) -> AsyncGenerator[bytes]:
-    """Of the body, inflated; a small one on the wire may hold a thousand times its size."""
-    async for chunk in request.stream():
-        if inflater is None:
-            yield chunk
-            continue
-        piece = inflater.decompress(chunk, _AT_ONCE)
-        yield piece
-        while len(piece) == _AT_ONCE:
+async def _read(request: Request, inflater: Any, limit: int, grow: Callable[[int], None]) -> bytearray:
+    """The body, inflated: a small piece on the wire may hold a thousand times its size."""
+    body = bytearray()
+    holds_more, more = False, True
+    while holds_more or more:
+        if holds_more:
             piece = await asyncio.to_thread(inflater.decompress, inflater.unconsumed_tail, _AT_ONCE)
-            yield piece
+        else:
+            piece, more = await _receive(request)
+            piece = piece if inflater is None else inflater.decompress(piece, _AT_ONCE)
+        if len(body) + len(piece) > limit:
+            raise _too_large(limit)
+        grow(len(piece))
+        body += piece
+        holds_more = inflater is not None and len(piece) == _AT_ONCE
+    return body
+
+
+async def _receive(request: Request) -> tuple[bytes, bool]:
+    """The next piece, and whether more come. Raises MalformedError where the caller left."""
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise MalformedError("the connection was closed before the body ended")
+    return message.get("body", b""), message.get("more_body", False)
 
 
 def media_type_of(request: Request, *allowed: str) -> str:

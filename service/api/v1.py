@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from service.api.body import TIMEOUT_HEADER
 from service.api.openapi import MODEL_PARAMETER, body_of, header
@@ -79,9 +80,10 @@ async def explain(request: Request) -> Response:
     return await respond(request, decode_explain, _explanations, JSON, explains=True)
 
 
-inference = APIRouter()
-inference.add_route("/v1/models/{model}:predict", predict, ["POST"])
-inference.add_route("/v1/models/{model}:explain", explain, ["POST"])
+inference = [
+    Route("/v1/models/{model}:predict", predict, methods=["POST"]),
+    Route("/v1/models/{model}:explain", explain, methods=["POST"]),
+]
 
 documented = APIRouter(tags=["v1"])
 documented.post(

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from service.api import v2_codec as oip
 from service.api.body import TIMEOUT_HEADER, media_type_of, read_body, timeout_header
@@ -167,12 +168,14 @@ async def explain(request: Request) -> Response:
 
 # The routes of inference are Starlette's own: FastAPI's dependencies and validation cost more than a small
 # model does. They are documented as FastAPI's are.
-inference = APIRouter()
-documented = APIRouter()
-for verb, endpoint, docs in (("infer", infer, _INFER), ("explain", explain, _EXPLAIN)):
-    for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-        inference.add_route(f"{path}/{verb}", endpoint, ["POST"])
-    documented.post(f"/v2/models/{{model}}/{verb}", **docs)(endpoint)
+inference = [
+    Route(f"/v2/models/{{model}}{version}/{verb}", endpoint, methods=["POST"])
+    for version in ("", "/versions/{version}")
+    for verb, endpoint in (("explain", explain), ("infer", infer))
+]
+documented = APIRouter(prefix="/v2/models/{model}")
+documented.post("/infer", **_INFER)(infer)
+documented.post("/explain", **_EXPLAIN)(explain)
 
 
 unoffered = APIRouter()

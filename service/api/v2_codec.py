@@ -75,8 +75,8 @@ def encode_answer(answer: Answer) -> tuple[bytes, int | None]:
             output["data"] = to_json(name, array.reshape(-1))
         outputs.append(output)
     message: dict[str, Any] = {"model_name": answer.model, "model_version": answer.version}
-    if answer.identity:
-        message["parameters"] = answer.identity
+    if identity := answer.identity:
+        message["parameters"] = identity
     if answer.request.id:
         message["id"] = answer.request.id
     text = orjson.dumps({**message, "outputs": outputs}, option=orjson.OPT_SERIALIZE_NUMPY)
