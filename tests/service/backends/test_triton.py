@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2_grpc
 from service.backends.triton import TritonBackend
 from service.errors import ModelFailedError, NotReadyError
 from service.grpc_api.codec import decode_request, encode_answer
-from service.inference.dataplane import Answer
+from service.inference.request import Answer, InferenceRequest
 from service.repository.entry import Entry
 from service.repository.registry import read_repository
 from service.settings import Settings
@@ -145,7 +145,7 @@ async def test_requests_reach_triton(repository: Path) -> None:
 
 
 async def test_tensors_of_every_kind_go_and_come(typed: Entry) -> None:
-    answered = encode_answer("typed", "1", "", Answer(typed, TENSORS)).SerializeToString()
+    answered = encode_answer(Answer(InferenceRequest(), "typed", "1", typed, TENSORS)).SerializeToString()
     async with backend_to(answered) as (backend, requests):
         outputs = ["positive", "text_out", "half"]
         tensors = await backend.infer(typed, TENSORS, outputs)
