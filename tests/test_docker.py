@@ -121,7 +121,8 @@ def test_the_gateway_waits_for_triton_and_reads_the_same_folder() -> None:
     gateway, triton = services["gateway"], services["triton"]
     assert gateway["depends_on"] == {"triton": {"condition": "service_healthy"}}
     assert gateway["command"][-2:] == ["--triton", f"triton:{docker_engine.PORTS['grpc']}"]
-    assert gateway["volumes"] == triton["volumes"]
+    [models] = triton["volumes"]
+    assert gateway["volumes"][0] | {"read_only": True} == models
     assert (gateway["read_only"], gateway["cap_drop"]) == (True, ["ALL"])
     assert f"http://127.0.0.1:{docker_engine.PORTS['http']}/v2/health/ready" in triton["healthcheck"]["test"]
 

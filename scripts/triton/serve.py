@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_FOLDER = Path(__file__).resolve().parent.parent.parent / ".triton"
-CONTROL_MODES = ("none", "explicit", "poll")
+CONTROL_MODES = ("explicit", "none", "poll")
+ALL = ("*",)  # every model that is there at the start
 ENDS = ("http", "grpc", "metrics")
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 PORT_TAKEN = "already in use"
@@ -125,7 +126,7 @@ def command(
         f"--backend-directory={folder / 'backends'}",
         f"--cache-directory={server / 'caches'}",
         f"--model-control-mode={control_mode}",
-        *(f"--load-model={name}" for name in load),
+        *(f"--load-model={name}" for name in load if control_mode == "explicit"),
         "--disable-auto-complete-config",
         "--strict-readiness=true",
         f"--exit-timeout-secs={DRAIN_TIMEOUT_S}",
@@ -198,8 +199,8 @@ def started(arguments: list[str], folder: Path, log: Path) -> Iterator[subproces
 def run_triton(
     repository: Path,
     *,
-    control_mode: str = "none",
-    load: Sequence[str] = (),
+    control_mode: str = "explicit",
+    load: Sequence[str] = ALL,
     extra: Sequence[str] = (),
     host: str = "127.0.0.1",
     ports: dict[str, int] | None = None,
@@ -209,7 +210,7 @@ def run_triton(
 ) -> Iterator[TritonAddresses]:
     """Serves `repository` until the block is left; yields once all models are ready.
 
-    `control_mode` is none, explicit (then `load` names the models to begin with) or poll; `extra` holds
+    `control_mode` is explicit (then `load` names the models to begin with), none or poll; `extra` holds
     further flags of tritonserver; `ports` by end (http, grpc, metrics), 0 or absent for a free one.
 
     Raises:
@@ -247,8 +248,8 @@ def options() -> argparse.Namespace:
     add("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     for end, port in PORTS.items():
         add(f"--{end}-port", type=int, default=port, help=f"default {port}; 0 takes a free one")
-    add("--control-mode", choices=CONTROL_MODES, default="none", help="explicit: load and unload by API")
-    add("--load", action="append", default=[], metavar="MODEL", help="explicit mode: load this at start")
+    add("--control-mode", choices=CONTROL_MODES, default="explicit", help="default explicit: by API too")
+    add("--load", action="append", metavar="MODEL", help="explicit mode: load this at start, not all")
     add("--log", type=Path, help="file for the server's log (default: a temporary one)")
     add("--triton", type=Path, default=DEFAULT_FOLDER, help="the folder fetch.py made")
     return parser.parse_args()
@@ -263,7 +264,7 @@ def main() -> int:
         with run_triton(
             given.repository,
             control_mode=given.control_mode,
-            load=given.load,
+            load=given.load or ALL,
             host=given.host,
             ports=ports,
             log=given.log,

@@ -23,7 +23,8 @@ IMAGE = "nvcr.io/nvidia/tritonserver:26.11-py3"
 COMMAND = (
     "tritonserver",
     "--model-repository=/models",
-    "--model-control-mode=none",
+    "--model-control-mode=explicit",  # the gateway loads explainers that are made over its API
+    "--load-model=*",
     "--disable-auto-complete-config",
     "--strict-readiness=true",
     "--exit-timeout-secs=30",

@@ -22,7 +22,12 @@ class StartTriton(Protocol):
     """`run_triton`, as the tests call it."""
 
     def __call__(
-        self, repository: Path, *, control_mode: str = "none", load: tuple[str, ...] = ()
+        self,
+        repository: Path,
+        *,
+        control_mode: str = "explicit",
+        load: tuple[str, ...] = ("*",),
+        ports: dict[str, int] | None = None,
     ) -> AbstractContextManager[TritonAddresses]: ...
 
 
@@ -40,7 +45,7 @@ class Served:
 
 @pytest.fixture(scope="session")
 def start_triton() -> StartTriton:
-    """Fetches the server if needed; answers with `run_triton(repository, control_mode=…)`."""
+    """Fetches the server if needed; answers with `run_triton`."""
     try:
         fetch()
     except FetchError as error:

@@ -35,7 +35,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def triton(repository: Path, start_triton: StartTriton) -> Iterator[TritonAddresses]:
     load = ("net", "net_explain", "written", "written_explain_open")
-    with start_triton(repository, control_mode="explicit", load=load) as at:
+    with start_triton(repository, load=load) as at:
         yield at
 
 

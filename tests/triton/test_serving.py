@@ -36,7 +36,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def explicit(start_triton: StartTriton, repository: Path) -> Iterator[TritonAddresses]:
-    with start_triton(repository, control_mode="explicit", load=("linear_explain",)) as addresses:
+    with start_triton(repository, load=("linear_explain",)) as addresses:
         yield addresses
 
 
@@ -205,7 +205,7 @@ def test_a_repository_that_is_no_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_control_mode_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TritonError, match="is none of none, explicit, poll"):
+    with pytest.raises(TritonError, match="is none of explicit, none, poll"):
         run_triton(tmp_path, control_mode="auto").__enter__()
 
 

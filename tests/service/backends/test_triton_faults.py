@@ -138,7 +138,7 @@ async def test_frozen_under_load(entries: Path, seconds: float) -> None:
 
 async def test_an_entry_that_is_deleted_under_load(entries: Path) -> None:
     with contextlib.ExitStack() as stack:
-        started = run_triton(entries, control_mode="explicit", load=("score", "score_explain"))
+        started = run_triton(entries, load=("score", "score_explain"))
         at = await asyncio.to_thread(stack.enter_context, started)
         async with load_on(entries, at) as load:
             with tritonclient.grpc.InferenceServerClient(at.grpc) as admin:

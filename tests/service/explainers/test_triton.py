@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 from tritonclient.grpc import InferenceServerClient
 
-from scripts.triton.serve import TritonAddresses
+from scripts.triton.serve import ENDS, TritonAddresses
 from service.explainers import builder as builder
 from tests.service import handmade as made
+from tests.service.child import spare_ports
 from tests.service.explaining import (
     ATTRIBUTIONS,
     DEEPSHAP,
     GRADIENT,
     OTHER,
     PATH,
+    SECONDS,
     Gate,
     administered,
     explain,
@@ -47,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def explicit(folder: Path, start: StartTriton) -> Iterator[TritonAddresses]:
-    with start(folder / "models", control_mode="explicit", load=("score",)) as at:
+    with start(folder / "models", load=("score",)) as at:
         yield at
 
 
@@ -112,9 +114,33 @@ async def switched_under_load(client: httpx.AsyncClient) -> dict[str, str]:
     return found
 
 
+async def test_a_triton_that_restarts_has_what_the_gateway_made(
+    folder: Path, start_triton: StartTriton
+) -> None:
+    """Started as the recipes do: with all that is there, and more by request."""
+    ports = dict(zip(ENDS, spare_ports(len(ENDS)), strict=True))
+    with contextlib.ExitStack() as triton:
+        at = triton.enter_context(start_triton(folder / "models", ports=ports))
+        async with administered(folder, triton=at.grpc) as client:
+            one = await made_ready(client, f"{PATH}/one", GRADIENT)
+            assert loaded(at) == ["score", one["serving"]["entry"]]
+            triton.close()
+            at = triton.enter_context(start_triton(folder / "models", ports=ports))
+            assert loaded(at) == ["score", one["serving"]["entry"]]
+            await served(client)
+            assert_explains(await explain(client), "gradient")
+
+
+async def served(client: httpx.AsyncClient) -> None:
+    """Returns when the connection to Triton is there again."""
+    async with asyncio.timeout(SECONDS):
+        while (await client.get("/v2/health/ready")).status_code != 200:
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.slow
 async def test_a_triton_that_loads_nothing_by_request(folder: Path, start_triton: StartTriton) -> None:
-    with start_triton(folder / "models") as at:
+    with start_triton(folder / "models", control_mode="none") as at:
         async with administered(folder, triton=at.grpc, grace_s=0.5) as client:
             await client.put(f"{PATH}/one", json=GRADIENT)
             status = await settled(client, f"{PATH}/one")
@@ -123,6 +149,8 @@ async def test_a_triton_that_loads_nothing_by_request(folder: Path, start_triton
             await until(lambda: [path.name for path in (folder / "models").iterdir()] == ["score"])
     async with administered(folder) as client:  # the artefact was kept
         await made_ready(client, f"{PATH}/one", GRADIENT)
-    with start_triton(folder / "models") as at:  # and one that was there when Triton started is served
+    with start_triton(
+        folder / "models", control_mode="none"
+    ) as at:  # and one that was there when Triton started is served
         async with administered(folder, triton=at.grpc) as client:
             assert_explains(await explain(client), "gradient")
