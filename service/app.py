@@ -34,6 +34,7 @@ from service.observability.tracing import create_tracing
 from service.references import resolver as reference_resolver
 from service.references.resolver import ReferenceResolver
 from service.references.store import ReferenceSets
+from service.repository.live import LiveRepository, Runs
 from service.repository.registry import read_repository
 from service.security.keys import ADMIN, Keyring, is_loopback, read_keyring, scopes_of
 from service.security.rate_limit import RateLimits
@@ -53,7 +54,11 @@ Errors are problem documents (RFC 9457), with the member `error` for clients of 
 Lifespan = Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]
 # The admin API, wherever it is bound.
 DOCUMENTED = (*routes_v2.documented.routes, *routes_v1.documented.routes)
-ADMIN_ROUTERS: tuple[APIRouter, ...] = (routes_admin.router, routes_references.router)
+ADMIN_ROUTERS: tuple[APIRouter, ...] = (
+    routes_admin.router,
+    routes_references.router,
+    routes_repository.admin,
+)
 
 
 def create_app(
@@ -70,7 +75,7 @@ def create_app(
         references: where the reference sets of explainers are; None for the state folder.
 
     Raises:
-        RepositoryError: the repository is missing, empty or broken.
+        RepositoryError: the repository is missing, empty or broken; the task, where nothing can be loaded.
         InvalidOptionError: as `create_gate` does.
         StateUnavailableError: another gateway owns the state, or it cannot be read.
     """
@@ -82,7 +87,7 @@ def create_app(
         artifacts = ArtifactStore(settings.repository, state, settings.max_artefact_bytes)
         remembered = remember(artifacts)
         plane = DataPlane(
-            read_repository(settings.repository),
+            read_repository(settings.repository, strict=settings.strict),
             backend,
             settings.request_timeout_s,
             metrics,
@@ -97,8 +102,10 @@ def create_app(
         own = create_reference_resolver(settings, explainers, sets, metrics)
         on_failure.pop_all()
 
+    live = create_live_repository(settings, plane, explainers)
+
     async def load() -> None:
-        await plane.start()
+        await plane.start(live.start)
         explainers.resume()
 
     @contextlib.asynccontextmanager
@@ -110,6 +117,7 @@ def create_app(
             plane.refuse_new_work()
             app.state.loading.cancel()
             await asyncio.wait([app.state.loading])
+            await live.stop()
             await own.stop()
             await explainers.stop()
             await plane.stop()
@@ -121,6 +129,7 @@ def create_app(
     app.state.handler = Handler(plane, own)
     app.state.plane = plane
     app.state.explainers = explainers
+    app.state.live = live
     app.state.references = ReferenceSetService(sets, explainers, plane, settings.max_reference_bytes)
     app.state.settings = settings
     app.state.metrics = metrics
@@ -128,6 +137,7 @@ def create_app(
     if settings.cors_origins:
         _allow_origins(app, settings.cors_origins)
     app.routes.extend([*routes_v2.inference, *routes_v1.inference])
+    app.include_router(routes_repository.index)
     app.include_router(routes_repository.router)  # before v2: /v2/models/stats is no model
     app.include_router(routes_v2.health)
     app.include_router(routes_v2.router)
@@ -144,6 +154,7 @@ def create_admin_app(app: FastAPI) -> FastAPI:
     admin = _new_app(app.state.gate, app.state.settings, None)
     admin.state = app.state
     admin.include_router(routes_v2.health)
+    admin.include_router(routes_repository.index)
     _add_admin_routes(admin)
     return admin
 
@@ -212,6 +223,13 @@ def create_explainers(
     builder = Builder(artifacts, limits, references, plane.metrics)
     unsettled = settings.max_compiles + settings.max_queued_compiles
     return Explainers(plane, artifacts, builder, references, remembered, unsettled)
+
+
+def create_live_repository(settings: Settings, plane: DataPlane, explainers: Explainers) -> LiveRepository:
+    """What takes up changes of the repository."""
+    backend = plane.backend
+    runs = Runs(backend.start, backend.load, backend.unload, explainers.take_up, explainers.owned)
+    return LiveRepository(explainers.repository, runs, plane.timeout_s, strict=settings.strict)
 
 
 def create_reference_resolver(

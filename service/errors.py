@@ -7,6 +7,7 @@ RationaleError
     ├── ForbiddenError        403  the key lacks a scope
     ├── UnknownModelError     404
     ├── NotExplainableError   404  the model is there, its explanation is not
+    │   └── BrokenExplanationError  503  there is one, and it cannot be served
     ├── UnknownResourceError  404  no such explainer or reference set
     ├── ConflictError         409  not while others depend on it, or not under this name
     ├── SlowBodyError         408  the body did not arrive in time
@@ -80,6 +81,12 @@ class NotExplainableError(ServiceError):
     status = 404
     slug = "not-explainable"
     title = "The model has no explanation"
+
+
+class BrokenExplanationError(NotExplainableError):
+    status = 503
+    slug = "broken-explanation"
+    title = "The model's explanation cannot be served"
 
 
 class UnknownResourceError(ServiceError):

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -21,9 +20,10 @@ from service.inference.dataplane import DataPlane
 from service.listening import CannotListenError, listen
 from service.observability import logs
 from service.observability.metrics import Metrics
+from service.repository.live import LiveRepository
 from service.security.keys import is_loopback
 from service.security.tls import ServerTls, server_tls
-from service.security.watch import watch
+from service.security.watch import Watched, watch, watched_files
 from service.settings import Settings
 from service.signals import Signals
 
@@ -135,9 +135,15 @@ async def _serve(
     app: FastAPI, settings: Settings, listeners: _Listeners, tls: ServerTls | None, announce: Announce
 ) -> None:
     sys.setswitchinterval(_SWITCH_S)
-    signals = Signals()
+    watched = _watched(app, settings, tls)
+    tasks: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        tasks.update(asyncio.ensure_future(each.read()) for each in watched)
+
+    signals = Signals(reload)
     ends = await _start(app, settings, listeners, tls)
-    watching = asyncio.create_task(watch(_reloads(app, settings, tls)))
+    tasks.update(asyncio.create_task(watch(each)) for each in watched)
     try:
         await ends.public.started()
         loading: asyncio.Task[None] = app.state.loading
@@ -151,7 +157,8 @@ async def _serve(
             announce_ready(app, ends, announce)
             await _first_of(signals.stop, *ends.serving)
     finally:
-        watching.cancel()
+        for task in tasks:
+            task.cancel()
         await _stop(app.state.plane, ends, signals, settings)
 
 
@@ -170,16 +177,17 @@ async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: S
     return _Ends(public, admin, grpc_server)
 
 
-def _reloads(
-    app: FastAPI, settings: Settings, tls: ServerTls | None
-) -> dict[tuple[Path, ...], Callable[[], None]]:
-    """What is read again while serving, by the files that it is read from."""
-    reloads: dict[tuple[Path, ...], Callable[[], None]] = {}
+def _watched(app: FastAPI, settings: Settings, tls: ServerTls | None) -> list[Watched]:
+    """What is read again while serving."""
+    live: LiveRepository = app.state.live
+    watched = [Watched(live.stamps, live.scan, settings.watch_s)]
     if tls is not None:
-        reloads[tls.certificates.files] = tls.reload
+        watched.append(watched_files(tls.certificates.files, tls.reload))
     if settings.keys_file is not None:
-        reloads[(settings.keys_file,)] = lambda: app.state.gate.take_keys(read_keys(settings))
-    return reloads
+        watched.append(
+            watched_files((settings.keys_file,), lambda: app.state.gate.take_keys(read_keys(settings)))
+        )
+    return watched
 
 
 async def _stop(plane: DataPlane, ends: _Ends, signals: Signals, settings: Settings) -> None:
@@ -231,7 +239,10 @@ def _note_start(app: FastAPI) -> None:
 def announce_ready(app: FastAPI, ends: _Ends, announce: Announce) -> None:
     """Prints the models and, as the last line, the HTTP address: scripts wait for it."""
     plane: DataPlane = app.state.plane
-    for entry in plane.repository.entries.values():
+    registry = plane.repository
+    for name in registry.unserved:
+        announce(f"model {name} is not served: {registry.why_unserved(name)}")
+    for entry in registry.entries.values():
         if entry.manifest is None:
             announce(f"model {entry.name}")
         else:

@@ -24,6 +24,8 @@ class Settings(BaseSettings):
 
     repository: Path = Path("model_repository")
     state: Path | None = None
+    strict: bool = False
+    watch_s: float | None = Field(default=None, gt=0)
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=_LARGEST_PORT)
     grpc_port: int | Literal["off"] = 8081

@@ -221,7 +221,15 @@ class IndexItem(BaseModel):
     name: str
     version: str
     state: Literal["READY", "LOADING", "UNAVAILABLE"]
-    reason: str = Field(description="why it cannot answer; empty where it can")
+    reason: str = Field(
+        description="why it cannot answer; of one that can, what is wrong with the files that took its place"
+    )
+
+
+class LoadRequest(BaseModel):
+    parameters: Parameters = Field(
+        default_factory=dict, description="none is offered; `unload_dependents` may be there, and false"
+    )
 
 
 class ConfigTensor(BaseModel):

@@ -51,7 +51,7 @@ async def models(request: Request) -> ModelList:
     "/{model}",
     summary="Is the model ready, and what may be asked of it?",
     operation_id="v1_model",
-    responses=problem_responses(404),
+    responses=problem_responses(404, 503),
 )
 async def status(request: Request, model: str) -> ModelStatus:
     plane = plane_of(request)

@@ -85,7 +85,7 @@ async def ready(request: Request) -> Ready:
     operation_id="model_metadata",
     description="Also under `/models/{model}/versions/{version}`, as all routes of a model.",
     tags=["models"],
-    responses=problem_responses(404),
+    responses=problem_responses(404, 503),
 )
 async def model_metadata(request: Request, model: str, version: Version = None) -> ModelMetadata:
     entry = plane_of(request).repository.entry(model, version)

@@ -1,7 +1,7 @@
 """The protocol of a backend: what a data plane needs to run an entry."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -23,19 +23,18 @@ class Backend(Protocol):
 
     name: str
 
-    async def start(self, entries: Iterable[Entry]) -> None:
-        """Loads and warms every entry.
+    async def start(self, entries: Iterable[Entry]) -> Mapping[Entry, str]:
+        """Loads and warms every entry; gives those that cannot be loaded or fail their warmup, and why.
 
-        Raises:
-            RepositoryError: an entry cannot be loaded, or fails its warmup.
-            NotReadyError: the server behind it cannot be reached.
+        Raises NotReadyError: the server behind it cannot be reached.
         """
 
     async def load(self, entry: Entry) -> None:
         """Loads and warms one more entry while others are served; another one of its name goes on answering.
 
         Raises:
-            RepositoryError, NotReadyError: as `start` does. Nothing has changed then.
+            RepositoryError: it cannot be loaded, or fails its warmup. Nothing has changed then.
+            NotReadyError: the server behind it cannot be reached.
         """
 
     async def unload(self, entry: Entry) -> None:

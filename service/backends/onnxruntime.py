@@ -75,9 +75,14 @@ class OnnxRuntimeBackend:
         self._metrics = metrics or Metrics()
         self._budget = CpuSlots(available_cores())
 
-    async def start(self, entries: Iterable[Entry]) -> None:
+    async def start(self, entries: Iterable[Entry]) -> dict[Entry, str]:
+        failed = {}
         for entry in entries:
-            await self.load(entry)
+            try:
+                await self.load(entry)
+            except RepositoryError as error:
+                failed[entry] = str(error)
+        return failed
 
     async def load(self, entry: Entry) -> None:
         began_s = time.monotonic()

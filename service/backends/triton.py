@@ -51,6 +51,7 @@ class TritonBackend:
         self._max_in_flight = max_in_flight
         self._in_flight: Counter[Entry] = Counter()
         self._connected: InferenceServerClient | None = None
+        self._latest: dict[str, Entry] = {}  # what Triton serves under a name
 
     @property
     def _client(self) -> InferenceServerClient:
@@ -59,35 +60,54 @@ class TritonBackend:
             raise NotReadyError("the connection to Triton is not open")
         return self._connected
 
-    async def start(self, entries: Iterable[Entry]) -> None:
-        """Waits until Triton serves every entry, at most `wait_s` seconds."""
+    async def start(self, entries: Iterable[Entry]) -> dict[Entry, str]:
+        """Waits until Triton serves every entry, at most `wait_s` seconds; those that it does not, then."""
         self._connected = connect(self._address, self._tls)
         try:
-            await self._wait_for(list(entries))
+            entries = list(entries)
+            missing = await self._wait_for(entries)
         except BaseException:
             await self.stop()
             raise
+        self._latest = {entry.model: entry.stored or entry for entry in entries if entry not in missing}
+        return dict.fromkeys(
+            missing,
+            f"the Triton at {self._address} did not load it within {self._wait_s:g} s. "
+            "Does it serve the same model repository? Its log says why an entry was refused.",
+        )
 
-    async def _wait_for(self, missing: Sequence[Entry]) -> None:
+    async def _wait_for(self, missing: Sequence[Entry]) -> Sequence[Entry]:
+        """Those that Triton does not serve. Raises NotReadyError where there is no Triton."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._wait_s
         while missing := [entry for entry in missing if not await self.ready(entry)]:
             if loop.time() > end_s:
-                raise NotReadyError(await self._absence(missing))
+                if await self.ready():
+                    break
+                raise NotReadyError(
+                    f"no Triton answered at {self._address} within {self._wait_s:g} s. Is that its gRPC port "
+                    "(8001 by default), and has it started?"
+                )
             await asyncio.sleep(_POLL_S)
+        return missing
 
     async def load(self, entry: Entry) -> None:
-        """Needs a Triton that runs with `--model-control-mode=explicit`, or loaded the entry by itself."""
+        """Needs a Triton that runs with `--model-control-mode=explicit`, or loaded a new entry by itself."""
         try:
             await self._client.load_model(entry.model, client_timeout=_LOAD_S)
         except InferenceServerException as error:
-            if is_never_by_request(error) and await self.ready(entry):
-                return
-            raise not_loaded(entry, error) from error
+            known = entry.model in self._latest
+            if known or not is_never_by_request(error) or not await self.ready(entry):
+                raise not_loaded(entry, error) from error
+        self._latest[entry.model] = entry.stored or entry
 
     async def unload(self, entry: Entry) -> None:
-        with contextlib.suppress(InferenceServerException):
-            await self._client.unload_model(entry.model, client_timeout=_UNLOAD_S)
+        """Nothing where Triton serves another entry under the name by now."""
+        own = entry.stored or entry
+        if self._latest.get(entry.model, own) is own:
+            self._latest.pop(entry.model, None)
+            with contextlib.suppress(InferenceServerException):
+                await self._client.unload_model(entry.model, client_timeout=_UNLOAD_S)
 
     async def ready(self, entry: Entry | None = None) -> bool:
         try:
@@ -145,16 +165,3 @@ class TritonBackend:
         if self._connected is not None:
             client, self._connected = self._connected, None
             await client.close()
-
-    async def _absence(self, missing: Sequence[Entry]) -> str:
-        waited = f"within {self._wait_s:g} s"
-        if not await self.ready():
-            return (
-                f"no Triton answered at {self._address} {waited}. Is that its gRPC port (8001 by default), "
-                "and has it started?"
-            )
-        names = ", ".join(dict.fromkeys(entry.model for entry in missing))
-        return (
-            f"the Triton at {self._address} did not load {names} {waited}. "
-            "Does it serve the same model repository? Its log says why an entry was refused."
-        )

@@ -22,6 +22,23 @@ Repository = Annotated[
         show_default=False,
     ),
 ]
+Strict = Annotated[
+    bool | None,
+    typer.Option(
+        "--strict",
+        help="Do not start where an entry is broken. Default: serve the others, and tell of it.",
+        show_default=False,
+    ),
+]
+Watch = Annotated[
+    float | None,
+    typer.Option(
+        help="Look so often whether entries of the repository are new, changed or gone, and take that up. "
+        "Default: only on SIGHUP, or when asked through the admin API.",
+        metavar="SECONDS",
+        show_default=False,
+    ),
+]
 Host = Annotated[
     str | None,
     typer.Option(help="Address to listen on. Default: 127.0.0.1, this machine only.", show_default=False),
@@ -95,6 +112,8 @@ TlsClientCa = Annotated[
 @app.command()
 def serve(
     repository: Repository = None,
+    strict: Strict = None,
+    watch: Watch = None,
     host: Host = None,
     port: Port = None,
     grpc_port: GrpcPort = None,
@@ -111,13 +130,16 @@ def serve(
     Speaks the Open Inference Protocol under /v2 (with the verb explain added) and KServe's v1 with named
     features under /v1; /docs describes both. Speaks the Open Inference Protocol over gRPC as well, where
     MODEL_explain is what explains MODEL. Prints its addresses when every model is loaded and warmed up.
-    SIGTERM and Ctrl-C finish the running requests, then exit.
+    SIGTERM and Ctrl-C finish the running requests, then exit; SIGHUP reads the repository, keys and
+    certificates again.
 
     Each flag can also be an environment variable, RATIONALE_REPOSITORY, RATIONALE_PORT …, or a line of the
     --config file; some settings have no flag. docs/settings.md lists them.
     """
     flags = {
         "repository": repository,
+        "strict": strict,
+        "watch_s": watch,
         "host": host,
         "port": port,
         "grpc_port": grpc_port,

@@ -105,6 +105,7 @@ class Ledger:
             {**self.base.entries, **{entry.name: entry for _, entry in serving}},
             named,
             {one.model: entry for one, entry in serving if one.is_default},
+            self.base.unserved,
         )
 
 

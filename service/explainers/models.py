@@ -1,13 +1,12 @@
 """The models that can have explainers, each with the digest of the files that the gateway serves."""
 
 import asyncio
-import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from service.errors import ConflictError, InvalidExplainerError, UnknownModelError
 from service.explainers.spec import file_digest
-from service.repository.entry import Entry
+from service.repository.entry import Entry, stamp_of
 from service.repository.registry import ModelRegistry
 
 
@@ -21,11 +20,10 @@ class Model:
 
 
 class Models:
-    """The plain entries of a repository as it was read when the gateway started."""
+    """The plain entries of the repository."""
 
     def __init__(self, base: ModelRegistry) -> None:
         self._base = base
-        self._stamps = {name: _stamp(entry) for name, entry in base.entries.items()}
         self._digests: dict[str, str] = {}
 
     def entry(self, name: str) -> Entry:
@@ -43,18 +41,11 @@ class Models:
     async def get(self, name: str) -> Model:
         """Raises as `entry`, and ConflictError where the files are no more those that are served."""
         entry = self.entry(name)
-        if _stamp(entry) != self._stamps[name]:
-            raise ConflictError(f"the files of '{name}' are not those that are served: restart the gateway")
+        if await asyncio.to_thread(stamp_of, self._base.folder / name) != entry.stamp:
+            raise ConflictError(
+                f"the files of '{name}' are not those that are served: reload it with "
+                f"POST /v2/repository/models/{name}/load, or the whole repository with SIGHUP"
+            )
         if name not in self._digests:
             self._digests[name] = await asyncio.to_thread(file_digest, entry.model_path.parent)
         return Model(name, entry.model_path, self._digests[name])
-
-
-def _stamp(entry: Entry) -> list[tuple[Path, int, int]]:
-    """Of the files of a model: when it differs, they have changed."""
-    found = []
-    with contextlib.suppress(OSError):
-        for path in sorted(entry.model_path.parent.iterdir()):
-            status = path.stat()
-            found.append((path, status.st_size, status.st_mtime_ns))
-    return found

@@ -1,6 +1,6 @@
 """What a gateway remembers of its explainers when it starts, made to agree with what lies on the disk."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from service.explainers import records
@@ -35,22 +35,40 @@ def remember(artifacts: ArtifactStore) -> Remembered:
     return Remembered({one.key: one for one in mended}, known)
 
 
-def reconciled(remembered: Remembered, registry: ModelRegistry) -> tuple[Remembered, ModelRegistry]:
+def reconciled(
+    remembered: Remembered, artifacts: ArtifactStore, registry: ModelRegistry
+) -> tuple[Remembered, ModelRegistry]:
     """Without what explains a model that is another one now, or gone; and the repository without artefacts.
 
     What was asked for a model that has changed is made anew.
     """
     ours = {one.entry for one in remembered.artefacts.values()}
-    others = {name: entry for name, entry in registry.entries.items() if name not in ours}
-    registry = replace(registry, entries=others)
-    digests = _digests({one.model for one in remembered.records.values()}, registry)
+    broken = ours & registry.unserved.keys()
+    registry = replace(
+        registry,
+        entries={name: entry for name, entry in registry.entries.items() if name not in ours},
+        unserved={name: why for name, why in registry.unserved.items() if name not in ours},
+    )
+    remembered = _swept(remembered, artifacts, broken)
+    digests = digests_of({one.model for one in remembered.records.values()}, registry)
     kept = [
-        _of_today(one, remembered.artefacts, digests.get(one.model)) for one in remembered.records.values()
+        of_today(one, remembered.artefacts, digests.get(one.model)) for one in remembered.records.values()
     ]
     return Remembered({one.key: one for one in kept}, remembered.artefacts), registry
 
 
-def _digests(models: Iterable[str], registry: ModelRegistry) -> dict[str, str]:
+def _swept(remembered: Remembered, artifacts: ArtifactStore, broken: Collection[str]) -> Remembered:
+    """Without artefacts whose entries cannot be read: those are deleted, and made again where they served."""
+    if not broken:
+        return remembered
+    for entry in broken:
+        artifacts.remove(entry)
+    sound = {digest: one for digest, one in remembered.artefacts.items() if one.entry not in broken}
+    return Remembered({key: _mended(one, sound) for key, one in remembered.records.items()}, sound)
+
+
+def digests_of(models: Iterable[str], registry: ModelRegistry) -> dict[str, str]:
+    """Of the files of those models that are served. Blocks."""
     known = {name: registry.entries[name] for name in models if name in registry.entries}
     return {name: file_digest(entry.model_path.parent) for name, entry in known.items()}
 
@@ -69,7 +87,7 @@ def _mended(record: Record, artefacts: Mapping[str, Artifact]) -> Record:
     return replace(record, stage=Stage.QUEUED, attempts=record.attempts + 1)
 
 
-def _of_today(record: Record, artefacts: Mapping[str, Artifact], model_digest: str | None) -> Record:
+def of_today(record: Record, artefacts: Mapping[str, Artifact], model_digest: str | None) -> Record:
     """A record that goes with the model as it is now."""
     served = artefacts.get(record.serving or "")
     if served is not None and served.model_digest != model_digest:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,10 +22,11 @@ from service.explainers.jobs import Progress
 from service.explainers.ledger import HIDDEN, Key, Ledger, to_its_end
 from service.explainers.models import Models
 from service.explainers.records import Artifact, Record, Stage, StageClock
-from service.explainers.recovery import Remembered, reconciled
-from service.explainers.spec import ExplainerSpec, check_name
+from service.explainers.recovery import Remembered, digests_of, of_today, reconciled
+from service.explainers.spec import ExplainerSpec, check_name, entry_name
 from service.inference.dataplane import DataPlane, Lifecycle
 from service.repository.entry import Entry, read_entry
+from service.repository.registry import ModelRegistry
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class Explainers:
         self._references = references
         self._max_unsettled = max_unsettled
         published = plane.repository.entries
-        self._ledger = Ledger(artifacts.state, *reconciled(remembered, plane.repository))
+        self._ledger = Ledger(artifacts.state, *reconciled(remembered, artifacts, plane.repository))
         self._models = Models(self._ledger.base)
         self._progress: dict[Key, Progress] = {}
         self._making: dict[Key, asyncio.Task[None]] = {}
@@ -95,6 +96,44 @@ class Explainers:
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks)
+
+    # --- the repository -----------------------------------------------------------------------------------
+
+    @property
+    def repository(self) -> ModelRegistry:
+        """Without the entries of explainers."""
+        return self._ledger.base
+
+    def owned(self) -> set[str]:
+        """Folders of the repository that hold an explainer's entry, or will."""
+        coming = {entry_name(one.model, one.digest) for one in self._ledger.records.values()}
+        return coming | {one.entry for one in self._ledger.artefacts.values()}
+
+    async def take_up(self, repository: ModelRegistry) -> None:
+        """Answers by these entries too. What explained a model that is another one now is made anew."""
+        before = self._ledger.base.entries
+        models = {one.model for one in self._ledger.records.values()}
+        changed = {name for name in models if repository.entries.get(name) is not before.get(name)}
+        digests = await asyncio.to_thread(digests_of, changed, repository)
+        await self._ledger.exclusively(partial(self._rebase, repository, changed, digests))
+        self._plane.answers.clear()
+        self._plane.metrics.unserved_entries.set(len(repository.unserved))
+
+    async def _rebase(self, repository: ModelRegistry, changed: set[str], digests: Mapping[str, str]) -> None:
+        self._ledger.base = repository
+        self._models = Models(repository)
+        renewed = []
+        for one in [one for one in self._ledger.records.values() if one.model in changed]:
+            again = replace(one, stage=Stage.QUEUED) if one.stage is Stage.FAILED else one
+            new = of_today(again, self._ledger.artefacts, digests.get(one.model))
+            if new != one:
+                self._ledger.records[one.key] = replace(new, generation=one.generation + 1)
+                renewed.append(one)
+        self._show()
+        for one in renewed:
+            self._end(one)
+            if not self._ledger.records[one.key].settled and self._plane.serves:
+                self._begin(self._ledger.records[one.key])
 
     # --- the resource -------------------------------------------------------------------------------------
 
@@ -317,10 +356,13 @@ class Explainers:
         await self._ledger.write(removed=gone)
         self._show()
         for record in gone:
-            if record.key in self._making:
-                self._making[record.key].cancel()
-            if record.serving is not None:
-                self._retire(record.serving)
+            self._end(record)
+
+    def _end(self, record: Record) -> None:
+        """Ends the compile for it, and frees what answered, which nobody finds any more."""
+        if record.key in self._making:
+            self._making[record.key].cancel()
+        self._retire(record.serving)
 
     async def _abandon(self, digest: str) -> None:
         """Frees what an earlier gateway may have left loaded in a server, and makes room."""

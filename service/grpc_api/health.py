@@ -49,5 +49,8 @@ class HealthServicer(Base):
         raise NotReadyError("the server is stopping")
 
     async def _status(self, name: str) -> Any:
-        entry = None if name in ("", SERVICE) else self._plane.repository.entry(name)
+        try:
+            entry = None if name in ("", SERVICE) else self._plane.repository.entry(name)
+        except NotReadyError:
+            return _STATUS[False]
         return _STATUS[await self._plane.ready(entry)]

@@ -10,7 +10,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from compiler.manifest import TensorSpec
-from service.errors import UnknownModelError
+from service.errors import NotReadyError, UnknownModelError
 from service.grpc_api.codec import decode_request, encode_answer
 from service.grpc_api.stream import stream_infer
 from service.handlers import NOT_OFFERED, Call, Handler
@@ -25,8 +25,8 @@ _DESCRIPTOR = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 SERVICE: str = _DESCRIPTOR.full_name
 
 _LOADING = (
-    "loading and unloading is not open to callers: an operator publishes entries in the repository, and "
-    "explainers through the admin API (PUT /v2/models/{model}/explainers/{name})"
+    "an operator loads and unloads by HTTP: POST /v2/repository/models/{model}/load of the admin API, "
+    "and makes explainers with PUT /v2/models/{model}/explainers/{name}"
 )
 _NOT_OFFERED = {
     "RepositoryModelLoad": _LOADING,
@@ -69,7 +69,7 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
         """A model that is not there is not ready, as Triton answers too."""
         try:
             entry = self._entry(request.name, request.version)
-        except UnknownModelError:
+        except (UnknownModelError, NotReadyError):
             return pb.ModelReadyResponse(ready=False)
         return pb.ModelReadyResponse(ready=await self._plane.ready(entry))
 

@@ -3,7 +3,7 @@
 import asyncio
 import enum
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
 
@@ -70,11 +70,10 @@ class DataPlane:
         self._state = state
         self.metrics.ready.set(state is Lifecycle.READY)
 
-    async def start(self) -> None:
-        """Loads and warms every entry. Raises what the backend raises, and is never ready then."""
+    async def start(self, load_repository: Callable[[], Awaitable[None]]) -> None:
+        """Is ready when the entries are loaded and warm. Raises what loading raises, and never is then."""
         try:
-            entries = self.repository.entries.values()
-            await self.backend.start([entry for entry in entries if not self.model_cache.manages(entry)])
+            await load_repository()
             await self.model_cache.start()
         except BaseException:
             self.state = Lifecycle.FAILED

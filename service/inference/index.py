@@ -11,13 +11,23 @@ _STATES = {Lifecycle.LOADING: "LOADING"}
 
 
 async def index_of(plane: DataPlane, *, only_ready: bool) -> list[dict[str, str]]:
-    """One item for each entry, with Triton's members: name, version, state, reason."""
-    items = await asyncio.gather(*(_item(plane, entry) for entry in plane.repository.entries.values()))
+    """One item for each entry, with Triton's members: name, version, state, reason.
+
+    The reason of one that is ready tells what is wrong with the files that have taken its place on the disk.
+    """
+    registry = plane.repository
+    items = await asyncio.gather(*(_item(plane, entry) for entry in registry.entries.values()))
+    items += [
+        {"name": name, "version": "", "state": "UNAVAILABLE", "reason": registry.why_unserved(name)}
+        for name in registry.unserved
+        if name not in registry.entries
+    ]
     return [item for item in items if item["state"] == "READY" or not only_ready]
 
 
 async def _item(plane: DataPlane, entry: Entry) -> dict[str, str]:
-    item = {"name": entry.name, "version": entry.version, "state": "READY", "reason": ""}
+    why = plane.repository.why_unserved(entry.name)
+    item = {"name": entry.name, "version": entry.version, "state": "READY", "reason": why}
     if await plane.ready(entry):
         return item
     state = _STATES.get(plane.state, "UNAVAILABLE")

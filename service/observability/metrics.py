@@ -105,6 +105,11 @@ class Metrics:
             "1 while every model is loaded and no stop has begun; says nothing of a Triton behind.",
             "livemin",
         )
+        self.unserved_entries = self._gauge(
+            "unserved_entries",
+            "Folders of the repository that are not served, or not as they are on the disk now.",
+            "livemax",
+        )
         self.cold_start_s = self._gauge(
             "cold_start_seconds", "From the start of the process until the gateway was ready.", "livemax"
         )

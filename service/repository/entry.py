@@ -1,5 +1,6 @@
 """Reads the entries of a model repository: what each one's `config.pbtxt` and `explanation.json` promise."""
 
+import contextlib
 import functools
 import math
 import re
@@ -20,6 +21,7 @@ _DATATYPES = {
     pb.DataType.Value(f"TYPE_{'STRING' if name == 'BYTES' else name}"): name for name in DTYPES
 }  # TYPE_BF16 is left out: numpy has no such type
 PLATFORM = "onnxruntime_onnx"
+Stamp = tuple[tuple[str, int, int, int], ...]  # of files: path, time of change (ns), size, inode
 _UNSUPPORTED_FIELDS = ("optional", "allow_ragged_batch", "is_shape_tensor")
 
 
@@ -67,6 +69,7 @@ class Entry:
     # Model's own shapes of tensors whose config says `reshape`: {name: shape without the batch axis}.
     reshapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     config: pb.ModelConfig = field(default_factory=pb.ModelConfig, repr=False)  # as read; never changed
+    stamp: Stamp = ()  # of its files when they were read
 
     @property
     def model(self) -> str:
@@ -120,6 +123,7 @@ def read_entry(folder: Path) -> Entry:
     """
     if not _NAME.fullmatch(folder.name) or ".." in folder.name:
         raise RepositoryError(f"{folder}: a model's name is made of letters, digits, '_', '-' and '.'")
+    stamp = stamp_of(folder)
     config = _read_config(folder)
     version, model_path = _newest_version(folder, config.default_model_filename or "model.onnx")
     queue = config.dynamic_batching
@@ -148,10 +152,25 @@ def read_entry(folder: Path) -> Entry:
             if spec.HasField("reshape")
         },
         config=config,
+        stamp=stamp,
     )
     if entry.manifest is not None:
         _check_manifest(manifest_path, entry, entry.manifest)
     return entry
+
+
+def stamp_of(folder: Path) -> Stamp:
+    """Another one when the configuration, the manifest or a file of the newest version is another one."""
+    files = [folder / "config.pbtxt", folder / FILE_NAME]
+    found = []
+    with contextlib.suppress(OSError):  # what is being removed
+        newest = max(_versions(folder), key=int, default=None)
+        files += [] if newest is None else sorted((folder / newest).iterdir())
+    for path in files:
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            found.append((str(path.relative_to(folder)), status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(found)
 
 
 def sides(entry: Entry) -> tuple[Entry, ...]:
@@ -217,7 +236,7 @@ def _read_config(folder: Path) -> pb.ModelConfig:
 
 
 def _newest_version(folder: Path, file_name: str) -> tuple[str, Path]:
-    versions = [path.name for path in folder.iterdir() if path.is_dir() and path.name.isdecimal()]
+    versions = _versions(folder)
     if not versions:
         raise RepositoryError(f"{folder}: has no version folder such as {folder.name}/1")
     version = max(versions, key=int)
@@ -225,6 +244,10 @@ def _newest_version(folder: Path, file_name: str) -> tuple[str, Path]:
     if not model_path.is_file():
         raise RepositoryError(f"{model_path}: is missing")
     return version, model_path
+
+
+def _versions(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.is_dir() and path.name.isdecimal()]
 
 
 def _tensor(folder: Path, spec: pb.ModelInput | pb.ModelOutput) -> TensorSpec:

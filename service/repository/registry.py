@@ -3,17 +3,33 @@
 A request looks its entry up once and keeps it, whatever is published or removed meanwhile.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from compiler.errors import RepositoryError
 from compiler.manifest import EXPLAIN_SUFFIX
-from service.errors import NotExplainableError, UnknownModelError, UnknownResourceError
-from service.repository.entry import Entry, read_entry, sides
+from service.errors import (
+    BrokenExplanationError,
+    NotExplainableError,
+    NotReadyError,
+    ServiceError,
+    UnknownModelError,
+    UnknownResourceError,
+)
+from service.repository.entry import Entry, Stamp, read_entry, sides, stamp_of
 
 COMPILED = "compiled"  # the explainer that `NAME_explain` of the repository is, beside those of the API
 _SHOWN_NAMES = 20
+
+
+@dataclass(frozen=True)
+class Unserved:
+    """Why what a folder of the repository holds now is not served; `stamp` is of its files."""
+
+    reason: str
+    stamp: Stamp
 
 
 @dataclass(frozen=True)
@@ -26,19 +42,27 @@ class ModelRegistry:
         explainers: made over the API: {model: {explainer: entry}}.
         defaults: what explains a model where a request names no explainer, {model: entry}; a model that is
             not here is explained by its `NAME_explain`.
+        unserved: folders of which nothing is served, or what they held before they changed.
     """
 
     folder: Path
     entries: Mapping[str, Entry]
     explainers: Mapping[str, Mapping[str, Entry]] = field(default_factory=dict)
     defaults: Mapping[str, Entry] = field(default_factory=dict)
+    unserved: Mapping[str, Unserved] = field(default_factory=dict)
 
     def entry(self, name: str, version: str | None = None) -> Entry:
-        """The entry of that name; `NAME_explain` is NAME's default explainer. Raises UnknownModelError."""
+        """The entry of that name; `NAME_explain` is NAME's default explainer.
+
+        Raises:
+            UnknownModelError: there is no such entry, or not of that version.
+            NotReadyError: there is one, and it cannot be served.
+        """
         entry = self.entries.get(name)
         if name.endswith(EXPLAIN_SUFFIX):
             entry = self.defaults.get(name.removesuffix(EXPLAIN_SUFFIX), entry)
         if entry is None:
+            self._check_served(name)
             raise UnknownModelError(f"no model '{_shown(name)}' here; there are: {_listed(self.entries)}")
         if version not in (None, entry.version):
             raise UnknownModelError(
@@ -53,7 +77,7 @@ class ModelRegistry:
             explainer: one of the model's explainers; None for its default.
 
         Raises:
-            UnknownModelError, NotExplainableError.
+            UnknownModelError, NotReadyError, NotExplainableError, BrokenExplanationError.
             UnknownResourceError: the model has no explainer of that name.
         """
         entry = self.entry(name, version)
@@ -61,10 +85,11 @@ class ModelRegistry:
             return self._named(entry.name if entry.manifest is None else entry.manifest.model, explainer)
         found = self.default_explainer(entry)
         if found is None:
+            self._check_served(name + EXPLAIN_SUFFIX, BrokenExplanationError)
             raise NotExplainableError(
                 f"model '{name}' has no explainer. Make one with PUT /v2/models/{name}/explainers/NAME, "
                 f"or with `rationale compile MODEL.onnx --method deepshap --references FILE --name {name}` "
-                "and restart the server."
+                "and have the server read its repository again."
             )
         return found
 
@@ -87,10 +112,28 @@ class ModelRegistry:
         twin = self.entries.get(model + EXPLAIN_SUFFIX)
         return None if twin is None or twin.manifest is None else twin
 
+    def why_unserved(self, name: str) -> str:
+        """Why what lies in that folder now is not served; empty where it is."""
+        found = self.unserved.get(name)
+        return "" if found is None else found.reason.replace(f"{self.folder}/", "")
+
+    def by_folder(self) -> dict[str, tuple[Entry, ...]]:
+        """The entries of each folder: a one-shot entry is two."""
+        found: dict[str, tuple[Entry, ...]] = defaultdict(tuple)
+        for entry in self.entries.values():
+            found[entry.model] += (entry,)
+        return found
+
     def explains_another(self, entry: Entry) -> bool:
         """Whether it is part of another model that is served here, as explain entries are."""
         explained = entry.manifest.model if entry.manifest is not None else entry.name
         return explained != entry.name and explained in self.entries
+
+    def _check_served(self, name: str, error: type[ServiceError] = NotReadyError) -> None:
+        if name in self.unserved:
+            raise error(
+                f"model '{name}' cannot be served: POST /v2/repository/index tells why, and the server's log"
+            )
 
     def _named(self, model: str, explainer: str) -> Entry:
         known = dict(self.explainers.get(model, {}))
@@ -105,8 +148,11 @@ class ModelRegistry:
         return known[explainer]
 
 
-def read_repository(folder: Path) -> ModelRegistry:
+def read_repository(folder: Path, *, strict: bool = True) -> ModelRegistry:
     """Reads every entry of a model repository; hidden folders and plain files are passed over.
+
+    Args:
+        strict: a broken entry is an error; else it is listed as unserved, unless all are broken.
 
     Raises:
         RepositoryError: the folder is missing or empty, or entries are broken; names each and why.
@@ -116,26 +162,45 @@ def read_repository(folder: Path) -> ModelRegistry:
             f"{folder}: there is no such folder. Make a model repository with `rationale compile`, "
             "or name another one with --repository."
         )
-    found: list[Entry] = []
-    faults = []
-    for path in sorted(folder.iterdir()):
-        if path.is_dir() and not path.name.startswith("."):
-            try:
-                found.extend(sides(read_entry(path)))
-            except RepositoryError as error:
-                faults.append(str(error))
-    entries = {entry.name: entry for entry in found}
-    faults += [
-        f"{folder / entry.model}: is a one-shot entry, which explains itself, and {folder / entry.name} is "
-        "there too. Delete one of them, or compile the name again."
-        for entry in found
-        if entries[entry.name] is not entry
-    ]
-    if faults:
-        raise RepositoryError("\n".join(faults))
-    if not entries:
-        raise RepositoryError(f"{folder}: holds no model. Make an entry with `rationale compile`.")
-    return ModelRegistry(folder, entries)
+    registry = ModelRegistry(folder, {})
+    for path in folders(folder):
+        stamp = stamp_of(path)
+        try:
+            found = read_folder(path, registry.entries)
+        except RepositoryError as error:
+            unserved = {**registry.unserved, path.name: Unserved(str(error), stamp)}
+            registry = replace(registry, unserved=unserved)
+        else:
+            registry = replace(registry, entries={**registry.entries, **{one.name: one for one in found}})
+    check_served(registry, strict=strict)
+    return registry
+
+
+def folders(repository: Path) -> list[Path]:
+    """Those that may hold an entry. What is being written is hidden, or has another name."""
+    return sorted(path for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def read_folder(folder: Path, others: Mapping[str, Entry]) -> tuple[Entry, ...]:
+    """The entries that a folder stands for. Raises RepositoryError, also where `others` have their names."""
+    found = sides(read_entry(folder))
+    for entry in found:
+        other = others.get(entry.name, entry)
+        if other.model != entry.model:
+            one_shot, twin = (entry, other) if entry.gate is not None else (other, entry)
+            raise RepositoryError(
+                f"{folder.with_name(one_shot.model)}: is a one-shot entry, which explains itself, and "
+                f"{folder.with_name(twin.model)} is there too. Delete one of them, or compile the name again."
+            )
+    return found
+
+
+def check_served(registry: ModelRegistry, *, strict: bool) -> None:
+    """Raises RepositoryError where nothing is served; with `strict`, where anything is not."""
+    if registry.unserved and (strict or not registry.entries):
+        raise RepositoryError("\n".join(one.reason for one in registry.unserved.values()))
+    if not registry.entries:
+        raise RepositoryError(f"{registry.folder}: holds no model. Make an entry with `rationale compile`.")
 
 
 def _listed(names: Iterable[str]) -> str:

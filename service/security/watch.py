@@ -1,49 +1,66 @@
-"""Files that are read again when they change: certificates and keys."""
+"""What is read again when it changes on the disk: keys, certificates, the model repository."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.errors import RationaleError
 
 log = logging.getLogger(__name__)
 
-INTERVAL_S = 5.0
+INTERVAL_S = 2.0
 
 
-async def watch(
-    actions: Mapping[tuple[Path, ...], Callable[[], None]], interval_s: float = INTERVAL_S
-) -> None:
-    """Runs an action when one of its files changes; what it raises goes to the log, and the old state stays.
-
-    Looks at the files' times, so that it also sees a mounted secret whose link was turned over.
+@dataclass(frozen=True)
+class Watched:
     """
-    seen = {files: _stamp(files) for files in actions}
-    while True:
-        await asyncio.sleep(interval_s)
-        for files, action in actions.items():
-            found = _stamp(files)
-            if found != seen[files]:
-                seen[files] = found
-                _run(action, files)
+    Attributes:
+        look: gives another value when there is something to read again. May block, and raise OSError.
+        read: reads it again. Where that fails it tells so itself, and what was read before stays.
+        interval_s: between two looks; None: it is read again when somebody asks for it, and not otherwise.
+    """
+
+    look: Callable[[], object]
+    read: Callable[[], Awaitable[None]]
+    interval_s: float | None = INTERVAL_S
 
 
-def _run(action: Callable[[], None], files: tuple[Path, ...]) -> None:
+def watched_files(files: tuple[Path, ...], read: Callable[[], None]) -> Watched:
+    """By the files' times, which also show that a mounted secret's link was turned over."""
     names = ", ".join(map(str, files))
-    try:
-        action()
-    except RationaleError as error:
-        log.error("changed files are not taken up: %s", error)
-    else:
-        log.warning("taken up again: %s", names)
+
+    async def read_again() -> None:
+        try:
+            read()
+        except RationaleError as error:
+            log.error("changed files are not taken up: %s", error)
+        else:
+            log.warning("taken up again: %s", names)
+
+    return Watched(lambda: [_stamp(file) for file in files], read_again)
 
 
-def _stamp(files: tuple[Path, ...]) -> list[tuple[int, int, int] | None]:
-    return [_stamp_of(file) for file in files]
+async def watch(watched: Watched) -> None:
+    """Reads again what has changed and then stayed for an interval: it may be on its way to the disk."""
+    if watched.interval_s is None:
+        return
+    read = last = await asyncio.to_thread(watched.look)
+    while True:
+        await asyncio.sleep(watched.interval_s)
+        try:
+            found = await asyncio.to_thread(watched.look)
+        except OSError as error:
+            log.error("cannot be looked at: %s", error)
+            continue
+        if found == last != read:
+            read = found
+            await watched.read()
+        last = found
 
 
-def _stamp_of(file: Path) -> tuple[int, int, int] | None:
+def _stamp(file: Path) -> tuple[int, int, int] | None:
     try:
         state = file.stat()
     except OSError:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from service.repository.entry import Entry
 from service.tensors import Tensors
 
 
@@ -17,7 +18,8 @@ class FaultyBackend:
         self.started = asyncio.Event()
         self.cancelled = asyncio.Event()
 
-    async def start(self, *_: object) -> None: ...
+    async def start(self, *_: object) -> dict[Entry, str]:
+        return {}
 
     async def load(self, *_: object) -> None: ...
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import sqlalchemy as sa
@@ -70,22 +71,28 @@ async def test_an_entry_that_somebody_deleted_is_made_again(folder: Path, sets: 
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_model_that_changed_is_explained_anew(folder: Path, sets: Sets) -> None:
+@pytest.mark.parametrize("restarted", [True, False])
+async def test_a_model_that_changed_is_explained_anew(folder: Path, sets: Sets, restarted: bool) -> None:
     async with administered(folder, sets) as client:
         old = await made_ready(client, f"{PATH}/one", DEEPSHAP)
         write_again(folder, 3.0)
         refused = await client.put(f"{PATH}/two", json=GRADIENT)
         assert refused.status_code == 409
-        assert "restart" in refused.json()["detail"]
+        assert "POST /v2/repository/models/score/load" in refused.json()["detail"]
         assert_answers(await explain(client), "typical")
+        if not restarted:
+            assert (await client.post("/v2/repository/models/score/load")).status_code == 200
+            await assert_is_anew(client, old)
     async with administered(folder, sets) as client:
-        new = await settled(client, f"{PATH}/one")
-        assert new["state"] == "ready"
-        assert new["serving"]["digest"] != old["serving"]["digest"]
-        answer = await explain(client)
-        np.testing.assert_allclose(
-            answer["x_attributions"], 3 * ATTRIBUTIONS["typical"], rtol=1e-5, atol=1e-4
-        )
+        await assert_is_anew(client, old)
+
+
+async def assert_is_anew(client: httpx.AsyncClient, old: dict[str, Any]) -> None:
+    new = await settled(client, f"{PATH}/one")
+    assert new["state"] == "ready"
+    assert new["serving"]["digest"] != old["serving"]["digest"]
+    answer = await explain(client)
+    np.testing.assert_allclose(answer["x_attributions"], 3 * ATTRIBUTIONS["typical"], rtol=1e-5, atol=1e-4)
 
 
 def write_again(folder: Path, scale: float) -> None:

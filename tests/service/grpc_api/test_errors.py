@@ -127,7 +127,7 @@ def test_a_model_that_fails(stub: Any) -> None:
     ("call", "message", "said"),
     [
         ("RepositoryModelLoad", pb.RepositoryModelLoadRequest(), "PUT /v2/models/{model}/explainers/{name}"),
-        ("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(), "not open to callers"),
+        ("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(), "an operator loads and unloads by HTTP"),
         (
             "SystemSharedMemoryStatus",
             pb.SystemSharedMemoryStatusRequest(),

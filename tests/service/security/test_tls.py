@@ -6,6 +6,7 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -17,7 +18,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from compiler.errors import InvalidOptionError
 from service.security.tls import Certificates, ServerTls, server_tls
-from service.security.watch import watch
+from service.security.watch import watch, watched_files
 from service.settings import Settings
 from tests.service import handmade as made
 from tests.service import patient
@@ -162,7 +163,8 @@ async def test_replaced_certificates_are_taken_up(files: Files, caplog: pytest.L
     async def seen() -> list[str]:
         return [await asyncio.to_thread(ssl.get_server_certificate, end) for end in ends]
 
-    watching = asyncio.create_task(watch({tls.certificates.files: tls.reload}, 0.02))
+    watched = replace(watched_files(tls.certificates.files, tls.reload), interval_s=0.02)
+    watching = asyncio.create_task(watch(watched))
     try:
         first = await seen()
         assert first[0] == first[1]

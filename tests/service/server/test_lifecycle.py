@@ -57,10 +57,10 @@ def test_a_missing_folder(tmp_path: Path) -> None:
     assert "there is no such folder" in line
 
 
-def test_a_broken_entry_stops_the_start(tmp_path: Path) -> None:
+def test_a_broken_entry_stops_a_strict_start(tmp_path: Path) -> None:
     made.write_score(tmp_path)
     (tmp_path / "score" / "1" / "model.onnx").write_bytes(b"no model")
-    (line,) = refused("--repository", str(tmp_path), "--port", "0")
+    (line,) = refused("--repository", str(tmp_path), "--port", "0", "--strict")
     assert "score/1/model.onnx: ONNX Runtime cannot load it" in line
 
 

@@ -1,0 +1,190 @@
+"""The repository while it is served: what is new, changed or gone on the disk is taken up on demand."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from compiler.errors import RationaleError
+from service.errors import ConflictError, ServiceError, UnknownModelError
+from service.repository.entry import Entry, Stamp, stamp_of
+from service.repository.registry import ModelRegistry, Unserved, check_served, folders, read_folder
+
+log = logging.getLogger(__name__)
+
+UNLOADED = "unloaded by request"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What the repository needs of those who run its entries.
+
+    Attributes:
+        start: loads all entries; those that cannot be, with the reason.
+        load: one more, while another one of its name may go on answering.
+        unload: an entry, when what it has accepted is answered.
+        publish: requests are answered by these entries from now on.
+        owned: folders that somebody else looks after.
+    """
+
+    start: Callable[[Iterable[Entry]], Awaitable[Mapping[Entry, str]]]
+    load: Callable[[Entry], Awaitable[None]]
+    unload: Callable[[Entry], Awaitable[None]]
+    publish: Callable[[ModelRegistry], Awaitable[None]]
+    owned: Callable[[], Collection[str]]
+
+
+class LiveRepository:
+    """Swaps entries by folder. The old ones answer until the new ones are ready, or for good where those
+    cannot be loaded; they are freed `grace_s` later: as long as a request takes that looked them up before.
+    """
+
+    def __init__(self, registry: ModelRegistry, runs: Runs, grace_s: float, *, strict: bool) -> None:
+        self.grace_s = grace_s
+        self._registry = registry
+        self._runs = runs
+        self._strict = strict
+        self._turn = asyncio.Lock()
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Loads what was read. Raises RepositoryError where nothing can be; when strict, for any fault."""
+        async with self._turn:
+            served, unserved = self._registry.by_folder(), dict(self._registry.unserved)
+            failed = await self._runs.start(self._registry.entries.values())
+            for entry, reason in failed.items():
+                served.pop(entry.model, None)
+                unserved[entry.model] = Unserved(reason, entry.stamp)
+            registry = _with(self._registry, served, unserved)
+            check_served(registry, strict=self._strict)
+            for name in unserved:
+                log.error("entry %s is not served: %s", name, registry.why_unserved(name))
+            await self._publish(registry)
+
+    async def stop(self) -> None:
+        for task in self._leaving:
+            task.cancel()
+        if self._leaving:
+            await asyncio.wait(self._leaving)
+
+    def stamps(self) -> dict[str, Stamp]:
+        """Of every folder, as it is on the disk now. Blocks. Raises OSError."""
+        return {path.name: stamp_of(path) for path in folders(self._registry.folder)}
+
+    async def scan(self) -> None:
+        """Takes up what has changed on the disk since it was taken up last; faults go to the log."""
+        async with self._turn:
+            owned = set(self._runs.owned())
+            try:
+                found = await asyncio.to_thread(self.stamps)
+            except OSError as error:
+                log.error("%s: cannot be read: %s", self._registry.folder, error.strerror)
+                return
+            owned.update(self._runs.owned())  # before and after: they come and go
+            known = {name: one.stamp for name, (one, *_) in self._registry.by_folder().items()}
+            known |= {name: one.stamp for name, one in self._registry.unserved.items()}
+            changed = [
+                name for name, stamp in found.items() if name not in owned and known.get(name) != stamp
+            ]
+            await self._take_up(changed, gone=known.keys() - found.keys())
+
+    async def load(self, name: str) -> None:
+        """Takes up a folder as it is on the disk now, changed or not.
+
+        Raises:
+            UnknownModelError: there is none.
+            ConflictError: it belongs to an explainer, or cannot be loaded; what was served before still is.
+            NotReadyError: Triton does not answer, or loads nothing by request.
+        """
+        async with self._turn:
+            self._check_ours(name)
+            if name not in await asyncio.to_thread(self.stamps):
+                raise UnknownModelError(f"the repository has no entry '{name[:80]}'")
+            for fault in (await self._take_up([name])).values():
+                if isinstance(fault, ServiceError):
+                    raise fault
+                raise ConflictError(self._registry.why_unserved(name)) from fault
+
+    async def unload(self, name: str) -> None:
+        """Serves a folder no more until it is loaded or changes. Raises UnknownModelError, ConflictError."""
+        async with self._turn:
+            self._check_ours(name)
+            served = self._registry.by_folder()
+            if name not in served:
+                raise UnknownModelError(f"no entry '{name[:80]}' is served")
+            (gone, *_) = served.pop(name)
+            await self._serve(served, {**self._registry.unserved, name: Unserved(UNLOADED, gone.stamp)})
+
+    def _check_ours(self, name: str) -> None:
+        if name in self._runs.owned():
+            raise ConflictError(f"'{name}' belongs to an explainer: PUT or DELETE that one instead")
+
+    async def _take_up(
+        self, changed: Collection[str], gone: Collection[str] = ()
+    ) -> Mapping[str, RationaleError]:
+        """Serves folders as they are on the disk now, all from one moment on; what is wrong with them."""
+        if not changed and not gone:
+            return {}
+        served = {key: one for key, one in self._registry.by_folder().items() if key not in gone}
+        unserved = {key: one for key, one in self._registry.unserved.items() if key not in gone}
+        faults: dict[str, RationaleError] = {}
+        for name in changed:
+            path = self._registry.folder / name
+            stamp = stamp_of(path)
+            try:
+                served[name] = await self._loaded(path, served)
+                unserved.pop(name, None)
+            except RationaleError as error:
+                faults[name] = error
+                unserved[name] = Unserved(str(error), stamp)
+                log.error("entry %s is not taken up: %s", name, error)
+        await self._serve(served, unserved)
+        return faults
+
+    async def _loaded(self, folder: Path, served: Mapping[str, tuple[Entry, ...]]) -> tuple[Entry, ...]:
+        """Raises RepositoryError, NotReadyError."""
+        others = _with(self._registry, served, {}).entries
+        entries = await asyncio.to_thread(read_folder, folder, others)
+        loaded = []
+        try:
+            for entry in entries:
+                await self._runs.load(entry)
+                loaded.append(entry)
+        except RationaleError:
+            for entry in loaded:
+                await self._runs.unload(entry)
+            raise
+        return entries
+
+    async def _serve(self, served: Mapping[str, tuple[Entry, ...]], unserved: Mapping[str, Unserved]) -> None:
+        """Requests are answered by these from now on; those entries that answered before leave."""
+        before = set(self._registry.entries.values())
+        await self._publish(_with(self._registry, served, unserved))
+        now = set(self._registry.entries.values())
+        log.warning(
+            "taken up: %s; gone: %s", _names(now - before) or "nothing", _names(before - now) or "nothing"
+        )
+        for entry in before - now:
+            task = asyncio.create_task(self._leave(entry))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def _publish(self, registry: ModelRegistry) -> None:
+        await self._runs.publish(registry)
+        self._registry = registry
+
+    async def _leave(self, entry: Entry) -> None:
+        await asyncio.sleep(self.grace_s)
+        await self._runs.unload(entry)
+
+
+def _with(
+    registry: ModelRegistry, served: Mapping[str, tuple[Entry, ...]], unserved: Mapping[str, Unserved]
+) -> ModelRegistry:
+    entries = {entry.name: entry for of_folder in served.values() for entry in of_folder}
+    return replace(registry, entries=entries, unserved=unserved)
+
+
+def _names(entries: Iterable[Entry]) -> str:
+    return ", ".join(sorted(entry.name for entry in entries))
