@@ -289,6 +289,9 @@ def create_backend(settings: Settings, metrics: Metrics | None = None) -> Backen
             triton_tls(settings),
             metrics,
         )
+    from service.backends.devices import Devices
     from service.backends.onnxruntime import OnnxRuntimeBackend
 
-    return OnnxRuntimeBackend(settings.max_queue_size, metrics)
+    return OnnxRuntimeBackend(
+        settings.max_queue_size, metrics, Devices(settings.device, settings.cpu_fallback)
+    )

@@ -251,5 +251,7 @@ def announce_ready(app: FastAPI, ends: _Ends, announce: Announce) -> None:
         announce(f"gRPC on {ends.grpc.address}")
     if ends.admin is not None:
         announce(f"admin API on {ends.admin.url}")
-    announce(f"{plane.backend.name}; API at {ends.public.url}/docs; Ctrl-C stops")
+    devices = ", ".join(plane.backend.devices())
+    where = f" on {devices}" if devices else ""
+    announce(f"{plane.backend.name}{where}; API at {ends.public.url}/docs; Ctrl-C stops")
     announce(f"ready on {ends.public.url}")

@@ -26,6 +26,8 @@ class Settings(BaseSettings):
     state: Path | None = None
     strict: bool = False
     watch_s: float | None = Field(default=None, gt=0)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    cpu_fallback: bool = False
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=_LARGEST_PORT)
     grpc_port: int | Literal["off"] = 8081
@@ -100,6 +102,8 @@ class Settings(BaseSettings):
                 raise ValueError(f"{pair[0]} and {pair[1]} go together: give both or none")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        if self.triton is not None and self.device != "auto":
+            raise ValueError("device is of models that run here; in Triton their instance_group says where")
         of_triton = (self.triton_tls_ca, self.triton_tls_cert)
         if not self.triton_tls and any(file is not None for file in of_triton):
             raise ValueError("triton_tls_ca, triton_tls_cert and triton_tls_key need triton_tls = true")

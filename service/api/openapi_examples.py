@@ -34,6 +34,7 @@ EXAMPLES: dict[str, Example] = {
             "platform": "onnxruntime_onnx",
             "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
             "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}],
+            "devices": ["cpu"],
         }
     ),
     "model_config": Example(

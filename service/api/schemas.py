@@ -104,6 +104,10 @@ class ServerMetadata(BaseModel):
     name: str = "rationale"
     version: str
     extensions: list[str]
+    backend: str = Field(description="what runs the models: onnxruntime, in this process, or triton")
+    devices: list[str] = Field(
+        description="where the loaded models run: cpu, cuda:0 …; empty with Triton, which alone knows"
+    )
 
 
 class TensorMetadata(BaseModel):
@@ -118,6 +122,7 @@ class ModelMetadata(BaseModel):
     platform: str
     inputs: list[TensorMetadata]
     outputs: list[TensorMetadata]
+    devices: list[str] = Field(description="where it runs: cpu, cuda:0 …; empty while it is not loaded here")
 
 
 class Live(BaseModel):

@@ -55,8 +55,14 @@ Version = Annotated[str | None, Depends(_version_of)]
 
 
 @router.get("", summary="What this server is", tags=["server"], operation_id="server_metadata")
-async def server_metadata() -> ServerMetadata:
-    return ServerMetadata(version=package_version("rationale"), extensions=EXTENSIONS)
+async def server_metadata(request: Request) -> ServerMetadata:
+    backend = plane_of(request).backend
+    return ServerMetadata(
+        version=package_version("rationale"),
+        extensions=EXTENSIONS,
+        backend=backend.name,
+        devices=list(backend.devices()),
+    )
 
 
 @health.get("/health/live", summary="Is the process alive?", tags=["server"], operation_id="server_live")
@@ -88,13 +94,15 @@ async def ready(request: Request) -> Ready:
     responses=problem_responses(404, 503),
 )
 async def model_metadata(request: Request, model: str, version: Version = None) -> ModelMetadata:
-    entry = plane_of(request).repository.entry(model, version)
+    plane = plane_of(request)
+    entry = plane.repository.entry(model, version)
     return ModelMetadata(
         name=entry.name,
         versions=[entry.version],
         platform=PLATFORM,
         inputs=[_tensor(spec.name, spec.datatype, spec.shape) for spec in entry.inputs],
         outputs=[_tensor(spec.name, spec.datatype, spec.shape) for spec in entry.outputs],
+        devices=list(plane.backend.devices(entry)),
     )
 
 

@@ -40,6 +40,9 @@ class Backend(Protocol):
     async def unload(self, entry: Entry) -> None:
         """Finishes what the entry has accepted, then frees it. No error where it is not loaded."""
 
+    def devices(self, entry: Entry | None = None) -> tuple[str, ...]:
+        """Where a loaded entry runs, or all that are loaded: cpu, cuda:0 … Empty where only Triton knows."""
+
     async def ready(self, entry: Entry | None = None) -> bool:
         """Whether the entry can run now; None asks for all."""
 

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import math
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +17,7 @@ from compiler.errors import RationaleError, RepositoryError
 from compiler.machine import LARGE_BLOCKS, available_cores
 from compiler.manifest import EXPLAIN, PLANNED_NODES, TensorSpec
 from service.backends.base import fed, run_failure
+from service.backends.devices import CPU, CUDA_PROVIDER, Devices, NoGpuError, providers
 from service.errors import InvalidInputError, NotReadyError
 from service.observability.logs import without_values
 from service.observability.metrics import EntryMetrics, Metrics
@@ -53,15 +55,27 @@ _QUIET = 4  # ONNX Runtime's log on stderr: fatal only, since every failure is r
 
 @dataclass(frozen=True)
 class _Loaded:
-    """An entry that runs: its queue, and as many threads as it has instances."""
+    """An entry that runs: its queue, and as many threads as it has instances, each with its session."""
 
-    session: ort.InferenceSession
+    sessions: "Sessions"
     queue: BatchQueue
     threads: ThreadPoolExecutor
 
 
+@dataclass(frozen=True)
+class Sessions:
+    """Of a stored entry: one for each device, which all its instances there share."""
+
+    by_device: Mapping[str, ort.InferenceSession]
+    devices: tuple[str, ...]  # of each instance
+
+    @property
+    def on_gpus(self) -> bool:
+        return CPU not in self.devices
+
+
 class OnnxRuntimeBackend:
-    """One session per stored entry, shared by its instances: the weights are held once.
+    """One session per stored entry and device, shared by its instances there: the weights are held once.
 
     The sides of a one-shot entry share it too, each with a queue and threads of its own: a prediction neither
     waits for an explanation nor shares a batch with one.
@@ -69,8 +83,11 @@ class OnnxRuntimeBackend:
 
     name = "onnxruntime"
 
-    def __init__(self, max_queue_size: int, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self, max_queue_size: int, metrics: Metrics | None = None, devices: Devices | None = None
+    ) -> None:
         self._max_queue_size = max_queue_size
+        self._devices = devices or Devices()
         self._loaded: dict[Entry, _Loaded] = {}
         self._metrics = metrics or Metrics()
         self._budget = CpuSlots(available_cores())
@@ -86,10 +103,13 @@ class OnnxRuntimeBackend:
 
     async def load(self, entry: Entry) -> None:
         began_s = time.monotonic()
-        session, warmed = await asyncio.to_thread(load_and_time, entry, self._session_of(entry))
-        threads = ThreadPoolExecutor(entry.instances, thread_name_prefix=f"run-{entry.name}")
-        queue = self._queue(entry, session, threads, warmed)
-        self._loaded[entry] = _Loaded(session, queue, threads)
+        sessions, warmed = await asyncio.to_thread(
+            load_and_time, entry, self._sessions_of(entry), self._devices
+        )
+        metrics = self._metrics.of(entry)
+        runs = _Runs(entry, sessions, metrics)
+        queue = self._queue(entry, runs, sessions, warmed, metrics)
+        self._loaded[entry] = _Loaded(sessions, queue, runs.threads)
         self._metrics.loaded(entry, time.monotonic() - began_s)
 
     async def unload(self, entry: Entry) -> None:
@@ -97,6 +117,11 @@ class OnnxRuntimeBackend:
         if loaded is not None:
             await loaded.queue.close()
             loaded.threads.shutdown(wait=False)
+
+    def devices(self, entry: Entry | None = None) -> tuple[str, ...]:
+        loaded = list(self._loaded.values()) if entry is None else [self._loaded.get(entry)]
+        found = {device for one in loaded if one is not None for device in one.sessions.devices}
+        return tuple(sorted(found))
 
     async def ready(self, entry: Entry | None = None) -> bool:
         return bool(self._loaded) if entry is None else entry in self._loaded
@@ -120,27 +145,27 @@ class OnnxRuntimeBackend:
             raise NotReadyError(f"model '{entry.name}' is not loaded")
         return loaded.queue
 
-    def _session_of(self, entry: Entry) -> ort.InferenceSession | None:
-        """That of the entry's other side, if it is loaded."""
+    def _sessions_of(self, entry: Entry) -> Sessions | None:
+        """Those of the entry's other side, if it is loaded."""
         if entry.stored is None:
             return None
-        sides = (loaded.session for other, loaded in self._loaded.items() if other.stored is entry.stored)
+        sides = (loaded.sessions for other, loaded in self._loaded.items() if other.stored is entry.stored)
         return next(sides, None)
 
     def _queue(
         self,
         entry: Entry,
-        session: ort.InferenceSession,
-        threads: ThreadPoolExecutor,
+        runs: "_Runs",
+        sessions: Sessions,
         warmed: Sequence[tuple[int, float]],
+        metrics: EntryMetrics,
     ) -> BatchQueue:
-        metrics = self._metrics.of(entry)
-        runs = _Runs(entry, session, threads, metrics)
         runs.learn(warmed)
-        turn = partial(self._budget.turn, _intra_op_threads(entry), prediction=entry.manifest is None)
+        cores = 1 if sessions.on_gpus else _intra_op_threads(entry)
+        turn = partial(self._budget.turn, cores, prediction=entry.manifest is None)
         size = entry.max_queue_size or self._max_queue_size
         queue = BatchQueue(
-            entry,
+            replace(entry, instances=len(sessions.devices)),
             runs.run,
             size,
             turn=turn,
@@ -163,16 +188,23 @@ class _Ran:
 
 
 class _Runs:
-    """Runs a session in its threads, or right here where that costs less than the way there and back."""
+    """Runs sessions in threads, or right here where that costs less than the way there and back."""
 
-    def __init__(
-        self, entry: Entry, session: ort.InferenceSession, threads: ThreadPoolExecutor, metrics: EntryMetrics
-    ) -> None:
+    def __init__(self, entry: Entry, sessions: Sessions, metrics: EntryMetrics) -> None:
         self._entry = entry
-        self._session = session
-        self._threads = threads
+        self._sessions = sessions
         self._metrics = metrics
-        self._times = LatencyModel()  # of the calling thread's CPU: a busy machine makes no run longer
+        # Of the calling thread's CPU: a busy machine makes no run longer. On a GPU by the clock.
+        self._times = LatencyModel()
+        self._own = threading.local()
+        self._unclaimed = list(sessions.devices)
+        self.threads = ThreadPoolExecutor(
+            len(sessions.devices), thread_name_prefix=f"run-{entry.name}", initializer=self._claim
+        )
+
+    def _claim(self) -> None:
+        """A thread is an instance, and runs on its device."""
+        self._own.device = self._unclaimed.pop()
 
     def learn(self, batches: Iterable[tuple[int, float]]) -> None:
         """Takes (rows, seconds) of batches that ran before as a first estimate."""
@@ -184,7 +216,7 @@ class _Runs:
         if self._is_briefer(_HOP_S, rows):
             return self._observed(self._composed(compose))
         loop = asyncio.get_running_loop()
-        return self._observed(await loop.run_in_executor(self._threads, self._composed, compose))
+        return self._observed(await loop.run_in_executor(self.threads, self._composed, compose))
 
     def run_here(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors | None:
         """The answer at once; None where the run is not known to be brief enough for the event loop."""
@@ -202,13 +234,14 @@ class _Runs:
     def _run(self, what: Joined) -> _Ran:
         inputs, outputs = what
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
-        answer = run(self._entry, self._session, inputs, outputs)
+        device = getattr(self._own, "device", self._sessions.devices[0])
+        answer = run(self._entry, self._sessions.by_device[device], inputs, outputs)
         return _Ran(answer, _rows(inputs), time.perf_counter() - wall_s, time.thread_time() - cpu_s)
 
     def _observed(self, ran: _Ran | None) -> Tensors | None:
         if ran is None:
             return None
-        self._times.observe(ran.rows, ran.cpu_s)
+        self._times.observe(ran.rows, ran.wall_s if self._sessions.on_gpus else ran.cpu_s)
         self._metrics.compute_s(ran.wall_s)
         self._metrics.batch_rows(ran.rows)
         return ran.answer
@@ -218,42 +251,69 @@ def _rows(inputs: Tensors) -> int:
     return len(next(iter(inputs.values())))
 
 
-def load(entry: Entry, loaded: ort.InferenceSession | None = None) -> ort.InferenceSession:
-    """A warmed session.
-
-    Args:
-        loaded: the session of the entry's other side, if that is loaded already.
-
-    Raises:
-        RepositoryError: ONNX Runtime refuses the model, its tensors are not those of the config,
-            or a warmup sample fails.
-    """
-    return load_and_time(entry, loaded)[0]
+def load(entry: Entry) -> ort.InferenceSession:
+    """A warmed session on the CPU. Raises as `load_and_time`."""
+    return load_and_time(entry, devices=Devices("cpu"))[0].by_device[CPU]
 
 
 def load_and_time(
-    entry: Entry, loaded: ort.InferenceSession | None = None
-) -> tuple[ort.InferenceSession, list[tuple[int, float]]]:
-    """As `load`, and the (rows, seconds) of its warm runs.
+    entry: Entry, loaded: Sessions | None = None, devices: Devices | None = None
+) -> tuple[Sessions, list[tuple[int, float]]]:
+    """Warmed sessions, and the (rows, seconds) of their warm runs.
 
     The samples of the config run as they are; then the first with every power of two rows, up to the largest:
     ONNX Runtime takes memory for a new size when it first comes. Large models stop where a run takes long.
+
+    Args:
+        loaded: those of the entry's other side, if that is loaded already.
+
+    Raises:
+        RepositoryError: ONNX Runtime refuses the model, its tensors are not those of the config, a warmup
+            sample fails, or the GPU that it must run on cannot be used.
     """
+    sessions = loaded or _new_sessions(entry, devices or Devices())
+    timed: list[tuple[int, float]] = []
+    for session in sessions.by_device.values():
+        _check_tensors(entry, "input", entry.inputs, session.get_inputs())
+        _check_tensors(entry, "output", entry.outputs, session.get_outputs())
+        for sample in entry.warmups:
+            _warm(entry, session, sample)
+        for rows in _batch_sizes(entry) if entry.warmups else ():
+            took_s = _warm(entry, session, replace(entry.warmups[0], rows=rows, count=2))
+            timed.append((rows, took_s))
+            if took_s > _LONG_WARMUP_S:
+                break
+    return sessions, timed
+
+
+def _new_sessions(entry: Entry, devices: Devices) -> Sessions:
+    """Raises RepositoryError."""
     try:
-        session = loaded or ort.InferenceSession(entry.model_path, session_options(entry))
+        wanted = devices.of(entry)
+        return Sessions({device: _new_session(entry, device) for device in dict.fromkeys(wanted)}, wanted)
+    except NoGpuError as error:
+        if devices.insists(entry):
+            raise NoGpuError(
+                f"{entry.model_path}: {error}. Set instance_group to KIND_AUTO or KIND_CPU in its "
+                "config.pbtxt, or --device cpu, or let it run on the CPU: RATIONALE_CPU_FALLBACK=true"
+            ) from error
+        log.warning("entry %s runs on the CPU: %s", entry.name, error)
+    return Sessions({CPU: _new_session(entry, CPU)}, (CPU,) * entry.instances)
+
+
+def _new_session(entry: Entry, device: str) -> ort.InferenceSession:
+    """Raises RepositoryError, NoGpuError."""
+    try:
+        session = ort.InferenceSession(
+            entry.model_path, session_options(entry), providers=providers(device), enable_fallback=0
+        )
     except Exception as error:  # ONNX Runtime's errors have no common base; all mean: not loadable
         raise RepositoryError(f"{entry.model_path}: ONNX Runtime cannot load it: {error}") from error
-    _check_tensors(entry, "input", entry.inputs, session.get_inputs())
-    _check_tensors(entry, "output", entry.outputs, session.get_outputs())
-    for sample in entry.warmups:
-        _warm(entry, session, sample)
-    timed: list[tuple[int, float]] = []
-    for rows in _batch_sizes(entry) if entry.warmups else ():
-        took_s = _warm(entry, session, replace(entry.warmups[0], rows=rows, count=2))
-        timed.append((rows, took_s))
-        if took_s > _LONG_WARMUP_S:
-            break
-    return session, timed
+    if device != CPU and CUDA_PROVIDER not in session.get_providers():
+        raise NoGpuError(
+            f"ONNX Runtime cannot use {device}: its release has to fit the versions of CUDA and cuDNN here"
+        )
+    return session
 
 
 def _batch_sizes(entry: Entry) -> list[int]:
@@ -297,7 +357,7 @@ def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: S
         for name, array in fed(entry, inputs).items()
     }
     try:
-        arrays = session.run(list(outputs), feeds)
+        arrays = _computed(entry, session, feeds, outputs)
     except Exception as error:  # see load
         log.warning("model %s failed: %s", entry.name, without_values(error))
         raise run_failure(entry, refused=isinstance(error, _ORT_REFUSED)) from error
@@ -305,6 +365,23 @@ def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: S
     return {
         name: _shaped(_from_ort(array), shapes.get(name)) for name, array in zip(outputs, arrays, strict=True)
     }
+
+
+def _computed(
+    entry: Entry, session: ort.InferenceSession, feeds: Tensors, outputs: Sequence[str]
+) -> list[Array]:
+    """On a GPU bound to its memory: outputs stay there until all are computed. Strings cannot be."""
+    strings = any(spec.datatype == "BYTES" for spec in (*entry.inputs, *entry.outputs))
+    if strings or session.get_providers()[0] != CUDA_PROVIDER:
+        return list(session.run(list(outputs), feeds))
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_cpu_input(name, np.ascontiguousarray(array))
+    number = int(session.get_provider_options()[CUDA_PROVIDER]["device_id"])
+    for name in outputs:
+        binding.bind_output(name, "cuda", number)
+    session.run_with_iobinding(binding)
+    return list(binding.copy_outputs_to_cpu())
 
 
 def _check_tensors(

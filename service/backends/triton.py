@@ -109,6 +109,9 @@ class TritonBackend:
             with contextlib.suppress(InferenceServerException):
                 await self._client.unload_model(entry.model, client_timeout=_UNLOAD_S)
 
+    def devices(self, entry: Entry | None = None) -> tuple[str, ...]:  # noqa: ARG002 (the protocol's)
+        return ()
+
     async def ready(self, entry: Entry | None = None) -> bool:
         try:
             if entry is None:

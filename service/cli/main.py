@@ -39,6 +39,14 @@ Watch = Annotated[
         show_default=False,
     ),
 ]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        help="Where models run: cpu, cuda, or auto: as the instance_group of each says. Default: auto.",
+        metavar="auto|cpu|cuda",
+        show_default=False,
+    ),
+]
 Host = Annotated[
     str | None,
     typer.Option(help="Address to listen on. Default: 127.0.0.1, this machine only.", show_default=False),
@@ -114,6 +122,7 @@ def serve(
     repository: Repository = None,
     strict: Strict = None,
     watch: Watch = None,
+    device: Device = None,
     host: Host = None,
     port: Port = None,
     grpc_port: GrpcPort = None,
@@ -140,6 +149,7 @@ def serve(
         "repository": repository,
         "strict": strict,
         "watch_s": watch,
+        "device": device,
         "host": host,
         "port": port,
         "grpc_port": grpc_port,

@@ -40,6 +40,15 @@ class Warmup:
     inputs: tuple[WarmupInput, ...]
 
 
+@dataclass(frozen=True)
+class InstanceGroup:
+    """Instances on the CPU, or on each of `gpus`; where none is named, on each that there is."""
+
+    count: int = 1
+    kind: str = "KIND_AUTO"  # of ModelInstanceGroup
+    gpus: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Entry:
     """One entry of the repository, at its newest version. Read again, it is another one: it may have changed.
@@ -59,7 +68,8 @@ class Entry:
     max_queue_size: int | None = None
     queue_timeout_s: float | None = None  # in the queue, whatever the request's own deadline
     delays_overdue: bool = False  # past it a request is served after all others; else it is refused
-    instances: int = 1
+    instance_groups: tuple[InstanceGroup, ...] = (InstanceGroup(),)
+    instances: int = 1  # on the CPU
     intra_op_threads: int | None = None
     inter_op_threads: int | None = None
     warmups: tuple[Warmup, ...] = ()
@@ -69,7 +79,7 @@ class Entry:
     # Model's own shapes of tensors whose config says `reshape`: {name: shape without the batch axis}.
     reshapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     config: pb.ModelConfig = field(default_factory=pb.ModelConfig, repr=False)  # as read; never changed
-    stamp: Stamp = ()  # of its files when they were read
+    stamp: Stamp = field(default=(), repr=False)  # of its files when they were read
 
     @property
     def model(self) -> str:
@@ -129,6 +139,7 @@ def read_entry(folder: Path) -> Entry:
     queue = config.dynamic_batching
     policy = queue.default_queue_policy
     manifest_path = folder / FILE_NAME
+    groups = tuple(_group(group) for group in config.instance_group) or (InstanceGroup(),)
     entry = Entry(
         name=folder.name,
         version=version,
@@ -141,7 +152,8 @@ def read_entry(folder: Path) -> Entry:
         max_queue_size=policy.max_queue_size or None,
         queue_timeout_s=policy.default_timeout_microseconds / 1e6 or None,
         delays_overdue=policy.timeout_action == pb.ModelQueuePolicy.DELAY,
-        instances=sum(max(group.count, 1) for group in config.instance_group) or 1,
+        instance_groups=groups,
+        instances=sum(group.count for group in groups),
         intra_op_threads=_threads(folder, config, "intra_op_thread_count"),
         inter_op_threads=_threads(folder, config, "inter_op_thread_count"),
         warmups=tuple(_warmup(folder, sample) for sample in config.model_warmup),
@@ -265,6 +277,11 @@ def _tensor(folder: Path, spec: pb.ModelInput | pb.ModelOutput) -> TensorSpec:
             f"dims {list(spec.dims)}"
         )
     return TensorSpec(name=spec.name, datatype=_DATATYPES[spec.data_type], shape=tuple(spec.dims))
+
+
+def _group(group: pb.ModelInstanceGroup) -> InstanceGroup:
+    kind = pb.ModelInstanceGroup.Kind.Name(group.kind)
+    return InstanceGroup(max(group.count, 1), kind, tuple(group.gpus))
 
 
 def _threads(folder: Path, config: pb.ModelConfig, key: str) -> int | None:

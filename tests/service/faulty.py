@@ -25,6 +25,9 @@ class FaultyBackend:
 
     async def unload(self, *_: object) -> None: ...
 
+    def devices(self, *_: object) -> tuple[str, ...]:
+        return ("cpu",)
+
     async def ready(self, *_: object) -> bool:
         return self.up
 

@@ -73,9 +73,9 @@ async def test_the_graph_is_loaded_once_and_runs_apart(
     loads: list[Path] = []
     session = ort.InferenceSession
 
-    def counted(path: Path, *rest: object) -> ort.InferenceSession:
+    def counted(path: Path, *rest: object, **more: object) -> ort.InferenceSession:
         loads.append(path)
-        return session(path, *rest)
+        return session(path, *rest, **more)
 
     monkeypatch.setattr(embedded.ort, "InferenceSession", counted)
     entries = read_repository(tmp_path).entries
