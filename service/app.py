@@ -18,7 +18,6 @@ from service.api import repository as routes_repository
 from service.api import v1 as routes_v1
 from service.api import v2 as routes_v2
 from service.api.middleware import HttpMiddleware
-from service.api.references import ReferenceSetService
 from service.api.v2_codec import LENGTH_HEADER
 from service.backends.base import Backend
 from service.explainers.artifact_store import ArtifactStore
@@ -33,6 +32,7 @@ from service.observability.metrics import Metrics
 from service.observability.tracing import create_tracing
 from service.references import resolver as reference_resolver
 from service.references.resolver import ReferenceResolver
+from service.references.service import ReferenceSetService
 from service.references.store import ReferenceSets
 from service.repository.live import LiveRepository, Runs
 from service.repository.registry import read_repository
@@ -118,7 +118,6 @@ def create_app(
             app.state.loading.cancel()
             await asyncio.wait([app.state.loading])
             await live.stop()
-            await own.stop()
             await explainers.stop()
             await plane.stop()
             state.close()

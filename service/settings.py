@@ -41,7 +41,7 @@ class Settings(BaseSettings):
     answer_cache_bytes: int = Field(default=0, ge=0)
     max_reference_bytes: int = Field(default=64 * MEBIBYTE, gt=0)
     open_references: int = Field(default=32, ge=1, le=10_000)
-    bake_references_after: int = Field(default=2, ge=0)
+    bake_references_after: int = Field(default=0, ge=0)
     max_unnamed_reference_sets: int = Field(default=32, ge=0)
     max_loaded_explainers: int = Field(default=16, gt=0)
     max_artefact_bytes: int = Field(default=10 << 30, ge=0)

@@ -4,38 +4,25 @@ What uses a set stands between it and its deletion: with `force` that goes too.
 """
 
 import asyncio
-import weakref
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from compiler.manifest import Manifest
 from service.api.body import media_type_of, read_body
 from service.api.problems import problem_responses
 from service.api.v2 import plane_of
-from service.errors import ConflictError, InvalidInputError, NotExplainableError
-from service.inference.dataplane import DataPlane
-from service.references.formats import MEDIA_TYPES, NPZ, Rows, parse_rows
-from service.references.store import ReferenceSet, ReferenceSets, check_name
-from service.repository.registry import ModelRegistry
+from service.errors import InvalidInputError
+from service.references.formats import MEDIA_TYPES, NPZ
+from service.references.service import ReferenceSetService
+from service.references.store import ReferenceSet, check_name
 
 router = APIRouter(prefix="/v2/reference-sets", tags=["reference sets"])
 
 _SWITCH = {"true": True, "1": True, "false": False, "0": False}
-
-
-class Users(Protocol):
-    """What explainers know of the sets they hold."""
-
-    def users(self, references: str) -> list[str]:
-        """Those that use a content, as `model/explainer`."""
-
-    async def forget(self, references: str) -> None:
-        """Removes them, and every artefact that holds the content, loaded or on the disk."""
 
 
 class InputRows(BaseModel):
@@ -56,76 +43,18 @@ class ReferenceSetStatus(BaseModel):
     size: int = Field(description="bytes of its file")
     created: datetime
     used_by: list[str] = Field(description="explainers made of it, as model/explainer")
+    baked: list[str] = Field(
+        description="explainers that the gateway makes of it, for requests that name the set"
+    )
 
 
 class ReferenceSetList(BaseModel):
     reference_sets: list[ReferenceSetStatus]
 
 
-class ReferenceSetService:
-    """One gateway's sets, and one upload at a time: parsing takes several times the memory of its rows."""
-
-    def __init__(self, sets: ReferenceSets, users: Users, plane: DataPlane, most_bytes: int) -> None:
-        self.sets = sets
-        self.most_bytes = most_bytes
-        self._users = users
-        self._plane = plane
-        self._parsing = asyncio.Lock()
-        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-
-    async def put(self, name: str, model: str, rows: Rows, *, force: bool) -> tuple[ReferenceSet, bool]:
-        """Whether it is new."""
-        async with self._turn(name):
-            known = {one.name: one for one in await asyncio.to_thread(self.sets.all)}
-            before = known.get(name)
-            if before is None or before.digest == rows.digest:
-                return await asyncio.to_thread(self.sets.put, name, model, rows), before is None
-            with self.sets.leaving(before.digest):
-                await self._release(before, force=force)
-                return await asyncio.to_thread(self.sets.put, name, model, rows), False
-
-    async def remove(self, name: str, *, force: bool) -> None:
-        async with self._turn(name):
-            found = await asyncio.to_thread(self.sets.get, name)
-            with self.sets.leaving(found.digest):
-                await self._release(found, force=force)
-                await asyncio.to_thread(self.sets.remove, name)
-
-    async def parse(self, body: bytes, kind: str, model: str, registry: ModelRegistry) -> Rows:
-        entry = registry.entry(model)
-        manifest = _manifest(registry, model)
-        async with self._parsing:
-            return await asyncio.to_thread(parse_rows, body, kind, entry, manifest, self.most_bytes)
-
-    def status(self, one: ReferenceSet) -> ReferenceSetStatus:
-        fields = asdict(one)
-        created = datetime.fromtimestamp(fields.pop("created_s"), UTC)
-        return ReferenceSetStatus(**fields, created=created, used_by=self._named_users(one.digest))
-
-    async def _release(self, one: ReferenceSet, *, force: bool) -> None:
-        """What was baked from a content that no other name stands for goes before its rows do."""
-        if self.sets.named(one.digest) != [one.name]:
-            return
-        users = self._named_users(one.digest)
-        if users and not force:
-            raise ConflictError(
-                f"reference set '{one.name}' is used by {', '.join(users[:10])}: delete them first, or say "
-                "?force=true to delete them too"
-            )
-        await self._users.forget(one.digest)
-        self._plane.answers.clear()
-
-    def _named_users(self, digest: str) -> list[str]:
-        """Without those that the gateway made of itself, for requests: they go without being asked."""
-        return [user for user in self._users.users(digest) if "/~" not in user]
-
-    def _turn(self, name: str) -> asyncio.Lock:
-        return self._turns.setdefault(name, asyncio.Lock())
-
-
-def desk_of(request: Request) -> ReferenceSetService:
-    desk: ReferenceSetService = request.app.state.references
-    return desk
+def service_of(request: Request) -> ReferenceSetService:
+    service: ReferenceSetService = request.app.state.references
+    return service
 
 
 _FORCE = {
@@ -168,9 +97,9 @@ _UPLOAD = {
 
 @router.get("", summary="The reference sets kept here", operation_id="list_reference_sets")
 async def list_reference_sets(request: Request) -> ReferenceSetList:
-    desk = desk_of(request)
-    known = await asyncio.to_thread(desk.sets.all)
-    return ReferenceSetList(reference_sets=[desk.status(one) for one in known])
+    service = service_of(request)
+    known = await asyncio.to_thread(service.sets.all)
+    return ReferenceSetList(reference_sets=[_shown(one, service) for one in known])
 
 
 @router.get(
@@ -180,8 +109,8 @@ async def list_reference_sets(request: Request) -> ReferenceSetList:
     responses=problem_responses(404),
 )
 async def get_reference_set(request: Request, name: str) -> ReferenceSetStatus:
-    desk = desk_of(request)
-    return desk.status(await asyncio.to_thread(desk.sets.get, name))
+    service = service_of(request)
+    return _shown(await asyncio.to_thread(service.sets.get, name), service)
 
 
 @router.get(
@@ -193,7 +122,7 @@ async def get_reference_set(request: Request, name: str) -> ReferenceSetStatus:
     responses={200: {"content": {NPZ: _BINARY}, "description": "An .npz"}, **problem_responses(404)},
 )
 async def get_reference_set_rows(request: Request, name: str) -> Response:
-    sets = desk_of(request).sets
+    sets = service_of(request).sets
 
     def read() -> bytes:
         return sets.path(sets.get(name).digest).read_bytes()
@@ -206,7 +135,9 @@ async def get_reference_set_rows(request: Request, name: str) -> Response:
     summary="Upload a reference set",
     description="npz, npy, parquet, CSV or JSON, by Content-Type. Columns of a table are found by the names "
     "of the model's features, as its explainers know them. The same content again changes nothing; another "
-    "content under the same name takes its place, unless explainers use it.",
+    "content under the same name takes its place, unless explainers use it. What explains the model by "
+    "default is made with the set in the background: `Link` (rel status) says where to look how that goes, "
+    "and requests that name the set wait for it.",
     operation_id="put_reference_set",
     status_code=201,
     response_model=ReferenceSetStatus,
@@ -217,19 +148,22 @@ async def get_reference_set_rows(request: Request, name: str) -> Response:
     openapi_extra=_UPLOAD,
 )
 async def put_reference_set(request: Request, response: Response, name: str) -> ReferenceSetStatus:
-    desk, plane = desk_of(request), plane_of(request)
+    service, plane = service_of(request), plane_of(request)
     check_name(name)
     media_type = media_type_of(request, *MEDIA_TYPES)
     model = request.query_params.get("model")
     if not model:
         raise InvalidInputError("say for which model's inputs the rows are: ?model=NAME")
     plane.repository.entry(model)  # before the body is read: there may be no such model
-    body = await read_body(request, desk.most_bytes, plane.deadline(), plane.budget)
-    rows = await desk.parse(bytes(body), MEDIA_TYPES[media_type], model, plane.repository)
-    made, is_new = await desk.put(name, model, rows, force=_force(request))
+    body = await read_body(request, service.most_bytes, plane.deadline(), plane.budget)
+    rows = await service.parse(bytes(body), MEDIA_TYPES[media_type], model)
+    made, is_new = await service.put(name, model, rows, force=_force(request))
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/v2/reference-sets/{name}"
-    return desk.status(made)
+    status = _shown(made, service)
+    for baked in status.baked:
+        response.headers.append("Link", f'</v2/models/{baked.replace("/", "/explainers/")}>; rel="status"')
+    return status
 
 
 @router.delete(
@@ -244,7 +178,7 @@ async def put_reference_set(request: Request, response: Response, name: str) -> 
     openapi_extra={"parameters": [_FORCE]},
 )
 async def delete_reference_set(request: Request, name: str) -> None:
-    await desk_of(request).remove(name, force=_force(request))
+    await service_of(request).remove(name, force=_force(request))
 
 
 def _force(request: Request) -> bool:
@@ -254,8 +188,8 @@ def _force(request: Request) -> bool:
     return _SWITCH[given]
 
 
-def _manifest(registry: ModelRegistry, model: str) -> Manifest | None:
-    try:
-        return registry.explainer(model).manifest
-    except NotExplainableError:
-        return None
+def _shown(one: ReferenceSet, service: ReferenceSetService) -> ReferenceSetStatus:
+    fields = asdict(one)
+    created = datetime.fromtimestamp(fields.pop("created_s"), UTC)
+    used_by, baked = service.users(one)
+    return ReferenceSetStatus(**fields, created=created, used_by=used_by, baked=baked)

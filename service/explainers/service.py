@@ -11,6 +11,7 @@ from typing import Any
 
 from compiler.errors import RationaleError
 from service.errors import (
+    CompileFailedError,
     NotReadyError,
     QueueFullError,
     ServiceError,
@@ -150,15 +151,20 @@ class Explainers:
         references = None
         if spec.reference_set is not None:
             references = await asyncio.to_thread(self._references.find, spec.reference_set, model)
+        # In a thread: the first one imports the compiler, which takes a second.
+        await asyncio.to_thread(partial(spec.asked, referenced=references is not None))
         return self._status(await self._ask(model, name, spec, references))
 
-    async def ensure(self, model: str, spec: ExplainerSpec, references: str | None) -> Entry | None:
+    async def ensure(
+        self, model: str, spec: ExplainerSpec, references: str | None, *, again: bool = False
+    ) -> Entry | None:
         """The entry that explains `model` so; None where there is none yet: it is made in the background.
 
-        One that failed is not tried again, and none is begun where the queue is full.
+        None is begun where the queue is full.
 
         Args:
             references: digest of a reference set; its file is found by `ReferenceFiles.path`.
+            again: whether one that failed is tried again.
 
         Raises:
             UnknownModelError, InvalidExplainerError, ConflictError, StateUnavailableError.
@@ -168,18 +174,33 @@ class Explainers:
             if one.serving == digest:
                 self._ledger.records[one.key] = replace(one, updated_s=time.time())  # used: it stays longer
                 return self._ledger.entries[digest]
-        name = f"{HIDDEN}{digest[:16]}"
-        if (model, name) not in self._ledger.records:
+        known = self._ledger.records.get(_hidden(model, digest))
+        if known is None or (again and known.stage is Stage.FAILED):
             with contextlib.suppress(QueueFullError):
-                await self._ask(model, name, spec, references)
+                await self._ask(*_hidden(model, digest), spec, references)
                 await self._bound_hidden()
         return None
 
-    async def failure(self, model: str, spec: ExplainerSpec, references: str | None) -> str | None:
-        """Why `ensure` could not make it; None where it can, or has not tried."""
-        digest = spec.digest((await self._models.get(model)).digest, references)
-        record = self._ledger.records.get((model, f"{HIDDEN}{digest[:16]}"))
-        return record.error if record is not None and record.stage is Stage.FAILED else None
+    async def made(self, model: str, spec: ExplainerSpec, references: str | None) -> Entry:
+        """The entry that explains `model` so, once it is made.
+
+        Raises:
+            CompileFailedError: it cannot be made.
+            NotReadyError: too many others are to be made before.
+            And as `ensure`.
+        """
+        found = await self.ensure(model, spec, references)
+        if found is not None:
+            return found
+        key = _hidden(model, spec.digest((await self._models.get(model)).digest, references))
+        if key in self._making:
+            await asyncio.wait([self._making[key]])
+        record = self._ledger.records.get(key)
+        if record is not None and record.stage is Stage.FAILED:
+            raise CompileFailedError(record.error or "it could not be made")
+        if record is None or record.serving is None:
+            raise NotReadyError("what answers such requests could not be made yet: ask again")
+        return self._ledger.entries[record.serving]
 
     def get(self, model: str, name: str) -> Status:
         """Raises UnknownModelError, InvalidExplainerError, UnknownResourceError."""
@@ -190,10 +211,9 @@ class Explainers:
         return self._status(record)
 
     def all_of(self, model: str) -> list[Status]:
-        """Those that were asked for by name. Raises UnknownModelError, InvalidExplainerError."""
+        """Those that were asked for by name, and those made for requests. Raises as `get`."""
         self._models.entry(model)
-        own = (one for one in self._ledger.records.values() if one.model == model)
-        return [self._status(one) for one in own if not one.name.startswith(HIDDEN)]
+        return [self._status(one) for one in self._ledger.records.values() if one.model == model]
 
     async def delete(self, model: str, name: str) -> None:
         """Answers no more by it; its artefact is kept aside. Raises as `get`, and StateUnavailableError."""
@@ -227,8 +247,6 @@ class Explainers:
     async def _ask(self, model: str, name: str, spec: ExplainerSpec, references: str | None) -> Record:
         if self._plane.state is not Lifecycle.READY:
             raise NotReadyError(self._plane.state.value)
-        # In a thread: the first one imports the compiler, which takes a second.
-        await asyncio.to_thread(partial(spec.asked, referenced=references is not None))
         digest = spec.digest((await self._models.get(model)).digest, references)
         return await self._ledger.exclusively(partial(self._admit, (model, name), spec, digest, references))
 
@@ -435,3 +453,8 @@ class Explainers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _hidden(model: str, digest: str) -> Key:
+    """Of an explainer that no person asked for."""
+    return model, f"{HIDDEN}{digest[:16]}"

@@ -4,7 +4,6 @@ import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,14 +107,6 @@ def check_rows(
     if len(set(counts.values())) > 1:
         raise InvalidInputError(f"every input needs the same number of references, not {counts}")
     return Rows(arrays, _check_weights(weights, next(iter(counts.values()))), features)
-
-
-def read_rows_file(path: Path) -> Rows:
-    """What `to_file` describes, read back."""
-    with path.open("rb") as file:
-        table = read_stream(file, ".npz", path.name)
-    arrays = {"arr_0" if name is None else name: array for name, array in table.arrays.items()}
-    return Rows(arrays, table.weights, table.columns)
 
 
 def to_file(rows: Rows) -> dict[str, Array]:

@@ -1,9 +1,9 @@
 """Explain requests that bring references of their own, or name a reference set that is kept here.
 
-The first request with a set is answered by a graph that takes references as an input (an open entry:
-`NAME_explain_open` of the repository, or one made in the background). When a set comes back it is kept,
-compiled and baked, also in the background, and later requests are answered by the baked graph, which costs
-less. Both give the same numbers.
+A named set is answered by a graph with its rows baked in, made when the set is put or first asked for.
+References of the request's own are answered by a graph that takes them as an input (an open entry:
+`NAME_explain_open` of the repository, or one made in the background); where the operator asked for it, those
+that come back are kept and baked too. All give the same numbers.
 
     OIP    tensors `{input}_references` [K, …] beside the inputs, and `reference_weights` [K] if they have
            some; or the parameter `reference_set`
@@ -12,49 +12,28 @@ less. Both give the same numbers.
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+from cachetools import LRUCache
 
-from compiler.errors import RationaleError
 from compiler.manifest import OPEN_SUFFIX, Manifest
 from compiler.open_references import WEIGHTS, for_rows, references_name
-from service.errors import (
-    CompileFailedError,
-    InvalidInputError,
-    NotReadyError,
-    ServiceError,
-    TooLargeError,
-)
+from service.errors import InvalidInputError, NotReadyError, ServiceError, TooLargeError
+from service.explainers.ledger import HIDDEN
+from service.explainers.service import Explainers
 from service.explainers.spec import ExplainerSpec, MethodOptions
-from service.inference.dataplane import DataPlane, Lifecycle
+from service.inference.dataplane import DataPlane
 from service.observability.metrics import CacheMetrics
-from service.references.formats import Rows, check_rows, read_rows_file
+from service.references.formats import Rows, check_rows
 from service.references.store import ReferenceSets
 from service.repository.entry import Entry
 from service.tensors import Tensors
 
 log = logging.getLogger(__name__)
 
-HIDDEN = "~"  # begins the names of sets that came with requests, and that nobody named
 _REMEMBERED = 4096  # digests of sets that came: digests alone, no rows
-_POLL_S = 0.05
-
-
-class Explainers(Protocol):
-    """What makes explainers; see `service.explainers.service`."""
-
-    async def ensure(self, model: str, spec: ExplainerSpec, references: str | None) -> Entry | None:
-        """The entry that explains so, or None while it is made."""
-
-    async def failure(self, model: str, spec: ExplainerSpec, references: str | None) -> str | None:
-        """Why it could not be made; None where that has not been found out."""
-
-    async def forget(self, references: str) -> None:
-        """Deletes all that holds a reference set."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +67,12 @@ class _Question:
     """A request that says against which references.
 
     Attributes:
-        entry: what would answer it without them; `plain` is the model, `spec` how the entry explains that.
+        model: the plain one's name, `spec` how the request wants it explained.
         inputs: the model's own.
+        deadline_s: on the event loop's clock.
     """
 
-    plane: DataPlane
-    entry: Entry
-    plain: Entry
+    model: str
     spec: ExplainerSpec
     inputs: Tensors
     deadline_s: float
@@ -110,8 +88,7 @@ class ReferenceResolver:
         self._sets = sets
         self._limits = limits
         self._counts = counts
-        self._seen: OrderedDict[str, int] = OrderedDict()
-        self._baking: dict[str, asyncio.Task[None]] = {}
+        self._seen: LRUCache[str, int] = LRUCache(_REMEMBERED)
 
     async def choose(
         self,
@@ -138,78 +115,54 @@ class ReferenceResolver:
             return Chosen(entry, inputs)
         if reference_set is not None and given:
             raise InvalidInputError("a request brings references or names a reference_set, not both")
-        plain = plane.repository.entry(manifest.model)
         own = {name: array for name, array in inputs.items() if name not in given}
-        question = _Question(plane, entry, plain, _spec_of(manifest), own, deadline_s)
+        question = _Question(manifest.model, spec_of(manifest), own, deadline_s)
         if reference_set is not None:
-            return await self._by_name(question, reference_set)
-        return await self._brought(question, _rows_of(manifest, plain, given))
-
-    async def stop(self) -> None:
-        """Ends what is done in the background."""
-        tasks = list(self._baking.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    async def _by_name(self, question: _Question, name: str) -> Chosen:
-        known = self._sets.get(name)
-        self._sets.find(name, question.plain.name)
-        baked = await self._explainers.ensure(question.plain.name, question.spec, known.digest)
-        if baked is not None:
-            self._counts.hit()
-            return Chosen(baked, question.inputs, known.digest)
-        if known.rows <= self._limits.open_rows and _can_be_open(question.spec):
-            rows = await asyncio.to_thread(read_rows_file, self._sets.path(known.digest))
-            fitting = check_rows(rows.arrays, question.plain, rows.weights)
-            return await self._open(question, fitting, known.digest)
-        made = await self._awaited(question, question.spec, known.digest)
-        return Chosen(made, question.inputs, known.digest)
-
-    async def _brought(self, question: _Question, rows: Rows) -> Chosen:
+            digest = self._sets.find(reference_set, manifest.model)
+            return await self._baked(question, digest)
+        rows = _rows_of(manifest, plane.repository.entry(manifest.model), given)
         if rows.count > self._limits.open_rows:
             raise InvalidInputError(
                 f"{rows.count} references in a request: {self._limits.open_rows} at most. Upload them as a "
                 "reference set, and name it"
             )
         digest = rows.digest
-        baked = await self._baked(question, rows, digest)
-        if baked is not None:
-            self._counts.hit()
-            return Chosen(baked, question.inputs, digest)
-        return await self._open(question, rows, digest)
+        if await self._is_baked(question, rows, digest):
+            return await self._baked(question, digest)
+        return await self._open(question, _written(plane, entry, rows.count), rows, digest)
+
+    async def _made(self, question: _Question, spec: ExplainerSpec, references: str | None) -> Entry:
+        try:
+            async with asyncio.timeout_at(question.deadline_s):
+                return await self._explainers.made(question.model, spec, references)
+        except TimeoutError as error:
+            raise NotReadyError(
+                "what answers requests with such references is being made: ask again"
+            ) from error
 
     # --- baked --------------------------------------------------------------------------------------------
 
-    async def _baked(self, question: _Question, rows: Rows, digest: str) -> Entry | None:
-        """The entry that has them baked in. A set that has come often enough is kept and baked meanwhile."""
-        if not self._limits.bake_after:
-            return None
-        times = self._seen.pop(digest, 0) + 1
-        self._seen[digest] = times
-        if len(self._seen) > _REMEMBERED:
-            self._seen.popitem(last=False)
-        if not self._sets.named(digest):
-            if times >= self._limits.bake_after and digest not in self._baking:
-                task = asyncio.create_task(self._keep(question, rows, digest))
-                self._baking[digest] = task
-                task.add_done_callback(lambda _: self._baking.pop(digest, None))
-            return None
-        try:
-            return await self._explainers.ensure(question.plain.name, question.spec, digest)
-        except ServiceError as error:
-            log.warning("references of a request for %s are not baked: %s", question.plain.name, error)
-            return None
+    async def _baked(self, question: _Question, digest: str) -> Chosen:
+        entry = await self._made(question, question.spec, digest)
+        self._counts.hit()
+        return Chosen(entry, question.inputs, digest)
 
-    async def _keep(self, question: _Question, rows: Rows, digest: str) -> None:
-        model = question.plain.name
+    async def _is_baked(self, question: _Question, rows: Rows, digest: str) -> bool:
+        """Whether an entry has them baked in. Where they have come often enough, one is made meanwhile."""
+        if not self._limits.bake_after:
+            return False
+        times = self._seen[digest] = self._seen.get(digest, 0) + 1
         try:
-            await asyncio.to_thread(self._sets.put, f"{HIDDEN}{digest[:16]}", model, rows)
-            await self._explainers.ensure(model, question.spec, digest)
-            await self._make_room()
-        except RationaleError as error:
-            log.warning("references of a request for %s are not kept: %s", model, error)
+            if not self._sets.named(digest):
+                if times < self._limits.bake_after:
+                    return False
+                name = f"{HIDDEN}{digest[:16]}"
+                await asyncio.to_thread(self._sets.put, name, question.model, rows)
+                await self._make_room()
+            return await self._explainers.ensure(question.model, question.spec, digest) is not None
+        except ServiceError as error:
+            log.warning("references of a request for %s are not baked: %s", question.model, error)
+            return False
 
     async def _make_room(self) -> None:
         """The oldest sets without a name go, with what was baked from them."""
@@ -222,33 +175,18 @@ class ReferenceResolver:
 
     # --- open ---------------------------------------------------------------------------------------------
 
-    async def _open(self, question: _Question, rows: Rows, digest: str) -> Chosen:
+    async def _open(self, question: _Question, written: Entry | None, rows: Rows, digest: str) -> Chosen:
         """The entry that takes references as an input, fed with them."""
-        if not _can_be_open(question.spec):
+        spec = question.spec
+        if spec.method not in ("deepshap", "integrated-gradients") or spec.options.standard_error:
             raise InvalidInputError(
-                f"{question.spec.method} with these options needs its references beforehand: upload them as "
-                "a reference set, and name it"
+                f"{spec.method} with these options needs its references beforehand: upload them as a "
+                "reference set, and name it"
             )
         self._counts.miss()
-        found = _written(question, rows.count)
-        if found is None:
-            asked = question.spec.model_copy(update={"open_references": self._limits.open_rows})
-            found = await self._awaited(question, asked, None)
-        return Chosen(found, self._fed(found, question.inputs, rows), digest)
-
-    async def _awaited(self, question: _Question, spec: ExplainerSpec, references: str | None) -> Entry:
-        """The entry, once it is made."""
-        model, loop = question.plain.name, asyncio.get_running_loop()
-        while (found := await self._explainers.ensure(model, spec, references)) is None:
-            reason = await self._explainers.failure(model, spec, references)
-            if reason is not None:
-                raise CompileFailedError(reason)
-            if question.plane.state is not Lifecycle.READY:
-                raise NotReadyError(question.plane.state.value)
-            if loop.time() + _POLL_S > question.deadline_s:
-                raise NotReadyError("what answers requests with such references is being made: ask again")
-            await asyncio.sleep(_POLL_S)
-        return found
+        asked = spec.model_copy(update={"open_references": self._limits.open_rows})
+        entry = written or await self._made(question, asked, None)
+        return Chosen(entry, self._fed(entry, question.inputs, rows), digest)
 
     def _fed(self, entry: Entry, inputs: Tensors, rows: Rows) -> Tensors:
         opened = entry.manifest.open_references if entry.manifest is not None else None
@@ -294,17 +232,14 @@ def _explained(manifest: Manifest) -> dict[str, str]:
     return {name: tensor for name, tensor in named.items() if name not in own and tensor in own}
 
 
-_OPTIONS = frozenset(MethodOptions.model_fields)
-
-
-def _spec_of(manifest: Manifest) -> ExplainerSpec:
+def spec_of(manifest: Manifest) -> ExplainerSpec:
     """How to explain as an entry does, with other references. Raises InvalidInputError."""
     if manifest.base_value is None or (manifest.references is None and manifest.open_references is None):
         raise InvalidInputError(
             f"{manifest.method.name} explains without references: choose another explainer, or send none"
         )
-    options: Mapping[str, Any] = {k: v for k, v in manifest.method.options.items() if v is not False}
-    if not options.keys() <= _OPTIONS:
+    options: dict[str, Any] = {k: v for k, v in manifest.method.options.items() if v is not False}
+    if not options.keys() <= MethodOptions.model_fields.keys():
         raise InvalidInputError(f"{manifest.method.name} cannot be made anew with other references")
     names = [item.feature_names for item in manifest.explained]
     return ExplainerSpec(
@@ -318,25 +253,21 @@ def _spec_of(manifest: Manifest) -> ExplainerSpec:
     )
 
 
-def _can_be_open(spec: ExplainerSpec) -> bool:
-    return spec.method in ("deepshap", "integrated-gradients") and not spec.options.standard_error
-
-
-def _written(question: _Question, rows: int) -> Entry | None:
-    """The open entry that `rationale compile` made, or the one asked for, where it explains the same way."""
-    own = question.entry.manifest
-    written = question.plane.repository.entries.get(f"{question.plain.name}{OPEN_SUFFIX}")
-    for found in (question.entry, written):
-        if own is None or found is None or found.manifest is None:
-            continue
-        opened = found.manifest.open_references
-        if opened is not None and rows <= opened.count and _way(found.manifest) == _way(own):
+def _written(plane: DataPlane, entry: Entry, rows: int) -> Entry | None:
+    """An open entry that explains as `entry` does: itself, or what `rationale compile` made."""
+    for found in (entry, plane.repository.entries.get(f"{_way(entry)[0]}{OPEN_SUFFIX}")):
+        opened = found and found.manifest and found.manifest.open_references
+        if found and opened and rows <= opened.count and _way(found) == _way(entry):
             return found
     return None
 
 
-def _way(manifest: Manifest) -> tuple[object, ...]:
+def _way(entry: Entry) -> tuple[object, ...]:
+    manifest = entry.manifest
+    if manifest is None:
+        return (entry.name,)
     return (
+        manifest.model,
         manifest.digests.model,
         manifest.method,
         manifest.explained_output,

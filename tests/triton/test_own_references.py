@@ -41,7 +41,9 @@ def triton(repository: Path, start_triton: StartTriton) -> Iterator[TritonAddres
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(repository: Path, triton: TritonAddresses) -> AsyncIterator[httpx.AsyncClient]:
-    settings = Settings(repository=repository, triton=triton.grpc, request_timeout_s=SECONDS)
+    settings = Settings(
+        repository=repository, triton=triton.grpc, request_timeout_s=SECONDS, bake_references_after=2
+    )
     async with gateway(settings) as client:
         yield client
 

@@ -10,11 +10,11 @@ import numpy as np
 import orjson
 import pytest
 
-from service.errors import StateUnavailableError
+from service.errors import CompileFailedError, StateUnavailableError
 from service.references.store import ReferenceSets
 from service.security.keys import Scope, new_key
 from tests.compiler.models import rows
-from tests.service.explaining import SECONDS, Gate, administered, made_ready, quick
+from tests.service.explaining import Gate, administered, compiles, made_ready, quick, until
 from tests.service.references.request_time import (
     BASE,
     EXPLAINERS,
@@ -52,15 +52,38 @@ async def test_a_set_is_put_shown_read_back_and_deleted(client: httpx.AsyncClien
     assert holding(folder, R) == []
 
 
-async def test_a_named_set_answers_open_first_and_baked_then(client: httpx.AsyncClient) -> None:
-    await put(client, "typical", R)
-    seen = set()
-    async with asyncio.timeout(SECONDS):
-        while len(seen) < 2:
-            answer = await ask(client, reference_set="typical")
-            assert_explains(answer, R)
-            seen.add(answer.json()["parameters"]["explanation"])
-            await asyncio.sleep(0.02)
+async def test_a_set_is_baked_from_when_it_is_put(client: httpx.AsyncClient, quick: Gate) -> None:
+    quick.close()
+    answer = await put(client, "typical", R)
+    assert answer.status_code == 201
+    (baked,) = answer.json()["baked"]
+    link = f"/v2/models/{baked.replace('/', '/explainers/')}"
+    assert answer.headers["link"] == f'<{link}>; rel="status"'
+    assert (await client.get(link)).json()["state"] in ("queued", "compiling")
+    asking = [asyncio.create_task(ask(client, reference_set="typical")) for _ in range(3)]
+    await until(lambda: quick.waiting == 1)
+    assert not any(task.done() for task in asking)
+    quick.open()
+    answers = await asyncio.gather(*asking)
+    for answer in answers:
+        assert_explains(answer, R)
+    assert (await client.get(link)).json()["state"] == "ready"
+    assert compiles(client) == 1
+
+
+async def test_one_that_failed_is_made_again_when_it_is_put_again(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: Any) -> int:
+        raise CompileFailedError("it took too long")
+
+    with monkeypatch.context() as compiles_fail:
+        compiles_fail.setattr("service.explainers.builder.compile_entry", broken)
+        await put(client, "typical", R)
+        refused = await ask(client, reference_set="typical")
+        assert (refused.status_code, refused.json()["detail"]) == (422, "it took too long")
+    assert (await put(client, "typical", R)).status_code == 200
+    assert_explains(await ask(client, reference_set="typical"), R)
 
 
 async def test_a_large_named_set_is_waited_for(client: httpx.AsyncClient) -> None:

@@ -52,7 +52,15 @@ async def test_with_weights(client: httpx.AsyncClient) -> None:
     assert_explains(answer, R, weights)
 
 
-async def test_a_set_that_comes_back_is_baked(client: httpx.AsyncClient, folder: Path) -> None:
+async def test_a_set_that_comes_back_is_baked_where_that_is_asked_for(
+    folder: Path,
+    quick: Gate,  # noqa: ARG001
+) -> None:
+    async with administered(folder, bake_references_after=2) as client:
+        await assert_baked(client, folder)
+
+
+async def assert_baked(client: httpx.AsyncClient, folder: Path) -> None:
     own = tensor("x_references", R)
     first = await ask(client, own)
     (opened,) = served(client)
@@ -79,7 +87,7 @@ async def test_a_set_that_comes_back_is_baked(client: httpx.AsyncClient, folder:
 
 
 async def test_the_oldest_set_without_a_name_makes_room(folder: Path, quick: Gate) -> None:  # noqa: ARG001
-    async with administered(folder, max_unnamed_reference_sets=1) as client:
+    async with administered(folder, bake_references_after=2, max_unnamed_reference_sets=1) as client:
         for own in (R, OTHER):
             for _ in range(2):
                 await ask(client, tensor("x_references", own))
@@ -88,12 +96,11 @@ async def test_the_oldest_set_without_a_name_makes_room(folder: Path, quick: Gat
         assert holding(folder, OTHER)
 
 
-async def test_nothing_is_kept_where_that_is_off(folder: Path, quick: Gate) -> None:  # noqa: ARG001
-    async with administered(folder, bake_references_after=0) as client:
-        for _ in range(4):
-            assert_explains(await ask(client, tensor("x_references", R)), R)
-        assert (await client.get(SETS)).json() == {"reference_sets": []}
-        assert holding(folder, R) == []
+async def test_nothing_is_kept_of_a_request_by_default(client: httpx.AsyncClient, folder: Path) -> None:
+    for _ in range(4):
+        assert_explains(await ask(client, tensor("x_references", R)), R)
+    assert (await client.get(SETS)).json() == {"reference_sets": []}
+    assert holding(folder, R) == []
 
 
 async def test_an_entry_that_was_compiled_so_answers(folder: Path, quick: Gate) -> None:
