@@ -122,7 +122,7 @@ def test_a_sequence_too_long_to_be_unrolled() -> None:
     held = {"w": np.ones((1, 2, 3), np.float32), "r": np.ones((1, 2, 2), np.float32)}
     node = "y, a = RNN <hidden_size = 2, layout = 1> (x, w, r)"
     text = f"g (float[N, 5000, 3] x) => (float[N, A, 1, 2] y) {{ {node} }}"
-    with pytest.raises(UnsupportedModelError, match="has 5000 steps; .* Explain shorter"):
+    with pytest.raises(UnsupportedModelError, match=r"has 5000 steps; .* Explain shorter"):
         compile_model(parsed(text, held), Gradient())
 
 
