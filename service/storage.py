@@ -7,20 +7,18 @@
     ├── staging/       what is being made; swept at the start
     └── artefacts/     compiled entries that no explainer uses now
 
-Records are tables derived from `Base`, each in the module that owns it; import that module before the state
-is opened. The folder is made by the first write and is nobody else's to read: it holds rows of real people.
+Records are JSON objects, by kind and key. The folder is made by the first write and is nobody else's to
+read: it holds rows of real people.
 """
 
 import contextlib
+import json
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import sqlalchemy as sa
-from sqlalchemy.exc import DatabaseError
-from sqlalchemy.orm import DeclarativeBase, Session
 
 from service.errors import StateUnavailableError
 
@@ -30,13 +28,11 @@ except ImportError:  # Windows: two gateways on one state are not kept apart the
     fcntl = None  # type: ignore[assignment]  # the module or nothing; tested where it is used
 
 DATABASE, LOCK = "state.sqlite3", "lock"
-LAYOUT = 1  # of the tables; raise it with a change that an older gateway must not meet
+LAYOUT = 2  # of the records; raise it with a change that an older gateway must not meet
 _OWNER_ONLY = 0o700
-_PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000")
+_RECORDS = "records (kind TEXT, key TEXT, value TEXT NOT NULL, PRIMARY KEY (kind, key))"
 
-
-class Base(DeclarativeBase):
-    """Of every table."""
+Change = tuple[str, str, dict[str, Any] | None]
 
 
 class Storage:
@@ -47,43 +43,61 @@ class Storage:
         self.references = folder / "references"
         self.staging = folder / "staging"
         self.artefacts = folder / "artefacts"
-        self._engine: sa.Engine | None = None
+        self._database: sqlite3.Connection | None = None
         self._lock: int | None = None
-        self._opening = threading.Lock()
+        self._opening, self._turn = threading.Lock(), threading.Lock()
 
     @property
     def exists(self) -> bool:
         """Whether anything was ever written: where not, there is nothing to read."""
         return (self.folder / DATABASE).is_file()
 
-    def open(self) -> sa.Engine:
+    def open(self) -> sqlite3.Connection:
         """Takes the folder for this process, making it where it is missing.
 
         Raises:
             StateUnavailableError: another gateway owns it, it cannot be written, or is of a newer version.
         """
         with self._opening:
-            if self._engine is None:
+            if self._database is None:
                 with _told(self.folder), contextlib.ExitStack() as on_failure:
                     on_failure.callback(self._release)
                     for folder in (self.folder, self.references, self.staging, self.artefacts):
                         folder.mkdir(_OWNER_ONLY, parents=True, exist_ok=True)
                     self._lock = _lock(self.folder)
-                    self._engine = _engine(self.folder / DATABASE)
-                    _prepare(self._engine, self.folder)
+                    self._database = _database(self.folder)
                     on_failure.pop_all()
-            return self._engine
+            return self._database
 
-    @contextlib.contextmanager
-    def session(self) -> Iterator[Session]:
-        """A transaction, opening the state where that was not done: committed at the end, or nothing of it.
+    def read(self, kind: str) -> list[dict[str, Any]]:
+        """Every record of a kind; none where nothing was ever written.
 
         Raises:
-            StateUnavailableError: as `open`, and where the records cannot be written (a full disk).
+            StateUnavailableError: as `open`, and where the records cannot be read.
         """
-        engine = self.open()
-        with _told(self.folder), Session(engine, expire_on_commit=False) as session, session.begin():
-            yield session
+        if not self.exists:
+            return []
+        with self._transaction() as database:
+            rows = database.execute("SELECT value FROM records WHERE kind = ? ORDER BY rowid", (kind,))
+            return [json.loads(value) for (value,) in rows]
+
+    def write(self, *changes: Change) -> None:
+        """Saves records by (kind, key, value), or deletes them where the value is None: all of it or nothing.
+
+        Raises:
+            StateUnavailableError: as `open`, and where they cannot be written (a full disk).
+        """
+        with self._transaction() as database:
+            for kind, key, value in changes:
+                database.execute("DELETE FROM records WHERE (kind, key) = (?, ?)", (kind, key))
+                if value is not None:
+                    database.execute("INSERT INTO records VALUES (?, ?, ?)", (kind, key, json.dumps(value)))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        database = self.open()
+        with self._turn, _told(self.folder), database:
+            yield database
 
     def close(self) -> None:
         """Lets another gateway have it. Opened again by its next use."""
@@ -91,9 +105,9 @@ class Storage:
             self._release()
 
     def _release(self) -> None:
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.dispose()
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
         handle, self._lock = self._lock, None
         if handle is not None:
             os.close(handle)
@@ -127,27 +141,24 @@ def _lock(folder: Path) -> int:
     return handle
 
 
-def _engine(path: Path) -> sa.Engine:
-    engine = sa.create_engine(f"sqlite:///{path}")
-
-    @sa.event.listens_for(engine, "connect")
-    def prepare(connection: Any, _: Any) -> None:
-        for pragma in _PRAGMAS:
-            connection.execute(f"PRAGMA {pragma}")
-
-    return engine
-
-
-def _prepare(engine: sa.Engine, folder: Path) -> None:
-    with engine.begin() as connection:
-        found = connection.scalar(sa.text("PRAGMA user_version")) or 0
-        if found > LAYOUT:
+def _database(folder: Path) -> sqlite3.Connection:
+    """For one thread at a time, whichever it is."""
+    with contextlib.ExitStack() as on_failure:
+        database = sqlite3.connect(folder / DATABASE, check_same_thread=False)
+        on_failure.callback(database.close)
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=FULL")
+        (found,) = database.execute("PRAGMA user_version").fetchone()
+        if found not in (0, LAYOUT):
             raise StateUnavailableError(
-                f"the state in {folder.name} was written by a newer version of the gateway: use that one, or "
+                f"the state in {folder.name} was written by another version of the gateway: use that one, or "
                 "move the folder away"
             )
-        Base.metadata.create_all(connection)
-        connection.execute(sa.text(f"PRAGMA user_version = {LAYOUT}"))
+        with database:
+            database.execute(f"CREATE TABLE IF NOT EXISTS {_RECORDS}")
+            database.execute(f"PRAGMA user_version = {LAYOUT}")
+        on_failure.pop_all()
+        return database
 
 
 @contextlib.contextmanager
@@ -159,7 +170,7 @@ def _told(folder: Path) -> Iterator[None]:
         raise StateUnavailableError(
             f"the state in {folder.name} cannot be written: {error.strerror}"
         ) from error
-    except DatabaseError as error:
+    except sqlite3.Error as error:
         raise StateUnavailableError(
-            f"the records in {folder.name} cannot be read or written: {error.orig}"
+            f"the records in {folder.name} cannot be read or written: {error}"
         ) from error

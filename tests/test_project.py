@@ -321,5 +321,4 @@ def test_the_command_line_starts_with_typer_alone() -> None:
         "pydantic",
         "grpc",
         "fastapi",
-        "sqlalchemy",
     }.isdisjoint(loaded.split())

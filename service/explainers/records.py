@@ -1,4 +1,4 @@
-"""What is known of explainers and artefacts, as it stands in the state's database."""
+"""What is known of explainers and artefacts, as the state keeps it."""
 
 import enum
 import time
@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import sqlalchemy as sa
-
-from service.storage import Base, Storage
+from service.storage import Change, Storage
 
 
 class Stage(enum.StrEnum):
@@ -83,63 +81,24 @@ class Artifact:
     used_s: float
 
 
-EXPLAINERS = sa.Table(
-    "explainers",
-    Base.metadata,
-    sa.Column("model", sa.String, primary_key=True),
-    sa.Column("name", sa.String, primary_key=True),
-    sa.Column("generation", sa.Integer, nullable=False),
-    sa.Column("spec", sa.JSON, nullable=False),
-    sa.Column("digest", sa.String, nullable=False),
-    sa.Column("references", sa.String, index=True),
-    sa.Column("wants_default", sa.Boolean, nullable=False),
-    sa.Column("stage", sa.Enum(Stage, native_enum=False, values_callable=list), nullable=False),
-    sa.Column("error", sa.String),
-    sa.Column("serving", sa.String),
-    sa.Column("is_default", sa.Boolean, nullable=False),
-    sa.Column("timings", sa.JSON, nullable=False),
-    sa.Column("attempts", sa.Integer, nullable=False),
-    sa.Column("updated_s", sa.Float, nullable=False),
-)
-ARTEFACTS = sa.Table(
-    "artefacts",
-    Base.metadata,
-    sa.Column("digest", sa.String, primary_key=True),
-    sa.Column("entry", sa.String, nullable=False, unique=True),
-    sa.Column("model", sa.String, nullable=False),
-    sa.Column("model_digest", sa.String, nullable=False),
-    sa.Column("references", sa.String, index=True),
-    sa.Column("size", sa.Integer, nullable=False),
-    sa.Column("used_s", sa.Float, nullable=False),
-)
+EXPLAINER, ARTEFACT = "explainer", "artefact"  # kinds of records
 
 
 def read(state: Storage) -> tuple[list[Record], list[Artifact]]:
-    with state.session() as session:
-        records = [Record(**row) for row in session.execute(sa.select(EXPLAINERS)).mappings()]
-        artefacts = [Artifact(**row) for row in session.execute(sa.select(ARTEFACTS)).mappings()]
-    return records, artefacts
+    explainers = [{**row, "stage": Stage(row["stage"])} for row in state.read(EXPLAINER)]
+    return [Record(**row) for row in explainers], [Artifact(**row) for row in state.read(ARTEFACT)]
 
 
 def write(
     state: Storage, saved: Iterable[Record | Artifact] = (), removed: Iterable[Record | Artifact] = ()
 ) -> None:
     """All of it or nothing; no error for what is gone already. Raises StateUnavailableError."""
-    with state.session() as session:
-        for one in removed:
-            session.execute(sa.delete(_table(one)).where(_is(one)))
-        for one in saved:
-            session.execute(sa.insert(_table(one)).prefix_with("OR REPLACE").values(**asdict(one)))
+    gone: list[Change] = [(*_place(one), None) for one in removed]
+    state.write(*gone, *((*_place(one), asdict(one)) for one in saved))
 
 
-def _table(one: Record | Artifact) -> sa.Table:
-    return EXPLAINERS if isinstance(one, Record) else ARTEFACTS
-
-
-def _is(one: Record | Artifact) -> sa.ColumnElement[bool]:
-    if isinstance(one, Record):
-        return (EXPLAINERS.c.model == one.model) & (EXPLAINERS.c.name == one.name)
-    return ARTEFACTS.c.digest == one.digest
+def _place(one: Record | Artifact) -> tuple[str, str]:
+    return (EXPLAINER, "/".join(one.key)) if isinstance(one, Record) else (ARTEFACT, one.digest)
 
 
 class StageClock:

@@ -14,14 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
-
 from compiler.archives import write_npz
 from service.errors import InvalidInputError, StateUnavailableError, UnknownResourceError
 from service.references.formats import Rows, to_file
-from service.storage import Base, Storage, sync
+from service.storage import Storage, sync
 from service.tensors import datatype_of
 
+_KIND = "reference_set"  # of records
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -47,21 +46,6 @@ class ReferenceSet:
     features: list[str] | None
     size: int
     created_s: float
-
-
-SETS = sa.Table(
-    "reference_sets",
-    Base.metadata,
-    sa.Column("name", sa.String, primary_key=True),
-    sa.Column("digest", sa.String, nullable=False, index=True),
-    sa.Column("model", sa.String, nullable=False),
-    sa.Column("rows", sa.Integer, nullable=False),
-    sa.Column("weighted", sa.Boolean, nullable=False),
-    sa.Column("inputs", sa.JSON, nullable=False),
-    sa.Column("features", sa.JSON),
-    sa.Column("size", sa.Integer, nullable=False),
-    sa.Column("created_s", sa.Float, nullable=False),
-)
 
 
 class ReferenceSets:
@@ -137,9 +121,8 @@ class ReferenceSets:
             size=size,
             created_s=before.created_s if before and before.digest == digest else self._clock(),
         )
-        with self._state.session() as session:
-            session.execute(sa.insert(SETS).prefix_with("OR REPLACE").values(**asdict(made)))
-        self._known = {**self._records(), name: made}
+        self._state.write((_KIND, name, asdict(made)))
+        self._records()[name] = made
         if before is not None:
             self._drop_unnamed(before.digest)
         return made
@@ -147,9 +130,8 @@ class ReferenceSets:
     def remove(self, name: str) -> None:
         """Forgets the name, and deletes the content where no other one stands for it."""
         found = self.get(name)
-        with self._state.session() as session:
-            session.execute(sa.delete(SETS).where(SETS.c.name == name))
-        self._known = {key: one for key, one in self._records().items() if key != name}
+        self._state.write((_KIND, name, None))
+        self._records().pop(name, None)
         self._drop_unnamed(found.digest)
 
     def named(self, digest: str) -> list[str]:
@@ -170,12 +152,7 @@ class ReferenceSets:
 
     def _records(self) -> dict[str, ReferenceSet]:
         if self._known is None:
-            known: dict[str, ReferenceSet] = {}
-            if self._state.exists:
-                with self._state.session() as session:
-                    rows = session.execute(sa.select(SETS)).mappings()
-                    known = {row["name"]: ReferenceSet(**row) for row in rows}
-            self._known = known
+            self._known = {row["name"]: ReferenceSet(**row) for row in self._state.read(_KIND)}
         return self._known
 
     def _write(self, digest: str, rows: Rows) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import sqlalchemy as sa
 
 from service.explainers import artifact_store as artefacts
 from service.storage import Storage
@@ -150,8 +149,7 @@ def full(state: Storage) -> Iterator[None]:
     """The database cannot grow."""
 
     def limit(pages: str) -> None:
-        with state.session() as session:
-            session.execute(sa.text(f"PRAGMA max_page_count = {pages}"))
+        state.open().execute(f"PRAGMA max_page_count = {pages}")
 
     limit("1")  # SQLite takes what it has
     try:

@@ -6,17 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
-from sqlalchemy.orm import Mapped, mapped_column
 
 from service.errors import StateUnavailableError
 from service.settings import Settings
-from service.storage import Base, Storage
-
-
-class Note(Base):
-    __tablename__ = "test_notes"
-    text: Mapped[str] = mapped_column(primary_key=True)
+from service.storage import Storage
 
 
 @pytest.fixture
@@ -24,9 +17,7 @@ def state(tmp_path: Path) -> Storage:
     return Storage(tmp_path / "repository.state")
 
 
-def notes(state: Storage) -> list[str]:
-    with state.session() as session:
-        return list(session.scalars(sa.select(Note.text)))
+NOTE = {"text": "kept", "numbers": [1, 0.5, None, True]}
 
 
 def test_where_it_is() -> None:
@@ -38,25 +29,29 @@ def test_where_it_is() -> None:
 def test_nothing_is_made_before_the_first_write(state: Storage) -> None:
     assert not state.exists
     assert not state.folder.exists()
-    with state.session() as session:
-        session.add(Note(text="kept"))
+    assert state.read("note") == []
+    assert not state.folder.exists()
+    state.write(("note", "a", NOTE))
     assert state.exists
     assert state.folder.stat().st_mode & 0o077 == 0
     state.close()
-    assert notes(state) == ["kept"]
+    assert state.read("note") == [NOTE]
+    assert state.read("another") == []
+    state.close()
+
+
+def test_records_are_replaced_and_deleted(state: Storage) -> None:
+    state.write(("note", "a", NOTE), ("note", "b", NOTE), ("another", "a", NOTE))
+    state.write(("note", "a", {"text": "new"}), ("note", "b", None), ("note", "never there", None))
+    assert state.read("note") == [{"text": "new"}]
+    assert state.read("another") == [NOTE]
     state.close()
 
 
 def test_a_transaction_is_whole_or_nothing(state: Storage) -> None:
-    def half() -> None:
-        with state.session() as session:
-            session.add(Note(text="lost"))
-            session.flush()
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        half()
-    assert notes(state) == []
+    with pytest.raises(TypeError):
+        state.write(("note", "a", NOTE), ("note", "b", {"text": object()}))
+    assert state.read("note") == []
     state.close()
 
 
@@ -70,34 +65,35 @@ def test_one_gateway_at_a_time(state: Storage) -> None:
     other.close()
 
 
-def test_a_dead_gateway_owns_nothing(state: Storage) -> None:
-    code = f"""
-import os
+DYING = """
+import os, sys
 from pathlib import Path
-from tests.service.server.test_storage import Note, Storage
-state = Storage(Path({str(state.folder)!r}))
-with state.session() as session:
-    session.add(Note(text="committed"))
-with state.session() as session:
-    session.add(Note(text="on the way"))
-    session.flush()
+from service.storage import Storage
+
+state = Storage(Path(sys.argv[1]))
+state.write(("note", "a", {"text": "committed"}))
+with state._transaction() as database:
+    database.execute("INSERT INTO records VALUES ('note', 'b', '{}')")
     os.kill(os.getpid(), 9)
 """
-    child = subprocess.run([sys.executable, "-c", code], check=False)
+
+
+def test_a_dead_gateway_owns_nothing(state: Storage) -> None:
+    child = subprocess.run([sys.executable, "-c", DYING, str(state.folder)], check=False)
     assert child.returncode == -9
-    assert notes(state) == ["committed"]
+    assert state.read("note") == [{"text": "committed"}]
     state.close()
 
 
-def test_a_newer_state_is_left_alone(state: Storage) -> None:
+def test_the_state_of_another_version_is_left_alone(state: Storage) -> None:
     state.open()
     state.close()
     with sqlite3.connect(state.folder / "state.sqlite3") as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StateUnavailableError, match="newer version"):
+    with pytest.raises(StateUnavailableError, match="another version"):
         state.open()
-    with pytest.raises(StateUnavailableError, match="newer version"):  # and it was let go in between
+    with pytest.raises(StateUnavailableError, match="another version"):  # and it was let go in between
         state.open()
 
 
