@@ -70,26 +70,37 @@ class TritonBackend:
             await self.stop()
             raise
         self._latest = {entry.model: entry.stored or entry for entry in entries if entry not in missing}
-        return dict.fromkeys(
-            missing,
-            f"the Triton at {self._address} did not load it within {self._wait_s:g} s. "
-            "Does it serve the same model repository? Its log says why an entry was refused.",
-        )
+        return missing
 
-    async def _wait_for(self, missing: Sequence[Entry]) -> Sequence[Entry]:
-        """Those that Triton does not serve. Raises NotReadyError where there is no Triton."""
+    async def _wait_for(self, missing: Sequence[Entry]) -> dict[Entry, str]:
+        """Those that Triton does not serve, and why. Raises NotReadyError where there is no Triton."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._wait_s
+        late = (
+            f"the Triton at {self._address} did not load it within {self._wait_s:g} s. "
+            "Does it serve the same model repository? Its log says why an entry was refused."
+        )
         while missing := [entry for entry in missing if not await self.ready(entry)]:
+            refused = await self._refused()
+            if all(entry.model in refused for entry in missing):
+                return {entry: f"Triton cannot load it: {refused[entry.model]}" for entry in missing}
             if loop.time() > end_s:
                 if await self.ready():
-                    break
+                    return {entry: refused.get(entry.model, late) for entry in missing}
                 raise NotReadyError(
                     f"no Triton answered at {self._address} within {self._wait_s:g} s. Is that its gRPC port "
                     "(8001 by default), and has it started?"
                 )
             await asyncio.sleep(_POLL_S)
-        return missing
+        return {}
+
+    async def _refused(self) -> dict[str, str]:
+        """What Triton has tried to load in vain, and why."""
+        try:
+            index = await self._client.get_model_repository_index(client_timeout=_PROBE_S)
+        except InferenceServerException:
+            return {}
+        return {one.name: one.reason for one in index.models if one.state == "UNAVAILABLE" and one.reason}
 
     async def load(self, entry: Entry) -> None:
         """Needs a Triton that runs with `--model-control-mode=explicit`, or loaded a new entry by itself."""
@@ -114,8 +125,8 @@ class TritonBackend:
 
     async def ready(self, entry: Entry | None = None) -> bool:
         try:
-            if entry is None:
-                return bool(await self._client.is_server_ready(client_timeout=_PROBE_S))
+            if entry is None:  # not whether it is ready: one model that it cannot load makes it unready
+                return bool(await self._client.is_server_live(client_timeout=_PROBE_S))
             return bool(
                 await self._client.is_model_ready(entry.model, entry.version, client_timeout=_PROBE_S)
             )

@@ -49,8 +49,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.began = asyncio.Event()
         self.cancelled = asyncio.Event()
 
-    async def ServerReady(self, *_: Any) -> Any:  # noqa: N802 (gRPC's name)
-        return pb.ServerReadyResponse(ready=self.server_up)
+    async def ServerLive(self, *_: Any) -> Any:  # noqa: N802 (gRPC's name)
+        return pb.ServerLiveResponse(live=self.server_up)
 
     async def ModelReady(self, request: Any, _: Any) -> Any:  # noqa: N802
         return pb.ModelReadyResponse(ready=request.name not in self.missing)

@@ -18,6 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from compiler import DeepShap, Deployment, compile_model
 from compiler.errors import RepositoryError
+from scripts.triton.serve import DEFAULT_FOLDER, command, free_ports, started
 from service.app import create_app, create_backend
 from service.repository.live import LiveRepository
 from service.security.keys import Scope, new_key
@@ -431,6 +432,23 @@ async def test_triton_takes_them_up_too(folder: Path, start_triton: StartTriton)
                 await until(lambda: not triton.is_model_ready("score"))
             assert await post(client, "score/load") == (200, "")
             np.testing.assert_allclose(await predicted(client), made.predict(made.X) + 10, rtol=1e-6)
+
+
+async def test_what_triton_cannot_load_is_listed(folder: Path) -> None:
+    """Where it goes on without, as `--exit-on-error=false` has it. Nobody waits for what it has given up."""
+    (folder / "broken" / "1" / "model.onnx").write_bytes(b"no model")
+    ports = dict(zip(("http", "grpc", "metrics"), free_ports("127.0.0.1", 3), strict=True))
+    arguments = command(folder, DEFAULT_FOLDER, "127.0.0.1", ports, "none", ())
+    with started([*arguments, "--exit-on-error=false"], DEFAULT_FOLDER, folder.parent / "triton.log"):
+        began_s = time.monotonic()
+        async with gateway(folder, triton=f"127.0.0.1:{ports['grpc']}", triton_wait_s=600) as (client, _):
+            assert time.monotonic() - began_s < 300
+            np.testing.assert_allclose(await predicted(client), made.predict(made.X), rtol=1e-6)
+            assert (await client.get("/v2/health/ready")).status_code == 200
+            state, reason = (await index(client))["broken"]
+            assert state == "UNAVAILABLE"
+            assert reason.startswith("Triton cannot load it: Internal: ")
+            assert await unserved(client) == 1
 
 
 async def test_a_triton_that_loads_nothing_by_request(folder: Path, start_triton: StartTriton) -> None:
