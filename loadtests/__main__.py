@@ -22,12 +22,13 @@ from pathlib import Path
 
 from compiler.bench.measure import machine
 from compiler.bench.process import ProcessDiedError, run_module
-from loadtests.claims import told, verdicts
-from loadtests.measure import Bench, GeneratorError, Result, StuckError, Tell, WrongAnswerError, measure
-from loadtests.processes import restrict
-from loadtests.real_rows import UnusableTableError, find
-from loadtests.report import About, write_report
-from loadtests.workloads import ALL_SYSTEMS, PROFILES, SCENARIOS, WORKLOADS, Profile, Workload
+from loadtests.load.measure import Bench, Result, StuckError, Tell, WrongAnswerError, measure
+from loadtests.load.plan import GeneratorError
+from loadtests.load.tables import UnusableTableError, find
+from loadtests.load.workloads import ALL_SYSTEMS, PROFILES, SCENARIOS, WORKLOADS, Profile, Workload
+from loadtests.report.comparison import told, verdicts
+from loadtests.report.write import About, write_report
+from loadtests.systems.process import restrict
 
 
 class PreparationError(Exception):
@@ -72,7 +73,7 @@ def prepare(workload: Workload, folder: Path, systems: Sequence[str], data: Path
     """In a process of its own, whose memory goes with it. Raises PreparationError."""
     table = [] if data is None else [str(data)]
     try:
-        run_module("loadtests.prepare", workload.name, str(folder), ",".join(systems), *table)
+        run_module("loadtests.load.prepare", workload.name, str(folder), ",".join(systems), *table)
     except ProcessDiedError as error:
         raise PreparationError(f"{workload.name} cannot be prepared:\n{error}") from error
 
@@ -83,27 +84,16 @@ def run(profile: Profile, cores: int, data: Path | None, tell: Tell) -> Iterator
     Raises:
         WrongAnswerError, GeneratorError, PreparationError, StuckError, RuntimeError: see `main`.
     """
-    chosen = {
-        workload: systems
-        for workload in WORKLOADS
-        if workload.name in profile.workloads and (systems := systems_of(workload, profile))
-    }
-    if not chosen:
-        raise PreparationError("none of these systems explains any of these workloads: choose others")
-    number, total = itertools.count(1), sum(map(len, chosen.values()))
-    for workload, systems in chosen.items():
+    workloads = [workload for workload in WORKLOADS if workload.name in profile.workloads]
+    number, total = itertools.count(1), len(workloads) * len(profile.systems)
+    for workload in workloads:
         with tempfile.TemporaryDirectory() as name:
             tell(f"{workload.name}: weights, references and reference values")
-            prepare(workload, Path(name), systems, data)
+            prepare(workload, Path(name), profile.systems, data)
             bench = Bench(workload, Path(name), profile, tell)
-            for system in systems:
+            for system in profile.systems:
                 tell(f"{workload.name}, {system}: {next(number)} of {total}")
                 yield measure(bench, system, cores)
-
-
-def systems_of(workload: Workload, profile: Profile) -> list[str]:
-    """Those that were asked for and can explain such a model."""
-    return [system for system in workload.systems if system in profile.systems]
 
 
 def main() -> int:

@@ -13,132 +13,37 @@ import random
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import gevent
 import grpc
 import grpc.experimental.gevent
-import numpy as np
-import orjson
 from locust import FastHttpUser, User, events, tag, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.exception import StopTest
-from tritonclient.grpc import InferResult, service_pb2, service_pb2_grpc
-from tritonclient.http import InferenceServerClient, InferInput
-from tritonclient.utils import (
-    InferenceServerException,
-    np_to_triton_dtype,
-    serialize_byte_tensor,
-    triton_to_np_dtype,
+from tritonclient.grpc import InferResult, service_pb2_grpc
+from tritonclient.http import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from loadtests.load.questions import (
+    EXPLAIN,
+    HEADER_LENGTH,
+    PREDICT,
+    ROUTES,
+    SUFFIX,
+    Question,
+    Tensor,
+    WrongAnswerError,
 )
 
-Arrays = dict[str, np.ndarray]
-PREDICT, EXPLAIN = "predict", "explain"
-SUFFIX = "_explain"  # of the entry that explains a model
-HEADER_LENGTH = "Inference-Header-Content-Length"
-OPEN_LENGTH = 8  # of an axis that may have any length, but for the first, which counts rows
 TIMEOUT_S = 30.0
 _OK = 200
 
 
 class RefusedError(Exception):
     """A status that is no success."""
-
-
-class WrongAnswerError(Exception):
-    """An answer that is none, whatever its status; the message says why."""
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor as a model's metadata describe it; -1 in `shape` is any length."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-
-    def drawn(self, rows: int) -> np.ndarray:
-        """Normal values; where they are integers or texts, 0 and 1, which most vocabularies have."""
-        dtype = np.dtype(triton_to_np_dtype(self.datatype))
-        sizes = [rows if i == 0 and n < 0 else OPEN_LENGTH if n < 0 else n for i, n in enumerate(self.shape)]
-        if dtype.kind == "f":
-            return np.random.default_rng().normal(size=sizes).astype(dtype)
-        bits = np.random.default_rng().integers(0, 2, size=sizes)
-        return bits.astype(bytes).astype(object) if dtype.kind == "O" else bits.astype(dtype)
-
-    def check(self, array: np.ndarray | None, rows: int) -> None:
-        """Raises WrongAnswerError."""
-        if array is None:
-            raise WrongAnswerError(f"{self.name} is missing")
-        wanted = [rows if i == 0 and n < 0 else n for i, n in enumerate(self.shape)]
-        if len(wanted) != array.ndim or any(
-            n not in (-1, got) for n, got in zip(wanted, array.shape, strict=True)
-        ):
-            raise WrongAnswerError(f"{self.name} has another shape")
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise WrongAnswerError(f"{self.name} is not finite")
-
-
-@dataclass(frozen=True)
-class Question:
-    """A request that is made once and asked often.
-
-    Attributes:
-        label: its name in locust's statistics. path: over HTTP; entry: over gRPC.
-        outputs: what an answer to `inputs` must have.
-    """
-
-    label: str
-    path: str
-    entry: str
-    inputs: Arrays
-    outputs: tuple[Tensor, ...] = ()
-
-    @property
-    def rows(self) -> int:
-        return len(next(iter(self.inputs.values())))
-
-    @functools.cached_property
-    def as_json(self) -> tuple[Any, dict[str, str]]:
-        """Body and headers."""
-        tensors = [
-            {"name": name, "datatype": np_to_triton_dtype(x.dtype), "shape": x.shape, "data": _flat(x)}
-            for name, x in self.inputs.items()
-        ]
-        body = orjson.dumps({"inputs": tensors}, option=orjson.OPT_SERIALIZE_NUMPY)
-        return body, {"Content-Type": "application/json"}
-
-    @functools.cached_property
-    def as_binary(self) -> tuple[Any, dict[str, str]]:
-        """Body and headers."""
-        tensors = [
-            InferInput(name, x.shape, np_to_triton_dtype(x.dtype)).set_data_from_numpy(x)
-            for name, x in self.inputs.items()
-        ]
-        body, head_size = InferenceServerClient.generate_request_body(tensors)
-        return body, {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(head_size)}
-
-    @functools.cached_property
-    def as_message(self) -> Any:
-        """For gRPC's ModelInfer."""
-        message = service_pb2.ModelInferRequest(model_name=self.entry)
-        for name, x in self.inputs.items():
-            message.inputs.add(name=name, datatype=np_to_triton_dtype(x.dtype), shape=x.shape)
-            data = serialize_byte_tensor(x).item() if x.dtype.kind == "O" else x.tobytes()
-            message.raw_input_contents.append(data)
-        return message
-
-    def check(self, output: Callable[[str], np.ndarray | None]) -> None:
-        """`output` gives a tensor of the answer by name. Raises WrongAnswerError."""
-        for tensor in self.outputs:
-            tensor.check(output(tensor.name), self.rows)
-
-
-def _flat(x: np.ndarray) -> Any:
-    return x.astype(str).ravel().tolist() if x.dtype.kind == "O" else np.ascontiguousarray(x).ravel()
 
 
 @functools.cache
@@ -158,15 +63,15 @@ def questions(host: str, models: str, rows: int, api_key: str) -> dict[str, list
         explained = {name for name in entries if explains and name + SUFFIX in entries}
         chosen = _chosen(models, entries - {name + SUFFIX for name in explained})
 
-        def question(verb: str, model: str, entry: str, route: str) -> Question:
+        def question(verb: str, model: str, entry: str) -> Question:
             about = server.get_model_metadata(entry, headers=headers)
             inputs = {tensor.name: tensor.drawn(rows) for tensor in _tensors(about["inputs"])}
-            path = f"/v2/models/{model}/{route}"
+            path = f"/v2/models/{model}/{ROUTES[verb]}"
             return Question(f"{verb} {model}", path, entry, inputs, _tensors(about["outputs"]))
 
         return {
-            PREDICT: [question(PREDICT, model, model, "infer") for model in chosen],
-            EXPLAIN: [question(EXPLAIN, m, m + SUFFIX, "explain") for m in chosen if m in explained],
+            PREDICT: [question(PREDICT, model, model) for model in chosen],
+            EXPLAIN: [question(EXPLAIN, m, m + SUFFIX) for m in chosen if m in explained],
         }
     except (InferenceServerException, OSError) as error:
         raise StopTest(f"{host} does not say which models it has: {error}") from None
@@ -194,7 +99,7 @@ class GatewayUser(User):
     check_every: ClassVar[int] = 1  # of so many answers one is read; the status of all is
     questions: dict[str, list[Question]]
     headers: dict[str, str]
-    asked = 0
+    answered = checked = 0
 
     def __init__(self, environment: Environment) -> None:
         """Raises StopTest: there is nothing to ask."""
@@ -227,13 +132,14 @@ class GatewayUser(User):
         """One request, told to locust with `context`, whatever becomes of it."""
         raise NotImplementedError
 
-    def fault_of(self, question: Question, read: Callable[[], Any]) -> WrongAnswerError | None:
-        """What is wrong with the answer, which `read` gives as tritonclient's result."""
-        self.asked += 1
-        if self.asked % self.check_every:
+    def fault_of(self, question: Question, answer: Callable[[], Any]) -> WrongAnswerError | None:
+        """What is wrong with the answer, which `answer` gives as tritonclient's result."""
+        self.answered += 1
+        if self.answered % self.check_every != 1 % self.check_every:
             return None
+        self.checked += 1
         try:
-            question.check(read().as_numpy)
+            question.check(answer().as_numpy)
         except WrongAnswerError as error:
             return error
         except (ValueError, TypeError, LookupError, AttributeError, InferenceServerException):

@@ -23,7 +23,7 @@ _EXTRAS = re.compile(r"(?:rationale|\.)\[([\w,]+)\]")
 _NO_VALUE = "requires an argument"
 _MORE_SETTINGS = {"RATIONALE_CONFIG"}  # it names the file with the others
 # Flags of programs that are not ours, as far as pages name them.
-OF_OTHERS = {"--trace-config": "tritonserver"}
+OF_OTHERS = {"--trace-config": "tritonserver", "--csv": "locust", "--processes": "locust"}
 
 Words = Sequence[str]
 

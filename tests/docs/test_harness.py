@@ -119,7 +119,7 @@ def test_settings_and_keys_are_read(text: str, tmp_path: Path) -> None:
 def test_what_is_not_run_says_why() -> None:
     assert why_not_run(block("make demo")) == "makes environments of its own, and runs all tests"
     assert why_not_run(block("A=1 docker compose up")) == "needs a Docker engine"
-    assert why_not_run(block("python -m loadtests.overhead")) == "takes minutes to hours"
+    assert why_not_run(block("python -m loadtests.checks.overhead")) == "takes minutes to hours"
     assert why_not_run(block("python -m loadtestsuite")) is None
     assert why_not_run(page(fenced("sh", "true", note="not run: no reason")).blocks[0]) == "no reason"
 

@@ -24,6 +24,7 @@ NOT_RUN = {
     "rationale triton": "needs a Docker engine",
     "rationale bench": "takes minutes to hours",
     "python -m loadtests": "takes minutes to hours",
+    "locust": "puts load on a gateway until it is stopped",
 }
 SHELL, PYTHON = "sh", "python"
 

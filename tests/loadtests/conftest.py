@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 
 from compiler.bench.cases import Case
-from loadtests.measure import Bench, Target
-from loadtests.prepare import prepare
-from loadtests.systems import OURS, Variant, serving
-from loadtests.workloads import PROFILES, Workload
+from loadtests.load.measure import Bench, Target
+from loadtests.load.prepare import prepare
+from loadtests.load.workloads import PROFILES, Workload
+from loadtests.systems.variants import OURS, Variant, serving
 
 # A request has four times its p99: a minute, which no busy machine uses up.
 SMALL = Workload("small", Case("credit", (24,), 5, 8), p99_s=15.0, batch=3)
-TREES = Workload("small-trees", Case("trees", (6,), 5, 8), p99_s=15.0)
 
 
 @pytest.fixture(scope="session")

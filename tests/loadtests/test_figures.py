@@ -1,14 +1,14 @@
 """Arrivals, and what answers come to."""
 
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from statistics import mean, stdev
 
 import pytest
 
-from loadtests.arrivals import arrivals
-from loadtests.figures import figures
-from loadtests.plan import EXPLAIN, Answer, Phase, Plan, Seen
+from loadtests.load.plan import PLAN, SEEN, Answer, Phase, Plan, Seen, arrivals
+from loadtests.report.figures import figures
 
 
 def test_arrivals_follow_the_phases():
@@ -31,21 +31,20 @@ def test_arrivals_need_rates():
         list(arrivals((Phase(1, users=3),), Random(1)))
 
 
-def test_plans_and_answers_travel_as_json(tmp_path):
-    plan = Plan(
-        "host:1", "grpc", "folder", "expected.npz", {EXPLAIN: 1}, (Phase(1, rate=2.0), Phase(3, users=4))
-    )
-    assert Plan.from_json(plan.to_json()) == plan
+def test_plans_and_answers_travel_as_json():
+    mix, phases = {"explain json": 0.5, "predict grpc": 0.5}, (Phase(1, rate=2.0), Phase(3, users=4))
+    plan = Plan("host:1", None, Path("folder"), "expected.npz", mix, phases)
+    assert PLAN.validate_json(PLAN.dump_json(plan)) == plan
     assert plan.seconds == 4
-    seen = Seen((Answer(EXPLAIN, 0.5, 0.0, 0.1, "HTTP 429"),), 2.0, 0, 0.3)
-    seen.write(tmp_path / "seen.json")
-    assert Seen.read(tmp_path / "seen.json") == seen
+    seen = Seen((Answer("explain json", 0.5, 0.0, 0.1, "HTTP 429"),), 2.0, 0, 0.3)
+    assert SEEN.validate_json(SEEN.dump_json(seen)) == seen
 
 
 def test_figures_are_of_answers_and_errors_stand_beside_them():
     took_s = [0.01] * 98 + [0.2, 0.4]
-    answers = [Answer(EXPLAIN, 0.01 * i, 0.001, took) for i, took in enumerate(took_s)]
-    answers += [Answer(EXPLAIN, 0.5, 0.0, 9.0, "HTTP 429"), Answer(EXPLAIN, 0.5, 0.0, 0.01, wrong=True)]
+    answers = [Answer("explain json", 0.01 * i, 0.001, took) for i, took in enumerate(took_s)]
+    answers.append(Answer("explain json", 0.5, 0.0, 9.0, "HTTP 429"))
+    answers.append(Answer("explain json", 0.5, 0.0, 0.01, wrong="y differs"))
     found = figures(Seen(tuple(answers), 1.0, 50, 0.25), memory_bytes=7)
     assert (found.p50_s, found.p99_s) == (0.01, 0.2)
     assert found.offered_rate == 102

@@ -14,7 +14,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from loadtests.processes import Server, gateway
+from loadtests.systems.process import Server, gateway
 
 LOCUSTFILE = Path(__file__).parents[2] / "loadtests" / "locustfile.py"
 MODELS = Path(__file__).parents[2] / "model_repository"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtests import overhead, triton_overhead
+from loadtests.checks import overhead, triton_overhead
 
 
 def test_every_kind_of_request_is_asked_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
@@ -11,8 +11,8 @@ def test_every_kind_of_request_is_asked_and_reported(capsys: pytest.CaptureFixtu
     assert all(len(each) == 2 and min(each) > 0 for each in spent.values())
     overhead.report(spent)
     printed = capsys.readouterr().out
-    assert printed.count("µs of CPU per request") == len(kinds)
-    assert "1.00 times" in printed
+    assert printed.count("µs of CPU per request") == len(kinds) == 10
+    assert printed.count("1.00 times") >= 4, "each yardstick beside itself"
 
 
 def test_what_the_gateway_adds_is_told_turn_by_turn(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,50 +1,83 @@
 """The load tests do what they say, in short: how fast, they tell on a machine that is left to them."""
 
-from collections.abc import Iterator
+import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from loadtests import models, overload
-from loadtests.client import Tally
-from loadtests.processes import Server, gateway
-
-BRIEF = overload.Profile(sustained_s=0.5, overload_s=1.0, rounds=2)
-
-
-@pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, models.Load]]:
-    repository = tmp_path_factory.mktemp("network")
-    load = models.write_network(repository, width=256, references=200)
-    with gateway(repository, "--grpc-port", "off") as server:
-        yield server, load
+from loadtests.checks import overload
+from loadtests.load.questions import EXPLAIN
+from loadtests.load.raw import Tally
+from loadtests.systems import models
 
 
 @pytest.mark.slow  # a machine that is busy otherwise offers too little load to be refused
 def test_under_overload_everyone_is_answered_or_refused(
-    network: tuple[Server, models.Load], capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server, load = network
-    outcome = overload.measure(server, load, profile=BRIEF, deadline_s=0.25, processes=2, connections=24)
-    tally = outcome.tally
-    assert tally.statuses[200]
-    assert tally.statuses[429]
-    assert set(tally.statuses) <= {200, 429, 504}
-    assert (tally.broken, tally.unanswered) == (0, 0)
-    assert outcome.memory_most < outcome.memory_before + (200 << 20)
-    overload.report(outcome)
+    monkeypatch.setitem(overload.PROFILES, "short", overload.Profile(0.5, 1.0, 2))
+    monkeypatch.setattr("sys.argv", ["overload", "--width", "256", "--processes", "2", "--connections", "24"])
+    status = overload.main()
     printed = capsys.readouterr().out
-    assert "of the peak" in printed
-    assert len(outcome.peaks) == len(outcome.overloads) + 1 == BRIEF.rounds + 1
-    assert f"refused   {tally.statuses[429]} with 429" in printed
+    assert "with 429" in printed
+    assert ", 0 wrong; unsent" in printed
+    assert "broken 0" in printed
+    assert ("passed" in printed) == (status == 0)
+
+
+def outcome(**changes: object) -> overload.Outcome:
+    """Of a machine that grows slower."""
+    tally = Tally({200: [0.1] * 16, 429: [0.01] * 9}, [b"{}"])
+    of = {
+        "loops": [100.0, 90.0],
+        "peaks": [100.0, 80.0, 60.0],
+        "overloads": [81.0, 63.0],
+        "tally": tally,
+        "wrong": 0,
+        "memory_before": 0,
+        "memory_most": 1,
+    }
+    return overload.Outcome(**{**of, **changes})
 
 
 def test_each_overload_is_held_against_the_loads_around_it() -> None:
-    """A machine that grows slower does not make the figure better or worse."""
-    peaks = [overload.Phase(rate, rate / 2) for rate in (100, 80, 60)]
-    overloads = [overload.Phase(rate, rate) for rate in (81, 63)]
-    outcome = overload.Outcome(peaks, overloads, 0.25, Tally(), 0, 0)
-    assert outcome.peak == 80
-    assert outcome.throughput == 72
-    assert outcome.kept == pytest.approx(0.9)
-    assert outcome.kept_each == pytest.approx([0.9, 0.9])
-    assert outcome.kept_per_cpu_s == pytest.approx(1.8)
+    found = outcome()
+    assert found.peak == 80
+    assert found.kept == pytest.approx(0.9)
+    assert found.kept_each == pytest.approx([0.9, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"wrong": 1}, "1 of 1 answers that were compared are wrong"),
+        ({"tally": Tally({500: [0.1]})}, "other answers: {500: 1}"),
+        ({"tally": Tally(broken=2)}, "2 connections broke"),
+        ({"overloads": [60.0, 50.0]}, "less than 85% was kept"),
+        ({"tally": Tally({429: [0.2] * 9})}, "refusals are late"),
+        ({"memory_most": 1 << 30}, "memory grew"),
+    ],
+)
+def test_what_fails(changes: dict[str, object], fault: str) -> None:
+    assert outcome().faults(compute_ms=5.0) == []
+    assert outcome(**changes).faults(compute_ms=5.0) == [fault]
+
+
+def test_small_models_are_reported_and_not_judged_by_what_they_keep() -> None:
+    assert outcome(overloads=[1.0, 1.0]).faults(compute_ms=0.5) == []
+
+
+def test_a_wrong_answer_is_told(tmp_path: Path) -> None:
+    models.write_network(tmp_path, width=8, references=3)
+    question = models.question(models.NETWORK, EXPLAIN)
+    loop = overload.Loop(models.session(tmp_path, question.entry), question.inputs)
+    names = [output.name for output in loop.session.get_outputs()]
+    given = dict(zip(names, loop.session.run(None, question.inputs), strict=True))
+
+    def body(answer: dict[str, np.ndarray]) -> bytes:
+        tensors = [{"name": n, "shape": x.shape, "data": x.ravel().tolist()} for n, x in answer.items()]
+        return json.dumps({"outputs": tensors}).encode()
+
+    assert loop.is_right(body(given))
+    assert not loop.is_right(body(given | {"x_attributions": given["x_attributions"] + 0.01}))

@@ -5,19 +5,18 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from html import escape
 
 import pytest
+from markupsafe import escape
 
 from compiler.bench.measure import machine
 from loadtests import __main__ as command
-from loadtests.claims import CLAIMS, MEDIAN, PEER, RATE, verdicts
-from loadtests.comparison import compare
-from loadtests.figures import Figures
-from loadtests.measure import Result, Run, WrongAnswerError
-from loadtests.report import About, write_report
-from loadtests.systems import OURS, Variant
-from loadtests.workloads import PROFILES, SCENARIOS
+from loadtests.load.measure import Result, Run, WrongAnswerError
+from loadtests.load.workloads import PROFILES, SCENARIOS
+from loadtests.report.comparison import CLAIMS, MEDIAN, PEER, RATE, compare, verdicts
+from loadtests.report.figures import Figures
+from loadtests.report.write import About, write_report
+from loadtests.systems.variants import OURS, Variant
 
 COMMAND = "python -m loadtests --system rationale shap"
 ABOUT = About(COMMAND, PROFILES["short"], cores=2, machine=machine(), data="applicants.csv")
@@ -93,7 +92,8 @@ def test_what_was_asked_stands_first_beside_what_was_got(slower, words, tmp_path
     *_, page = write_report(found, ABOUT, tmp_path)
     first = page.read_text().partition("<h2>")[2]
     assert first.startswith("Asked, and got")
-    row = f"<td>credit-100</td><td>{escape(RATE)}</td><td>6</td><td>{slower:g}</td><td>{words[0]}</td>"
+    cells = ("credit-100", escape(RATE), 6, f"{slower:g}", words[0])
+    row = "".join(f"<td>{cell}</td>" for cell in cells)
     assert row in first.partition("<h2>")[0]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtests.sustainable import sustainable_rate
+from loadtests.load.sustainable import sustainable_rate
 
 
 @pytest.mark.parametrize("capacity", [0.3, 37.0, 41.0, 5200.0])

@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 
 from loadtests import __main__ as command
-from loadtests import measure
-from loadtests.measure import Bench, GeneratorError, StuckError, Target, WrongAnswerError, drain, generate
-from loadtests.plan import EXPLAIN, PREDICT, Phase, Plan
-from loadtests.prepare import prepare
-from loadtests.systems import Variant, serving
-from loadtests.wanted import ATTRIBUTIONS, EXPECTED, OUTPUT
-from loadtests.workloads import PROFILES, SCENARIOS
-from tests.loadtests.conftest import TREES
+from loadtests.load import measure
+from loadtests.load.expected import ATTRIBUTIONS, EXPECTED, OUTPUT
+from loadtests.load.measure import StuckError, Target, WrongAnswerError, drain
+from loadtests.load.plan import GeneratorError, Phase, Plan, generate
+from loadtests.load.workloads import EXPLAINING, SCENARIOS
+from loadtests.systems.variants import Variant, serving
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
@@ -44,18 +42,6 @@ def test_a_baseline_is_measured_as_we_are(bench, folder):
     assert run.figures.compared > 0
 
 
-@pytest.mark.slow
-def test_trees_are_served(tmp_path):
-    prepare(TREES, tmp_path)
-    variant = Variant("shap-trees", threads=1, workers=1)
-    with serving(variant, tmp_path) as server:
-        run = Bench(TREES, tmp_path, PROFILES["tiny"], print).by_scenario(
-            Target(variant, server), BY_NAME["mix"]
-        )
-    assert run.figures.faultless, run.figures.errors
-    assert run.figures.compared > 0
-
-
 def test_a_burst_is_a_moment_of_twice_the_sustainable_rate():
     phases = BY_NAME["burst"].phases(20.0, sustainable=100.0)
     assert [(phase.seconds, phase.rate) for phase in phases] == [(8, 50), (2, 200), (10, 50)]
@@ -63,14 +49,17 @@ def test_a_burst_is_a_moment_of_twice_the_sustainable_rate():
 
 def test_an_open_load_offers_its_rate_whatever_is_answered(bench, target):
     run = bench.run(
-        target, "", (Phase(1, rate=20.0), Phase(1, rate=80.0)), verbs={PREDICT: 0.5, EXPLAIN: 0.5}
+        target,
+        "",
+        (Phase(1, rate=20.0), Phase(1, rate=80.0)),
+        mix={"predict json": 0.5, "explain binary": 0.5},
     )
     assert run.figures.faultless
     assert run.figures.requests == 100
 
 
-@pytest.mark.parametrize("protocol", ["rest", "grpc"])
-def test_a_wrong_answer_fails_the_run(bench, target, folder, tmp_path, protocol):
+@pytest.mark.parametrize("form", ["json", "binary", "grpc"])
+def test_a_wrong_answer_fails_the_run(bench, target, folder, tmp_path, form):
     """One attribution of one row is other than it must be."""
     tampered = tmp_path / "workload"
     shutil.copytree(folder, tampered, ignore=shutil.ignore_patterns("repository*"))
@@ -80,7 +69,7 @@ def test_a_wrong_answer_fails_the_run(bench, target, folder, tmp_path, protocol)
     np.savez(tampered / EXPECTED, **expected)
     with pytest.raises(WrongAnswerError, match=r"wrong answers out of \d+ compared"):
         replace(bench, folder=tampered).run(
-            target, "", (Phase(1, users=2),), check_every=1, protocol=protocol
+            target, "", (Phase(1, users=2),), check_every=1, mix={f"explain {form}": 1.0}
         )
 
 
@@ -135,7 +124,7 @@ def nonsense() -> Iterator[str]:
 def test_an_answer_that_cannot_be_read_is_wrong(folder, nonsense):
     """No body, no tensor, no rank, no number: none goes missing, and none passes."""
     phase = Phase(0.5, rate=40.0)
-    plan = Plan(nonsense, "rest", str(folder), EXPECTED, {EXPLAIN: 1}, (phase,), check_every=1)
+    plan = Plan(nonsense, None, folder, EXPECTED, EXPLAINING, (phase,), check_every=1)
     seen = generate(plan)
     assert len(seen.answers) > len(UNREADABLE) + 2
     assert all(answer.wrong and not answer.error for answer in seen.answers)
@@ -143,14 +132,14 @@ def test_an_answer_that_cannot_be_read_is_wrong(folder, nonsense):
 
 def test_refusals_are_counted_as_errors(folder):
     """A server that is not there: every request fails, and the run says how."""
-    plan = Plan("127.0.0.1:9", "rest", str(folder), EXPECTED, {EXPLAIN: 1}, (Phase(0.3, rate=20.0),))
+    plan = Plan("127.0.0.1:9", None, folder, EXPECTED, EXPLAINING, (Phase(0.3, rate=20.0),))
     seen = generate(plan)
     assert seen.answers
     assert {answer.error for answer in seen.answers} == {"ConnectionRefusedError"}
 
 
 def test_a_generator_that_fails_is_told_with_its_reason(folder):
-    plan = Plan("127.0.0.1:9", "rest", str(folder), "missing.npz", {EXPLAIN: 1}, (Phase(0.1, rate=1.0),))
+    plan = Plan("127.0.0.1:9", None, folder, "missing.npz", EXPLAINING, (Phase(0.1, rate=1.0),))
     with pytest.raises(GeneratorError, match=r"missing\.npz"):
         generate(plan)
 
@@ -163,18 +152,11 @@ def test_a_server_that_does_not_start_ends_the_command_with_status_2(monkeypatch
     assert "before it was ready" in capsys.readouterr().err
 
 
-def test_systems_that_explain_no_such_workload_end_the_command(monkeypatch, capsys):
-    monkeypatch.setattr(command, "restrict", lambda _: None)
-    monkeypatch.setattr(sys, "argv", ["loadtests", "--workload", "credit-100", "--system", "shap-trees"])
-    assert command.main() == 2
-    assert "none of these systems explains" in capsys.readouterr().err
-
-
 def test_a_server_that_stays_overloaded_is_told(bench, target, monkeypatch):
     monkeypatch.setattr(measure, "_GIVE_UP_S", 0.5)
-    monkeypatch.setitem(measure.PATHS, EXPLAIN, "/v2/models/missing/explain")
+    gone = replace(target, server=replace(target.server, http="127.0.0.1:9"))
     with pytest.raises(StuckError, match="after an overload"):
-        drain(bench, target)
+        drain(bench, gone)
 
 
 def test_draining_returns_when_a_request_is_answered(bench, target):

@@ -1,1 +1,0 @@
-"""What teams do today: an explainer library behind FastAPI. `python -m loadtests.baselines --help`."""

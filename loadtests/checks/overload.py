@@ -1,0 +1,258 @@
+"""More requests than can be answered: are those that are accepted in time, and the others refused at once?
+
+    python -m loadtests.checks.overload [--model network|credit] [--factor 3] [--profile short|full]
+
+A bare ONNX Runtime loop says what the machine can compute. Several client processes find out what the gateway
+sustains: each connection asks as soon as it has its answer, on the best of a few numbers of connections. Then
+they send several times as many requests, at fixed times, each with a deadline. Loop, sustained load and
+overload come in turn, and each overload is held against the loads around it: no machine is equally fast all
+the time. Of answers one in sixteen is compared with ONNX Runtime's. Clients and server share the machine's
+cores. Ends with 1 where an answer was wrong or lost; for explanations of 5 ms and more also where less than
+85% of the sustained rate was kept, refusals took 50 ms or more at p99, or memory grew by 200 MiB.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from loadtests.load import raw
+from loadtests.load.questions import EXPLAIN, Arrays, Question
+from loadtests.systems import models
+from loadtests.systems.process import Server, gateway, memory_watched
+from loadtests.systems.variants import OURS, Variant, configure
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Seconds of each sustained load and of each overload, and how often these come."""
+
+    sustained_s: float
+    overload_s: float
+    rounds: int
+
+
+PROFILES = {"short": Profile(2.5, 5.0, 2), "full": Profile(10.0, 60.0, 2)}
+SUSTAINED = (8, 32)  # connections of each process
+LEAST_COMPUTE_MS = 5.0  # of a row: what the limits are about
+LEAST_KEPT, MOST_REFUSAL_MS, MOST_GROWTH = 0.85, 50.0, 200 << 20
+TOLERANCE = 1e-3  # of the largest value: batches change the order of sums
+_RUNS = 30
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Nothing but ONNX Runtime: a thread on each core runs the explanation of one row without pause."""
+
+    session: ort.InferenceSession
+    inputs: Arrays
+
+    def rate(self, seconds: float) -> float:
+        """Runs per second."""
+        end_s, done = time.perf_counter() + seconds, []
+
+        def go_on() -> None:
+            while time.perf_counter() < end_s:
+                done.append(self.session.run(None, self.inputs))
+
+        threads = [threading.Thread(target=go_on) for _ in range(os.cpu_count() or 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return len(done) / seconds
+
+    def row_ms(self) -> float:
+        """One row on one core, the median of a few."""
+        took_s = []
+        for _ in range(_RUNS):
+            began_s = time.perf_counter()
+            self.session.run(None, self.inputs)
+            took_s.append(time.perf_counter() - began_s)
+        return float(np.median(took_s)) * 1e3
+
+    def is_right(self, body: bytes) -> bool:
+        """An answer in OIP JSON, to the same row."""
+        given = {
+            each["name"]: np.reshape(each["data"], each["shape"]) for each in json.loads(body)["outputs"]
+        }
+        names = [output.name for output in self.session.get_outputs()]
+        return all(
+            name.endswith("_gap")  # a difference of nearly equal numbers
+            or bool(np.abs(given[name] - due).max() <= TOLERANCE * max(np.abs(due).max(), 1))
+            for name, due in zip(names, self.session.run(None, self.inputs), strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Answers per second of the loop and of the sustained loads, and of the overloads between these."""
+
+    loops: list[float]
+    peaks: list[float]
+    overloads: list[float]
+    tally: raw.Tally  # of the overloads
+    wrong: int
+    memory_before: int
+    memory_most: int
+
+    @property
+    def peak(self) -> float:
+        """Of the loads around the overloads: those between two of them stand beside both."""
+        return float(np.mean(list(pairwise(self.peaks))))
+
+    @property
+    def kept_each(self) -> list[float]:
+        """The share of the loads around it that each overload answers."""
+        return [
+            2 * rate / sum(around) for rate, around in zip(self.overloads, pairwise(self.peaks), strict=True)
+        ]
+
+    @property
+    def kept(self) -> float:
+        return float(np.mean(self.overloads)) / self.peak
+
+    def faults(self, compute_ms: float) -> list[str]:
+        """What it must not have done."""
+        tally = self.tally
+        others = {status: len(took) for status, took in tally.took_s.items() if status not in (200, 429, 504)}
+        found = {
+            f"{self.wrong} of {len(tally.kept)} answers that were compared are wrong": self.wrong,
+            f"{tally.broken} connections broke": tally.broken,
+            f"other answers: {others}": others,
+        }
+        if compute_ms >= LEAST_COMPUTE_MS:
+            found[f"less than {LEAST_KEPT:.0%} was kept"] = self.kept < LEAST_KEPT
+            found["refusals are late"] = tally.percentile_ms(429, 99) >= MOST_REFUSAL_MS
+            found["memory grew"] = self.memory_most - self.memory_before >= MOST_GROWTH
+        return [fault for fault, is_so in found.items() if is_so]
+
+
+def measure(
+    server: Server,
+    loop: Loop,
+    request: Callable[[dict[str, str]], bytes],
+    *,
+    profile: Profile,
+    factor: float,
+    deadline_s: float,
+    processes: int,
+    connections: int,
+) -> Outcome:
+    """Loop, sustained load and overload in turn. `connections` are each process's under overload."""
+    plain, hurried = request({}), request({"x-request-timeout-ms": str(round(deadline_s * 1e3))})
+    total, loops, overloads = raw.Tally(), [], []
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        run = partial(_run, pool, processes)
+        run(raw.Drive(server.http, plain, 1, 4))  # the processes start; estimates are made
+        loads = [raw.Drive(server.http, plain, profile.sustained_s, each) for each in SUSTAINED]
+        best = max(loads, key=lambda each: run(each)[0])
+        peaks = [run(best)[0]]
+        with memory_watched(server) as memory:
+            for _ in range(profile.rounds):
+                loops.append(loop.rate(profile.sustained_s))
+                rate = factor * peaks[-1] / processes
+                answered, tally = run(raw.Drive(server.http, hurried, profile.overload_s, connections, rate))
+                overloads.append(answered)
+                total += tally
+                peaks.append(run(best)[0])
+    wrong = sum(not loop.is_right(body) for body in total.kept)
+    return Outcome(loops, peaks, overloads, total, wrong, memory[0], max(memory))
+
+
+def _run(pool: ProcessPoolExecutor, processes: int, what: raw.Drive) -> tuple[float, raw.Tally]:
+    """The same drive in several processes at once, `what` in each, and the answers per second."""
+    total = raw.Tally()
+    for tally in pool.map(raw.drive, [what] * processes):
+        total += tally
+    return total.count(raw.OK) / what.seconds, total
+
+
+@contextmanager
+def served(model: str, width: int) -> Iterator[tuple[Server, Question, Loop]]:
+    """The gateway with the model under load."""
+    with tempfile.TemporaryDirectory() as folder:
+        repository, question = Path("model_repository"), models.question(model, EXPLAIN)
+        if model != models.CREDIT:
+            repository = Path(folder)
+            models.write_network(repository, width=width, references=250)
+            # One computation on each core: what most requests a second can be had from.
+            configure(repository, Variant(OURS, threads=1, workers=os.cpu_count() or 1))
+        with gateway(repository, "--grpc-port", "off") as server:
+            yield server, question, Loop(models.session(repository, question.entry), question.inputs)
+
+
+def report(outcome: Outcome, deadline_s: float, factor: float) -> None:
+    """Prints what became of the requests, and of the memory."""
+    tally = outcome.tally
+    peaks, loops = (", ".join(f"{rate:.0f}" for rate in rates) for rates in (outcome.peaks, outcome.loops))
+    kept = ", ".join(f"{each:.0%}" for each in outcome.kept_each)
+    print(
+        f"sustained {outcome.peak:.0f} answers/s ({peaks}), {outcome.peak / np.mean(outcome.loops):.0%} of a "
+        f"bare loop ({loops}); {factor:g} times as many requests:"
+    )
+    print(
+        f"  answered  {np.mean(outcome.overloads):.0f}/s, {outcome.kept:.0%} of the sustained rate ({kept}); "
+        f"p50 {tally.percentile_ms(200, 50):.1f} ms, p99 {tally.percentile_ms(200, 99):.1f} ms of "
+        f"{deadline_s * 1e3:.0f} ms"
+    )
+    print(
+        f"  refused   {tally.count(429)} with 429: p50 {tally.percentile_ms(429, 50):.1f} ms, "
+        f"p99 {tally.percentile_ms(429, 99):.1f} ms; {tally.count(504)} were late (504)"
+    )
+    print(
+        f"  compared  {len(tally.kept)} answers, {outcome.wrong} wrong; unsent {tally.unsent}, "
+        f"broken {tally.broken}; the clients used {tally.cpu_s:.1f} s of CPU"
+    )
+    print(f"  memory    {outcome.memory_before >> 20} MiB before, {outcome.memory_most >> 20} MiB at most")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", choices=(models.NETWORK, models.CREDIT), default=models.NETWORK)
+    parser.add_argument("--width", type=int, default=1024, help="of the network's layers")
+    parser.add_argument("--factor", type=float, default=3.0, help="how many times what is sustained")
+    parser.add_argument("--profile", choices=PROFILES, default="short")
+    parser.add_argument("--deadline-ms", type=float, default=250)
+    parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 4))
+    parser.add_argument("--connections", type=int, default=512, help="of each process, under overload")
+    given = parser.parse_args()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # each connection is a file; children inherit it
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with served(given.model, given.width) as (server, question, loop):
+        compute_ms = loop.row_ms()
+        print(f"{compute_ms:.1f} ms of one core for each request")
+        body, headers = question.as_json
+        outcome = measure(
+            server,
+            loop,
+            lambda more: raw.request(server.http, question.path, body, headers | more),
+            profile=PROFILES[given.profile],
+            factor=given.factor,
+            deadline_s=given.deadline_ms / 1e3,
+            processes=given.processes,
+            connections=given.connections,
+        )
+    report(outcome, given.deadline_ms / 1e3, given.factor)
+    faults = outcome.faults(compute_ms)
+    print(f"failed: {'; '.join(faults)}" if faults else "passed")
+    return int(bool(faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,213 @@
+"""A day in ten minutes: mixed load while explainers are published and dropped.
+
+    python -m loadtests.checks.soak [--minutes 10] [--out loadtests/results/soak]
+
+Predictions and explanations, as JSON, binary and over gRPC, at a fixed rate; every few seconds a reference
+set is uploaded, baked, asked and deleted with all that was made of it. Every answer is checked. The gateway's
+memory is read each second. Writes soak.json and soak.png; ends with 1 where an answer was wrong, a request
+got no answer, or the memory of the last third lies above that of the middle one.
+"""
+
+import argparse
+import io
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from loadtests.load.expected import ATTRIBUTIONS, BASE, EXPECTED, EXPLAINED, INPUT, OUTPUT, ROWS
+from loadtests.load.plan import Phase, Plan, Seen, generate
+from loadtests.systems.models import FEATURES, NETWORK, session, write_network
+from loadtests.systems.process import Server, gateway
+
+WIDTH, REFERENCES = 128, 50
+RATE_HZ = 60.0
+MIX = {"predict json": 0.6, "predict binary": 0.2, "explain json": 0.1, "explain grpc": 0.1}
+KEPT = 2  # explainers beside the compiled one; more are dropped again
+BETWEEN_S = 5.0
+TOLERANCE = 2e-4  # of a float32 explanation that is added up
+GROWTH = 0.03  # of the memory in the last third over that in the middle one
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a soak saw; `growth` is of the memory in the last third over that in the middle one."""
+
+    minutes: float
+    requests: int
+    answers: dict[str, int]
+    wrong: dict[str, int]
+    published: int
+    admin_faults: list[str]
+    p50_ms: dict[str, float]
+    p99_ms: dict[str, float]
+    memory_mb: list[float]
+    growth: float
+
+    @property
+    def failed(self) -> bool:
+        """A wrong answer, a lost one, a failed publication, or memory that grows."""
+        lost = [kind for kind in self.answers if not kind.endswith(": answered")]
+        return bool(self.wrong or self.admin_faults or lost) or self.growth > GROWTH
+
+
+def write_workload(folder: Path) -> None:
+    """Rows, and the model's own answers to them; attributions, which change with the explainers, add up."""
+    repository = folder / "repository"
+    write_network(repository, width=WIDTH, references=REFERENCES)
+    rows = np.random.default_rng(0).normal(size=(16, FEATURES)).astype(np.float32)
+    np.save(folder / ROWS, rows)
+    (answer,) = session(repository, NETWORK).run([OUTPUT], {INPUT: rows})
+    due: dict[str, Any] = {OUTPUT: answer}
+    np.savez(folder / EXPECTED, **due)
+
+
+class Publisher:
+    """Uploads a set, bakes it, asks it, and drops the oldest with its set: over and over."""
+
+    def __init__(self, http: str) -> None:
+        self._client = httpx.Client(base_url=f"http://{http}", timeout=60)
+        self._names: list[str] = []
+        self.published = 0
+        self.faults: list[str] = []
+
+    def run(self, end_s: float) -> None:
+        """Until `end_s` of the monotonic clock."""
+        number = 0
+        while time.monotonic() < end_s:
+            try:
+                self._publish(f"soak-{number}", number)
+                if len(self._names) > KEPT:
+                    oldest = self._names.pop(0)
+                    self._told("DELETE", f"/v2/models/{NETWORK}/explainers/{oldest}")
+                    self._told("DELETE", f"/v2/reference-sets/{oldest}")
+            except (httpx.HTTPError, RuntimeError) as error:
+                self.faults.append(f"soak-{number}: {error!r}"[:300])
+            number += 1
+            time.sleep(max(min(BETWEEN_S, end_s - time.monotonic()), 0))
+        self._client.close()
+
+    def _publish(self, name: str, number: int) -> None:
+        rows, file = np.random.default_rng(number).normal(size=(REFERENCES, FEATURES)), io.BytesIO()
+        np.savez(file, x=rows.astype(np.float32))
+        headers = {"Content-Type": "application/x-npz"}
+        path = f"/v2/reference-sets/{name}?model={NETWORK}"
+        self._told("PUT", path, content=file.getvalue(), headers=headers)
+        path = f"/v2/models/{NETWORK}/explainers/{name}"
+        spec = {"method": "deepshap", "reference_set": name, "default": number % 2 == 0}
+        self._told("PUT", path, json=spec)
+        while (made := self._told("GET", path))["state"] not in ("ready", "failed"):
+            time.sleep(0.1)
+        if made["state"] == "failed":
+            raise RuntimeError(str(made["error"]))
+        self._names.append(name)
+        self.published += 1
+        self._explain(name)
+
+    def _explain(self, name: str) -> None:
+        tensor = {"name": INPUT, "datatype": "FP32", "shape": [1, FEATURES], "data": [0.5] * FEATURES}
+        asked = {"inputs": [tensor], "parameters": {"explainer": name}}
+        answer = self._told("POST", f"/v2/models/{NETWORK}/explain", json=asked)
+        given = {each["name"]: np.reshape(each["data"], each["shape"]) for each in answer["outputs"]}
+        total = given[BASE] + given[ATTRIBUTIONS].sum(axis=-1)
+        if not np.allclose(total, given[EXPLAINED], rtol=0, atol=TOLERANCE):
+            raise RuntimeError(f"attributions end at {total}, not at {given[EXPLAINED]}")
+
+    def _told(self, method: str, path: str, **asked: Any) -> Any:
+        response = self._client.request(method, path, **asked)
+        if response.status_code >= httpx.codes.BAD_REQUEST:
+            raise RuntimeError(f"{method} {path}: {response.text[:200]}")
+        return response.json() if response.content else None
+
+
+def soak(server: Server, folder: Path, minutes: float) -> Report:
+    """Runs the load and the publisher side by side; the memory is read every second."""
+    begun_s = time.monotonic()
+    end_s, memory = begun_s + minutes * 60, [server.memory_bytes()]
+    phase = Phase(minutes * 60, rate=RATE_HZ)
+    plan = Plan(server.http, server.grpc, folder, EXPECTED, MIX, (phase,), check_every=1, tolerance=TOLERANCE)
+    publisher = Publisher(server.http)
+    with ThreadPoolExecutor(2) as threads:
+        seen, published = threads.submit(generate, plan), threads.submit(publisher.run, end_s)
+        while (now_s := time.monotonic()) < end_s:
+            memory.append(server.memory_bytes())
+            say(f"\r{now_s - begun_s:5.0f} s  {memory[-1] >> 20} MiB  {publisher.published} published  ")
+            time.sleep(1)
+        published.result()
+        say("\n")
+        return report(minutes, seen.result(), publisher, [round(value / (1 << 20), 1) for value in memory])
+
+
+def report(minutes: float, seen: Seen, publisher: Publisher, memory_mb: Sequence[float]) -> Report:
+    """All that was seen, as plain values."""
+    thirds = len(memory_mb) // 3
+    middle, last = (statistics.median(memory_mb[i * thirds : (i + 1) * thirds]) for i in (1, 2))
+    took_ms: dict[str, list[float]] = {}
+    for answer in seen.answers:
+        took_ms.setdefault(answer.kind, []).append(1e3 * answer.took_s)
+    p50, p99 = (
+        {kind: round(float(np.percentile(took, q)), 2) for kind, took in sorted(took_ms.items())}
+        for q in (50, 99)
+    )
+    return Report(
+        minutes=minutes,
+        requests=len(seen.answers),
+        answers=dict(Counter(f"{each.kind}: {each.error or 'answered'}" for each in seen.answers)),
+        wrong=dict(Counter(f"{each.kind}: {each.wrong}" for each in seen.answers if each.wrong)),
+        published=publisher.published,
+        admin_faults=publisher.faults[:20],
+        p50_ms=p50,
+        p99_ms=p99,
+        memory_mb=list(memory_mb),
+        growth=round(last / middle - 1, 4),
+    )
+
+
+def plot(result: Report, path: Path) -> None:
+    """Memory over time."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    axes = figure.subplots()
+    minutes = np.linspace(0, result.minutes, len(result.memory_mb))
+    axes.plot(minutes, result.memory_mb, color="#1f5f8b", linewidth=1.2)
+    axes.set(xlabel="minutes", ylabel="resident memory of the gateway [MiB]", ylim=(0, None))
+    axes.set_title(f"{result.requests:,} requests, {result.published} explainers published", loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def say(text: str) -> None:
+    print(text, end="", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10, help="how long (default: 10)")
+    parser.add_argument("--out", type=Path, default=Path("loadtests/results/soak"), help="folder to write")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        write_workload(Path(name))
+        with gateway(Path(name) / "repository") as server:
+            result = soak(server, Path(name), given.minutes)
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "soak.json").write_text(json.dumps(asdict(result), indent=1) + "\n")
+    plot(result, given.out / "soak.png")
+    shown = {name: value for name, value in asdict(result).items() if name != "memory_mb"}
+    print(json.dumps(shown, indent=1))
+    print(f"{'failed' if result.failed else 'passed'}; written to {given.out}")
+    return int(result.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

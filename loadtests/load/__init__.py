@@ -1,0 +1,1 @@
+"""What is asked, of which models, how often, and what the answers must be."""

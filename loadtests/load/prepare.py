@@ -1,0 +1,99 @@
+"""One workload made ready in a folder, for every system the same weights, rows and references.
+
+python -m loadtests.load.prepare WORKLOAD FOLDER SYSTEM,SYSTEM [DATA]
+
+Rows and references of tables come from DATA (`loadtests.load.tables`), all else from a seed.
+
+FOLDER/network.pt, references.npy, rows.npy   what the baselines load
+FOLDER/repository/             what `rationale serve` does
+FOLDER/expected.npz            outputs and attributions in float64, rounded last
+FOLDER/expected-SYSTEM.npz     of a baseline whose method computes something else
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from compiler.bench.peers import EXPLAINERS, misses
+from compiler.bench.subjects import Subject, compile_ours, make_subject, truth
+from loadtests.load.expected import (
+    ATTRIBUTIONS,
+    EXPECTED,
+    MODEL,
+    NETWORK,
+    OUTPUT,
+    REFERENCES,
+    REPOSITORY,
+    ROWS,
+)
+from loadtests.load.tables import UnusableTableError, rows_and_references
+from loadtests.load.workloads import ALL_SYSTEMS, WORKLOADS, Workload
+
+SEED = 24
+_AT_ONCE = 16_000  # rows × references in one pass of the float64 walk
+
+
+def prepare(
+    workload: Workload, folder: Path, systems: Sequence[str] = ALL_SYSTEMS, data: Path | None = None
+) -> None:
+    """For these systems: a baseline's own answers take as long as its explanations do.
+
+    Raises:
+        UnusableTableError: rows are to come from `data`, and cannot.
+    """
+    case = workload.case
+    given = None
+    if data is not None and workload.tabular:
+        tables = rows_and_references(data, case.rows, case.references, case.shape[0], SEED)
+        given = torch.from_numpy(tables[0]), torch.from_numpy(tables[1])
+    subject = make_subject(case, SEED, given)
+    torch.save(subject.network, folder / NETWORK)
+    np.save(folder / ROWS, subject.rows.numpy())
+    np.save(folder / REFERENCES, subject.references.numpy())
+    compile_ours(subject, torch.get_num_threads()).write(folder / REPOSITORY, MODEL)
+    predictions = _predictions(subject)
+    _save(folder / EXPECTED, predictions, _truth(subject))
+    if misses(subject.network):
+        for name in (name for name in EXPLAINERS if name in systems):
+            attributions = EXPLAINERS[name](subject.network, subject.rows, subject.references)()
+            _save(folder / f"expected-{name}.npz", predictions, attributions)
+
+
+def _predictions(subject: Subject) -> np.ndarray:
+    with torch.inference_mode():
+        y: torch.Tensor = subject.network.double()(subject.rows.double())
+        subject.network.float()
+    return y.numpy()
+
+
+def _truth(subject: Subject) -> np.ndarray:
+    size = max(_AT_ONCE // len(subject.references), 1)
+    return np.concatenate([truth(replace(subject, rows=rows)) for rows in torch.split(subject.rows, size)])
+
+
+def _save(path: Path, predictions: np.ndarray, attributions: np.ndarray) -> None:
+    """`attributions` [N, …] of each row's largest output, which is one target: [N, 1, …]."""
+    due: dict[str, Any] = {
+        OUTPUT: predictions.astype(np.float32),
+        ATTRIBUTIONS: attributions[:, None].astype(np.float32),
+    }
+    np.savez(path, **due)
+
+
+def main() -> None:
+    """Raises UnusableTableError."""
+    name, folder, systems, *data = sys.argv[1:]
+    workload = next(workload for workload in WORKLOADS if workload.name == name)
+    prepare(workload, Path(folder), systems.split(","), Path(data[0]) if data else None)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UnusableTableError as error:
+        sys.exit(str(error))

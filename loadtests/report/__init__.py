@@ -1,0 +1,1 @@
+"""What a load test leaves: tables, plots and one page."""

@@ -1,0 +1,1 @@
+"""What teams do today: an explainer library behind FastAPI (`python -m loadtests.systems.baselines`)."""

@@ -1,0 +1,41 @@
+"""Runs one baseline until SIGTERM, and prints `ready on http://HOST:PORT` when it is."""
+
+import argparse
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import uvicorn
+
+from loadtests.load.questions import EXPLAIN, PREDICT
+from loadtests.systems.baselines.explainers import EXPLAINERS
+from loadtests.systems.baselines.service import create_app
+from loadtests.systems.baselines.workers import asking, explaining, load, warm_up
+from service.listening import address_of, listen
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.systems.baselines", description=__doc__)
+    parser.add_argument("name", choices=EXPLAINERS)
+    parser.add_argument("folder", type=Path, help="made by loadtests.load.prepare")
+    parser.add_argument("--threads", type=int, default=1, help="of PyTorch, in each worker")
+    parser.add_argument("--workers", type=int, default=1, help="more than one are processes")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # uvicorn raises it again when it has stopped
+    load(given.name, given.folder, given.threads)
+    explainer = explaining(given.name, given.folder, given.threads, given.workers)
+    with explainer, ThreadPoolExecutor(1) as predictor:  # predictions do not wait for explanations
+        warm_up(explainer, given.folder, given.workers)
+        listener = listen("127.0.0.1", 0)
+        print(f"ready on http://{address_of(listener)}", flush=True)
+        config = uvicorn.Config(
+            create_app(asking({PREDICT: predictor, EXPLAIN: explainer})),
+            log_level="warning",
+            access_log=False,
+        )
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()

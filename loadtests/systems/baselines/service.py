@@ -1,0 +1,39 @@
+"""The web service around an explainer: the requests and answers are those of the gateway."""
+
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+import orjson
+from fastapi import FastAPI, Request, Response
+
+from loadtests.load.expected import PATHS
+from loadtests.load.questions import Arrays
+
+Ask = Callable[[str, np.ndarray], Awaitable[Arrays]]
+
+
+def create_app(ask: Ask) -> FastAPI:
+    """`ask(verb, x)` gives the outputs. Bodies are read by orjson, unchecked: that is as fast as it goes."""
+    app = FastAPI()
+    for verb, path in PATHS.items():
+        app.post(path)(_route(ask, verb))
+    return app
+
+
+def _route(ask: Ask, verb: str) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        (tensor,) = orjson.loads(await request.body())["inputs"]
+        x = np.array(tensor["data"], np.float32).reshape(tensor["shape"])
+        outputs = [
+            {
+                "name": name,
+                "datatype": "FP32",
+                "shape": array.shape,
+                "data": np.ascontiguousarray(array).ravel(),
+            }
+            for name, array in (await ask(verb, x)).items()
+        ]
+        body = orjson.dumps({"outputs": outputs}, option=orjson.OPT_SERIALIZE_NUMPY)
+        return Response(body, media_type="application/json")
+
+    return answer

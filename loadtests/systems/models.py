@@ -1,0 +1,66 @@
+"""The models under load: a network of 24 features with its explanation, made here, and the credit example."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from compiler import DeepShap, compile_model
+from compiler.machine import LARGE_BLOCKS
+from loadtests.load.questions import PREDICT, ROUTES, SUFFIX, Question
+
+FEATURES = 24
+NETWORK, CREDIT = "network", "credit"  # the latter is the example in `model_repository`
+SEED = 24
+
+
+def network(width: int) -> ModelProto:
+    """A classifier of 24 features with two hidden layers: credit scoring, as banks do it with networks."""
+    generator = np.random.default_rng(SEED)
+    sizes = [FEATURES, width, width, 1]
+    nodes, constants, value = [], [], "x"
+    for i, (rows, columns) in enumerate(itertools.pairwise(sizes)):
+        weights = (generator.normal(size=(rows, columns)) / np.sqrt(rows)).astype(np.float32)
+        constants += [
+            numpy_helper.from_array(weights, f"w{i}"),
+            numpy_helper.from_array(np.full(columns, 0.1, np.float32), f"b{i}"),
+        ]
+        nodes.append(helper.make_node("Gemm", [value, f"w{i}", f"b{i}"], [f"z{i}"]))
+        last = i == len(sizes) - 2
+        nodes.append(helper.make_node("Sigmoid" if last else "Relu", [f"z{i}"], ["y" if last else f"a{i}"]))
+        value = f"a{i}"
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", FEATURES])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 1])],
+        constants,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def write_network(repository: Path, *, width: int, references: int) -> None:
+    """With its DeepSHAP explanation: about 5 ms a row at width 512 and 100 references."""
+    rows = np.random.default_rng(SEED).normal(size=(references, FEATURES)).astype(np.float32)
+    compile_model(network(width), DeepShap(rows)).write(repository, NETWORK)
+
+
+def question(model: str, verb: str, rows: int = 1) -> Question:
+    """About some rows of the network or the credit example."""
+    random = np.random.default_rng(SEED + 1)
+    if model == CREDIT:
+        inputs = {"applicant": random.uniform(size=(rows, 10)).astype(np.float32)}
+    else:
+        inputs = {"x": random.normal(size=(rows, FEATURES)).astype(np.float32)}
+    entry = model if verb == PREDICT else model + SUFFIX
+    return Question(verb, f"/v2/models/{model}/{ROUTES[verb]}", entry, inputs)
+
+
+def session(repository: Path, entry: str) -> ort.InferenceSession:
+    """Of one thread."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry(*LARGE_BLOCKS)
+    return ort.InferenceSession(repository / entry / "1" / "model.onnx", options)

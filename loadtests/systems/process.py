@@ -1,0 +1,112 @@
+"""Servers under load, as child processes, and what the system says of them."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_SAMPLE_S = 0.05
+
+
+@dataclass(frozen=True)
+class Server:
+    """A child that listens. Addresses are host:port."""
+
+    pid: int
+    http: str
+    grpc: str | None = None
+
+    def cpu_s(self) -> float:
+        """Seconds of CPU that its threads have used, to the nanosecond: ticks would be too coarse."""
+        used_ns = 0
+        for thread in Path(f"/proc/{self.pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                used_ns += int((thread / "schedstat").read_text().split()[0])
+        return used_ns / 1e9
+
+    def memory_bytes(self) -> int:
+        """Its resident set."""
+        return int(psutil.Process(self.pid).memory_info().rss)
+
+    def shared_memory_bytes(self) -> int:
+        """Of it and its workers; what they share is counted once."""
+        process = psutil.Process(self.pid)
+        return sum(_share(one) for one in (process, *process.children(recursive=True)))
+
+
+def _share(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().pss)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return 0
+
+
+@contextlib.contextmanager
+def memory_watched(server: Server) -> Iterator[list[int]]:
+    """Fills the list with the server's resident bytes while the block runs."""
+    seen, done = [server.memory_bytes()], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_SAMPLE_S):
+            seen.append(server.memory_bytes())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        thread.join()
+
+
+def restrict(cores: int) -> None:
+    """All children inherit it. Raises SystemExit: there are not so many."""
+    mine = sorted(os.sched_getaffinity(0))
+    if not 1 <= cores <= len(mine):
+        raise SystemExit(f"--cores {cores}: this machine lends 1 to {len(mine)}")
+    os.sched_setaffinity(0, mine[:cores])
+
+
+@contextlib.contextmanager
+def gateway(repository: Path, *arguments: str, **environment: str) -> Iterator[Server]:
+    """`rationale serve` on free ports, ready."""
+    command = [sys.executable, "-m", "service.cli", "serve", "--repository", str(repository), "--port", "0"]
+    with started([*command, *arguments], environment) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def started(command: list[str], environment: dict[str, str]) -> Iterator[Server]:
+    """A child that prints `ready on http://HOST:PORT` when it is, and `gRPC on HOST:PORT` before."""
+    child = subprocess.Popen(  # noqa: S603 (a command of ours)
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
+    try:
+        yield _announced(child)
+    finally:
+        child.terminate()
+        try:
+            child.wait(15)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
+
+
+def _announced(child: subprocess.Popen[str]) -> Server:
+    grpc = None
+    for line in child.stdout or ():
+        if line.startswith("gRPC on "):
+            grpc = line.removeprefix("gRPC on ").strip()
+        found = re.match(r"ready on http://(\S+)", line)
+        if found:
+            return Server(child.pid, found[1], grpc)
+    raise RuntimeError(f"the server ended with status {child.wait()} before it was ready")

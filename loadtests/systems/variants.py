@@ -1,0 +1,68 @@
+"""The systems that are compared, each in a few settings: a system's best one is what counts."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from loadtests.load.expected import EXPECTED, REPOSITORY
+from loadtests.systems.process import Server, gateway, started
+
+OURS = "rationale"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Settings of a system: `threads` of one computation, and how many of these run at a time."""
+
+    system: str
+    threads: int
+    workers: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.system}, {self.shape}"
+
+    @property
+    def shape(self) -> str:
+        """As in `2 × 1 thread`: so many at a time, on so many threads each."""
+        return f"{self.workers} × {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+
+def variants(system: str, cores: int) -> list[Variant]:
+    """What is tried: one computation on each core, one on all of them, and one core alone."""
+    shapes = dict.fromkeys([(1, cores), (cores, 1), (1, 1)])
+    return [Variant(system, threads, workers) for threads, workers in shapes]
+
+
+@contextlib.contextmanager
+def serving(variant: Variant, folder: Path) -> Iterator[Server]:
+    """The system on a prepared workload, ready to be asked."""
+    if variant.system == OURS:
+        configure(folder / REPOSITORY, variant)
+        with gateway(folder / REPOSITORY) as server:
+            yield server
+        return
+    settings = ["--threads", str(variant.threads), "--workers", str(variant.workers)]
+    command = [sys.executable, "-m", "loadtests.systems.baselines", variant.system, str(folder), *settings]
+    with started(command, {}) as server:
+        yield server
+
+
+def expected_of(system: str, folder: Path) -> str:
+    """The name of the file with the answers due from this system."""
+    own = f"expected-{system}.npz"
+    return own if (folder / own).exists() else EXPECTED
+
+
+def configure(repository: Path, variant: Variant) -> None:
+    """Threads and instances of every entry, as an operator would set them."""
+    for path in repository.glob("*/config.pbtxt"):
+        config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
+        config.instance_group[0].count = variant.workers
+        config.parameters["intra_op_thread_count"].string_value = str(variant.threads)
+        path.write_text(text_format.MessageToString(config))
