@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from service.errors import ServiceError
-from service.observability import context as exchanges
+from service.observability import context as contexts
 from service.observability.context import CLIENT_LEFT, RequestContext
 from service.observability.logs import log_access
 from service.observability.metrics import Metrics
@@ -27,30 +27,30 @@ class RequestInterceptor:
         """Asks for these from now on; requests on their way go on."""
         self.keyring = keyring
 
-    async def admit(self, exchange: RequestContext, token: str | None, needed: Scopes) -> None:
+    async def admit(self, context: RequestContext, token: str | None, needed: Scopes) -> None:
         """Notes who asks, before anything of the body is read.
 
         Raises:
             UnauthenticatedError, ForbiddenError, RateLimitedError.
         """
         if needed:
-            exchange.caller = self.keyring.identify(token)
-            await self.limits.check(exchange.caller)
-            exchange.caller.require(needed)
+            context.caller = self.keyring.identify(token)
+            await self.limits.check(context.caller)
+            context.caller.require(needed)
 
     @contextlib.contextmanager
-    def noted(self, exchange: RequestContext) -> Iterator[None]:
-        """Within it, `exchange` is the current one; at its end it is counted, traced and logged."""
-        bound = exchanges.bind(exchange)
+    def noted(self, context: RequestContext) -> Iterator[None]:
+        """Within it, `context` is the current one; at its end it is counted, traced and logged."""
+        bound = contexts.bind(context)
         self.metrics.in_flight.inc()
         if self.tracing is not None:
-            self.tracing.begin(exchange)
+            self.tracing.begin(context)
         try:
             yield
         finally:
             self.metrics.in_flight.dec()
-            self._end(exchange)
-            exchanges.unbind(bound)
+            self._end(context)
+            contexts.unbind(bound)
 
     @contextlib.asynccontextmanager
     async def again(self, stream: RequestContext | None) -> AsyncIterator[None]:
@@ -62,31 +62,31 @@ class RequestInterceptor:
         if stream is None:
             yield
             return
-        exchange = RequestContext(
+        context = RequestContext(
             stream.protocol, stream.operation, stream.request_id, stream.traceparent, stream.caller
         )
-        with self.noted(exchange):
+        with self.noted(context):
             try:
-                await self.limits.check(exchange.caller)
+                await self.limits.check(context.caller)
                 yield
             except ServiceError as error:
-                exchange.problem, exchange.status = error.slug, error.status
+                context.problem, context.status = error.slug, error.status
                 raise
             except Exception:
-                exchange.problem, exchange.status = ServiceError.slug, ServiceError.status
+                context.problem, context.status = ServiceError.slug, ServiceError.status
                 raise
-            exchange.status = http.HTTPStatus.OK
+            context.status = http.HTTPStatus.OK
 
-    def _end(self, exchange: RequestContext) -> None:
-        seconds = time.monotonic() - exchange.began_s
-        self._count(exchange, seconds)
+    def _end(self, context: RequestContext) -> None:
+        seconds = time.monotonic() - context.began_s
+        self._count(context, seconds)
         if self.tracing is not None:
-            self.tracing.end(exchange)
-        log_access(exchange, seconds)
+            self.tracing.end(context)
+        log_access(context, seconds)
 
-    def _count(self, exchange: RequestContext, seconds: float) -> None:
-        self.metrics.answered(exchange.entry, exchange.protocol, exchange.status)
-        if exchange.problem is not None:
-            self.metrics.rejected(exchange.entry, exchange.problem)
-        elif exchange.entry is not None and exchange.status != CLIENT_LEFT:
-            self.metrics.succeeded(exchange.entry, seconds, exchange.phases(seconds))
+    def _count(self, context: RequestContext, seconds: float) -> None:
+        self.metrics.answered(context.entry, context.protocol, context.status)
+        if context.problem is not None:
+            self.metrics.rejected(context.entry, context.problem)
+        elif context.entry is not None and context.status != CLIENT_LEFT:
+            self.metrics.succeeded(context.entry, seconds, context.phases(seconds))
