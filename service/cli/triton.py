@@ -1,20 +1,19 @@
 """`rationale triton start|stop|logs`: the official Triton container, through the Docker SDK.
 
-The image, its flags and its ports stand here once; docker-compose.yml says the same, and a test compares
-them. The SDK is the optional extra `docker`, so it is imported where it is used.
+docker-compose.yml says the same of it, and a test compares them. The SDK is the optional extra `docker`.
 """
 
 import http.client
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Never
+from typing import Annotated, Any
 
 import typer
 
 from compiler.errors import RationaleError
+from compiler.terminal import told_plainly
 
 # 26.11 (Triton 2.75): the newest at the time of writing. Needed since 25.07 for the shared-memory holes
 # closed there, since the 2026 bulletins for the ways around restricted calls, and for 26.08 and 26.11
@@ -29,215 +28,87 @@ COMMAND = (
     "--strict-readiness=true",
     "--exit-timeout-secs=30",
 )
-MODELS = "/models"
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
-ENVIRONMENT = {"ORT_DISABLE_TELEMETRY": "1"}  # ONNX Runtime sends no usage events (docs/security.md)
-SECURITY = ("no-new-privileges:true",)
 HOST = "127.0.0.1"  # whoever reaches Triton's ports can load its models and read them
-
-CONTAINER = "rationale-triton"
+OPTIONS = {
+    "name": "rationale-triton",
+    "environment": {"ORT_DISABLE_TELEMETRY": "1"},  # ONNX Runtime sends no usage events (docs/security.md)
+    "security_opt": ["no-new-privileges:true"],
+}
 STOP_TIMEOUT_S = 40
-POLL_S = 0.5
-PROGRESS_S = 5.0
-TAIL_LINES = 20
-
 HINTS = {
     "could not select device driver": "--gpu needs NVIDIA's driver and its container toolkit.",
     "port is already allocated": "Choose others with --http-port, --grpc-port and --metrics-port.",
     "address already in use": "Choose others with --http-port, --grpc-port and --metrics-port.",
     "permission denied": "This user may not talk to the engine; is it in the group `docker`?",
-    "no such image": "Check --image, and that this machine reaches its registry.",
-    "manifest unknown": "Check --image: its registry has no such tag.",
+    "manifest": "Check --image: its registry has no such tag.",
+    "pull access denied": "Check --image: its registry has no such image for this user.",
+    "/v2/": "Check --image, and that this machine reaches its registry.",
+    "fetching server api version": "Is a Docker engine installed and running? DOCKER_HOST may name another.\n"
+    "Without one, `rationale serve` runs the models in its own process, and `make triton` fetches a Triton "
+    "server that needs no Docker.",
 }
-
-
-class EngineError(RationaleError):
-    """The Docker engine, or the container in it, did not do what was asked."""
-
-    status = 503
-
-
-# --- the engine ---------------------------------------------------------------------------------------
-
-
-def hint(text: str) -> str:
-    """What to do about an engine's message, on a line of its own."""
-    found = [advice for words, advice in HINTS.items() if words in text.lower()]
-    return f"\n{found[0]}" if found else ""
-
-
-@contextmanager
-def engine() -> Iterator[Any]:
-    """A client of the local Docker engine.
-
-    Raises:
-        EngineError: the SDK is not installed, no engine answers, or a call to it fails.
-    """
-    try:
-        import docker
-        from requests.exceptions import RequestException  # the SDK lets those of its transport through
-    except ImportError as error:
-        raise EngineError(
-            "the Docker SDK is not installed: pip install 'rationale[docker]'\n"
-            "Without Docker, `rationale serve` runs the models in its own process."
-        ) from error
-    try:
-        client = docker.from_env()
-    except docker.errors.DockerException as error:
-        reason = hint(str(error)).strip() or "Is it installed and running? DOCKER_HOST may name another."
-        raise EngineError(
-            f"no Docker engine answers. {reason}\nWithout one, `rationale serve` runs the models in its own "
-            "process, and `make triton` fetches a Triton server that needs no Docker."
-        ) from error
-    try:
-        yield client
-    except (docker.errors.DockerException, RequestException) as error:
-        text = str(getattr(error, "explanation", None) or error).strip()
-        raise EngineError(f"the Docker engine did not do it: {text}{hint(text)}") from error
-    finally:
-        client.close()
-
-
-def find(client: Any) -> Any | None:
-    """Our container, None where there is none."""
-    from docker.errors import NotFound
-
-    try:
-        return client.containers.get(CONTAINER)
-    except NotFound:
-        return None
-
-
-def have_image(client: Any, image: str) -> bool:
-    from docker.errors import ImageNotFound
-
-    try:
-        client.images.get(image)
-    except ImageNotFound:
-        return False
-    return True
-
-
-def pull(client: Any, image: str) -> None:
-    """Downloads the image, saying every few seconds how many layers are there."""
-    repository, _, tag = image.rpartition(":") if ":" in image.rsplit("/", 1)[-1] else (image, "", "latest")
-    say(f"downloading {image}, once (several gigabytes) …")
-    layers: dict[str, bool] = {}
-    next_s = time.monotonic() + PROGRESS_S
-    for event in client.api.pull(repository, tag=tag, stream=True, decode=True):
-        if "error" in event:
-            raise EngineError(f"{image} cannot be downloaded: {event['error']}{hint(event['error'])}")
-        if "id" in event and event["id"] != tag:
-            layers[event["id"]] = event.get("status") in ("Pull complete", "Already exists")
-        if time.monotonic() > next_s:
-            next_s = time.monotonic() + PROGRESS_S
-            say(f"  {sum(layers.values())} of {len(layers)} layers")
-
-
-# --- the container ------------------------------------------------------------------------------------
-
-
-def container_options(repository: Path, ports: dict[str, int], gpu: bool) -> dict[str, Any]:
-    """The arguments of `containers.run`, as the Docker SDK names them."""
-    from docker.types import DeviceRequest
-
-    return {
-        "name": CONTAINER,
-        "command": list(COMMAND),
-        "environment": dict(ENVIRONMENT),
-        "volumes": {str(repository.resolve()): {"bind": MODELS, "mode": "ro"}},
-        "ports": {f"{PORTS[end]}/tcp": (HOST, port) for end, port in ports.items()},
-        "security_opt": list(SECURITY),
-        "device_requests": [DeviceRequest(count=-1, capabilities=[["gpu"]])] if gpu else [],
-        "detach": True,
-    }
-
-
-def is_ready(port: int) -> bool:
-    """Whether Triton and all its models are ready."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=5)
-    try:
-        connection.request("GET", "/v2/health/ready")
-        return connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
-def log_tail(container: Any) -> str:
-    lines = container.logs(tail=TAIL_LINES).decode(errors="replace").splitlines()
-    return "\n".join(f"    {line}" for line in lines) or "    (its log is empty)"
-
-
-def wait_until_ready(container: Any, port: int, timeout_s: float) -> None:
-    """Raises EngineError with the log's end where Triton ended, or was not ready in time."""
-    begin_s = time.monotonic()
-    next_s = begin_s + PROGRESS_S
-    while (waited_s := time.monotonic() - begin_s) < timeout_s:
-        if is_ready(port):
-            return
-        container.reload()
-        if container.status in ("exited", "dead"):
-            raise EngineError(f"Triton ended while starting; the end of its log:\n{log_tail(container)}")
-        if time.monotonic() > next_s:
-            next_s = time.monotonic() + PROGRESS_S
-            say(f"  loading models, {waited_s:.0f} s …")
-        time.sleep(POLL_S)
-    raise EngineError(
-        f"Triton was not ready after {timeout_s:.0f} s (--timeout gives it longer); the end of its log:\n"
-        f"{log_tail(container)}"
-    )
-
-
-def check_repository(repository: Path) -> None:
-    """Raises EngineError where there is nothing to serve."""
-    if not any(repository.glob("*/config.pbtxt")):
-        raise EngineError(
-            f"{repository} holds no models (folders with a config.pbtxt); `rationale compile` makes them."
-        )
-
-
-def start_container(client: Any, image: str, options: dict[str, Any], timeout_s: float) -> None:
-    """Starts the container and waits; one that does not become ready is removed again."""
-    old = find(client)
-    if old is not None and old.status == "running":
-        raise EngineError(f"{CONTAINER} is running already; `rationale triton stop` ends it.")
-    if old is not None:
-        old.remove(force=True)
-    if not have_image(client, image):
-        pull(client, image)
-    say(f"starting {image} …")
-    http_port = options["ports"][f"{PORTS['http']}/tcp"][1]
-    try:
-        container = client.containers.run(image, **options)
-        wait_until_ready(container, http_port, timeout_s)
-    except BaseException:  # Ctrl-C too: whatever ends the wait, no half-started server stays
-        left = find(client)
-        if left is not None:
-            left.remove(force=True)
-        raise
-
-
-# --- the command line ---------------------------------------------------------------------------------
-
 app = typer.Typer(
     name="triton",
     help="Run NVIDIA's Triton container on a model repository: start, stop, logs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-
-PortOption = Annotated[int, typer.Option(min=1, max=65535)]
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
+Port = Annotated[int, typer.Option(min=1, max=65535)]
 
 
-def fail(error: EngineError) -> Never:
-    print(f"rationale: {error}", file=sys.stderr)
-    raise typer.Exit(2)
+class EngineError(RationaleError):
+    """The Docker engine, or the container in it, did not do what was asked."""
+
+
+@contextmanager
+def containers() -> Iterator[Any]:
+    """Those of the local engine. Raises EngineError: no SDK, no engine, or a call to it fails."""
+    try:
+        import docker
+    except ImportError as error:
+        raise EngineError(
+            "the Docker SDK is not installed: pip install 'rationale[docker]'\n"
+            "Without Docker, `rationale serve` runs the models in its own process."
+        ) from error
+    try:
+        with closing(docker.from_env()) as client:
+            yield client.containers
+    except (docker.errors.DockerException, OSError) as error:  # requests' errors are OSErrors
+        text = str(getattr(error, "explanation", None) or error)
+        hints = [hint for words, hint in HINTS.items() if words in text.lower()]
+        raise EngineError("\n".join([f"the Docker engine did not do it: {text}", *hints[:1]])) from error
+
+
+def find(engine: Any) -> Any:
+    """Our container, None where there is none."""
+    found = engine.list(all=True, filters={"name": f"^/?{OPTIONS['name']}$"})
+    return found[0] if found else None
+
+
+def is_ready(port: int) -> bool:
+    """Whether Triton and all its models are ready."""
+    with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
+        try:
+            connection.request("GET", "/v2/health/ready")
+            return connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
+
+
+def wait_until_ready(container: Any, port: int, timeout_s: float) -> None:
+    """Raises EngineError with the log's end where Triton ended, or was not ready in time."""
+    end_s = time.monotonic() + timeout_s
+    while not is_ready(port):
+        container.reload()
+        if container.status != "running":
+            fault = "Triton ended while starting"
+        elif time.monotonic() > end_s:
+            fault = f"Triton was not ready after {timeout_s:g} s (--timeout gives it longer)"
+        else:
+            time.sleep(0.5)
+            continue
+        raise EngineError(f"{fault}; the end of its log:\n{container.logs(tail=20).decode(errors='replace')}")
 
 
 @app.command()
@@ -249,41 +120,55 @@ def start(
         bool, typer.Option("--gpu", help="Let Triton compute on all GPUs of this machine.")
     ] = False,
     image: Annotated[str, typer.Option(help="Triton's image; 25.07 or newer.")] = IMAGE,
-    http_port: PortOption = PORTS["http"],
-    grpc_port: PortOption = PORTS["grpc"],
-    metrics_port: PortOption = PORTS["metrics"],
+    http_port: Port = PORTS["http"],
+    grpc_port: Port = PORTS["grpc"],
+    metrics_port: Port = PORTS["metrics"],
     timeout: Annotated[float, typer.Option(help="Seconds to wait for all models.", min=1)] = 300,
 ) -> None:
     """Start Triton in a container and wait until every model is ready.
 
-    Its ports are open to this machine only. Downloads the image the first time. Needs a Docker engine;
-    `rationale serve` needs none, and neither does the Triton that `make triton` fetches.
+    Its ports are open to this machine only. Downloads the image the first time (several gigabytes). Needs a
+    Docker engine; `rationale serve` needs none, and neither does the Triton that `make triton` fetches.
     """
     ports = {"http": http_port, "grpc": grpc_port, "metrics": metrics_port}
-    try:
-        check_repository(repository)
-        with engine() as client:
-            start_container(client, image, container_options(repository, ports, gpu), timeout)
-    except EngineError as error:
-        fail(error)
-    say(f"Triton is ready: http {HOST}:{http_port}, grpc {HOST}:{grpc_port}, metrics {HOST}:{metrics_port}")
-    say(f"Next: rationale serve --repository {repository} --triton {HOST}:{grpc_port}")
+    with told_plainly(), containers() as engine:
+        from docker.types import DeviceRequest
+
+        if not any(repository.glob("*/config.pbtxt")):
+            raise EngineError(f"{repository} holds no models; `rationale compile` makes them.")
+        if (old := find(engine)) and old.status == "running":
+            raise EngineError(f"{old.name} is running already; `rationale triton stop` ends it.")
+        if old:
+            old.remove()
+        print(f"starting {image}; the first time it is downloaded …", flush=True)
+        try:
+            container = engine.run(
+                image,
+                list(COMMAND),
+                detach=True,
+                volumes={str(repository.resolve()): {"bind": "/models", "mode": "ro"}},
+                ports={f"{PORTS[end]}/tcp": (HOST, port) for end, port in ports.items()},
+                device_requests=[DeviceRequest(count=-1, capabilities=[["gpu"]])] if gpu else [],
+                **OPTIONS,
+            )
+            wait_until_ready(container, http_port, timeout)
+        except BaseException:  # Ctrl-C too: whatever ends the wait, no half-started server stays
+            if left := find(engine):
+                left.remove(force=True)
+            raise
+    print("Triton is ready:", ", ".join(f"{end} {HOST}:{port}" for end, port in ports.items()))
+    print(f"Next: rationale serve --repository {repository} --triton {HOST}:{grpc_port}")
 
 
 @app.command()
 def stop() -> None:
     """Let running requests finish, then stop and remove the container."""
-    try:
-        with engine() as client:
-            container = find(client)
-            if container is None:
-                say("Triton is not running.")
-                return
+    with told_plainly(), containers() as engine:
+        container = find(engine)
+        if container:
             container.stop(timeout=STOP_TIMEOUT_S)
             container.remove(force=True)
-    except EngineError as error:
-        fail(error)
-    say("Triton stopped.")
+    print("Triton stopped." if container else "Triton is not running.")
 
 
 @app.command()
@@ -292,13 +177,9 @@ def logs(
     tail: Annotated[int, typer.Option(help="Lines to begin with.", min=1)] = 100,
 ) -> None:
     """Print Triton's log."""
-    try:
-        with engine() as client:
-            container = find(client)
-            if container is None:
-                raise EngineError("Triton is not running; `rationale triton start` starts it.")
-            for chunk in container.logs(stream=True, follow=follow, tail=tail):
-                sys.stdout.write(chunk.decode(errors="replace"))
-                sys.stdout.flush()
-    except EngineError as error:
-        fail(error)
+    with told_plainly(), containers() as engine:
+        container = find(engine)
+        if not container:
+            raise EngineError("Triton is not running; `rationale triton start` starts it.")
+        for chunk in container.logs(stream=True, follow=follow, tail=tail):
+            print(chunk.decode(errors="replace"), end="", flush=True)

@@ -1,0 +1,90 @@
+"""A real Docker engine: the one that answers here, or one of our own where root and dockerd are."""
+
+import contextlib
+import io
+import os
+import shutil
+import socket
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
+
+import docker
+import pytest
+
+SECONDS = 60
+# In place of Triton's image: an HTTP end that is ready when the repository lets it.
+TRITON = "rationale-tests/triton:1"
+TRITONSERVER = """#!/bin/busybox sh
+echo "$@"
+test -e /models/broken && { echo "a model is broken"; exit 1; }
+trap 'echo stopped; exit' TERM
+busybox mkdir -p /www/v2/health
+test -e /models/slow || { busybox sleep 1; echo >/www/v2/health/ready; }
+busybox httpd -f -p 8000 -h /www &
+wait
+"""
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[docker.DockerClient]:
+    """Its client; DOCKER_HOST names it. Skips where there is no engine and none can be started."""
+    address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    if _answers(address):
+        with contextlib.closing(docker.from_env()) as client:
+            yield client
+        return
+    if os.geteuid() or not shutil.which("dockerd"):
+        pytest.skip("no Docker engine answers here, and to start one takes root and dockerd")
+    folder = tmp_path_factory.mktemp("engine")
+    address = f"unix://{folder}/socket"
+    with (folder / "log").open("wb") as log:
+        command = ["dockerd", "--host", address, "--pidfile", folder / "pid"]
+        command += ["--data-root", folder / "data", "--exec-root", folder / "exec"]
+        daemon = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        end_s = time.monotonic() + SECONDS
+        while not _answers(address):
+            if daemon.poll() is not None or time.monotonic() > end_s:
+                pytest.skip(f"dockerd does not start here: {(folder / 'log').read_text()[-500:]}")
+            time.sleep(0.1)
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.closing(docker.DockerClient(address)) as client,
+        ):
+            patch.setenv("DOCKER_HOST", address)
+            yield client
+    finally:
+        daemon.terminate()
+        daemon.wait(SECONDS)
+        shutil.rmtree(folder / "data", ignore_errors=True)
+
+
+def _answers(address: str) -> bool:
+    """Tried without the SDK, which leaves a socket that cannot connect to the garbage collector."""
+    kind, _, path = address.partition("://")
+    if kind != "unix":
+        return True
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(path) == 0
+
+
+@pytest.fixture(scope="session")
+def triton_image(engine: docker.DockerClient) -> str:
+    """The name of an image that stands for Triton's."""
+    busybox = shutil.which("busybox")
+    if busybox is None:
+        pytest.skip("the image that stands for Triton's needs busybox-static")
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(os.path.realpath(busybox), "bin/busybox")
+        script = tarfile.TarInfo("bin/tritonserver")
+        script.size, script.mode = len(TRITONSERVER), 0o755
+        tar.addfile(script, io.BytesIO(TRITONSERVER.encode()))
+        link = tarfile.TarInfo("bin/sh")
+        link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+        tar.addfile(link)
+    repository, tag = TRITON.split(":")
+    engine.api.import_image_from_data(packed.getvalue(), repository=repository, tag=tag)
+    return TRITON
