@@ -7,17 +7,17 @@ No line holds a feature's value: what a model or a caller's data brings into a t
 import logging
 import re
 import sys
+from datetime import UTC, datetime
 from typing import IO, Any
 
 import orjson
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
 
-from service.observability import context as exchange
+from service.observability import context
 from service.observability.context import RequestContext
 from service.observability.metrics import labels_of
 
 ACCESS = logging.getLogger("rationale.access")
+_OF_EVERY_RECORD = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}
 _SHOWN = 200  # characters of a path
 _NUMBER = re.compile(r"(?<![A-Za-z0-9_./:])[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|nan|inf)(?![A-Za-z_/])")
 
@@ -29,24 +29,32 @@ def configure(level: str, form: str, stream: IO[str] = sys.stderr) -> None:
         level: critical, error, warning, info or debug. Access lines are info.
         form: json, plain, or auto: plain on a terminal.
     """
-    plain = form == "plain" or (form == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[
-                structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
-                structlog.stdlib.add_log_level,
-                structlog.stdlib.add_logger_name,
-                structlog.stdlib.ExtraAdder(),
-                _add_request_id,
-            ],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *(_plain(stream) if plain else _json()),
-            ],
-        )
-    )
+    handler.setFormatter(_Lines(plain=form == "plain" or (form == "auto" and stream.isatty())))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class _Lines(logging.Formatter):
+    """Tracebacks are without local variables: those hold values."""
+
+    def __init__(self, *, plain: bool) -> None:
+        super().__init__()
+        self._written = _plain if plain else _json
+
+    def format(self, record: logging.LogRecord) -> str:
+        event = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **{name: value for name, value in record.__dict__.items() if name not in _OF_EVERY_RECORD},
+        }
+        running = context.current()
+        if running is not None:
+            event.setdefault("request_id", running.request_id)
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        return self._written(event)
 
 
 def log_access(request: RequestContext, seconds: float) -> None:
@@ -82,27 +90,12 @@ def _printable(text: str) -> str:
     return shown if shown.isprintable() else ascii(shown)
 
 
-def _json() -> list[Processor]:
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_dumps)]
-
-
-def _plain(stream: IO[str]) -> list[Processor]:
-    """Tracebacks without local variables: those hold values."""
-    return [
-        structlog.dev.ConsoleRenderer(
-            colors=stream.isatty(),
-            exception_formatter=structlog.dev.plain_traceback,
-            timestamp_key="time",
-        )
-    ]
-
-
-def _dumps(event: EventDict, **_: object) -> str:
+def _json(event: dict[str, Any]) -> str:
     return orjson.dumps(event, default=str).decode()
 
 
-def _add_request_id(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    running = exchange.current()
-    if running is not None:
-        event.setdefault("request_id", running.request_id)
-    return event
+def _plain(event: dict[str, Any]) -> str:
+    time, level, logger, text = (event.pop(name) for name in ("time", "level", "logger", "event"))
+    trace = f"\n{event.pop('exception')}" if "exception" in event else ""
+    more = "".join(f" {name}={value}" for name, value in event.items())
+    return f"{time} [{level}] {text} [{logger}]{more}{trace}"
