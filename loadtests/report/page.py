@@ -10,7 +10,7 @@ from loadtests.load.measure import Result, Run
 from loadtests.load.workloads import CROWD, SCENARIOS, WORKLOADS, Workload
 from loadtests.report.comparison import compare, told, verdicts
 from loadtests.report.figures import plain
-from loadtests.report.plots import bar_plot, latency_plot
+from loadtests.report.plots import latency_plot
 
 MEBIBYTE = 1 << 20
 MANY = f"{CROWD.users} callers"
@@ -57,16 +57,10 @@ def _workload(workload: Workload, results: Sequence[Result]) -> dict[str, Any]:
     """The systems beside each other."""
     ran = {run.label for result in results for run in result.scenarios}
     batch = f" (of {workload.batch} rows each)"
-    answered = {one.system: one.crowd.figures.answered_rate for one in results}
-    memory = {one.system: one.crowd.figures.memory_bytes / MEBIBYTE for one in results}
     return {
         "workload": workload,
         "summary": [_summary(result) for result in results],
-        "plots": [
-            latency_plot(results, workload.p99_s),
-            bar_plot(answered, f"explanations per second, {MANY}"),
-            bar_plot(memory, f"memory after {MANY} [MiB]"),
-        ],
+        "plot": latency_plot(results, workload.p99_s),
         "runs": [
             _run(run)
             for each in SCENARIOS

@@ -1,17 +1,16 @@
-"""The plots of a load test, as SVG that stands in the page itself."""
+"""The plot of a load test, as SVG that stands in the page itself."""
 
 import io
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from loadtests.load.measure import Result
-from loadtests.report.figures import Figures, plain
+from loadtests.report.figures import Figures
 
 PERCENTILES: dict[str, Callable[[Figures], float | None]] = {
     "p50": lambda figures: figures.p50_s,
@@ -20,31 +19,32 @@ PERCENTILES: dict[str, Callable[[Figures], float | None]] = {
 }
 Style = Literal["-", "--", ":", ""]
 STYLES: dict[str, Style] = {"p50": "-", "p90": "--", "p99": ":"}
-SIZE_IN = (7.5, 3.8)
 
 
 def latency_plot(results: Sequence[Result], limit_s: float) -> str:
     """Percentiles against the offered rate, of every run by rate that was answered at all."""
-
-    def draw(axes: Axes) -> None:
-        for number, result in enumerate(results):
-            _latencies(axes, result, f"C{number}")
-        axes.axhline(1e3 * limit_s, color="grey", linewidth=0.8)
-        axes.set(xscale="log", yscale="log")
-        axes.set_xlabel("offered load [requests per second]")
-        axes.set_ylabel("latency [ms]")
-        for axis in (axes.xaxis, axes.yaxis):
-            _plain_numbers(axis)
-        axes.grid(alpha=0.3)
-        axes.legend(
-            handles=_legend(results, limit_s),
-            loc="upper left",
-            bbox_to_anchor=(1.01, 1),
-            frameon=False,
-            fontsize="small",
-        )
-
-    return _svg(draw)
+    figure = Figure(figsize=(7.5, 3.8), layout="constrained")
+    axes = figure.subplots()
+    for number, result in enumerate(results):
+        _latencies(axes, result, f"C{number}")
+    axes.axhline(1e3 * limit_s, color="grey", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlabel="offered load [requests per second]", ylabel="latency [ms]")
+    for axis in (axes.xaxis, axes.yaxis):  # 1, 2, 5, 10 … instead of powers of ten
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("")
+    axes.grid(alpha=0.3)
+    axes.legend(
+        handles=_legend(results, limit_s),
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1),
+        frameon=False,
+        fontsize="small",
+    )
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None})
+    text = stream.getvalue()
+    return text[text.index("<svg") :]
 
 
 def _latencies(axes: Axes, result: Result, colour: str) -> None:
@@ -72,33 +72,3 @@ def _legend(results: Sequence[Result], limit_s: float) -> list[Line2D]:
         line(f"limit of p99: {1e3 * limit_s:g} ms", "-", "grey"),
         line("some requests failed", "", "black", "x"),
     ]
-
-
-def _plain_numbers(axis: Axis) -> None:
-    """1, 2, 5, 10 … instead of powers of ten."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter("")
-
-
-def bar_plot(values: dict[str, float], label: str) -> str:
-    """A bar for each system."""
-
-    def draw(axes: Axes) -> None:
-        colours = [f"C{number}" for number in range(len(values))]
-        bars = axes.barh(list(values), list(values.values()), color=colours)
-        axes.bar_label(bars, fmt=plain, padding=3)
-        axes.invert_yaxis()
-        axes.set_xlabel(label)
-        axes.margins(x=0.15)
-
-    return _svg(draw, height_in=0.7 + 0.35 * len(values))
-
-
-def _svg(draw: Callable[[Axes], None], height_in: float = SIZE_IN[1]) -> str:
-    figure = Figure(figsize=(SIZE_IN[0], height_in), layout="constrained")
-    draw(figure.subplots())
-    stream = io.StringIO()
-    figure.savefig(stream, format="svg", metadata={"Date": None})
-    text = stream.getvalue()
-    return text[text.index("<svg") :]
