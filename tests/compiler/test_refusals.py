@@ -7,9 +7,11 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler import Gradient, compile_model
-from compiler.errors import InvalidOptionError, UnsupportedModelError
-from tests.compiler.models import parsed
+from compiler import DeepShap, Gradient, Lrp, OpenReferences, compile_model, rule
+from compiler.errors import InvalidModelError, InvalidOptionError, UnsupportedModelError
+from compiler.graph import Ops
+from compiler.tensor import Tensor
+from tests.compiler.models import changed, parsed
 
 X = "float[N, 3, 4] x"
 REFERENCES = np.zeros((2, 3, 4), np.float32)
@@ -28,6 +30,7 @@ WEIGHTS = {
     "zero": np.int64(0),
     "many": np.int64(10**6),
     "minus": np.int64([-1]),
+    "many_exponents": np.linspace(0.5, 4, 12, dtype=np.float32).reshape(3, 4),
 }
 
 # `h` is of a rank that nobody knows before the model runs.
@@ -207,3 +210,158 @@ def test_what_cannot_be_asked_for(name: str) -> None:
     text = f"g ({inputs}) => ({outputs}) {{ {body} }}"
     with pytest.raises(InvalidOptionError, match=words):
         compile_model(parsed(text), Gradient(), **{"output": "y", **given})
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5, True, 10**9])
+def test_a_number_of_open_references_that_is_none(count: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="K must be a whole number, 1 to"):
+        OpenReferences(count)
+
+
+# -- sizes --------------------------------------------------------------------------------------------
+
+
+def with_dims(*dims: int) -> onnx.ModelProto:
+    def change(model: onnx.ModelProto) -> None:
+        shape = model.graph.input[0].type.tensor_type.shape
+        del shape.dim[1:]
+        for n in dims:
+            shape.dim.add().dim_value = n
+
+    return changed(change)
+
+
+@pytest.mark.parametrize(
+    ("dims", "words"),
+    [
+        ((-3,), r"input 'x' has an axis of negative length \[-3\]. Export it again"),
+        ((10**7, 10**7), r"input 'x' has 2 axes and 10+ elements; at most"),
+        ((1,) * 70, r"input 'x' has 70 axes and 1 elements; at most"),
+    ],
+    ids=["negative", "large", "deep"],
+)
+def test_an_input_that_no_row_can_have(dims: tuple[int, ...], words: str) -> None:
+    with pytest.raises(InvalidModelError, match=words):
+        compile_model(with_dims(*dims), Gradient())
+
+
+def test_a_value_that_is_too_large_for_one_row() -> None:
+    sizes = {"sizes": np.int64([1, 10**5, 3, 4]), "more": np.int64([1, 10**5, 10**5, 1, 1])}
+    text = f"g ({X}) => (float[N, A, B, C, D] y) {{ e = Expand (x, sizes) [grown] y = Expand (e, more) }}"
+    with pytest.raises(UnsupportedModelError, match=r"Expand node 'grown': 'y' takes .* for one row"):
+        compile_model(parsed(text, sizes), Gradient())
+
+
+def test_an_attribute_of_a_function_outside_of_one() -> None:
+    model = graph("[leak] y = LeakyRelu <alpha = 0.3> (x)")
+    model.graph.node[0].attribute[0].ref_attr_name = "slope"
+    with pytest.raises(
+        InvalidModelError, match=r"LeakyRelu node 'leak' takes its alpha from an attribute 'slope'"
+    ):
+        compile_model(model, Gradient())
+
+
+def test_a_scan_of_opset_8_that_cannot_be_converted() -> None:
+    inner = "b (float[3] h, float[3] s) => (float[3] n, float[3] k) { n = Add (h, s) k = Identity (n) }"
+    scan = f"last, y = Scan <num_scan_inputs = 1, body = {inner}> (lengths, start, x)"
+    text = f"g (float[N, 4, 3] x, float[N, 3] start, int64[N] lengths) => (float[N, 4, 3] y) {{ {scan} }}"
+    with pytest.raises(
+        UnsupportedModelError, match="of opset 8 and with lengths, or inside of other control flow"
+    ):
+        compile_model(parsed(text, opsets='"" : 8'), Gradient())
+    norm = "z = BatchNormalization (y, w, w, w, w)"
+    text = f"g (float[N, 4, 3] x, float[N, 3] start) => (float[N, 4, 3] z) {{ {scan} {norm} }}".replace(
+        "lengths", ""
+    )
+    with pytest.raises(
+        UnsupportedModelError, match=r"Scan of opset 8 beside \['BatchNormalization'\] cannot be conv"
+    ):
+        compile_model(parsed(text, {"w": np.ones(4, np.float32)}, opsets='"" : 8'), Gradient())
+
+
+# -- rules --------------------------------------------------------------------------------------------
+
+COMPUTED: dict[str, tuple[str, str, str]] = {
+    "axes": (
+        "y = ReduceSum (x, axes)",
+        "int64[1] axes",
+        "ReduceSum: the shape of its output depends on values",
+    ),
+    "an axis": ("y = CumSum (x, axis)", "int64 axis", "computed"),
+    "a diagonal": ("y = Trilu (x, k)", "int64 k", "computed"),
+    "many exponents": ("y = Pow (x, many_exponents)", "", "needs one to .* different constant exponents"),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_parameters_that_a_rule_does_not_take(name: str) -> None:
+    body, more, words = COMPUTED[name]
+    with pytest.raises(UnsupportedModelError, match=words):
+        compile_model(graph(body, more), Gradient(), inputs=["x"])
+
+
+def product(op: Ops, a: Tensor, b: Tensor) -> rule.Evaluation:
+    return op.Mul(a, b), (lambda m: op.Mul(m, b), None)
+
+
+def total(op: Ops, x: Tensor) -> rule.Evaluation:
+    return op.ReduceSum(x, [2], keepdims=1), lambda m: m
+
+
+def plain(op: Ops, x: Tensor) -> rule.Evaluation:
+    return op.Tanh(x), lambda m: m
+
+
+POINTWISE, LOCAL, BILINEAR = rule.Kind.POINTWISE, rule.Kind.LOCAL, rule.Kind.BILINEAR
+# A user's own rules, which promise less than what is asked of them.
+OWN: dict[str, tuple[str, Any, rule.Kind, Any, str]] = {
+    "a parameter that varies": (
+        "Mul",
+        product,
+        POINTWISE,
+        DeepShap(REFERENCES),
+        "Mul node 'own': a parameter of it depends on what is explained",
+    ),
+    "an input without a pullback": (
+        "Mul",
+        product,
+        BILINEAR,
+        Gradient(),
+        r"Mul node 'own': its input 1 \('b'\) depends on what is explained",
+    ),
+    "no rule that is complete": (
+        "Tanh",
+        plain,
+        LOCAL,
+        DeepShap(REFERENCES),
+        "Tanh node 'own': it has a gradient, but no rule that keeps summ",
+    ),
+    "no relevance": ("Tanh", plain, LOCAL, Lrp(), r"LRP has no rule for 1 node.*Tanh node 'own'"),
+    "an attribute it does not know": (
+        "Elu",
+        plain,
+        POINTWISE,
+        Gradient(),
+        "Elu node 'own': used with inputs or attributes its rule does not take",
+    ),
+    "another shape": (
+        "Tanh",
+        total,
+        BILINEAR,
+        Gradient(),
+        r"Tanh node 'own': one row of 'y' has the shape \[1, 3, 4\].*by itself",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_rule_that_promises_less(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    op_type, function, kind, method, words = OWN[name]
+    node = {
+        "Mul": "[own] y = Mul (a, b)",
+        "Tanh": "[own] y = Tanh (a)",
+        "Elu": "[own] y = Elu <alpha = 0.3> (a)",
+    }
+    monkeypatch.setitem(rule._RULES, ("", op_type), rule.Rule(op_type, "", kind, function))
+    with pytest.raises(UnsupportedModelError, match=f"(?s){words}"):
+        compile_model(graph(f"a = Relu (x) b = Sigmoid (x) {node[op_type]}"), method, targets=[0])
