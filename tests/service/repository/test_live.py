@@ -453,7 +453,7 @@ async def test_what_triton_cannot_load_is_listed(folder: Path) -> None:
 
 async def test_a_triton_that_loads_nothing_by_request(folder: Path, start_triton: StartTriton) -> None:
     """It goes on with what it has, and so does the gateway."""
-    with start_triton(folder) as at:
+    with start_triton(folder, control_mode="none") as at:
         async with gateway(folder, triton=at.grpc) as (client, _):
             rewrite(folder, 10)
             status, detail = await post(client, "score/load")
