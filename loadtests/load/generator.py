@@ -74,9 +74,14 @@ class Recorder:
         if isinstance(exception, WrongAnswerError):
             wrong = str(exception)
         elif exception is not None:
-            error = str(exception) if isinstance(exception, RefusedError) else type(exception).__name__
+            error = str(exception) if isinstance(exception, RefusedError) else _name(exception)
         took_s = context["lag_s"] + response_time / 1e3
         self.answers.append(Answer(**context, took_s=took_s, error=error, wrong=wrong))
+
+
+def _name(error: Exception) -> str:
+    """What it was before geventhttpclient ran out of retries, of which it has none."""
+    return type(getattr(error, "original", None) or error).__name__
 
 
 def _user(base: type[GatewayUser], plan: Plan) -> type[GatewayUser]:
