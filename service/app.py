@@ -22,7 +22,8 @@ from service.api.v2_codec import LENGTH_HEADER
 from service.backends.base import Backend
 from service.explainers.artifact_store import ArtifactStore
 from service.explainers.builder import Builder, Limits, ReferenceFiles
-from service.explainers.recovery import Remembered, remember
+from service.explainers.records import Remembered
+from service.explainers.recovery import remember
 from service.explainers.service import Explainers
 from service.handlers import Handler
 from service.inference.dataplane import DataPlane

@@ -1,12 +1,20 @@
 """What is known of explainers and artefacts, as the state keeps it."""
 
+import asyncio
+import contextlib
 import enum
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from service.repository.entry import Entry
+from service.repository.registry import ModelRegistry
 from service.storage import Change, Storage
+
+T = TypeVar("T")
+Key = tuple[str, str]
+HIDDEN = "~"  # begins the names of explainers that no person asked for
 
 
 class Stage(enum.StrEnum):
@@ -81,6 +89,12 @@ class Artifact:
     used_s: float
 
 
+@dataclass(frozen=True)
+class Remembered:
+    records: Mapping[tuple[str, str], Record] = field(default_factory=dict)
+    artefacts: Mapping[str, Artifact] = field(default_factory=dict)
+
+
 EXPLAINER, ARTEFACT = "explainer", "artefact"  # kinds of records
 
 
@@ -117,3 +131,113 @@ class StageClock:
     def ended(self) -> dict[str, float]:
         self.enter(self._stage)
         return self._seconds
+
+
+class RecordStore:
+    """What is known of explainers; shown to the data plane by `registry`.
+
+    Attributes:
+        records: by model and name.
+        artefacts: by digest, wherever they lie.
+        entries: by digest, those that are loaded or may be.
+    """
+
+    def __init__(self, state: Storage, remembered: Remembered, base: ModelRegistry) -> None:
+        self.records = dict(remembered.records)
+        self.artefacts = dict(remembered.artefacts)
+        self.entries: dict[str, Entry] = {}
+        self.base = base
+        self._state = state
+        self._changing = asyncio.Lock()
+
+    async def exclusively(self, change: Callable[[], Awaitable[T]]) -> T:
+        """Runs a change alone and to its end, even if whoever asked for it leaves meanwhile."""
+
+        async def alone() -> T:
+            async with self._changing:
+                return await change()
+
+        return await to_its_end(alone())
+
+    async def save(self, *changed: Record) -> Record:
+        """Records changes, then lets them be seen; the first of them. Raises StateUnavailableError."""
+        await self.write(changed)
+        self.records.update({one.key: one for one in changed})
+        return changed[0]
+
+    async def write(
+        self, saved: Sequence[Record | Artifact] = (), removed: Sequence[Record | Artifact] = ()
+    ) -> None:
+        """All of it or nothing. Raises StateUnavailableError."""
+        await to_its_end(asyncio.to_thread(write, self._state, saved, removed))
+        for one in removed:
+            if isinstance(one, Artifact):
+                self.artefacts.pop(one.digest, None)
+            else:
+                self.records.pop(one.key, None)
+        self.artefacts.update({one.digest: one for one in saved if isinstance(one, Artifact)})
+
+    def current(self, record: Record) -> Record | None:
+        """The record of that name, unless another one was asked for since."""
+        now = self.records.get(record.key)
+        return now if now is not None and now.generation == record.generation else None
+
+    def in_use(self, digest: str) -> bool:
+        """Whether an explainer answers by the artefact, or is about to."""
+        return any(
+            digest == one.serving or (digest == one.digest and not one.settled)
+            for one in self.records.values()
+        )
+
+    def unsettled(self) -> list[Record]:
+        return [one for one in self.records.values() if not one.settled]
+
+    def using(self, references: str) -> list[Record]:
+        """Explainers that are, or are to be, made of a reference set."""
+        made = {one.digest for one in self.artefacts.values() if one.references == references}
+        return [one for one in self.records.values() if one.references == references or one.serving in made]
+
+    def hidden(self) -> list[Record]:
+        """Those that no person asked for, oldest first."""
+        found = (one for one in self.records.values() if one.name.startswith(HIDDEN))
+        return sorted(found, key=lambda one: one.updated_s)
+
+    def lacks_default(self, key: Key) -> bool:
+        """Whether nothing answers, or is to answer, requests for the model that name no explainer."""
+        model, name = key
+        own = (one for one in self.records.values() if one.model == model and one.key != key)
+        taken = any(one.is_default or one.wants_default for one in own)
+        return not taken and self.base.compiled(model) is None and not name.startswith(HIDDEN)
+
+    def registry(self) -> ModelRegistry:
+        """What is served, by what the records say."""
+        serving = [(one, self.entries[one.serving]) for one in self.records.values() if one.serving]
+        named: dict[str, dict[str, Entry]] = {}
+        for one, entry in serving:
+            if not one.name.startswith(HIDDEN):
+                named.setdefault(one.model, {})[one.name] = entry
+        return ModelRegistry(
+            self.base.folder,
+            {**self.base.entries, **{entry.name: entry for _, entry in serving}},
+            named,
+            {one.model: entry for one, entry in serving if one.is_default},
+            self.base.unserved,
+        )
+
+
+async def to_its_end(work: Awaitable[T]) -> T:
+    """Awaits it; where it is cancelled meanwhile, it ends when the work is done: no half of it is left."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            await _quietly(task)
+        if not task.cancelled():
+            task.exception()  # looked at, so that it is not reported as forgotten
+        raise
+
+
+async def _quietly(task: "asyncio.Future[Any]") -> None:
+    with contextlib.suppress(asyncio.CancelledError):  # asked for twice: the first one is raised in the end
+        await asyncio.wait([task])

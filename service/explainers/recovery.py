@@ -1,21 +1,15 @@
 """What a gateway remembers of its explainers when it starts, made to agree with what lies on the disk."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from service.explainers import records
 from service.explainers.artifact_store import ArtifactStore
-from service.explainers.records import Artifact, Record, Stage
+from service.explainers.records import Artifact, Record, Remembered, Stage
 from service.explainers.spec import ExplainerSpec, file_digest
 from service.repository.registry import ModelRegistry
 
 _ATTEMPTS = 3  # at one explainer, in as many lives of the gateway: the third does not try again
-
-
-@dataclass(frozen=True)
-class Remembered:
-    records: Mapping[tuple[str, str], Record] = field(default_factory=dict)
-    artefacts: Mapping[str, Artifact] = field(default_factory=dict)
 
 
 def remember(artifacts: ArtifactStore) -> Remembered:

@@ -18,13 +18,20 @@ from service.errors import (
     UnknownResourceError,
 )
 from service.explainers.artifact_store import ArtifactStore
-from service.explainers.builder import Builder, ReferenceFiles
-from service.explainers.jobs import Progress
-from service.explainers.ledger import HIDDEN, Key, Ledger, to_its_end
-from service.explainers.models import Models
-from service.explainers.records import Artifact, Record, Stage, StageClock
-from service.explainers.recovery import Remembered, digests_of, of_today, reconciled
-from service.explainers.spec import ExplainerSpec, check_name, entry_name
+from service.explainers.builder import Builder, Progress, ReferenceFiles
+from service.explainers.records import (
+    HIDDEN,
+    Artifact,
+    Key,
+    Record,
+    RecordStore,
+    Remembered,
+    Stage,
+    StageClock,
+    to_its_end,
+)
+from service.explainers.recovery import digests_of, of_today, reconciled
+from service.explainers.spec import ExplainerSpec, Models, check_name, entry_name
 from service.inference.dataplane import DataPlane, Lifecycle
 from service.repository.entry import Entry, read_entry
 from service.repository.registry import ModelRegistry
@@ -47,7 +54,7 @@ class Status:
 class Explainers:
     """The resource, and the tasks that bring about what it was asked for.
 
-    The records say what is so: they change through `Ledger.exclusively` alone, and the registry follows.
+    The records say what is so: they change through `RecordStore.exclusively` alone, and the registry follows.
 
     Attributes:
         grace_s: what is out of use still answers for so long: as long as a request takes at most.
@@ -69,25 +76,25 @@ class Explainers:
         self._references = references
         self._max_unsettled = max_unsettled
         published = plane.repository.entries
-        self._ledger = Ledger(artifacts.state, *reconciled(remembered, artifacts, plane.repository))
-        self._models = Models(self._ledger.base)
+        self._store = RecordStore(artifacts.state, *reconciled(remembered, artifacts, plane.repository))
+        self._models = Models(self._store.base)
         self._progress: dict[Key, Progress] = {}
         self._making: dict[Key, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopping = False
-        for record in self._ledger.records.values():
+        for record in self._store.records.values():
             if record.serving is not None:
-                entry = published[self._ledger.artefacts[record.serving].entry]
-                self._ledger.entries[record.serving] = entry
+                entry = published[self._store.artefacts[record.serving].entry]
+                self._store.entries[record.serving] = entry
                 plane.model_cache.admit(entry)
         self._show()
 
     def resume(self) -> None:
         """Goes on with what an earlier gateway left unfinished."""
-        for record in self._ledger.unsettled():
+        for record in self._store.unsettled():
             self._begin(record)
-        for digest in self._ledger.artefacts:
-            if not self._ledger.in_use(digest):
+        for digest in self._store.artefacts:
+            if not self._store.in_use(digest):
                 self._spawn(self._abandon(digest))
 
     async def stop(self) -> None:
@@ -103,38 +110,38 @@ class Explainers:
     @property
     def repository(self) -> ModelRegistry:
         """Without the entries of explainers."""
-        return self._ledger.base
+        return self._store.base
 
     def owned(self) -> set[str]:
         """Folders of the repository that hold an explainer's entry, or will."""
-        coming = {entry_name(one.model, one.digest) for one in self._ledger.records.values()}
-        return coming | {one.entry for one in self._ledger.artefacts.values()}
+        coming = {entry_name(one.model, one.digest) for one in self._store.records.values()}
+        return coming | {one.entry for one in self._store.artefacts.values()}
 
     async def take_up(self, repository: ModelRegistry) -> None:
         """Answers by these entries too. What explained a model that is another one now is made anew."""
-        before = self._ledger.base.entries
-        models = {one.model for one in self._ledger.records.values()}
+        before = self._store.base.entries
+        models = {one.model for one in self._store.records.values()}
         changed = {name for name in models if repository.entries.get(name) is not before.get(name)}
         digests = await asyncio.to_thread(digests_of, changed, repository)
-        await self._ledger.exclusively(partial(self._rebase, repository, changed, digests))
+        await self._store.exclusively(partial(self._rebase, repository, changed, digests))
         self._plane.answers.clear()
         self._plane.metrics.unserved_entries.set(len(repository.unserved))
 
     async def _rebase(self, repository: ModelRegistry, changed: set[str], digests: Mapping[str, str]) -> None:
-        self._ledger.base = repository
+        self._store.base = repository
         self._models = Models(repository)
         renewed = []
-        for one in [one for one in self._ledger.records.values() if one.model in changed]:
+        for one in [one for one in self._store.records.values() if one.model in changed]:
             again = replace(one, stage=Stage.QUEUED) if one.stage is Stage.FAILED else one
-            new = of_today(again, self._ledger.artefacts, digests.get(one.model))
+            new = of_today(again, self._store.artefacts, digests.get(one.model))
             if new != one:
-                self._ledger.records[one.key] = replace(new, generation=one.generation + 1)
+                self._store.records[one.key] = replace(new, generation=one.generation + 1)
                 renewed.append(one)
         self._show()
         for one in renewed:
             self._end(one)
-            if not self._ledger.records[one.key].settled and self._plane.serves:
-                self._begin(self._ledger.records[one.key])
+            if not self._store.records[one.key].settled and self._plane.serves:
+                self._begin(self._store.records[one.key])
 
     # --- the resource -------------------------------------------------------------------------------------
 
@@ -170,11 +177,11 @@ class Explainers:
             UnknownModelError, InvalidExplainerError, ConflictError, StateUnavailableError.
         """
         digest = spec.digest((await self._models.get(model)).digest, references)
-        for one in self._ledger.records.values():
+        for one in self._store.records.values():
             if one.serving == digest:
-                self._ledger.records[one.key] = replace(one, updated_s=time.time())  # used: it stays longer
-                return self._ledger.entries[digest]
-        known = self._ledger.records.get(_hidden(model, digest))
+                self._store.records[one.key] = replace(one, updated_s=time.time())  # used: it stays longer
+                return self._store.entries[digest]
+        known = self._store.records.get(_hidden(model, digest))
         if known is None or (again and known.stage is Stage.FAILED):
             with contextlib.suppress(QueueFullError):
                 await self._ask(*_hidden(model, digest), spec, references)
@@ -195,17 +202,17 @@ class Explainers:
         key = _hidden(model, spec.digest((await self._models.get(model)).digest, references))
         if key in self._making:
             await asyncio.wait([self._making[key]])
-        record = self._ledger.records.get(key)
+        record = self._store.records.get(key)
         if record is not None and record.stage is Stage.FAILED:
             raise CompileFailedError(record.error or "it could not be made")
         if record is None or record.serving is None:
             raise NotReadyError("what answers such requests could not be made yet: ask again")
-        return self._ledger.entries[record.serving]
+        return self._store.entries[record.serving]
 
     def get(self, model: str, name: str) -> Status:
         """Raises UnknownModelError, InvalidExplainerError, UnknownResourceError."""
         self._models.entry(model)
-        record = self._ledger.records.get((model, name))
+        record = self._store.records.get((model, name))
         if record is None:
             raise UnknownResourceError(f"model '{model}' has no explainer '{name[:80]}'")
         return self._status(record)
@@ -213,33 +220,33 @@ class Explainers:
     def all_of(self, model: str) -> list[Status]:
         """Those that were asked for by name, and those made for requests. Raises as `get`."""
         self._models.entry(model)
-        return [self._status(one) for one in self._ledger.records.values() if one.model == model]
+        return [self._status(one) for one in self._store.records.values() if one.model == model]
 
     async def delete(self, model: str, name: str) -> None:
         """Answers no more by it; its artefact is kept aside. Raises as `get`, and StateUnavailableError."""
         gone = self.get(model, name).record
-        await self._ledger.exclusively(partial(self._drop, [gone]))
+        await self._store.exclusively(partial(self._drop, [gone]))
         self._plane.answers.clear()
 
     def users(self, references: str) -> list[str]:
         """Explainers made of a reference set, or being made of it: `model/explainer`."""
-        return ["/".join(one.key) for one in self._ledger.using(references)]
+        return ["/".join(one.key) for one in self._store.using(references)]
 
     async def forget(self, references: str) -> None:
         """Deletes every explainer and artefact that holds a reference set.
 
         Requests that run finish. When this returns, no entry on the disk holds its rows, nor the backend.
         """
-        ledger = self._ledger
-        making = [self._making[one.key] for one in ledger.using(references) if one.key in self._making]
-        await ledger.exclusively(lambda: self._drop(ledger.using(references)))
+        store = self._store
+        making = [self._making[one.key] for one in store.using(references) if one.key in self._making]
+        await store.exclusively(lambda: self._drop(store.using(references)))
         if making:
             await asyncio.wait(making)
-        for one in [one for one in ledger.artefacts.values() if one.references == references]:
+        for one in [one for one in store.artefacts.values() if one.references == references]:
             async with self._builder.turn(one.digest):
                 await self._take_out(one.digest)
                 await to_its_end(asyncio.to_thread(self._artifacts.remove, one.entry))
-                await ledger.exclusively(partial(ledger.write, removed=[one]))
+                await store.exclusively(partial(store.write, removed=[one]))
         self._plane.answers.clear()
 
     # --- on the way to an answer --------------------------------------------------------------------------
@@ -248,12 +255,12 @@ class Explainers:
         if self._plane.state is not Lifecycle.READY:
             raise NotReadyError(self._plane.state.value)
         digest = spec.digest((await self._models.get(model)).digest, references)
-        return await self._ledger.exclusively(partial(self._admit, (model, name), spec, digest, references))
+        return await self._store.exclusively(partial(self._admit, (model, name), spec, digest, references))
 
     async def _admit(self, key: Key, spec: ExplainerSpec, digest: str, references: str | None) -> Record:
         """Records what is wanted and begins it, if it is not what is there already."""
-        old = self._ledger.records.get(key)
-        kept = old.wants_default if old is not None else self._ledger.lacks_default(key)
+        old = self._store.records.get(key)
+        kept = old.wants_default if old is not None else self._store.lacks_default(key)
         wanted = Record(
             *key,
             generation=old.generation + 1 if old is not None else 1,
@@ -267,11 +274,11 @@ class Explainers:
         )
         if old is not None and old.digest == digest and old.stage is not Stage.FAILED:
             same = replace(old, spec=wanted.spec, wants_default=wanted.wants_default)
-            return await (self._settle(same) if old.settled else self._ledger.save(same))
-        unsettled = [one for one in self._ledger.unsettled() if one.key != key]
+            return await (self._settle(same) if old.settled else self._store.save(same))
+        unsettled = [one for one in self._store.unsettled() if one.key != key]
         if len(unsettled) >= self._max_unsettled:
             raise QueueFullError(f"{len(unsettled)} explainers are being made: try again later", _BUSY_S)
-        await self._ledger.save(wanted)
+        await self._store.save(wanted)
         self._begin(wanted)
         return wanted
 
@@ -294,13 +301,13 @@ class Explainers:
         try:
             async with self._builder.turn(record.digest):
                 model = await self._models.get(record.model)
-                known = self._ledger.artefacts.get(record.digest)
+                known = self._store.artefacts.get(record.digest)
                 artefact = await self._builder.supply(record, model, known, tell)
-                self._ledger.artefacts[record.digest] = artefact
+                self._store.artefacts[record.digest] = artefact
                 tell(Stage.LOADING, None)
                 await self._load(artefact)
                 ready = replace(record, stage=Stage.READY, timings=clock.ended(), attempts=0)
-                await self._ledger.exclusively(partial(self._switch, ready, artefact))
+                await self._store.exclusively(partial(self._switch, ready, artefact))
         except RationaleError as error:
             await self._fail(record, str(error), clock.ended())
         except Exception:
@@ -310,12 +317,12 @@ class Explainers:
             if self._making.get(record.key) is asyncio.current_task():
                 del self._making[record.key]
                 self._progress.pop(record.key, None)
-            if not self._ledger.in_use(record.digest):
+            if not self._store.in_use(record.digest):
                 self._retire(record.digest, after_s=0)
 
     async def _load(self, artefact: Artifact) -> None:
         """Its entry is loaded and warm when this returns. Raises RepositoryError, NotReadyError."""
-        if artefact.digest in self._ledger.entries:
+        if artefact.digest in self._store.entries:
             return
         entry = await asyncio.to_thread(read_entry, self._artifacts.repository / artefact.entry)
         try:
@@ -324,28 +331,28 @@ class Explainers:
             if not self._stopping:  # the backend is about to stop, loading or not
                 await to_its_end(self._plane.model_cache.drop(entry))
             raise
-        self._ledger.entries[artefact.digest] = entry
+        self._store.entries[artefact.digest] = entry
 
     async def _switch(self, ready: Record, artefact: Artifact) -> None:
         """The moment in which requests begin to be answered by another entry."""
-        now = self._ledger.current(ready)
+        now = self._store.current(ready)
         if now is None:
             return  # another one was asked for meanwhile, or none
-        await self._ledger.write([replace(artefact, used_s=time.time())])
+        await self._store.write([replace(artefact, used_s=time.time())])
         await self._settle(
             replace(ready, spec=now.spec, wants_default=now.wants_default, serving=ready.digest)
         )
 
     async def _settle(self, record: Record) -> Record:
         """Records who serves, and who by default, and only then shows it."""
-        before = self._ledger.records[record.key]
+        before = self._store.records[record.key]
         record = replace(record, is_default=record.wants_default, updated_s=time.time())
         others = [
             replace(one, is_default=False, wants_default=one.wants_default and not one.settled)
-            for one in self._ledger.records.values()
+            for one in self._store.records.values()
             if record.is_default and one.is_default and one.model == record.model and one.key != record.key
         ]
-        await self._ledger.save(record, *others)
+        await self._store.save(record, *others)
         self._show()
         if before.serving not in (None, record.serving):
             self._retire(before.serving)
@@ -355,23 +362,23 @@ class Explainers:
         log.warning("explainer %s of %s failed: %s", record.name, record.model, error)
 
         async def note() -> None:
-            now = self._ledger.current(record)
+            now = self._store.current(record)
             if now is None:
                 return
             failed = replace(now, stage=Stage.FAILED, error=error, timings=timings, updated_s=time.time())
-            self._ledger.records[record.key] = failed
+            self._store.records[record.key] = failed
             try:
-                await self._ledger.save(failed)
+                await self._store.save(failed)
             except ServiceError as fault:  # a full disk may be why it failed
                 log.error("its failure could not be recorded: %s", fault)
 
-        await self._ledger.exclusively(note)
+        await self._store.exclusively(note)
 
     # --- out of use ---------------------------------------------------------------------------------------
 
     async def _drop(self, gone: list[Record]) -> None:
         """Takes explainers out of the records and the registry; compiles for them end."""
-        await self._ledger.write(removed=gone)
+        await self._store.write(removed=gone)
         self._show()
         for record in gone:
             self._end(record)
@@ -384,7 +391,7 @@ class Explainers:
 
     async def _abandon(self, digest: str) -> None:
         """Frees what an earlier gateway may have left loaded in a server, and makes room."""
-        folder = self._artifacts.kept(self._ledger.artefacts[digest].entry)
+        folder = self._artifacts.kept(self._store.artefacts[digest].entry)
         if folder is not None:
             with contextlib.suppress(RationaleError):
                 await self._plane.backend.unload(await asyncio.to_thread(read_entry, folder))
@@ -399,10 +406,10 @@ class Explainers:
         await asyncio.sleep(after_s)
         try:
             async with self._builder.turn(digest):
-                if not self._ledger.in_use(digest):
+                if not self._store.in_use(digest):
                     await self._take_out(digest)
-                    if digest in self._ledger.artefacts:
-                        entry = self._ledger.artefacts[digest].entry
+                    if digest in self._store.artefacts:
+                        entry = self._store.artefacts[digest].entry
                         await to_its_end(asyncio.to_thread(self._artifacts.withdraw, entry))
             await self._make_room()
         except ServiceError as error:
@@ -410,43 +417,43 @@ class Explainers:
 
     async def _take_out(self, digest: str) -> None:
         """Out of the backend, when those who use it are answered. Hold its turn."""
-        entry = self._ledger.entries.pop(digest, None)
+        entry = self._store.entries.pop(digest, None)
         if entry is not None:
             await to_its_end(self._plane.model_cache.drop(entry))
 
     async def _make_room(self) -> None:
         """Deletes what is kept beyond its bounds."""
-        known = list(self._ledger.artefacts.values())
+        known = list(self._store.artefacts.values())
         for one in await asyncio.to_thread(self._artifacts.surplus, known):
             async with self._builder.turn(one.digest):
-                if not self._ledger.in_use(one.digest):
+                if not self._store.in_use(one.digest):
                     await to_its_end(asyncio.to_thread(self._artifacts.remove, one.entry))
-                    await self._ledger.exclusively(partial(self._ledger.write, removed=[one]))
+                    await self._store.exclusively(partial(self._store.write, removed=[one]))
 
     async def _bound_hidden(self) -> None:
         """No more of those that nobody asked for by name than may be loaded."""
-        hidden = self._ledger.hidden()
+        hidden = self._store.hidden()
         gone = hidden[: max(len(hidden) - self._plane.model_cache.capacity, 0)]
         if gone:
-            await self._ledger.exclusively(partial(self._drop, gone))
+            await self._store.exclusively(partial(self._drop, gone))
 
     # --- what is so ---------------------------------------------------------------------------------------
 
     def _status(self, record: Record) -> Status:
-        entry = self._ledger.entries.get(record.serving or "")
+        entry = self._store.entries.get(record.serving or "")
         loaded = entry is not None and self._plane.model_cache.has(entry)
         return Status(record, self._progress.get(record.key), entry, loaded)
 
     def _tell(self, record: Record, stage: Stage, progress: Progress | None) -> None:
-        now = self._ledger.current(record)
+        now = self._store.current(record)
         if now is not None:
-            self._ledger.records[record.key] = replace(now, stage=stage)
+            self._store.records[record.key] = replace(now, stage=stage)
             if progress is not None:
                 self._progress[record.key] = progress
 
     def _show(self) -> None:
         """From here on requests are answered by what the records say."""
-        self._plane.repository = self._ledger.registry()
+        self._plane.repository = self._store.registry()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)

@@ -1,8 +1,10 @@
 """What an explainer is asked to be, and the digest that names what comes of it."""
 
+import asyncio
 import hashlib
 import json
 import re
+from dataclasses import dataclass
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from compiler.asked import Asked
 from compiler.deployment import Deployment, parse_bytes
 from compiler.errors import RationaleError
-from service.errors import ConflictError, InvalidExplainerError
-from service.repository.registry import COMPILED
+from service.errors import ConflictError, InvalidExplainerError, UnknownModelError
+from service.repository.entry import Entry, stamp_of
+from service.repository.registry import COMPILED, ModelRegistry
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _DIGITS = 16  # of a digest in an entry's name
@@ -131,3 +134,44 @@ def file_digest(folder: Path) -> str:
             own: Any = hashlib.file_digest(file, "sha256")
         digest.update(f"{path.name}\0{own.hexdigest()}\n".encode())
     return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model to explain: its entry's name, its file, and the digest of that."""
+
+    name: str
+    path: Path
+    digest: str
+
+
+class Models:
+    """The plain entries of the repository."""
+
+    def __init__(self, base: ModelRegistry) -> None:
+        self._base = base
+        self._digests: dict[str, str] = {}
+
+    def entry(self, name: str) -> Entry:
+        """Raises UnknownModelError, InvalidExplainerError: it is an explanation, or one-shot."""
+        entry = self._base.entries.get(name)
+        if entry is None:
+            raise UnknownModelError(f"no model '{name[:80]}' here that could have explainers")
+        if entry.manifest is not None or entry.gate is not None:
+            raise InvalidExplainerError(
+                f"'{name}' is an explanation, or holds its own: explainers are made of plain models. "
+                "Compile it without --one-shot"
+            )
+        return entry
+
+    async def get(self, name: str) -> Model:
+        """Raises as `entry`, and ConflictError where the files are no more those that are served."""
+        entry = self.entry(name)
+        if await asyncio.to_thread(stamp_of, self._base.folder / name) != entry.stamp:
+            raise ConflictError(
+                f"the files of '{name}' are not those that are served: reload it with "
+                f"POST /v2/repository/models/{name}/load, or the whole repository with SIGHUP"
+            )
+        if name not in self._digests:
+            self._digests[name] = await asyncio.to_thread(file_digest, entry.model_path.parent)
+        return Model(name, entry.model_path, self._digests[name])

@@ -21,7 +21,7 @@ from cachetools import LRUCache
 from compiler.manifest import OPEN_SUFFIX, Manifest
 from compiler.open_references import WEIGHTS, for_rows, references_name
 from service.errors import InvalidInputError, NotReadyError, ServiceError, TooLargeError
-from service.explainers.ledger import HIDDEN
+from service.explainers.records import HIDDEN
 from service.explainers.service import Explainers
 from service.explainers.spec import ExplainerSpec, MethodOptions
 from service.inference.dataplane import DataPlane

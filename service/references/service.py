@@ -6,7 +6,7 @@ import weakref
 
 from compiler.manifest import Manifest
 from service.errors import ConflictError, InvalidInputError, NotExplainableError, ServiceError
-from service.explainers.ledger import HIDDEN
+from service.explainers.records import HIDDEN
 from service.explainers.service import Explainers
 from service.inference.dataplane import DataPlane
 from service.references.formats import Rows, parse_rows

@@ -19,8 +19,8 @@ from service.app import create_app, create_backend
 from service.errors import CompileFailedError, UnknownResourceError
 from service.explainers import builder as builder
 from service.explainers import worker
-from service.explainers.jobs import OnProgress
-from service.explainers.ledger import to_its_end
+from service.explainers.builder import OnProgress
+from service.explainers.records import to_its_end
 from service.explainers.service import Explainers
 from service.explainers.worker import Order
 from service.settings import Settings

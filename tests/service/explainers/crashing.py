@@ -11,8 +11,7 @@ from typing import Any
 from service.explainers import artifact_store as artefacts
 from service.explainers import builder as builder
 from service.explainers import records
-from service.explainers.ledger import Ledger
-from service.explainers.records import Artifact
+from service.explainers.records import Artifact, RecordStore
 from service.inference.model_cache import ModelCache
 from tests.service.explaining import OTHER, PATH, Gate, administered, sets_of
 
@@ -35,7 +34,7 @@ POINTS: dict[str, tuple[Any, str, str, Callable[..., bool]]] = {
     "before the rename": (artefacts, "_move", "before", always),
     "renamed": (artefacts, "_move", "after", always),
     "loaded": (ModelCache, "load", "after", always),
-    "committed": (Ledger, "save", "after", lambda _, *changed: changed[0].serving == changed[0].digest),
+    "committed": (RecordStore, "save", "after", lambda _, *changed: changed[0].serving == changed[0].digest),
     "before the old one is kept": (artefacts.ArtifactStore, "withdraw", "before", always),
     "the old one is kept": (artefacts.ArtifactStore, "withdraw", "after", always),
 }

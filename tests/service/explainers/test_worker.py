@@ -16,7 +16,7 @@ import pytest
 
 from compiler.asked import Asked
 from service.errors import CompileFailedError
-from service.explainers.jobs import Progress, compile_entry
+from service.explainers.builder import Progress, compile_entry
 from service.explainers.worker import Order
 from service.repository.entry import read_entry
 from tests.service.explaining import write_plain
@@ -140,7 +140,7 @@ def test_it_ends_with_its_gateway(order: Order) -> None:
     """Killed with -9, the gateway cannot end it."""
     code = f"""
 import asyncio
-from service.explainers.jobs import compile_entry
+from service.explainers.builder import compile_entry
 from service.explainers.worker import Order
 order = Order(**{asdict(order)!r})
 asyncio.run(compile_entry(order, {LONG_S}, lambda progress: print(progress.stage, flush=True)))
