@@ -89,12 +89,13 @@ def exponents(power: Tensor) -> list[float]:
 
 
 def _integer_power_secant(op: Ops, x: Tensor, r: Tensor, n: int) -> Tensor:
-    """(xⁿ − rⁿ)/(x − r) = Σ_{i<n} xⁱ rⁿ⁻¹⁻ⁱ, by Horner's scheme in x with the powers of r."""
-    total, r_power = op.Mul(op.Add(x, r), 1.0), r
-    for _ in range(n - 2):
-        r_power = op.Mul(r_power, r)
-        total = op.Add(op.Mul(total, x), r_power)
-    return total
+    """(xⁿ − rⁿ)/(x − r) = sₙ, by s₁ = 1, s₂ₙ = sₙ·(xⁿ + rⁿ) and sₙ₊₁ = sₙ·x + rⁿ."""
+    slope, x_n, r_n = op.array([1.0], x), x, r
+    for bit in bin(n)[3:]:
+        slope, x_n, r_n = op.Mul(slope, op.Add(x_n, r_n)), op.Mul(x_n, x_n), op.Mul(r_n, r_n)
+        if bit == "1":
+            slope, x_n, r_n = op.Add(op.Mul(slope, x), r_n), op.Mul(x_n, x), op.Mul(r_n, r)
+    return slope
 
 
 @rule("Pow", kind=POINTWISE)
@@ -124,7 +125,7 @@ def _power_secant(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, c: floa
     """Integers by a sum of products; any other exponent (x, r ≥ 0, or > 0) through e^(n·ln x)."""
     if c in (0.0, 1.0):
         return op.array([c], x)
-    if c.is_integer() and abs(c) <= 16:
+    if c.is_integer():
         if c > 0:
             return _integer_power_secant(op, x, r, int(c))
         inner = _integer_power_secant(op, x, r, int(-c)) if c < -1 else 1.0

@@ -41,6 +41,7 @@ def _pointwise() -> list[Sample]:
     samples += [Sample("Reciprocal", [Var((5,), -3.0, -0.2)], note="negative")]
     samples += [Sample("Sigmoid", [Var((7,), -30.0, 30.0)], note="saturated")]
     samples += [Sample("Pow", [Var((4,)), _scalar(n)], note=f"integer {n}") for n in (2.0, 3.0, 5.0)]
+    samples += [Sample("Pow", [Var((5,), -1.5, 1.5), _scalar(17.0)], note="integer 17")]
     samples += [
         Sample("Pow", [positive, _scalar(n)], note=f"real {n}") for n in (0.5, -0.75, 1.7, -1.0, -2.0, 1.0)
     ]
