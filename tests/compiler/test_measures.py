@@ -196,3 +196,11 @@ def test_a_model_that_mixes_its_rows(factor: float, rounding: float, fine: bool)
 
     with contextlib.nullcontext() if fine else pytest.raises(UnsupportedModelError, match="mixes the rows"):
         check._demand_separate_rows(alone, {"x": x}, together, 3, rounding)  # type: ignore[arg-type]
+
+
+def test_single_answers_are_joined_to_a_batch() -> None:
+    """What has no rows is the first's."""
+    singles = [{"y": np.full((1, 2), i), "one": np.asarray(7 + i), "zip": [{"a": i}]} for i in range(3)]
+    joined = check._joined(singles)
+    np.testing.assert_array_equal(joined["y"], [[0, 0], [1, 1], [2, 2]])
+    assert (joined["one"], joined["zip"]) == (7, [{"a": 0}])

@@ -95,6 +95,7 @@ REWRITTEN: list[tuple[Sample, str]] = [
         "ReduceMean Sub Mul ReduceMean Sqrt Add Div",
     ),
     (one("LpPool", Var((2, 9)), kernel_shape=[3]), "Mul Conv Sqrt"),
+    (one("LpPool", Var((2, 8)), kernel_shape=[3], strides=[2]), "Mul Conv Sqrt"),
     (one("LpPool", Var((2, 9)), kernel_shape=[3], p=1, auto_pad="SAME_UPPER", strides=[2]), "Abs Conv"),
     (
         one("LpPool", Var((2, 8, 7)), kernel_shape=[2, 3], strides=[3, 2], dilations=[2, 1], ceil_mode=1),
