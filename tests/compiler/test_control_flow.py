@@ -9,6 +9,7 @@ import pytest
 
 from compiler import DeepShap, Gradient, compile_model
 from compiler.errors import UnsupportedModelError
+from compiler.lowering.control_flow import rows_decide
 from compiler.lowering.load import load, standardise
 from compiler.runtime import Runner
 from tests.compiler.models import parsed, rows
@@ -376,3 +377,39 @@ def test_control_flow_that_is_not_on_the_path_stays() -> None:
     answer = compiled.explain({"x": X, "m": np.asarray(3)})
     assert answer["z"] == 2 ** (2**3)
     assert "Loop" in {node.op_type for node in compiled.model.graph.node}
+
+
+@pytest.mark.parametrize(
+    ("graph", "decide"),
+    [
+        ("s = ReduceSum <keepdims = 0> (x) c = Greater (s, zero) y = If (c) <{branches}>", True),
+        ("c = Greater (p, zero) y = If (c) <{branches}>", False),
+        ("s = ReduceSum <keepdims = 0> (x) n = Cast <to = 7> (s) y = Loop (n, , x) <{body}>", True),
+        ("n = Cast <to = 7> (p) y = Loop (n, , x) <{body}>", False),
+        ("y = Loop (, yes, x) <{ends}>", True),
+        ("y = Scan <num_scan_inputs = 1, {step}> (t, x)", True),
+        ("y = Scan <num_scan_inputs = 1, scan_input_axes = [1], {step}> (t, x)", False),
+    ],
+    ids=[
+        "if",
+        "if of a constant",
+        "loop",
+        "loop of a constant",
+        "loop that ends",
+        "scan of rows",
+        "scan of steps",
+    ],
+)
+def test_rows_decide_where_a_condition_or_a_count_is_theirs(graph: str, decide: bool) -> None:
+    row = "float[N, 3]"
+    parts = {
+        "branches": f"then_branch = t () => ({row} a) {{ a = Relu (x) }}, "
+        f"else_branch = e () => ({row} b) {{ b = Neg (x) }}",
+        "body": f"body = b (int64 i, bool go, {row} h) => (bool go, {row} n) {{ n = Tanh (h) }}",
+        "ends": f"body = b (int64 i, bool go, {row} h) => (bool on, {row} n) {{ n = Tanh (h) "
+        "m = ReduceSum <keepdims = 0> (n) on = Greater (m, zero) }",
+        "step": "body = b (float[3] h, float[3] s) => (float[3] n) { n = Add (h, s) }",
+    }
+    text = f"g ({row} x, float p, float[3] t) => ({row} y) {{ {graph.format(**parts)} }}"
+    held = {"zero": np.float32(0), "yes": np.bool_(True)}
+    assert rows_decide(ir.from_proto(parsed(text, {k: v for k, v in held.items() if k in text}))) == decide
