@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from importlib.metadata import version as package_version
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -11,6 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute
 
 from compiler.errors import InvalidOptionError
+from compiler.machine import available_cores
 from service.api import explainers as routes_admin
 from service.api import openapi, problems
 from service.api import references as routes_references
@@ -22,6 +24,7 @@ from service.api.v2_codec import LENGTH_HEADER
 from service.backends.base import Backend
 from service.explainers.artifact_store import ArtifactStore
 from service.explainers.builder import Builder, Limits, ReferenceFiles
+from service.explainers.follower import Follower, serve_followers, tell_followers
 from service.explainers.records import Remembered
 from service.explainers.recovery import remember
 from service.explainers.service import Explainers
@@ -38,10 +41,11 @@ from service.references.store import ReferenceSets
 from service.repository.live import LiveRepository, Runs
 from service.repository.registry import read_repository
 from service.security.keys import ADMIN, Keyring, is_loopback, read_keyring, scopes_of
-from service.security.rate_limit import RateLimits
+from service.security.rate_limit import MEMORY, RateLimits
 from service.security.tls import triton_tls
 from service.settings import Settings
 from service.storage import Storage
+from service.worker import Worker
 
 DESCRIPTION = """
 Why did the model decide this? Predictions and their explanations, at the speed of the prediction.
@@ -67,6 +71,7 @@ def create_app(
     backend: Backend,
     metrics: Metrics | None = None,
     references: ReferenceFiles | None = None,
+    worker: Worker | None = None,
 ) -> FastAPI:
     """The gateway over `backend`. It answers at once and is ready when every entry is loaded and warmed;
     `app.state.loading` is the task that loads them: whoever runs the app looks how that ends.
@@ -74,6 +79,7 @@ def create_app(
     Args:
         metrics: those that the backend counts in too; None makes some.
         references: where the reference sets of explainers are; None for the state folder.
+        worker: which of several processes this is; None: the only one.
 
     Raises:
         RepositoryError: the repository is missing, empty or broken; the task, where nothing can be loaded.
@@ -81,12 +87,13 @@ def create_app(
         StateUnavailableError: another gateway owns the state, or it cannot be read.
     """
     metrics = metrics or Metrics()
-    gate = create_gate(settings, metrics)
-    state = Storage(settings.state_folder)
+    gate = create_gate(settings, metrics, worker)
+    is_owner = worker is None or worker.owns_state
+    state = Storage(settings.state_folder, is_owned=is_owner)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(state.close)
         artifacts = ArtifactStore(settings.repository, state, settings.max_artefact_bytes)
-        remembered = remember(artifacts)
+        remembered = remember(artifacts) if is_owner else Remembered()
         plane = DataPlane(
             read_repository(settings.repository, strict=settings.strict),
             backend,
@@ -98,8 +105,12 @@ def create_app(
             max_loaded_explainers=settings.max_loaded_explainers,
         )
         sets = ReferenceSets(state)
-        sets.recover()
-        explainers = create_explainers(settings, plane, artifacts, remembered, references or sets)
+        explainers: Explainers | Follower
+        if worker is None or worker.owns_state:
+            sets.recover()
+            explainers = create_explainers(settings, plane, artifacts, remembered, references or sets)
+        else:
+            explainers = Follower(plane, artifacts, worker)
         own = create_reference_resolver(settings, explainers, sets, metrics)
         on_failure.pop_all()
 
@@ -107,14 +118,19 @@ def create_app(
 
     async def load() -> None:
         await plane.start(live.start)
+        if isinstance(explainers, Follower):
+            await live.follow(explainers.unloaded())
         explainers.resume()
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.loading = asyncio.create_task(load())
+        calls = None if worker is None else await _listen_to_workers(worker, explainers, sets, live)
         try:
             yield
         finally:
+            if calls is not None:
+                calls.close()
             plane.refuse_new_work()
             app.state.loading.cancel()
             await asyncio.wait([app.state.loading])
@@ -130,7 +146,8 @@ def create_app(
     app.state.plane = plane
     app.state.explainers = explainers
     app.state.live = live
-    app.state.references = ReferenceSetService(sets, explainers, plane, settings.max_reference_bytes)
+    if isinstance(explainers, Explainers):
+        app.state.references = ReferenceSetService(sets, explainers, plane, settings.max_reference_bytes)
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.gate = gate
@@ -225,7 +242,24 @@ def create_explainers(
     return Explainers(plane, artifacts, builder, references, remembered, unsettled)
 
 
-def create_live_repository(settings: Settings, plane: DataPlane, explainers: Explainers) -> LiveRepository:
+async def _listen_to_workers(
+    worker: Worker, explainers: Explainers | Follower, sets: ReferenceSets, live: LiveRepository
+) -> asyncio.Server:
+    """The owner makes what others need, and tells them of changes; those take them up."""
+    if isinstance(explainers, Explainers):
+        explainers.published = partial(tell_followers, worker, explainers)
+        return await serve_followers(worker, explainers)
+
+    async def changed() -> None:
+        sets.reread()
+        await live.follow(explainers.unloaded())
+
+    return await explainers.follow(changed)
+
+
+def create_live_repository(
+    settings: Settings, plane: DataPlane, explainers: Explainers | Follower
+) -> LiveRepository:
     """What takes up changes of the repository."""
     backend = plane.backend
     runs = Runs(backend.start, backend.load, backend.unload, explainers.take_up, explainers.owned)
@@ -233,26 +267,29 @@ def create_live_repository(settings: Settings, plane: DataPlane, explainers: Exp
 
 
 def create_reference_resolver(
-    settings: Settings, explainers: Explainers, sets: ReferenceSets, metrics: Metrics
+    settings: Settings, explainers: Explainers | Follower, sets: ReferenceSets, metrics: Metrics
 ) -> ReferenceResolver:
     """What answers requests that bring references, within the bounds of the settings."""
     limits = reference_resolver.Limits(
         open_rows=settings.open_references,
-        bake_after=settings.bake_references_after,
+        bake_after=settings.bake_references_after if isinstance(explainers, Explainers) else 0,
         kept=settings.max_unnamed_reference_sets,
         bytes=settings.max_reference_bytes,
     )
     return ReferenceResolver(explainers, sets, limits, metrics.cache("baked_references"))
 
 
-def create_gate(settings: Settings, metrics: Metrics) -> RequestInterceptor:
+def create_gate(settings: Settings, metrics: Metrics, worker: Worker | None = None) -> RequestInterceptor:
     """What every request passes.
 
     Raises:
         InvalidOptionError: the keys cannot be read, or tracing or the storage of rates is not installed.
     """
     keyring = read_keys(settings)
-    limits = RateLimits(settings.rate_limit_per_s, settings.rate_limit_burst, settings.rate_limit_storage)
+    storage = settings.rate_limit_storage
+    if worker is not None and storage == MEMORY:
+        storage = f"unix://{worker.rates}"
+    limits = RateLimits(settings.rate_limit_per_s, settings.rate_limit_burst, storage)
     endpoint = settings.trace_endpoint
     tracing = create_tracing(endpoint, settings.trace_ratio) if endpoint else None
     return RequestInterceptor(keyring, limits, metrics, tracing)
@@ -277,7 +314,9 @@ def _metrics(request: Request) -> Response:
     return Response(page, headers={"Content-Type": content_type})
 
 
-def create_backend(settings: Settings, metrics: Metrics | None = None) -> Backend:
+def create_backend(
+    settings: Settings, metrics: Metrics | None = None, worker: Worker | None = None
+) -> Backend:
     """The backend that the settings name, counting in `metrics`. Each imports what it needs and no more."""
     if settings.triton is not None:
         from service.backends.triton import TritonBackend
@@ -288,10 +327,11 @@ def create_backend(settings: Settings, metrics: Metrics | None = None) -> Backen
             settings.max_queue_size,
             triton_tls(settings),
             metrics,
+            is_shared=worker is not None and not worker.owns_state,
         )
     from service.backends.devices import Devices
     from service.backends.onnxruntime import OnnxRuntimeBackend
 
-    return OnnxRuntimeBackend(
-        settings.max_queue_size, metrics, Devices(settings.device, settings.cpu_fallback)
-    )
+    cores = max(available_cores() // settings.workers, 1)
+    devices = Devices(settings.device, settings.cpu_fallback, cores)
+    return OnnxRuntimeBackend(settings.max_queue_size, metrics, devices)

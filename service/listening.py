@@ -15,15 +15,35 @@ class CannotListenError(RationaleError):
     """The address is taken, not this machine's, or not allowed."""
 
 
-def listen(host: str, port: int, flag: str = "--port") -> socket.socket:
-    """A listening socket, IPv4 or IPv6. Raises CannotListenError, which names the setting to change."""
+def listen(host: str, port: int, flag: str = "--port", *, shared: bool = False) -> socket.socket:
+    """A listening socket, IPv4 or IPv6.
+
+    Args:
+        shared: with other processes that say so too.
+
+    Raises CannotListenError, which names the setting to change.
+    """
+    listener = _bound(host, port, flag, shared=shared)
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def reserve(host: str, port: int, flag: str) -> socket.socket:
+    """Keeps a port for processes that share it, and listens to nothing. Raises as `listen`."""
+    with _bound(host, port, flag, shared=False) as alone:  # nobody shares it by chance
+        port = port_of(alone)
+    return _bound(host, port, flag, shared=True)
+
+
+def _bound(host: str, port: int, flag: str, *, shared: bool) -> socket.socket:
     with contextlib.ExitStack() as on_failure:
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             listener = on_failure.enter_context(socket.socket(family, kind, protocol))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listener.bind(address)
-            listener.listen(_BACKLOG)
         except OSError as error:
             raise CannotListenError(_hint(error, host, port, flag)) from error
         on_failure.pop_all()
@@ -37,6 +57,11 @@ def several(listener: socket.socket) -> list[socket.socket]:
     connections would wait for seconds, and what is asked on them too.
     """
     return [listener, *(listener.dup() for _ in range(1, _ACCEPTED_AT_ONCE))]
+
+
+def port_of(listener: socket.socket) -> int:
+    port: int = listener.getsockname()[1]
+    return port
 
 
 def address_of(listener: socket.socket) -> str:

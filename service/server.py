@@ -26,6 +26,7 @@ from service.security.tls import ServerTls, server_tls
 from service.security.watch import Watched, watch, watched_files
 from service.settings import Settings
 from service.signals import Signals
+from service.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -65,32 +66,38 @@ _COLLECT_AFTER = (10_000, 20, 20)  # new objects, and looks at younger ones befo
 _FIRST = asyncio.FIRST_COMPLETED
 
 
-def run_server(settings: Settings, announce: Announce) -> None:
+def run_server(settings: Settings, announce: Announce, worker: Worker | None = None) -> None:
     """Serves until SIGTERM or Ctrl-C; returns when the running requests are answered.
+
+    Args:
+        worker: which of several processes this is; None: the only one.
 
     Raises:
         RationaleError: the repository is broken, a model cannot be loaded, Triton does not answer,
             a key or certificate cannot be used, or an address cannot be listened on.
     """
     logs.configure(settings.log_level, settings.log_format)
-    for sentence in unknown_variables():
-        log.warning(sentence)
+    if worker is None:
+        for sentence in unknown_variables():
+            log.warning(sentence)
     metrics = Metrics()
     tls = server_tls(settings)
-    app = create_app(settings, create_backend(settings, metrics), metrics)
-    with _listening(settings) as listeners:
-        for sentence in _open_doors(settings):
-            log.warning(sentence)
+    app = create_app(settings, create_backend(settings, metrics, worker), metrics, worker=worker)
+    with _listening(settings, worker) as listeners:
+        if worker is None or worker.owns_state:
+            for sentence in _open_doors(settings):
+                log.warning(sentence)
         with asyncio.Runner(loop_factory=_new_loop) as runner:
-            runner.run(_serve(app, settings, listeners, tls, announce))
+            runner.run(_serve(app, settings, listeners, tls, announce, worker))
 
 
 @contextlib.contextmanager
-def _listening(settings: Settings) -> Iterator[_Listeners]:
+def _listening(settings: Settings, worker: Worker | None) -> Iterator[_Listeners]:
     """Raises CannotListenError, which names every end that cannot."""
+    has_admin = worker is None or worker.owns_state
     ends = {
         "--port": (settings.host, settings.port),
-        "--admin-port": (settings.admin_host, settings.admin_port),
+        "--admin-port": (settings.admin_host, settings.admin_port if has_admin else None),
         "--grpc-port": (settings.host, settings.grpc_end),
     }
     found: dict[str, socket.socket] = {}
@@ -100,7 +107,7 @@ def _listening(settings: Settings) -> Iterator[_Listeners]:
             if port is None:
                 continue
             try:
-                found[flag] = sockets.enter_context(listen(host, port, flag))
+                found[flag] = sockets.enter_context(listen(host, port, flag, shared=worker is not None))
             except CannotListenError as error:
                 refused.append(str(error))
         if refused:
@@ -132,7 +139,12 @@ def _open_doors(settings: Settings) -> list[str]:
 
 
 async def _serve(
-    app: FastAPI, settings: Settings, listeners: _Listeners, tls: ServerTls | None, announce: Announce
+    app: FastAPI,
+    settings: Settings,
+    listeners: _Listeners,
+    tls: ServerTls | None,
+    announce: Announce,
+    worker: Worker | None,
 ) -> None:
     sys.setswitchinterval(_SWITCH_S)
     watched = _watched(app, settings, tls)
@@ -142,6 +154,8 @@ async def _serve(
         tasks.update(asyncio.ensure_future(each.read()) for each in watched)
 
     signals = Signals(reload)
+    if worker is not None:
+        signals.stop_with(sys.stdin)
     ends = await _start(app, settings, listeners, tls)
     tasks.update(asyncio.create_task(watch(each)) for each in watched)
     try:
@@ -169,7 +183,9 @@ async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: S
     """
     grpc_server = None
     if listeners.grpc is not None:
-        grpc_server = GrpcServer(app.state.handler, app.state.gate, settings, listeners.grpc, tls)
+        grpc_server = GrpcServer(
+            app.state.handler, app.state.gate, settings, listeners.grpc, tls, shared=settings.workers > 1
+        )
     public = HttpServer(app, listeners.public, tls, lifespan=True)
     admin = None
     if listeners.admin is not None:

@@ -15,6 +15,7 @@ PREFIX = "RATIONALE_"  # of a setting's name in the environment
 MEBIBYTE = 1 << 20
 OFF: Literal["off"] = "off"
 _LARGEST_PORT = 65535
+_MOST_WORKERS = 64
 
 
 class Settings(BaseSettings):
@@ -31,6 +32,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=_LARGEST_PORT)
     grpc_port: int | Literal["off"] = 8081
+    workers: int = Field(default=1, ge=1, le=_MOST_WORKERS)
     triton: str | None = None
     triton_wait_s: float = Field(default=60.0, gt=0)
     max_body_bytes: int = Field(default=64 * MEBIBYTE, gt=0)

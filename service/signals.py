@@ -6,6 +6,7 @@ SIGHUP asks for what lies on the disk to be read again.
 import asyncio
 import signal
 from collections.abc import Callable
+from typing import IO
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
@@ -20,6 +21,15 @@ class Signals:
         for number in _NUMBERS:
             self._loop.add_signal_handler(number, self._heard)
         self._loop.add_signal_handler(signal.SIGHUP, reload)
+
+    def stop_with(self, pipe: IO[str]) -> None:
+        """Takes the end of a pipe for the first signal: whoever held the other end is gone."""
+        self._loop.add_reader(pipe, self._ended, pipe)
+
+    def _ended(self, pipe: IO[str]) -> None:
+        self._loop.remove_reader(pipe)
+        if not self.stop.done():
+            self.stop.set_result(None)
 
     async def hurried(self, seconds: float) -> bool:
         """Waits so long, unless a second signal comes; whether one has."""

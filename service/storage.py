@@ -38,8 +38,13 @@ Change = tuple[str, str, dict[str, Any] | None]
 class Storage:
     """The state folder. Methods may be called from any thread; those that touch the disk block."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_owned: bool = True) -> None:
+        """
+        Args:
+            is_owned: by this process; else by another one of the same gateway, and this one reads.
+        """
         self.folder = folder
+        self._is_owned = is_owned
         self.references = folder / "references"
         self.staging = folder / "staging"
         self.artefacts = folder / "artefacts"
@@ -62,9 +67,10 @@ class Storage:
             if self._database is None:
                 with _told(self.folder), contextlib.ExitStack() as on_failure:
                     on_failure.callback(self._release)
-                    for folder in (self.folder, self.references, self.staging, self.artefacts):
-                        folder.mkdir(_OWNER_ONLY, parents=True, exist_ok=True)
-                    self._lock = _lock(self.folder)
+                    if self._is_owned:
+                        for folder in (self.folder, self.references, self.staging, self.artefacts):
+                            folder.mkdir(_OWNER_ONLY, parents=True, exist_ok=True)
+                        self._lock = _lock(self.folder)
                     self._database = _database(self.folder)
                     on_failure.pop_all()
             return self._database

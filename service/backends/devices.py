@@ -2,12 +2,13 @@
 
 import ctypes
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import onnxruntime as ort
 
 from compiler.errors import RepositoryError
+from compiler.machine import available_cores
 from service.repository.entry import Entry, InstanceGroup
 
 CPU = "cpu"
@@ -27,10 +28,12 @@ class Devices:
         wanted: auto: as each entry's `instance_group` says, where KIND_AUTO is the GPUs if there are any;
             else all entries there.
         cpu_fallback: whether what asks for a GPU runs on the CPU where that cannot be used.
+        cores: of the CPU.
     """
 
     wanted: Wanted = "auto"
     cpu_fallback: bool = False
+    cores: int = field(default_factory=available_cores)
 
     def of(self, entry: Entry) -> tuple[str, ...]:
         """The device of each instance, cpu or cuda:NUMBER. Raises NoGpuError."""

@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime as ort
 
 from compiler.errors import RationaleError, RepositoryError
-from compiler.machine import LARGE_BLOCKS, available_cores
+from compiler.machine import LARGE_BLOCKS
 from compiler.manifest import EXPLAIN, PLANNED_NODES, TensorSpec
 from service.backends.base import fed, run_failure
 from service.backends.devices import CPU, CUDA_PROVIDER, Devices, NoGpuError, providers
@@ -90,7 +90,7 @@ class OnnxRuntimeBackend:
         self._devices = devices or Devices()
         self._loaded: dict[Entry, _Loaded] = {}
         self._metrics = metrics or Metrics()
-        self._budget = CpuSlots(available_cores())
+        self._budget = CpuSlots(self._devices.cores)
 
     async def start(self, entries: Iterable[Entry]) -> dict[Entry, str]:
         failed = {}
@@ -161,7 +161,7 @@ class OnnxRuntimeBackend:
         metrics: EntryMetrics,
     ) -> BatchQueue:
         runs.learn(warmed)
-        cores = 1 if sessions.on_gpus else _intra_op_threads(entry)
+        cores = 1 if sessions.on_gpus else _intra_op_threads(entry, self._devices.cores)
         turn = partial(self._budget.turn, cores, prediction=entry.manifest is None)
         size = entry.max_queue_size or self._max_queue_size
         queue = BatchQueue(
@@ -290,7 +290,9 @@ def _new_sessions(entry: Entry, devices: Devices) -> Sessions:
     """Raises RepositoryError."""
     try:
         wanted = devices.of(entry)
-        return Sessions({device: _new_session(entry, device) for device in dict.fromkeys(wanted)}, wanted)
+        return Sessions(
+            {device: _new_session(entry, device, devices.cores) for device in dict.fromkeys(wanted)}, wanted
+        )
     except NoGpuError as error:
         if devices.insists(entry):
             raise NoGpuError(
@@ -298,14 +300,17 @@ def _new_sessions(entry: Entry, devices: Devices) -> Sessions:
                 "config.pbtxt, or --device cpu, or let it run on the CPU: RATIONALE_CPU_FALLBACK=true"
             ) from error
         log.warning("entry %s runs on the CPU: %s", entry.name, error)
-    return Sessions({CPU: _new_session(entry, CPU)}, (CPU,) * entry.instances)
+    return Sessions({CPU: _new_session(entry, CPU, devices.cores)}, (CPU,) * entry.instances)
 
 
-def _new_session(entry: Entry, device: str) -> ort.InferenceSession:
+def _new_session(entry: Entry, device: str, cores: int) -> ort.InferenceSession:
     """Raises RepositoryError, NoGpuError."""
     try:
         session = ort.InferenceSession(
-            entry.model_path, session_options(entry), providers=providers(device), enable_fallback=0
+            entry.model_path,
+            session_options(entry, cores),
+            providers=providers(device),
+            enable_fallback=0,
         )
     except Exception as error:  # ONNX Runtime's errors have no common base; all mean: not loadable
         raise RepositoryError(f"{entry.model_path}: ONNX Runtime cannot load it: {error}") from error
@@ -323,8 +328,8 @@ def _batch_sizes(entry: Entry) -> list[int]:
     return list(dict.fromkeys([*powers, largest]))
 
 
-def session_options(entry: Entry) -> ort.SessionOptions:
-    """Threads as the config says, else the machine's cores divided by the entry's instances.
+def session_options(entry: Entry, cores: int) -> ort.SessionOptions:
+    """Threads as the config says, else the cores divided by the entry's instances.
 
     They sleep between two runs: with many sessions on few cores, threads that spin take the cores from each
     other, and from the event loop (docs/serving-performance.md has figures).
@@ -333,7 +338,7 @@ def session_options(entry: Entry) -> ort.SessionOptions:
     nodes = entry.manifest.measured.nodes if entry.manifest is not None else 0
     options.enable_mem_reuse = nodes <= PLANNED_NODES
     options.log_severity_level = _QUIET
-    options.intra_op_num_threads = _intra_op_threads(entry)
+    options.intra_op_num_threads = _intra_op_threads(entry, cores)
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry(*LARGE_BLOCKS)
     if entry.inter_op_threads is not None:
@@ -341,8 +346,8 @@ def session_options(entry: Entry) -> ort.SessionOptions:
     return options
 
 
-def _intra_op_threads(entry: Entry) -> int:
-    return entry.intra_op_threads or max(available_cores() // entry.instances, 1)
+def _intra_op_threads(entry: Entry, cores: int) -> int:
+    return entry.intra_op_threads or max(cores // entry.instances, 1)
 
 
 def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: Sequence[str]) -> Tensors:

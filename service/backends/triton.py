@@ -37,18 +37,22 @@ class TritonBackend:
         max_in_flight: int = 256,
         tls: ClientTls | None = None,
         metrics: Metrics | None = None,
+        *,
+        is_shared: bool = False,
     ) -> None:
         """
         Args:
             address: of its gRPC end.
             wait_s: for Triton to serve every entry at the start.
             max_in_flight: requests of an entry at one time, where its config names no `max_queue_size`.
+            is_shared: with another worker, which decides what is unloaded there.
         """
         self._address = address
         self._tls = tls
         self._metrics = metrics or Metrics()
         self._wait_s = wait_s
         self._max_in_flight = max_in_flight
+        self._is_shared = is_shared
         self._in_flight: Counter[Entry] = Counter()
         self._connected: InferenceServerClient | None = None
         self._latest: dict[str, Entry] = {}  # what Triton serves under a name
@@ -115,7 +119,7 @@ class TritonBackend:
     async def unload(self, entry: Entry) -> None:
         """Nothing where Triton serves another entry under the name by now."""
         own = entry.stored or entry
-        if self._latest.get(entry.model, own) is own:
+        if self._latest.get(entry.model, own) is own and not self._is_shared:
             self._latest.pop(entry.model, None)
             with contextlib.suppress(InferenceServerException):
                 await self._client.unload_model(entry.model, client_timeout=_UNLOAD_S)

@@ -75,6 +75,17 @@ Triton = Annotated[
         show_default=False,
     ),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Processes that serve on the same ports; each has the models in its memory. One process has one "
+        "core for all that is not the models' computation. Default: 1.",
+        metavar="N",
+        min=1,
+        max=64,
+        show_default=False,
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -126,6 +137,7 @@ def serve(
     host: Host = None,
     port: Port = None,
     grpc_port: GrpcPort = None,
+    workers: Workers = None,
     triton: Triton = None,
     config: Config = None,
     keys_file: KeysFile = None,
@@ -153,6 +165,7 @@ def serve(
         "host": host,
         "port": port,
         "grpc_port": grpc_port,
+        "workers": workers,
         "triton": triton,
         "keys_file": keys_file,
         "admin_port": admin_port,
@@ -164,9 +177,19 @@ def serve(
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     with told_plainly():
         from service.configuration import load_settings
+
+        settings = load_settings(flags, config)
+        if settings.workers > 1:
+            from service.workers import run_workers
+
+            raise typer.Exit(run_workers(settings, _announce))
         from service.server import run_server
 
-        run_server(load_settings(flags, config), announce=lambda line: print(line, flush=True))
+        run_server(settings, _announce)
+
+
+def _announce(line: str) -> None:
+    print(line, flush=True)
 
 
 @app.command()

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
+from service.explainers.spec import entry_name
 from service.repository.entry import Entry
 from service.repository.registry import ModelRegistry
 from service.storage import Change, Storage
@@ -191,6 +192,11 @@ class RecordStore:
 
     def unsettled(self) -> list[Record]:
         return [one for one in self.records.values() if not one.settled]
+
+    def owned(self) -> set[str]:
+        """Folders of the repository that hold an explainer's entry, or will."""
+        coming = {entry_name(one.model, one.digest) for one in self.records.values()}
+        return coming | {one.entry for one in self.artefacts.values()}
 
     def using(self, references: str) -> list[Record]:
         """Explainers that are, or are to be, made of a reference set."""

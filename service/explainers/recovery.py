@@ -38,11 +38,7 @@ def reconciled(
     """
     ours = {one.entry for one in remembered.artefacts.values()}
     broken = ours & registry.unserved.keys()
-    registry = replace(
-        registry,
-        entries={name: entry for name, entry in registry.entries.items() if name not in ours},
-        unserved={name: why for name, why in registry.unserved.items() if name not in ours},
-    )
+    registry = registry.without(ours)
     remembered = _swept(remembered, artifacts, broken)
     digests = digests_of({one.model for one in remembered.records.values()}, registry)
     kept = [

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from service.explainers.records import (
     to_its_end,
 )
 from service.explainers.recovery import digests_of, of_today, reconciled
-from service.explainers.spec import ExplainerSpec, Models, check_name, entry_name
+from service.explainers.spec import ExplainerSpec, Models, check_name
 from service.inference.dataplane import DataPlane, Lifecycle
 from service.repository.entry import Entry, read_entry
 from service.repository.registry import ModelRegistry
@@ -57,6 +57,7 @@ class Explainers:
     The records say what is so: they change through `RecordStore.exclusively` alone, and the registry follows.
 
     Attributes:
+        published: called after each change of what answers requests; the change is over when it returns.
         grace_s: what is out of use still answers for so long: as long as a request takes at most.
     """
 
@@ -69,6 +70,7 @@ class Explainers:
         remembered: Remembered,
         max_unsettled: int,
     ) -> None:
+        self.published: Callable[[], Awaitable[None]] = _nothing
         self.grace_s = plane.timeout_s
         self._plane = plane
         self._artifacts = artifacts
@@ -91,6 +93,7 @@ class Explainers:
 
     def resume(self) -> None:
         """Goes on with what an earlier gateway left unfinished."""
+        self._spawn(self._publish())
         for record in self._store.unsettled():
             self._begin(record)
         for digest in self._store.artefacts:
@@ -114,8 +117,7 @@ class Explainers:
 
     def owned(self) -> set[str]:
         """Folders of the repository that hold an explainer's entry, or will."""
-        coming = {entry_name(one.model, one.digest) for one in self._store.records.values()}
-        return coming | {one.entry for one in self._store.artefacts.values()}
+        return self._store.owned()
 
     async def take_up(self, repository: ModelRegistry) -> None:
         """Answers by these entries too. What explained a model that is another one now is made anew."""
@@ -137,7 +139,7 @@ class Explainers:
             if new != one:
                 self._store.records[one.key] = replace(new, generation=one.generation + 1)
                 renewed.append(one)
-        self._show()
+        await self._publish()
         for one in renewed:
             self._end(one)
             if not self._store.records[one.key].settled and self._plane.serves:
@@ -353,7 +355,7 @@ class Explainers:
             if record.is_default and one.is_default and one.model == record.model and one.key != record.key
         ]
         await self._store.save(record, *others)
-        self._show()
+        await self._publish()
         if before.serving not in (None, record.serving):
             self._retire(before.serving)
         return record
@@ -379,7 +381,7 @@ class Explainers:
     async def _drop(self, gone: list[Record]) -> None:
         """Takes explainers out of the records and the registry; compiles for them end."""
         await self._store.write(removed=gone)
-        self._show()
+        await self._publish()
         for record in gone:
             self._end(record)
 
@@ -455,11 +457,19 @@ class Explainers:
         """From here on requests are answered by what the records say."""
         self._plane.repository = self._store.registry()
 
+    async def _publish(self) -> None:
+        self._show()
+        await self.published()
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+async def _nothing() -> None:
+    pass
 
 
 def _hidden(model: str, digest: str) -> Key:

@@ -35,7 +35,6 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", 60_000),  # a caller who is gone without a word does not hold its calls
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),  # 5 minutes by itself: clients ping sooner
-    ("grpc.so_reuseport", 0),  # else two gateways would share a port, and neither would say so
 )
 
 
@@ -49,14 +48,25 @@ class GrpcServer:
         settings: Settings,
         listener: socket.socket,
         tls: ServerTls | None = None,
+        *,
+        shared: bool = False,
     ) -> None:
-        """Takes the place of `listener`: gRPC listens on sockets of its own. Raises CannotListenError."""
-        limit = ("grpc.max_receive_message_length", min(settings.max_body_bytes, _LARGEST_LIMIT))
+        """Takes the place of `listener`: gRPC listens on sockets of its own.
+
+        Args:
+            shared: other processes listen there, too; else two gateways could, and neither would say so.
+
+        Raises CannotListenError.
+        """
+        own = (
+            ("grpc.max_receive_message_length", min(settings.max_body_bytes, _LARGEST_LIMIT)),
+            ("grpc.so_reuseport", int(shared)),
+        )
         self._stopping: list[asyncio.Future[None]] = []
         self._interceptor = Interceptor(gate, handler.plane.budget)
         self._server = grpc.aio.server(
             interceptors=(self._interceptor,),
-            options=(*_OPTIONS, limit),
+            options=(*_OPTIONS, *own),
             maximum_concurrent_rpcs=MAX_CALLS,
         )
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(

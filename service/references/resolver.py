@@ -21,6 +21,7 @@ from cachetools import LRUCache
 from compiler.manifest import OPEN_SUFFIX, Manifest
 from compiler.open_references import WEIGHTS, for_rows, references_name
 from service.errors import InvalidInputError, NotReadyError, ServiceError, TooLargeError
+from service.explainers.follower import Follower
 from service.explainers.records import HIDDEN
 from service.explainers.service import Explainers
 from service.explainers.spec import ExplainerSpec, MethodOptions
@@ -82,7 +83,7 @@ class ReferenceResolver:
     """Chooses what answers a request that says against which references."""
 
     def __init__(
-        self, explainers: Explainers, sets: ReferenceSets, limits: Limits, counts: CacheMetrics
+        self, explainers: Explainers | Follower, sets: ReferenceSets, limits: Limits, counts: CacheMetrics
     ) -> None:
         self._explainers = explainers
         self._sets = sets

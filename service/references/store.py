@@ -54,12 +54,16 @@ class ReferenceSets:
     def __init__(self, state: Storage, clock: Callable[[], float] = time.time) -> None:
         self._state = state
         self._clock = clock
-        self._known: dict[str, ReferenceSet] | None = None  # as recorded: nobody else writes there
+        self._known: dict[str, ReferenceSet] | None = None  # as recorded
         self._leaving: set[str] = set()  # contents that nothing new may be made of
 
     def all(self) -> list[ReferenceSet]:
         """By name. Reads the records the first time, and blocks then alone; as `get` and `named`."""
         return [one for _, one in sorted(self._records().items())]
+
+    def reread(self) -> None:
+        """Forgets what it knows: somebody else has written."""
+        self._known = None
 
     def get(self, name: str) -> ReferenceSet:
         """Raises UnknownResourceError."""

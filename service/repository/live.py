@@ -1,6 +1,7 @@
 """The repository while it is served: what is new, changed or gone on the disk is taken up on demand."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -9,11 +10,9 @@ from pathlib import Path
 from compiler.errors import RationaleError
 from service.errors import ConflictError, ServiceError, UnknownModelError
 from service.repository.entry import Entry, Stamp, stamp_of
-from service.repository.registry import ModelRegistry, Unserved, check_served, folders, read_folder
+from service.repository.registry import UNLOADED, ModelRegistry, Unserved, check_served, folders, read_folder
 
 log = logging.getLogger(__name__)
-
-UNLOADED = "unloaded by request"
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,17 @@ class LiveRepository:
                 name for name, stamp in found.items() if name not in owned and known.get(name) != stamp
             ]
             await self._take_up(changed, gone=known.keys() - found.keys())
+
+    async def follow(self, unloaded: Collection[str]) -> None:
+        """As `scan`; these are unloaded besides, and no others are: another process was asked."""
+        await self.scan()
+        own = self._registry.unloaded()
+        for name in set(unloaded) - own:
+            with contextlib.suppress(UnknownModelError):  # gone from the disk
+                await self.unload(name)
+        for name in own - set(unloaded):
+            with contextlib.suppress(RationaleError):  # listed, with the reason
+                await self.load(name)
 
     async def load(self, name: str) -> None:
         """Takes up a folder as it is on the disk now, changed or not.

@@ -4,7 +4,7 @@ A request looks its entry up once and keeps it, whatever is published or removed
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from service.repository.entry import Entry, Stamp, read_entry, sides, stamp_of
 
 COMPILED = "compiled"  # the explainer that `NAME_explain` of the repository is, beside those of the API
 _SHOWN_NAMES = 20
+UNLOADED = "unloaded by request"
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,18 @@ class ModelRegistry:
         """Why what lies in that folder now is not served; empty where it is."""
         found = self.unserved.get(name)
         return "" if found is None else found.reason.replace(f"{self.folder}/", "")
+
+    def unloaded(self) -> set[str]:
+        """Folders that are not served because somebody asked for that."""
+        return {name for name, why in self.unserved.items() if why.reason == UNLOADED}
+
+    def without(self, names: Container[str]) -> "ModelRegistry":
+        """Without entries of these names, be they served or not."""
+        return replace(
+            self,
+            entries={name: entry for name, entry in self.entries.items() if name not in names},
+            unserved={name: why for name, why in self.unserved.items() if name not in names},
+        )
 
     def by_folder(self) -> dict[str, tuple[Entry, ...]]:
         """The entries of each folder: a one-shot entry is two."""

@@ -74,11 +74,15 @@ def _limiter(storage: str) -> FixedWindowRateLimiter:
     from limits.errors import ConfigurationError
     from limits.storage import storage_from_string
 
-    options: dict[str, str | float] = {} if storage == MEMORY else {
-        "implementation": "redispy",
-        "socket_timeout": _REDIS_TIMEOUT_S,
-        "socket_connect_timeout": _REDIS_TIMEOUT_S,
-    }  # fmt: skip
+    options: dict[str, str | float] = {}
+    if storage.startswith("unix:"):
+        import service.security.shared_counters  # noqa: F401  # limits finds it by its scheme
+    elif storage != MEMORY:
+        options = {
+            "implementation": "redispy",
+            "socket_timeout": _REDIS_TIMEOUT_S,
+            "socket_connect_timeout": _REDIS_TIMEOUT_S,
+        }
     try:
         found = storage_from_string(f"async+{storage}", wrap_exceptions=True, **options)
     except ConfigurationError as error:

@@ -62,14 +62,12 @@ async def test_concurrent_rows_share_runs_and_stay_apart(
     assert not await backend.ready()
 
 
-def test_cores_are_divided_by_instances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.backends.onnxruntime.available_cores", lambda: 8)
+def test_cores_are_divided_by_instances(tmp_path: Path) -> None:
     for count, threads in ((1, 8), (3, 2), (20, 1)):
         folder = tmp_path / str(count)
         made.write_score(folder, extra=f"instance_group {{ count: {count} }}")
-        assert (
-            embedded.session_options(read_repository(folder).entry("score")).intra_op_num_threads == threads
-        )
+        options = embedded.session_options(read_repository(folder).entry("score"), cores=8)
+        assert options.intra_op_num_threads == threads
 
 
 @pytest.mark.parametrize(("nodes", "planned"), [(3_000, True), (3_001, False)])
@@ -81,7 +79,7 @@ def test_a_graph_of_many_nodes_is_loaded_without_a_search_for_buffers(
     assert entry.manifest is not None
     measured = entry.manifest.measured.model_copy(update={"nodes": nodes})
     large = replace(entry, manifest=entry.manifest.model_copy(update={"measured": measured}))
-    assert embedded.session_options(large).enable_mem_reuse == planned
+    assert embedded.session_options(large, cores=1).enable_mem_reuse == planned
 
 
 async def test_an_entry_read_again_is_loaded_beside_the_one_that_serves(tmp_path: Path) -> None:

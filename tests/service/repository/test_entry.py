@@ -53,7 +53,7 @@ def test_a_config_is_understood(tmp_path: Path) -> None:
     (warmup,) = entry.warmups
     assert (warmup.rows, warmup.count) == (2, 3)
     assert warmup.inputs[0].data == made.X[:1].tobytes()
-    options = session_options(entry)
+    options = session_options(entry, cores=8)
     assert options.intra_op_num_threads == 3
     assert options.get_session_config_entry("session.dynamic_block_base") == "4"
     y = load(entry).run(["y"], {"x": made.X})[0]

@@ -1,0 +1,170 @@
+"""Explainers in a worker that does not own the state: it reads what the owner has made, and asks for more."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from compiler.errors import RationaleError
+from service import errors
+from service.errors import NotReadyError, ServiceError
+from service.explainers import records
+from service.explainers.artifact_store import ArtifactStore
+from service.explainers.records import RecordStore, Remembered
+from service.explainers.service import Explainers
+from service.explainers.spec import ExplainerSpec, Models
+from service.inference.dataplane import DataPlane
+from service.repository.entry import Entry, read_entry
+from service.repository.registry import ModelRegistry
+from service.worker import Message, Worker, answer_at, call
+
+log = logging.getLogger(__name__)
+
+_FOLLOWED_S = 5.0  # a worker that takes longer to take up a change does so by itself
+
+
+async def serve_followers(worker: Worker, explainers: Explainers) -> asyncio.Server:
+    """Makes what other workers ask for. Belongs to the owner."""
+
+    async def answer(message: Message) -> Message:
+        spec = ExplainerSpec.model_validate(message["spec"])
+        try:
+            entry = await explainers.made(message["model"], spec, message["references"])
+        except ServiceError as error:
+            return {"error": type(error).__name__, "text": str(error)}
+        return {"entry": entry.name}
+
+    return await answer_at(worker.owner, answer)
+
+
+async def tell_followers(worker: Worker, explainers: Explainers) -> None:
+    """Returns when each of them answers by what the records and the repository say now, or is gone."""
+    worker.unloaded.write_text(json.dumps(sorted(explainers.repository.unloaded())))
+
+    async def tell(path: Path) -> None:
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_FOLLOWED_S):
+                await call(path, {})
+
+    await asyncio.gather(*map(tell, worker.others()))
+
+
+class Follower:
+    """Has what requests, and the live repository, ask of `Explainers`."""
+
+    def __init__(self, plane: DataPlane, artifacts: ArtifactStore, worker: Worker) -> None:
+        self._plane = plane
+        self._artifacts = artifacts
+        self._worker = worker
+        known, made = records.read(artifacts.state)
+        ours = {one.entry for one in made}
+        base = plane.repository.without(ours)
+        self._store = RecordStore(artifacts.state, Remembered(), base)
+        self._models = Models(base)
+        self._turn = asyncio.Lock()
+        self._adopt(known, made, {one.digest: plane.repository.entries.get(one.entry) for one in made})
+
+    async def follow(self, changed: Callable[[], Awaitable[None]]) -> asyncio.Server:
+        """Takes up what the owner says has changed; `changed` is called for each time."""
+
+        async def answer(_: Message) -> Message:
+            await changed()
+            await self.refresh()
+            return {}
+
+        return await answer_at(self._worker.own, answer)
+
+    @property
+    def repository(self) -> ModelRegistry:
+        """Without the entries of explainers."""
+        return self._store.base
+
+    def unloaded(self) -> list[str]:
+        """Names of the entries that the owner was asked to unload."""
+        path = self._worker.unloaded
+        names: list[str] = json.loads(path.read_text()) if path.is_file() else []
+        return names
+
+    def owned(self) -> set[str]:
+        return self._store.owned()
+
+    async def take_up(self, repository: ModelRegistry) -> None:
+        """Answers by these entries too."""
+        self._store.base = repository
+        self._models = Models(repository)
+        self._show()
+
+    async def refresh(self) -> None:
+        """Answers by what the records say now."""
+        async with self._turn:
+            known, made = await asyncio.to_thread(records.read, self._artifacts.state)
+            serving = {one.serving for one in known}
+            wanted = {one.digest: one.entry for one in made if one.digest in serving}
+            gone = [entry for digest, entry in self._store.entries.items() if digest not in wanted]
+            entries = {digest: await self._entry(digest, name) for digest, name in wanted.items()}
+            self._adopt(known, made, entries)
+        for entry in gone:
+            await self._plane.model_cache.drop(entry)
+
+    async def made(self, model: str, spec: ExplainerSpec, references: str | None) -> Entry:
+        """As `Explainers.made`, by whom it is made."""
+        found = await self.ensure(model, spec, references)
+        if found is None:
+            asked = {"model": model, "spec": spec.model_dump(mode="json"), "references": references}
+            try:
+                answered = await call(self._worker.owner, asked)
+            except OSError as error:
+                raise NotReadyError("what makes explainers is being started again: ask again") from error
+            if "error" in answered:
+                raise getattr(errors, answered["error"])(answered["text"])
+            await self.refresh()
+            found = await self.ensure(model, spec, references)
+        if found is None:
+            raise NotReadyError("what answers such requests is another one by now: ask again")
+        return found
+
+    async def ensure(
+        self,
+        model: str,
+        spec: ExplainerSpec,
+        references: str | None,
+        *,
+        again: bool = False,  # noqa: ARG002
+    ) -> Entry | None:
+        """The entry that explains `model` so; None where there is none: nothing is begun here."""
+        return self._store.entries.get(spec.digest((await self._models.get(model)).digest, references))
+
+    async def forget(self, references: str) -> None:
+        """Nothing: only the owner deletes."""
+
+    def resume(self) -> None:
+        """Nothing: only the owner has begun anything."""
+
+    async def stop(self) -> None:
+        """Nothing: nothing runs here."""
+
+    def _adopt(
+        self, known: list[records.Record], made: list[records.Artifact], entries: Mapping[str, Entry | None]
+    ) -> None:
+        found = {digest: entry for digest, entry in entries.items() if entry is not None}
+        self._store.entries = {one.serving: found[one.serving] for one in known if one.serving in found}
+        self._store.records = {one.key: one for one in known if one.serving in found}
+        self._store.artefacts = {one.digest: one for one in made}
+        for entry in self._store.entries.values():
+            self._plane.model_cache.admit(entry)
+        self._show()
+
+    async def _entry(self, digest: str, name: str) -> Entry | None:
+        if digest in self._store.entries:
+            return self._store.entries[digest]
+        try:
+            return await asyncio.to_thread(read_entry, self._artifacts.repository / name)
+        except RationaleError as error:
+            log.error("explainer %s is not taken up: %s", name, error)
+            return None
+
+    def _show(self) -> None:
+        self._plane.repository = self._store.registry()
+        self._plane.answers.clear()

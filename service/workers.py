@@ -1,0 +1,198 @@
+"""`rationale serve --workers N`: processes that share the ports, watched over by one that only does that.
+
+Each worker listens on the same addresses (SO_REUSEPORT), so that the kernel spreads connections over them.
+The first one owns the state: it alone has the admin API, makes explainers, and tells the others what there is
+by the state folder. A worker that ends by itself is started again; the calls that it had are lost, no others.
+
+    python -m service.workers   is one of them: what to do comes on stdin, whose end tells that nobody waits
+"""
+
+import asyncio
+import contextlib
+import functools
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import typer
+from pydantic import SecretStr
+
+from compiler.errors import InvalidOptionError
+from compiler.terminal import told_plainly
+from service.configuration import unknown_variables
+from service.listening import port_of, reserve
+from service.observability import logs
+from service.security.shared_counters import serve_counters
+from service.settings import OFF, Settings
+from service.worker import Worker
+
+log = logging.getLogger(__name__)
+
+Announce = Callable[[str], None]
+
+READY = "ready on "  # begins the last line that a gateway announces
+METRICS = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client adds up what processes count
+_ADMIN_PORT = 8082  # where none is given
+_PAUSE_S = 0.5  # before a worker is started again
+_FORWARDED = (signal.SIGTERM, signal.SIGINT)
+
+
+def run_workers(settings: Settings, announce: Announce) -> int:
+    """Serves by `settings.workers` processes until SIGTERM or Ctrl-C; the status to exit with.
+
+    SIGHUP has each of them read the repository again.
+
+    Raises:
+        CannotListenError: an address is taken.
+        InvalidOptionError: the system cannot share a port.
+    """
+    if not hasattr(socket, "SO_REUSEPORT"):
+        raise InvalidOptionError("this system cannot share a port among processes: serve with one worker")
+    logs.configure(settings.log_level, settings.log_format)
+    for sentence in unknown_variables():
+        log.warning(sentence)
+    with _reserved(settings) as settings, tempfile.TemporaryDirectory(prefix="rationale-") as folder:
+        return asyncio.run(_Supervisor(settings, Path(folder), announce).run())
+
+
+@contextlib.contextmanager
+def _reserved(settings: Settings) -> Iterator[Settings]:
+    """The settings with the ports that are taken for the workers, and that stay ours while none listens."""
+    ends = {
+        "port": (settings.host, settings.port),
+        "grpc_port": (settings.host, settings.grpc_end),
+        "admin_port": (settings.admin_host, _admin_port(settings)),
+    }
+    ports: dict[str, int | str] = {}
+    with contextlib.ExitStack() as sockets:
+        for name, (host, port) in ends.items():
+            if port is None:
+                ports[name] = OFF
+            else:
+                reserved = reserve(host, port, f"--{name.replace('_', '-')}")
+                ports[name] = port_of(sockets.enter_context(reserved))
+        yield settings.model_copy(update=ports)
+
+
+def _admin_port(settings: Settings) -> int:
+    """One worker has the admin API, so that it needs a port of its own."""
+    if settings.admin_port is not None:
+        return settings.admin_port
+    return settings.port and _ADMIN_PORT
+
+
+class _Supervisor:
+    def __init__(self, settings: Settings, folder: Path, announce: Announce) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._announce = announce
+        self._running: dict[int, Process] = {}
+        self._stopping = asyncio.Event()
+        self._status = 0
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in _FORWARDED:
+            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self._signal, signal.SIGHUP)
+        (self._folder / "metrics").mkdir()
+        rates = await serve_counters(Worker(0, self._folder).rates)
+        lines: list[str] = []
+        async with asyncio.TaskGroup() as workers:
+            for index in range(self._settings.workers):
+                ready: asyncio.Future[list[str]] = loop.create_future()
+                workers.create_task(self._keep(index, ready))
+                # One after the other: what is wrong is told once, and the first puts the state in order.
+                said = await ready
+                lines = lines or said
+            if lines:
+                for line in (*lines[:-1], f"{self._settings.workers} workers", lines[-1]):
+                    self._announce(line)
+        rates.close()
+        return self._status
+
+    async def _keep(self, index: int, ready: "asyncio.Future[list[str]]") -> None:
+        """Runs a worker, and another one in its place when it ends, until all are to stop."""
+        while not self._stopping.is_set():
+            process = self._running[index] = await self._start(index)
+            status = await self._watch(process, ready)
+            del self._running[index]
+            _forget_metrics(self._folder / "metrics", process.pid)
+            if not ready.done():  # it cannot start, and would not the next time
+                ready.set_result([])
+                self._status = self._status or status
+                self._stop()
+            elif not self._stopping.is_set():
+                log.error("worker %d ended with status %d: it is started again", index, status)
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                self._status = self._status or status
+        if not ready.done():
+            ready.set_result([])
+
+    async def _start(self, index: int) -> Process:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "service.workers"),
+            stdin=PIPE,
+            stdout=PIPE,
+            env={**os.environ, METRICS: str(self._folder / "metrics")},
+            process_group=0,  # Ctrl-C in a terminal is for this process, which tells them
+        )
+        if process.stdin is not None:  # always: it was asked for
+            told = {"index": index, "folder": str(self._folder), "settings": _as_json(self._settings)}
+            process.stdin.write(json.dumps(told).encode() + b"\n")  # and it stays open
+        return process
+
+    async def _watch(self, process: Process, ready: "asyncio.Future[list[str]]") -> int:
+        """What it announces is the answer of `ready`. Its status when it has ended."""
+        lines: list[str] = []
+        while process.stdout is not None and (line := await process.stdout.readline()):
+            lines.append(line.decode().rstrip("\n"))
+            if lines[-1].startswith(READY) and not ready.done():
+                ready.set_result(lines)
+        return await process.wait()
+
+    def _stop(self) -> None:
+        """A second time has them give up what runs, as a second signal does."""
+        self._stopping.set()
+        self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._running.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+
+def _as_json(settings: Settings) -> dict[str, object]:
+    values = settings.model_dump(mode="json", exclude_unset=True)
+    return values | {
+        name: value.get_secret_value() for name, value in settings if isinstance(value, SecretStr)
+    }
+
+
+def _forget_metrics(folder: Path, pid: int) -> None:
+    """What a worker had under way ended with it; what it counted stays."""
+    for file in folder.glob(
+        f"gauge_live*_{pid}.db"
+    ):  # as prometheus_client.multiprocess.mark_process_dead does
+        file.unlink()
+
+
+def main() -> None:
+    told = json.loads(sys.stdin.readline())
+    with told_plainly():
+        from service.server import run_server
+
+        worker = Worker(told["index"], Path(told["folder"]))
+        run_server(Settings(**told["settings"]), functools.partial(print, flush=True), worker)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,170 @@
+"""`rationale serve --workers 2`: several processes on the same ports, and the one that watches over them."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc as triton
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.service import handmade as made
+from tests.service import patient
+from tests.service.child import Child, grpc_address, ready_line, serve
+from tests.service.server.test_lifecycle import SECONDS, refused
+
+Gateway = tuple[Child, str, list[str]]
+
+
+@pytest.fixture
+def gateway(repository: Path) -> Iterator[Gateway]:
+    with serve("--repository", str(repository), "--port", "0", "--workers", "2") as child:
+        yield child, *ready_line(child)
+
+
+def workers_of(child: Child) -> list[psutil.Process]:
+    return psutil.Process(child.pid).children()
+
+
+def admin_of(lines: list[str]) -> str:
+    (found,) = (line.removeprefix("admin API on ") for line in lines if line.startswith("admin API on "))
+    return found
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+
+
+def explain(url: str) -> None:
+    answer = patient.post(f"{url}/v1/models/score:explain", json={"instances": made.X.tolist()}).json()
+    np.testing.assert_allclose(answer["predictions"], made.predict(made.X), rtol=1e-6)
+
+
+def served_by(url: str, child: Child) -> set[int]:
+    """The workers that hold one of some new connections."""
+    with socket.create_connection((httpx.URL(url).host, httpx.URL(url).port)) as connection:
+        address = connection.getsockname()
+        until(lambda: any(_holds(worker, address) for worker in workers_of(child)))
+        return {worker.pid for worker in workers_of(child) if _holds(worker, address)}
+
+
+def _holds(worker: psutil.Process, address: tuple[str, int]) -> bool:
+    return any(tuple(one.raddr or ()) == address for one in worker.net_connections("tcp"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_all_of_them_serve_and_end_with_status_0(gateway: Gateway, number: signal.Signals) -> None:
+    child, url, lines = gateway
+    workers = workers_of(child)
+    assert len(workers) == 2
+    assert "2 workers" in lines
+    reached: set[int] = set()
+    until(lambda: bool(reached.update(served_by(url, child)) or len(reached) == 2))
+    explain(url)
+    with triton.InferenceServerClient(grpc_address(lines)) as client:
+        assert client.is_server_ready()
+    child.send_signal(number)
+    assert child.wait(SECONDS) == 0
+    assert child.stderr.read() == ""
+    assert not any(worker.is_running() for worker in workers)
+
+
+def test_a_worker_that_is_killed_comes_back(gateway: Gateway) -> None:
+    child, url, _ = gateway
+    for killed in workers_of(child):  # the owner of the state, and another one
+        (other,) = (one for one in workers_of(child) if one != killed)
+        killed.kill()
+        explain(url)
+        until(lambda: len(workers_of(child)) == 2)
+        new = next(one for one in workers_of(child) if one != other)
+        until(lambda: served_by(url, child) == {new.pid})  # noqa: B023
+        explain(url)
+
+
+def test_they_end_with_the_one_that_watches_over_them(gateway: Gateway) -> None:
+    child, _, _ = gateway
+    workers = workers_of(child)
+    child.kill()
+    until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers))
+
+
+def test_the_admin_api_is_on_a_port_of_its_own(gateway: Gateway) -> None:
+    _, url, lines = gateway
+    admin = admin_of(lines)
+    assert patient.get(f"{admin}/v2/models/score/explainers").status_code == 200
+    assert patient.get(f"{url}/v2/models/score/explainers").status_code == 404
+
+
+def test_a_broken_entry_is_told_once(tmp_path: Path) -> None:
+    made.write_score(tmp_path)
+    (tmp_path / "score" / "1" / "model.onnx").write_bytes(b"no model")
+    (line,) = refused("--repository", str(tmp_path), "--port", "0", "--workers", "2", "--strict")
+    assert "score/1/model.onnx: ONNX Runtime cannot load it" in line
+
+
+def test_ports_of_another_gateway_are_not_shared(gateway: Gateway, repository: Path) -> None:
+    _, url, _ = gateway
+    port = str(httpx.URL(url).port)
+    (line,) = refused("--repository", str(repository), "--port", port, "--workers", "2")
+    assert f"port {port} is taken" in line
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "65", "two"])
+def test_how_many(repository: Path, given: str) -> None:
+    with serve("--repository", str(repository), "--workers", given) as child:
+        _, err = child.communicate(timeout=SECONDS)
+    assert child.returncode == 2
+    assert "--workers" in err
+
+
+def test_the_setting(repository: Path) -> None:
+    settings = {"RATIONALE_WORKERS": "0"}
+    with serve("--repository", str(repository), **settings) as child:
+        _, err = child.communicate(timeout=SECONDS)
+    assert (child.returncode, "RATIONALE_WORKERS" in err) == (2, True)
+    assert os.environ.get("RATIONALE_WORKERS") is None
+
+
+def test_rates_and_metrics_are_counted_over_all(repository: Path) -> None:
+    rates = {"RATIONALE_RATE_LIMIT_PER_S": "0.1", "RATIONALE_RATE_LIMIT_BURST": "20"}
+    with serve("--repository", str(repository), "--port", "0", "--workers", "2", **rates) as child:
+        url, lines = ready_line(child)
+        question = {"instances": made.X.tolist()}
+        statuses = [
+            patient.post(f"{url}/v1/models/score:explain", json=question).status_code for _ in range(30)
+        ]
+        assert statuses == [200] * 20 + [429] * 10  # whichever worker took the connection
+        for killed in workers_of(child):  # what it counted stays
+            killed.kill()
+            killed.wait()
+            until(lambda: len(workers_of(child)) == 2 and _ready(lines))
+            assert _metrics(lines, "rationale_requests_total") == {"200": 20.0, "429": 10.0}
+        assert _metrics(lines, "rationale_requests_in_flight") == {"": 0.0}
+        assert patient.post(f"{url}/v1/models/score:explain", json=question).status_code == 429
+
+
+def _ready(lines: list[str]) -> bool:
+    try:
+        return _metrics(lines, "rationale_ready") == {"": 1.0}
+    except httpx.ConnectError:  # the first worker is being started again
+        return False
+
+
+def _metrics(lines: list[str], name: str) -> dict[str, float]:
+    """The samples of a metric, by status."""
+    page = text_string_to_metric_families(patient.get(f"{admin_of(lines)}/metrics").text)
+    return {
+        each.labels.get("status", ""): each.value
+        for family in page
+        for each in family.samples
+        if each.name == name
+    }
