@@ -4,6 +4,8 @@
 COMPLETE_64 = 1e-12  # |Σ m·Δ − Δy| over max(1, largest |y|)
 # whole transformer blocks in float64, over the largest value (issue: 1e-10).
 ATTENTION_64 = 1e-10
+# float64 attributions against references that take quotients: 1e-16 over 1e-5, from which on they do.
+DUE_64 = 1e-10  # over the largest
 # central differences in float64: error h²·f‴ + ε/h with h = 1e-5.
 FINITE_DIFFERENCE = 1e-8
 # the emitted float32 graph against the same nodes in float64: ε = 6e-8 over sums of some hundred terms.

@@ -7,6 +7,7 @@ multiplier cannot pass.
 import numpy as np
 
 from tests.compiler.sample import Sample, Var
+from tests.compiler.samples_awkward import awkward_samples
 from tests.compiler.samples_discrete import discrete_samples
 from tests.compiler.samples_math import math_samples
 from tests.compiler.samples_moving import moving_samples
@@ -253,6 +254,7 @@ SAMPLES = [
     *moving_samples(),
     *resampling_samples(),
     *weight_samples(),
+    *awkward_samples(),
     *_pointwise(),
     *_arithmetic(),
     *_convolution(),

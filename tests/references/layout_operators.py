@@ -93,6 +93,8 @@ def depth_to_space(x: T, *, blocksize: int, mode: bytes = b"DCR") -> T:
 
 def resize(x: T, *operands: T | None, **attributes: Any) -> T:
     """By whole factors, each value a block of its own; else as the onnx package defines it."""
+    if "axes" in attributes:
+        attributes["axes"] = [a % x.ndim for a in attributes["axes"]]
     if len(operands) == 1:  # before opset 11
         corners = {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
         return resize(x, None, *operands, **attributes, **corners)

@@ -94,8 +94,10 @@ def _along(parameter: T | None, x: T, axis: int) -> T:
 
 
 def quantize_linear(x: T, scale: T, zero: T | None = None, *, axis: int = 1, **_: Any) -> T:
-    """To 8 bits, signed or not: the samples stay within both."""
-    return (torch.round(x / _along(scale, x, axis)) + _along(zero, x, axis)).clamp(-128, 255).to(torch.int64)
+    """Within the limits of the zero point's type; without one, of 8 bits."""
+    limits = torch.iinfo(torch.uint8 if zero is None else zero.dtype)
+    steps = torch.round(x / _along(scale, x, axis)) + _along(zero, x, axis)
+    return steps.clamp(limits.min, limits.max).to(torch.int64)
 
 
 def dequantize_linear(x: T, scale: T, zero: T | None = None, *, axis: int = 1, **_: Any) -> T:

@@ -42,6 +42,8 @@ def _fold(function: Callable[[T, T], T]) -> Callable[..., T]:
     return run
 
 
+_FIFTH, _HUNDREDTH = (float(torch.tensor(v, dtype=torch.float32)) for v in (0.2, 0.01))  # as ONNX has them
+
 POINTWISE: dict[str, Callable[..., Any]] = {
     "Abs": torch.abs,
     "Add": torch.add,
@@ -62,9 +64,9 @@ POINTWISE: dict[str, Callable[..., Any]] = {
     "Gelu": lambda x, approximate=b"none": F.gelu(x, approximate=approximate.decode()),
     "Gemm": gemm,
     "Greater": torch.gt,
-    "HardSigmoid": lambda x, alpha=0.2, beta=0.5: torch.clamp(alpha * x + beta, 0, 1),
+    "HardSigmoid": lambda x, alpha=_FIFTH, beta=0.5: torch.clamp(alpha * x + beta, 0, 1),
     "HardSwish": lambda x: x * torch.clamp(x / 6 + 0.5, 0, 1),
-    "LeakyRelu": lambda x, alpha=0.01: torch.where(x > 0, x, alpha * x),
+    "LeakyRelu": lambda x, alpha=_HUNDREDTH: torch.where(x > 0, x, alpha * x),
     "Less": torch.lt,
     "Log": torch.log,
     "MatMul": torch.matmul,
