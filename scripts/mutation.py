@@ -22,7 +22,7 @@ from cosmic_ray.modules import find_modules
 from cosmic_ray.mutating import mutate_and_test
 from cosmic_ray.operators.operator import Example, Operator
 from cosmic_ray.work_db import use_db
-from cosmic_ray.work_item import MutationSpec
+from cosmic_ray.work_item import MutationSpec, WorkResult
 from coverage import CoverageData
 
 ROOT = Path(__file__).parent.parent
@@ -92,6 +92,13 @@ def covered(tests: list[str]) -> CoverageData:
     return data
 
 
+def verdict(result: WorkResult) -> str:
+    """Cosmic Ray's, but for what it calls killed too: tests that took too long, or are there no more."""
+    if result.output == "timeout":
+        return "timeout"
+    return "untested" if "no tests ran" in (result.output or "") else str(result.test_outcome.value)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -116,8 +123,8 @@ def main() -> None:
             tests = tests_of(data, mutation, given.most)
             Path("chosen.txt").write_text("\n".join(tests), encoding="utf-8")
             run = f"{sys.executable} -m pytest -x -q -n 0 -p no:cacheprovider @chosen.txt"
-            result = mutate_and_test([mutation], run, SECONDS)
-            outcome = str(result.test_outcome.value) if tests else "untested"
+            result = mutate_and_test([mutation], run if tests else "true", SECONDS)
+            outcome = verdict(result) if tests else "untested"
             counts[outcome] += 1
             print(f"{outcome}: {mutation.module_path}:{mutation.start_pos[0]}, {len(tests)} tests")
             if outcome != "killed":
