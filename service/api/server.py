@@ -16,12 +16,14 @@ from service.security.tls import ServerTls
 
 MAX_HEADER_BYTES = 64 * 1024
 HEADER_TIMEOUT_S = 10.0
+MAX_PIPELINED = 64  # requests that wait for the answer of one before; they hold some KB each
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """Closes a connection whose headers, trailers or chunk extensions are too large, or headers too slow.
+    """Closes a connection whose headers, trailers or chunk extensions are too large, or headers too slow,
+    or that sends too many requests without waiting for answers.
 
-    uvicorn bounds neither with httptools: one connection could send headers for ever, or none. Idle
+    uvicorn bounds none of these with httptools: one connection could send headers for ever, or none. Idle
     connections that have had an answer are its own to close (its keep-alive timeout).
     """
 
@@ -49,7 +51,12 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stop_waiting()
         self._unread = 0
+        if self.transport.is_closing():
+            return  # the rest of what came at once
         super().on_headers_complete()
+        if len(self.pipeline) > MAX_PIPELINED:
+            self.pipeline.clear()
+            self.transport.close()
 
     def on_body(self, body: bytes) -> None:
         self._unread = 0

@@ -235,3 +235,18 @@ async def test_names_that_go_nowhere_in_requests(repository: Path, name: str) ->
         assert answer.status_code == 404
         for verb in ("infer", "explain"):
             assert (await client.post(f"/v2/models/{name}/{verb}", json=GOOD)).status_code == 404
+
+
+def test_a_connection_that_waits_for_no_answer_is_closed(strict: str) -> None:
+    """In one piece, which may hold thousands of requests."""
+    asked = b"GET /v2/health/live HTTP/1.1\r\nhost: gateway\r\n\r\n"
+    with connected(strict) as connection:
+        connection.sendall(asked * 3)
+        answered = b""
+        while answered.count(b"HTTP/1.1 200") < 3:
+            answered += connection.recv(65536)
+        assert http_server.MAX_PIPELINED > 3
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(asked * 2000)
+        assert rest(connection).count(b"HTTP/1.1") <= http_server.MAX_PIPELINED
+    assert patient.get(f"http://{strict}/v2/health/live").status_code == 200
