@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from importlib.metadata import version as package_version
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.middleware.cors import CORSMiddleware
@@ -88,12 +89,11 @@ def create_app(
     """
     metrics = metrics or Metrics()
     gate = create_gate(settings, metrics, worker)
-    is_owner = worker is None or worker.owns_state
-    state = Storage(settings.state_folder, is_owned=is_owner)
+    state = Storage(settings.state_folder, is_owned=worker is None or worker.owns_state)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(state.close)
         artifacts = ArtifactStore(settings.repository, state, settings.max_artefact_bytes)
-        remembered = remember(artifacts) if is_owner else Remembered()
+        remembered = remember(artifacts)
         plane = DataPlane(
             read_repository(settings.repository, strict=settings.strict),
             backend,
@@ -105,9 +105,9 @@ def create_app(
             max_loaded_explainers=settings.max_loaded_explainers,
         )
         sets = ReferenceSets(state)
+        sets.recover()
         explainers: Explainers | Follower
         if worker is None or worker.owns_state:
-            sets.recover()
             explainers = create_explainers(settings, plane, artifacts, remembered, references or sets)
         else:
             explainers = Follower(plane, artifacts, worker)
@@ -117,15 +117,16 @@ def create_app(
     live = create_live_repository(settings, plane, explainers)
 
     async def load() -> None:
-        await plane.start(live.start)
-        if isinstance(explainers, Follower):
-            await live.follow(explainers.unloaded())
+        await plane.start(partial(_load_repository, live, explainers))
         explainers.resume()
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.loading = asyncio.create_task(load())
-        calls = None if worker is None else await _listen_to_workers(worker, explainers, sets, live)
+        calls = None
+        if worker is not None:
+            calls = await _listen_to_workers(worker, explainers, sets, live)
+            await _first_of(app.state.loading, plane.stopping.wait())  # until then, others have the callers
         try:
             yield
         finally:
@@ -240,6 +241,18 @@ def create_explainers(
     builder = Builder(artifacts, limits, references, plane.metrics)
     unsettled = settings.max_compiles + settings.max_queued_compiles
     return Explainers(plane, artifacts, builder, references, remembered, unsettled)
+
+
+async def _load_repository(live: LiveRepository, explainers: Explainers | Follower) -> None:
+    await live.start()
+    if isinstance(explainers, Follower):
+        await live.follow(explainers.unloaded())
+
+
+async def _first_of(task: asyncio.Task[None], other: Coroutine[Any, Any, Any]) -> None:
+    either = asyncio.ensure_future(other)
+    await asyncio.wait([task, either], return_when=asyncio.FIRST_COMPLETED)
+    either.cancel()
 
 
 async def _listen_to_workers(

@@ -19,12 +19,14 @@ def listen(host: str, port: int, flag: str = "--port", *, shared: bool = False) 
     """A listening socket, IPv4 or IPv6.
 
     Args:
-        shared: with other processes that say so too.
+        shared: with other processes that say so too. It does not listen before it is served on: until then
+            callers are sent to the others.
 
     Raises CannotListenError, which names the setting to change.
     """
     listener = _bound(host, port, flag, shared=shared)
-    listener.listen(_BACKLOG)
+    if not shared:
+        listener.listen(_BACKLOG)
     return listener
 
 

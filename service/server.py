@@ -159,7 +159,7 @@ async def _serve(
     ends = await _start(app, settings, listeners, tls)
     tasks.update(asyncio.create_task(watch(each)) for each in watched)
     try:
-        await ends.public.started()
+        await _first_of(asyncio.ensure_future(ends.public.started()), signals.stop)
         loading: asyncio.Task[None] = app.state.loading
         await _first_of(loading, signals.stop, *ends.serving)
         if loading.done():

@@ -11,6 +11,12 @@ from typing import IO
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
+def ignore_hangup() -> None:
+    """Until somebody listens to it: a reload that comes too soon would end the process."""
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
 class Signals:
     """Belongs to the running event loop."""
 

@@ -44,7 +44,7 @@ class Storage:
             is_owned: by this process; else by another one of the same gateway, and this one reads.
         """
         self.folder = folder
-        self._is_owned = is_owned
+        self.is_owned = is_owned
         self.references = folder / "references"
         self.staging = folder / "staging"
         self.artefacts = folder / "artefacts"
@@ -67,7 +67,7 @@ class Storage:
             if self._database is None:
                 with _told(self.folder), contextlib.ExitStack() as on_failure:
                     on_failure.callback(self._release)
-                    if self._is_owned:
+                    if self.is_owned:
                         for folder in (self.folder, self.references, self.staging, self.artefacts):
                             folder.mkdir(_OWNER_ONLY, parents=True, exist_ok=True)
                         self._lock = _lock(self.folder)

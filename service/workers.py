@@ -31,6 +31,7 @@ from service.listening import port_of, reserve
 from service.observability import logs
 from service.security.shared_counters import serve_counters
 from service.settings import OFF, Settings
+from service.signals import ignore_hangup
 from service.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -186,6 +187,7 @@ def _forget_metrics(folder: Path, pid: int) -> None:
 
 
 def main() -> None:
+    ignore_hangup()
     told = json.loads(sys.stdin.readline())
     with told_plainly():
         from service.server import run_server

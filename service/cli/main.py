@@ -177,7 +177,9 @@ def serve(
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     with told_plainly():
         from service.configuration import load_settings
+        from service.signals import ignore_hangup
 
+        ignore_hangup()
         settings = load_settings(flags, config)
         if settings.workers > 1:
             from service.workers import run_workers

@@ -18,7 +18,8 @@ def remember(artifacts: ArtifactStore) -> Remembered:
     Raises:
         StateUnavailableError: another gateway uses the state, or it cannot be read.
     """
-    if not artifacts.state.exists or not artifacts.repository.is_dir():
+    state = artifacts.state
+    if not (state.is_owned and state.exists and artifacts.repository.is_dir()):
         return Remembered()
     found, artefacts = records.read(artifacts.state)
     present = artifacts.recover(artefacts, {one.serving for one in found if one.serving})

@@ -144,7 +144,7 @@ class ReferenceSets:
 
     def recover(self) -> None:
         """Deletes files that no name stands for: what a crash left between a file and its record."""
-        if self._state.exists:
+        if self._state.is_owned and self._state.exists:
             known = {one.digest for one in self.all()}
             with _told():
                 for path in self._state.references.iterdir():
