@@ -36,6 +36,11 @@ MODELS = {
         b=np.float32(-3),
         low=np.float32(-1e9),
     ),
+    "a branch that is infinite where no condition flips": model(
+        "z = MatMul (x, w) c = Greater (z, b) e = Where (c, z, low) y = Softmax (e)",
+        b=np.float32([100, -0.5, 0.3, 0]),
+        low=np.float32([-np.inf, -3, -3, -3]),
+    ),
     "logic": model(
         "z = MatMul (x, w) a = Greater (z, b) c = LessOrEqual (z, u) d = And (a, c) e = Not (d) "
         "f = Xor (e, a) g = Cast <to = 1> (f) h = Sigmoid (z) y = Mul (g, h)",
