@@ -128,7 +128,8 @@ def command(
         f"--model-control-mode={control_mode}",
         *(f"--load-model={name}" for name in load if control_mode == "explicit"),
         "--disable-auto-complete-config",
-        "--strict-readiness=true",
+        "--strict-readiness=false",  # a model that does not load leaves the others served
+        "--exit-on-error=false",
         f"--exit-timeout-secs={DRAIN_TIMEOUT_S}",
         *(f"--{end}-address={host}" for end in ENDS),
         *(f"--{end}-port={ports[end]}" for end in ENDS),

@@ -25,7 +25,8 @@ COMMAND = (
     "--model-control-mode=explicit",  # the gateway loads explainers that are made over its API
     "--load-model=*",
     "--disable-auto-complete-config",
-    "--strict-readiness=true",
+    "--strict-readiness=false",  # a model that does not load leaves the others served
+    "--exit-on-error=false",
     "--exit-timeout-secs=30",
 )
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}

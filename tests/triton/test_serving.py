@@ -192,7 +192,7 @@ def test_a_warmup_that_fails_stops_the_start(start_triton: StartTriton, tmp_path
     add_warmup(config, entry, {"x": np.ones(5, np.float32)})
     (entry / "config.pbtxt").write_text(text_format.MessageToString(config))
     with pytest.raises(TritonError) as caught:
-        start_triton(tmp_path).__enter__()
+        start_triton(tmp_path, extra=["--exit-on-error=true"]).__enter__()
     message = str(caught.value)
     assert "while running Reshape node" in message, "ONNX Runtime's own line"
     if "ended by SIGSEGV" not in message:
