@@ -24,11 +24,12 @@ class Server:
     grpc: str | None = None
 
     def cpu_s(self) -> float:
-        """Seconds of CPU that its threads have used, to the nanosecond: ticks would be too coarse."""
+        """Seconds of CPU of its threads and its workers', to the nanosecond: ticks would be too coarse."""
         used_ns = 0
-        for thread in Path(f"/proc/{self.pid}/task").iterdir():
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                used_ns += int((thread / "schedstat").read_text().split()[0])
+        for process in (self.pid, *(child.pid for child in psutil.Process(self.pid).children())):
+            for thread in Path(f"/proc/{process}/task").iterdir():
+                with contextlib.suppress(OSError):  # it has ended meanwhile
+                    used_ns += int((thread / "schedstat").read_text().split()[0])
         return used_ns / 1e9
 
     def memory_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Hostile peers, restarts and perf_analyzer, in short."""
+"""Hostile peers, restarts, workers and perf_analyzer, in short."""
 
 import sys
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.checks import hostile, perf_analyzer, restart
+from loadtests.checks import hostile, perf_analyzer, restart, workers
 from loadtests.systems import models
 from loadtests.systems.process import Server, gateway
 
@@ -75,3 +75,12 @@ def test_perf_analyzer_is_run_every_way(tmp_path: Path, capfd: pytest.CaptureFix
     assert "-m m -u h:1 -i http --shape x:3" in (told := capfd.readouterr().out)
     assert "-m m -u g:2 -i grpc --streaming --shape x:3" in told
     assert not perf_analyzer.run(str(program), "m", ends, ["--fail"])
+
+
+def test_what_workers_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether that is too much is for the command to say, on a machine that does nothing else."""
+    with gateway(Path("model_repository"), "--workers", "2") as several:
+        used_us, rate = workers.cost(several, 0.5)
+    assert 0 < used_us < 1e6
+    assert rate > 1
+    assert capsys.readouterr().out == ""
