@@ -58,7 +58,9 @@ class Handler:
             ForbiddenError: the caller may not ask this entry.
         """
         plane = self.plane
-        registry, deadline_s = plane.repository, plane.deadline(call.timeout_s)
+        deadline_s = plane.deadline(call.timeout_s)
+        await plane.loaded(deadline_s)
+        registry = plane.repository
         likely = _likely_entry(registry, call)
         plane.admit(likely, deadline_s)
         request = await read(deadline_s)

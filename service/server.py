@@ -209,15 +209,18 @@ def _watched(app: FastAPI, settings: Settings, tls: ServerTls | None) -> list[Wa
 async def _stop(plane: DataPlane, ends: _Ends, signals: Signals, settings: Settings) -> None:
     """Unready, refuse, drain, stop; a second signal gives up what runs.
 
-    Between the first two, load balancers find out, and requests are still answered. Callers of gRPC are told
-    to go elsewhere before any is refused; while what was accepted runs, HTTP answers others with 503.
+    Between the first two, load balancers find out, and requests are still answered. Then callers are told to
+    go elsewhere before any is refused: no more connections are taken, and each one's next answer is its last.
     """
     plane.leave()
     if signals.stop.done() and plane.serves:
         await signals.hurried(settings.shutdown_delay_s)
     end_s = time.monotonic() + settings.drain_timeout_s
-    if ends.grpc is not None and plane.serves:
-        await ends.grpc.leave(settings.drain_timeout_s)
+    if plane.serves:
+        leaving = [ends.public.leave()]
+        if ends.grpc is not None:
+            leaving.append(ends.grpc.leave(settings.drain_timeout_s))
+        await asyncio.gather(*leaving)
     plane.refuse_new_work()
     idle = asyncio.ensure_future(plane.idle())
     left_s = max(end_s - time.monotonic(), 0.0)

@@ -3,7 +3,7 @@
     python -m loadtests.checks.restart [--restarts 10]
 
 Callers ask one call after the other: by grpcio with `wait_for_ready`, by HTTP with another try where a
-connection is refused or the gateway is not ready (503). It is stopped by SIGTERM and started again at the
+connection is refused. It is stopped by SIGTERM and started again at the
 same addresses, again and again. Every answer is compared with ONNX Runtime's. Ends with 1 where one was lost
 or wrong.
 """
@@ -37,7 +37,6 @@ TIMEOUT_S = 60.0
 BETWEEN_S = 1.0
 ATTRIBUTIONS = "x_attributions"
 QUESTION = models.question(models.NETWORK, EXPLAIN)
-NOT_READY = 503  # it is loading its models, or stopping
 PAUSE_S = 0.05
 Ask = Callable[[], np.ndarray]
 
@@ -57,7 +56,7 @@ def by_http(address: str) -> Ask:
     body, headers = QUESTION.as_json
 
     def ask() -> np.ndarray:
-        while (reply := try_once()) is None or reply.status == NOT_READY:
+        while (reply := try_once()) is None:
             time.sleep(PAUSE_S)
         if reply.status != raw.OK:
             raise RuntimeError(f"{reply.status}: {reply.data[:300]!r}")

@@ -4,8 +4,8 @@
 
 A gateway with one process and one with several are asked in turn for the explanation of a row of the credit
 model, on as many connections, each of which asks as soon as it has its answer. Clients and gateways share the
-machine's cores. Ends with 1 where several take more than 1.1 times the CPU of one for a request, or where one was
-refused.
+machine's cores. Ends with 1 where several take more than 1.1 times the CPU of one for a request, or refuse
+one.
 """
 
 import argparse

@@ -16,6 +16,7 @@ from service.security.tls import ServerTls
 
 MAX_HEADER_BYTES = 64 * 1024
 HEADER_TIMEOUT_S = 10.0
+_LEAVE_S = 0.3  # who asks one question after the other has asked again meanwhile
 MAX_PIPELINED = 64  # requests that wait for the answer of one before; they hold some KB each
 
 
@@ -110,6 +111,15 @@ class HttpServer:
     async def started(self) -> None:
         while not self._server.started and not self.serving.done():
             await asyncio.sleep(0.01)
+
+    async def leave(self) -> None:
+        """Takes no more connections; the next answer on each is its last, and sends its caller elsewhere."""
+        for listening in self._server.servers:
+            listening.close()
+        close = (b"connection", b"close")
+        self._server.config.encoded_headers.append(close)
+        self._server.server_state.default_headers = [*self._server.server_state.default_headers, close]
+        await asyncio.sleep(_LEAVE_S)
 
     async def stop(self, seconds: float) -> None:
         """Closes the socket, and what is not answered in `seconds`."""

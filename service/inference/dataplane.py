@@ -1,6 +1,7 @@
 """Inference and explanation over a backend. Knows no transport: REST and gRPC are thin over it."""
 
 import asyncio
+import contextlib
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -55,6 +56,7 @@ class DataPlane:
         self.backend = backend
         self.model_cache = ModelCache(backend, max_loaded_explainers, metrics)
         self._state = Lifecycle.LOADING
+        self._loaded = asyncio.Event()  # or never will be
         self.timeout_s = request_timeout_s
         self.budget = MemoryLimit(max_waiting_bytes)
         self.answers = ResponseCache(answer_cache_bytes, metrics.cache("answers"))
@@ -68,6 +70,8 @@ class DataPlane:
     @state.setter
     def state(self, state: Lifecycle) -> None:
         self._state = state
+        if state is not Lifecycle.LOADING:
+            self._loaded.set()
         self.metrics.ready.set(state is Lifecycle.READY)
 
     async def start(self, load_repository: Callable[[], Awaitable[None]]) -> None:
@@ -80,6 +84,13 @@ class DataPlane:
             raise
         if self.state is Lifecycle.LOADING:  # a stop may have come meanwhile
             self.state = Lifecycle.READY
+
+    async def loaded(self, deadline_s: float) -> None:
+        """Returns when the models are loaded, or cannot be; at `deadline_s` at the latest."""
+        if not self._loaded.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline_s):
+                    await self._loaded.wait()
 
     def leave(self) -> None:
         """The first step of a stop: no longer ready, but still answering."""

@@ -176,9 +176,18 @@ def patiently(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATIONALE_DRAIN_TIMEOUT_S", "600")
 
 
-def refuses(url: str) -> bool:
+def is_unready(url: str) -> bool:
     """It is stopping, and still there."""
     return patient.get(f"{url}/v2/health/ready").status_code == 503
+
+
+def is_closed(url: str) -> bool:
+    """It takes no more connections."""
+    try:
+        patient.get(f"{url}/v2/health/live")
+    except httpx.ConnectError:
+        return True
+    return False
 
 
 @pytest.mark.usefixtures("patiently")
@@ -189,7 +198,7 @@ def test_running_requests_finish_when_the_server_stops(tmp_path: Path) -> None:
         asked = [threads.submit(patient.post, f"{url}/v1/models/score:explain", json=body) for _ in range(3)]
         wait_for_requests(url, 3)
         child.send_signal(signal.SIGTERM)
-        assert became(lambda: refuses(url))
+        assert became(lambda: is_closed(url))
         assert not any(answer.done() for answer in asked)
         gate.touch()
         for answer in asked:
@@ -214,7 +223,7 @@ def test_running_grpc_calls_finish_when_the_server_stops(tmp_path: Path) -> None
             ]
             wait_for_requests(url, 2)
             child.send_signal(signal.SIGTERM)
-            assert became(lambda: refuses(url))
+            assert became(lambda: is_closed(url))
             assert not any(call.done() for call in calls)
             gate.touch()
             for call in calls:
@@ -251,16 +260,18 @@ def test_unready_then_refusing_then_gone(tmp_path: Path, monkeypatch: pytest.Mon
         holding(tmp_path) as (child, gate),
         ThreadPoolExecutor(1) as threads,
         httpx.Client(timeout=SECONDS) as client,
+        httpx.Client(timeout=SECONDS) as late,
     ):
         url, lines = ready_line(child)
-        client.base_url = httpx.URL(url)
+        client.base_url = late.base_url = httpx.URL(url)
+        assert late.get("/v1/models/score").status_code == 200
         post = client.post
         assert post("/v1/models/score:predict", json=score).status_code == 200
         slow = threads.submit(patient.post, f"{url}/v1/models/score:explain", json=score)
         wait_for_requests(url, 1)
         end_s = time.monotonic() + delay_s  # or later: this machine may be slow to hand the signal on
         child.send_signal(signal.SIGTERM)
-        assert became(lambda: refuses(url))
+        assert became(lambda: is_unready(url))
         unready = client.get("/v2/health/ready")
         assert "about to stop" in unready.text or time.monotonic() > end_s
         assert client.get("/v2/health/live").status_code == 200
@@ -268,9 +279,10 @@ def test_unready_then_refusing_then_gone(tmp_path: Path, monkeypatch: pytest.Mon
         with triton.InferenceServerClient(grpc_address(lines)) as grpc_client:
             assert grpc_client.is_server_live()
             assert not grpc_client.is_server_ready()
-        assert became(lambda: post("/v1/models/score:predict", json=score).status_code == 503)
+        assert became(lambda: is_closed(url))
         assert time.monotonic() > end_s - TICK_S
-        refusal = post("/v1/models/score:predict", json=score)
+        time.sleep(1)  # until then what connections are still asked is answered, as their last
+        refusal = late.post("/v1/models/score:predict", json=score)
         assert (refusal.status_code, refusal.headers["retry-after"]) == (503, "1")
         assert not slow.done()
         gate.touch()
@@ -410,3 +422,34 @@ def test_a_stop_during_a_compile(tmp_path: Path) -> None:
 def commands() -> str:
     """The command lines of all processes of this machine."""
     return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+
+
+def test_callers_come_while_models_are_loaded(repository: Path) -> None:
+    """They wait for them: none is refused between the listening of a gateway and its readiness."""
+    (port,) = spare_ports(1)
+    with serve("--repository", str(repository), "--port", str(port), "--grpc-port", "off"):
+        until_s = time.monotonic() + SECONDS
+        question = {"instances": made.X.tolist()}
+        while True:
+            with contextlib.suppress(httpx.ConnectError):
+                answer = patient.post(f"http://127.0.0.1:{port}/v1/models/score:predict", json=question)
+                break
+            assert time.monotonic() < until_s
+    assert answer.status_code == 200, answer.text
+
+
+def test_the_last_answer_on_a_connection_says_so(repository: Path) -> None:
+    with serve("--repository", str(repository), "--port", "0") as child:
+        url, _ = ready_line(child)
+        question = {"instances": made.X.tolist()}
+        with httpx.Client(timeout=SECONDS) as client:
+            seen = []
+            assert client.post(f"{url}/v1/models/score:predict", json=question).status_code == 200
+            child.send_signal(signal.SIGTERM)
+            with contextlib.suppress(httpx.ConnectError):  # what is asked once the port is closed
+                while True:
+                    answer = client.post(f"{url}/v1/models/score:predict", json=question)
+                    seen.append((answer.status_code, answer.headers.get("connection")))
+        assert {status for status, _ in seen} <= {200}
+        assert seen[-1] == (200, "close")
+        assert child.wait(SECONDS) == 0
