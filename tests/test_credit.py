@@ -12,7 +12,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from service.cli.demo_report import CUT_OFF
+from service.cli.demo import CUT_OFF
 
 FOLDER = Path(__file__).parent.parent / "examples" / "credit"
 

@@ -1,293 +1,86 @@
 """`rationale demo`: compile the credit example, serve it, ask over HTTP, print what a loan officer can read.
 
 Compiler and gateway run as children, through the command line that users have: what the demo shows is what
-they get. Every child is gone when the demo ends, however it ends.
+they get. What it prints fits 80 columns, and reads the same without colour.
 """
 
-import http.client
 import json
 import os
 import re
+import shlex
 import signal
 import statistics
 import subprocess
 import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from http.client import OK, HTTPConnection, HTTPException
+from itertools import pairwise
 from pathlib import Path
-from queue import Empty, Queue
 from tempfile import TemporaryDirectory
-from types import FrameType
 from typing import Any
 
+from rich.bar import Bar
 from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
 
 from compiler.errors import RationaleError
-from compiler.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest
-from service.cli.demo_report import Applicant, Latency, report
 
-NAME = "credit"
-OUTPUT = "default_probability"
-FILES = ("credit.onnx", "references.csv", "applicants.json")
+CUT_OFF = 0.20  # as in examples/credit/make_credit.py: declined from this default probability on
+REQUESTS = 50
+INTRODUCTION = """
+Every applicant is compared with 100 typical approved applicants. Their mean default probability, {:.2%}, \
+is the base value. The effect of a feature is its DeepSHAP attribution, an estimate of its Shapley value, \
+in percentage points: what the applicant's value, rather than theirs, adds to the probability. Base value \
+and effects add up to it."""
+PACKAGE = Path(__file__).resolve().parent.parent
+CARRIED = PACKAGE / "_examples" / "credit"  # in a wheel
+EXAMPLE = CARRIED if CARRIED.is_dir() else PACKAGE.parent / "examples" / "credit"
 CLI = (sys.executable, "-m", "service.cli")
+COMPILE = (
+    "compile {example}/credit.onnx --references {example}/references.csv --method deepshap"
+    " --output default_probability --name credit --repository model_repository"
+)
 READY = re.compile(r"ready on http://127\.0\.0\.1:(\d+)")
-COMPILE_TIMEOUT_S = 300.0
-READY_TIMEOUT_S = 120.0
-REQUEST_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
-WARM_UP, REPEATS = 5, 50
-KEPT_LINES = 15
 
 
-class DemoError(RationaleError):
-    """A step failed: which one, why, and the last lines of the child that did it."""
-
-    def __init__(self, step: str, why: str, lines: Sequence[str] = ()) -> None:
-        self.step, self.why = step, why
-        tail = "".join(f"\n  | {line}" for line in list(lines)[-KEPT_LINES:])
-        super().__init__(f"{step} failed: {why}{tail}")
-
-
-def run_demo(folder: Path | None = None, console: Console | None = None) -> int:
-    """Returns the exit status: 0, 1 when a step failed (it is named on the console), 130 after Ctrl-C."""
-    console = console or Console()
+def run_demo() -> int:
+    """Returns the exit status: 0, or 1 when a step failed, which a line on stderr names."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as an exception, so that child and files go too
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    console = Console(highlight=False, markup=False)
+    console.width = min(console.width, 80)
     try:
-        with stopped_by_signals(), TemporaryDirectory(prefix="rationale-demo-") as workspace:
-            show(find_example(folder), Path(workspace), console)
-    except DemoError as error:
-        console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        with TemporaryDirectory(prefix="rationale-demo-") as workspace:
+            show(console, Path(workspace))
+    except RationaleError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        console.print("interrupted")
-        return 130
     return 0
 
 
-def show(example: Path, workspace: Path, console: Console) -> None:
-    repository = workspace / "model_repository"
-    with step(console, f"compiling {NAME}.onnx with its references"):
-        manifest = compile_example(example, repository, workspace)
-    instances = read_instances(example)
-    with serving(repository, workspace, console) as port, closing(connect(port)) as connection:
+def show(console: Console, workspace: Path) -> None:
+    arguments = COMPILE.format(example=shlex.quote(str(EXAMPLE)))
+    with step(console, "compiling credit.onnx with its references"), child(arguments, workspace) as compiler:
+        if compiler.wait():
+            raise failure("compile", compiler, workspace)
+    instances = json.loads((EXAMPLE / "applicants.json").read_bytes())["instances"]
+    with serving(console, workspace) as connection:
         with step(console, f"asking it over HTTP for {len(instances)} applicants"):
-            applicants = ask_for_applicants(connection, instances)
-        with step(console, f"measuring the latency, {REPEATS} requests each"):
-            latency = measure(connection, instances[:1])
-    report(console, manifest, applicants, latency, example)
-
-
-# --- the steps ---
-
-
-def find_example(folder: Path | None) -> Path:
-    """The folder given, else the checkout's `examples/credit`, else the copy that the wheel carries.
-
-    Raises:
-        DemoError: it is not there, or a file of it is missing.
-    """
-    package = Path(__file__).resolve().parent.parent
-    known = (package.parent / "examples" / NAME, package / "_examples" / NAME)
-    found = folder.resolve() if folder else next((path for path in known if path.is_dir()), None)
-    if found is None:
-        raise DemoError("finding the example", f"neither of these exists: {known[0]}, {known[1]}")
-    missing = [name for name in FILES if not (found / name).is_file()]
-    if missing:
-        raise DemoError("finding the example", f"{found} has no {', '.join(missing)}")
-    return found
-
-
-def compile_example(example: Path, repository: Path, workspace: Path) -> Manifest:
-    arguments = ["compile", str(example / FILES[0]), "--method", "deepshap", "--name", NAME]
-    arguments += ["--references", str(example / FILES[1]), "--repository", str(repository)]
-    arguments += ["--output", OUTPUT]
-    try:
-        done = subprocess.run(  # noqa: S603 (our own command line)
-            [*CLI, *arguments],
-            cwd=workspace,
-            env=child_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=COMPILE_TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise DemoError("`rationale compile`", f"not done after {COMPILE_TIMEOUT_S:.0f} s") from error
-    lines = done.stdout.splitlines()
-    if done.returncode:
-        raise DemoError("`rationale compile`", f"it ended with status {done.returncode}", lines)
-    try:
-        return Manifest.read(repository / f"{NAME}{EXPLAIN_SUFFIX}" / FILE_NAME)
-    except RationaleError as error:
-        raise DemoError("`rationale compile`", str(error), lines) from error
-
-
-def read_instances(example: Path) -> list[dict[str, float]]:
-    path = example / FILES[2]
-    try:
-        instances: list[dict[str, float]] = json.loads(path.read_text(encoding="utf-8"))["instances"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DemoError("reading the applicants", f'{path} is not {{"instances": [...]}}: {error}') from error
-    return instances
-
-
-def ask_for_applicants(
-    connection: http.client.HTTPConnection, instances: list[dict[str, float]]
-) -> list[Applicant]:
-    answer = ask(connection, "explain", instances)
-    try:
-        return [
-            Applicant(
-                features=instance,
-                base=explanation["base_value"],
-                probability=explanation["explained_value"],
-                effects=explanation["attributions"],
-                gap=explanation["completeness_gap"],
-            )
-            for instance, explanation in zip(instances, answer["explanations"], strict=True)
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise DemoError(":explain", f"not the answer that was expected ({error!r}): {answer}") from error
-
-
-def measure(connection: http.client.HTTPConnection, instances: list[dict[str, float]]) -> Latency:
-    """Medians over one connection, in milliseconds, as a client meets them."""
-    median = {verb: median_ms(connection, verb, instances) for verb in ("predict", "explain")}
-    return Latency(median["predict"], median["explain"], REPEATS)
-
-
-def median_ms(connection: http.client.HTTPConnection, verb: str, instances: list[dict[str, float]]) -> float:
-    taken = []
-    for _ in range(WARM_UP + REPEATS):
-        started = time.perf_counter()
-        ask(connection, verb, instances)
-        taken.append(time.perf_counter() - started)
-    return 1e3 * statistics.median(taken[WARM_UP:])
-
-
-# --- HTTP ---
-
-
-def connect(port: int) -> http.client.HTTPConnection:
-    """http.client rather than urllib: one connection is kept, and no proxy of the environment is asked."""
-    return http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_TIMEOUT_S)
-
-
-def ask(connection: http.client.HTTPConnection, verb: str, instances: list[dict[str, float]]) -> Any:
-    """Raises DemoError for every answer but 200 with JSON."""
-    path = f"/v1/models/{NAME}:{verb}"
-    body = json.dumps({"instances": instances}).encode()
-    try:
-        connection.request("POST", path, body, {"content-type": "application/json"})
-        response = connection.getresponse()
-        text = response.read().decode(errors="replace")
-    except (OSError, http.client.HTTPException) as error:
-        raise DemoError(f"POST {path}", repr(error)) from error
-    if response.status != http.client.OK:
-        raise DemoError(f"POST {path}", f"status {response.status}: {text[:500]}")
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise DemoError(f"POST {path}", f"the answer is not JSON: {text[:500]}") from error
-
-
-# --- children ---
-
-
-@contextmanager
-def serving(repository: Path, workspace: Path, console: Console) -> Iterator[int]:
-    """The port of a `rationale serve` that is ready; it is gone afterwards.
-
-    Raises:
-        DemoError: it does not become ready; and what the body raises, with the gateway's last lines.
-    """
-    lines: deque[str] = deque(maxlen=KEPT_LINES)
-    ports: Queue[int | None] = Queue()
-    process = subprocess.Popen(  # noqa: S603 (our own command line)
-        [*CLI, "serve", "--repository", str(repository), "--port", "0"],
-        cwd=workspace,
-        env=child_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
+            explanations = ask(connection, "explain", instances)["explanations"]
+        with step(console, f"measuring the latency, {REQUESTS} requests each"):
+            latency_ms = [median_ms(connection, verb, instances[:1]) for verb in ("predict", "explain")]
+    console.print(INTRODUCTION.format(explanations[0]["base_value"]))
+    for number, (features, explanation) in enumerate(zip(instances, explanations, strict=True), start=1):
+        show_explanation(console, f"Applicant {number} of {len(instances)}", features, explanation)
+    console.print(
+        f"\nLatency over HTTP, one applicant, median of {REQUESTS} requests: {latency_ms[0]:.1f} ms for the "
+        f"prediction alone, {latency_ms[1]:.1f} ms for prediction and explanation.\n\nNext:"
     )
-    reader = threading.Thread(target=follow, args=(process, lines, ports), daemon=True)
-    try:
-        try:
-            reader.start()
-            with step(console, "starting the gateway"):
-                port = wait_until_ready(ports)
-            yield port
-        finally:
-            stop(process)
-            reader.join(STOP_TIMEOUT_S)
-    except DemoError as error:  # after the end, so that the gateway's last lines are there
-        raise DemoError(error.step, error.why, lines) from error
-
-
-def follow(process: subprocess.Popen[str], lines: deque[str], ports: Queue[int | None]) -> None:
-    """Reads the child to its end, so that it never waits for a reader; a last None says that it ended."""
-    if process.stdout is None:
-        return
-    with process.stdout as output:
-        for line in output:
-            lines.append(line.rstrip())
-            if ready := READY.search(line):
-                ports.put(int(ready.group(1)))
-    ports.put(None)
-
-
-def wait_until_ready(ports: Queue[int | None]) -> int:
-    try:
-        port = ports.get(timeout=READY_TIMEOUT_S)
-    except Empty as error:
-        raise DemoError("`rationale serve`", f"not ready after {READY_TIMEOUT_S:.0f} s") from error
-    if port is None:
-        raise DemoError("`rationale serve`", "it ended before it was ready")
-    return port
-
-
-def stop(process: subprocess.Popen[str]) -> None:
-    """Asks it to end, then makes it; also when a second Ctrl-C cuts the asking short."""
-    try:
-        process.terminate()
-        process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-
-
-def child_environment() -> dict[str, str]:
-    """The reader's own settings stay out; lines come as they are written, uncoloured and unwrapped."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("RATIONALE_")}
-    return {**own, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1", "COLUMNS": "120"}
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the demo as an exception does, so that its child and files go too."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def end(number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + number)
+    console.print(next_steps(), soft_wrap=True)
 
 
 @contextmanager
@@ -296,4 +89,105 @@ def step(console: Console, what: str) -> Iterator[None]:
     started = time.monotonic()
     with console.status(what, spinner="line"):
         yield
-    console.print(f"{what}: {time.monotonic() - started:.1f} s", style="dim", highlight=False)
+    console.print(f"{what}: {time.monotonic() - started:.1f} s", style="dim")
+
+
+# --- children and requests ---
+
+
+@contextmanager
+def child(arguments: str, workspace: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A command of `rationale`, without the settings of the reader's own gateway; it is gone afterwards."""
+    command = [*CLI, *shlex.split(arguments)]
+    settings = {name: value for name, value in os.environ.items() if not name.startswith("RATIONALE_")}
+    with (
+        (workspace / "stderr").open("w") as stderr,
+        subprocess.Popen(  # noqa: S603 (our own command line)
+            command, cwd=workspace, env=settings, stdout=subprocess.PIPE, stderr=stderr, text=True
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_TIMEOUT_S)
+            process.kill()  # does nothing to one that has ended
+
+
+def failure(command: str, process: "subprocess.Popen[str]", workspace: Path) -> RationaleError:
+    status, lines = process.wait(), (workspace / "stderr").read_text().splitlines()
+    why = lines[-1].removeprefix("error: ") if lines else "it did not say why."
+    return RationaleError(f"`rationale {command}` ended with status {status}: {why}")
+
+
+@contextmanager
+def serving(console: Console, workspace: Path) -> Iterator[HTTPConnection]:
+    with child("serve --repository model_repository --port 0", workspace) as gateway:
+        with step(console, "starting the gateway"):
+            ready = next(filter(None, map(READY.search, gateway.stdout or ())), None)
+            if not ready:
+                raise failure("serve", gateway, workspace)
+        # http.client rather than urllib: one connection is kept, and no proxy of the environment is asked
+        with closing(HTTPConnection("127.0.0.1", int(ready[1]), timeout=30)) as connection:
+            yield connection
+
+
+def ask(connection: HTTPConnection, verb: str, instances: list[dict[str, float]]) -> Any:
+    path, body = f"/v1/models/credit:{verb}", json.dumps({"instances": instances})
+    try:
+        connection.request("POST", path, body, {"content-type": "application/json"})
+        response = connection.getresponse()
+        text = response.read().decode()
+    except (OSError, HTTPException) as error:
+        raise RationaleError(f"POST {path} failed: {error!r}. Is this machine busy? Try again.") from error
+    if response.status != OK:
+        raise RationaleError(f"POST {path} failed with status {response.status}: {text}")
+    return json.loads(text)
+
+
+def median_ms(connection: HTTPConnection, verb: str, instances: list[dict[str, float]]) -> float:
+    times = [time.perf_counter()]
+    for _ in range(REQUESTS):
+        ask(connection, verb, instances)
+        times.append(time.perf_counter())
+    return 1e3 * statistics.median(after - before for before, after in pairwise(times))
+
+
+# --- what is printed ---
+
+
+def show_explanation(
+    console: Console, title: str, features: dict[str, float], explanation: dict[str, Any]
+) -> None:
+    """The decision, a line per feature with the largest effect first, and their sum."""
+    base_value, probability = explanation["base_value"], explanation["explained_value"]
+    decision = "DECLINED" if probability >= CUT_OFF else "APPROVED"
+    console.print(f"\n{title}: {decision}", style="bold", end="")
+    console.print(f"   default probability {probability:.2%} (declined from {CUT_OFF:.0%} on)")
+    numbers = (Column(header, justify="right") for header in ("value", "effect", "lowers the risk"))
+    table = Table("feature", *numbers, "│", "raises it", box=None, pad_edge=False)
+    effects = explanation["attributions"]
+    largest, total = max(map(abs, effects.values())), sum(effects.values())
+    for name, effect in sorted(effects.items(), key=lambda item: -abs(item[1])):
+        points = Text(f"{100 * effect:+.2f}", "red" if effect > 0 else "green")
+        lowers = Bar(largest, largest + effect, largest, width=17, color="green")
+        raises = Bar(largest, 0, effect, width=17, color="red")
+        table.add_row(name, f"{features[name]:,.7g}", points, lowers, "│", raises)
+    console.print(table)
+    console.print(
+        f"base value {base_value:.2%}, effects {100 * total:+.2f} points = {probability:.2%}; "
+        f"completeness gap {abs(explanation['completeness_gap']):.1e}"
+    )
+
+
+def next_steps() -> str:
+    """The same by hand, with commands that work where the reader stands."""
+    example = shlex.quote(os.path.relpath(EXAMPLE))
+    command = shlex.quote(os.path.relpath(Path(sys.executable).with_name("rationale")))
+    return (
+        f"  {command} {COMPILE.format(example=example)}\n"
+        f"  {command} serve --repository model_repository\n"
+        "  curl -H 'content-type: application/json' http://127.0.0.1:8080/v1/models/credit:explain \\\n"
+        f"      -d @{example}/applicants.json"
+    )

@@ -195,15 +195,8 @@ def _announce(line: str) -> None:
 
 
 @app.command()
-def demo(
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            help="An example folder. Default: the credit example.", metavar="FOLDER", show_default=False
-        ),
-    ] = None,
-) -> None:
+def demo() -> None:
     """Show the whole path: compile a small credit model, serve it, ask over HTTP, explain its decisions."""
     from service.cli.demo import run_demo
 
-    raise typer.Exit(run_demo(folder))
+    raise typer.Exit(run_demo())
