@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from service.errors import CompileFailedError, ConflictError, UnknownResourceError
+from service.errors import CompileFailedError, ConflictError
 from service.explainers import records
 from service.explainers.artifact_store import ArtifactStore
 from service.explainers.records import Artifact, Record, Stage, to_its_end
@@ -160,16 +160,6 @@ class ReferenceFiles(Protocol):
 
     def path(self, digest: str) -> Path:
         """A file of its rows, as `compiler.tables.read_rows` takes it. Raises UnknownResourceError."""
-
-
-class NoReferenceSets:
-    """Where none are kept."""
-
-    def find(self, name: str, model: str) -> str:  # noqa: ARG002 (the protocol's)
-        raise UnknownResourceError(f"there is no reference set '{name[:80]}'")
-
-    def path(self, digest: str) -> Path:
-        raise UnknownResourceError(f"there is no reference set of digest {digest[:80]}")
 
 
 @dataclass(frozen=True)
