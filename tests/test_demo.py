@@ -147,9 +147,10 @@ server.serve_forever()
 def test_a_gateway_that_refuses_and_does_not_stop(monkeypatch, capsys):
     monkeypatch.setattr(demo, "CLI", (sys.executable, "-c", COMPILES + REFUSES))
     monkeypatch.setattr(demo, "STOP_TIMEOUT_S", 0.2)
+    before = psutil.Process().children()  # of other tests
     assert demo.run_demo() == 1
     assert "POST /v1/models/credit:explain failed with status 503" in capsys.readouterr().err
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) <= set(before)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -130,9 +130,12 @@ async def test_the_explainer_is_a_parameter(ends: dict[str, str], end: str) -> N
 
 @pytest.mark.parametrize("end", clients.ENDS)
 async def test_what_is_not_offered_is_refused(ends: dict[str, str], end: str) -> None:
+    """Loading by HTTP is, to administrators (tests/service/repository)."""
     address = ends[end.partition(" ")[0]]
-    calls = [("load_model", "score"), ("unload_model", "score"), ("get_system_shared_memory_status",)]
-    for method, *arguments in [*calls, ("get_trace_settings",), ("get_log_settings",)]:
+    calls = [("get_system_shared_memory_status",), ("get_trace_settings",), ("get_log_settings",)]
+    if end.startswith("grpc"):
+        calls += [("load_model", "score"), ("unload_model", "score")]
+    for method, *arguments in calls:
         with pytest.raises(InferenceServerException):
             await ask(end, address, method, *arguments)
     got = await asyncio.wait_for(clients.infer(end, address, "score", {"x": ROWS[0]}), WAIT_S)
