@@ -45,7 +45,7 @@ def run(program: str, model: str, addresses: dict[str, str], more: list[str]) ->
             print(f"--- {way}", flush=True)
             command = [program, "-m", model, "-u", addresses[arguments[1]], *arguments, *(more or MEASURED)]
             environment = {**os.environ, "LD_LIBRARY_PATH": folder}
-            done &= subprocess.run(command, env=environment, check=False).returncode == 0  # noqa: S603
+            done &= subprocess.run(command, env=environment, check=False).returncode == 0  # noqa: S603 (our own arguments)
     return done
 
 
