@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime reads it when it is imported (docs/security.md)
 
 if TYPE_CHECKING:
+    from compiler.artefact.compiled import Compiled, Explanation
     from compiler.compile import compile_model
-    from compiler.compiled import Compiled, Explanation
     from compiler.deployment import Deployment
     from compiler.errors import (
         CheckFailedError,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         Lrp,
         SmoothGrad,
     )
-    from compiler.methods.lrp_rules import (
+    from compiler.methods.lrp.rules import (
         AlphaBeta,
         Epsilon,
         Flat,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         Zero,
         ZPlus,
     )
-    from compiler.references import OpenReferences
+    from compiler.references.reference_set import OpenReferences
 
 __all__ = [
     "AlphaBeta",
@@ -94,19 +94,19 @@ __all__ = [
 ]
 
 _HOME = {
-    "AlphaBeta": "compiler.methods.lrp_rules",
+    "AlphaBeta": "compiler.methods.lrp.rules",
     "AttnLrp": "compiler.methods",
     "CheckFailedError": "compiler.errors",
-    "Compiled": "compiler.compiled",
+    "Compiled": "compiler.artefact.compiled",
     "CpLrp": "compiler.methods",
     "DeepShap": "compiler.methods",
     "Deployment": "compiler.deployment",
-    "Epsilon": "compiler.methods.lrp_rules",
+    "Epsilon": "compiler.methods.lrp.rules",
     "ExpectedGradients": "compiler.methods",
-    "Explanation": "compiler.compiled",
-    "Flat": "compiler.methods.lrp_rules",
-    "Gamma": "compiler.methods.lrp_rules",
-    "GeneralizedGamma": "compiler.methods.lrp_rules",
+    "Explanation": "compiler.artefact.compiled",
+    "Flat": "compiler.methods.lrp.rules",
+    "Gamma": "compiler.methods.lrp.rules",
+    "GeneralizedGamma": "compiler.methods.lrp.rules",
     "Gradient": "compiler.methods",
     "IntegratedGradients": "compiler.methods",
     "InvalidModelError": "compiler.errors",
@@ -115,18 +115,18 @@ _HOME = {
     "LargeReferencesError": "compiler.errors",
     "Lrp": "compiler.methods",
     "Manifest": "compiler.manifest",
-    "OpenReferences": "compiler.references",
-    "Own": "compiler.methods.lrp_rules",
-    "Pass": "compiler.methods.lrp_rules",
+    "OpenReferences": "compiler.references.reference_set",
+    "Own": "compiler.methods.lrp.rules",
+    "Pass": "compiler.methods.lrp.rules",
     "RationaleError": "compiler.errors",
     "RepositoryError": "compiler.errors",
     "SmoothGrad": "compiler.methods",
-    "Taylor": "compiler.methods.lrp_rules",
+    "Taylor": "compiler.methods.lrp.rules",
     "UnsupportedModelError": "compiler.errors",
-    "WSquare": "compiler.methods.lrp_rules",
-    "ZBox": "compiler.methods.lrp_rules",
-    "ZPlus": "compiler.methods.lrp_rules",
-    "Zero": "compiler.methods.lrp_rules",
+    "WSquare": "compiler.methods.lrp.rules",
+    "ZBox": "compiler.methods.lrp.rules",
+    "ZPlus": "compiler.methods.lrp.rules",
+    "Zero": "compiler.methods.lrp.rules",
     "compile_model": "compiler.compile",
 }
 

@@ -9,36 +9,36 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 
-from compiler.activity import told
-from compiler.any_length import any_length, at_longest, check_span
-from compiler.check import demand, measure, storage_error
-from compiler.combine import combine
-from compiler.compiled import Compiled
+from compiler.artefact.compiled import Compiled
+from compiler.artefact.describe import describe
+from compiler.artefact.one_shot import check_gate, check_gate_names, put_behind_gate
+from compiler.artefact.open_length import any_length, at_longest, check_span
+from compiler.checks.check import demand, measure, storage_error
+from compiler.checks.open_probes import check_open, with_open_probes, with_open_sample
+from compiler.checks.probes import probe_ids, sample_rows, sound_probes
+from compiler.combine.combine import combine
+from compiler.combine.one_row import with_batch
+from compiler.combine.outputs import attributions_name
 from compiler.deployment import HERE, Deployment
-from compiler.describe import describe
 from compiler.errors import InvalidReferencesError
-from compiler.finish import Combined
-from compiler.forms import Forms
-from compiler.inner import at_starts
-from compiler.labelled import FeatureNames, by_name
+from compiler.graph.symbolic_rows import state_shapes
+from compiler.graph.tune import time_forms
+from compiler.graph.variants import Forms
 from compiler.lowering import Lowered, lower, narrow, plain_for
 from compiler.lowering.lengths import Size, span_of
 from compiler.lowering.lengths import told as told_lengths
-from compiler.memory import beyond_budget, rows_that_fit
+from compiler.memory.budget import beyond_budget, rows_that_fit
+from compiler.memory.fit import Combined
 from compiler.methods import Method
 from compiler.methods.base import References
-from compiler.one_shot import check_gate, check_gate_names, put_behind_gate
-from compiler.open_probes import check_open, with_open_probes, with_open_sample
-from compiler.outputs import attributions_name
-from compiler.probes import probe_ids, sample_rows, sound_probes
-from compiler.references import Baseline, OpenReferences, ReferenceSet, prepare
-from compiler.row_shapes import state_shapes
-from compiler.runtime import Runner, hold, interface
-from compiler.scores import prefer_scores
-from compiler.targets import Path as Walked
-from compiler.targets import Targets, choose_path
-from compiler.tune import time_forms
-from compiler.vmap import with_batch
+from compiler.references.reference_set import Baseline, OpenReferences, ReferenceSet, prepare
+from compiler.runtime.session import Runner, hold, interface
+from compiler.selection.activity import told
+from compiler.selection.labelled import FeatureNames, by_name
+from compiler.selection.leaf_references import at_starts
+from compiler.selection.path import Path as Walked
+from compiler.selection.path import Targets, choose_path
+from compiler.selection.scores import prefer_scores
 
 Progress = Callable[[str, int, int], None]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from compiler.operators import full_name, operator_table  # noqa: E402  (found by the line above)
+from compiler.cli.operator_table import full_name, operator_table  # noqa: E402  (found by the line above)
 from tests.compiler.samples import SAMPLES  # noqa: E402
 from tests.conformance.cases import collect  # noqa: E402
 from tests.conformance.verdicts import stopped  # noqa: E402
@@ -22,10 +22,10 @@ and inlined ones (by ONNX's own definition) are explained through what defines t
 serves its operators; of unrolled ones the computation is written out. Opsets are those of the operator's own
 domain.
 
-*Samples* are inputs of the operator that pass every test of one harness (`tests/compiler/test_rules.py`):
-complete in float64 for each reference, the mean over references, equal to finite differences, the gradient
-as x nears r, nothing at x = r, finite and complete at ties and zeros, right in float32. *Node tests* are the
-ONNX project's own (`python -m tests.conformance`): all compile, complete and with the slopes of finite
+*Samples* are inputs of the operator that pass every test of one harness (`tests/compiler/rules`): complete
+in float64 for each reference, the mean over references, equal to finite differences, the gradient as x nears
+r, nothing at x = r, finite and complete at ties and zeros, right in float32. *Node tests* are the ONNX
+project's own (`python -m tests.conformance`): all compile, complete and with the slopes of finite
 differences, but for those with nothing to explain (`tests/conformance/verdicts.py` says why).
 
 | operator | opsets | kind | methods | tested by | how |

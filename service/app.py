@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute
 
 from compiler.errors import InvalidOptionError
-from compiler.machine import available_cores
+from compiler.runtime.machine import available_cores
 from service.api import explainers as routes_admin
 from service.api import openapi, problems
 from service.api import references as routes_references

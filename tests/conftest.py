@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from compiler.machine import available_cores
+from compiler.runtime.machine import available_cores
 
 MOST_WORKERS = 4  # each takes a gigabyte, and starts servers of its own
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from compiler.cli import app
-from compiler.operators import operator_table
+from compiler.cli.compile import app
+from compiler.cli.operator_table import operator_table
 
 ROOT = Path(__file__).parent.parent
 

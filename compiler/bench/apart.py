@@ -22,8 +22,8 @@ from compiler.bench.cases import CAPTUM, OURS, SHAP, TORCH, Settings
 from compiler.bench.process import ProcessDiedError, run_module
 
 if TYPE_CHECKING:
+    from compiler.artefact.compiled import Compiled
     from compiler.bench.subjects import Subject
-    from compiler.compiled import Compiled
 
 ROWS, REFERENCES, MODEL, NETWORK = "rows.npy", "references.npy", "model.onnx", "network.pt"
 STARTS = 3  # of which the median is told
@@ -82,7 +82,7 @@ def written(subject: "Subject", compiled: "Compiled | None") -> Iterator[Path]:
     """A folder with what every system loads; peers need nothing compiled."""
     import torch
 
-    from compiler.runtime import as_ir, save
+    from compiler.runtime.session import as_ir, save
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

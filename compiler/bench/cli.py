@@ -121,7 +121,7 @@ def bench_command(
             repeats, threads, seed, choose_peers(peers), memory, cold_start, budget, as_installed
         )
         if out is not None:
-            from compiler.report import check_folder
+            from compiler.artefact.folder import check_folder
 
             check_folder(out)
         _bench(cases, settings, out)

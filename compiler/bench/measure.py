@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from compiler.artefact.compiled import Compiled
 from compiler.bench.apart import Alone, alone
 from compiler.bench.cases import CAPTUM, OURS, SHAP, Case, Settings
 from compiler.bench.device import gpu_name, provider
@@ -18,7 +19,6 @@ from compiler.bench.peers import misses
 from compiler.bench.process import ProcessDiedError, Tell, huge_pages, in_a_process
 from compiler.bench.subjects import Ready, Subject, compile_ours, due, make_subject, ready, truth
 from compiler.bench.timing import alternate
-from compiler.compiled import Compiled
 from compiler.errors import RationaleError
 
 PACKAGES = ("rationale", "onnxruntime", "onnx", "numpy", "torch", "torchvision", "shap", "captum")

@@ -20,7 +20,7 @@ import onnxruntime as ort
 
 from compiler.bench.cases import MODELS, choose_cases
 from compiler.bench.subjects import compile_ours, make_subject
-from compiler.machine import LARGE_BLOCKS
+from compiler.runtime.machine import LARGE_BLOCKS
 
 RUNS = 6
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from compiler.artefact.folder import write
 from compiler.bench.apart import Alone
 from compiler.bench.budget import MOST, Largest
 from compiler.bench.cases import CAPTUM, COMPILED, FORWARD, OURS, SHAP, TORCH, Settings
@@ -17,7 +18,6 @@ from compiler.bench.plot import Curves, plot, plot_curves
 from compiler.bench.timing import Ratio, quartiles, ratio
 from compiler.deployment import in_words
 from compiler.errors import InvalidOptionError
-from compiler.report import write
 
 JSON_FILE, PLOT_FILE, CURVES_FILE = "bench.json", "bench.png", "references.png"
 VERSION = 2

@@ -15,6 +15,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
+from compiler.artefact.compiled import Compiled
 from compiler.bench.cases import COMPILED, FORWARD, OURS, TORCH, Case, Settings
 from compiler.bench.device import on_device, provider, session_of, torch_device
 from compiler.bench.networks import Encoder, keep_signal, perceptron, vision
@@ -22,7 +23,6 @@ from compiler.bench.peers import EXPLAINERS, quietly
 from compiler.bench.timing import System, alternate
 from compiler.bench.torch_baseline import baseline
 from compiler.compile import compile_model
-from compiler.compiled import Compiled
 from compiler.deployment import DEFAULT_BUDGET, Deployment
 from compiler.methods import DeepShap
 

@@ -8,13 +8,13 @@ every value for one row.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from compiler.graph.shape_inference import Spec
 from compiler.lowering.batch import (
     free_batch,
     how_rows_mix,
@@ -23,26 +23,15 @@ from compiler.lowering.batch import (
     rows_on_axis_0,
 )
 from compiler.lowering.bodies import inline_bodies
-from compiler.lowering.control_flow import inline_control_flow, rows_decide
+from compiler.lowering.control_flow.branches import inline_control_flow, rows_decide
 from compiler.lowering.inference import infer
 from compiler.lowering.lengths import Shapes, Size, fix_lengths
 from compiler.lowering.limits import check_sizes, fold_weights
-from compiler.lowering.load import load, standardise
+from compiler.lowering.loading.load import load, standardise
 from compiler.lowering.precision import Narrow, narrow, on_cpu, widen
-from compiler.lowering.rewrites import is_rewritten, rewrite, share_prefixes
+from compiler.lowering.rewrites.engine import is_rewritten, rewrite, share_prefixes
 from compiler.lowering.sizes import at_batch, fold_sizes
-from compiler.rule import find_rule
-from compiler.shapes import Spec
-
-for _name in (
-    "masks",
-    "recurrent",
-    "rewrites_discrete",
-    "rewrites_math",
-    "rewrites_moving",
-    "rewrites_resampling",
-):
-    import_module(f"compiler.lowering.{_name}")  # which declares its rewrites
+from compiler.rules.rule import find_rule
 
 __all__ = ["Lowered", "lower", "narrow", "plain_for"]
 

@@ -8,9 +8,9 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from compiler.errors import InvalidModelError, UnsupportedModelError
+from compiler.graph.shape_inference import Spec
 from compiler.lowering.inference import BATCH, infer_each
-from compiler.runtime import Runner
-from compiler.shapes import Spec
+from compiler.runtime.session import Runner
 
 SAME = 1e-3  # of the largest value: rows that mix differ by far more
 _SHAPE_READERS = frozenset({"Shape", "Size"})

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import onnx
 import onnx_ir as ir
 
-from compiler.shapes import Spec, may_be_sizes, spec_of
+from compiler.graph.shape_inference import Spec, may_be_sizes, spec_of
 
 BATCH = "N"
 

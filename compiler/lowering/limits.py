@@ -12,10 +12,10 @@ import onnx_ir as ir
 
 from compiler.deployment import in_words
 from compiler.errors import InvalidModelError, UnsupportedModelError
-from compiler.fold import constant_nodes, fold_constants, new_constant
+from compiler.graph.fold import constant_nodes, fold_constants, new_constant
+from compiler.graph.shape_inference import Spec
 from compiler.lowering.inference import known_specs
-from compiler.runtime import model_bytes
-from compiler.shapes import Spec
+from compiler.runtime.session import model_bytes
 
 MOST_NODES = 50_000  # of a graph with its functions inlined: five times those of large language models
 MOST_AXES = 32  # of a value; numpy holds 64, and those of rows, targets, references and points come on top

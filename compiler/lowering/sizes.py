@@ -7,10 +7,10 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
-from compiler.fold import new_constant, replace_by_constant
+from compiler.graph.fold import new_constant, replace_by_constant
+from compiler.graph.shape_inference import Spec
 from compiler.lowering.inference import infer, infer_each
 from compiler.lowering.limits import fold_weights
-from compiler.shapes import Spec
 
 Arrays = Mapping[str, np.ndarray]
 

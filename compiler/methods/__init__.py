@@ -1,10 +1,10 @@
 """Attribution methods: frozen dataclasses that say where rules are called."""
 
-from compiler.methods.attnlrp import AttnLrp, CpLrp
 from compiler.methods.base import Method
 from compiler.methods.deepshap import DeepShap
 from compiler.methods.gradients import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad
-from compiler.methods.lrp import Lrp
+from compiler.methods.lrp.attnlrp import AttnLrp, CpLrp
+from compiler.methods.lrp.lrp import Lrp
 
 __all__ = [
     "AttnLrp",

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import InvalidOptionError, UnsupportedModelError
-from compiler.forward import At, Call
-from compiler.graph import Ops
-from compiler.references import Baseline, OpenReferences
-from compiler.tensor import Tensor
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
+from compiler.references.reference_set import Baseline, OpenReferences
+from compiler.walk.call import At, Call
 
 References = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences
 

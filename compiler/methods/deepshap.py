@@ -13,16 +13,16 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from compiler.backward import Pull
 from compiler.errors import UnsupportedModelError
-from compiler.forward import Call
-from compiler.graph import Ops
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
 from compiler.methods.base import Gap, References, pull_back
-from compiler.methods.commuting import commute
-from compiler.methods.fusion import fuse
-from compiler.rule import Kind, Selection, Trait
+from compiler.methods.speed.commuting import commute
+from compiler.methods.speed.fusion import fuse
+from compiler.rules.rule import Kind, Selection, Trait
 from compiler.rules.secants import difference, tiny
-from compiler.tensor import Tensor
+from compiler.walk.backward import Pull
+from compiler.walk.call import Call
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import InvalidOptionError
-from compiler.forward import Call
-from compiler.graph import Ops
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
 from compiler.methods.base import Gap, Point, References, pull_back, whole_number
-from compiler.references import Baseline
-from compiler.tensor import Tensor
+from compiler.references.reference_set import Baseline
+from compiler.walk.call import Call
 
 Sigma = npt.ArrayLike | Mapping[str, npt.ArrayLike]
 MAX_STEPS, MAX_SAMPLES = 1000, 100_000

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.errors import InvalidOptionError
-from compiler.methods.attnlrp import AttnLrp, CpLrp
 from compiler.methods.base import Method, References
 from compiler.methods.deepshap import DeepShap
 from compiler.methods.gradients import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad
-from compiler.methods.lrp import Lrp
-from compiler.methods.lrp_composites import parse_choice
+from compiler.methods.lrp.attnlrp import AttnLrp, CpLrp
+from compiler.methods.lrp.composites import parse_choice
+from compiler.methods.lrp.lrp import Lrp
 
 REFERENCES, WEIGHTS = "references", "weights"
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from compiler.backward import Pull
-from compiler.forward import Call
-from compiler.graph import Ops
+from compiler.graph.ops import Ops
 from compiler.methods.base import Method
+from compiler.walk.backward import Pull
+from compiler.walk.call import Call
 
 
 @runtime_checkable

@@ -1,55 +1,7 @@
-"""The rule table: importing this package fills it. See `compiler.rule`."""
+"""The rules, in folders by family: importing this package imports them all, and so fills the table."""
 
-from compiler.rules import (
-    activation,
-    arithmetic,
-    conditions,
-    conv,
-    gather,
-    grid,
-    norm,
-    order,
-    pad,
-    pool,
-    power,
-    product,
-    quantise,
-    rearrange,
-    reduce,
-    remainder,
-    resize,
-    shape,
-    softmax,
-    spectrum,
-    standardise,
-    sums,
-    trigonometry,
-    winograd,
-)
+from importlib import import_module
+from pkgutil import walk_packages
 
-__all__ = [
-    "activation",
-    "arithmetic",
-    "conditions",
-    "conv",
-    "gather",
-    "grid",
-    "norm",
-    "order",
-    "pad",
-    "pool",
-    "power",
-    "product",
-    "quantise",
-    "rearrange",
-    "reduce",
-    "remainder",
-    "resize",
-    "shape",
-    "softmax",
-    "spectrum",
-    "standardise",
-    "sums",
-    "trigonometry",
-    "winograd",
-]
+for _module in walk_packages(__path__, f"{__name__}."):
+    import_module(_module.name)

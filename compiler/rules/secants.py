@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.forms import Task
-from compiler.graph import Ops
-from compiler.tensor import Tensor
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
+from compiler.graph.variants import Task
 
 
 def tiny(x: Tensor) -> float:

@@ -14,8 +14,8 @@ import numpy as np
 import onnxruntime as ort
 
 from compiler.errors import RationaleError, RepositoryError
-from compiler.machine import LARGE_BLOCKS
 from compiler.manifest import EXPLAIN, PLANNED_NODES, TensorSpec
+from compiler.runtime.machine import LARGE_BLOCKS
 from service.backends.base import fed, run_failure
 from service.backends.devices import CPU, CUDA_PROVIDER, Devices, NoGpuError, providers
 from service.errors import InvalidInputError, NotReadyError

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from compiler.cli import app as app
+from compiler.cli.compile import app as app
 from compiler.terminal import told_plainly
 from service.cli.keys import app as keys_app
 from service.cli.triton import app as triton_app

@@ -159,7 +159,7 @@ class ReferenceFiles(Protocol):
         """Digest of the set of that name, made for that model. Raises UnknownResourceError."""
 
     def path(self, digest: str) -> Path:
-        """A file of its rows, as `compiler.tables.read_rows` takes it. Raises UnknownResourceError."""
+        """A file of its rows, as `rationale compile` takes it. Raises UnknownResourceError."""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from compiler.asked import Asked
 from compiler.deployment import Deployment, parse_bytes
 from compiler.errors import RationaleError
+from compiler.request import Asked
 from service.errors import ConflictError, InvalidExplainerError, UnknownModelError
 from service.repository.entry import Entry, stamp_of
 from service.repository.registry import COMPILED, ModelRegistry

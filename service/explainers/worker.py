@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from compiler.asked import Asked
 from compiler.deployment import Deployment
 from compiler.errors import RationaleError
+from compiler.request import Asked
 
 _NICENESS = 10
 _SHOWN = 4000  # characters of an error

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.manifest import Manifest, TensorSpec
-from compiler.open_references import WEIGHTS, own_inputs, references_name
+from compiler.references.request_time import WEIGHTS, own_inputs, references_name
 from service.errors import InvalidInputError
 from service.faults import Faults, listed
 from service.repository.entry import Entry

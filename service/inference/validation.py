@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from compiler.manifest import TensorSpec
-from compiler.open_references import WEIGHTS, references_name
+from compiler.references.request_time import WEIGHTS, references_name
 from service.errors import InvalidInputError, NotFiniteError
 from service.faults import Faults, listed
 from service.repository.entry import Entry

@@ -10,7 +10,7 @@ import numpy as np
 
 from compiler.errors import InvalidReferencesError, LargeReferencesError
 from compiler.manifest import Manifest, TensorSpec
-from compiler.tables import FEATURE_NAMES, WEIGHTS, Table, read_stream
+from compiler.references.tables import FEATURE_NAMES, WEIGHTS, Table, read_stream
 from service.errors import InvalidInputError, MalformedError, TooLargeError
 from service.faults import Faults
 from service.inference.features import form_of, to_tensors

@@ -19,7 +19,7 @@ import numpy as np
 from cachetools import LRUCache
 
 from compiler.manifest import OPEN_SUFFIX, Manifest
-from compiler.open_references import WEIGHTS, for_rows, references_name
+from compiler.references.request_time import WEIGHTS, for_rows, references_name
 from service.errors import InvalidInputError, NotReadyError, ServiceError, TooLargeError
 from service.explainers.follower import Follower
 from service.explainers.records import HIDDEN

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from compiler.archives import write_npz
+from compiler.references.archives import write_npz
 from service.errors import InvalidInputError, StateUnavailableError, UnknownResourceError
 from service.references.formats import Rows, to_file
 from service.storage import Storage, sync

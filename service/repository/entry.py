@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from compiler.errors import RepositoryError
 from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest, TensorSpec
-from compiler.open_references import own_inputs
+from compiler.references.request_time import own_inputs
 from service.tensors import DTYPES, Tensors
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")

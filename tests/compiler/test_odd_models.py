@@ -124,7 +124,7 @@ def test_models_too_large_for_protobuf_take_the_way_through_the_file(
 ) -> None:
     path = saved_apart(tmp_path)
     small = compile_mlp(path).manifest.digests
-    monkeypatch.setattr(sys.modules["compiler.lowering.load"], "LARGE", 10)
+    monkeypatch.setattr(sys.modules["compiler.lowering.loading.load"], "LARGE", 10)
     assert compile_mlp(path).manifest.digests == small
     assert len(compile_mlp(mlp()).manifest.digests.model) == 64
     with pytest.raises(InvalidModelError, match="listed twice"):

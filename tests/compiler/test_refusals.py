@@ -7,10 +7,11 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler import DeepShap, Gradient, Lrp, OpenReferences, compile_model, rule
+from compiler import DeepShap, Gradient, Lrp, OpenReferences, compile_model
 from compiler.errors import InvalidModelError, InvalidOptionError, UnsupportedModelError
-from compiler.graph import Ops
-from compiler.tensor import Tensor
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
+from compiler.rules import rule
 from tests.compiler.models import changed, parsed
 
 X = "float[N, 3, 4] x"

@@ -14,16 +14,16 @@ import onnx_ir.passes.common as passes
 from onnx import TensorProto
 
 from compiler import DeepShap, Gradient
-from compiler.chunks import Chunks
-from compiler.combine import combine
+from compiler.combine.combine import combine
 from compiler.deployment import HERE
 from compiler.errors import InvalidModelError, RationaleError
-from compiler.finish import Combined
-from compiler.forms import Forms
+from compiler.graph.chunk_markers import Chunks
+from compiler.graph.variants import Forms
 from compiler.lowering import Lowered, lower
+from compiler.memory.fit import Combined
 from compiler.methods import Method
-from compiler.references import prepare
-from compiler.targets import choose_path
+from compiler.references.reference_set import prepare
+from compiler.selection.path import choose_path
 from tests.conformance.cases import EXPLAINED, Case
 from tests.conformance.engines import Arrays, Run, engines, in_runtime
 from tests.conformance.types import retyped
@@ -268,7 +268,7 @@ class Emitted:
     def by(self, method: Method) -> Run:
         """The combined graph, in which all that depends on references alone is left to be computed."""
         known = None if method.reference_set is None else self.references
-        with mock.patch("compiler.combine.fit", _whole):
+        with mock.patch("compiler.combine.combine.fit", _whole):
             made = combine(self.lowered, self.path, method, known, Forms(HERE), lambda *_: None)
         model = ir.to_proto(made.model)
         return in_runtime(model) if self.narrow else engines(model)[0](model)

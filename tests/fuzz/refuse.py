@@ -11,7 +11,7 @@ import traceback
 
 from compiler import DeepShap, compile_model
 from compiler.errors import RationaleError
-from compiler.references import Baseline
+from compiler.references.reference_set import Baseline
 
 ROOM = 3 << 30  # bytes of address space beyond what the imports take
 

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, assume, given, note, seed, settings
 
 from compiler import DeepShap, Gradient, compile_model
-from compiler.combine import combine
+from compiler.combine.combine import combine
 from compiler.deployment import HERE
-from compiler.forms import Forms
+from compiler.graph.variants import Forms
 from compiler.lowering import Lowered, lower
-from compiler.lowering.load import load
+from compiler.lowering.loading.load import load
 from compiler.methods import Method
-from compiler.references import prepare
-from compiler.runtime import Runner
-from compiler.targets import choose_path
+from compiler.references.reference_set import prepare
+from compiler.runtime.session import Runner
+from compiler.selection.path import choose_path
 from tests.fuzz.graphs import CLASSES, ROWS, Fuzzed, fuzzed_graphs, in_float32, in_float64
 from tests.references.engine import compute_in_float64
 from tests.references.interpreter import run64

@@ -16,9 +16,9 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from compiler import DeepShap, Manifest, compile_model
-from compiler.centroids import balanced, centroids, outputs_of
-from compiler.shapley import compare
-from compiler.subject import GivenReferences, Subject, pairs_of
+from compiler.evaluate.explained_model import GivenReferences, Subject, pairs_of
+from compiler.evaluate.shapley import compare
+from compiler.references.centroids import balanced, centroids, outputs_of
 from tests.peers.agreement import ATOL, GAP, OUTPUTS, RTOL, TRUTH, error
 from tests.peers.networks import Case, export
 from tests.peers.others import shap_values

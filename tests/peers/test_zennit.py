@@ -16,8 +16,8 @@ from torch import nn
 
 from compiler import Lrp, compile_model
 from compiler.bench.networks import import_torchvision
-from compiler.methods import lrp
-from compiler.methods.lrp_rules import RelevanceRule
+from compiler.methods.lrp import lrp
+from compiler.methods.lrp.rules import RelevanceRule
 from tests.peers.networks import (
     CLASSES,
     FEATURES,

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from compiler import Lrp, compile_model
-from compiler.methods import lrp
-from compiler.methods.lrp_rules import RelevanceRule
+from compiler.methods.lrp import lrp
+from compiler.methods.lrp.rules import RelevanceRule
 from tests.peers.networks import CLASSES, FEATURES, Case, build, export, without_chatter
 from tests.peers.test_zennit import COMPOSITES, HIGH, LOW, TARGETS, box
 from tests.peers.zennit_values import zennit_values

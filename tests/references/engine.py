@@ -8,12 +8,12 @@ import onnx_ir as ir
 import pytest
 
 from compiler.errors import InvalidModelError
-from compiler.runtime import ModelFile
+from compiler.runtime.session import ModelFile
 from tests.references.interpreter import run64
 
 
 class Runner64:
-    """`compiler.runtime.Runner`'s interface on the interpreter."""
+    """`compiler.runtime.session.Runner`'s interface on the interpreter."""
 
     def __init__(self, model: Any, **_: Any) -> None:
         held = model.load() if isinstance(model, ModelFile) else model
@@ -28,7 +28,7 @@ class Runner64:
 
 def compute_in_float64(patch: pytest.MonkeyPatch) -> None:
     """Nothing is timed: the interpreter's seconds say nothing of a graph."""
-    for module in ("fold", "scan", "check", "compile", "lowering.batch"):
+    for module in ("graph.fold", "memory.scan", "checks.check", "compile", "lowering.batch"):
         patch.setattr(f"compiler.{module}.Runner", Runner64)
-    patch.setattr("compiler.check.LATENCY_SECONDS", 0.0)
-    patch.setattr("compiler.check.BATCH_SECONDS", 0.0)
+    patch.setattr("compiler.checks.check.LATENCY_SECONDS", 0.0)
+    patch.setattr("compiler.checks.check.BATCH_SECONDS", 0.0)

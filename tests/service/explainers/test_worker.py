@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.asked import Asked
+from compiler.request import Asked
 from service.errors import CompileFailedError
 from service.explainers.builder import Progress, compile_entry
 from service.explainers.worker import Order

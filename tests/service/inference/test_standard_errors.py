@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from compiler import DeepShap, ExpectedGradients, SmoothGrad, compile_model
+from compiler.artefact.entry import open_entry
 from compiler.errors import RepositoryError
-from compiler.local import open_entry
 from service.repository.registry import read_repository
 from service.settings import Settings
 from tests.compiler.models import FEATURES, NAMES, cnn, mlp, rows, two_inputs

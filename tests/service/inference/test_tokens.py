@@ -8,7 +8,7 @@ import pytest
 from compiler import DeepShap, compile_model
 from service.settings import Settings
 from tests.compiler.models import mlp, rows
-from tests.compiler.test_tokens import IDS, MASK, REFERENCES, SEGMENTS, encoder
+from tests.compiler.selection.test_tokens import IDS, MASK, REFERENCES, SEGMENTS, encoder
 from tests.service.conftest import gateway
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from compiler.archives import write_npz
+from compiler.references.archives import write_npz
 from service.errors import (
     InvalidInputError,
     MalformedError,
@@ -280,7 +280,7 @@ def files(state: Storage) -> list[str]:
 
 
 def test_a_set_is_kept_as_the_compiler_reads_it(sets: ReferenceSets, state: Storage) -> None:
-    from compiler.tables import read_rows
+    from compiler.references.tables import read_rows
 
     made = sets.put("typical", "score", OTHER)
     assert (made.rows, made.weighted, made.features) == (3, True, list(FEATURES))

@@ -1,0 +1,206 @@
+"""What a compile returns."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from compiler.artefact.repository import write_entries, write_explainer
+from compiler.artefact.shap_explanation import shap_explanation
+from compiler.errors import InvalidOptionError
+from compiler.manifest import Manifest
+from compiler.references.frames import columns_of, in_order, spread
+from compiler.references.request_time import own_inputs
+from compiler.runtime.gate import Run, explaining
+from compiler.runtime.session import Held, ModelFile, Runner, is_float, outline
+
+
+class Explanation(dict[str, np.ndarray]):
+    """The combined graph's outputs by name: predictions, attributions, base value, gap."""
+
+    def __init__(
+        self, outputs: Mapping[str, np.ndarray], manifest: Manifest, inputs: Mapping[str, np.ndarray]
+    ) -> None:
+        super().__init__(outputs)
+        self.manifest = manifest
+        self.inputs = dict(inputs)
+
+    def to_shap(self, target: int | None = None, inputs: Sequence[str] | None = None) -> Any:
+        """A `shap.Explanation`, for SHAP's own plots: values [N, F] of one target, [N, F, T] of several.
+
+        As from SHAP's own explainers all targets come at once, on the last axis: `[:, :, 1]` or, by name,
+        `[:, :, "7"]` is what a plot takes. The features of several inputs stand side by side, so that the
+        base value and all of them add up to the output.
+
+        Args:
+            target: this one alone, by its position among the targets.
+            inputs: explained inputs, by default all. Images and other arrays go one at a time, in the shape
+                that they have (SHAP's image plot wants channels last).
+
+        Raises:
+            InvalidOptionError: no such target or input, an array beside others, or shap is not installed.
+        """
+        return shap_explanation(self, self.inputs, self.manifest, target, inputs)
+
+
+class Compiled:
+    """A combined model.
+
+    Attributes:
+        manifest: what it is; `explanation.json`.
+        source: the plain model, with a symbolic batch.
+        sample: one row for each input, with which a server warms up.
+    """
+
+    def __init__(
+        self,
+        model: Held,
+        manifest: Manifest,
+        source: onnx.ModelProto,
+        sample: Mapping[str, np.ndarray],
+    ) -> None:
+        self._held = model
+        self.manifest = manifest
+        self.source = source
+        self.sample = sample
+
+    @cached_property
+    def model(self) -> onnx.ModelProto:
+        """The combined graph; of a one-shot entry, behind its gate. A large one is read when asked for."""
+        return self._held.load() if isinstance(self._held, ModelFile) else self._held
+
+    @cached_property
+    def run(self) -> Run:
+        """`run(inputs, outputs)`: the combined graph, here, on inputs that fit; every row is explained."""
+        return explaining(Runner(self._held), outline(self._held))
+
+    def explain(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> Explanation:
+        """Runs the combined graph here.
+
+        Args:
+            x: rows [N, …] of the only input, or a mapping from input name to rows. Columns of a table such as
+                a DataFrame are matched with the features by name, and one table may hold several inputs.
+
+        Raises:
+            InvalidOptionError: names, shapes or dtypes that do not fit the model.
+        """
+        inputs = self.fit(x)
+        return Explanation(self.run(inputs), self.manifest, inputs)
+
+    def fit(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, np.ndarray]:
+        """Rows of every input in the model's dtypes; raises InvalidOptionError where they do not fit."""
+        own = {spec.name for spec in self.manifest.inputs} | own_inputs(self.manifest.open_references)
+        specs = {v.name: v.type.tensor_type for v in outline(self._held).graph.input if v.name in own}
+        given = dict(x) if isinstance(x, Mapping) else self._by_input(x, list(specs))
+        if set(given) != set(specs):
+            raise InvalidOptionError(
+                f"inputs {sorted(map(str, given))} are given; the model takes {sorted(specs)}: give a "
+                "mapping from each name to its rows (a .npz file)."
+            )
+        words = {name for name, tensor in specs.items() if tensor.elem_type == onnx.TensorProto.STRING}
+        rows = {name: self._by_feature(name, given[name], words=name in words) for name in specs}
+        arrays = {name: _fit(name, rows[name], tensor) for name, tensor in specs.items()}
+        counts = {name: len(a) for name, a in arrays.items() if a.ndim}
+        if len(set(counts.values())) > 1:
+            raise InvalidOptionError(f"every input needs the same number of rows, not {counts}.")
+        opened = self.manifest.open_length
+        if opened is not None and (fault := opened.fault({name: a.shape for name, a in arrays.items()})):
+            raise InvalidOptionError(f"{fault}.")
+        return arrays
+
+    def _by_input(self, x: Any, inputs: Sequence[str]) -> dict[str, Any]:
+        """Rows of the only input, or a table that holds those of several."""
+        if len(inputs) == 1 or columns_of(x) is None:
+            return {inputs[0]: x}
+        shapes = {spec.name: spec.shape for spec in self.manifest.inputs}
+        single = {name: (name,) for name, shape in shapes.items() if shape == (1,)}
+        given = {e.tensor.name: e.given_names for e in self.manifest.explained if e.given_names}
+        columns: dict[str, Sequence[str] | None] = {n: given.get(n, single.get(n)) for n in inputs}
+        return dict(spread(x, columns, (), lambda text: InvalidOptionError(f"the rows: {text}")))
+
+    def _by_feature(self, name: str, rows: Any, *, words: bool) -> Any:
+        """A table's columns in the order of an input's features; anything else as it is."""
+        labels = columns_of(rows)
+        if labels is None:
+            return rows
+        explained = next((e for e in self.manifest.explained if e.tensor.name == name), None)
+        names = explained.feature_names if explained else None
+        if explained and explained.given_names is None and set(map(str, labels)) != set(names or ()):
+            names = None  # nobody gave them: by position
+        return in_order(rows, names, lambda text: InvalidOptionError(f"{name!r}: {text}"), words=words)
+
+    def write(self, repository: str | Path, name: str) -> Path:
+        """Writes `NAME/` and `NAME_explain/` into a Triton model repository, each at once or not at all.
+
+        Where references are an input, the latter is `NAME_explain_open/`.
+        A one-shot model is written as `NAME/` alone, and a `NAME_explain/` that was there is gone.
+
+        Returns:
+            The folder of the entry that explains.
+
+        Raises:
+            RepositoryError: the name is not one Triton takes, or the folder cannot be written.
+        """
+        return write_entries(self.source, self._held, self.manifest, self.sample, Path(repository), name)
+
+    def write_explainer(self, entry: Path, model: str) -> None:
+        """Writes the combined graph alone, as one of several explainers of `model`.
+
+        Args:
+            entry: the folder to make; its name is the entry's. A failure may leave a part of it.
+
+        Raises:
+            RepositoryError: the folder is there already, or cannot be written.
+        """
+        write_explainer(self._held, self.manifest.model_copy(update={"model": model}), self.sample, entry)
+
+
+def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor) -> np.ndarray:
+    """Rows [N, …] in the dtype of an input.
+
+    Raises:
+        InvalidOptionError: another shape, no rows, or values that are no numbers or too large.
+    """
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise InvalidOptionError(f"{name!r} is not an array: rows differ in length ({error}).") from error
+    dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
+    fits = array.ndim == len(dims) and all(
+        want in (None, have) for want, have in zip(dims[1:], array.shape[1:], strict=True)
+    )
+    if not fits or array.size == 0:
+        want = ", ".join(["N", *("any" if d is None else str(d) for d in dims[1:])][: len(dims)])
+        raise InvalidOptionError(f"{name!r} has shape {list(array.shape)}; the model takes [{want}], N ≥ 1.")
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    if array.dtype.kind not in ("UTO" if dtype.kind == "O" else "fiub") and not is_float(array.dtype):
+        raise InvalidOptionError(f"{name!r} holds {array.dtype}; the model takes {dtype}.")
+    return _texts(name, array.astype(object)) if dtype.kind == "O" else _cast(name, array, dtype)
+
+
+def _texts(name: str, array: np.ndarray) -> np.ndarray:
+    """Texts alone: ONNX Runtime would take None for the text "None"."""
+    for place, value in np.ndenumerate(array):
+        if not isinstance(value, str):
+            raise InvalidOptionError(
+                f"{name!r} holds {value!r} at {list(place)}, which is not text. Impute it."
+            )
+    return array
+
+
+def _cast(name: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Floats are rounded; integers and booleans must survive unchanged."""
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+    kept = np.isfinite(cast) if is_float(dtype) else cast == array
+    if not kept.all():
+        place = tuple(int(i) for i in np.argwhere(~kept)[0])
+        raise InvalidOptionError(
+            f"{name!r} holds {array[place]} at {list(place)}, which cannot be explained as {dtype}. "
+            "Impute, scale or drop such rows."
+        )
+    return cast

@@ -1,0 +1,243 @@
+"""The manifest of a compiled model: names, digests, versions, measurements."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from compiler.checks.check import Checked
+from compiler.combine.outputs import (
+    BASE_VALUE,
+    EXPLAINED_VALUE,
+    GAP,
+    GAP_ERROR,
+    attributions_name,
+    has_gap_error,
+    has_standard_error,
+    standard_error_name,
+)
+from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.lowering import Lowered
+from compiler.manifest import (
+    Digests,
+    ExplainedInput,
+    Manifest,
+    OpenLength,
+    References,
+    Stopped,
+    TensorSpec,
+)
+from compiler.manifest import Method as MethodEntry
+from compiler.methods import Method
+from compiler.methods.base import OnPaths
+from compiler.references.reference_set import ReferenceSet
+from compiler.references.request_time import describe_open, own_inputs
+from compiler.selection.path import Path
+
+NAMED_FEATURES = 4096  # inputs with more features, or with inner axes, are answered as arrays
+
+_DATATYPES = {
+    onnx.TensorProto.FLOAT: "FP32",
+    onnx.TensorProto.DOUBLE: "FP64",
+    onnx.TensorProto.FLOAT16: "FP16",
+    onnx.TensorProto.BFLOAT16: "BF16",
+    onnx.TensorProto.BOOL: "BOOL",
+    onnx.TensorProto.STRING: "BYTES",
+    **{getattr(onnx.TensorProto, f"{u}INT{n}"): f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64)},
+}
+
+
+def describe(
+    lowered: Lowered,
+    combined: onnx.ModelProto,
+    path: Path,
+    method: Method,
+    references: ReferenceSet | None,
+    checked: Checked,
+    feature_names: Sequence[str] | Mapping[str, Sequence[str]] | None,
+    warnings: tuple[str, ...],
+) -> Manifest:
+    """Raises InvalidOptionError for feature names that do not fit or repeat."""
+    every = {v.name: tensor_spec(v) for v in combined.graph.input}
+    opened = describe_open(every, path.tensors) if references and references.is_open else None
+    inputs = {name: spec for name, spec in every.items() if name not in own_inputs(opened)}
+    shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
+    inner = {s.name: _inner_spec(lowered, s.tensor, shapes[attributions_name(s.name)]) for s in path.starts}
+    specs = {**inner, **inputs}
+    names = _feature_names(path.inputs, specs, feature_names)
+    originals = {v.name for v in lowered.source.graph.output}
+    return Manifest(
+        model="",
+        method=MethodEntry(name=method.name, options=method.options),
+        digests=_digests(lowered, path, method, references),
+        inputs=tuple(inputs.values()),
+        explained=tuple(
+            ExplainedInput(
+                tensor=specs[i],
+                attributions=attributions_name(i),
+                at=tuple(s.tensor for s in path.starts if s.name == i and s.places is not None) or None,
+                standard_error=standard_error_name(i) if has_standard_error(method) else None,
+                feature_names=names[i],
+            )
+            for i in path.inputs
+        ),
+        outputs=tuple(tensor_spec(v) for v in combined.graph.output if v.name in originals and is_tensor(v)),
+        explained_output=path.output,
+        explained_shape=tuple(lowered.specs[path.output][0][1:]),
+        targets=path.targets,
+        base_value=BASE_VALUE if method.has_base_value else None,
+        explained_value=EXPLAINED_VALUE,
+        completeness_gap=GAP if method.gap else None,
+        completeness_gap_standard_error=GAP_ERROR if has_gap_error(method) else None,
+        references=None if opened else _references(combined, path, references, checked),
+        open_references=opened,
+        open_length=_open_length(lowered, combined),
+        stopped=tuple(Stopped(**asdict(stop)) for stop in path.stops),
+        points=_points(method, references),
+        opset=next(e.version for e in combined.opset_import if e.domain in ("", "ai.onnx")),
+        ir_version=combined.ir_version,
+        least_onnxruntime=_least_onnxruntime(combined),
+        tools={
+            "rationale": metadata.version("rationale"),
+            "onnx": onnx.__version__,
+            "onnxruntime": onnxruntime.__version__,
+            "numpy": np.__version__,
+        },
+        measured=checked.measured,
+        warnings=warnings,
+    )
+
+
+def is_tensor(value: onnx.ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type")
+
+
+def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    """OIP name, datatype and shape without the batch axis.
+
+    Raises:
+        UnsupportedModelError: a type that no protocol carries, such as complex64.
+    """
+    tensor = value.type.tensor_type
+    if tensor.elem_type not in _DATATYPES:
+        raise UnsupportedModelError(
+            f"{value.name!r} holds {onnx.TensorProto.DataType.Name(tensor.elem_type)}, which no server can "
+            "carry. Cast it to another type, or drop it from the model's outputs."
+        )
+    dims = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
+    return TensorSpec(name=value.name, datatype=_DATATYPES[tensor.elem_type], shape=dims[1:])
+
+
+def _inner_spec(lowered: Lowered, name: str, shape: tuple[int, ...]) -> TensorSpec:
+    """Of the shape that its attributions have."""
+    return TensorSpec(name=name, datatype=_DATATYPES[int(lowered.specs[name][1])], shape=shape)
+
+
+def _feature_names(
+    explained: Sequence[str],
+    specs: Mapping[str, TensorSpec],
+    given: Sequence[str] | Mapping[str, Sequence[str]] | None,
+) -> dict[str, tuple[str, ...] | None]:
+    if given is not None and not isinstance(given, Mapping):
+        if len(explained) != 1:
+            raise InvalidOptionError(f"name the features of each input: {list(explained)}.")
+        given = {explained[0]: given}
+    unknown = sorted(set(given or {}) - set(explained))
+    if unknown:
+        raise InvalidOptionError(f"feature names for {unknown}; the explained inputs are {list(explained)}.")
+    names = {i: _names_of(specs[i], (given or {}).get(i)) for i in explained}
+    every = [n for group in names.values() if group for n in group]
+    repeated = sorted({n for n in every if every.count(n) > 1}) if len(set(every)) < len(every) else []
+    if repeated:
+        raise InvalidOptionError(f"feature names must be unique; {repeated} are not.")
+    return names
+
+
+def _names_of(spec: TensorSpec, given: Sequence[str] | None) -> tuple[str, ...] | None:
+    count = math.prod(spec.shape)
+    if -1 in spec.shape:
+        if given is not None:
+            raise InvalidOptionError(
+                f"{spec.name!r} has no fixed number of features, so they have no names: give its length."
+            )
+        return None
+    if given is not None:
+        if isinstance(given, str) or not all(isinstance(n, str) and n.strip() for n in given):
+            raise InvalidOptionError(f"feature names of {spec.name!r} must be a list of words: {given!r}.")
+        if len(given) != count:
+            raise InvalidOptionError(
+                f"{len(given)} feature names for {spec.name!r}, which has {count} features a row."
+            )
+        return tuple(given)
+    if len(spec.shape) != 1 or count > NAMED_FEATURES:
+        return None
+    return tuple(f"{spec.name}[{i}]" for i in range(count))
+
+
+def _digests(lowered: Lowered, path: Path, method: Method, references: ReferenceSet | None) -> Digests:
+    options: dict[str, Any] = {
+        "method": method.name,
+        "options": method.options,
+        "output": path.output,
+        "targets": path.targets,
+        "inputs": path.inputs,
+        "rationale": metadata.version("rationale"),
+    }
+    if spans := _spans(lowered):
+        options["lengths"] = spans
+    if references and references.is_open:
+        options["open_references"] = references.count
+    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+    parts = [lowered.digest, references.digest or None if references else None, digest]
+    whole = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return Digests(model=lowered.digest, references=parts[1], options=digest, explanation=whole)
+
+
+def _spans(lowered: Lowered) -> dict[str, tuple[int, int]]:
+    """The lengths that stay open, by name: from the first to the second."""
+    return {name: size for name, size in lowered.lengths.items() if isinstance(size, tuple)}
+
+
+def _open_length(lowered: Lowered, combined: onnx.ModelProto) -> OpenLength | None:
+    for name, (least, most) in _spans(lowered).items():
+        axes = tuple(
+            (value.name, axis)
+            for value in combined.graph.input
+            for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+            if dim.dim_param == name
+        )
+        return OpenLength(name=name, least=least, most=most, axes=axes)
+    return None
+
+
+def _references(
+    combined: onnx.ModelProto, path: Path, references: ReferenceSet | None, checked: Checked
+) -> References | None:
+    if references is None:
+        return None
+    base = None
+    explained = {v.name for v in combined.graph.input} == set(path.tensors)  # all, so that x decides nothing
+    if path.targets != "predicted" and explained:
+        base = tuple(float(v) for v in checked.answers[BASE_VALUE][0])
+    return References(count=references.count, given=references.given, base_value=base)
+
+
+def _points(method: Method, references: ReferenceSet | None) -> int:
+    count = references.count if references else 1
+    if not isinstance(method, OnPaths):
+        return count
+    return method.points * (count if method.each_reference else 1)
+
+
+def _least_onnxruntime(model: onnx.ModelProto) -> str:
+    """The first release that loads the opset; ONNX Runtime's compatibility table."""
+    opset = next(e.version for e in model.opset_import if e.domain in ("", "ai.onnx"))
+    releases = {21: "1.18", 22: "1.20", 23: "1.23", 24: "1.24"}
+    return releases.get(opset, "1.18" if opset < 21 else "the newest")

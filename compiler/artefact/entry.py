@@ -1,0 +1,150 @@
+"""Written entries, used without a server."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from compiler.artefact.compiled import Compiled
+from compiler.artefact.one_shot import check_gate
+from compiler.artefact.repository import check_name
+from compiler.checks.check import measure
+from compiler.checks.probes import probe_rows
+from compiler.deployment import MAX_BATCH
+from compiler.errors import InvalidOptionError, RepositoryError
+from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
+from compiler.memory.budget import rows_that_fit
+from compiler.references.tables import Columns, Table, read_rows
+from compiler.runtime.gate import plain_model
+
+
+def open_entry(repository: Path, name: str) -> Compiled:
+    """Reads `NAME` and `NAME_explain` back, or a one-shot `NAME`.
+
+    Raises:
+        RepositoryError: no such entry, or one that cannot be read.
+    """
+    plain, explain = _folders(repository, check_name(name))
+    manifest = Manifest.read(explain / FILE_NAME)
+    if manifest.open_references:
+        plain = repository / manifest.model
+    try:
+        combined = onnx.load(explain / "1" / "model.onnx")
+        outputs = [v.name for v in manifest.outputs]
+        source = (
+            plain_model(combined, outputs) if manifest.one_shot else onnx.load(plain / "1" / "model.onnx")
+        )
+        sample = _sample(combined, explain / "warmup")
+    except (OSError, ValueError, DecodeError, onnx.checker.ValidationError) as error:
+        raise RepositoryError(
+            f"{repository}: entry {name!r} cannot be read: {error}. Compile it again."
+        ) from error
+    for folder, model, names in (
+        (explain, combined, {*outputs, *_promised(manifest)}),
+        (plain, source, set(outputs)),
+    ):
+        missing = names - {v.name for v in model.graph.output}
+        if missing:
+            raise RepositoryError(
+                f"{folder}: the graph lacks {sorted(missing)} of its manifest. Compile it again."
+            )
+    return Compiled(combined, manifest, source, sample)
+
+
+def _folders(repository: Path, name: str) -> tuple[Path, Path]:
+    """Where the plain model is and where its explanation is: the same folder for a one-shot entry."""
+    plain, explain = repository / name, repository / f"{name}{EXPLAIN_SUFFIX}"
+    for folder in (plain, explain):
+        if (folder / FILE_NAME).is_file():
+            return plain, folder
+    known = sorted(p.parent.name.removesuffix(EXPLAIN_SUFFIX) for p in repository.glob(f"*/{FILE_NAME}"))
+    raise RepositoryError(
+        f"{explain}: no such entry; {repository} has {known or 'none'}. Make one with `rationale compile`."
+    )
+
+
+def _promised(manifest: Manifest) -> set[str]:
+    named = [manifest.base_value, manifest.explained_value, manifest.completeness_gap]
+    named += [manifest.completeness_gap_standard_error, *(e.standard_error for e in manifest.explained)]
+    named += [EXPLAINED] if manifest.one_shot else []
+    return {name for name in named if name} | {e.attributions for e in manifest.explained}
+
+
+def _sample(model: onnx.ModelProto, warmup: Path) -> dict[str, np.ndarray]:
+    """The rows the compiler left for the server's warmup, as far as they are there."""
+    rows = {}
+    for i, value in enumerate(model.graph.input):
+        tensor = value.type.tensor_type
+        if tensor.elem_type == onnx.TensorProto.STRING:
+            continue
+        file = warmup / f"input_{i}"
+        if file.is_file():
+            array = np.frombuffer(file.read_bytes(), onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+            dims = [d.dim_value for d in tensor.shape.dim[1:]]
+            rows[value.name] = array.reshape(1, *_closed(dims, array.size))
+    return rows
+
+
+def _closed(dims: Sequence[int], size: int) -> list[int]:
+    """Lengths of a row of `size` elements; those that are open, 0, are all the same."""
+    length = round((size / math.prod(d for d in dims if d)) ** (1 / max(dims.count(0), 1)))
+    return [d or length for d in dims]
+
+
+def read_inputs(compiled: Compiled, file: Path) -> dict[str, np.ndarray]:
+    """The rows of a file in the model's dtypes, by input name; a table's columns are found by name.
+
+    Raises:
+        InvalidOptionError, InvalidReferencesError: with what to do.
+    """
+    table = read_rows(file, own_names(compiled.manifest))
+    rows: Mapping[str, np.ndarray] | np.ndarray
+    rows = table.arrays[None] if None in table.arrays else {str(k): v for k, v in table.arrays.items()}
+    _check_table(file, table, compiled.manifest)
+    return compiled.fit(rows)
+
+
+def own_names(manifest: Manifest) -> Columns:
+    """Feature names that someone gave, by which a table's columns are found; None for x[0], x[1] …"""
+    named = {e.tensor.name: e.given_names for e in manifest.explained if e.tensor in manifest.inputs}
+    names = {name: given for name, given in named.items() if given}
+    if len(names) < len(manifest.explained):
+        return None
+    return names if len(names) > 1 else next(iter(names.values()))
+
+
+def _check_table(file: Path, table: Table, manifest: Manifest) -> None:
+    """Raises InvalidOptionError where an array without a name cannot be the model's rows."""
+    if None not in table.arrays:
+        return
+    names = [spec.name for spec in manifest.inputs]
+    if len(names) > 1:
+        raise InvalidOptionError(
+            f"{file}: one array, where the model takes {names}: give a .npz file with an array for each, or "
+            "compile the entry with --features INPUT=A,B,C for each and give a table with such columns."
+        )
+    width = math.prod(manifest.inputs[0].shape)
+    if table.columns is not None and len(table.columns) != width:
+        raise InvalidOptionError(
+            f"{file}: has {len(table.columns)} columns where the model takes {width} features. Leave the "
+            "others out, or compile the entry with --features so that columns are found by name."
+        )
+
+
+def check_entry(repository: Path, name: str) -> Manifest:
+    """The entry's manifest with measurements made now."""
+    compiled = open_entry(repository, name)
+    names = [entry.attributions for entry in compiled.manifest.explained]
+    probes = probe_rows(compiled.model, compiled.sample)
+    if compiled.manifest.one_shot:
+        del probes[EXPLAIN]
+        check_gate(compiled.model, probes, [v.name for v in compiled.manifest.outputs])
+    if (opened := compiled.manifest.open_references) is not None:
+        probes[opened.weights.name] = np.abs(probes[opened.weights.name])
+    memory = compiled.manifest.memory
+    most = rows_that_fit(memory) if memory else MAX_BATCH
+    measured = measure(compiled.source, compiled.model, names, probes, most).measured
+    return compiled.manifest.model_copy(update={"measured": measured})

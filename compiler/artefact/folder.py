@@ -1,0 +1,32 @@
+"""Files for a user, in a folder that the user named: each is written whole or not at all."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from compiler.errors import InvalidOptionError
+
+
+def check_folder(folder: Path) -> None:
+    """Raises InvalidOptionError where files could not be written, before minutes are spent on them."""
+    there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise InvalidOptionError(f"--out {folder}: {there} is not a folder that can be written to.")
+
+
+def write(folder: Path, contents: Mapping[str, bytes], flag: str = "--out") -> None:
+    """Writes each file whole or not at all; errors name the flag.
+
+    Raises:
+        InvalidOptionError: the folder cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".rationale-", dir=folder) as aside:
+            for name, content in contents.items():
+                (Path(aside) / name).write_bytes(content)
+            for name in contents:
+                (Path(aside) / name).replace(folder / name)
+    except OSError as error:
+        raise InvalidOptionError(f"{flag} {folder}: cannot be written: {error.strerror or error}.") from error

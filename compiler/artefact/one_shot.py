@@ -1,0 +1,276 @@
+"""Prediction and explanation in one entry: the plain model, and the combined one behind `If`.
+
+The outer graph is the plain model, untouched, so that ONNX Runtime fuses and lays it out as it does the
+plain entry. The branch explains the rows that ask, and those alone: x is compressed to them, and what is
+computed for them is scattered into zeros. So no answer depends on what else is in the batch, and a mixed
+batch costs what the rows that ask for it cost. See docs/decisions/0010-one-shot.md.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+
+from compiler.checks.check import ROWS_LIMIT, relative_error
+from compiler.combine.outputs import GAP
+from compiler.errors import CheckFailedError, InvalidOptionError
+from compiler.graph.symbolic_rows import rename_rows
+from compiler.lowering import Lowered
+from compiler.lowering.loading.load import standardise
+from compiler.lowering.precision import on_cpu
+from compiler.manifest import EXPLAIN, EXPLAINED
+from compiler.runtime.gate import asking
+from compiler.runtime.session import Held, Runner
+
+_OWN = "one_shot/"  # names of what is emitted here begin so
+_LARGE = 1 << 16  # bytes; ONNX Runtime holds the initializers of a branch twice
+
+
+def check_gate_names(lowered: Lowered) -> None:
+    """Raises InvalidOptionError where the model has a tensor of a name that the gate needs."""
+    names = {str(v.name) for v in _values(ir.from_proto(lowered.source))} | set(lowered.specs)
+    taken = sorted(n for n in names if n in (EXPLAIN, EXPLAINED) or n.startswith(_OWN))
+    if taken:
+        raise InvalidOptionError(
+            f"the model already has tensors named {taken}, which --one-shot needs for its gate: rename them, "
+            "or leave --one-shot out, for two entries."
+        )
+
+
+def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
+    """The one-shot model: the plain model of `lowered`, and `combined`, which is consumed, in a branch.
+
+    It has the inputs of the model and `explain` BOOL [N, 1]; the outputs of the combined model and
+    `explained` BOOL [N, 1], which equals it. Rows that do not ask have zeros for an explanation.
+    """
+    model = standardise(on_cpu(ir.from_proto(lowered.source))[0])
+    outer, branch = model.graph, combined.graph
+    _leave_to(outer, combined)
+    _share_weights(outer, branch)
+    _rename_apart(model, combined)
+    _lift_large(outer, branch)
+    explain = _value(EXPLAIN, ir.DataType.BOOL, ["N", 1])
+    answers = [_value(str(v.name), _dtype(v), list(v.shape or ())) for v in branch.outputs]
+    _explain_asking_rows(branch, outer, explain, lowered.batched)
+    closed = _zeros(explain, answers)
+    outer.inputs.append(explain)
+    emit = _Emitter(outer)
+    explained = emit("Identity", explain, name=EXPLAINED)
+    explained.dtype, explained.shape = ir.DataType.BOOL, ir.Shape(["N", 1])
+    asked = emit("Cast", explain, to=ir.DataType.INT32.value)
+    any_asked = emit("Cast", emit("ReduceMax", asked, keepdims=0), to=ir.DataType.BOOL.value)
+    branches = {"then_branch": branch, "else_branch": closed}
+    outer.append(ir.node("If", [any_asked], branches, outputs=answers, name=EXPLAIN))
+    outer.outputs.extend([*answers, explained])
+    for domain, version in branch.opset_imports.items():
+        outer.opset_imports.setdefault(domain, version)
+    return model
+
+
+class _Emitter:
+    """`emit("Add", a, b)` appends a node of one output to a graph, or puts it before its first node."""
+
+    def __init__(self, graph: ir.Graph, *, scope: str = "", in_front: bool = False) -> None:
+        self.graph, self.scope = graph, scope
+        self._mark = graph[0] if in_front and len(graph) else None
+        self._count = 0
+
+    def __call__(self, op_type: str, *inputs: ir.Value, name: str = "", **attributes: Any) -> ir.Value:
+        self._count += 1
+        name = name or f"{_OWN}{self.scope}{op_type}_{self._count}"
+        node = ir.node(op_type, inputs, attributes, name=name)
+        node.outputs[0].name = name
+        if self._mark is None:
+            self.graph.append(node)
+        else:
+            self.graph.insert_before(self._mark, node)
+        return node.outputs[0]
+
+    def constant(self, numbers: Sequence[int]) -> ir.Value:
+        """An int64 initializer."""
+        self._count += 1
+        name = f"{_OWN}{self.scope}constant_{self._count}"
+        value = ir.Value(name=name, const_value=ir.Tensor(np.asarray(numbers, np.int64), name=name))
+        value.dtype, value.shape = ir.DataType.INT64, ir.Shape([len(numbers)])
+        self.graph.register_initializer(value)
+        return value
+
+
+def _leave_to(outer: ir.Graph, combined: ir.Model) -> None:
+    """Takes out of the combined graph what only the model's own outputs need: the outer graph has them."""
+    originals = {v.name for v in outer.outputs}
+    kept = [v for v in combined.graph.outputs if v.name not in originals]
+    combined.graph.outputs.clear()
+    combined.graph.outputs.extend(kept)
+    passes.RemoveUnusedNodesPass()(combined)
+
+
+def _share_weights(outer: ir.Graph, branch: ir.Graph) -> None:
+    """One copy of each float array: the branch reads the outer graph's."""
+    known = {_digest(v): v for v in outer.initializers.values() if _is_weight(v)}
+    for value in list(branch.initializers.values()):
+        if _is_weight(value) and (shared := known.get(_digest(value))) is not None:
+            ir.convenience.replace_all_uses_with(value, shared)
+            if not value.is_graph_output():
+                del branch.initializers[str(value.name)]
+
+
+def _is_weight(value: ir.Value) -> bool:
+    """Shapes and single numbers stay where they are used: ONNX Runtime looks for constants there."""
+    tensor = value.const_value
+    return tensor is not None and tensor.dtype.is_floating_point() and tensor.size > 1
+
+
+def _digest(value: ir.Value) -> tuple[object, ...]:
+    tensor = value.const_value
+    assert tensor is not None
+    return tensor.dtype, tuple(tensor.shape), hashlib.sha256(tensor.numpy().tobytes()).digest()
+
+
+def _lift_large(outer: ir.Graph, branch: ir.Graph) -> None:
+    """Large constants of the branch become the outer graph's, but for convolutions' weights.
+
+    Those ONNX Runtime lays out anew only where they stand beside the convolution.
+    """
+    for value in list(branch.initializers.values()):
+        tensor = value.const_value
+        convolved = any(use.node.op_type in ("Conv", "ConvTranspose") for use in value.uses())
+        if tensor is not None and tensor.nbytes >= _LARGE and not convolved:
+            del branch.initializers[str(value.name)]
+            outer.register_initializer(value)
+
+
+def _rename_apart(model: ir.Model, combined: ir.Model) -> None:
+    """New names in the branch for what has a name of the outer graph's: a subgraph may not shadow."""
+    outer = {v.name for v in _values(model)}
+    inputs = set(combined.graph.inputs)  # they give way to the outer graph's own
+    inner = [v for v in _values(combined) if v not in inputs]
+    taken = outer | {v.name for v in inner}
+    for value in inner:
+        if value.name in outer:
+            name = next(n for i in itertools.count() if (n := f"{_OWN}{value.name}_{i}") not in taken)
+            _rename(value, name)
+            taken.add(name)
+
+
+def _rename(value: ir.Value, name: str) -> None:
+    """Its constant gets the name too, and may be the source model's own: that must keep its name."""
+    tensor, value.const_value = value.const_value, None
+    value.name = name
+    value.const_value = None if tensor is None else ir.Tensor(tensor.numpy(), name=name)
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    """Every value with a name, those of subgraphs too."""
+    for graph in model.graphs():
+        yield from graph.inputs
+        yield from graph.initializers.values()
+        for node in graph:
+            yield from (v for v in node.outputs if v.name)
+
+
+def _explain_asking_rows(
+    branch: ir.Graph, outer: ir.Graph, explain: ir.Value, batched: frozenset[str]
+) -> None:
+    """The branch reads the rows of the outer inputs that ask, and answers for all rows."""
+    rename_rows(branch, "asking")
+    emit = _Emitter(branch, scope="asking/", in_front=True)
+    mask = emit("Reshape", explain, emit.constant([-1]))
+    inputs = {v.name: v for v in outer.inputs}
+    for own in list(branch.inputs):
+        x = inputs[own.name]
+        if own.name in batched:
+            x = emit("Compress", x, mask, axis=0)
+            x.dtype, x.shape = _dtype(own), ir.Shape(["asking", *(own.shape or [0])[1:]])
+        ir.convenience.replace_all_uses_with(own, x)
+    branch.inputs.clear()
+    emit = _Emitter(branch, scope="all/")
+    index = emit("Transpose", emit("NonZero", mask))
+    count = emit("Shape", explain, start=0, end=1)
+    outputs = list(branch.outputs)
+    branch.outputs.clear()
+    zeros: dict[object, ir.Value] = {}
+    for value in outputs:
+        key = (_dtype(value), *_row(value))
+        if key not in zeros:
+            shape = emit("Concat", count, emit.constant(_row(value)), axis=0)
+            zero = ir.Tensor(np.zeros(1, _dtype(value).numpy()))
+            zeros[key] = emit("ConstantOfShape", shape, value=zero)
+        branch.outputs.append(emit("ScatterND", zeros[key], index, value))
+        branch.outputs[-1].dtype = _dtype(value)
+
+
+def _zeros(explain: ir.Value, answers: Sequence[ir.Value]) -> ir.Graph:
+    """The other branch: zeros in few nodes, since a small model takes microseconds. `explain` is false."""
+    graph = ir.Graph([], [], nodes=[], name="no_explanation")
+    emit = _Emitter(graph, scope="none/")
+    cast: dict[ir.DataType, ir.Value] = {}
+    for answer in answers:
+        dtype, row = _dtype(answer), _row(answer)
+        if dtype not in cast:
+            cast[dtype] = emit("Cast", explain, to=dtype.value)
+        zero = cast[dtype]
+        if len(row) > 1:
+            zero = emit("Unsqueeze", zero, emit.constant(list(range(2, len(row) + 1))))
+        graph.outputs.append(emit("Expand", zero, emit.constant([1, *row])))
+        graph.outputs[-1].dtype = dtype
+    return graph
+
+
+def _dtype(value: ir.Value) -> ir.DataType:
+    assert value.dtype is not None
+    return value.dtype
+
+
+def _row(value: ir.Value) -> list[int]:
+    """The sizes behind the batch axis, which every output that explains has."""
+    return [d for d in (value.shape or ()) if isinstance(d, int)]
+
+
+def _value(name: str, dtype: ir.DataType, shape: Sequence[Any]) -> ir.Value:
+    return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+
+
+def check_gate(model: Held, probes: Mapping[str, np.ndarray], originals: Sequence[str]) -> None:
+    """Runs a one-shot graph with the gate open, closed, and open for some rows.
+
+    Args:
+        probes: [rows, …] for each input but the gate, two rows or more.
+        originals: the outputs of the model itself, which the gate leaves alone.
+
+    Raises:
+        CheckFailedError: an answer depends on the gate, or on which other rows ask, where it must not.
+    """
+    run = Runner(model)
+    rows = max(len(p) for p in probes.values() if p.ndim)
+    whole = run(asking(probes))
+    for gate in (np.zeros(rows, bool), np.arange(rows) % 2 == 1):
+        answer = run(asking(probes, gate))
+        if not np.array_equal(answer.pop(EXPLAINED), gate[:, None]):
+            raise _failed(EXPLAINED, "does not say which rows were explained")
+        for name, array in answer.items():
+            if name in originals:
+                _demand_equal(name, array, whole[name], whole[name])
+                continue
+            if np.any(array[~gate]):
+                raise _failed(name, "is not zero for rows that did not ask")
+            if name != GAP:  # roundings, and what it is made of is compared
+                _demand_equal(name, array[gate], whole[name][gate], whole[name])
+
+
+def _demand_equal(name: str, a: Any, b: Any, whole: Any) -> None:
+    if not isinstance(b, np.ndarray):
+        return
+    error = relative_error(a, b, whole if whole.dtype.kind == "f" else None)
+    if not error <= ROWS_LIMIT:
+        raise _failed(name, f"depends on which rows ask, by {error:.1e} of its largest value")
+
+
+def _failed(name: str, fault: str) -> CheckFailedError:
+    return CheckFailedError(
+        f"{name!r} of the one-shot graph {fault}. Compile without --one-shot, and please report the model."
+    )

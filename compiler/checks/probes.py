@@ -1,0 +1,117 @@
+"""Rows on which a compile measures, and the row with which a server warms up."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from compiler.errors import InvalidModelError
+from compiler.lowering.precision import on_cpu
+from compiler.references.reference_set import ReferenceSet
+from compiler.runtime.session import Runner, is_float
+from compiler.selection.leaves import Start
+
+ROWS = 3  # probe rows: a reference, one near a reference, one at random
+_NEAR = (0.0, 0.3, 1.0)  # share of the ids of each that are redrawn
+_DIGITS = 10  # ids are drawn below this where no table says how many there are
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def probe_rows(model: onnx.ModelProto, known: Arrays) -> dict[str, np.ndarray]:
+    """[ROWS, …] for each input of a model: around the `known` rows of an input where there are any.
+
+    Integers that nobody knows are 1: a mask that lets through, a length, a place that most axes have.
+    """
+    random = np.random.default_rng(0)
+    initializers = {t.name for t in model.graph.initializer}
+    return {
+        v.name: _probe(random, v.type.tensor_type, known.get(v.name))
+        for v in model.graph.input
+        if v.name not in initializers
+    }
+
+
+def _probe(
+    random: np.random.Generator, tensor: onnx.TypeProto.Tensor, known: np.ndarray | None
+) -> np.ndarray:
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    shape = tuple(d.dim_value or 1 for d in tensor.shape.dim)
+    size = (ROWS, *shape[1:]) if shape else ()
+    if not is_float(dtype):
+        return _probe_integers(size, dtype, known)
+    if known is None:
+        return random.standard_normal(size).astype(dtype)
+    pick = known[np.arange(ROWS) % len(known)].astype(np.float64)
+    spread = known.std(axis=0, dtype=np.float64) + 1e-3 * (1 + np.abs(known).mean(dtype=np.float64))
+    step = np.zeros(ROWS)
+    step[ROWS // 3 :], step[2 * ROWS // 3 :] = 0.1, 1.0
+    noise = random.standard_normal(pick.shape) * spread
+    return np.asarray(pick + noise * step.reshape(-1, *(1 for _ in size[1:])), dtype)
+
+
+def _probe_integers(size: tuple[int, ...], dtype: np.dtype, known: np.ndarray | None) -> np.ndarray:
+    """The known rows; of fewer, the same ids in other places."""
+    if known is None or not size:
+        return np.ones(size, dtype) if size and dtype.kind in "iub" else np.zeros(size, dtype)
+    if len(known) >= ROWS:
+        return known[:ROWS].astype(dtype)
+    rolled = [np.roll(known[i % len(known)].reshape(-1), i // len(known)) for i in range(ROWS)]
+    return np.stack(rolled).reshape(size).astype(dtype)
+
+
+def probe_ids(starts: Sequence[Start], row: Sequence[int], given: np.ndarray | None) -> np.ndarray:
+    """[ROWS, *row] ids that the tables hold: a reference, one with some ids redrawn, one at random."""
+    random = np.random.default_rng(0)
+    sizes = [s.size for s in starts if s.size is not None]
+    drawn = random.integers(0, min(sizes, default=_DIGITS), (ROWS, *row))
+    if given is None:
+        return np.asarray(drawn)
+    pick = given[np.arange(ROWS) % len(given)].astype(np.int64)
+    share = np.reshape(_NEAR, (ROWS, *(1 for _ in row)))
+    return np.where(random.random(pick.shape) < share, drawn, pick)
+
+
+def sound_probes(source: onnx.ModelProto, combined: onnx.ModelProto, known: Arrays) -> dict[str, np.ndarray]:
+    """`probe_rows`, with zeros for unknown integers where the model has no finite answer for ones."""
+    probes = probe_rows(combined, known)
+    guessed = [n for n, p in probes.items() if p.ndim and p.dtype.kind in "iub" and n not in known]
+    if not guessed or _answers(source, probes):
+        return probes
+    return {name: np.zeros_like(p) if name in guessed else p for name, p in probes.items()}
+
+
+def _answers(source: onnx.ModelProto, probes: Arrays) -> bool:
+    comparable, _ = on_cpu(ir.from_proto(source))
+    try:
+        answers = Runner(comparable, given=True)(probes)
+    except InvalidModelError:
+        return False
+    floats = [a for a in answers.values() if isinstance(a, np.ndarray) and is_float(a.dtype)]
+    return all(bool(np.isfinite(a.astype(np.float64)).all()) for a in floats)
+
+
+def sample_rows(
+    model: onnx.ModelProto, references: ReferenceSet | None, probes: Arrays
+) -> dict[str, np.ndarray]:
+    """One row for each input that is nobody's: the (weighted) mean of the references, zeros elsewhere.
+
+    Integers have no mean: theirs is the first probe row, which the model is known to take.
+    """
+    rows = {}
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        known = None if references is None else references.arrays.get(value.name)
+        shape = tuple(d.dim_value or 1 for d in tensor.shape.dim)
+        if tensor.elem_type == onnx.TensorProto.STRING:
+            rows[value.name] = np.full(shape, "", object)
+        elif known is not None and references is not None:
+            mean = np.average(known.astype(np.float64), axis=0, weights=references.weights)
+            rows[value.name] = mean[None].astype(dtype)
+        elif value.name in probes and not is_float(dtype) and shape:
+            rows[value.name] = probes[value.name][:1]
+        else:
+            rows[value.name] = np.zeros(shape, dtype)
+    return rows

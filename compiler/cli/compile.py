@@ -1,0 +1,291 @@
+"""The compiler's commands of `rationale`; the service adds its own."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from compiler.bench import cli as cli_bench
+from compiler.cli import entries, references
+from compiler.terminal import Repository, progress_bar, report, told_plainly
+
+if TYPE_CHECKING:
+    from compiler.deployment import Provider, Storage
+
+app = typer.Typer(
+    name="rationale",
+    help="Why did the model decide this? Compiles an ONNX model into one graph that answers with the "
+    "prediction and its explanation, and serves it.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+
+METHODS, MACHINE = "Options of some methods", "Options for the machine that serves it"  # panels of the help
+
+
+@app.command("compile")
+def compile_command(
+    model: Annotated[Path, typer.Argument(help="The ONNX model.", metavar="MODEL.onnx", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Option(
+            help="What it is served as: the entries NAME and NAME_explain.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ],
+    method: Annotated[
+        str,
+        typer.Option(
+            help="deepshap, gradient, input-x-gradient, integrated-gradients, expected-gradients, "
+            "smoothgrad, lrp, attnlrp or cplrp; docs/methods.md says which one when."
+        ),
+    ] = "deepshap",
+    references: Annotated[
+        Path | None,
+        typer.Option(
+            help="Rows with which a decision is compared: .npz (an array for each input), .npy, .csv or "
+            ".parquet. deepshap and expected-gradients need them; 50 to 200 typical rows are usual. "
+            "integrated-gradients takes zeros without them.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    open_references: Annotated[
+        int | None,
+        typer.Option(
+            help="Take up to K references with each request instead of keeping some in the graph: the entry "
+            "is NAME_explain_open. --references are then examples for the check, and not kept.",
+            metavar="K",
+            show_default=False,
+        ),
+    ] = None,
+    repository: Repository = Path("model_repository"),
+    targets: Annotated[
+        str | None,
+        typer.Option(
+            help="Which elements of the output to explain: indices such as 0,3, 'all', or 'predicted' (each "
+            "row's own largest). Default: the only element, 1 of two (an output [N, 2]), else predicted.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            help="The tensor to explain: an output, or an inner tensor by its name in the file. Default: the "
+            "first float output.",
+            metavar="TENSOR",
+            show_default=False,
+        ),
+    ] = None,
+    logits: Annotated[
+        bool,
+        typer.Option(
+            "--logits", help="Explain what the output's last Sigmoid, Softmax or LogSoftmax is taken of."
+        ),
+    ] = False,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            help="An input to attribute to, or an inner tensor; repeat for several. Default: every float "
+            "input, else the token ids.",
+            metavar="TENSOR",
+            show_default=False,
+        ),
+    ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A length that the model leaves open, such as sequence=128; repeat for several. Default: as "
+            "long as the references. Without references one can stay open: sequence=1..128.",
+            metavar="NAME=LENGTH",
+            show_default=False,
+        ),
+    ] = None,
+    features: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Feature names, by commas; they also choose the columns of a table that has more. Of "
+            "several inputs: INPUT=A,B,C, repeated for each; a table is divided among them so. Default: the "
+            "headers of the reference file.",
+            metavar="[INPUT=]A,B,C",
+            show_default=False,
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=METHODS,
+            help="integrated-gradients: points on the path from a reference. Default: 50.",
+            show_default=False,
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=METHODS,
+            help="expected-gradients: draws of a reference and a point (default 200); smoothgrad: noisy "
+            "copies (default 50).",
+            show_default=False,
+        ),
+    ] = None,
+    sigma: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=METHODS,
+            help="smoothgrad: standard deviation of the noise, in the input's own units.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=METHODS, help="Seed of the draws. Default: 0.", show_default=False),
+    ] = None,
+    standard_error: Annotated[
+        bool,
+        typer.Option(
+            "--standard-error",
+            rich_help_panel=METHODS,
+            help="Also return how far each attribution may be off because it is a mean over few references "
+            "or draws.",
+        ),
+    ] = False,
+    composite: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=METHODS,
+            help="lrp: the preset of rules; EpsilonPlus (default), EpsilonAlpha2Beta1, EpsilonPlusFlat, "
+            "EpsilonAlpha2Beta1Flat, EpsilonGammaBox (needs --low and --high), ExcitationBackprop, "
+            "GuidedBackprop or Deconvnet.",
+            show_default=False,
+        ),
+    ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            rich_help_panel=METHODS,
+            help="lrp: a rule for some layers, such as Conv=gamma:0.25, name:head.*=epsilon:0.1, "
+            "first=zbox:-2:2 or 'last 2=zero'; repeat for several, the last match wins.",
+            metavar="SELECTOR=RULE",
+            show_default=False,
+        ),
+    ] = None,
+    low: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=METHODS, help="lrp: the least value of an input, for zbox.", show_default=False
+        ),
+    ] = None,
+    high: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=METHODS, help="lrp: the largest value of an input, for zbox.", show_default=False
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=METHODS,
+            help="attnlrp, cplrp: what is added to denominators; it absorbs relevance. Default: 1e-6.",
+            show_default=False,
+        ),
+    ] = None,
+    provider: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=MACHINE,
+            help="Where it will run, cpu or cuda: an operator is computed in the way that is fastest there.",
+        ),
+    ] = "cpu",
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=MACHINE,
+            help="Threads one run may use. Default: this machine's.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    memory_budget: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=MACHINE,
+            help="Memory for references and one row's work together. Where it is too little, references are "
+            "taken a chunk at a time: slower, but any number of them fits.",
+            metavar="SIZE",
+        ),
+    ] = "4GB",
+    storage: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=MACHINE,
+            help="How baked references are kept: float32, or float16 at half the size.",
+        ),
+    ] = "float32",
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune",
+            rich_help_panel=MACHINE,
+            help="Time the ways to compute each operator here, and take the fastest.",
+        ),
+    ] = False,
+    one_shot: Annotated[
+        bool,
+        typer.Option(
+            "--one-shot",
+            rich_help_panel=MACHINE,
+            help="One entry instead of two: a BOOL input `explain` says for which rows to explain.",
+        ),
+    ] = False,
+) -> None:
+    """Compile MODEL.onnx and its explanation into a model repository.
+
+    Writes two entries that `rationale serve` and Triton serve as they are: NAME, the plain model, and
+    NAME_explain, one graph that also returns attributions, base value and completeness gap. Nothing is
+    written unless the graph reproduces the model and its attributions add up. With --one-shot both are one
+    entry, NAME.
+
+    Example: rationale compile credit.onnx --references approved.csv --name credit
+    """
+    with told_plainly():
+        from compiler.artefact.repository import check_name
+        from compiler.deployment import Deployment, parse_bytes
+        from compiler.request import Asked, parse_features, parse_sizes, parse_targets
+
+        check_name(name)
+        options: dict[str, Any] = {"steps": steps, "samples": samples, "sigma": sigma, "seed": seed}
+        options |= {"standard_error": standard_error or None, "rule": rule or None}
+        options |= {"composite": composite, "low": low, "high": high, "epsilon": epsilon}
+        asked = Asked(
+            method,
+            options,
+            output,
+            parse_targets(targets),
+            inputs,
+            parse_sizes(size or []),
+            parse_features(features or []),
+            Deployment(
+                cast("Provider", provider),
+                threads,
+                parse_bytes(memory_budget),
+                cast("Storage", storage),
+                tune,
+                one_shot,
+            ),
+            open_references,
+            logits,
+        )
+        with progress_bar() as progress:
+            compiled = asked.compile(model, references, progress)
+            entry = compiled.write(repository, name)
+        report(compiled.manifest)
+        print(f"wrote {entry}" if one_shot else f"wrote {entry.parent / name} and {entry}")
+
+
+app.add_typer(entries.app)
+app.add_typer(references.app)
+app.add_typer(cli_bench.app)

@@ -1,0 +1,194 @@
+"""`rationale explain`, `check` and `evaluate`: commands on entries that are written; and `operators`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from compiler.errors import InvalidOptionError
+from compiler.terminal import Repository, console, progress_bar, report, told_plainly
+
+app = typer.Typer()
+
+
+@app.command("explain")
+def explain_command(
+    name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME", show_default=False)],
+    input_file: Annotated[
+        Path,
+        typer.Option(
+            "--input",
+            help="Rows to explain: .npz, .npy, .csv or .parquet.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ],
+    repository: Repository = Path("model_repository"),
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the explanation of every row: .csv or .parquet (a row for each row and target: its "
+            "value, base value, each feature's attribution, gap), .json, or .npz (every tensor).",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    rows: Annotated[
+        str, typer.Option(help="Print so many rows of the file, or all.", metavar="N|all")
+    ] = "10",
+    top: Annotated[int, typer.Option(help="Print this many features of each row.", min=1)] = 10,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw the first rows to this .png, .svg, .pdf or .html: bars for tables, a heatmap for "
+            "images, shaded words for token ids.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of --plot: what token ids stand for; a tokenizer.json, or a text file with a token a line.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Explain the rows of a file with a compiled entry, without a server.
+
+    Prints for each row what the model answered, the mean over the references (base), and the features with
+    the largest attributions; the gap is what they leave unexplained. --plot draws them.
+
+    Example: rationale explain credit --input applicants.csv --save reasons.csv --plot reasons.png
+    """
+    with told_plainly():
+        from compiler.explanations.explain import explain_file, parse_rows
+
+        if tokenizer is not None and plot is None:
+            raise InvalidOptionError("--tokenizer: only with --plot FILE.")
+        shown = parse_rows(rows)
+        if plot is not None:
+            from compiler.explanations.plot import draw_file
+
+            print(draw_file(repository, name, input_file, plot, top, tokenizer))
+        with progress_bar() as progress:
+            lines = explain_file(repository, name, input_file, save, top, shown, progress)
+        for line in lines:
+            print(line)
+
+
+@app.command("check")
+def check_command(
+    name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME", show_default=False)],
+    repository: Repository = Path("model_repository"),
+) -> None:
+    """Measure a written entry again: outputs unchanged, attributions complete, rows apart.
+
+    The same that `rationale compile` measures before it writes an entry: after an update of ONNX Runtime, or
+    on another machine.
+
+    Example: rationale check credit
+    """
+    with told_plainly():
+        from compiler.artefact.entry import check_entry
+
+        report(check_entry(repository, name))
+
+
+@app.command("evaluate")
+def evaluate_command(
+    names: Annotated[
+        list[str],
+        typer.Argument(help="One entry, or several to compare.", metavar="NAME", show_default=False),
+    ],
+    input_file: Annotated[
+        Path,
+        typer.Option(
+            "--input",
+            help="Rows to judge on, two or more: .npz, .npy, .csv or .parquet.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ],
+    repository: Repository = Path("model_repository"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write evaluation.csv, evaluation.json and plots to this folder.",
+            metavar="FOLDER",
+            show_default=False,
+        ),
+    ] = None,
+    references: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="The references an entry was compiled with, for the randomised-weights check and --shapley; "
+            "repeat for several. Without them these are left out where the method has references.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Judge on this many rows, drawn from the file.", min=1)] = 100,
+    seed: Annotated[int, typer.Option(help="Of all draws: the same seed, the same numbers.", min=0)] = 0,
+    perturbation: Annotated[
+        str, typer.Option(help="Of infidelity: baseline (features replaced) or gaussian (for slopes).")
+    ] = "baseline",
+    radius: Annotated[
+        float, typer.Option(help="Of max-sensitivity, in standard deviations of each feature in the file.")
+    ] = 0.1,
+    shapley: Annotated[
+        bool,
+        typer.Option(
+            "--shapley",
+            help="Also compare attributions with Shapley values, sampled from the model itself until their "
+            "standard error is 1%.",
+        ),
+    ] = False,
+    evaluations: Annotated[
+        int, typer.Option(help="Of --shapley: answers of the model for an entry, at most.", min=1)
+    ] = 50_000_000,
+) -> None:
+    """Measure how faithful explanations are to their model: one entry, or several to compare.
+
+    Deletion and insertion curves beside random orders, infidelity, max-sensitivity, and the correlation with
+    the explanations of the same model with redrawn weights. docs/evaluation.md says what each number means:
+    they judge faithfulness to the model, not to the world.
+
+    Example: rationale evaluate credit --input applicants.csv --references approved.csv --out report
+    """
+    with told_plainly():
+        from compiler.artefact.folder import check_folder
+        from compiler.evaluate.evaluate import Settings, evaluate
+        from compiler.evaluate.report import show, show_shapley, write_report
+
+        if out is not None:
+            check_folder(out)
+        settings = Settings(rows, seed, perturbation, radius, shapley=shapley, evaluations=evaluations)
+        with progress_bar() as progress:
+            done = evaluate(repository, names, input_file, references or (), settings, progress)
+        console().print(show(done))
+        if (compared := show_shapley(done)) is not None:
+            console().print()
+            console().print(compared)
+        written, notes = write_report(done, settings, input_file, out)
+        for note in notes:
+            print(note, file=sys.stderr)
+        if out is not None:
+            print(f"wrote {', '.join(written)} to {out}")
+
+
+@app.command("operators")
+def operators_command() -> None:
+    """List the operators that can be explained: opsets, methods that serve them, how they are tested."""
+    from rich.table import Table
+
+    from compiler.cli.operator_table import operator_table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("operator", "opsets", "kind", "methods", "tested by", "how"):
+        table.add_column(title, no_wrap=True)
+    for row in operator_table():
+        table.add_row(row.name, row.opsets, row.kind, row.methods, row.tested, row.how)
+    console().print(table)

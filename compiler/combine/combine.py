@@ -1,0 +1,206 @@
+"""The combined graph: the model at x, its rules at the references, and the walk back."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from compiler.combine.environment import Elsewhere, Values
+from compiler.combine.outputs import Explained, Seed, emit_outputs, names_of_outputs
+from compiler.errors import InvalidOptionError
+from compiler.graph.axis_means import open_rows, open_weights
+from compiler.graph.chunk_markers import Chunks
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
+from compiler.graph.variants import Forms
+from compiler.lowering import Lowered
+from compiler.lowering.rewrites.discrete import spell_out_dequantising
+from compiler.lowering.rows import in_front
+from compiler.memory.fit import Combined, Progress, fit
+from compiler.methods import Method
+from compiler.methods.base import OnPaths
+from compiler.methods.planned import plan
+from compiler.references.reference_set import ReferenceSet
+from compiler.references.request_time import WEIGHTS, names_of_inputs, references_name
+from compiler.selection.path import Path
+from compiler.walk.backward import walk
+from compiler.walk.call import Call
+
+
+def combine(
+    lowered: Lowered,
+    path: Path,
+    method: Method,
+    references: ReferenceSet | None,
+    forms: Forms,
+    progress: Progress,
+) -> Combined:
+    """Builds the combined model beside the lowered one.
+
+    References are walked all at once where that fits the budget, else in chunks: see `memory`.
+
+    Args:
+        forms: for what machine operators choose them, and how much memory there is.
+        progress: called as `progress(stage, done, total)`.
+
+    Raises:
+        InvalidOptionError: names that are taken, or a budget that not even one reference fits.
+    """
+    own_inputs = names_of_inputs(path.tensors) if references and references.is_open else set()
+    _check_names(lowered, names_of_outputs(method, path.inputs) | own_inputs)
+
+    def build(chunks: Chunks) -> ir.Model:
+        return _build(_cloned(lowered, path), method, references, forms, chunks, progress)
+
+    return fit(build, _axes(method, references), forms.deployment, progress)
+
+
+def _axes(method: Method, references: ReferenceSet | None) -> dict[str, int]:
+    """The axes that can be walked in chunks, with their rows: of those on which a walk lies, the longer."""
+    counts = {"K": references.count} if references and not references.is_open else {}
+    if not isinstance(method, OnPaths):
+        return counts
+    if not method.each_reference:  # the references are met by the base value alone
+        return {**counts, "S": method.points}
+    return {"S": method.points} if "K" not in counts or method.points > counts["K"] else counts
+
+
+def _cloned(lowered: Lowered, path: Path) -> tuple[Lowered, Path, frozenset[str]]:
+    """Copies whose graph may be changed; tensors are shared. And the names of `in_front`, as lowering knows
+    them: what is spelled out here has inner values of which it knows nothing.
+    """
+    model = lowered.model.clone()
+    copies = dict(zip(lowered.model.graph, model.graph, strict=True))
+    nodes = tuple((copies[n], r) for n, r in path.nodes)
+    on_path = {node for node, _ in nodes}
+    spell_out_dequantising(model.graph, [n for n in copies.values() if n not in on_path])
+    return replace(lowered, model=model), replace(path, nodes=nodes), in_front(lowered)
+
+
+def _build(
+    subject: tuple[Lowered, Path, frozenset[str]],
+    method: Method,
+    references: ReferenceSet | None,
+    forms: Forms,
+    chunks: Chunks,
+    progress: Progress,
+) -> ir.Model:
+    """The combined graph with nothing computed yet."""
+    lowered, path, front = subject
+    graph = lowered.model.graph
+    targets = 1 if path.targets == "predicted" else len(path.targets)
+    points = method.points if isinstance(method, OnPaths) else 1
+    sizes = {"T": targets, "K": references.count if references else 1, "S": points}
+    opset = graph.opset_imports.get("", 21)
+    op = Ops(graph, opset, sizes, lowered.specs[path.output][1], forms, chunks)
+    forms.begin()
+    values = Values(op, lowered, front, path.active, path.held)
+    op.bind_batch(values.at_x(_batch_source(lowered, path)))
+    calls = [values.evaluate_at_sample(node, rule) for node, rule in path.nodes]
+    values.lift_outputs()
+    at_r = None if references is None else _references(values, references, path)
+    if at_r is not None:
+        calls = [replace(call, r=at_r.evaluate(call)) for call in calls]
+    starts, calls = _onto_paths(values, at_r, method, references, path, calls)
+    weights = references.weights if references else None
+    seed = _seed(op, path, values, at_r if method.has_base_value else None, weights)
+    steps, pull = plan(op, method, calls)
+    arriving = walk(
+        op, steps, path.output, seed.multiplier, pull, lambda i: progress("walking back", i, len(steps))
+    )
+    explained = [
+        Explained(s, values.at_x(s.tensor), arriving[s.tensor], starts[s.tensor]) for s in path.starts
+    ]
+    emit_outputs(op, method, explained, seed, references)
+    return lowered.model
+
+
+def _batch_source(lowered: Lowered, path: Path) -> str:
+    """An input whose axis 0 is the batch, an explained one if there is one."""
+    names = [str(v.name) for v in lowered.model.graph.inputs if v.name in lowered.batched]
+    return next(name for name in (*path.tensors, *names) if name in names)
+
+
+def _check_names(lowered: Lowered, new: set[str]) -> None:
+    taken = sorted(new & set(lowered.specs))
+    if taken:
+        raise InvalidOptionError(
+            f"the model already has tensors named {taken}: rename them before compiling."
+        )
+
+
+def _references(values: Values, references: ReferenceSet, path: Path) -> Elsewhere:
+    op = values.op
+    op.scope = "reference"
+    if references.is_open:
+        dtypes = {name: ir.DataType.from_numpy(array.dtype) for name, array in references.arrays.items()}
+        op.weights["K"] = open_weights(op, WEIGHTS, "K", next(iter(dtypes.values())))
+        held = {
+            name: open_rows(op, references_name(name), array.shape[1:], "K", dtypes[name])
+            for name, array in references.arrays.items()
+        }
+    else:
+        held = {name: op.along(array, "K") for name, array in references.arrays.items()}
+    return Elsewhere(values, "reference", held, path.dependent)
+
+
+def _onto_paths(
+    values: Values,
+    at_r: Elsewhere | None,
+    method: Method,
+    references: ReferenceSet | None,
+    path: Path,
+    calls: list[Call],
+) -> tuple[dict[str, Tensor | None], list[Call]]:
+    """Where the paths to x start, by tensor; and the calls at their points where the method walks there."""
+    starts = {name: at_r.at(name) if at_r else None for name in path.tensors}
+    if not isinstance(method, OnPaths):
+        return starts, calls
+    values.op.scope = "point"
+    weights = references.weights if references else None
+    points = {
+        s.tensor: method.point(values.op, s.name, values.at_x(s.tensor), starts[s.tensor], weights)
+        for s in path.starts
+    }
+    held = {name: point.at for name, point in points.items()}
+    there = Elsewhere(values, "point", held, path.dependent)
+    moved = [replace(call, x=there.evaluate(call)) for call in calls]
+    return {name: point.start for name, point in points.items()}, moved
+
+
+def _seed(op: Ops, path: Path, values: Values, at_r: Elsewhere | None, weights: np.ndarray | None) -> Seed:
+    """At x also for a method that walks elsewhere: a row is explained for its own predicted class.
+
+    Args:
+        at_r: the references; None for a method without base value.
+    """
+    op.scope = "seed"
+    y = values.at_x(path.output)
+    size = int(np.prod(y.shape))
+    row = op.reshape(y, (1, size))
+    mean = None if at_r is None else op.mean(op.reshape(at_r.at(path.output), (1, size)), "K", weights)
+    if path.targets == "predicted":
+        answered = _as_answered(op, row, values.lowered.narrow.edges.get(path.output))
+        winner = op.ArgMax(answered, axis=1, keepdims=1)
+        base = None if mean is None else _at_winner(op, mean, winner)
+        explained = op.GatherElements(row, winner, axis=1)
+        return Seed(op.reshape(op.one_hot(winner, size, y.dtype), y.shape), explained, base)
+    targets = list(path.targets)
+    ones = np.zeros((len(targets), size), y.dtype.numpy())
+    ones[np.arange(len(targets)), targets] = 1
+    lead = frozenset("T" if len(targets) > 1 else "")
+    seed = replace(op.constant(ones.reshape(-1, *y.shape[1:])), shape=y.shape, lead=lead, rows=True)
+    base = None if mean is None else op.Gather(mean, targets, axis=1)
+    return Seed(seed, op.Gather(row, targets, axis=1), base)
+
+
+def _at_winner(op: Ops, mean: Tensor, winner: Tensor) -> Tensor:
+    """The base value of each row's winner; it differs by row where an input is not explained."""
+    if mean.lead:
+        return op.GatherElements(mean, winner, axis=1)
+    return op.Gather(replace(op.reshape(mean, mean.shape[1:]), rows=False), winner)
+
+
+def _as_answered(op: Ops, row: Tensor, narrow: ir.DataType | None) -> Tensor:
+    """The output's row, rounded as the model answers it: the first of equals is the predicted one."""
+    return row if narrow is None else op.Cast(op.Cast(row, to=int(narrow)), to=int(row.dtype))

@@ -1,0 +1,182 @@
+"""What the combined graph answers beside the model's own outputs, and under which names."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from compiler.errors import InvalidReferencesError
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
+from compiler.methods.base import Averaged, Gap, Method
+from compiler.references.reference_set import ReferenceSet
+from compiler.selection.leaves import Start
+
+BASE_VALUE, EXPLAINED_VALUE, GAP = "base_value", "explained_value", "completeness_gap"
+GAP_ERROR = "completeness_gap_standard_error"
+
+
+def attributions_name(name: str) -> str:
+    return f"{name}_attributions"
+
+
+def standard_error_name(name: str) -> str:
+    return f"{name}_standard_error"
+
+
+def names_of_outputs(method: Method, inputs: Sequence[str]) -> set[str]:
+    """Every name that the combined graph needs for itself."""
+    names = {BASE_VALUE, EXPLAINED_VALUE, GAP, *map(attributions_name, inputs)}
+    if has_standard_error(method):
+        names.update(map(standard_error_name, inputs))
+    return names | ({GAP_ERROR} if has_gap_error(method) else set())
+
+
+def has_standard_error(method: Method) -> bool:
+    return isinstance(method, Averaged) and method.standard_error
+
+
+def has_gap_error(method: Method) -> bool:
+    """Always where the gap is a sampling error: without it, nobody could tell it from a fault."""
+    return isinstance(method, Averaged) and method.gap is Gap.SAMPLING
+
+
+@dataclass(frozen=True)
+class Seed:
+    """Where the walk starts: multiplier 1 at each target, and the targets' values at x and at r."""
+
+    multiplier: Tensor
+    explained: Tensor
+    base: Tensor | None
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A tensor at the walk's end: its multiplier, and where its path to x started."""
+
+    at: Start
+    x: Tensor
+    multiplier: Tensor
+    start: Tensor | None
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What attributions are a mean over: the axis, its weights, and how many equal ones they are worth."""
+
+    axis: str
+    weights: np.ndarray | None
+    effective: float
+
+    def standard_error(self, op: Ops, x: Tensor) -> Tensor:
+        if self.axis not in x.lead:  # a linear model's gradient is the same at every draw
+            return op.row_constant(np.zeros(x.shape, x.dtype.numpy()))
+        return op.standard_error(x, self.axis, self.weights, self.effective)
+
+
+def emit_outputs(
+    op: Ops, method: Method, explained: Sequence[Explained], seed: Seed, references: ReferenceSet | None
+) -> None:
+    """Adds the attributions, base value, explained value, gap and standard errors to the graph's outputs.
+
+    Raises:
+        InvalidReferencesError: a standard error is asked for, and there is one reference alone.
+    """
+    op.scope = "attributions"
+    weights = references.weights if references else None
+    outputs, totals = [], []
+    for name, parts in by_name(explained).items():
+        each = [method.attribute(op, e.multiplier, e.x, e.start, weights) for e in parts]
+        attributions = together(op, parts, each)
+        outputs.append(op.attributions_output(attributions, attributions_name(name)))
+        totals.append(_total(op, outputs[-1], attributions))
+    outputs += _standard_errors(op, method, explained, references)
+    if seed.base is not None:
+        outputs.append(op.rows_output(seed.base, BASE_VALUE))
+    outputs.append(op.rows_output(seed.explained, EXPLAINED_VALUE))
+    if method.gap is not None:
+        gap = seed.explained if seed.base is None else op.Sub(seed.explained, seed.base)
+        for total in totals:
+            gap = op.Sub(gap, op.Cast(total, to=int(gap.dtype)) if total.dtype != gap.dtype else total)
+        outputs.append(op.rows_output(gap, GAP))
+    outputs += _gap_error(op, method, explained, references)
+    op.graph.outputs.extend(outputs)
+
+
+def by_name(explained: Sequence[Explained]) -> dict[str, list[Explained]]:
+    """What is explained, with the tensors at which it is."""
+    groups: dict[str, list[Explained]] = {}
+    for e in explained:
+        groups.setdefault(e.at.name, []).append(e)
+    return groups
+
+
+def together(op: Ops, parts: Sequence[Explained], each: Sequence[Tensor]) -> Tensor:
+    """The attributions of what is explained from those at its tensors."""
+    total, *others = [collect(op, e.at, a) for e, a in zip(parts, each, strict=True)]
+    for other in others:
+        total = op.Add(total, other)
+    return total
+
+
+def collect(op: Ops, at: Start, a: Tensor) -> Tensor:
+    """Summed over what one id is looked up as, each sum at the id's place in the input's row."""
+    if at.places is None:
+        return a
+    axes = list(range(at.places.ndim, a.rank))
+    a = op.ReduceSum(a, axes, keepdims=0) if axes else a
+    places, shape = at.places.reshape(1, -1), at.row
+    a = op.reshape(a, places.shape)
+    if not np.array_equal(places[0], np.arange(math.prod(shape))):
+        zeros = op.row_constant(np.zeros((1, math.prod(shape)), a.dtype.numpy()))
+        to = op.row_constant(places.astype(np.int64))
+        a = op.ScatterElements(zeros, to, a, axis=1, reduction="add")
+    return op.reshape(a, shape)
+
+
+def _total(op: Ops, value: ir.Value, x: Tensor) -> Tensor:
+    """Σ over the features of an attributions output: row shape [1, T]."""
+    whole = Tensor(value, (1, op.sizes["T"], *x.shape[1:]), x.dtype, frozenset("N"), rows=True)
+    axes = list(range(2, whole.rank))
+    return op.ReduceSum(whole, axes, keepdims=0) if axes else whole
+
+
+def _standard_errors(
+    op: Ops, method: Method, explained: Sequence[Explained], references: ReferenceSet | None
+) -> list[ir.Value]:
+    if not (isinstance(method, Averaged) and method.standard_error):
+        return []
+    draws = _draws(op, method, references)
+    outputs = []
+    for name, parts in by_name(explained).items():
+        each = [op.expand(method.spread(op, e.multiplier, e.x, e.start), e.x.shape) for e in parts]
+        error = draws.standard_error(op, together(op, parts, each))
+        outputs.append(op.attributions_output(error, standard_error_name(name)))
+    return outputs
+
+
+def _gap_error(
+    op: Ops, method: Method, explained: Sequence[Explained], references: ReferenceSet | None
+) -> list[ir.Value]:
+    """Explained and base value are exact: the gap varies as the sum of the attributions does."""
+    if not (isinstance(method, Averaged) and method.gap is Gap.SAMPLING):
+        return []
+    draws = _draws(op, method, references)
+    total, *others = [op.total(method.spread(op, e.multiplier, e.x, e.start)) for e in explained]
+    for other in others:
+        total = op.Add(total, other)
+    return [op.attributions_output(draws.standard_error(op, total), GAP_ERROR)]
+
+
+def _draws(op: Ops, method: Averaged, references: ReferenceSet | None) -> Draws:
+    if method.averages != "K":
+        return Draws(method.averages, None, op.counts[method.averages])
+    assert references is not None
+    if references.count < 2 or references.effective <= 1:
+        raise InvalidReferencesError(
+            "a standard error needs at least two different references of some weight: give more of them, or "
+            "leave the standard error out."
+        )
+    return Draws("K", references.weights, references.effective)

@@ -1,0 +1,345 @@
+"""`rationale evaluate`: how faithful compiled explanations are to their models, on the rows of a file."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from compiler.artefact.compiled import Compiled
+from compiler.artefact.entry import open_entry, own_names, read_inputs
+from compiler.errors import InvalidOptionError, InvalidReferencesError
+from compiler.evaluate.explained_model import GivenReferences, Pairs, Subject, baseline_of, pairs_of
+from compiler.evaluate.faithfulness import (
+    PERTURBATIONS,
+    Curve,
+    Infidelity,
+    Sensitivity,
+    Tell,
+    cuts_of,
+    deletion_and_insertion,
+    infidelity,
+    max_sensitivity,
+    random_orders,
+)
+from compiler.evaluate.randomise import Randomised, randomised_check
+from compiler.evaluate.shapley import Comparison, Sampled, compare, rounds_within
+from compiler.explanations.panels import Estimate, Panel, element_name, panels, parts_of
+from compiler.manifest import Manifest
+from compiler.references.reference_set import prepare
+from compiler.references.tables import read_rows
+from compiler.runtime.session import BFLOAT16
+
+DRAWN, TOP = 3, 10  # rows that are drawn, and features of a row that have a bar each
+LARGE = 4096  # features; from here on curves have fewer steps and averages fewer draws
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the numbers; written beside them.
+
+    Attributes:
+        rows: judge at most this many rows, drawn without replacement.
+        perturbation: of infidelity.
+        radius: of max-sensitivity, in standard deviations of each feature.
+        orders: random orders of the control.
+        neighbours: of each row, for max-sensitivity.
+        shapley: whether Shapley values are sampled from the model, to compare attributions with.
+        evaluations: answers of the model that these may take for an entry.
+    """
+
+    rows: int = 100
+    seed: int = 0
+    perturbation: str = "baseline"
+    radius: float = 0.1
+    orders: int = 10
+    neighbours: int = 10
+    shapley: bool = False
+    evaluations: int = 50_000_000
+
+    def __post_init__(self) -> None:
+        if self.perturbation not in PERTURBATIONS:
+            raise InvalidOptionError(
+                f"--perturbation {self.perturbation!r}: choose {' or '.join(PERTURBATIONS)}."
+            )
+        if not (np.isfinite(self.radius) and self.radius > 0):
+            raise InvalidOptionError(f"--radius {self.radius}: give a number above 0, such as 0.1.")
+        if min(self.rows, self.orders, self.neighbours) < 1 or self.seed < 0:
+            raise InvalidOptionError("--rows must be 1 or more, and --seed 0 or more.")
+        if self.evaluations < 1:
+            raise InvalidOptionError(f"--evaluations {self.evaluations}: give a number of 1 or more.")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The numbers of one entry.
+
+    `baseline` says in words what replaces features in the curves; `shapley` is None where it was not asked
+    for, and a text where there is a reason that it is left out; `panels` show the first rows.
+    """
+
+    name: str
+    manifest: Manifest
+    rows: int
+    targets: int
+    features: int
+    baseline: str
+    deletion: Curve
+    insertion: Curve
+    infidelity: Infidelity
+    sensitivity: Sensitivity
+    randomised: Randomised
+    shapley: Comparison | str | None = None
+    panels: tuple[Panel, ...] = ()
+
+    @property
+    def method(self) -> str:
+        """The method with its options, in few words."""
+        return _method(self.manifest)
+
+
+def _method(manifest: Manifest) -> str:
+    given = {k: v for k, v in manifest.method.options.items() if v not in (None, False, [], ())}
+    words = [k if v is True else f"{k}={v}" for k, v in given.items()]
+    return textwrap.shorten(", ".join([manifest.method.name, *words]), 40, placeholder=" …")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    compiled: Compiled
+    inputs: Arrays
+    spread: np.ndarray
+    index: np.ndarray
+    references: GivenReferences | None
+
+    @property
+    def without_shapley(self) -> str | None:
+        """Why there is nothing to compare with Shapley values; None where there is."""
+        if self.compiled.manifest.base_value is None:
+            return "the method compares with no references"
+        return None if self.references else "the references are needed: give --references FILE"
+
+
+def evaluate(
+    repository: Path,
+    names: Sequence[str],
+    file: Path,
+    references: Sequence[Path] = (),
+    settings: Settings | None = None,
+    progress: Tell | None = None,
+) -> list[Evaluation]:
+    """Measures each entry on the same rows.
+
+    Args:
+        references: files that entries were compiled with, for the randomised-weights check and Shapley
+            values; each entry takes the one whose digest its manifest holds.
+
+    Raises:
+        RepositoryError: no such entry, or one that cannot be read.
+        InvalidOptionError, InvalidReferencesError: names, rows or references that do not fit.
+    """
+    chosen = settings or Settings()
+    if len(set(names)) < len(names) or not names:
+        raise InvalidOptionError(f"entries {list(names)}: give one name or several different ones.")
+    compiled = [open_entry(repository, name) for name in names]
+    for c in compiled:
+        _check_features(c.manifest)
+    sets = _match_references(compiled, names, references)
+    entries = [
+        _Entry(name, c, *_draw_rows(c, file, chosen), r)
+        for name, c, r in zip(names, compiled, sets, strict=True)
+    ]
+    if chosen.shapley:
+        _check_shapley(entries, chosen.evaluations)
+    controls: dict[object, np.ndarray] = {}
+    return [_evaluate_one(e, entries, controls, chosen, progress or (lambda *_: None)) for e in entries]
+
+
+def _check_shapley(entries: Sequence[_Entry], most: int) -> None:
+    """Raises InvalidOptionError where they cannot be sampled, before minutes are spent on the rest."""
+    reasons = [e.without_shapley for e in entries]
+    if all(reasons):
+        raise InvalidOptionError(f"--shapley: {'; '.join(dict.fromkeys(filter(None, reasons)))}.")
+    for e in entries:
+        if e.references and e.without_shapley is None:
+            rows = len(next(iter(e.inputs.values())))
+            rounds_within(most, rows, len(e.spread), len(e.references.shares))
+
+
+def _evaluate_one(
+    entry: _Entry,
+    entries: Sequence[_Entry],
+    controls: dict[object, np.ndarray],
+    settings: Settings,
+    tell: Tell,
+) -> Evaluation:
+    def stage(what: str, done: int, total: int) -> None:
+        tell(f"{entry.name}: {what}", done, total)
+
+    stage("explaining", 0, 1)
+    subject, seed, spread = Subject(entry.compiled, entry.inputs), settings.seed, entry.spread
+    pairs = pairs_of(subject)
+    steps, draws, redraws = (25, 25, 1) if subject.features.shape[1] >= LARGE else (100, 100, 5)
+    cuts = cuts_of(subject.features.shape[1], steps)
+    baseline, whose = _curve_baseline(entry, entries)
+    key = _question(entry.compiled.manifest, baseline)
+    if key not in controls:
+        controls[key] = random_orders(subject, pairs, cuts, baseline, settings.orders, seed, stage)
+    deletion, insertion = deletion_and_insertion(subject, pairs, cuts, baseline, controls[key], seed, stage)
+    own = baseline if subject.is_slope else subject.baseline
+    shapley: Comparison | str | None = None
+    sampled: Sequence[Sampled] = ()
+    if settings.shapley:
+        shapley = entry.without_shapley
+        if entry.references and shapley is None:
+            shapley, sampled = compare(subject, pairs, entry.references, settings.evaluations, seed, stage)
+    return Evaluation(
+        name=entry.name,
+        manifest=entry.compiled.manifest,
+        rows=len(subject.features),
+        targets=pairs.positions.shape[1],
+        features=subject.features.shape[1],
+        baseline=whose,
+        deletion=deletion,
+        insertion=insertion,
+        infidelity=infidelity(subject, pairs, own, spread, settings.perturbation, draws, seed, stage),
+        sensitivity=max_sensitivity(
+            subject, pairs, spread, settings.radius, settings.neighbours, seed, stage
+        ),
+        randomised=randomised_check(
+            entry.compiled, entry.inputs, pairs, entry.references, redraws, seed, stage
+        ),
+        shapley=shapley,
+        panels=tuple(_panels(entry, subject, pairs, sampled)),
+    )
+
+
+def _panels(entry: _Entry, subject: Subject, pairs: Pairs, sampled: Sequence[Sampled]) -> Iterator[Panel]:
+    """The first rows, by the first target of each."""
+    manifest, targets = entry.compiled.manifest, pairs.positions.shape[1]
+    for i, row in enumerate(entry.index[:DRAWN]):
+        p = i * targets
+        asked = f"{element_name(manifest, pairs.elements[p])}: {pairs.answers[p]:.4g}"
+        due = Estimate(sampled[i].values[0], sampled[i].errors[0]) if sampled else None
+        parts = parts_of(manifest.explained, pairs.attributions[p], subject.features[i])
+        yield from panels(f"{entry.name} ({_method(manifest)}), row {row}, {asked}", parts, TOP, shapley=due)
+
+
+# -- rows ----------------------------------------------------------------------------------------------
+
+
+def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arrays, np.ndarray, np.ndarray]:
+    """The rows to judge, the spread [F] of each feature over the whole file, and the rows' places there.
+
+    Raises:
+        InvalidOptionError: fewer than two rows, or rows all equal.
+    """
+    inputs = read_inputs(compiled, file)
+    explained = [inputs[e.tensor.name] for e in compiled.manifest.explained]
+    count = len(explained[0])
+    if count < 2:
+        raise InvalidOptionError(
+            f"{file}: one row is too few: the spread of features is taken from the file. Give two at least, "
+            "better a hundred."
+        )
+    spread = np.concatenate([a.std(axis=0, dtype=np.float64).reshape(-1) for a in explained])
+    if not spread.any():
+        raise InvalidOptionError(f"{file}: all {count} rows are equal. Give rows that differ.")
+    if count <= settings.rows:
+        return inputs, spread, np.arange(count)
+    random = np.random.default_rng([settings.seed, 0])
+    index = np.sort(random.choice(count, settings.rows, replace=False))
+    return {name: a[index] for name, a in inputs.items()}, spread, index
+
+
+def _check_features(manifest: Manifest) -> None:
+    """Raises InvalidOptionError where what is explained cannot be replaced in a row of the file."""
+    unfit = [e.tensor.name for e in manifest.explained if e.at or e.tensor not in manifest.inputs]
+    if unfit:
+        raise InvalidOptionError(
+            f"{unfit} are token ids or inner tensors: the measures replace and perturb features of a float "
+            "input. Evaluate an entry that explains float inputs, such as the part behind the embedding."
+        )
+
+
+# -- baselines -----------------------------------------------------------------------------------------
+
+
+def _question(manifest: Manifest, baseline: np.ndarray) -> object:
+    """Entries with the same key have the same curve for the same order of features."""
+    inputs = tuple(e.tensor.name for e in manifest.explained)
+    return manifest.digests.model, manifest.explained_output, manifest.targets, inputs, baseline.tobytes()
+
+
+def _curve_baseline(entry: _Entry, entries: Sequence[_Entry]) -> tuple[np.ndarray, str]:
+    """What replaces features: for all entries of a model the reference mean of the first that has one.
+
+    Only then do the curves of different methods start and end alike.
+    """
+    own = entry.compiled.manifest
+    for other in entries:
+        if other.compiled.manifest.references and _comparable(own, other.compiled.manifest):
+            mine = other.compiled.manifest.digests.references == own.digests.references
+            baseline = baseline_of(other.compiled)
+            whose = "reference mean" + ("" if mine else f" of {other.name}")
+            return baseline, whose if baseline.any() else "zeros"
+    return baseline_of(entry.compiled), "zeros"
+
+
+def _comparable(a: Manifest, b: Manifest) -> bool:
+    return a.digests.model == b.digests.model and [e.tensor for e in a.explained] == [
+        e.tensor for e in b.explained
+    ]
+
+
+# -- references ----------------------------------------------------------------------------------------
+
+
+def _match_references(
+    compiled: Sequence[Compiled], names: Sequence[str], files: Sequence[Path]
+) -> list[GivenReferences | None]:
+    """For each entry the rows of the file that it was compiled with, None where no file is.
+
+    Raises:
+        InvalidReferencesError: a file that no entry was compiled with.
+    """
+    found: list[GivenReferences | None] = [None] * len(compiled)
+    for file in files:
+        reasons = []
+        for i, entry in enumerate(compiled):
+            try:
+                given = _references_of(entry.manifest, names[i], file)
+            except InvalidReferencesError as error:
+                reasons.append(str(error))
+                continue
+            found[i] = given
+        if len(reasons) == len(compiled):
+            raise InvalidReferencesError("\n".join(dict.fromkeys(reasons)))
+    return found
+
+
+def _references_of(manifest: Manifest, name: str, file: Path) -> GivenReferences:
+    """Raises InvalidReferencesError where the file is not what the entry was compiled with."""
+    table = read_rows(file, own_names(manifest))
+    given = table.arrays[None] if None in table.arrays else {str(k): v for k, v in table.arrays.items()}
+    shapes = {e.tensor.name: ((1, *e.tensor.shape), _DTYPES[e.tensor.datatype]) for e in manifest.explained}
+    weights = table.unequal_weights
+    known = prepare(given, weights, shapes)
+    if known.digest != manifest.digests.references:
+        raise InvalidReferencesError(
+            f"{file}: not the references that {name!r} was compiled with (their digest differs). Give that "
+            "file, or leave --references out: the other numbers need none."
+        )
+    arrays: Mapping[str, np.ndarray] = given if isinstance(given, dict) else {next(iter(shapes)): given}
+    return GivenReferences(dict(arrays), weights)
+
+
+_DTYPES: dict[str, np.dtype] = {
+    "FP16": np.dtype(np.float16),
+    "BF16": BFLOAT16,
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+}

@@ -1,0 +1,191 @@
+"""A compiled entry as two functions of its features: what the model answers, and how that is explained.
+
+N rows, F features of one row (those of all explained inputs, flattened and side by side), T targets of the
+entry, of which t are judged.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from compiler.artefact.compiled import Compiled
+from compiler.deployment import MAX_BATCH
+from compiler.errors import InvalidOptionError, RepositoryError
+from compiler.manifest import Manifest
+from compiler.runtime.gate import needed_nodes, open_model
+from compiler.runtime.session import Runner
+
+MAX_TARGETS = 10  # targets of a row that are judged: those with the largest outputs
+_MOST_ROWS, _MOST_NUMBERS = 4096, 1 << 18  # that the plain model answers at once
+
+
+@dataclass(frozen=True)
+class GivenReferences:
+    """The references that an entry was compiled with, by input, and their weights [K] where not all equal."""
+
+    arrays: Mapping[str, np.ndarray]
+    weights: np.ndarray | None = None
+
+    @property
+    def shares(self) -> np.ndarray:
+        """[K], of sum 1."""
+        count = len(next(iter(self.arrays.values())))
+        weights = np.ones(count) if self.weights is None else np.asarray(self.weights, np.float64)
+        return np.asarray(weights / weights.sum())
+
+
+class Subject:
+    """The plain model and its explanation over rows of features.
+
+    Attributes:
+        features: [N, F] float64, the rows of the file.
+        baseline: [F], the row that the compiler left for warmup: the mean of the references, else zeros.
+        is_slope: attributions are output per unit of input, rather than shares of the output.
+    """
+
+    def __init__(self, compiled: Compiled, inputs: Mapping[str, np.ndarray]) -> None:
+        self.manifest = compiled.manifest
+        self._shapes = {e.tensor.name: e.tensor.shape for e in self.manifest.explained}
+        self._inputs = dict(inputs)
+        self.features = self.flat(inputs)
+        self.baseline = baseline_of(compiled)
+        self.is_slope = _is_slope(self.manifest)
+        self._plain = Runner(_answering(compiled), given=True)
+        self._explainer = compiled.run
+
+    def flat(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """[N, F] float64: rows of the explained inputs, side by side."""
+        parts = [inputs[name].reshape(len(inputs[name]), -1) for name in self._shapes]
+        return np.concatenate(parts, axis=1, dtype=np.float64)
+
+    def _fed(self, x: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Inputs with features x [M, F]; what is not explained comes from `rows` [M] of the file."""
+        fed = {name: a[rows] for name, a in self._inputs.items() if name not in self._shapes}
+        start = 0
+        for name, shape in self._shapes.items():
+            size = math.prod(shape)
+            part = x[:, start : start + size].reshape(len(x), *shape)
+            fed[name], start = part.astype(self._inputs[name].dtype), start + size
+        return fed
+
+    def answer(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The explained output, flattened: [M, elements] float64 for features x [M, F]."""
+        name = self.manifest.explained_output
+        parts = [
+            self._plain(self._fed(x[part], rows[part]), [name])[name].reshape(part.stop - part.start, -1)
+            for part in slices(len(x), rows_at_once(x.shape[1]))
+        ]
+        return _finite(np.concatenate(parts, dtype=np.float64), "answers")
+
+    def attributions(self, x: np.ndarray, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """[M, t, F] float64: of the targets at `positions` [M, t] in the manifest's list."""
+        names = [e.attributions for e in self.manifest.explained]
+        done = []
+        for part in slices(len(x), self.manifest.measured.max_batch):
+            outputs = self._explainer(self._fed(x[part], rows[part]), names)
+            whole = [outputs[name].reshape(*outputs[name].shape[:2], -1) for name in names]
+            index = positions[part][:, :, None]
+            done.append(np.concatenate([np.take_along_axis(a, index, axis=1) for a in whole], axis=2))
+        return _finite(np.concatenate(done, dtype=np.float64), "attributes")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What is judged: P = N·t pairs of a row and one element of the output.
+
+    Attributes:
+        rows: [P], indices of rows.
+        elements: [P], flat indices into the explained output's row.
+        positions: [N, t], the same targets as places in the manifest's list.
+        attributions: [P, F].
+        answers: [P], the explained values.
+    """
+
+    rows: np.ndarray
+    elements: np.ndarray
+    positions: np.ndarray
+    attributions: np.ndarray
+    answers: np.ndarray
+
+
+def pairs_of(subject: Subject) -> Pairs:
+    """Every row with its targets; "predicted" is the row's own argmax, and stays that when x is changed."""
+    every = np.arange(len(subject.features))
+    answers = subject.answer(subject.features, every)
+    targets = subject.manifest.targets
+    if targets == "predicted":
+        elements = answers.argmax(axis=1, keepdims=True)
+        positions = np.zeros_like(elements)
+    else:
+        index = np.asarray(targets)
+        positions = np.argsort(-answers[:, index], axis=1, kind="stable")[:, :MAX_TARGETS]
+        elements = index[positions]
+    attributions = subject.attributions(subject.features, every, positions)
+    return Pairs(
+        rows=np.repeat(every, elements.shape[1]),
+        elements=elements.reshape(-1),
+        positions=positions,
+        attributions=attributions.reshape(-1, attributions.shape[2]),
+        answers=np.take_along_axis(answers, elements, axis=1).reshape(-1),
+    )
+
+
+def slices(count: int, size: int) -> Iterator[slice]:
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))
+
+
+def rows_at_once(features: int) -> int:
+    """How many rows the plain model answers at once: many where they are small."""
+    return max(MAX_BATCH, min(_MOST_ROWS, _MOST_NUMBERS // features))
+
+
+def _finite(array: np.ndarray, verb: str) -> np.ndarray:
+    if not np.isfinite(array).all():
+        raise InvalidOptionError(
+            f"the model {verb} NaN or infinity for rows of the file, or for such rows partly replaced by the "
+            "baseline: choose rows and references in the range the model was made for."
+        )
+    return array
+
+
+def _is_slope(manifest: Manifest) -> bool:
+    """What promises no sum is a slope, unless it was multiplied by the input."""
+    return manifest.completeness_gap is None and not manifest.method.options.get("times_input", False)
+
+
+def baseline_of(compiled: Compiled) -> np.ndarray:
+    """[F]: the warmup row of the explained inputs, flattened and side by side."""
+    names = [e.tensor.name for e in compiled.manifest.explained]
+    missing = [name for name in names if name not in compiled.sample]
+    if missing:
+        raise RepositoryError(
+            f"the entry has no warmup row for {missing}, with which features are replaced. Compile it again."
+        )
+    return np.concatenate([compiled.sample[name].reshape(-1) for name in names], dtype=np.float64)
+
+
+def _answering(compiled: Compiled) -> onnx.ModelProto:
+    """The plain model with the explained tensor as its only output; where only the lowered graph has that
+    tensor, the part of the combined graph that computes it."""
+    name = compiled.manifest.explained_output
+    combined = open_model(compiled.model) if compiled.manifest.one_shot else compiled.model
+    for model in (compiled.source, combined):
+        if any(name in node.output for node in model.graph.node):
+            return restricted(model, name)
+    raise RepositoryError(f"neither graph of the entry computes {name!r}. Compile it again.")
+
+
+def restricted(model: onnx.ModelProto, output: str) -> onnx.ModelProto:
+    """A copy with one tensor as its output, inner ones too, and only the nodes that compute it."""
+    nodes, _ = needed_nodes(model.graph.node, [output])
+    known = [value for value in model.graph.output if value.name == output]
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.node[:], copy.graph.output[:]
+    copy.graph.node.extend(nodes)
+    copy.graph.output.extend(known or [onnx.ValueInfoProto(name=output)])
+    return copy

@@ -1,0 +1,200 @@
+"""What is drawn of an explanation: bars for tables, a heatmap for images, shaded words for tokens.
+
+There is a panel for each row, target and explained input; the features of all tables of a row share one.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.artefact.compiled import Explanation
+from compiler.explanations.files import targets_of
+from compiler.explanations.words import NUMBERS, Vocabulary, Word
+from compiler.manifest import ExplainedInput, Manifest
+
+_CHANNELS = (1, 3, 4)  # of an image
+_LONGEST_NAME = 34
+_CUT = 12  # characters of a name's end that are kept
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Values [F] and their standard errors."""
+
+    values: np.ndarray
+    errors: np.ndarray
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Features by size [F], their standard errors, and Shapley values with theirs where there are any."""
+
+    title: str
+    labels: tuple[str, ...]
+    values: np.ndarray
+    errors: np.ndarray | None = None
+    shapley: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Attributions [H, W] over a picture [H, W], grey from 0 to 1; None where there is nothing to see."""
+
+    title: str
+    values: np.ndarray
+    picture: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Words:
+    """Tokens, each with its attribution [L]."""
+
+    title: str
+    words: tuple[Word, ...]
+    values: np.ndarray
+
+
+Panel = Bars | Heat | Words
+
+
+@dataclass(frozen=True)
+class Part:
+    """An explained input of one row: its attributions and, where known, its values and standard errors."""
+
+    explained: ExplainedInput
+    attributions: np.ndarray
+    values: np.ndarray | None
+    errors: np.ndarray | None
+
+
+def panels_of(answer: Explanation, i: int, row: int, top: int, vocabulary: Vocabulary) -> Iterator[Panel]:
+    """Of row i of an answer, target by target.
+
+    Args:
+        row: what the row is called.
+        top: features of a row that have a bar each; the others share one.
+    """
+    manifest = answer.manifest
+    for j, element in enumerate(targets_of(answer)[i]):
+        parts = [_part(answer, e, i, j) for e in manifest.explained]
+        base = "" if manifest.base_value is None else f", base value {answer[manifest.base_value][i, j]:.4g}"
+        said = f"{element_name(manifest, element)}: {answer[manifest.explained_value][i, j]:.4g}{base}"
+        yield from panels(f"row {row}, {said}", parts, top, vocabulary)
+
+
+def element_name(manifest: Manifest, element: object) -> str:
+    """The explained output, and which element of it where there are several."""
+    output = _short(manifest.explained_output)
+    if manifest.explained_shape is not None and math.prod(manifest.explained_shape) == 1:
+        return output
+    which = "" if element == "predicted" else f"[{element}]"
+    return output + which + " (predicted)" * (manifest.targets == "predicted")
+
+
+def panels(
+    title: str,
+    parts: Sequence[Part],
+    top: int,
+    vocabulary: Vocabulary = NUMBERS,
+    shapley: Estimate | None = None,
+) -> Iterator[Panel]:
+    """Of one row and target; Shapley values are drawn where all parts are tables."""
+    tables = [part for part in parts if _is_table(part)]
+    if tables:
+        yield bars(title, tables, top, shapley if len(tables) == len(parts) else None)
+    for part in parts:
+        several = f"{title}: {part.explained.tensor.name}" if len(parts) > 1 else title
+        if part.explained.at and part.values is not None and part.values.ndim == 1:
+            yield _words(several, part, part.values, vocabulary)
+        elif not _is_table(part):
+            yield _heat(several, part)
+
+
+def parts_of(explained: Sequence[ExplainedInput], attributions: np.ndarray, values: np.ndarray) -> list[Part]:
+    """Of attributions and values [F] of all explained inputs, side by side."""
+    ends = np.cumsum([math.prod(e.tensor.shape) for e in explained])[:-1]
+    each = zip(explained, np.split(attributions, ends), np.split(values, ends), strict=True)
+    return [Part(e, a.reshape(e.tensor.shape), v.reshape(e.tensor.shape), None) for e, a, v in each]
+
+
+def _part(answer: Explanation, e: ExplainedInput, i: int, j: int) -> Part:
+    values = answer.inputs.get(e.tensor.name)
+    errors = answer[e.standard_error][i, j] if e.standard_error else None
+    return Part(e, answer[e.attributions][i, j], None if values is None else values[i], errors)
+
+
+def _is_table(part: Part) -> bool:
+    """Whether its features are drawn as bars: rows of numbers, and what has too many axes for a picture."""
+    return not (part.explained.at and part.attributions.ndim == 1) and part.attributions.ndim not in (2, 3)
+
+
+# -- tables --------------------------------------------------------------------------------------------
+
+
+def bars(title: str, parts: Sequence[Part], top: int, shapley: Estimate | None = None) -> Bars:
+    """The largest features first, the others together in the last bar."""
+    values = np.concatenate([part.attributions.reshape(-1) for part in parts]).astype(np.float64)
+    labels = [label for part in parts for label in _labels(part)]
+    errors = [part.errors.reshape(-1) for part in parts if part.errors is not None]
+    order = np.argsort(-np.abs(values), kind="stable")
+    first, rest = (order, order[:0]) if len(order) <= top + 1 else (order[:top], order[top:])
+    names = [labels[i] for i in first] + [f"{len(rest)} others"] * bool(len(rest))
+
+    def together(array: np.ndarray) -> np.ndarray:
+        return np.append(array[first], [array[rest].sum()] * bool(len(rest)))
+
+    def spread(array: np.ndarray) -> np.ndarray:
+        return np.append(array[first], [np.nan] * bool(len(rest)))  # that of a sum is not known
+
+    return Bars(
+        title,
+        tuple(names),
+        together(values),
+        spread(np.concatenate(errors)) if errors else None,
+        Estimate(together(shapley.values), spread(shapley.errors)) if shapley else None,
+    )
+
+
+def _labels(part: Part) -> list[str]:
+    """ "name = value" of each feature."""
+    made_up = (f"{part.explained.tensor.name}[{i}]" for i in range(part.attributions.size))
+    names = part.explained.feature_names or tuple(made_up)
+    if part.values is None or part.values.size != len(names):
+        return [_short(name) for name in names]
+    return [f"{_short(n)} = {v:,.6g}" for n, v in zip(names, part.values.reshape(-1), strict=True)]
+
+
+def _short(name: str) -> str:
+    """A long name without its middle."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - _CUT - 1]}…{name[-_CUT:]}"
+
+
+# -- images and tokens ---------------------------------------------------------------------------------
+
+
+def _heat(title: str, part: Part) -> Heat:
+    """Channels are added up; the picture is their mean."""
+    values = part.attributions.astype(np.float64)
+    picture = None if part.values is None else part.values.astype(np.float64)
+    if values.ndim == 3:
+        axis = 2 if values.shape[2] in _CHANNELS and values.shape[0] not in _CHANNELS else 0
+        if picture is not None and values.shape[axis] not in _CHANNELS:
+            picture = None
+        values = values.sum(axis=axis)
+        picture = None if picture is None else picture.mean(axis=axis)
+    return Heat(title, values, None if picture is None else _grey(picture))
+
+
+def _grey(picture: np.ndarray) -> np.ndarray:
+    span = np.ptp(picture)
+    return (picture - picture.min()) / span if span else np.full(picture.shape, 0.5)
+
+
+def _words(title: str, part: Part, ids: np.ndarray, vocabulary: Vocabulary) -> Words:
+    """Without the padding at the end: equal ids that have no attribution."""
+    values = part.attributions.astype(np.float64)
+    last = np.flatnonzero((ids != ids[-1]) | (values != 0))
+    length = int(last[-1]) + 1 if len(last) and last[-1] < len(ids) - 2 else len(ids)
+    return Words(title, tuple(vocabulary.words(ids[:length].tolist())), values[:length])

@@ -1,0 +1,59 @@
+"""`rationale explain --plot`: the first rows of a file, drawn as an entry explains them."""
+
+from pathlib import Path
+
+from compiler.artefact.entry import open_entry, read_inputs
+from compiler.artefact.folder import write
+from compiler.errors import InvalidOptionError
+from compiler.explanations.drawings import (
+    MOST_BARS,
+    MOST_PANELS,
+    PAGE,
+    PICTURES,
+    drawing,
+    fitting,
+    matplotlib_or_advice,
+)
+from compiler.explanations.explain import batches
+from compiler.explanations.panels import Panel, panels_of
+from compiler.explanations.words import NUMBERS, read_vocabulary
+
+
+def draw_file(
+    repository: Path, name: str, file: Path, out: Path, top: int = 10, tokenizer: Path | None = None
+) -> str:
+    """Draws the first rows of a file as an entry explains them, and says what was drawn.
+
+    Args:
+        out: .png, .svg, .pdf or .html.
+        top: features of a row that have a bar of their own.
+        tokenizer: see `read_vocabulary`; without one token ids are drawn as numbers.
+
+    Raises:
+        InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
+    """
+    check_kind(out)
+    kind, top = out.suffix.lower(), min(top, MOST_BARS)
+    vocabulary = NUMBERS if tokenizer is None else read_vocabulary(tokenizer)
+    compiled = open_entry(repository, name)
+    inputs = read_inputs(compiled, file)
+    rows = len(next(iter(inputs.values())))
+    panels, drawn = list[Panel](), 0
+    for answer in batches(compiled, inputs, min(rows, MOST_PANELS)):
+        for i in range(len(answer[answer.manifest.explained_value])):
+            if len(panels) < MOST_PANELS:
+                panels += panels_of(answer, i, drawn, top, vocabulary)
+                drawn += 1
+    kept = fitting(panels, kind)
+    write(out.parent, {out.name: drawing(kept, kind)}, "--plot")
+    cut = f", {len(kept)} of their {len(panels)} panels" * (len(kept) < len(panels))
+    return f"wrote {out}: {drawn} of {rows} row{'s' * (rows > 1)}{cut}"
+
+
+def check_kind(out: Path) -> None:
+    """Raises InvalidOptionError for a file of no known kind, or one for which something is not installed."""
+    kind = out.suffix.lower()
+    if kind not in (PAGE, *PICTURES):
+        raise InvalidOptionError(f"--plot {out}: choose {', '.join(PICTURES)} or {PAGE}.")
+    if kind in PICTURES:
+        matplotlib_or_advice()

@@ -1,0 +1,152 @@
+"""Rows in memory: flat, split by the axes they vary over, or stacked."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from compiler.graph.chunk_markers import Chunks
+from compiler.graph.emitter import Emitter
+from compiler.graph.tensor import AXES, STACKED, Lead, Tensor
+
+
+class Layouts(Emitter):
+    """Brings tensors into the form that an operator needs; all forms are the same bytes."""
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        opset: int,
+        sizes: Mapping[str, int],
+        dtype: ir.DataType,
+        chunks: Chunks | None = None,
+    ) -> None:
+        super().__init__(graph, opset, dtype)
+        self.counts = dict(sizes)  # of T, K and S; N is known at run time only
+        self.chunks = chunks or Chunks()
+        self.sizes = self.counts | {name: axis.size for name, axis in self.chunks.axes.items()}
+        self._forms: dict[tuple[ir.Value, tuple[str, ...] | None, tuple[int, ...]], Tensor] = {}
+        self._batch: Tensor | None = None
+        self._batch_source: Tensor | None = None
+
+    def bind_batch(self, x: Tensor) -> None:
+        """Names the tensor [N·f, …] from which the batch size is read where an operator must know it."""
+        self._batch_source = x
+
+    def _batch_size(self) -> Tensor:
+        """N, as an int64 tensor of shape [1]."""
+        if self._batch is None:
+            source = self._batch_source
+            assert source is not None
+            shape = self._node("Shape", [source.value], {"start": 0, "end": 1})[0]
+            self._batch = Tensor(shape, (1,), ir.DataType.INT64)
+            if source.shape[0] != 1:
+                each = self._ints([source.shape[0]])
+                count = self._node("Div", [shape, each], {})[0]
+                self._batch = replace(self._batch, value=count)
+        return self._batch
+
+    def flat(self, x: Tensor) -> Tensor:
+        """[lead·row[0], *row[1:]]; of a row that is one number, [lead]."""
+        if x.split is None:
+            return x
+        if not x.shape:
+            return self.stacked(x)
+        return self.form(x, None, x.shape)
+
+    def split(self, x: Tensor, axes: Iterable[str]) -> Tensor:
+        """[*axes, *row], 1 on the axes over which `x` does not vary."""
+        order = tuple(a for a in AXES if a in axes)
+        if x.split == order or not x.rows:
+            return x
+        return self.form(x, order, x.shape)
+
+    def stacked(self, x: Tensor) -> Tensor:
+        """[lead, *row]."""
+        if x.split == STACKED:
+            return x
+        if x.split is not None and len(x.split) == 1 and x.lead == set(x.split):
+            return replace(x, split=STACKED)
+        return self.form(x, STACKED, x.shape)
+
+    def plain(self, x: Tensor) -> Tensor:
+        """*row: for what is the same in all rows."""
+        assert not x.lead
+        if x.split is None:
+            return x
+        return self.form(x, None, x.shape)
+
+    def form(self, x: Tensor, split: tuple[str, ...] | None, shape: tuple[int, ...]) -> Tensor:
+        """`x` as it lies in memory with `split` and the row shape `shape`, of as many elements as its own."""
+        if x.split == split and x.shape == shape:
+            return x
+        key = (x.value, split, shape)
+        if key not in self._forms:
+            value = self._in_shape(x.value, self._lengths(x.lead, split, shape))
+            self._forms[key] = replace(x, value=value, split=split, shape=shape)
+        return self._forms[key]
+
+    def _in_shape(self, value: ir.Value, lengths: Sequence[int]) -> ir.Value:
+        """A Reshape; of what is one itself, from where that one took it."""
+        producer = value.producer()
+        while producer is not None and (producer.domain, producer.op_type) == ("", "Reshape"):
+            source = producer.inputs[0]
+            assert source is not None
+            value, producer = source, source.producer()
+        return self._node("Reshape", [value, self._ints(lengths)], {})[0]
+
+    def _lengths(self, lead: Lead, split: tuple[str, ...] | None, shape: tuple[int, ...]) -> list[int]:
+        """−1 where N is among them."""
+        if split is None:
+            first = [-1 if "N" in lead else self._count_rows(lead) * shape[0]] if shape else []
+            return [*first, *shape[1:]]
+        if split == STACKED:
+            return [-1 if "N" in lead else self._count_rows(lead), *shape]
+        return [*((-1 if a == "N" else self.sizes[a]) if a in lead else 1 for a in split), *shape]
+
+    def _count_rows(self, lead: Lead) -> int:
+        return math.prod(self.sizes[a] for a in lead)
+
+    def vary(self, x: Tensor, lead: Lead) -> Tensor:
+        """`x`, repeated over the axes of `lead` that it lacks: the one place where rows are copied."""
+        if not x.rows or lead <= x.lead:
+            return x
+        order = tuple(a for a in AXES if a in lead | x.lead)
+        sizes = [
+            self._batch_size() if a == "N" else self.constant(np.asarray([self.sizes[a]])) for a in order
+        ]
+        row = self.constant(np.asarray(x.shape, np.int64))
+        target = self._node("Concat", [s.value for s in [*sizes, row]], {"axis": 0})[0]
+        value = self._node("Expand", [self.split(x, order).value, target], {})[0]
+        return replace(x, value=value, lead=lead | x.lead, split=order)
+
+    def _stands_as(self, x: Tensor, shape: Sequence[int]) -> bool:
+        """Whether `x` lies in memory as [N, *shape]."""
+        if x.split is None:
+            return x.lead == {"N"} and x.shape == (1, *shape)
+        if x.split == STACKED:
+            return x.lead == {"N"} and x.shape == tuple(shape)
+        sizes = [self.sizes[a] if a in x.lead else 1 for a in x.split[1:]]
+        return x.split[0] == "N" and "N" in x.lead and (*sizes, *x.shape) == tuple(shape)
+
+    def attributions_output(self, x: Tensor, name: str) -> ir.Value:
+        """The graph output [N, T, *x.shape[1:]] of a tensor that varies over rows and targets."""
+        targets = self.sizes["T"]
+        x = self.vary(x, frozenset({"N", "T"} if targets > 1 else {"N"}))
+        return self._output(x, (targets, *x.shape[1:]), name)
+
+    def rows_output(self, x: Tensor, name: str) -> ir.Value:
+        """The graph output [N, *x.shape[1:]] of a tensor that varies over rows."""
+        return self._output(self.vary(x, frozenset({"N"})), x.shape[1:], name)
+
+    def _output(self, x: Tensor, shape: Sequence[int], name: str) -> ir.Value:
+        value = x.value
+        if not self._stands_as(x, shape):
+            value = self._in_shape(value, [-1, *shape])
+        elif value in self.graph.outputs or value.producer() is None or value.name in self._taken:
+            value = self._node("Identity", [value], {})[0]
+        value.name = name
+        value.dtype, value.shape = x.dtype, ir.Shape(["N", *shape])
+        return value

@@ -1,0 +1,300 @@
+"""Emitting ONNX nodes over rows that a rule never sees.
+
+A rule is written for one row: `m: [1, C, H, W]`. The combined graph needs it for every row of the batch (N),
+every target (T), every reference (K) and every point of a path or draw of noise (S) at once. As in JAX's
+vmap, a `Tensor` carries the axes it varies over beside the shape it has for one row, and `Ops` lifts each
+operator:
+
+- operators that broadcast run on *split* tensors, [N, T, K, S, *row], so that x [N, 1, 1, 1, …] meets
+  r [1, 1, K, 1, …] without being tiled;
+- most others run on *flat* tensors, [N·T·K·S·row[0], *row[1:]], which is the layout the model itself has
+  with more rows;
+- those that work along axis 0 of a row run on *stacked* tensors, [N·T·K·S, *row]: see `lift`.
+
+Going from one form to the other is a Reshape, which moves no data. A multiplier that does not (yet)
+depend on the reference simply has no K among its axes and costs one row.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from compiler.deployment import HERE
+from compiler.errors import UnsupportedModelError
+from compiler.graph import axis_means
+from compiler.graph.batching import Lifted, Node, lifted
+from compiler.graph.chunk_markers import Chunks
+from compiler.graph.emitter import Operand
+from compiler.graph.layouts import Layouts
+from compiler.graph.scan_fallback import row_by_row
+from compiler.graph.shape_inference import Spec, infer_outputs
+from compiler.graph.symbolic_rows import in_rows
+from compiler.graph.tensor import AXES, NONE, STACKED, Lead, Tensor, broadcasts, result_dtype
+from compiler.graph.variants import Forms
+
+_RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+_MEASURING = frozenset({"Shape", "Size"})
+
+
+class Ops(Layouts):
+    """`op.Conv(x, w, strides=[2, 2])` appends a lifted node to the graph and returns its `Tensor`.
+
+    Operands may be tensors, Python numbers (of the dtype of the first tensor), lists of ints (int64)
+    or arrays; None leaves an optional operand out.
+    """
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        opset: int,
+        sizes: Mapping[str, int],
+        dtype: ir.DataType,
+        forms: Forms | None = None,
+        chunks: Chunks | None = None,
+    ) -> None:
+        super().__init__(graph, opset, sizes, dtype, chunks)
+        self.forms = forms or Forms(HERE)
+        self.weights: dict[str, Tensor] = {}  # of axes whose rows come with a request, summing to 1
+        self._one_hot: dict[ir.Value, Tensor] = {}  # the place of the 1, by the value of such a row
+
+    def __getattr__(self, op_type: str) -> Callable[..., Tensor]:
+        if not op_type[:1].isupper():
+            raise AttributeError(op_type)
+        return functools.partial(self._single, op_type)
+
+    def _single(self, op_type: str, *operands: Operand, domain: str = "", **attributes: Any) -> Tensor:
+        return self.emit(op_type, operands, attributes, domain=domain)[0]
+
+    def emit(
+        self,
+        op_type: str,
+        operands: Sequence[Operand],
+        attributes: Mapping[str, Any],
+        *,
+        outputs: int = 1,
+        domain: str = "",
+    ) -> list[Tensor]:
+        """Appends one node; see the class. Returns its outputs, flat or split as the operator needs."""
+        given = [o for o in operands if isinstance(o, Tensor)]
+        numeric = [t for t in given if t.dtype != ir.DataType.BOOL]
+        first = next((t for t in numeric if t.dtype.is_floating_point()), numeric[0] if numeric else None)
+        tensors = [self.tensor(o, first) for o in operands]
+        while tensors and tensors[-1] is None:
+            tensors.pop()
+        if broadcasts(op_type, domain):
+            return [self._emit_broadcasting(op_type, tensors, attributes)]
+        x = tensors[0] if tensors and not domain else None
+        if x is not None and op_type == "MatMul":
+            return [self._emit_matmul(x, tensors[1])]
+        if x is not None and x.rows and op_type in _MEASURING:
+            return [self._measured(op_type, x, attributes)]
+        specs = infer_outputs(op_type, domain, self.opset, attributes, tensors, outputs)
+        if x is not None and x.rows and op_type in _RESHAPING:
+            return [self._reshaped(x, specs[0][0])]
+        if x is not None and x.rows and op_type == "Expand":
+            y = self.expand(x, specs[0][0])
+            return [self.Identity(y) if y.value is x.value else y]
+        return self._emit_rows(op_type, tensors, attributes, outputs, domain, specs)
+
+    # -- emission -----------------------------------------------------------------------------------
+
+    def _emit_broadcasting(
+        self, op_type: str, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any]
+    ) -> Tensor:
+        aligned, lead, axes = self._align([t for t in tensors if t is not None])
+        queue = iter(aligned)
+        values = [None if t is None else next(queue).value for t in tensors]
+        value = self._node(op_type, values, attributes)[0]
+        shape = np.broadcast_shapes(*(t.shape for t in aligned))
+        rows = any(t.rows for t in aligned)
+        return Tensor(value, shape, result_dtype(op_type, aligned, attributes), lead, rows, axes)
+
+    def _align(
+        self, tensors: Sequence[Tensor], least: int = 1
+    ) -> tuple[list[Tensor], Lead, tuple[str, ...] | None]:
+        """Brings operands to forms that broadcast against each other; flat for `least` axes of a row."""
+        lead = NONE.union(*(t.lead for t in tensors))
+        rank = max(t.rank for t in tensors)
+        leading = [t for t in tensors if t.lead]
+        same = all(t.lead == lead and t.rank == rank for t in leading)
+        forms = {t.split for t in leading}
+        if same and len(forms) == 1 and None not in forms:
+            return [t if t.lead else self.plain(t) for t in tensors], lead, leading[0].split
+        fixed = [t for t in tensors if not t.lead]
+        along = len({t.shape[:1] for t in leading}) == 1  # of one length on axis 0
+        if same and along and rank >= least and all(t.rank < rank or t.shape[:1] == (1,) for t in fixed):
+            return [self.flat(t) if t.lead else self.plain(t) for t in tensors], lead, None
+        order = tuple(a for a in AXES if a in lead)
+        shapes = [(1,) * (rank - t.rank) + t.shape for t in tensors]
+        split = [
+            self.form(t, order, shape) if t.lead else self.plain(t)
+            for t, shape in zip(tensors, shapes, strict=True)
+        ]
+        return split, lead, order if lead else None
+
+    def _emit_matmul(self, a: Tensor, b: Tensor | None) -> Tensor:
+        """Over the last two axes of each row; a vector has one more while it is multiplied.
+
+        Of a matrix, a one-hot row takes the row that it points at: nothing else of it is read.
+        """
+        assert b is not None
+        index = self._one_hot.get(a.value)
+        if index is not None and b.rank == 2 and not b.lead:
+            return self.reshape(self.Gather(replace(b, rows=False), index), (1, b.shape[1]))
+        if a.rank == 1 or b.rank == 1:
+            left = self.reshape(a, (1, *a.shape)) if a.rank == 1 else a
+            right = self.reshape(b, (*b.shape, 1)) if b.rank == 1 else b
+            y = self._emit_matmul(left, right)
+            shape = y.shape[: -2 if a.rank == 1 else -1] + (() if b.rank == 1 else y.shape[-1:])
+            return self._reshaped(y, shape)
+        shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+        if a.lead and not b.lead and b.rank == 2:  # one product, however many axes stand before the last
+            (left, right), lead, split = (a, self.plain(b)), a.lead, a.split
+        else:
+            (left, right), lead, split = self._align([a, b], least=3)
+        value = self._node("MatMul", [left.value, right.value], {})[0]
+        return Tensor(value, shape, a.dtype, lead, a.rows or b.rows, split)
+
+    def _measured(self, op_type: str, x: Tensor, attributes: Mapping[str, Any]) -> Tensor:
+        """Shape or Size of one row."""
+        shape = np.asarray(x.shape, np.int64)
+        if op_type == "Size":
+            return self.constant(np.asarray(shape.prod(), np.int64))
+        return self.constant(shape[attributes.get("start") : attributes.get("end")])
+
+    def _emit_rows(
+        self,
+        op_type: str,
+        tensors: Sequence[Tensor | None],
+        attributes: Mapping[str, Any],
+        outputs: int,
+        domain: str,
+        specs: Sequence[Spec] | None = None,
+    ) -> list[Tensor]:
+        present = [t for t in tensors if t is not None]
+        lead = NONE.union(*(t.lead for t in present))
+        specs = specs or infer_outputs(op_type, domain, self.opset, attributes, tensors, outputs)
+        how = lifted(Node(op_type, tensors, attributes), domain) if lead else None
+        if lead and how is None:
+            return row_by_row(self, Node(op_type, tensors, attributes), domain, lead, specs)
+        how = how or Lifted(stacked=False, attributes=attributes, data=())
+        operands = self._lifted_operands(tensors, how, lead)
+        values = self._node(op_type, operands, how.attributes, outputs, domain)
+        rows, split = any(t.rows for t in present), STACKED if how.stacked else None
+        return [
+            Tensor(value, shape, dtype, lead, rows, split)
+            for value, (shape, dtype) in zip(values, specs, strict=True)
+        ]
+
+    def _lifted_operands(
+        self, tensors: Sequence[Tensor | None], how: Lifted, lead: Lead
+    ) -> list[ir.Value | None]:
+        lay = self.stacked if how.stacked else self.flat
+        data = range(len(tensors)) if how.data is None else how.data
+        values: list[ir.Value | None] = []
+        for i in range(max(len(tensors), 1 + max(how.operands, default=0))):
+            given = tensors[i] if i < len(tensors) else None
+            if i in how.operands:
+                given = self.tensor(how.operands[i])
+            elif given is not None:
+                varied = self.vary(replace(given, rows=True), lead) if i in data else given
+                given = lay(varied) if i in data else self.plain(given)
+            values.append(None if given is None else given.value)
+        while values and values[-1] is None:
+            values.pop()
+        return values
+
+    # -- what rules and the walk share ----------------------------------------------------------------
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """`x` with the row shape `shape`."""
+        return x if tuple(shape) == x.shape else self._reshaped(x, tuple(shape))
+
+    def _reshaped(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        split = STACKED if x.lead and not shape else None
+        value = self._in_shape(x.value, self._lengths(x.lead, split, shape))
+        return replace(x, value=value, split=split, shape=shape)
+
+    def expand(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """`x` broadcast to the row shape `shape`; a no-op where it has it."""
+        target = np.broadcast_shapes(x.shape, tuple(shape))
+        x = self.reshape(x, (1,) * (len(target) - x.rank) + x.shape)
+        if target == x.shape:
+            return x
+        return self._emit_rows("Expand", [x, self.tensor(_kept(x, target))], {}, 1, "")[0]
+
+    def one_hot(self, index: Tensor, size: int, dtype: ir.DataType) -> Tensor:
+        """1 at the place `index` [1, 1] of `size` zeros: [1, size]."""
+        row = self.Cast(self.Equal(index, np.arange(size, dtype=np.int64)), to=int(dtype))
+        self._one_hot[row.value] = index
+        return row
+
+    def is_one_hot(self, x: Tensor) -> bool:
+        """Whether a product of `x` with a matrix takes a row of it."""
+        return x.value in self._one_hot
+
+    def sum_to(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """The adjoint of broadcasting a row of `shape` to `x`'s: sums what was repeated."""
+        extra = x.rank - len(shape)
+        aligned = (1,) * extra + tuple(shape)
+        axes = [i for i, (a, b) in enumerate(zip(x.shape, aligned, strict=True)) if a != 1 and b == 1]
+        if axes:
+            x = self.ReduceSum(x, axes, keepdims=1)
+        return self.reshape(x, shape) if extra else x
+
+    def total(self, x: Tensor) -> Tensor:
+        """The sum of all values of one row: row shape [1]."""
+        if x.shape[0] != 1:
+            raise UnsupportedModelError(f"{x.name} has {x.shape[0]} entries per row on its batch axis")
+        if x.rank == 1:
+            return x
+        return self.ReduceSum(x, list(range(1, x.rank)), keepdims=0)
+
+    def mean(self, x: Tensor, over: str, weights: np.ndarray | None = None) -> Tensor:
+        """Σ w_i x_i over the axis K or S, weights summing to 1 (None: all equal); `x` where it lacks it."""
+        return axis_means.mean(self, x, over, weights)
+
+    def row_numbers(self, x: Tensor) -> Tensor:
+        """0, 1, … for the rows in which `x` lies in memory, int64: row shape [1]."""
+        x = self.flat(x)
+        count = self._node("Shape", [x.value], {"start": 0, "end": 1})[0]
+        scalar = self._node("Squeeze", [count, self._ints([0])], {})[0]
+        zero, one = (self.constant(np.asarray(n, np.int64)).value for n in (0, 1))
+        value = self._node("Range", [zero, scalar, one], {})[0]
+        value.dtype = ir.DataType.INT64
+        value.shape = ir.Shape(
+            [in_rows(self._count_rows(x.lead - {"N"}) * x.shape[0]) if "N" in x.lead else None]
+        )
+        return Tensor(value, (1,), ir.DataType.INT64, x.lead, rows=True)
+
+    def typical_size(self, r: Tensor) -> Tensor:
+        """The largest |r| of each reference, averaged over them: one number, known at compile time."""
+        size = self.Abs(r)
+        if r.rank > 1:
+            size = self.ReduceMax(size, list(range(1, r.rank)), keepdims=1)
+        return self.mean(size, "K")
+
+    def standard_error(self, x: Tensor, over: str, weights: np.ndarray | None, effective: float) -> Tensor:
+        """The standard error of `mean(x, over, weights)`: √(Σ w_i (x_i − mean)² / (n − 1)).
+
+        Args:
+            effective: n = 1/Σ w², the number of independent values that the mean is worth; above 1.
+        """
+        return axis_means.standard_error(self, x, over, weights, effective)
+
+    def along(self, array: np.ndarray, axis: str) -> Tensor:
+        """An array [count, *row] that varies over the axis K or S, the same for every row of the batch."""
+        return axis_means.along(self, array, axis)
+
+    def rows_along(self, x: Tensor) -> np.ndarray:
+        """The array [count, *row] that `along` was given for `x`."""
+        return axis_means.rows_along(self, x)
+
+
+def _kept(x: Tensor, target: Sequence[int]) -> list[int]:
+    """What Expand is told: 1 on axis 0 where it stays."""
+    return [1, *target[1:]] if x.rows and x.shape[0] == target[0] else list(target)

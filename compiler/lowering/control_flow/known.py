@@ -1,0 +1,67 @@
+"""What is known of values before the model runs."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from compiler.graph.fold import LISTS, RANDOM, extract
+from compiler.lowering.limits import fold_weights
+
+
+def constants_of(model: ir.Model, values: Sequence[ir.Value]) -> list[np.ndarray | None]:
+    """What each value comes to if it depends on constants alone, else None.
+
+    Raises:
+        UnsupportedModelError: what is computed on the way is too large.
+    """
+    behind = [_nodes_behind(v) for v in values]
+    computed = {v: None for v, nodes in zip(values, behind, strict=True) if nodes}
+    arrays = {}
+    if computed:
+        nodes = list(dict.fromkeys(n for found in behind for n in found or ()))
+        arrays = _computed(extract(model, nodes, (), list(computed)))
+    return [
+        None if nodes is None else arrays[str(v.name)] if nodes else _held(v)
+        for v, nodes in zip(values, behind, strict=True)
+    ]
+
+
+def _computed(model: ir.Model) -> dict[str, np.ndarray]:
+    """The outputs of a model without inputs, by name."""
+    fold_weights(model)
+    return {str(v.name): _held(v) for v in model.graph.outputs}
+
+
+def _held(value: ir.Value) -> np.ndarray:
+    assert value.const_value is not None
+    return value.const_value.numpy()
+
+
+def _nodes_behind(value: ir.Value) -> list[ir.Node] | None:
+    """The nodes that compute it from constants, in order; None where something else is behind it."""
+    found: dict[ir.Node, None] = {}
+    waiting = [(value.producer(), False)]
+    if value.producer() is None:
+        return [] if value.const_value is not None else None
+    while waiting:
+        node, done = waiting.pop()
+        assert node is not None
+        if done:
+            found[node] = None
+        elif node not in found:
+            if _has_subgraph(node) or node.op_type in RANDOM | LISTS:
+                return None
+            waiting.append((node, True))
+            for x in node.inputs:
+                if x is None or (x.producer() is None and x.const_value is not None):
+                    continue
+                if x.producer() is None:
+                    return None
+                waiting.append((x.producer(), False))
+    return list(found)
+
+
+def _has_subgraph(node: ir.Node) -> bool:
+    kinds = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    return any(a.type in kinds for a in node.attributes.values())

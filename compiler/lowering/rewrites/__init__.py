@@ -1,0 +1,7 @@
+"""Operators that are defined by others, rewritten: importing this package declares every rewrite."""
+
+from importlib import import_module
+from pkgutil import walk_packages
+
+for _module in walk_packages(__path__, f"{__name__}."):
+    import_module(_module.name)

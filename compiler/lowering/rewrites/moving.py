@@ -1,0 +1,181 @@
+"""Operators that move values, by others that do."""
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from compiler.errors import UnsupportedModelError
+from compiler.lowering.rewrites.engine import idiom, rewrites
+
+
+@rewrites("CastLike")
+def cast_like(op: Any, x: ir.Value, like: ir.Value, **attributes: Any) -> Any:
+    """Cast to the type of another tensor."""
+    if like.dtype is None:
+        raise UnsupportedModelError(f"CastLike: the type of {like.name!r} is not known before the model runs")
+    return op.Cast(x, to=int(like.dtype), **attributes)
+
+
+@rewrites("EyeLike")
+def eye_like(op: Any, x: ir.Value, *, dtype: int | None = None, k: int = 0) -> Any:
+    """Ones on a diagonal: of x nothing but its shape counts."""
+    before = x.producer()
+    if before is not None and before.op_type == "ConstantOfShape":
+        return None  # done before
+    chosen = dtype if dtype is not None else int(x.dtype or ir.DataType.FLOAT)
+    return op.EyeLike(op.ConstantOfShape(op.Shape(x)), dtype=chosen, k=k)
+
+
+@rewrites("Compress")
+def compress(op: Any, x: ir.Value, condition: ir.Value, *, axis: int | None = None) -> Any:
+    """The slices of x, or without an axis its elements, where a condition holds: a Gather of them."""
+    if condition.const_value is None:
+        raise UnsupportedModelError(
+            "Compress by a condition that is computed: how much it leaves is not known before the model runs"
+        )
+    places = np.flatnonzero(condition.const_value.numpy())
+    if axis is None:
+        return op.Gather(op.Reshape(x, [-1]), places, axis=0)
+    return op.Gather(x, places, axis=axis)
+
+
+@rewrites("ArrayFeatureExtractor", domain="ai.onnx.ml")
+def array_feature_extractor(op: Any, x: ir.Value, places: ir.Value) -> Any:
+    """Some of the last axis of x."""
+    if x.shape is None:
+        raise UnsupportedModelError(f"ArrayFeatureExtractor: the rank of {x.name!r} is not known")
+    taken = op.Gather(x, op.Reshape(places, [-1]), axis=-1)
+    return op.Unsqueeze(taken, [0]) if x.shape.rank() == 1 else taken
+
+
+@rewrites("OneHot")
+def one_hot(op: Any, places: ir.Value, depth: ir.Value, values: ir.Value, *, axis: int = -1) -> Any:
+    """off + (on − off)·[where the place is]; a float is one exactly where it equals it."""
+    count = depth.const_value
+    if count is None or places.shape is None:
+        raise UnsupportedModelError("OneHot with a depth that is computed: export with static feature sizes")
+    rank = places.shape.rank()
+    along = axis % (rank + 1)
+    every = np.arange(int(count.numpy().item())).reshape([-1, *(1 for _ in range(rank - along))])
+    off, on = (op.Gather(values, [i], axis=0) for i in (0, 1))
+    spread = op.Unsqueeze(places, [along])
+    if places.dtype is None or not places.dtype.is_floating_point():
+        spread = op.Cast(spread, to=int(ir.DataType.INT64))
+        here = op.Or(op.Equal(spread, every), op.Equal(spread, every - len(every)))
+        return op.Where(here, on, off)
+    every = every.astype(places.dtype.numpy())
+    near = [op.Sub(1.0, op.Abs(op.Sign(op.Sub(spread, v)))) for v in (every, every - len(every))]
+    return op.Add(off, op.Mul(op.Add(*near), op.Sub(on, off)))
+
+
+@rewrites("TensorScatter")
+def tensor_scatter(
+    op: Any,
+    past: ir.Value,
+    update: ir.Value,
+    begins: ir.Value | None = None,
+    *,
+    axis: int = -2,
+    mode: str = "linear",
+) -> Any:
+    """A cache with an update from a place on, each row at its own: a ScatterElements."""
+    if update.shape is None or past.shape is None:
+        raise UnsupportedModelError("TensorScatter of tensors whose rank is not known")
+    rank = update.shape.rank()
+    along, length, size = axis % rank, update.shape[axis], past.shape[axis]
+    if not isinstance(length, int) or not isinstance(size, int):
+        raise UnsupportedModelError("TensorScatter: the lengths of its axis must be known")
+    steps = np.arange(length).reshape([-1, *(1 for _ in range(rank - along - 1))])
+    if begins is None:
+        places = op.Add(np.zeros(1, np.int64), steps)
+    else:
+        places = op.Add(op.Unsqueeze(begins, list(range(1, rank))), steps)
+    if mode == "circular":
+        places = op.Mod(places, np.asarray(size, np.int64))
+    return op.ScatterElements(past, op.Expand(places, op.Shape(update)), update, axis=along)
+
+
+@rewrites("ScatterElements")
+def scatter_elements(
+    op: Any, x: ir.Value, places: ir.Value, updates: ir.Value, *, axis: int = 0, reduction: str = "none"
+) -> Any:
+    """With products or extremes: x is gathered, combined, and put back, no place twice in one go."""
+    if reduction in ("none", "add"):
+        return None
+    shape = places.shape
+    length = None if shape is None else shape[axis]
+    if not isinstance(length, int):
+        raise UnsupportedModelError(
+            f"ScatterElements with reduction {reduction!r} at places of no known size"
+        )
+    for i in range(length):  # along an axis, places may repeat; across it they cannot
+        at, u = (op.Slice(v, [i], [i + 1], [axis]) for v in (places, updates))
+        combined = _combined(op, reduction, op.GatherElements(x, at, axis=axis), u)
+        x = op.ScatterElements(x, at, combined, axis=axis)
+    return x
+
+
+def _combined(op: Any, reduction: str, a: ir.Value, b: ir.Value) -> Any:
+    return {"mul": op.Mul, "max": op.Max, "min": op.Min}[reduction](a, b)
+
+
+@rewrites("ScatterND")
+def scatter_nd(op: Any, x: ir.Value, places: ir.Value, updates: ir.Value, *, reduction: str = "none") -> Any:
+    """With products or extremes: x is gathered, combined, and put back, no place twice in one go."""
+    if reduction in ("none", "add"):
+        return None
+    shape = places.shape
+    dims = [] if shape is None else [d for d in shape if isinstance(d, int)]
+    if shape is None or len(dims) < len(shape):
+        raise UnsupportedModelError(f"ScatterND with reduction {reduction!r}: how many places is not known")
+    count = int(np.prod(dims[:-1]))
+    rest = op.Shape(updates, start=len(dims) - 1)
+    flat_places = op.Reshape(places, [count, dims[-1]])
+    flat_updates = op.Reshape(updates, op.Concat([count], rest, axis=0))
+    for group in _apart(places, count, x.shape):
+        at, u = (op.Gather(v, group, axis=0) for v in (flat_places, flat_updates))
+        x = op.ScatterND(x, at, _combined(op, reduction, op.GatherND(x, at), u))
+    return x
+
+
+def _apart(places: ir.Value, count: int, shape: ir.Shape | None) -> list[list[int]]:
+    """The tuples in groups in which no place occurs twice; one by one where they are computed."""
+    if places.const_value is None:
+        return [[i] for i in range(count)]
+    index = places.const_value.numpy().reshape(count, -1)
+    sizes = [] if shape is None else list(shape)[: index.shape[1]]
+    known = [n for n in sizes if isinstance(n, int)]
+    if len(known) == index.shape[1]:
+        index = np.where(index < 0, index + known, index)
+    elif (index < 0).any():
+        return [[i] for i in range(count)]
+    tuples = [tuple(row) for row in index]
+    groups: list[list[int]] = []
+    for i, row in enumerate(tuples):
+        before = tuples[:i].count(row)
+        groups += [[] for _ in range(before + 1 - len(groups))]
+        groups[before].append(i)
+    return groups
+
+
+@rewrites("MaxUnpool")
+def max_unpool(op: Any, x: ir.Value, places: ir.Value, output_shape: ir.Value | None = None, **_: Any) -> Any:
+    """Of a given shape: a scatter into a row of zeros."""
+    if output_shape is None or output_shape.const_value is None:
+        return None
+    shape = output_shape.const_value.numpy()
+    zeros = np.zeros(int(shape.prod()), (x.dtype or ir.DataType.FLOAT).numpy())
+    flat_x, flat_places = (op.Reshape(v, [-1]) for v in (x, places))
+    return op.Reshape(op.ScatterElements(zeros, flat_places, flat_x, axis=0), shape)
+
+
+@idiom("Slice")
+def whole(_op: Any, x: ir.Value, *bounds: ir.Value | None) -> Any:
+    """x[:] of scripted modules is x, on the batch's axis too."""
+    known = [None if v is None or v.const_value is None else v.const_value.numpy() for v in bounds]
+    if len(known) < 2 or known[0] is None or known[1] is None:
+        return None
+    if len(bounds) > 3 and bounds[3] is not None and (known[3] is None or (known[3] != 1).any()):
+        return None
+    return x if not known[0].any() and (known[1] >= np.iinfo(np.int32).max).all() else None

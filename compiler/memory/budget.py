@@ -1,0 +1,246 @@
+"""What a graph takes of memory, and how references are walked so that it takes no more than its budget."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from compiler.deployment import MAX_BATCH, in_words
+from compiler.errors import InvalidOptionError
+from compiler.graph.chunk_markers import Axis, Chunks
+from compiler.graph.fold import constant_nodes, frontier
+from compiler.manifest import Memory
+from compiler.memory.regions import World, entries, is_pseudo, reads
+from compiler.memory.scan import nodes_behind
+from compiler.memory.sizes import Sizes, constant_bytes, peak, sizes
+from compiler.runtime.session import MAPPED_BYTES
+
+COPIES = 2  # of weights: ONNX Runtime rearranges them for its kernels, and keeps those that it did not map
+HELD = 3  # times the work: it runs nodes in another order, and lays memory out anew for the second run
+SHARE = 4  # a chunk's work takes at most one part in so many of the room; the rest is for what is baked
+START = 4e6  # bytes of work in the time that it takes to begin a chunk
+SLOWER = 1.03  # than the quickest size: what a chunk may be for the sake of less work at once
+ELEMENT = 30  # multiplications in the time of one trip to memory, per element of an elementwise operator
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes that a graph takes at a batch of one row.
+
+    Attributes:
+        weights: constants of the model and of the walk.
+        baked: constants that run along the references or points.
+        work: the most that is alive at once while it runs.
+        folding: the same while it is compiled.
+        chunked: references are walked in chunks: large constants of such a graph are in a mapped file.
+    """
+
+    weights: int
+    baked: int
+    work: int
+    folding: int
+    chunked: bool = False
+
+    @property
+    def total(self) -> int:
+        """As ONNX Runtime takes it when it loads the file that `runtime.save` writes: see `COPIES`."""
+        mapped = self.chunked and self.weights + self.baked >= MAPPED_BYTES
+        weights = self.weights if mapped else COPIES * self.weights
+        return int(weights + self.baked + max(HELD * self.work, self.folding))
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one row of an axis adds to a graph that walks it as a whole."""
+
+    count: int
+    work: float
+    folding: float
+
+
+def need_whole(model: ir.Model, chunks: Chunks, axes: Mapping[str, int]) -> tuple[Need, dict[str, Row]]:
+    """Of a graph that walks nothing in chunks, with the part that the rows of `axes` (by name) have in it."""
+    graph, size = model.graph, sizes(model, chunks)
+    along = {axis: _along(graph, [v for v, a in chunks.whole.items() if a == axis]) for axis in axes}
+    constant = constant_nodes(graph)
+    folded = set(constant)
+    running = [n for n in graph if n not in folded]
+    held = {v for n in running for v in n.inputs if v is not None and v.is_initializer()}
+    bytes_of = {v: size[v] for v in frontier(constant)} | {v: constant_bytes([v]) for v in held}
+    runs_along = set().union(*along.values())
+    baked = sum(n for v, n in bytes_of.items() if v in runs_along)
+    need = Need(sum(bytes_of.values()) - baked, baked, peak(running, size), peak(constant, size))
+    rows = {
+        axis: Row(
+            axes[axis],
+            peak(running, size, values) / axes[axis],
+            peak(constant, size, values) / axes[axis],
+        )
+        for axis, values in along.items()
+    }
+    return need, rows
+
+
+def _along(graph: ir.Graph, starts: Iterable[ir.Value]) -> set[ir.Value]:
+    found = set(starts)
+    for node in graph:
+        if any(v in found for v in node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def choose_axes(need: Need, rows: Mapping[str, Row], budget: int) -> dict[str, Axis]:
+    """How many rows of each axis to walk at a time."""
+    work = max(need.work - sum(int(r.work * r.count) for r in rows.values()), 0)
+    fixed = replace(need, work=work, folding=0, chunked=True).total - need.baked
+    room = max(budget - fixed, 0) / SHARE
+    return {name: _axis(row, room) for name, row in rows.items()}
+
+
+def _axis(row: Row, room: float) -> Axis:
+    """The least size that is as quick as the room allows: few chunks, and few rows that only fill up."""
+    work = max(row.work, row.folding, 1)
+    most = max(1, min(row.count, int(room / work)))
+    choices = [Axis(row.count, size) for size in range(1, most + 1)]
+    times = [axis.chunks * (axis.size * work + START) for axis in choices]
+    limit = SLOWER * min(times)
+    return next(a for a, time in zip(choices, times, strict=True) if time <= limit)
+
+
+@dataclass(frozen=True)
+class Baking:
+    """What is kept of a world's baked part.
+
+    Attributes:
+        kept: values that are computed when the graph is made; the others are recomputed in each chunk.
+        recomputed: of all operations of the baked part, the share that is done again in each run.
+    """
+
+    kept: tuple[ir.Value, ...]
+    recomputed: float
+
+
+def choose_baking(world: World, size: Sizes, held: Sizes, room: float) -> Baking:
+    """Bakes what the body reads as far as `room` bytes for each chunk hold it, at the sizes `held`.
+
+    Where not all of it fits, the nodes are cut in two at one depth, and one side is baked:
+    the later one, whose activations alone are kept, or the earlier one, whose last values are kept as well so
+    that the walk goes on from them. The cut is the one that leaves the least to be recomputed.
+    """
+    nodes = _by_depth([n for n in world.baked if not is_pseudo(n)])
+    demanded = world.demanded
+    entered = entries(world.baked)
+    cost = {n: _cost(n, size) for n in nodes}
+    whole = sum(cost[n] for n in nodes_behind(nodes, demanded, entered)) or 1.0
+    best = Baking(tuple(v for v in demanded if v in entered), 1.0)
+    for kept in _cuts(nodes, demanded, entered):
+        if sum(held[v] for v in kept if v not in entered) > room:
+            continue
+        left = sum(cost[n] for n in nodes_behind(nodes, demanded, {*kept, *entered})) / whole
+        if left < best.recomputed:
+            best = Baking(tuple(kept), left)
+    return best
+
+
+def _by_depth(nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """By distance from the first: what the walk back reads of a layer stands beside the layer."""
+    depth: dict[ir.Value, int] = {}
+    for node in nodes:
+        depth.update(dict.fromkeys(node.outputs, 1 + max((depth.get(v, 0) for v in reads(node)), default=0)))
+    return sorted(nodes, key=lambda n: depth[n.outputs[0]])
+
+
+def _cuts(
+    nodes: Sequence[ir.Node], demanded: Sequence[ir.Value], entered: Collection[ir.Value]
+) -> Iterable[list[ir.Value]]:
+    """Everything that is demanded, and what a cut at each node keeps."""
+    place = {v: i for i, n in enumerate(nodes) for v in n.outputs}
+    yield list(demanded)
+    for cut in range(1, len(nodes)):
+        yield [v for v in demanded if place.get(v, cut) >= cut]
+        early = {v for n in nodes[:cut] for v in n.outputs}
+        late = nodes_behind(nodes[cut:], [v for v in demanded if v not in early], entered)
+        crossing = {v for n in late for v in n.inputs if v in early}
+        yield [v for n in nodes[:cut] for v in n.outputs if v in crossing or v in demanded]
+
+
+def _cost(node: ir.Node, size: Sizes) -> float:
+    """Multiplications, or what takes their time."""
+    elements = sum(size.get(v, 0) for v in node.outputs) / 4
+    return elements * max(ELEMENT, _products(node))
+
+
+def _products(node: ir.Node) -> int:
+    """How many products are summed for one element of the output."""
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    if weight is None or weight.const_value is None:
+        return 0
+    shape = weight.const_value.shape.numpy()
+    if node.op_type in ("Conv", "ConvTranspose"):
+        return int(weight.const_value.size) // (shape[0] if node.op_type == "Conv" else shape[1])
+    if node.op_type in ("MatMul", "Gemm"):
+        return int(weight.const_value.size) // shape[-1]
+    return 0
+
+
+def need_chunked(
+    model: ir.Model,
+    chunks: Chunks,
+    found: Sequence[World],
+    kept: Collection[ir.Value],
+    size: Sizes,
+    held: Sizes,
+) -> Need:
+    """Of a graph that walks axes in chunks, with the values `kept` baked, at the sizes `held`."""
+    graph = model.graph
+    walked = {n for w in found for n in (*w.baked, *w.body, *w.baked_sums, *w.sums)}
+    constant = constant_nodes(graph)
+    folded = set(constant)
+    outer = [n for n in graph if n not in folded and n not in walked]
+    bodies = {w.axis: _body(w, kept) for w in found}
+    inside = sum(_constants(b) for b in bodies.values())
+    weights = inside + _constants(outer) + sum(size[v] for v in frontier(constant))
+    each = {w.axis: chunks.axes[w.axis].chunks for w in found}
+    computed = {v: w.axis for w in found for v in w.made - entries(w.baked)}
+    baked = sum(held[v] * each[computed[v]] for v in kept if v in computed)
+    entered = sum(parts.nbytes for _, parts in chunks.parts)
+    work = peak(outer, size) + max((peak(b, size) for b in bodies.values()), default=0)
+    folding = max((peak(w.baked, size) for w in found), default=0)
+    return Need(weights, baked + entered, work, max(folding, peak(constant, size)), chunked=True)
+
+
+def _body(world: World, kept: Collection[ir.Value]) -> list[ir.Node]:
+    known = {*kept, *entries(world.baked)}
+    read = [v for n in (*world.body, *world.sums) for v in n.inputs if v is not None]
+    again = nodes_behind([n for n in world.baked if not is_pseudo(n)], read, known)
+    return [*again, *world.body, *world.sums]
+
+
+def _constants(nodes: Sequence[ir.Node]) -> int:
+    return constant_bytes(v for n in nodes for v in n.inputs if v is not None)
+
+
+def refuse(need: Need, budget: int) -> None:
+    """Raises InvalidOptionError where not even the smallest chunks fit."""
+    if need.total > budget:
+        raise InvalidOptionError(
+            f"the memory budget of {in_words(budget)} is too small: one row and one reference at a time take "
+            f"{in_words(need.total)} ({in_words(need.weights)} of it weights). Raise --memory-budget."
+        )
+
+
+def rows_that_fit(memory: Memory) -> int:
+    """How many rows of a batch the budget holds; one at least, and MAX_BATCH at most."""
+    held = Need(memory.weights, memory.baked, 0, 0, chunked=memory.chunk is not None).total
+    each = Need(0, 0, memory.work, 0).total
+    return max(1, min(MAX_BATCH, int((memory.budget - held) / max(each, 1))))
+
+
+def beyond_budget(memory: Memory) -> tuple[str, ...]:
+    """A warning where there is nothing to chunk."""
+    if memory.needed <= memory.budget:
+        return ()
+    return (
+        f"the graph takes about {in_words(memory.needed)} for one row, above its memory budget of "
+        f"{in_words(memory.budget)}, and walks no references that could be taken in chunks",
+    )

@@ -1,0 +1,167 @@
+"""From a graph with nothing computed to one that fits its memory budget."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+
+from compiler.deployment import Deployment
+from compiler.graph.chunk_markers import Axis, Chunks
+from compiler.graph.fold import drop_unused_constants, fold_constants, replace_by_constant
+from compiler.manifest import Memory
+from compiler.memory.budget import Baking, Need, choose_axes, choose_baking, need_chunked, need_whole, refuse
+from compiler.memory.node_order import stand_early
+from compiler.memory.regions import World, entries, is_pseudo, worlds
+from compiler.memory.scan import bake, baked_sums, emit_scan, in_half
+from compiler.memory.sizes import Sizes, sizes
+
+Progress = Callable[[str, int, int], None]
+Build = Callable[[Chunks], ir.Model]
+
+
+@dataclass(frozen=True)
+class Combined:
+    """The combined model, and how it uses memory.
+
+    Attributes:
+        exact: the same in float32, recomputing all that it holds in float16; None where it holds nothing so.
+    """
+
+    model: ir.Model
+    memory: Memory
+    exact: ir.Model | None = None
+
+
+def _memory(need: Need, deployment: Deployment, axis: Axis | None, recomputed: float) -> Memory:
+    return Memory(
+        budget=deployment.memory_budget,
+        needed=need.total,
+        weights=need.weights,
+        baked=need.baked,
+        work=need.work,
+        chunk=axis.size if axis else None,
+        chunks=axis.chunks if axis else 1,
+        recomputed=recomputed,
+        storage=deployment.storage,
+    )
+
+
+def fit(build: Build, axes: Mapping[str, int], deployment: Deployment, progress: Progress) -> Combined:
+    """Builds a graph whole if that fits the memory budget, else in chunks of the `axes` (rows, by name).
+
+    Raises:
+        InvalidOptionError: a budget that not even chunks of one row fit.
+    """
+    chunks = Chunks()
+    model = _sorted(build(chunks))
+    need, rows = need_whole(model, chunks, axes)
+    fits = need.total <= deployment.memory_budget
+    if (fits and deployment.storage == "float32") or not axes:
+        progress("computing the references", 0, 1)
+        fold_constants(model)
+        return Combined(_cleaned(model), _memory(need, deployment, None, 0.0))
+    chosen = choose_axes(need, rows, deployment.memory_budget)
+    if fits:  # in one chunk: from a constant of the graph itself ONNX Runtime would make a float32 copy
+        chosen = {name: Axis(row.count, row.count) for name, row in rows.items()}
+    del model
+    made = _in_chunks(build, Chunks(chosen), deployment, progress)
+    if not any(v.dtype == ir.DataType.FLOAT16 for v in made.model.graph.initializers.values()):
+        return made
+    exact = _in_chunks(build, Chunks(chosen), deployment, progress, baked=False)
+    return replace(made, exact=exact.model)
+
+
+def _in_chunks(
+    build: Build, chunks: Chunks, deployment: Deployment, progress: Progress, *, baked: bool = True
+) -> Combined:
+    model = _sorted(build(chunks))
+    passes.CommonSubexpressionEliminationPass()(model)
+    size, found = sizes(model, chunks), worlds(model.graph)
+    half = deployment.storage == "float16"
+    held = {v: n // 2 for v, n in size.items()} if half else size
+    baking = _choose(model, chunks, found, size, held, deployment.memory_budget if baked else 0)
+    kept = {v for b in baking.values() for v in b.kept}
+    need = need_chunked(model, chunks, found, kept, size, held)
+    if baked:
+        refuse(need, deployment.memory_budget)
+    fold_constants(model)
+    _compute_sums(model, chunks, progress)
+    for world in found:
+        _emit(model, world, chunks, baking[world.axis], half, progress)
+    passes.RemoveUnusedNodesPass()(model)
+    fold_constants(model)
+    walked = [w.axis for w in found if w.sums]
+    axis, again = (chunks.axes[walked[0]], baking[walked[0]].recomputed) if walked else (None, 0.0)
+    return Combined(_cleaned(model), _memory(need, deployment, axis, again))
+
+
+def _choose(
+    model: ir.Model, chunks: Chunks, found: list[World], size: Sizes, held: Sizes, budget: int
+) -> dict[str, Baking]:
+    """Bakes as much as fits beside everything else."""
+    room = budget - need_chunked(model, chunks, found, (), size, held).total
+    return {w.axis: choose_baking(w, size, held, room / chunks.axes[w.axis].chunks) for w in found}
+
+
+def _compute_sums(model: ir.Model, chunks: Chunks, progress: Progress) -> None:
+    """Replaces what references have together by its value: first what does not depend on other such sums."""
+    while any(w.baked_sums for w in worlds(model.graph)):
+        pending = _pending(model.graph)
+        for world in worlds(model.graph):
+            ready = [n for n in world.baked_sums if pending.isdisjoint(n.inputs)]
+            for node, array in baked_sums(model, world, ready, chunks, progress).items():
+                replace_by_constant(model.graph, node.outputs[0], array)
+                model.graph.remove(node, safe=True)
+        passes.RemoveUnusedNodesPass()(model)
+        fold_constants(model)
+
+
+def _pending(graph: ir.Graph) -> set[ir.Value]:
+    """What depends on a sum that is not computed yet."""
+    found: set[ir.Value] = set()
+    for node in graph:
+        if is_pseudo(node, "Sum", "Moments") or any(v in found for v in node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def _emit(
+    model: ir.Model, world: World, chunks: Chunks, baking: Baking, half: bool, progress: Progress
+) -> None:
+    entered = entries(world.baked)
+    handed = [*baking.kept, *(v for v in entered if v not in baking.kept)]
+    if not world.sums:
+        return
+    arrays = bake(model, world, chunks, handed, progress)
+    if half:
+        for value in arrays.keys() - entered:
+            arrays[value] = in_half(arrays[value])
+    emit_scan(model, world, arrays)
+
+
+def whole(model: ir.Model) -> ir.Model:
+    """A graph that is walked in no chunks, with what is constant computed."""
+    fold_constants(_sorted(model))
+    return _cleaned(model)
+
+
+def _sorted(model: ir.Model) -> ir.Model:
+    for step in (passes.RemoveUnusedNodesPass(), passes.TopologicalSortPass()):
+        step(model)
+    return model
+
+
+def _cleaned(model: ir.Model) -> ir.Model:
+    """Sorted, without duplicates and without what nothing reads."""
+    drop_unused_constants(model.graph)
+    for cleanup in (
+        passes.CommonSubexpressionEliminationPass(),
+        passes.RemoveUnusedNodesPass(),
+        passes.DeduplicateInitializersPass(),
+        passes.RemoveUnusedOpsetsPass(),
+        passes.TopologicalSortPass(),
+    ):
+        cleanup(model)
+    stand_early(model.graph)
+    return model

@@ -1,0 +1,250 @@
+"""Layer-wise relevance propagation.
+
+Bach et al., 2015; Montavon et al., 2019 (see `lrp_rules`). The walk starts with the output's own value: with
+m = 1, since relevance is m times the value. What is carried is the multiplier m wherever R = m·x says all,
+so that ReLUs and sums need no denominator, and R itself where x may vanish while its relevance does not.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
+from compiler.methods.base import Gap, pull_back
+from compiler.methods.lrp.attention import activations, conditions
+from compiler.methods.lrp.composites import COMPOSITES, Choice, assign, parse_selector, recorded
+from compiler.methods.lrp.layers import Layer, is_linear, is_product, join
+from compiler.methods.lrp.modified import Bounds, hand_back, multiplier
+from compiler.methods.lrp.rules import (
+    AlphaBeta,
+    Bound,
+    DeconvRelu,
+    Epsilon,
+    Flat,
+    Gamma,
+    GeneralizedGamma,
+    GuidedRelu,
+    Own,
+    Pass,
+    RelevanceRule,
+    Taylor,
+    WSquare,
+    ZBox,
+    Zero,
+    ZPlus,
+    check_bounds,
+)
+from compiler.rules.rule import Kind, Trait
+from compiler.walk.backward import Carried, Pull, Relevance
+from compiler.walk.call import Call
+
+__all__ = [
+    "AlphaBeta",
+    "Epsilon",
+    "Flat",
+    "Gamma",
+    "GeneralizedGamma",
+    "Lrp",
+    "Own",
+    "Pass",
+    "Propagation",
+    "Taylor",
+    "WSquare",
+    "ZBox",
+    "ZPlus",
+    "Zero",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Lrp:
+    """Relevance of the inputs for an output, by rules chosen for each operator.
+
+    Args:
+        composite: the preset that `rules` refine: EpsilonPlus, EpsilonAlpha2Beta1, EpsilonPlusFlat,
+            EpsilonAlpha2Beta1Flat, EpsilonGammaBox or ExcitationBackprop. GuidedBackprop and Deconvnet are
+            gradients with other ReLUs: they take no rules, and their attributions promise no sum.
+        rules: pairs of selector and rule, such as ("Conv", Gamma(0.25)), ("name:head.*", Epsilon(0.1)) or
+            ("first", ZBox()); the last match wins. See `lrp_composites`.
+        low, high: bounds of the model's input for ZBox: numbers, or arrays that broadcast to it.
+
+    Raises:
+        InvalidOptionError: a composite, selector or rule that is not known, or bounds that are none.
+    """
+
+    composite: str = "EpsilonPlus"
+    rules: Sequence[Choice] = ()
+    low: Bound = None
+    high: Bound = None
+
+    name: ClassVar[str] = "lrp"
+    has_base_value: ClassVar[bool] = False
+    explains_scores: ClassVar[bool] = True
+    reference_set: ClassVar[None] = None
+    reference_weights: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        if self.composite not in COMPOSITES:
+            raise InvalidOptionError(
+                f"composite {self.composite!r} is not known; there are {', '.join(COMPOSITES)}."
+            )
+        if COMPOSITES[self.composite].is_gradient and self.rules:
+            raise InvalidOptionError(f"composite {self.composite} takes no rules: it is a gradient.")
+        for choice in self.rules:
+            if not isinstance(choice, tuple | list) or len(choice) != 2:
+                raise InvalidOptionError(f"rules are pairs of a selector and a rule, not {choice!r}.")
+            parse_selector(choice[0])
+            if not isinstance(choice[1], RelevanceRule):
+                raise InvalidOptionError(f"{choice[1]!r} is not a rule: give one such as Epsilon(1e-6).")
+        check_bounds("Lrp", self.low, self.high)
+
+    @property
+    def gap(self) -> Gap | None:
+        return None if COMPOSITES[self.composite].is_gradient else Gap.ABSORBED
+
+    @property
+    def options(self) -> dict[str, Any]:
+        bounds = {
+            k: np.asarray(v).tolist() for k, v in (("low", self.low), ("high", self.high)) if v is not None
+        }
+        return {"composite": self.composite, "rules": recorded(self.rules), **bounds}
+
+    def plan(self, op: Ops, calls: Sequence[Call]) -> tuple[Sequence[Call], Pull]:
+        composite = COMPOSITES[self.composite]
+        joined, layers = (calls, {}) if composite.is_gradient else join(op, activations(conditions(calls)))
+        rules = assign(joined, layers, composite, self.rules)
+        rest = Taylor() if composite.is_gradient else Zero()
+        if not composite.is_gradient:
+            _demand_rules(joined, rules)
+        return joined, Propagation(layers, rules, rest, Bounds(joined, self.low, self.high)).pull
+
+    def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
+        raise NotImplementedError("relevance is propagated by layers: see `plan`")
+
+    def attribute(
+        self, op: Ops, m: Carried, x: Tensor, r: Tensor | None, weights: np.ndarray | None
+    ) -> Tensor:
+        if COMPOSITES[self.composite].is_gradient:
+            return op.expand(multiplier(op, m, x, Taylor()), x.shape)
+        return m.tensor if isinstance(m, Relevance) else op.Mul(m, x)
+
+
+def _demand_rules(calls: Sequence[Call], rules: Mapping[str, RelevanceRule]) -> None:
+    """Raises UnsupportedModelError, with every operator for which LRP has no rule and none was chosen."""
+    missing = [
+        call
+        for call in calls
+        if call.rule.kind is Kind.LOCAL
+        and not is_linear(call)
+        and Trait.CONSERVING not in call.rule.traits
+        and call.outputs[0] not in rules
+    ]
+    if missing:
+        lines = [f"  {c.rule.op_type} node {c.name!r}: {c.inputs[0]} -> {c.outputs[0]}" for c in missing]
+        op_type = missing[-1].rule.op_type
+        raise UnsupportedModelError(
+            f"LRP has no rule for {len(missing)} node(s) on the way to the explained output:\n"
+            + "\n".join(lines)
+            + "\n"
+            f"Explain a tensor before them (--output {missing[0].inputs[0]}), take attnlrp for attention and "
+            f"normalisations, or choose a rule (--rule): {op_type}=taylor for its first-order expansion, "
+            f"{op_type}=pass to hand relevance on unchanged."
+        )
+
+
+@dataclass(frozen=True)
+class Propagation:
+    """How relevance leaves each operator; rules and layers by an operator's first output.
+
+    Attributes:
+        rest: the rule of operators for which none was chosen.
+    """
+
+    layers: Mapping[str, Layer]
+    rules: Mapping[str, RelevanceRule]
+    rest: RelevanceRule
+    bounds: Bounds
+
+    def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
+        rule = self.rules.get(call.outputs[0], self.rest)
+        layer = self.layers.get(call.outputs[0])
+        if isinstance(rule, Pass):
+            return _passed(op, call, m)
+        if isinstance(rule, Taylor):
+            return pull_back(call.x, call, m if isinstance(m, tuple) else multiplier(op, m, call.x.y, rule))
+        if isinstance(rule, GuidedRelu):
+            return pull_back(call.x, call, op.Max(m, 0.0))
+        if isinstance(rule, DeconvRelu):
+            return [op.Max(m, 0.0)]
+        if layer is not None:
+            others = [None for _ in call.inputs[1:]]
+            return [hand_back(op, rule, layer, m, self.bounds), *others]
+        return _PULL[Kind.BILINEAR if is_linear(call) else call.rule.kind](op, call, m, rule)
+
+
+def _passed(op: Ops, call: Call, m: Carried) -> Sequence[Carried | None]:
+    """R unchanged, in equal shares to the inputs that vary."""
+    relevance = m.tensor if isinstance(m, Relevance) else op.Mul(m, call.x.y)
+    count = sum(call.varying)
+    share = Relevance(relevance if count == 1 else op.Mul(relevance, 1 / count))
+    return [share if varying else None for varying in call.varying]
+
+
+def _moved(op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
+    """Values that were only moved take their multiplier or relevance back to where they came from."""
+    parts = m if isinstance(m, tuple) else (m,)
+    if not any(isinstance(part, Relevance) for part in parts):
+        return pull_back(call.x, call, m)
+    pairs = zip(parts, call.x.outputs, strict=True)
+    tensors = tuple(p.tensor if isinstance(p, Relevance) else op.Mul(p, y) for p, y in pairs)
+    leaving = pull_back(call.x, call, tensors if len(tensors) > 1 else tensors[0])
+    return [None if r is None else Relevance(r) for r in leaving]
+
+
+def _linear(op: Ops, call: Call, m: Any, rule: RelevanceRule) -> Sequence[Carried | None]:
+    """A linear operator without weights to modify; a product of two that vary gives each one half."""
+    if Trait.MOVING in call.rule.traits:
+        return _moved(op, call, m)
+    if isinstance(m, Relevance) and is_product(call) and not isinstance(rule, Epsilon):
+        return _passed(op, call, m)
+    m = multiplier(op, m, call.x.y, rule)
+    if sum(call.varying) == 1:
+        return pull_back(call.x, call, m)
+    pairs = zip(call.x.inputs, call.varying, strict=True)
+    halves = [op.Mul(x, 0.5) if varying else x for x, varying in pairs]
+    return pull_back(call.at(op, halves), call, m)
+
+
+def _pointwise(op: Ops, call: Call, m: Carried, _: RelevanceRule) -> Sequence[Carried | None]:
+    """R unchanged: the multiplier times f(x)/x, which is f'(x) where f is homogeneous; else R itself."""
+    if any(call.varying[1:]):
+        raise UnsupportedModelError("a parameter of it depends on what is explained")
+    if isinstance(m, Relevance) or Trait.HOMOGENEOUS not in call.rule.traits:
+        return _passed(op, call, m)
+    return pull_back(call.x, call, m)
+
+
+def _selection(op: Ops, call: Call, m: Carried, _: RelevanceRule) -> Sequence[Carried | None]:
+    """To the winner."""
+    return _moved(op, call, m)
+
+
+def _local(op: Ops, call: Call, m: Any, rule: RelevanceRule) -> Sequence[Carried | None]:
+    """The operator's own rule."""
+    if call.rule.relevance_form is None:
+        raise UnsupportedModelError(f"{call.rule.op_type} has no relevance form")
+    form, at = call.rule.relevance_form, call.x
+    leaving = form(op, multiplier(op, m, at.y, rule), list(at.inputs), at.y, **call.attributes)
+    return [g if varying else None for g, varying in zip(leaving, call.varying, strict=False)]
+
+
+_PULL: dict[Kind, Callable[[Ops, Call, Any, RelevanceRule], Sequence[Carried | None]]] = {
+    Kind.BILINEAR: _linear,
+    Kind.POINTWISE: _pointwise,
+    Kind.SELECTION: _selection,
+    Kind.LOCAL: _local,
+}

@@ -1,0 +1,243 @@
+"""A layer called in a rule's modified way, and the relevance that leaves it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from compiler.errors import InvalidOptionError
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
+from compiler.methods.lrp.layers import Layer, is_plain
+from compiler.methods.lrp.rules import (
+    STABILISER,
+    Bound,
+    Epsilon,
+    Group,
+    Modified,
+    Operand,
+    Parts,
+    RelevanceRule,
+    Replaced,
+    Term,
+    ZBox,
+    Zero,
+)
+from compiler.rules.rule import Pullback
+from compiler.walk.backward import Carried, Relevance
+from compiler.walk.call import Call
+
+_READS_X = frozenset({Operand.X, Operand.POSITIVE, Operand.NEGATIVE})
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Lowest and highest values for ZBox: a rule's own, or the model input's, carried up to the layer."""
+
+    calls: Sequence[Call]
+    low: Bound
+    high: Bound
+
+    def of(self, op: Ops, rule: ZBox, layer: Layer) -> dict[Operand, Tensor]:
+        """Raises InvalidOptionError where none are given, or they do not fit the layer's input."""
+        who = f"ZBox at {layer.call.rule.op_type} {layer.call.name!r}"
+        if rule.low is not None:
+            low, high = (_row(op, b, layer.x, who) for b in (rule.low, rule.high))
+        elif self.low is not None:
+            low, high = self._at(op, str(layer.call.inputs[0]), layer.x, who)
+        else:
+            raise InvalidOptionError(
+                f"{who} needs the smallest and largest value an input may take: low and high "
+                "(--low, --high), or ZBox(low, high) (first=zbox:LOW:HIGH)."
+            )
+        return {Operand.LOW: low, Operand.HIGH: high}
+
+    def _at(self, op: Ops, name: str, x: Tensor, who: str) -> tuple[Tensor, Tensor]:
+        """The bounds of a value that the input reaches through moves and elementwise affine maps."""
+        call = next((c for c in self.calls if name in c.outputs), None)
+        if call is None:
+            return _row(op, self.low, x, who), _row(op, self.high, x, who)
+        if not is_plain(call):
+            raise InvalidOptionError(
+                f"{who}: low and high bound the model's input, which reaches this layer through "
+                f"{call.rule.op_type} {call.name!r}. Give bounds of what the layer itself reads: "
+                "ZBox(low, high) (SELECTOR=zbox:LOW:HIGH)."
+            )
+        i = call.varying.index(True)
+        source = call.x.inputs[i]
+        assert source is not None
+        ends = self._at(op, str(call.inputs[i]), source, who)
+        low, high = (
+            call.at(op, [end if j == i else v for j, v in enumerate(call.x.inputs)]).y for end in ends
+        )
+        return op.Min(low, high), op.Max(low, high)
+
+
+def _row(op: Ops, bound: Bound, x: Tensor, who: str) -> Tensor:
+    try:
+        array = np.broadcast_to(np.asarray(bound, x.dtype.numpy()), x.shape)
+    except ValueError as error:
+        raise InvalidOptionError(
+            f"{who}: a bound of shape {list(np.shape(np.asarray(bound)))} does not broadcast to its input "
+            f"{list(x.shape)}."
+        ) from error
+    return op.row_constant(np.ascontiguousarray(array))
+
+
+def stabilised(op: Ops, z: Tensor, epsilon: float) -> Tensor:
+    """z + ε·sign z with sign 0 = 1; for ε = 0 a 1 in place of 0, which divides what is lost anyway."""
+    if epsilon == 0:
+        return op.Where(op.Equal(z, 0.0), 1.0, z)
+    return op.Where(op.Less(z, 0.0), op.Sub(z, epsilon), op.Add(z, epsilon))
+
+
+def multiplier(op: Ops, m: Carried, y: Tensor, rule: RelevanceRule) -> Tensor:
+    """What arrives, as a multiplier of y: R/(y + ε·sign y), with the rule's ε, which enters here alone."""
+    if isinstance(m, Relevance):
+        return op.Div(m.tensor, stabilised(op, y, _epsilon(rule)))
+    if isinstance(rule, Epsilon) and rule.epsilon:
+        return op.Div(op.Mul(m, y), stabilised(op, y, rule.epsilon))
+    return m
+
+
+def _epsilon(rule: RelevanceRule) -> float:
+    return float(getattr(rule, "epsilon", STABILISER))
+
+
+def hand_back(op: Ops, rule: RelevanceRule, layer: Layer, m: Carried, bounds: Bounds) -> Carried:
+    """What leaves a layer: a multiplier of x where the rule reads x, else relevance."""
+    if isinstance(rule, Zero | Epsilon) and not rule.epsilon and not isinstance(m, Relevance):
+        return _pullback(op, layer)(m)
+    y = layer.call.x.y
+    relevance = m.tensor if isinstance(m, Relevance) else op.Mul(m, y)
+    stand_ins = _stand_ins(op, rule, layer, bounds)
+    leaving: dict[Operand, Tensor] = {}
+    for group in rule.groups():
+        z, pullbacks = _evaluate(op, layer, group, stand_ins)
+        if z is None:
+            continue
+        s = op.Div(_share(op, relevance, y, group), stabilised(op, z, _epsilon(rule)))
+        for operand, pullback in pullbacks:
+            c = pullback(s)
+            leaving[operand] = op.Add(leaving[operand], c) if operand in leaving else c
+    if leaving.keys() <= _READS_X:
+        return _as_multiplier(op, layer, leaving)
+    return Relevance(_sum(op, [op.Mul(stand_ins[operand], c) for operand, c in leaving.items()]))
+
+
+def _share(op: Ops, relevance: Tensor, y: Tensor, group: Group) -> Tensor:
+    if group.only:
+        beyond = op.Greater(y, 0.0) if group.only > 0 else op.Less(y, 0.0)
+        relevance = op.Where(beyond, relevance, 0.0)
+    return relevance if group.share == 1 else op.Mul(relevance, group.share)
+
+
+def _stand_ins(op: Ops, rule: RelevanceRule, layer: Layer, bounds: Bounds) -> dict[Operand, Tensor]:
+    """What each operand of the rule is, for this layer."""
+    x = layer.x
+    used = {term.operand for group in rule.groups() for term in group.terms}
+    found = {operand: _STAND_INS[operand](op, x) for operand in used if operand in _STAND_INS}
+    if layer.nonnegative:
+        found[Operand.POSITIVE] = x
+    return found | (bounds.of(op, rule, layer) if isinstance(rule, ZBox) else {})
+
+
+_STAND_INS: dict[Operand, Callable[[Ops, Tensor], Tensor]] = {
+    Operand.X: lambda _, x: x,
+    Operand.POSITIVE: lambda op, x: op.Max(x, 0.0),
+    Operand.NEGATIVE: lambda op, x: op.Min(x, 0.0),
+    Operand.ONE: lambda op, x: op.row_constant(np.ones(x.shape, x.dtype.numpy())),
+}
+
+
+def _evaluate(
+    op: Ops, layer: Layer, group: Group, stand_ins: Mapping[Operand, Tensor]
+) -> tuple[Tensor | None, list[tuple[Operand, Pullback]]]:
+    """z of the group and the pullback of each term; z is None where nothing is left of the weights."""
+    if group.terms in _UNMODIFIED:
+        return layer.call.x.y, [(Operand.X, _pullback(op, layer))]
+    parts: list[Tensor] = []
+    pullbacks: list[tuple[Operand, Pullback]] = []
+    for term in group.terms:
+        if term.operand is Operand.NEGATIVE and layer.nonnegative:
+            continue
+        found = _call(op, layer, term, stand_ins[term.operand])
+        if found is None:
+            continue
+        y, pullback = found
+        bias = None if layer.bias is None or term.bias is None else modified(op, layer.bias, term.bias)
+        if bias is not None:
+            y = op.Add(y, bias)
+        parts.append(_signed(op, y, term.sign))
+        pullbacks.append((term.operand, pullback))
+    return (_sum(op, parts) if parts else None), pullbacks
+
+
+_UNMODIFIED = {Zero().groups()[0].terms}
+
+
+def _call(op: Ops, layer: Layer, term: Term, x: Tensor) -> tuple[Tensor, Pullback] | None:
+    """ρ(W)·x and its pullback with the term's sign; None where ρ(W) = 0."""
+    scale = 1.0
+    if layer.weights is None:  # equal and positive: ρ can only scale them
+        scale = term.weight.positive if isinstance(term.weight, Parts) else 1.0
+        if scale == 0:
+            return None
+        at = layer.linear(op, x, None)
+    else:
+        at = layer.linear(op, x, modified(op, layer.weights.weight, term.weight))
+    back = at.pullbacks[0]
+    assert back is not None
+
+    def pullback(s: Tensor) -> Tensor:
+        return _signed(op, back(s), scale * term.sign)
+
+    return _signed(op, at.y, scale), pullback
+
+
+def _pullback(op: Ops, layer: Layer) -> Pullback:
+    """The layer's own, weights unmodified."""
+    at = layer.call.x
+    if layer.joined and layer.weights is not None:
+        at = layer.linear(op, layer.x, layer.weights.weight)
+    pullback = at.pullbacks[0]
+    assert pullback is not None
+    return pullback
+
+
+def _as_multiplier(op: Ops, layer: Layer, leaving: Mapping[Operand, Tensor]) -> Tensor:
+    """max(x, 0) and min(x, 0) differ from 0 at different places: there each one's c is x's multiplier."""
+    x = layer.x
+    if Operand.X in leaving:
+        return leaving[Operand.X]
+    if layer.nonnegative and Operand.POSITIVE in leaving:
+        return leaving[Operand.POSITIVE]
+    zero = op.array([0.0], x)
+    positive, negative = (leaving.get(o, zero) for o in (Operand.POSITIVE, Operand.NEGATIVE))
+    return op.Where(op.Greater(x, 0.0), positive, negative)
+
+
+def modified(op: Ops, w: Tensor, how: Modified) -> Tensor:
+    """ρ(W)."""
+    if how is Replaced.SQUARE:
+        return op.Mul(w, w)
+    if how is Replaced.ONE:
+        return replace(op.constant(np.ones(w.shape, w.dtype.numpy())), rows=w.rows)
+    assert isinstance(how, Parts)
+    parts = [
+        _signed(op, part(w, 0.0), factor)
+        for part, factor in ((op.Max, how.positive), (op.Min, how.negative))
+        if factor
+    ]
+    return w if how == Parts() else _sum(op, parts)
+
+
+def _signed(op: Ops, x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1 else op.Neg(x) if factor == -1 else op.Mul(x, factor)
+
+
+def _sum(op: Ops, parts: Sequence[Tensor]) -> Tensor:
+    total, *others = parts
+    for part in others:
+        total = op.Add(total, part)
+    return total

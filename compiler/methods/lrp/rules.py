@@ -1,0 +1,335 @@
+"""The rules of layer-wise relevance propagation: each calls the operator's own rule in a modified way.
+
+Bach et al., "On Pixel-Wise Explanations for Non-Linear Classifier Decisions by Layer-Wise Relevance
+Propagation", 2015; Montavon et al., "Layer-Wise Relevance Propagation: An Overview", 2019.
+
+A layer y = W·x + b hands the relevance R of y back as
+
+    z = Σ ρ(W)·x + ρ(b),  s = R/(z + ε·sign z),  c = ρ(W)ᵀ·s,  R_x = x·c
+
+and a rule says what stands for x, for W and for b: a table of terms. What leaves is c, a multiplier of x,
+where every term reads x itself; where a term reads something else (ones, bounds), x may vanish while its
+relevance does not, and R_x leaves.
+"""
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.errors import InvalidOptionError
+from compiler.references.frames import are_positions, columns_of, elements_of
+
+STABILISER = 1e-6  # as in zennit; RelevancePropagation.jl has 1e-9 for all rules but ε
+Bound = npt.ArrayLike | None
+
+
+class Operand(StrEnum):
+    """What stands for x."""
+
+    X = "x"
+    POSITIVE = "max(x, 0)"
+    NEGATIVE = "min(x, 0)"
+    ONE = "1"
+    LOW = "low"
+    HIGH = "high"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """ρ(W) = positive·max(W, 0) + negative·min(W, 0)."""
+
+    positive: float = 1.0
+    negative: float = 1.0
+
+
+class Replaced(StrEnum):
+    """The other ρ."""
+
+    SQUARE = "W²"
+    ONE = "1"
+
+
+Modified = Parts | Replaced
+SAME, POSITIVE, NEGATIVE = Parts(), Parts(1, 0), Parts(0, 1)
+
+
+@dataclass(frozen=True)
+class Term:
+    """sign·(ρ(W)·operand + ρ(b)); no bias where `bias` is None."""
+
+    operand: Operand
+    weight: Modified
+    bias: Modified | None = None
+    sign: float = 1.0
+
+
+@dataclass(frozen=True)
+class Group:
+    """Terms that share a denominator: they get `share` of the relevance, of outputs of one sign if `only`."""
+
+    terms: tuple[Term, ...]
+    share: float = 1.0
+    only: float = 0.0  # +1: where y > 0, −1: where y < 0
+
+
+@dataclass(frozen=True)
+class RelevanceRule:
+    """Base of all rules. One without groups modifies no layer: the method knows what it stands for."""
+
+    name: ClassVar[str]
+
+    def groups(self) -> tuple[Group, ...]:
+        return ()
+
+    def __str__(self) -> str:
+        """The form that the command line takes, such as `gamma:0.25`; defaults at its end are left out."""
+        values = [(getattr(self, f.name), f.default) for f in fields(self)]
+        while values and values[-1][0] is not None and values[-1][0] == values[-1][1]:
+            values.pop()
+        return ":".join([self.name, *(str(float(value)) for value, _ in values)])
+
+
+def _plain(bias: Modified = SAME) -> tuple[Group, ...]:
+    return (Group((Term(Operand.X, SAME, bias),)),)
+
+
+def _same_sign(bias: Modified | None, share: float = 1.0) -> Group:
+    """What x and W contribute with equal signs: all of it positive."""
+    return Group((Term(Operand.POSITIVE, POSITIVE, bias), Term(Operand.NEGATIVE, NEGATIVE)), share)
+
+
+def _other_sign(bias: Modified | None, share: float) -> Group:
+    """What x and W contribute with unequal signs: all of it negative."""
+    return Group((Term(Operand.POSITIVE, NEGATIVE, bias), Term(Operand.NEGATIVE, POSITIVE)), share)
+
+
+@dataclass(frozen=True)
+class Zero(RelevanceRule):
+    """LRP-0: z = W·x + b. As a multiplier it divides by nothing."""
+
+    name: ClassVar[str] = "zero"
+    epsilon: ClassVar[float] = 0.0
+
+    def groups(self) -> tuple[Group, ...]:
+        return _plain()
+
+
+@dataclass(frozen=True)
+class Epsilon(RelevanceRule):
+    """LRP-ε: z = W·x + b. What a small z would hand back is damped; ε absorbs it."""
+
+    epsilon: float = STABILISER
+    name: ClassVar[str] = "epsilon"
+
+    def __post_init__(self) -> None:
+        _check(self, epsilon=self.epsilon)
+
+    def groups(self) -> tuple[Group, ...]:
+        return _plain()
+
+
+@dataclass(frozen=True)
+class Gamma(RelevanceRule):
+    """LRP-γ: W + γ·max(W, 0), and b likewise; for x ≥ 0."""
+
+    gamma: float = 0.25
+    epsilon: float = STABILISER
+    name: ClassVar[str] = "gamma"
+
+    def __post_init__(self) -> None:
+        _check(self, gamma=self.gamma, epsilon=self.epsilon)
+
+    def groups(self) -> tuple[Group, ...]:
+        more = Parts(1 + self.gamma, 1)
+        return (Group((Term(Operand.X, more, more),)),)
+
+
+@dataclass(frozen=True)
+class GeneralizedGamma(RelevanceRule):
+    """LRP-γ for x of any sign (Andéol et al., 2021): what has the sign of y is favoured."""
+
+    gamma: float = 0.25
+    epsilon: float = STABILISER
+    name: ClassVar[str] = "generalizedgamma"
+
+    def __post_init__(self) -> None:
+        _check(self, gamma=self.gamma, epsilon=self.epsilon)
+
+    def groups(self) -> tuple[Group, ...]:
+        up, down = Parts(1 + self.gamma, 1), Parts(1, 1 + self.gamma)
+        return (
+            Group((Term(Operand.POSITIVE, up, up), Term(Operand.NEGATIVE, down)), only=1),
+            Group((Term(Operand.POSITIVE, down, down), Term(Operand.NEGATIVE, up)), only=-1),
+        )
+
+
+@dataclass(frozen=True)
+class ZPlus(RelevanceRule):
+    """LRP-z⁺: positive contributions alone, max(W, 0)·max(x, 0) + min(W, 0)·min(x, 0)."""
+
+    epsilon: float = STABILISER
+    name: ClassVar[str] = "zplus"
+
+    def __post_init__(self) -> None:
+        _check(self, epsilon=self.epsilon)
+
+    def groups(self) -> tuple[Group, ...]:
+        return (_same_sign(POSITIVE),)
+
+
+@dataclass(frozen=True)
+class AlphaBeta(RelevanceRule):
+    """LRP-αβ: α shares of the relevance to positive contributions, −β to negative ones; α − β = 1."""
+
+    alpha: float = 2.0
+    beta: float = 1.0
+    epsilon: float = STABILISER
+    name: ClassVar[str] = "alphabeta"
+
+    def __post_init__(self) -> None:
+        _check(self, alpha=self.alpha, beta=self.beta, epsilon=self.epsilon)
+        if abs(self.alpha - self.beta - 1) > 1e-9:
+            raise InvalidOptionError(
+                f"AlphaBeta: α − β must be 1, or relevance is lost: {self.alpha} − {self.beta} is not."
+            )
+
+    def groups(self) -> tuple[Group, ...]:
+        negative = (_other_sign(NEGATIVE, -self.beta),) if self.beta else ()
+        return (_same_sign(POSITIVE, self.alpha), *negative)
+
+
+@dataclass(frozen=True)
+class WSquare(RelevanceRule):
+    """LRP-w²: z = ΣW² + b², whatever x is (Montavon et al., 2017); for first layers of unbounded inputs."""
+
+    epsilon: float = STABILISER
+    name: ClassVar[str] = "wsquare"
+
+    def __post_init__(self) -> None:
+        _check(self, epsilon=self.epsilon)
+
+    def groups(self) -> tuple[Group, ...]:
+        return (Group((Term(Operand.ONE, Replaced.SQUARE, Replaced.SQUARE),)),)
+
+
+@dataclass(frozen=True)
+class Flat(RelevanceRule):
+    """LRP-flat: every input of a neuron gets the same (Lapuschkin et al., 2019); for first layers."""
+
+    epsilon: float = STABILISER
+    name: ClassVar[str] = "flat"
+
+    def __post_init__(self) -> None:
+        _check(self, epsilon=self.epsilon)
+
+    def groups(self) -> tuple[Group, ...]:
+        return (Group((Term(Operand.ONE, Replaced.ONE),)),)
+
+
+@dataclass(frozen=True, eq=False)
+class ZBox(RelevanceRule):
+    """LRP-zB: z = W·x − max(W, 0)·low − min(W, 0)·high (Montavon et al., 2017); for first layers.
+
+    Args:
+        low, high: bounds of what the layer reads, numbers or arrays that broadcast to it. Left out: the
+            method's own `low` and `high`, the bounds of the model's input, carried up to the layer.
+    """
+
+    low: Bound = None
+    high: Bound = None
+    epsilon: float = STABILISER
+    name: ClassVar[str] = "zbox"
+
+    def __post_init__(self) -> None:
+        _check(self, epsilon=self.epsilon)
+        check_bounds("ZBox", self.low, self.high)
+        labels = [elements_of(bound) or columns_of(bound) or [] for bound in (self.low, self.high)]
+        if not all(map(are_positions, labels)):
+            raise InvalidOptionError(
+                "ZBox: low and high have names of features, but a layer may read other values. Give arrays, "
+                "or the bounds of the model's input to Lrp(low=…, high=…)."
+            )
+
+    def __str__(self) -> str:
+        given = [] if self.low is None else [str(np.asarray(b).tolist()) for b in (self.low, self.high)]
+        return ":".join([self.name, *given, *([str(self.epsilon)] if self.epsilon != STABILISER else [])])
+
+    def groups(self) -> tuple[Group, ...]:
+        terms = (
+            Term(Operand.X, SAME),
+            Term(Operand.LOW, POSITIVE, sign=-1),
+            Term(Operand.HIGH, NEGATIVE, sign=-1),
+        )
+        return (Group(terms),)
+
+
+@dataclass(frozen=True)
+class Pass(RelevanceRule):
+    """R unchanged, from each element of y to the element of x in its place."""
+
+    name: ClassVar[str] = "pass"
+
+
+@dataclass(frozen=True)
+class Taylor(RelevanceRule):
+    """The first-order expansion at x: R_x = x·(∂y/∂x)ᵀ·m, of whatever operator."""
+
+    name: ClassVar[str] = "taylor"
+
+
+@dataclass(frozen=True)
+class Own(RelevanceRule):
+    """The operator's own relevance form, as AttnLRP uses it."""
+
+    name: ClassVar[str] = "own"
+
+
+@dataclass(frozen=True)
+class GuidedRelu(RelevanceRule):
+    """Guided backpropagation (Springenberg et al., 2015): a gradient passes where it and x are positive."""
+
+    name: ClassVar[str] = "guided"
+
+
+@dataclass(frozen=True)
+class DeconvRelu(RelevanceRule):
+    """Deconvnet (Zeiler and Fergus, 2014): a gradient that passes where it is positive, whatever x is."""
+
+    name: ClassVar[str] = "deconv"
+
+
+def check_bounds(who: str, low: Bound, high: Bound) -> None:
+    """Raises InvalidOptionError unless both are given or none, and low ≤ high everywhere."""
+    if low is None and high is None:
+        return
+    try:
+        bounds = [np.asarray(b, np.float64) for b in (low, high)]
+        fits = bool((bounds[0] <= bounds[1]).all()) and all(np.isfinite(b).all() for b in bounds)
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise InvalidOptionError(
+            f"{who}: low and high must be given together, as finite numbers with low ≤ high, the smallest "
+            f"and largest values an input may take: not {low!r} and {high!r}."
+        )
+
+
+def _check(rule: RelevanceRule, **numbers: float) -> None:
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
+            raise InvalidOptionError(
+                f"{type(rule).__name__}: {name} must be a number of at least 0, not {value!r}."
+            )
+
+
+RULES: dict[str, type[RelevanceRule]] = {
+    rule.name: rule
+    for rule in (
+        *(Zero, Epsilon, Gamma, GeneralizedGamma, ZPlus, AlphaBeta),
+        *(WSquare, Flat, ZBox, Pass, Taylor, Own),
+    )
+}
+"""By the names that the command line takes."""

@@ -1,0 +1,235 @@
+"""Reference sets: checked against the model, equal rows merged with weights."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.errors import InvalidOptionError, InvalidReferencesError
+from compiler.runtime.session import is_float
+
+MAX_OPEN = 10_000  # references that a graph takes as an input: beyond, nobody would send them with a request
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One reference row that holds the same number everywhere."""
+
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class OpenReferences:
+    """References that come with each request: the graph takes K of them as an input and holds none.
+
+    Args:
+        count: K, the rows that the graph takes for each row to explain. Fewer are filled up with rows of
+            weight 0.
+        examples: rows such as will come, near which the graph is checked; none of them is kept.
+    """
+
+    count: int
+    examples: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None = None
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.count, int | np.integer) and not isinstance(self.count, bool)
+        if not whole or not 1 <= self.count <= MAX_OPEN:
+            raise InvalidOptionError(
+                f"open references: K must be a whole number, 1 to {MAX_OPEN}, not {self.count!r}."
+            )
+
+
+@dataclass(frozen=True)
+class ReferenceSet:
+    """K reference rows for each tensor at which the walk ends: mostly the explained inputs.
+
+    Attributes:
+        arrays: [K, *shape of the tensor], by its name.
+        weights: K weights that sum to 1; None where all are equal.
+        given: how many rows there were before equal ones were merged.
+        effective: 1/Σ w² over the given rows: how many of equal weight they are worth.
+        is_open: whether the graph takes such rows as inputs: these are examples then, and not in it.
+    """
+
+    arrays: dict[str, np.ndarray]
+    weights: np.ndarray | None
+    given: int
+    effective: float
+    digest: str
+    is_open: bool = False
+
+    @property
+    def count(self) -> int:
+        return len(next(iter(self.arrays.values())))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        if self.is_open or self.count > 1 or self.given == 1:
+            return ()
+        return (
+            f"all {self.given} references are equal: rows are compared with that one. Was the file meant to "
+            "hold different ones?",
+        )
+
+
+def prepare(
+    given: npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences,
+    weights: npt.ArrayLike | None,
+    inputs: Mapping[str, tuple[tuple[int, ...], np.dtype]],
+) -> ReferenceSet:
+    """Checks references against the explained inputs (row shape [1, …] and dtype by name).
+
+    They are rounded to the model's dtype and kept in float32 where that is narrower, as it is explained.
+
+    Raises:
+        InvalidReferencesError: names, shape, dtype, NaN or infinity, no rows, or weights that do not fit.
+    """
+    if isinstance(given, OpenReferences):
+        return _examples(given, weights, inputs)
+    if isinstance(given, Baseline):
+        given = {name: np.broadcast_to(given.value, (1, *row[1:])) for name, (row, _) in inputs.items()}
+    arrays = _by_name(given, list(inputs))
+    checked = {name: _check(name, arrays[name], *inputs[name]) for name in inputs}
+    w = _check_weights(weights, check_count(checked))
+    digest = hashlib.sha256()
+    for name, array in checked.items():
+        digest.update(f"{name}{array.dtype}{array.shape}".encode() + array.tobytes())
+    digest.update(b"" if w is None else w.tobytes())
+    merged, merged_weights, given_count = _merge(checked, w)
+    effective = float(given_count if w is None else 1 / (w**2).sum())
+    return ReferenceSet(merged, merged_weights, given_count, effective, digest.hexdigest())
+
+
+def check_count(arrays: Mapping[str, np.ndarray]) -> int:
+    """K, the same for each input; raises InvalidReferencesError."""
+    counts = {len(a) for a in arrays.values()}
+    if len(counts) > 1:
+        sizes = ", ".join(f"{name}: {len(a)}" for name, a in arrays.items())
+        raise InvalidReferencesError(f"every input needs the same number of references ({sizes}).")
+    return counts.pop()
+
+
+def _examples(
+    given: OpenReferences,
+    weights: npt.ArrayLike | None,
+    inputs: Mapping[str, tuple[tuple[int, ...], np.dtype]],
+) -> ReferenceSet:
+    """K rows such as may come: the examples over and over, or normal draws where there are none."""
+    if weights is not None:
+        raise InvalidOptionError("open references: weights come with the references, in each request.")
+    k, random = int(given.count), np.random.default_rng(0)
+    if given.examples is None:
+        drawn = {name: random.standard_normal((k, *row[1:])) for name, (row, _) in inputs.items()}
+        known = prepare(drawn, None, inputs)
+    else:
+        known = prepare(given.examples, None, inputs)
+    arrays = {name: a[np.arange(k) % len(a)] for name, a in known.arrays.items()}
+    return ReferenceSet(arrays, None, k, float(k), "", is_open=True)
+
+
+def _by_name(
+    given: npt.ArrayLike | Mapping[str, npt.ArrayLike], names: list[str]
+) -> dict[str, npt.ArrayLike]:
+    if not isinstance(given, Mapping):
+        if len(names) != 1:
+            raise unnamed(names)
+        return {names[0]: given}
+    if set(given) != set(names):
+        raise InvalidReferencesError(
+            f"references are given for {sorted(map(str, given))}, but the explained "
+            f"inputs are {sorted(names)}."
+        )
+    return dict(given)
+
+
+def unnamed(names: Sequence[str]) -> InvalidReferencesError:
+    """Of one array, where several inputs are explained."""
+    return InvalidReferencesError(
+        f"{len(names)} inputs are explained ({', '.join(names)}): give a mapping from name to array, a .npz "
+        "file with an array for each, or a table whose columns --features INPUT=A,B,C names for each."
+    )
+
+
+def _check(name: str, given: npt.ArrayLike, row: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    array = as_array(name, given)
+    if array.dtype.kind not in "iub" and not is_float(array.dtype):
+        raise InvalidReferencesError(
+            f"references of {name!r} hold {array.dtype}, not numbers. The model takes {dtype}."
+        )
+    if array.ndim != len(row) or array.shape[1:] != row[1:]:
+        want = "[K" + "".join(f", {n}" for n in row[1:]) + "]"
+        surplus = array.ndim == len(row) == 2 and array.shape[1] > row[1]
+        raise InvalidReferencesError(
+            f"references of {name!r} have shape {list(array.shape)}; the model needs {want}."
+            + " Choose the model's features among the columns (--features)." * surplus
+        )
+    if len(array) == 0:
+        raise InvalidReferencesError(f"references of {name!r} are empty: at least one row is needed.")
+    with np.errstate(over="ignore"):
+        cast = np.ascontiguousarray(array, dtype)
+    if not np.isfinite(cast).all():
+        place = [int(i) for i in np.argwhere(~np.isfinite(cast))[0]]
+        value = array[tuple(place)]
+        fault = (
+            f"which is too large for {dtype}. Scale"
+            if np.isfinite(value)
+            else "which is not a finite number. Impute"
+        )
+        raise InvalidReferencesError(
+            f"references of {name!r} hold {value} at {place}, {fault} or drop such rows."
+        )
+    return cast.astype(np.float32) if cast.dtype.itemsize < 4 else cast
+
+
+def as_array(name: str, given: npt.ArrayLike) -> np.ndarray:
+    """Raises InvalidReferencesError for what is no array, or one with gaps."""
+    if np.ma.is_masked(given):
+        raise InvalidReferencesError(
+            f"references of {name!r} are masked in places. Impute or drop such rows."
+        )
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise InvalidReferencesError(
+            f"references of {name!r} are not an array: rows differ in length ({error})."
+        ) from error
+
+
+def _check_weights(weights: npt.ArrayLike | None, count: int) -> np.ndarray | None:
+    if weights is None:
+        return None
+    try:
+        w = np.asarray(weights, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidReferencesError(f"weights must be {count} numbers: {error}.") from error
+    if w.shape != (count,):
+        raise InvalidReferencesError(
+            f"weights have shape {list(w.shape)}; {count} references need [{count}]."
+        )
+    if not np.isfinite(w).all() or (w < 0).any() or not w.any():
+        raise InvalidReferencesError("weights must be finite, not negative, and not all zero.")
+    w = w / w.max()  # first, since their sum may overflow
+    return np.asarray(w / w.sum())
+
+
+def _merge(
+    arrays: dict[str, np.ndarray], weights: np.ndarray | None
+) -> tuple[dict[str, np.ndarray], np.ndarray | None, int]:
+    """Equal references are one with their weights added: exact, and cheaper."""
+    count = len(next(iter(arrays.values())))
+    rows = np.concatenate(
+        [np.ascontiguousarray(a).reshape(count, -1).view(np.uint8) for a in arrays.values()], 1
+    )
+    keys = [row.tobytes() for row in rows]
+    first = {key: i for i, key in reversed(list(enumerate(keys)))}
+    order = sorted(first.values())
+    if len(order) == count:
+        return arrays, weights, count
+    place = {keys[i]: j for j, i in enumerate(order)}
+    total = np.zeros(len(order))
+    for i, key in enumerate(keys):
+        total[place[key]] += 1 / count if weights is None else weights[i]
+    merged = {name: a[order] for name, a in arrays.items()}
+    return merged, None if np.allclose(total, total[0], rtol=1e-12, atol=0) else total, count

@@ -1,0 +1,159 @@
+"""What a compile is asked for in plain values, as a command line or an API has them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compiler.deployment import HERE, Deployment
+from compiler.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from compiler.artefact.compiled import Compiled
+    from compiler.compile import Progress
+    from compiler.lowering.lengths import Size
+    from compiler.methods import Method
+    from compiler.references.tables import Columns, Table
+    from compiler.selection.path import Targets
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A method by its name on the command line, its options, and what to explain by which inputs.
+
+    Attributes:
+        options: of the method, by their Python names (`standard_error`); those that are None were not given.
+        features: their names, or each input's, which also choose the columns of a table of references.
+        open_references: K, where references come with each request and those given are examples.
+
+    The others are the arguments of `compile_model`.
+    """
+
+    method: str = "deepshap"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    output: str | None = None
+    targets: "Targets" = None
+    inputs: Sequence[str] | None = None
+    sizes: Mapping[str, "Size"] = field(default_factory=dict)
+    features: "Columns" = None
+    deployment: Deployment = HERE
+    open_references: int | None = None
+    logits: bool = False
+
+    def check(self, *, referenced: bool) -> None:
+        """Looks at the method and its options alone, without a model.
+
+        Args:
+            referenced: whether references will be given.
+
+        Raises:
+            InvalidOptionError: an unknown method, or options that it does not take, lacks, or cannot use.
+        """
+        from compiler.methods.options import make_method
+
+        make_method(self.method, np.zeros((1, 1)) if referenced else None, self.options)
+
+    def compile(
+        self, model: Path, references: Path | None = None, progress: "Progress | None" = None
+    ) -> "Compiled":
+        """Compiles `model` with the references in a file.
+
+        Raises:
+            RationaleError: as `compile_model` and `read_rows` do.
+        """
+        from compiler.compile import compile_model
+
+        method, table = self._method(references)
+        compiled = compile_model(
+            model,
+            method,
+            output=self.output,
+            logits=self.logits,
+            targets=self.targets,
+            inputs=self.inputs,
+            sizes=self.sizes,
+            feature_names=self.features or (table.columns if table else None),
+            deployment=self.deployment,
+            progress=progress,
+        )
+        if table is not None and table.stands_for is not None and self.open_references is None:
+            warnings = (*compiled.manifest.warnings, *table.stands_for.warnings(compiled.manifest))
+            compiled.manifest = compiled.manifest.model_copy(update={"warnings": warnings})
+        return compiled
+
+    def _method(self, references: Path | None) -> "tuple[Method, Table | None]":
+        """The method, and what the reference file holds."""
+        from compiler.methods.options import REFERENCES, check_options, make_method
+        from compiler.references.reference_set import OpenReferences
+        from compiler.references.tables import read_rows
+
+        k = self.open_references
+        if references is None:
+            return make_method(self.method, None if k is None else OpenReferences(k), self.options), None
+        given = {key for key, value in self.options.items() if value is not None}
+        check_options(self.method, {REFERENCES, *given})  # before a file is read that may be large
+        table = read_rows(references, self.features)
+        options = {**self.options, **self._weights(references, table)}
+        named = {str(name): array for name, array in table.arrays.items()}
+        arrays = table.arrays.get(None, named)
+        references_given = arrays if k is None else OpenReferences(k, arrays)
+        return make_method(self.method, references_given, options), table
+
+    def _weights(self, file: Path, table: "Table") -> dict[str, Any]:
+        """Of the rows, where they have any and the method asks."""
+        from compiler.methods.options import METHODS, WEIGHTS
+
+        weights = table.unequal_weights
+        if weights is None or self.open_references is not None:
+            return {}
+        if not METHODS[self.method].knows(WEIGHTS):
+            raise InvalidOptionError(
+                f"{file}: its rows have weights (centroids?), which --method {self.method} does not take; "
+                "deepshap does. Give rows of equal weight."
+            )
+        return {WEIGHTS: weights}
+
+
+def parse_targets(text: str | None) -> "Targets":
+    """ "0,3", "all" or "predicted"; None is the default. Raises InvalidOptionError."""
+    words: dict[str | None, Targets] = {None: None, "all": "all", "predicted": "predicted"}
+    if text is None or text in words:
+        return words[text]
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InvalidOptionError(
+            f"--targets {text!r}: give indices by commas, 'all' or 'predicted'."
+        ) from error
+
+
+def parse_features(given: Sequence[str]) -> "Columns":
+    """ "A,B,C", or "INPUT=A,B" for each of several inputs. Raises InvalidOptionError."""
+    if not given or (len(given) == 1 and "=" not in given[0].split(",")[0]):
+        return [name.strip() for name in given[0].split(",")] if given else None
+    features: dict[str, list[str]] = {}
+    for text in given:
+        name, equals, names = text.partition("=")
+        if not equals or "," in name or not name or name in features:
+            raise InvalidOptionError(
+                f"--features {text!r}: give names by commas once, or INPUT=A,B,C for each of several inputs."
+            )
+        features[name] = [part.strip() for part in names.split(",")]
+    return features
+
+
+def parse_sizes(given: Sequence[str]) -> "dict[str, Size]":
+    """ "sequence=128" or "sequence=1..128" …: lengths by name. Raises InvalidOptionError."""
+    sizes: dict[str, Size] = {}
+    for text in given:
+        name, _, length = text.rpartition("=")
+        ends = length.split("..")
+        if not name or len(ends) > 2 or not all(end.isdecimal() for end in ends):
+            raise InvalidOptionError(
+                f"--size {text!r}: give a name and a whole number, such as sequence=128, or two between "
+                "which it stays open: sequence=1..128."
+            )
+        sizes[name] = int(ends[0]) if len(ends) == 1 else (int(ends[0]), int(ends[1]))
+    return sizes

@@ -1,0 +1,189 @@
+"""An operator is declared once: its value, its pullback, its kind.
+
+    @rule("Sigmoid", kind=Kind.POINTWISE)
+    def sigmoid(op, x):
+        y = op.Sigmoid(x)
+        def sigmoid_pullback(m):
+            return op.Mul(m, op.Mul(y, op.Sub(1.0, y)))
+        return y, sigmoid_pullback
+
+A rule is called with the operator's inputs as tensors and its attributes as keywords; defaults stand in
+its signature. It returns `y, pullback`; an operator of several inputs returns a tuple of pullbacks, one
+for each input, None for those that carry no attribution (axes, shapes, weights whose adjoint would mix
+rows). An operator of several outputs returns a tuple for y, and its pullbacks take a tuple.
+The value may differ from the operator's own node where the pullback needs more of it (MaxPool's winners).
+
+Methods never know operators. They know kinds (see `Kind`), and choose where a rule is called.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
+
+Pullback = Callable[[Any], Tensor]
+Evaluation = tuple[Any, Any]
+
+
+class Kind(StrEnum):
+    """How an operator's output depends on its inputs; methods dispatch on this and on nothing else."""
+
+    BILINEAR = "bilinear"  # linear in each input; jointly linear ones (Add, Concat) included
+    POINTWISE = "pointwise"  # one varying input, element by element
+    SELECTION = "selection"  # each output is one of the inputs: its pullback is a `Selection`
+    LOCAL = "local"  # anything else; DeepLIFT needs a rule of its own (`@rule.deeplift`)
+
+
+class Trait(StrEnum):
+    """What else is known of an operator, for methods that make use of it."""
+
+    MOVING = "moving"  # bilinear: each element of y is a copy of one of x, at a place that no value decides
+    ELEMENTWISE = "elementwise"  # bilinear: each element of y depends on one element of each input
+    PRODUCT = "product"  # y is a product or quotient of two inputs, or sums of such
+    AVERAGING = "averaging"  # bilinear: y is a sum over x with equal positive weights
+    HOMOGENEOUS = "homogeneous"  # pointwise: f(t·x) = t·f(x) for t > 0, so f(x) = f'(x)·x
+    CONSERVING = "conserving"  # local: its relevance form hands all of the relevance back
+    NONNEGATIVE = "nonnegative"  # y ≥ 0 whatever x is
+    RISING = "rising"  # pointwise: where x rises, y does not fall
+    SMOOTH = "smooth"  # pointwise: without kinks, steps or poles, on a scale of about 1
+    LINEAR_IN_FIRST = "linear in first"  # local, but linear where its first input varies alone
+    SHARING = "sharing"  # local: y are shares of 1, the weights of the average that follows
+    SPATIAL_MEAN = "spatial mean"  # bilinear: a mean over places, the same for every channel
+    DISCRETE = "discrete"  # takes or gives conditions or whole numbers, and has a rule for them
+    CHOOSING = "choosing"  # its first input is a condition that only chooses among the others
+    MASKED = "masked"  # selection: may choose among values that are −inf at x and at r
+    CENTRING = "centring"  # local: takes a mean off, may add an offset; linear at a constant deviation
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The parameters of a layer y = linear(x, weight) + bias, as `Rule.layer` declares them.
+
+    Attributes:
+        bias: broadcasts against y; None where there is none.
+        axis: of x and of y on which the channels lie.
+        inputs, outputs: the shapes in which a vector with one number for each channel of x, or of y, is a
+            factor of the weight; None where there is no such shape.
+        attributes: in place of the node's own where the linear call is made.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    axis: int
+    inputs: tuple[int, ...] | None
+    outputs: tuple[int, ...] | None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a selecting operator picked: `scatter(v, winners)` sends v back to where it came from."""
+
+    winners: Tensor
+    scatter: Callable[[Tensor, Tensor], Tensor]
+
+    def __call__(self, m: Tensor) -> Tensor:
+        return self.scatter(m, self.winners)
+
+
+class Rule:
+    """One operator's entry in the table: see the module."""
+
+    def __init__(
+        self,
+        op_type: str,
+        domain: str,
+        kind: Kind,
+        forward: Callable[..., Evaluation],
+        traits: frozenset[Trait] = frozenset(),
+    ) -> None:
+        self.op_type = op_type
+        self.domain = domain
+        self.kind = kind
+        self.forward = forward
+        self.traits = traits
+        self.secant_form: Callable[..., Tensor] | None = None
+        self.rescale_form: Callable[..., Tensor] | None = None
+        self.deeplift_form: Callable[..., Any] | None = None
+        self.layer_form: Callable[..., Weights | None] | None = None
+        self.placewise_form: Callable[..., bool] | None = None
+        self.relevance_form: Callable[..., Any] | None = None
+
+    def __call__(self, op: Ops, *inputs: Tensor | None, **attributes: Any) -> Evaluation:
+        return self.forward(op, *inputs, **attributes)
+
+    def secant(self, form: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Decorator: (f(x) − f(r))/(x − r) in a form that does not cancel.
+
+        Called as `form(op, x, r, y, y_r, *other_inputs, **attributes)`.
+        """
+        self.secant_form = form
+        return form
+
+    def rescale(self, form: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Decorator: m·(f(x) − f(r))/(x − r) in fewer passes over memory than by the secant, for speed alone.
+
+        Called as `form(op, m, x, r, y, y_r, *other_inputs, **attributes)`.
+        """
+        self.rescale_form = form
+        return form
+
+    def deeplift(self, form: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: the operator's own complete DeepLIFT rule.
+
+        Called as `form(op, m, xs, rs, y, y_r, **attributes)` with the inputs at x and at r; returns the
+        multiplier of each input.
+        """
+        self.deeplift_form = form
+        return form
+
+    def layer(self, form: Callable[..., Weights | None]) -> Callable[..., Weights | None]:
+        """Decorator: the operator's inputs are x, weight and bias, and `call(x, weight, None)` is linear.
+
+        Called as `form(op, weight, bias, **attributes)`; None where the node is used in another way.
+        """
+        self.layer_form = form
+        return form
+
+    def placewise(self, form: Callable[..., bool]) -> Callable[..., bool]:
+        """Decorator: whether the layer treats each place (beyond the channel axis) alone, all alike.
+
+        Called as `form(weight, **attributes)`.
+        """
+        self.placewise_form = form
+        return form
+
+    def relevance(self, form: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: the operator's own rule of layer-wise relevance propagation, as a multiplier.
+
+        Called as `form(op, m, xs, y, **attributes)`; returns the multiplier of each input.
+        """
+        self.relevance_form = form
+        return form
+
+
+_RULES: dict[tuple[str, str], Rule] = {}
+
+
+def rule(
+    op_type: str, *, kind: Kind, domain: str = "", traits: Iterable[Trait] = ()
+) -> Callable[[Callable[..., Evaluation]], Rule]:
+    """Declares the rule of an operator. The newest declaration wins."""
+
+    def declare(forward: Callable[..., Evaluation]) -> Rule:
+        declared = Rule(op_type, domain, kind, forward, frozenset(traits))
+        _RULES[domain, op_type] = declared
+        return declared
+
+    return declare
+
+
+def find_rule(op_type: str, domain: str = "") -> Rule | None:
+    return _RULES.get((domain, op_type))
+
+
+def all_rules() -> Iterator[Rule]:
+    yield from (_RULES[key] for key in sorted(_RULES))

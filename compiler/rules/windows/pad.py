@@ -1,0 +1,119 @@
+"""Borders: put round a row, or cut from it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.errors import UnsupportedModelError
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
+from compiler.rules.moving.indexing import put_back, take
+from compiler.rules.moving.shape import ints
+from compiler.rules.rule import Evaluation, Kind, Trait, rule
+
+Borders = dict[int, tuple[int, int]]  # by axis: how much stands before and after; negative: is cut off
+
+
+@rule("Pad", kind=Kind.BILINEAR, traits=[Trait.MOVING])
+def pad(
+    op: Ops,
+    x: Tensor,
+    pads: Tensor,
+    value: Tensor | None = None,
+    axes: Tensor | None = None,
+    *,
+    mode: str = "constant",
+) -> Evaluation:
+    """y = x with a border: of a constant, or of x's own values (edge, reflect, wrap)."""
+    amounts = ints(pads, "Pad amounts")
+    chosen = [a % x.rank for a in ints(axes, "Pad axes")] if axes is not None else list(range(x.rank))
+    borders = {a: (amounts[i], amounts[len(chosen) + i]) for i, a in enumerate(chosen)}
+    borders = {a: b for a, b in borders.items() if any(b)}
+    if mode != "constant":
+        return _own_values(op, x, borders, mode)
+
+    def pad_pullback(m: Tensor) -> Tensor:
+        return _without(op, m, borders)
+
+    def pad_pullback_value(m: Tensor) -> Tensor:
+        border = op.Sub(_total(op, m), _total(op, _inside(op, m, borders)))
+        return op.reshape(border, value.shape if value is not None else ())
+
+    if value is not None and value.lead:  # the node takes one number for all rows
+        ones = op.constant(np.ones(x.shape, x.dtype.numpy()))
+        border = op.Sub(1.0, _with(op, op.Expand(ones, x.shape), borders))
+        y = op.Add(_with(op, x, borders), op.Mul(border, op.reshape(value, (1,) * x.rank)))
+    else:
+        y = _with(op, x, borders, value)
+    return y, (pad_pullback, None, pad_pullback_value, None)
+
+
+def _with(op: Ops, x: Tensor, borders: Borders, value: Tensor | None = None) -> Tensor:
+    if not borders:
+        return op.Identity(x)
+    before, after = zip(*borders.values(), strict=True)
+    return op.Pad(x, [*before, *after], value, list(borders))
+
+
+def _inside(op: Ops, m: Tensor, borders: Borders) -> Tensor:
+    """What of `m` is no border."""
+    cut = {a: (max(b, 0), max(e, 0)) for a, (b, e) in borders.items() if b > 0 or e > 0}
+    if not cut:
+        return m
+    starts = [b for b, _ in cut.values()]
+    ends = [m.shape[a] - e for a, (_, e) in cut.items()]
+    return op.Slice(m, starts, ends, list(cut))
+
+
+def _without(op: Ops, m: Tensor, borders: Borders) -> Tensor:
+    """The adjoint of a constant border: cuts it off, and has zeros where x was cut."""
+    lost = {a: (max(-b, 0), max(-e, 0)) for a, (b, e) in borders.items() if b < 0 or e < 0}
+    m = _inside(op, m, borders)
+    return _with(op, m, lost) if lost else m
+
+
+def _total(op: Ops, m: Tensor) -> Tensor:
+    return op.ReduceSum(m, list(range(m.rank)), keepdims=1)
+
+
+_NUMPY_MODES = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
+
+
+def _own_values(op: Ops, x: Tensor, borders: Borders, mode: str) -> Evaluation:
+    """y is taken from x, axis by axis."""
+    if mode not in _NUMPY_MODES:
+        raise UnsupportedModelError(f"Pad with mode {mode!r}")
+    index = {a: _padded(x.shape[a], *border, mode) for a, border in borders.items()}
+
+    def pad_pullback(m: Tensor) -> Tensor:
+        for axis, places in index.items():
+            m = put_back(op, m, places, axis, x.shape[axis])
+        return m
+
+    y = x
+    for axis, places in index.items():
+        y = take(op, y, places, axis)
+    return (op.Identity(x) if y is x else y), (pad_pullback, None, None, None)
+
+
+def _padded(size: int, before: int, after: int, mode: str) -> list[int]:
+    places = np.arange(size)[max(-before, 0) : size - max(-after, 0)]
+    padded = np.pad(places, (max(before, 0), max(after, 0)), mode=_NUMPY_MODES[mode])  # type: ignore[call-overload]
+    return [int(i) for i in padded]
+
+
+@rule("CenterCropPad", kind=Kind.BILINEAR, traits=[Trait.MOVING])
+def center_crop_pad(op: Ops, x: Tensor, shape: Tensor, *, axes: Sequence[int] | None = None) -> Evaluation:
+    """y = the middle of x, or x in the middle of zeros, axis by axis."""
+    chosen = [a % x.rank for a in axes] if axes is not None else list(range(x.rank))
+    borders = {}
+    for axis, target in zip(chosen, ints(shape, "CenterCropPad sizes"), strict=True):
+        extra = target - x.shape[axis]
+        if extra:  # half of it before, rounded towards 0
+            before = extra // 2 if extra > 0 else -(-extra // 2)
+            borders[axis] = (before, extra - before)
+
+    def center_crop_pad_pullback(m: Tensor) -> Tensor:
+        return _without(op, m, borders)
+
+    return _with(op, x, borders), (center_crop_pad_pullback, None)

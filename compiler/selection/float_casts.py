@@ -1,0 +1,116 @@
+"""Operators on whole numbers and conditions that attributions pass through: computed in floats.
+
+A rule is written for floats. Where an Add or a Reshape on the path holds integers, Casts go around it: its
+values stay, and its multipliers are floats like any other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from compiler.lowering import Lowered
+from compiler.rules.rule import Trait, find_rule
+from compiler.selection.activity import is_number, type_letters
+
+_TRUNCATING = frozenset({"Div", "ReduceMean"})  # of integers: the result has no fraction
+
+
+def in_floats(
+    lowered: Lowered, nodes: Sequence[ir.Node], active: frozenset[str], dtype: ir.DataType
+) -> Lowered:
+    """A copy with Casts around such nodes; `lowered` itself where there are none.
+
+    Args:
+        nodes: those on the path.
+        active: names of the values that carry attributions.
+        dtype: in which they are computed.
+    """
+    chosen = [node for node in nodes if _holds_integers(lowered, node, active)]
+    if not chosen:
+        return lowered
+    model = lowered.model.clone()
+    copies = dict(zip(lowered.model.graph, model.graph, strict=True))
+    casts = _Casts(replace(lowered, model=model), dtype)
+    for node in chosen:
+        casts.around(copies[node], active)
+    return replace(casts.lowered, specs=casts.specs, batched=frozenset(casts.batched))
+
+
+def _holds_integers(lowered: Lowered, node: ir.Node, active: frozenset[str]) -> bool:
+    """Whether attributions pass through integers or conditions that its rule knows nothing of."""
+    rule = find_rule(node.op_type, node.domain)
+    values = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name in active]
+    return (
+        rule is not None
+        and Trait.DISCRETE not in rule.traits
+        and any(not is_number(lowered, v) for v in values)
+    )
+
+
+class _Casts:
+    def __init__(self, lowered: Lowered, dtype: ir.DataType) -> None:
+        self.lowered, self.graph, self.dtype = lowered, lowered.model.graph, dtype
+        self.specs, self.batched = dict(lowered.specs), set(lowered.batched)
+        self.count = 0
+        self.opset = self.graph.opset_imports.get("", 21)
+
+    def around(self, node: ir.Node, active: frozenset[str]) -> None:
+        """The node in floats, with Casts on every operand of the type that an active one has, and back."""
+        takes, gives = type_letters(node, self.opset)
+        pairs = [*zip(node.inputs, takes, strict=False), *zip(node.outputs, gives, strict=False)]
+        whole = {v: letter for v, letter in pairs if v is not None and not is_number(self.lowered, v)}
+        letters = {letter for v, letter in whole.items() if v.name in active}
+        inputs = [
+            self._cast(node, v, self.dtype) if v in whole and whole[v] in letters else v for v in node.inputs
+        ]
+        attributes = list(node.attributes.values())
+        twin = ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=len(node.outputs))
+        twin.name = node.name
+        self.graph.insert_before(node, twin)
+        for old, new in zip(node.outputs, twin.outputs, strict=True):
+            if whole.get(old) in letters:
+                self._record(new, f"{old.name}/float", old, self.dtype)
+                new = self._whole(node, new) if node.op_type in _TRUNCATING else new
+                new = self._cast(node, new, self.specs[str(old.name)][1])
+            self._stand_for(old, new)
+        self.graph.remove(node, safe=True)
+
+    def _whole(self, before: ir.Node, x: ir.Value) -> ir.Value:
+        """x without its fraction: sign x·⌊|x|⌋."""
+        size = self._emit(before, "Floor", [self._emit(before, "Abs", [x], x)], x)
+        return self._emit(before, "Mul", [self._emit(before, "Sign", [x], x), size], x)
+
+    def _cast(self, before: ir.Node, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        return self._emit(before, "Cast", [x], x, dtype, to=int(dtype))
+
+    def _emit(
+        self,
+        before: ir.Node,
+        op_type: str,
+        inputs: list[ir.Value],
+        like: ir.Value,
+        dtype: ir.DataType | None = None,
+        **attributes: int,
+    ) -> ir.Value:
+        self.count += 1
+        name = f"{before.name or before.outputs[0].name}/{op_type}_{self.count}"
+        node = ir.node(op_type, inputs, attributes, name=name)
+        self.graph.insert_before(before, node)
+        self._record(node.outputs[0], name, like, dtype or self.dtype)
+        return node.outputs[0]
+
+    def _record(self, value: ir.Value, name: str, like: ir.Value, dtype: ir.DataType) -> None:
+        """Names a value that has the shape of another one."""
+        value.name, value.dtype, value.shape = name, dtype, like.shape
+        known = str(like.name)
+        if known in self.specs:
+            self.specs[name] = self.specs[known][0], dtype
+        if known in self.batched:
+            self.batched.add(name)
+
+    def _stand_for(self, old: ir.Value, new: ir.Value) -> None:
+        """`new` in place of `old`, under its name."""
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        name, old.name = old.name, None
+        new.name, new.type, new.shape = name, old.type, old.shape

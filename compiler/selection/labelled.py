@@ -1,0 +1,92 @@
+"""What a method is given by name: references and bounds in tables, put into the order of the features."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from compiler.errors import InvalidOptionError, InvalidReferencesError, RationaleError
+from compiler.lowering import Lowered
+from compiler.methods import Method
+from compiler.references.frames import are_positions, columns_of, elements_of, in_order, positions_of, spread
+from compiler.references.reference_set import OpenReferences
+from compiler.selection.path import Path
+
+FeatureNames = Sequence[str] | Mapping[str, Sequence[str]]
+_OPTIONS = ("references", "low", "high", "sigma")  # of methods: what has a value for each feature
+
+
+def by_name(
+    method: Method, lowered: Lowered, path: Path, names: FeatureNames | None
+) -> tuple[Method, FeatureNames | None]:
+    """The method with arrays in place of its tables, and the names of the features.
+
+    Where none are given, they are those of the first table, and others follow it.
+
+    Raises:
+        InvalidReferencesError, InvalidOptionError: columns that are unknown, missing, doubled or no numbers.
+    """
+    given = {option: value for option in _OPTIONS if (value := getattr(method, option, None)) is not None}
+    if not given:
+        return method, names
+    alone = path.inputs[0] if len(path.inputs) == 1 else None
+    known = names if isinstance(names, Mapping) else {alone: names} if alone and names is not None else {}
+    features = _Features(lowered, path, dict(known))
+    changed: Any = method  # a frozen dataclass, as all methods are
+    changed = replace(changed, **{option: features.arrays(option, value) for option, value in given.items()})
+    return changed, features.names or names
+
+
+@dataclass(frozen=True)
+class _Features:
+    """The explained inputs, and names of their features as far as they are known."""
+
+    lowered: Lowered
+    path: Path
+    names: dict[str, Sequence[str]]
+
+    def arrays(self, option: str, given: Any) -> Any:
+        """An option's value: an array, one for each input, or something else that stays as it is."""
+        if isinstance(given, OpenReferences):
+            return replace(given, examples=self.arrays(option, given.examples))
+        if isinstance(given, Mapping):
+            return {name: self.array(option, name, value) for name, value in given.items()}
+        if len(self.path.inputs) == 1:
+            return self.array(option, self.path.inputs[0], given)
+        if option != "references" or columns_of(given) is None:
+            return given
+        inputs = {name: self.names.get(name, self.column(name)) for name in self.path.inputs}
+        fault = partial(_fault, option, "")
+        return self.arrays(option, spread(given, inputs, self.own.difference(inputs), fault))
+
+    def array(self, option: str, name: str, given: Any) -> Any:
+        """One input's, in the order of its features."""
+        columns = columns_of(given)
+        labels = elements_of(given) if columns is None and option != "references" else columns
+        if labels is None:
+            return given
+        row = self.lowered.specs[name][0][1:] if name in self.path.inputs else None
+        if row == (len(labels),) and not are_positions(labels):
+            self.names.setdefault(name, tuple(map(str, labels)))
+        whole = row == (len(labels),) or name in self.own  # else what an inner tensor is computed from
+        names, fault = self.names.get(name) if whole else None, partial(_fault, option, f" of {name!r}")
+        if columns is None:
+            return np.asarray(given)[positions_of(labels, names, fault)]
+        rows = in_order(given, names, fault)
+        return rows[0] if option != "references" and len(rows) == 1 else rows
+
+    @property
+    def own(self) -> set[str]:
+        """The model's inputs."""
+        return {str(value.name) for value in self.lowered.model.graph.inputs}
+
+    def column(self, name: str) -> Sequence[str] | None:
+        """The name of an input of one feature is that feature's."""
+        return (name,) if self.lowered.specs[name][0][1:] == (1,) else None
+
+
+def _fault(option: str, whose: str, text: str) -> RationaleError:
+    kind = InvalidReferencesError if option == "references" else InvalidOptionError
+    return kind(f"{option}{whose}: {text}")

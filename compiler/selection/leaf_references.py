@@ -1,0 +1,157 @@
+"""References of inner tensors and of token ids: what the model's own graph makes of rows of its inputs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from compiler.errors import InvalidModelError, InvalidReferencesError
+from compiler.graph.fold import extract
+from compiler.lowering import Lowered
+from compiler.references.reference_set import Baseline, OpenReferences, as_array, check_count, unnamed
+from compiler.runtime.session import Runner, is_float
+from compiler.selection.leaves import Start
+from compiler.selection.path import Path
+
+Given = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences
+
+
+def at_starts(lowered: Lowered, path: Path, given: Given) -> tuple[Given, dict[str, np.ndarray]]:
+    """References for each tensor at which the walk begins, and the rows of model inputs among what was given.
+
+    Args:
+        given: for an inner tensor its own rows, or those of the inputs it is computed from; for token ids a
+            sequence [K, *shape of the input] or an embedding.
+
+    Raises:
+        InvalidReferencesError: names, shapes or ids that do not fit the model.
+    """
+    own = {str(v.name) for v in lowered.model.graph.inputs}
+    if isinstance(given, Baseline) or own.issuperset(path.tensors):
+        return given, {}
+    if isinstance(given, OpenReferences):
+        inner = sorted(set(path.tensors) - own)
+        raise InvalidReferencesError(
+            f"references can be an input of the graph only where the model's own float inputs are explained, "
+            f"not {inner}: compile with a reference set."
+        )
+    arrays = _by_name(lowered, path, given)
+    known: dict[str, np.ndarray] = {}
+    pending: list[Start] = []
+    for start in path.starts:
+        if start.name in arrays and _fits(lowered, start, arrays):
+            known[start.tensor] = arrays[start.name]
+        else:
+            pending.append(start)
+    direct = {s.name for s in path.starts if s.tensor in known and s.name != s.tensor}
+    fed = {name: _rows_of(lowered, name, a) for name, a in arrays.items() if name in own - direct}
+    nodes, read = _needed(lowered.model.graph, [s.tensor for s in pending])
+    needed = {str(v.name) for v in read}
+    surplus = sorted(set(arrays) - {s.name for s in path.starts} - needed)
+    if surplus and not (needed <= set(arrays) and _are_integers(lowered, surplus)):
+        raise InvalidReferencesError(
+            f"references are given for {surplus}; {list(path.inputs)} are explained: give rows of those, or "
+            f"of what they are computed from ({[str(v.name) for v in read]})."
+        )
+    if fed:
+        check_count(fed)
+    if pending:
+        known |= _computed(lowered, [s.tensor for s in pending], nodes, read, fed)
+    return {s.tensor: known[s.tensor] for s in path.starts}, fed
+
+
+def _are_integers(lowered: Lowered, names: Sequence[str]) -> bool:
+    """Whether they are inputs that have no references: a mask beside ids, which is each row's own."""
+    return all(not lowered.specs[name][1].is_floating_point() for name in names)
+
+
+def _by_name(lowered: Lowered, path: Path, given: Any) -> dict[str, np.ndarray]:
+    own = [str(v.name) for v in lowered.model.graph.inputs]
+    if isinstance(given, Mapping):
+        unknown = sorted(set(map(str, given)) - {*own, *path.inputs})
+        if unknown:
+            raise InvalidReferencesError(
+                f"references are given for {unknown}; {list(path.inputs)} are explained, and the model's "
+                f"inputs are {own}."
+            )
+        return {str(name): as_array(str(name), a) for name, a in given.items()}
+    if len(path.inputs) != 1:
+        raise unnamed(path.inputs)
+    (name,), array = path.inputs, as_array(path.inputs[0], given)
+    if name not in own and len(own) == 1 and not _is_row_of(lowered, name, array):
+        name = own[0]  # rows of the model's input, from which the inner tensor follows
+    return {name: array}
+
+
+def _is_row_of(lowered: Lowered, tensor: str, array: np.ndarray) -> bool:
+    return array.shape[1:] == lowered.specs[tensor][0][1:]
+
+
+def _fits(lowered: Lowered, start: Start, arrays: Mapping[str, np.ndarray]) -> bool:
+    """Whether the array of that name holds the tensor's own rows; for ids, whether it is an embedding."""
+    if start.places is None:
+        return True
+    array = arrays[start.name]
+    return is_float(array.dtype) and _is_row_of(lowered, start.tensor, array)
+
+
+def _rows_of(lowered: Lowered, name: str, array: np.ndarray) -> np.ndarray:
+    """Rows of an input in its dtype."""
+    row, dtype = lowered.specs[name][0], lowered.specs[name][1].numpy()
+    if array.shape[1:] != row[1:] or array.ndim != len(row):
+        want = "[K" + "".join(f", {n}" for n in row[1:]) + "]"
+        raise InvalidReferencesError(
+            f"references of {name!r} have shape {list(array.shape)}; the model needs {want}."
+        )
+    if len(array) == 0:
+        raise InvalidReferencesError(f"references of {name!r} are empty: at least one row is needed.")
+    if array.dtype.kind not in "iub" and not is_float(array.dtype):
+        raise InvalidReferencesError(f"references of {name!r} hold {array.dtype}, not numbers.")
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+    if dtype.kind in "iub" and not np.array_equal(cast, array):
+        raise InvalidReferencesError(f"references of {name!r} must be whole numbers that {dtype} holds.")
+    return np.asarray(cast)
+
+
+def _computed(
+    lowered: Lowered,
+    tensors: Sequence[str],
+    nodes: Sequence[ir.Node],
+    read: Sequence[ir.Value],
+    fed: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """[K, …] of each tensor, which `nodes` compute of the inputs `read`: row by row, since a model may be one
+    row's alone."""
+    missing = [str(v.name) for v in read if v.name not in fed]
+    if missing:
+        raise InvalidReferencesError(
+            f"references of {list(tensors)} are computed from {[v.name for v in read]}: give rows for each "
+            f"({missing} missing), or rows of the tensors themselves."
+        )
+    names = [str(v.name) for v in read]
+    values = {str(v.name): v for node in nodes for v in node.outputs}
+    run = Runner(
+        extract(lowered.model, nodes, read, [values[t] for t in tensors]), optimise=False, given=True
+    )
+    rows = []
+    for i in range(len(fed[names[0]])):
+        try:
+            rows.append(run({name: fed[name][i : i + 1] for name in names}))
+        except InvalidModelError as error:
+            raise InvalidReferencesError(
+                f"references: the model cannot take row {i} of {names} (an id outside of its table?): {error}"
+            ) from error
+    return {t: np.concatenate([row[t] for row in rows]) for t in tensors}
+
+
+def _needed(graph: ir.Graph, tensors: Sequence[str]) -> tuple[list[ir.Node], list[ir.Value]]:
+    """The nodes that compute some tensors, in order, and the graph's inputs that they read."""
+    needed, nodes = set(tensors), []
+    for node in reversed(graph):
+        if any(v.name in needed for v in node.outputs):
+            nodes.append(node)
+            needed.update(str(v.name) for v in node.inputs if v is not None)
+    return nodes[::-1], [v for v in graph.inputs if v.name in needed]

@@ -1,0 +1,251 @@
+"""Where a walk back ends: at a float input, at an inner tensor, or where ids become floats.
+
+An integer input has no multipliers. What its elements are looked up in has: the walk ends there, and what
+belongs to one element is summed. All else that the model computes of the ids (a padding mask, positions)
+stays what it is for the explained row.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.graph.fold import extract
+from compiler.lowering import Lowered
+from compiler.runtime.session import Runner
+
+_MOVES = frozenset("Cast Flatten Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
+_IDS_OF = {"Gather": 1, "OneHot": 0, "Cast": 0, "DequantizeLinear": 0}  # which operand the ids are
+
+
+@dataclass(frozen=True)
+class Start:
+    """A float tensor at which the walk ends.
+
+    Attributes:
+        name: what it explains: itself, or the integer input whose ids are looked up there.
+        places: for each of the ids that are looked up for one row, which element of the input's row it is;
+            of the row shape of the ids. None where the tensor explains itself.
+        row: the shape of one row of that input.
+        size: how many different ids there are; None where nothing says it.
+    """
+
+    tensor: str
+    name: str
+    places: np.ndarray | None = None
+    row: tuple[int, ...] = ()
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is explained, and what the user is told about it."""
+
+    starts: tuple[Start, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(s.name for s in self.starts))
+
+
+def choose_starts(lowered: Lowered, inputs: Sequence[str] | None, referenced: Collection[str] = ()) -> Chosen:
+    """The named tensors, or by default every float input, or token ids where there is none.
+
+    Args:
+        referenced: names for which references are given: an integer input among them is to be explained.
+
+    Raises:
+        InvalidOptionError: names of nothing that can be explained.
+        UnsupportedModelError: no input at all can be.
+    """
+    if inputs is not None:
+        _check_names(lowered, inputs)
+        return _told(lowered, tuple(s for name in inputs for s in _starts_at(lowered, name)))
+    values = {str(v.name): v for v in lowered.model.graph.inputs}
+    floats = [name for name, v in values.items() if is_float(lowered, v) and _has_rows(v)]
+    asked = [n for n, v in values.items() if n in referenced and not is_float(lowered, v)]
+    if asked:
+        kept = _beside_ids(lowered, asked)
+        named = [n for n in values if n in referenced and n not in kept]
+        return _told(lowered, tuple(s for n in named for s in _starts_at(lowered, n)), _kept_note(kept))
+    if floats:
+        return Chosen(tuple(Start(name, name) for name in floats))
+    return _default_ids(lowered, list(values))
+
+
+def is_float(lowered: Lowered, value: ir.Value) -> bool:
+    """Whether a value may carry attributions; True where its type is not known."""
+    spec = lowered.specs.get(str(value.name))
+    dtype = spec[1] if spec else value.dtype
+    return dtype is None or dtype.is_floating_point()
+
+
+def _has_rows(value: ir.Value) -> bool:
+    return value.shape is not None and value.shape.rank() > 0
+
+
+def _check_names(lowered: Lowered, inputs: Sequence[str]) -> None:
+    own = [str(v.name) for v in lowered.model.graph.inputs]
+    if isinstance(inputs, str) or not inputs or len(set(inputs)) < len(inputs):
+        raise InvalidOptionError(f"inputs {inputs!r}: give a list of different names out of {own}.")
+    inner = {str(v.name) for node in lowered.model.graph for v in node.outputs}
+    unknown = [name for name in inputs if name not in inner and name not in own]
+    if unknown:
+        raise InvalidOptionError(
+            f"no input {unknown}; the model has {own}, and inner tensors that are operators' outputs can be "
+            "named (look them up in Netron; one that the compiler folds or rewrites is gone)."
+        )
+
+
+def _starts_at(lowered: Lowered, name: str) -> tuple[Start, ...]:
+    values = {str(v.name): v for v in lowered.model.graph.inputs}
+    if name not in values:
+        return (_inner_start(lowered, name),)
+    if not _has_rows(values[name]):
+        raise InvalidOptionError(
+            f"input {[name]} is one number for the whole batch: it has no attributions per row."
+        )
+    if is_float(lowered, values[name]):
+        return (Start(name, name),)
+    found = lookups(lowered, name)
+    if not found:
+        raise InvalidOptionError(
+            f"input {[name]} holds no floats, so it has no attributions, and no table is looked up by its "
+            "elements alone. Name the float tensor that they become (--input)."
+        )
+    return found
+
+
+def _inner_start(lowered: Lowered, name: str) -> Start:
+    value = next(v for node in lowered.model.graph for v in node.outputs if v.name == name)
+    if not is_float(lowered, value):
+        raise InvalidOptionError(f"{name!r} holds no floats, so it has no attributions.")
+    if not keeps_batch(lowered, name):
+        raise InvalidOptionError(
+            f"{name!r} does not hold one row of floats for each row of the batch, on axis 0 and of a known "
+            "size: name a tensor that does (--input)."
+        )
+    return Start(name, name)
+
+
+def keeps_batch(lowered: Lowered, name: str) -> bool:
+    """Whether a tensor has the batch on axis 0 and a known row."""
+    spec = lowered.specs.get(name)
+    return spec is not None and spec[0][:1] == (1,) and (lowered.one_row or name in lowered.batched)
+
+
+def _default_ids(lowered: Lowered, names: Sequence[str]) -> Chosen:
+    """The ids of the largest table; numbers of every integer input where there is no table."""
+    values = {str(v.name): v for v in lowered.model.graph.inputs}
+    found = {name: lookups(lowered, name) for name in names if _has_rows(values[name])}
+    starts = [s for group in found.values() for s in group]
+    tables = [s for s in starts if s.size is not None]
+    if not starts:
+        raise UnsupportedModelError(
+            f"none of the model's inputs {list(names)} holds rows of floats, nor ids by which rows of a "
+            "table are looked up, so they can have no attributions. Explain a model that takes floats "
+            "(encoded features, or embeddings), or name an inner tensor (--input)."
+        )
+    if not tables:
+        return _told(lowered, tuple(starts))
+    name = max(tables, key=lambda s: s.size or 0).name
+    return _told(lowered, found[name], _kept_note([n for n in names if n != name]))
+
+
+def _beside_ids(lowered: Lowered, names: Sequence[str]) -> list[str]:
+    """Where some of these inputs are ids of a table: the others of such a length, or that are looked up
+    nowhere, such as an attention mask."""
+    found = {name: lookups(lowered, name) for name in names}
+    ids = [name for name, starts in found.items() if any(s.size is not None for s in starts)]
+    rows = {lowered.specs[name][0] for name in ids}
+    return [n for n in names if ids and n not in ids and (not found[n] or lowered.specs[n][0] in rows)]
+
+
+def _kept_note(names: Sequence[str]) -> str:
+    return f"; as they are in each row: {', '.join(names)} (--input names others)" if names else ""
+
+
+def _told(lowered: Lowered, starts: tuple[Start, ...], more: str = "") -> Chosen:
+    """The starts, with a note for each integer input."""
+    groups: dict[str, list[Start]] = {}
+    for start in starts:
+        if start.places is not None:
+            groups.setdefault(start.name, []).append(start)
+    for group in groups.values():
+        for start in group:
+            if not keeps_batch(lowered, start.tensor):
+                raise UnsupportedModelError(
+                    f"input {start.name!r} is looked up in {start.tensor!r}, which does not keep the batch "
+                    "on axis 0. Name a tensor behind it that does (--input)."
+                )
+    notes = [
+        f"{name!r} holds integers: it is explained at {', '.join(repr(s.tensor) for s in group)}, summed to "
+        "one value for each of its elements"
+        for name, group in groups.items()
+    ]
+    notes[-1:] = [note + more for note in notes[-1:]]
+    return Chosen(starts, tuple(notes))
+
+
+# -- where ids become floats -----------------------------------------------------------------------------
+
+
+def lookups(lowered: Lowered, name: str) -> tuple[Start, ...]:
+    """Every float tensor that elements of an integer input are turned into, each by itself."""
+    if name not in lowered.specs:
+        return ()
+    moved: dict[str, list[ir.Node]] = {name: []}
+    found = []
+    for node in lowered.model.graph:
+        ids = _ids_operand(node)
+        if ids is None or ids.name not in moved or node.domain:
+            continue
+        nodes = moved[str(ids.name)]
+        if is_float(lowered, node.outputs[0]) and str(node.outputs[0].name) in lowered.specs:
+            places = _places(lowered, name, nodes, ids)
+            row = lowered.specs[name][0]
+            found.append(Start(str(node.outputs[0].name), name, places, row, _table_size(node)))
+        elif node.op_type in _MOVES and node.inputs[0] is ids:
+            moved.update((str(v.name), [*nodes, node]) for v in node.outputs)
+    return tuple(found)
+
+
+def _ids_operand(node: ir.Node) -> ir.Value | None:
+    """The operand that ids may be, where all others are constant."""
+    values = list(node.inputs)
+    varying = [v for v in values if v is not None and not v.is_initializer()]
+    if len(varying) != 1 or node.op_type not in _MOVES | _IDS_OF.keys():
+        return None
+    position = values.index(varying[0])
+    moves = node.op_type in _MOVES and position == 0
+    axis = node.attributes.get_int("axis", 0 if node.op_type == "Gather" else -1)
+    looks_up = position == _IDS_OF.get(node.op_type) and (node.op_type != "Gather" or axis == 0)
+    looks_up &= node.op_type != "OneHot" or axis == -1
+    return varying[0] if moves or looks_up else None
+
+
+def _places(lowered: Lowered, name: str, nodes: Sequence[ir.Node], ids: ir.Value) -> np.ndarray:
+    """Which element of the input's row each of the ids is: what becomes of 0, 1, 2 …"""
+    shape, _ = lowered.specs[name]
+    count = np.arange(int(np.prod(shape))).reshape(shape)
+    if not nodes:
+        return count
+    own = next(v for v in lowered.model.graph.inputs if v.name == name)
+    wide = extract(lowered.model, nodes, [own], [ids])
+    for value in wide.graph.inputs:
+        value.dtype = ir.DataType.INT64  # int8 would not hold the numbers
+    for node in wide.graph:
+        node.outputs[0].type = None
+        if node.op_type == "Cast":
+            node.attributes["to"] = ir.AttrInt64("to", ir.DataType.INT64)
+    return np.asarray(Runner(wide, optimise=False)({name: count.astype(np.int64)})[str(ids.name)])
+
+
+def _table_size(node: ir.Node) -> int | None:
+    if node.op_type == "Gather" and node.inputs[0] is not None and node.inputs[0].shape is not None:
+        return int(str(node.inputs[0].shape[0]))
+    depth = node.inputs[1].const_value if node.op_type == "OneHot" and node.inputs[1] is not None else None
+    return None if depth is None else int(depth.numpy().reshape(-1)[0])

@@ -1,0 +1,145 @@
+"""A length that stays open: one graph, which answers at each length as the one that was compiled for it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler import AttnLrp, DeepShap, Deployment, Gradient, compile_model
+from compiler.artefact.entry import open_entry
+from compiler.artefact.formulas import Beginning, DiffersError, Polynomial, Share, formula
+from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.manifest import OpenLength
+from tests.compiler.models import parsed, rows
+from tests.tolerances import PARITY_32
+from tests.transformers import BERT, BertLike, drawn, exported
+
+MOST = 17
+MIXED = parsed(
+    """g (float[N, steps, 4] x) => (float[N, 3] y) <int64[1] first = {0}, int64[1] one = {1}> {
+        steps1 = Shape <start = 1, end = 2> (x)
+        places = Slice (table, first, steps1, first)
+        a = Add (x, places)
+        b = MatMul (a, w)
+        c = Tanh (b)
+        p = Softmax <axis = 1> (c)
+        d = Mul (p, c)
+        mean = ReduceMean <keepdims = 0> (c, one)
+        sum = ReduceSum <keepdims = 0> (d, one)
+        y = Mul (mean, sum)
+    }""",
+    {"w": rows(4, 3), "table": rows(40, 4, seed=5)},
+)  # a table of positions, a mean over the steps, a softmax over them
+LSTM = parsed(
+    """g (float[N, S, 2] x) => (float[N, 3] y) {
+        t = Transpose <perm = [1, 0, 2]> (x)
+        all, last = LSTM <hidden_size = 3> (t, w, r)
+        y = Squeeze (last, first)
+    }""",
+    {"w": rows(1, 12, 2), "r": rows(1, 12, 3), "first": np.asarray([0])},
+)
+
+
+def assert_same_as_fixed(model: onnx.ModelProto, method: Any, name: str, lengths: tuple[int, ...]) -> None:
+    compiled = compile_model(model, method, targets="all", sizes={name: (1, MOST)})
+    for length in lengths:
+        fixed = compile_model(model, method, targets="all", sizes={name: length})
+        width = fixed.manifest.explained[0].tensor.shape[-1]
+        x = rows(3, length, width, seed=length)
+        got, want = compiled.explain(x), fixed.explain(x)
+        assert got.keys() == want.keys()
+        for key, value in want.items():
+            assert got[key].shape == value.shape
+            np.testing.assert_allclose(got[key], value, atol=PARITY_32 * np.abs(value).max(), rtol=0)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(Gradient(times_input=True), marks=pytest.mark.slow), AttnLrp()],
+    ids=lambda m: m.name,
+)
+def test_attention_over_any_length(method: Any) -> None:
+    """1 and lengths that other axes have, too: three heads of 4, of 12 together."""
+    model = exported(drawn(BertLike(blocks=1)), BERT, dynamo=method.name == "gradient", open_length=True)
+    name = model.graph.input[0].type.tensor_type.shape.dim[1].dim_param
+    assert_same_as_fixed(model, method, name, (1, 12))
+
+
+def test_positions_and_means_over_any_length() -> None:
+    assert_same_as_fixed(MIXED, Gradient(), "steps", (1, 4))
+
+
+def test_the_entry_says_that_the_length_is_open(tmp_path: Path) -> None:
+    compiled = compile_model(MIXED, Gradient(), targets=[0, 2], sizes={"steps": (2, MOST)})
+    assert compiled.manifest.explained[0].tensor.shape == (-1, 4)
+    assert any("steps = 2 to 17 alone" in warning for warning in compiled.manifest.warnings)
+    compiled.write(tmp_path, "m")
+    entry = open_entry(tmp_path, "m")
+    for length in (1, MOST + 1):
+        with pytest.raises(InvalidOptionError, match=rf"steps = {length}, but .* compiled for 2 to {MOST}"):
+            entry.explain(rows(3, length, 4))
+    for length in (2, 5, MOST):
+        assert entry.explain(rows(3, length, 4))["x_attributions"].shape == (3, 2, length, 4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "reason"),
+    [
+        ({"steps": (5, 6)}, {}, "three whole numbers or more"),
+        ({"steps": (0, 6)}, {}, "three whole numbers or more"),
+        ({"steps": (1, 9)}, {"deployment": Deployment(one_shot=True)}, "leave one-shot out"),
+        ({"steps": (1, 9)}, {"method": DeepShap(rows(2, 9, 4))}, "take a method without references"),
+    ],
+)
+def test_what_has_one_length(sizes: dict[str, Any], options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidOptionError, match=reason):
+        compile_model(MIXED, **{"method": Gradient(), "targets": "all", "sizes": sizes, **options})
+
+
+def test_what_is_written_out_step_by_step_has_one_length() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"no graph serves S = 1 to 4: .*Give one length"):
+        compile_model(LSTM, Gradient(), targets="all", sizes={"S": (1, 4)})
+
+
+LENGTHS = (9, 7, 6, 4)
+
+
+def test_a_constant_is_a_formula_of_the_length() -> None:
+    def made(constant: Any) -> Any:
+        return formula([np.asarray(constant(n)) for n in LENGTHS], LENGTHS)
+
+    table = rows(9, 3)
+    assert made(lambda _: [-1, 3, 5]) is None
+    polynomial = made(lambda n: [-1, 3 * n, n * n - n])
+    assert isinstance(polynomial, Polynomial)
+    assert [c.tolist() for c in polynomial.coefficients] == [[-1, 0, 0], [0, 3, -1], [0, 0, 1]]
+    share = made(lambda n: np.float32(2.5 / n))
+    assert isinstance(share, Share)
+    assert share.numerator == pytest.approx(2.5)
+    beginning = made(lambda n: table[:n])
+    assert isinstance(beginning, Beginning)
+    assert beginning.axes == (0,)
+
+
+NO_FORMULA = {
+    "cube": lambda n: n**3,
+    "half": lambda n: n // 2,
+    "root": np.sqrt,
+    "turned round": lambda n: np.arange(n)[::-1],
+    "drawn": lambda n: rows(n, 2, seed=n),
+}
+
+
+@pytest.mark.parametrize("name", NO_FORMULA)
+def test_what_is_no_formula_is_found_out(name: str) -> None:
+    with pytest.raises(DiffersError):
+        formula([np.asarray(NO_FORMULA[name](n)) for n in LENGTHS], LENGTHS)
+
+
+def test_inputs_of_different_lengths_are_refused() -> None:
+    length = OpenLength(name="s", least=2, most=9, axes=(("ids", 1), ("mask", 1), ("mask", 2)))
+    assert length.fault({"ids": (3, 9), "mask": (3, 9, 9)}) is None
+    for ids, mask in ((8, (9, 9)), (9, (9, 8))):
+        assert "differ in their length 's'" in (length.fault({"ids": (3, ids), "mask": (3, *mask)}) or "")

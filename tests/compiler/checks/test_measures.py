@@ -1,0 +1,206 @@
+"""What the check measures and how it judges it: each limit from both sides."""
+
+import contextlib
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.checks import check
+from compiler.checks.check import demand, relative_error
+from compiler.errors import CheckFailedError, UnsupportedModelError
+from compiler.manifest import Measured
+from compiler.methods.base import Gap
+
+FINE: dict[str, Any] = {
+    "rows": 3,
+    "outputs_error": 1e-6,
+    "completeness_gap": 1e-6,
+    "rows_error": 1e-6,
+    "nodes": 5,
+    "model_bytes": 100,
+    "latency_ms": 1.0,
+}
+
+# What was measured, why a gap may be, and what comes of it: nothing, a warning, or (with a !) a refusal.
+JUDGED: list[tuple[dict[str, Any], Gap | None, str]] = [
+    ({}, Gap.ROUNDING, ""),
+    ({"outputs_error": 9.9e-5}, None, ""),
+    ({"outputs_error": 1.1e-4}, None, "! outputs differ"),
+    ({"outputs_error": 7.9e-3, "rounding": 1e-3}, None, ""),
+    ({"outputs_error": 8.1e-3, "rounding": 1e-3}, None, "! outputs differ"),
+    ({"outputs_error": 7.9e-3, "own_rounding": 1e-3}, None, "float32 does not hold"),
+    ({"outputs_error": 8.1e-3, "own_rounding": 1e-3}, None, "! outputs differ"),
+    ({"outputs_error": float("nan")}, None, "! outputs differ"),
+    ({"rows_error": 9.9e-4}, None, ""),
+    ({"rows_error": 1.1e-3}, None, "! mixes the rows of a batch"),
+    ({"rows_error": float("nan")}, None, "! mixes the rows of a batch"),
+    ({"rows_error": None}, None, ""),
+    ({"completeness_gap": None}, Gap.ROUNDING, ""),
+    ({"completeness_gap": float("nan")}, Gap.ROUNDING, "! not finite"),
+    ({"completeness_gap": float("nan")}, Gap.ABSORBED, "! not finite"),
+    ({"completeness_gap": 9.9e-5}, Gap.ROUNDING, ""),
+    ({"completeness_gap": 1.1e-4}, Gap.ROUNDING, "within .* of it only"),
+    ({"completeness_gap": 9.9e-3}, Gap.ROUNDING, "within .* of it only"),
+    ({"completeness_gap": 1.1e-2}, Gap.ROUNDING, "! please report it"),
+    ({"completeness_gap": 7.9e-2, "gap_rounding": 1e-2}, Gap.ROUNDING, "float32 does not hold"),
+    ({"completeness_gap": 8.1e-2, "gap_rounding": 1e-2}, Gap.ROUNDING, "! please report it"),
+    ({"completeness_gap": float("inf")}, Gap.ROUNDING, "! please report it"),
+    ({"completeness_gap": 9.9e-3}, Gap.QUADRATURE, ""),
+    ({"completeness_gap": 1.1e-2}, Gap.QUADRATURE, "raise the steps"),
+    ({"completeness_gap": 9.9e-3, "gap_in_standard_errors": 4.9}, Gap.SAMPLING, ""),
+    ({"completeness_gap": 1.1e-2, "gap_in_standard_errors": 4.9}, Gap.SAMPLING, "four times the samples"),
+    ({"completeness_gap": 1e-3, "gap_in_standard_errors": 5.1}, Gap.SAMPLING, "by 5.1 standard errors"),
+    ({"completeness_gap": 1.1e-2}, Gap.SAMPLING, "four times the samples"),
+    ({"completeness_gap": 0.5}, Gap.ABSORBED, ""),
+]
+
+
+@pytest.mark.parametrize(("told", "gap", "verdict"), JUDGED)
+def test_a_limit_from_both_sides(told: dict[str, Any], gap: Gap | None, verdict: str) -> None:
+    measured = Measured(**{**FINE, **told})
+    refused = verdict.startswith("!")
+    words = verdict.removeprefix("! ")
+    with pytest.raises(CheckFailedError, match=words) if refused else contextlib.nullcontext():
+        warnings = demand(measured, gap)
+        assert len(warnings) == bool(verdict)
+        assert all(re.search(words, warning) for warning in warnings)
+
+
+@pytest.mark.parametrize(("gap", "told"), [(9.9e-5, 0), (1.1e-4, 1), (0.7, 1)])
+def test_attributions_that_end_on_the_way_may_miss_the_rest(gap: float, told: int) -> None:
+    measured = Measured(**{**FINE, "completeness_gap": gap})
+    warnings = demand(measured, Gap.ROUNDING, ended=True)
+    assert len(warnings) == told
+    assert all("attributions miss the output's difference by" in w for w in warnings)
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "scale", "error"),
+    [
+        ([1.0, 2.5], [1.0, 2.0], None, 0.25),
+        ([1.0, -2.5], [1.0, -2.0], None, 0.25),
+        ([1.0, 2.5], [1.0, 2.0], [-8.0, 3.0], 0.0625),
+        ([0.5, 0.0], [0.0, 0.0], None, 0.5),
+        ([NAN, 2.5], [NAN, 2.0], None, 0.25),
+        ([1.0, 2.0], [NAN, 2.0], None, INF),
+        ([NAN, 2.0], [1.0, 2.0], None, INF),
+        ([INF, 2.0], [1.0, 2.0], None, INF),
+        ([INF, 2.5], [INF, 2.0], None, 0.25),
+        ([], [], None, 0.0),
+        ([3, 5], [3, 4], None, 0.25),
+        ([True, False], [True, True], None, 1.0),
+    ],
+)
+def test_the_relative_error(a: list[float], b: list[float], scale: list[float] | None, error: float) -> None:
+    given = None if scale is None else np.asarray(scale)
+    assert relative_error(np.asarray(a), np.asarray(b), given) == error
+
+
+def test_texts_differ_or_they_do_not() -> None:
+    words = np.asarray(["a", "b"], object)
+    assert relative_error(words, words.copy()) == 0.0
+    assert relative_error(words, words[::-1]) == INF
+
+
+def results(gap: list[float], explained: list[float], base: list[float] | None) -> dict[str, np.ndarray]:
+    told = {"completeness_gap": gap, "explained_value": explained, "base_value": base}
+    return {name: np.asarray(v, np.float32)[:, None] for name, v in told.items() if v is not None}
+
+
+EVERY = np.ones(3, bool)
+
+
+def test_the_gap_is_a_part_of_the_largest_difference() -> None:
+    answers = results([0.1, -0.3, 0.2], [1.0, 2.0, 4.0], [2.0, 0.5, 8.0])
+    assert check._gap(answers, EVERY) == pytest.approx(0.3 / 4.0)
+    assert check._gap(answers, np.asarray([True, False, True])) == pytest.approx(0.2 / 4.0)
+    assert check._gap(answers, np.asarray([True, True, False])) == pytest.approx(0.3 / 1.5)
+    without = results([0.1, -0.3, 0.2], [1.0, 2.0, -4.0], None)
+    assert check._gap(without, EVERY) == pytest.approx(0.3 / 4.0)
+
+
+def test_a_gap_that_rounding_explains_is_none() -> None:
+    eps = float(np.finfo(np.float32).eps)
+    explained, base = [4.0, 1.0, 1.0], [3.0, 1.0, 1.0]
+    assert check._gap(results([31 * eps * 4, 0, 0], explained, base), EVERY) == 0.0
+    assert check._gap(results([33 * eps * 4, 0, 0], explained, base), EVERY) > 0
+    assert check._gap(results([0.5, 0, 0], [4.0] * 3, [4.0] * 3), EVERY) == INF
+    assert np.isnan(check._gap(results([NAN, 0, 0], explained, base), EVERY))
+    assert check._gap(results([NAN, 0, 0], explained, base), ~EVERY | [False, True, True]) == 0.0
+
+
+def test_the_gap_in_standard_errors() -> None:
+    answers = results([0.1, -0.3, 0.2], [1.0, 2.0, 4.0], [2.0, 0.5, 8.0])
+    answers["completeness_gap_standard_error"] = np.float32([[0.2], [0.1], [0.05]])
+    assert check._gap_in_errors(answers, EVERY) == pytest.approx(4.0, rel=1e-3)
+    assert check._gap_in_errors(answers, np.asarray([True, True, False])) == pytest.approx(3.0, rel=1e-3)
+    nothing = {**answers, "completeness_gap": np.zeros((3, 1), np.float32)}
+    assert check._gap_in_errors(nothing, EVERY) == 0.0
+
+
+def test_what_rounding_makes_of_the_gap() -> None:
+    answers = results([0, 0, 0], [1.0, -6.0, 4.0], [2.0, -5.0, 2.0])
+    assert check._gap_rounding(answers, EVERY, 1e-3) == pytest.approx(1e-3 * 6 / 2)
+    assert check._gap_rounding(answers, EVERY, -1e-3) == 0.0
+    assert check._gap_rounding(results([0] * 3, [1.0] * 3, [1.0] * 3), EVERY, 1e-3) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "most", "batch"),
+    [
+        (lambda n: 0.2 * n, 64, 4),  # beyond a tenth of a second the rest follows in proportion
+        (lambda n: 0.011 * n, 64, 64),
+        (lambda n: 0.011 * n, 40, 32),
+        (lambda n: 0.03 * n, 64, 32),
+        (lambda _: 0.6, 64, 1),
+        (lambda n: 0.01 if n < 8 else 1.5, 64, 4),
+        (lambda _: 1e-4, 1, 1),
+    ],
+)
+def test_the_largest_batch_is_a_power_of_two_within_its_time(
+    seconds: Any, most: int, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "_timed", lambda *given: seconds(given[-1]))
+    assert check._max_batch(lambda *_: {}, {}, seconds(1), most) == batch
+
+
+def test_rows_without_a_finite_answer_are_left_out() -> None:
+    outputs = {
+        "y": np.asarray([[1.0, 2.0], [NAN, 1.0], [0.0, 0.0]]),
+        "z": np.asarray([1.0, 1.0, INF]),
+        "other": np.asarray([NAN, 1.0]),
+        "label": np.asarray(["a", "b", "c"]),
+    }
+    np.testing.assert_array_equal(check._sound_rows(outputs, 3), [True, False, False])
+    with pytest.raises(CheckFailedError, match="no finite answer on its own references"):
+        check._sound_rows({"y": np.full((3, 2), NAN)}, 3)
+
+
+@pytest.mark.parametrize(("factor", "rounding", "fine"), [(0.9, 0, True), (1.1, 0, False), (1.1, 1e-3, True)])
+def test_a_model_that_mixes_its_rows(factor: float, rounding: float, fine: bool) -> None:
+    """Its batch differs from its rows by a factor of what may be rounding."""
+    x = np.asarray([[1.0], [2.0], [4.0]])
+    together = {
+        "y": x + factor * 1e-3 * 4 * np.asarray([[0], [1], [0]]),
+        "label": np.asarray(["a", "b", "c"]),
+    }
+
+    def alone(row: dict[str, np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
+        assert names == ["y"]
+        return {"y": row["x"]}
+
+    with contextlib.nullcontext() if fine else pytest.raises(UnsupportedModelError, match="mixes the rows"):
+        check._demand_separate_rows(alone, {"x": x}, together, 3, rounding)  # type: ignore[arg-type]
+
+
+def test_single_answers_are_joined_to_a_batch() -> None:
+    """What has no rows is the first's."""
+    singles = [{"y": np.full((1, 2), i), "one": np.asarray(7 + i), "zip": [{"a": i}]} for i in range(3)]
+    joined = check._joined(singles)
+    np.testing.assert_array_equal(joined["y"], [[0, 0], [1, 1], [2, 2]])
+    assert (joined["one"], joined["zip"]) == (7, [{"a": 0}])

@@ -1,0 +1,182 @@
+"""`rationale evaluate` as a command: bad input, the files it writes, seeds; once in a process of its own."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from compiler import DeepShap, Gradient, compile_model
+from compiler.artefact.folder import write
+from compiler.errors import InvalidOptionError, RepositoryError
+from compiler.evaluate.evaluate import Settings, evaluate
+from compiler.evaluate.report import write_report
+from service.cli.main import app
+from tests.compiler.models import FEATURES, NAMES, contents, mlp, parsed, rows
+
+RATIONALE = Path(sys.executable).with_name("rationale")
+
+# -- seeds ---------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
+    repository = tmp_path / "repo"
+    compile_model(mlp(), DeepShap(rows(4, FEATURES))).write(repository, "m")
+    compile_model(mlp(), Gradient()).write(repository, "g")
+    np.save(tmp_path / "x.npy", rows(30, FEATURES, seed=9))
+    for out, seed in (("one", 3), ("two", 3), ("three", 4)):
+        settings = Settings(rows=10, seed=seed, orders=3)
+        done = evaluate(repository, ["m", "g"], tmp_path / "x.npy", settings=settings)
+        write_report(done, settings, tmp_path / "x.npy", tmp_path / out)
+    one, two, three = (contents(tmp_path / out) for out in ("one", "two", "three"))
+    assert one == two
+    assert one["evaluation.csv"] != three["evaluation.csv"]
+
+
+# -- bad input -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with entry m, and files of rows that fit and do not."""
+    monkeypatch.chdir(tmp_path)
+    np.save("r.npy", rows(4, FEATURES))
+    compiled = compile_model(mlp(), DeepShap(rows(4, FEATURES)), feature_names=NAMES)
+    compiled.write("model_repository", "m")
+    np.savetxt("x.csv", rows(6, FEATURES, seed=9), delimiter=",", header=",".join(NAMES), comments="")
+    np.save("one.npy", rows(1, FEATURES))
+    np.save("equal.npy", np.ones((4, FEATURES)))
+    np.save("narrow.npy", rows(4, 3))
+    Path("empty.csv").write_text("")
+    Path("headers.csv").write_text(",".join(NAMES) + "\n")
+    Path("other.csv").write_text("a,b,c,d,e\n1,2,3,4,5\n6,7,8,9,10\n")
+    Path("hole.csv").write_text(",".join(NAMES) + "\n1,2,3,4,nan\n6,7,8,9,10\n")
+    return tmp_path
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["evaluate", *arguments])
+
+
+BASE = ("m", "--input", "x.csv")
+REFUSED = {
+    "one row": (("m", "--input", "one.npy"), r"one\.npy: one row is too few"),
+    "equal rows": (("m", "--input", "equal.npy"), r"equal\.npy: all 4 rows are equal"),
+    "no rows": (("m", "--input", "headers.csv"), r"'x' has shape \[0, 5\].* N ≥ 1"),
+    "an empty file": (("m", "--input", "empty.csv"), r"empty\.csv: empty: at least one row"),
+    "other columns": (("m", "--input", "other.csv"), r"other\.csv: no column \['age'"),
+    "few columns": (("m", "--input", "narrow.npy"), r"shape \[4, 3\]; the model takes \[N, 5\]"),
+    "NaN": (("m", "--input", "hole.csv"), r"'x' holds nan at \[0, 4\]"),
+    "no file": (("m", "--input", "no.csv"), r"no\.csv: cannot be read"),
+    "an unknown entry": (("n", "--input", "x.csv"), r"n_explain: no such entry; .* has \['m'\]"),
+    "one of two unknown": (("m", "n", "--input", "x.csv"), "n_explain: no such entry"),
+    "a name twice": (("m", "m", "--input", "x.csv"), r"\['m', 'm'\]: give one name or several different"),
+    "an entry by its second name": (("m_explain", "--input", "x.csv"), "is not a model name"),
+    "an unknown perturbation": ((*BASE, "--perturbation", "magic"), "choose baseline or gaussian"),
+    "no radius": ((*BASE, "--radius", "0"), r"--radius 0\.0: give a number above 0"),
+    "a radius that is none": ((*BASE, "--radius", "nan"), "--radius nan"),
+    "no rows asked for": ((*BASE, "--rows", "0"), "--rows"),
+    "a negative seed": ((*BASE, "--seed", "-1"), "--seed"),
+    "other references": ((*BASE, "--references", "equal.npy"), r"equal\.npy: not the references that 'm'"),
+    "references that do not fit": ((*BASE, "--references", "narrow.npy"), r"the model needs \[K, 5\]"),
+    "a file for a folder": ((*BASE, "--out", "x.csv"), r"--out x\.csv: .*x\.csv is not a folder"),
+    "a folder in a file": ((*BASE, "--out", "x.csv/out"), r"x\.csv is not a folder"),
+    "no input": (("m",), "Missing option '--input'"),
+    "no names": (("--input", "x.csv"), "Missing argument"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_user_error(place: Path, name: str) -> None:
+    before = contents(place)
+    arguments, words = REFUSED[name]
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert re.search(words, " ".join(result.stderr.split())), result.stderr
+    assert result.stdout == ""
+    assert contents(place) == before
+
+
+def test_bad_arguments_from_python(place: Path) -> None:
+    for change in ({"rows": 0}, {"seed": -1}, {"orders": 0}, {"neighbours": 0}, {"radius": float("inf")}):
+        with pytest.raises(InvalidOptionError):
+            Settings(**change)
+    with pytest.raises(InvalidOptionError, match="give one name"):
+        evaluate(place / "model_repository", [], place / "x.csv")
+
+
+def test_rows_on_which_the_model_overflows(tmp_path: Path) -> None:
+    model = parsed("g (float[N, 2] x) => (float[N, 2] y) { y = Exp (x) }")
+    compile_model(model, Gradient()).write(tmp_path, "m")
+    np.save(tmp_path / "x.npy", rows(3, 2) + 100)
+    with pytest.raises(InvalidOptionError, match=r"answers NaN or infinity .* choose rows and references in"):
+        evaluate(tmp_path, ["m"], tmp_path / "x.npy")
+
+
+def test_an_entry_without_its_warmup_row(place: Path) -> None:
+    (place / "model_repository" / "m_explain" / "warmup" / "input_0").unlink()
+    with pytest.raises(RepositoryError, match=r"no warmup row for \['x'\].* Compile it again"):
+        evaluate(place / "model_repository", ["m"], place / "x.csv")
+
+
+# -- files ---------------------------------------------------------------------------------------------
+
+
+def test_without_matplotlib_the_table_still_comes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = call(*BASE, "--out", "out")
+    assert result.exit_code == 0, result.output
+    assert "no plots: matplotlib is not installed. pip install 'rationale[plots]'" in result.stderr
+    assert sorted(contents(place / "out")) == ["evaluation.csv", "evaluation.json"]
+    assert "wrote evaluation.csv, evaluation.json to out" in result.stdout
+    assert re.search(r"^m +deepshap ", result.stdout, re.MULTILINE)
+
+
+def test_files_are_written_whole_or_not_at_all(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(place / "out", {"a": b"old", "b": b"old"})
+    real = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        if path.name == "b":
+            real(path, content[:1])
+            raise OSError(28, "No space left on device")
+        return real(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(InvalidOptionError, match=r"--out .*out: cannot be written: No space left on device"):
+        write(place / "out", {"a": b"new", "b": b"new"})
+    assert contents(place / "out") == {"a": b"old", "b": b"old"}
+
+
+def test_the_command_in_a_process(place: Path) -> None:
+    arguments = [*BASE, "--references", "r.npy", "--out", "out", "--rows", "5", "--seed", "1"]
+    done = subprocess.run(
+        [RATIONALE, "evaluate", *arguments], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    assert said[0] == "m: 5 rows, 1 target(s) of y a row, 5 features replaced by: reference mean"
+    switched = r"m: \d\.\d% of the neighbours are of another predicted class and left out of max-sensitivity"
+    assert all(re.fullmatch(switched, line) for line in said[1:])
+    files = ["deletion.png", "evaluation.csv", "evaluation.json", "explanations.png", "insertion.png"]
+    files += ["randomised.png"]
+    assert sorted(contents(place / "out")) == files
+    assert all((place / "out" / f).read_bytes().startswith(b"\x89PNG") for f in files if f.endswith(".png"))
+    (row,) = csv.DictReader((place / "out" / "evaluation.csv").read_text().splitlines())
+    whole = json.loads((place / "out" / "evaluation.json").read_text())
+    (held,) = whole["entries"]
+    assert (whole["input"], whole["settings"]["seed"], whole["settings"]["rows"]) == ("x.csv", 1, 5)
+    assert (row["entry"], row["method"], row["rows"]) == ("m", "deepshap", "5")
+    assert float(row["deletion_area"]) == held["deletion_area"]
+    assert len(held["deletion"]["values"]) == len(held["insertion"]["fractions"]) == FEATURES + 1
+    assert [stage["layers"] for stage in held["randomised"]] == [1, 2]
+    assert float(row["randomised_correlation"]) == held["randomised"][-1]["correlation"]
+    manifest = json.loads((place / "model_repository/m_explain/explanation.json").read_text())
+    assert row["explanation_digest"] == held["digests"]["explanation"] == manifest["digests"]["explanation"]
+    assert f"{held['deletion_area']:.4g}" in done.stdout

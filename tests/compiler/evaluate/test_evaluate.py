@@ -1,0 +1,352 @@
+"""`rationale evaluate`: closed forms of a linear model, the credit example, bad input, files."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler import DeepShap, ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad, compile_model
+from compiler.artefact.entry import open_entry
+from compiler.errors import InvalidReferencesError
+from compiler.evaluate.evaluate import Evaluation, Settings, evaluate
+from compiler.evaluate.explained_model import Subject, pairs_of
+from compiler.evaluate.faithfulness import cuts_of, ranks_of
+from compiler.methods import Lrp
+from compiler.methods.base import Method
+from compiler.methods.lrp.rules import Epsilon
+from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
+
+RATIONALE = Path(sys.executable).with_name("rationale")
+CREDIT = Path(__file__).parents[3] / "examples" / "credit"
+WIDE = 40
+SMALL = Settings(rows=30, orders=4, neighbours=5)
+EXACT = 1e-10  # squared errors of float32 sums of about 1, seen 1e-14
+
+
+def linear(features: int, seed: int = 7, bias: float = 0.5) -> tuple[onnx.ModelProto, np.ndarray]:
+    """y [N, 1] = x·w + b, and w."""
+    w = rows(features, 1, seed=seed)
+    text = f"g (float[N, {features}] x) => (float[N, 1] y) {{ [head] y = Gemm (x, w, b) }}"
+    return parsed(text, {"w": w, "b": np.float32([bias])}), w[:, 0].astype(np.float64)
+
+
+def entry(folder: Path, name: str, model: object, method: Method, **options: object) -> None:
+    compile_model(model, method, **options).write(folder / "repo", name)
+
+
+def judge(folder: Path, *names: str, x: object, **options: object) -> list[Evaluation]:
+    file = folder / "rows.npz"
+    np.savez(file, **(x if isinstance(x, dict) else {"x": x}))
+    return evaluate(folder / "repo", names, file, **{"settings": SMALL, **options})
+
+
+# -- closed forms --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def linear_case(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray, np.ndarray, np.ndarray]:
+    """A folder with DeepSHAP and the gradient of a linear model; w, the reference mean, and rows."""
+    folder = tmp_path_factory.mktemp("linear")
+    model, w = linear(6)
+    references = rows(3, 6, seed=1) + 1
+    np.save(folder / "r.npy", references)
+    entry(folder, "shap", model, DeepShap(references))
+    entry(folder, "grad", model, Gradient())
+    return folder, w, references.mean(axis=0, dtype=np.float64), rows(8, 6, seed=2)
+
+
+def test_curves_of_a_linear_model_are_the_sorted_attributions(
+    linear_case: tuple[Path, np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    folder, w, mean, x = linear_case
+    (done,) = judge(folder, "shap", x=x)
+    shares = np.sort(w * (x - mean), axis=1)[:, ::-1]
+    after = np.concatenate([np.zeros((8, 1)), shares.cumsum(axis=1)], axis=1)
+    deleted, put_back = (x @ w + 0.5)[:, None] - after, (mean @ w + 0.5) + after
+    np.testing.assert_allclose(done.deletion.fractions, np.arange(7) / 6, atol=1e-15)
+    np.testing.assert_allclose(done.deletion.values, deleted.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(done.insertion.values, put_back.mean(axis=0), atol=1e-5)
+    curve = deleted.mean(axis=0)
+    assert done.deletion.area == pytest.approx(
+        (curve[0] / 2 + curve[1:-1].sum() + curve[-1] / 2) / 6, abs=1e-5
+    )
+    assert (done.rows, done.targets, done.features, done.baseline) == (8, 1, 6, "reference mean")
+
+
+def test_random_orders_start_and_end_with_the_curve(
+    linear_case: tuple[Path, np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    folder, _, _, x = linear_case
+    (done,) = judge(folder, "shap", x=x)
+    for curve in (done.deletion, done.insertion):
+        assert curve.control.shape == (4, 7)
+        for end in (0, -1):
+            np.testing.assert_allclose(curve.control[:, end], curve.values[end], atol=1e-5)
+    assert np.ptp(done.deletion.control[:, 3]) > 1e-3, "orders differ"
+    assert (done.deletion.control_areas > done.deletion.area).all()
+    assert (done.insertion.control_areas < done.insertion.area).all()
+
+
+@pytest.mark.parametrize("kind", ["baseline", "gaussian"])
+def test_exact_attributions_have_no_infidelity(
+    linear_case: tuple[Path, np.ndarray, np.ndarray, np.ndarray], kind: str
+) -> None:
+    folder, _, _, x = linear_case
+    for done in judge(folder, "shap", "grad", x=x, settings=Settings(perturbation=kind)):
+        assert done.infidelity.absolute < EXACT
+        assert done.infidelity.relative is not None
+        assert done.infidelity.relative < EXACT
+
+
+def test_shares_are_judged_against_their_own_baseline(tmp_path: Path) -> None:
+    model, _ = linear(6)
+    entry(tmp_path, "a", model, DeepShap(rows(3, 6, seed=1)))
+    entry(tmp_path, "b", model, DeepShap(rows(3, 6, seed=2) + 2))
+    a, b = judge(tmp_path, "a", "b", x=rows(8, 6))
+    assert (a.baseline, b.baseline) == ("reference mean", "reference mean of a")
+    assert max(a.infidelity.absolute, b.infidelity.absolute) < EXACT
+    np.testing.assert_allclose(a.deletion.values[[0, -1]], b.deletion.values[[0, -1]], atol=1e-6)
+
+
+def test_a_method_that_foretells_nothing_has_a_relative_infidelity_of_one(tmp_path: Path) -> None:
+    """y = relu(x − 10) + x·1e-6 at x ≈ 0, replaced by 20: no gradient, and a large change."""
+    text = (
+        "g (float[N, 2] x) => (float[N, 2] y) { a = Sub (x, c) b = Relu (a) d = Mul (x, e) y = Add (b, d) }"
+    )
+    model = parsed(text, {"c": np.float32([10]), "e": np.float32([1e-6])})
+    entry(tmp_path, "grad", model, Gradient(), targets="all")
+    entry(tmp_path, "shap", model, DeepShap(np.full((1, 2), 20, np.float32)), targets="all")
+    shap, grad = judge(tmp_path, "shap", "grad", x=rows(4, 2))
+    assert grad.infidelity.relative == pytest.approx(1, abs=1e-4)
+    assert shap.infidelity.relative == pytest.approx(0, abs=1e-8), "separable, so DeepSHAP is exact"
+    assert (grad.baseline, grad.targets) == ("reference mean of shap", 2)
+
+
+def test_sensitivity_of_a_linear_model_is_within_its_bound(
+    linear_case: tuple[Path, np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    """‖w ⊙ radius·spread·u‖ for |u| ≤ 1; the gradient does not move at all."""
+    folder, w, mean, x = linear_case
+    shap, grad = judge(folder, "shap", "grad", x=x, settings=Settings(radius=0.5, neighbours=20))
+    bound = np.linalg.norm(w * 0.5 * x.std(axis=0, dtype=np.float64))
+    assert shap.sensitivity.absolute is not None
+    assert 0.5 * bound < shap.sensitivity.absolute < bound
+    norm = np.linalg.norm(w * (x - mean), axis=1).mean()
+    assert shap.sensitivity.relative == pytest.approx(shap.sensitivity.absolute / norm, rel=1e-5)
+    assert (grad.sensitivity.absolute, grad.sensitivity.relative) == (0.0, 0.0)
+
+
+def test_a_constant_model(tmp_path: Path) -> None:
+    model = parsed(
+        "g (float[N, 3] x) => (float[N, 1] y) { y = Gemm (x, w, b) }",
+        {"w": np.zeros((3, 1), np.float32), "b": np.float32([2])},
+    )
+    entry(tmp_path, "flat", model, DeepShap(rows(2, 3)))
+    np.save(tmp_path / "r.npy", rows(2, 3))
+    (done,) = judge(tmp_path, "flat", x=rows(4, 3, seed=3), references=[tmp_path / "r.npy"])
+    assert (done.sensitivity.absolute, done.sensitivity.relative) == (0.0, 0.0)
+    assert (done.infidelity.absolute, done.infidelity.relative) == (0.0, None)
+    assert (done.deletion.area, done.insertion.area) == (2.0, 2.0)
+    assert [s.correlation for s in done.randomised.stages] == [None]
+
+
+# -- the order of features -----------------------------------------------------------------------------
+
+
+def test_ranks_and_cuts() -> None:
+    random = np.random.default_rng(0)
+    np.testing.assert_array_equal(ranks_of(np.array([[0.5, -2.0, 3.0]]), random), [[1, 2, 0]])
+    ties = np.concatenate([ranks_of(np.zeros((1, 4)), random) for _ in range(30)])
+    assert set(ties[:, 0]) == {0, 1, 2, 3}, "ties come in any order"
+    np.testing.assert_array_equal(np.sort(ties, axis=1), np.tile(np.arange(4), (30, 1)))
+    np.testing.assert_array_equal(cuts_of(3, 100), [0, 1, 2, 3])
+    np.testing.assert_array_equal(cuts_of(10, 4), [0, 2, 5, 8, 10])
+    assert (len(cuts_of(150_528, 25)), cuts_of(150_528, 25)[-1]) == (26, 150_528)
+
+
+def test_many_features_are_replaced_in_steps(tmp_path: Path) -> None:
+    model, w = linear(250)
+    entry(tmp_path, "shap", model, DeepShap(np.zeros((1, 250), np.float32)))
+    x = rows(3, 250, seed=4)
+    (done,) = judge(tmp_path, "shap", x=x, settings=Settings(orders=2, neighbours=1))
+    cuts = (done.deletion.fractions * 250).round().astype(int)
+    assert (len(cuts), cuts[0], cuts[-1]) == (101, 0, 250)
+    shares = np.sort(w * x, axis=1)[:, ::-1]
+    expected = [(shares[:, cut:].sum(axis=1) + 0.5).mean() for cut in cuts]
+    np.testing.assert_allclose(done.deletion.values, expected, atol=1e-4)
+
+
+# -- rows, targets and inputs of every kind ------------------------------------------------------------
+
+
+def test_a_predicted_class_is_fixed_at_the_row(tmp_path: Path) -> None:
+    model = mlp()
+    entry(tmp_path, "m", model, DeepShap(rows(4, FEATURES)))
+    x = rows(20, FEATURES, seed=9)
+    (done,) = judge(tmp_path, "m", x=x, settings=Settings(radius=2.0, orders=2))
+    y = open_entry(tmp_path / "repo", "m").explain(x)["y"]
+    own = y.argmax(axis=1)
+    assert set(own) == {0, 1, 2}
+    assert done.deletion.values[0] == pytest.approx(y.max(axis=1).mean(), abs=1e-6)
+    base = open_entry(tmp_path / "repo", "m").explain(rows(4, FEATURES).mean(axis=0, keepdims=True))["y"]
+    assert done.deletion.values[-1] == pytest.approx(base[0, own].mean(), abs=1e-6), "the same class there"
+    assert 0.05 < done.sensitivity.switched < 0.95
+
+
+def test_neighbours_of_another_class_are_left_out(tmp_path: Path) -> None:
+    """The two classes are x and −x: at x ≈ 0, half of the neighbours are of the other class."""
+    model = parsed("g (float[N, 1] x) => (float[N, 2] y) { y = MatMul (x, w) }", {"w": np.float32([[1, -1]])})
+    entry(tmp_path, "m", model, DeepShap(np.ones((1, 1), np.float32)), targets="predicted")
+    x = np.float32([[-1e-3], [1e-3], [5.0], [-5.0]])
+    (done,) = judge(tmp_path, "m", x=x, settings=Settings(radius=0.5, neighbours=40))
+    assert 0.1 < done.sensitivity.switched < 0.4
+    assert done.sensitivity.absolute is not None
+    assert done.sensitivity.absolute <= 0.5 * x.std() + 1e-6, "2 more where Φ of the other class comes in"
+
+
+@pytest.mark.parametrize("output", ["z2", "y"])
+def test_an_inner_output_is_answered_by_the_plain_model(tmp_path: Path, output: str) -> None:
+    entry(tmp_path, "m", mlp(), DeepShap(rows(4, FEATURES)), output=output, targets=[2, 0])
+    compiled, x = open_entry(tmp_path / "repo", "m"), rows(7, FEATURES, seed=9)
+    subject = Subject(compiled, {"x": x})
+    pairs = pairs_of(subject)
+    explained = compiled.explain(x)
+    order = np.argsort(-explained["explained_value"], axis=1)
+    np.testing.assert_array_equal(pairs.positions, order)
+    np.testing.assert_array_equal(pairs.elements.reshape(7, 2), np.array([2, 0])[order])
+    answers = np.take_along_axis(explained["explained_value"], order, axis=1)
+    np.testing.assert_allclose(pairs.answers.reshape(7, 2), answers, rtol=1e-6)
+    shares = np.take_along_axis(explained["x_attributions"], order[:, :, None], axis=1)
+    np.testing.assert_array_equal(pairs.attributions.reshape(7, 2, FEATURES), shares)
+
+
+def test_several_inputs_are_one_row_of_features(tmp_path: Path) -> None:
+    references = {"a": rows(4, 3), "b": rows(4, 4)}
+    np.savez(tmp_path / "r.npz", **references)
+    entry(tmp_path, "two", two_inputs(), DeepShap(references), targets="all")
+    x = {"a": rows(9, 3, seed=5), "b": rows(9, 4, seed=6)}
+    (done,) = judge(tmp_path, "two", x=x, references=[tmp_path / "r.npz"])
+    assert (done.features, done.targets, done.rows) == (7, 2, 9)
+    base = {k: v.mean(axis=0, keepdims=True) for k, v in references.items()}
+    y = open_entry(tmp_path / "repo", "two").explain(base)["y"].mean()
+    assert done.deletion.values[-1] == pytest.approx(y, abs=1e-6)
+    assert done.deletion.area < done.deletion.control_areas.mean() < done.insertion.area
+    assert [s.layers for s in done.randomised.stages] == [1, 2]
+
+
+def test_inputs_that_are_not_explained_stay_with_their_row(tmp_path: Path) -> None:
+    text = """g (float[N, 3] x, float[N, 3] z) => (float[N, 1] y)
+        { p = Mul (x, z) y = ReduceSum <keepdims = 1> (p, axes) }"""
+    model = parsed(text, {"axes": np.array([1])})
+    entry(tmp_path, "m", model, Gradient(), inputs=["x"])
+    x = {"x": rows(5, 3), "z": rows(5, 3, seed=1)}
+    (done,) = judge(tmp_path, "m", x=x, settings=Settings(rows=3))
+    index = np.sort(np.random.default_rng([0, 0]).choice(5, 3, replace=False))
+    y = (x["x"] * x["z"])[index].sum(axis=1)
+    assert done.deletion.values[0] == pytest.approx(y.mean(), abs=1e-5)
+    assert done.deletion.values[-1] == pytest.approx(0, abs=1e-6), "zeros where there are no references"
+    assert done.infidelity.absolute < EXACT
+    assert done.randomised.left_out == "no layer has weights of its own"
+
+
+def test_an_image_model(tmp_path: Path) -> None:
+    references = rows(3, 2, 6, 8, seed=8)
+    np.save(tmp_path / "r.npy", references)
+    entry(tmp_path, "cnn", cnn(), DeepShap(references), targets=[1])
+    (done,) = judge(tmp_path, "cnn", x=rows(6, 2, 6, 8), references=[tmp_path / "r.npy"])
+    assert (done.features, len(done.deletion.values)) == (96, 97)
+    margin = 5 * done.deletion.control_areas.std()
+    assert done.deletion.area < done.deletion.control_areas.mean() - margin
+    assert done.insertion.area > done.insertion.control_areas.mean() + margin
+    assert [(s.layers, s.of, s.first) for s in done.randomised.stages] == [(1, 2, "head"), (2, 2, "conv")]
+    correlation = done.randomised.stages[-1].correlation
+    assert correlation is not None
+    assert abs(correlation) < 0.3
+
+
+# -- the credit example --------------------------------------------------------------------------------
+
+
+def test_deepshap_beats_random_orders_on_the_credit_example(tmp_path: Path) -> None:
+    table = np.loadtxt(CREDIT / "references.csv", delimiter=",", skiprows=1, dtype=np.float32)
+    base, x = table[:50], table[50:]
+    entry(tmp_path, "credit", CREDIT / "credit.onnx", DeepShap(base), output="score_logit")
+    (done,) = judge(tmp_path, "credit", x={"applicant": x}, settings=Settings())
+    margin = 0.4  # of the logit; seen 0.6
+    assert done.deletion.area < done.deletion.control_areas.mean() - margin
+    assert done.insertion.area > done.insertion.control_areas.mean() + margin
+    assert done.deletion.control_areas.std() < 0.1
+    assert done.infidelity.relative is not None
+    assert done.infidelity.relative < 0.1
+
+
+# -- redrawn weights -----------------------------------------------------------------------------------
+
+
+def test_redrawn_weights_decorrelate(tmp_path: Path) -> None:
+    model, _ = linear(WIDE)
+    references = rows(4, WIDE)
+    np.save(tmp_path / "r.npy", references)
+    entry(tmp_path, "shap", model, DeepShap(references))
+    x = rows(20, WIDE, seed=3)
+    (done,) = judge(tmp_path, "shap", x=x, references=[tmp_path / "r.npy"])
+    (stage,) = done.randomised.stages
+    assert stage.correlation is not None
+    assert stage.absolute is not None
+    assert abs(stage.correlation) < 0.25, "a correlation of 40 numbers has a spread of 0.16"
+    assert stage.absolute < 0.6, "the distance from the reference stays in it"
+    (without,) = judge(tmp_path, "shap", x=x)
+    assert without.randomised.left_out == "a recompile needs the references: give --references FILE"
+    assert without.deletion.area == done.deletion.area
+
+
+def test_each_entry_finds_its_own_references(tmp_path: Path) -> None:
+    sets = {name: rows(k, FEATURES, seed=k) for name, k in (("a", 3), ("b", 4), ("c", 5))}
+    for name, references in sets.items():
+        entry(tmp_path, name, mlp(), DeepShap(references), targets=[0])
+        np.save(tmp_path / f"{name}.npy", references)
+    files = [tmp_path / "b.npy", tmp_path / "a.npy"]
+    a, b, c = judge(tmp_path, "a", "b", "c", x=rows(5, FEATURES, seed=9), references=files)
+    assert [bool(e.randomised.stages) for e in (a, b, c)] == [True, True, False]
+    assert [e.baseline for e in (a, b, c)] == ["reference mean", *["reference mean of a"] * 2]
+    for curve in ("deletion", "insertion"):
+        np.testing.assert_array_equal(getattr(a, curve).control, getattr(b, curve).control)
+        assert getattr(a, curve).values[-1] == pytest.approx(getattr(b, curve).values[-1], abs=1e-6)
+    with pytest.raises(
+        InvalidReferencesError, match=r"c\.npy: not the references that 'a' was compiled with"
+    ):
+        judge(tmp_path, "a", x=rows(5, FEATURES), references=[tmp_path / "c.npy"])
+
+
+# -- other methods -------------------------------------------------------------------------------------
+
+OTHERS = {
+    "integrated-gradients": lambda r: IntegratedGradients(r, steps=8),
+    "expected-gradients": lambda r: ExpectedGradients(r, samples=400, seed=2, standard_error=True),
+    "smoothgrad": lambda _: SmoothGrad(samples=4, sigma=0.1, seed=2),
+    "lrp": lambda _: Lrp("EpsilonPlus", rules=(("last", Epsilon(0.01)),)),
+    "integrated-gradients from zeros": lambda _: IntegratedGradients(steps=8),
+}
+
+LARGEST = {"expected-gradients": 0.05, "lrp": 0.05}  # 400 draws; the bias keeps a share
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_method_is_judged_and_made_again(tmp_path: Path, name: str) -> None:
+    model, _ = linear(WIDE)
+    references = rows(4, WIDE)
+    method = OTHERS[name](references)
+    entry(tmp_path, "m", model, method)
+    np.save(tmp_path / "r.npy", references)
+    own = [tmp_path / "r.npy"] if isinstance(method.reference_set, np.ndarray) else []
+    (done,) = judge(tmp_path, "m", x=rows(9, WIDE, seed=3), references=own, settings=Settings(orders=2))
+    assert done.manifest.method.name == name.split()[0] == method.name
+    assert done.randomised.left_out is None
+    (stage,) = done.randomised.stages
+    assert stage.correlation is not None
+    assert abs(stage.correlation) < 0.3
+    assert done.infidelity.relative is not None
+    assert done.infidelity.relative < LARGEST.get(name, 1e-8)
+    assert done.baseline == ("reference mean" if own else "zeros")

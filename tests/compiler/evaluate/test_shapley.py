@@ -1,0 +1,254 @@
+"""`rationale evaluate --shapley`: sampled Shapley values against all coalitions, closed forms, bad input."""
+
+import csv
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from compiler import DeepShap, Gradient, IntegratedGradients, compile_model
+from compiler.errors import InvalidOptionError
+from compiler.evaluate.evaluate import Settings
+from compiler.evaluate.explained_model import GivenReferences, Subject, pairs_of
+from compiler.evaluate.shapley import LEAST_ROUNDS, PRECISE, Comparison, compare, rounds_within, sample
+from compiler.methods.base import Method
+from compiler.terminal import report
+from service.cli.main import app
+from tests.compiler.models import FEATURES, mlp, parsed, rows, two_inputs
+
+WEIGHTS = np.array([0.5, 0.2, 0.3])
+
+
+def exact(answer: Callable[[np.ndarray], np.ndarray], x: np.ndarray, references: np.ndarray) -> np.ndarray:
+    """[t, F]: Shapley values of v(S) = Σ_k w_k·f(x_S, r_k elsewhere), from their definition."""
+    features = len(x)
+    found = np.zeros((answer(x[None]).shape[1], features))
+    for i in range(features):
+        others = [j for j in range(features) if j != i]
+        for size in range(features):
+            share = math.factorial(size) * math.factorial(features - size - 1) / math.factorial(features)
+            for chosen in itertools.combinations(others, size):
+                without = references.copy()
+                without[:, chosen] = x[list(chosen)]
+                with_ = without.copy()
+                with_[:, i] = x[i]
+                found[:, i] += share * WEIGHTS @ (answer(with_) - answer(without))
+    return found
+
+
+def network(features: int = 6, outputs: int = 2) -> Callable[[np.ndarray], np.ndarray]:
+    random = np.random.default_rng(3)
+    first, second = random.standard_normal((features, 8)), random.standard_normal((8, outputs))
+    return lambda x: np.tanh(np.tanh(2 * x @ first) @ second)
+
+
+def drawn(count: int, features: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, features))
+
+
+# -- sampling ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sampled_values_are_within_a_few_standard_errors(seed: int) -> None:
+    answer, x, references = network(), drawn(1, 6, seed)[0], drawn(3, 6, seed + 10)
+    found = sample(answer, x, references, WEIGHTS, 3000, np.random.default_rng(seed))
+    due = exact(answer, x, references)
+    assert np.abs((found.values - due) / found.errors).max() < 4
+    assert (np.linalg.norm(found.errors, axis=1) <= PRECISE * np.linalg.norm(found.values, axis=1)).all()
+    assert LEAST_ROUNDS < found.rounds < 3000
+
+
+def test_the_standard_error_is_that_of_many_samples() -> None:
+    answer, x, references = network(), drawn(1, 6, 0)[0], drawn(3, 6, 10)
+    many = [sample(answer, x, references, WEIGHTS, 20, np.random.default_rng(seed)) for seed in range(200)]
+    spread = np.std([found.values for found in many], axis=0)
+    np.testing.assert_allclose(np.mean([found.errors for found in many], axis=0), spread, rtol=0.2)
+
+
+def test_values_add_up_however_few_the_rounds() -> None:
+    answer, x, references = network(), drawn(1, 6, 0)[0], drawn(3, 6, 1)
+    found = sample(answer, x, references, WEIGHTS, 1, np.random.default_rng(0))
+    due = answer(x[None])[0] - WEIGHTS @ answer(references)
+    np.testing.assert_allclose(found.values.sum(axis=1), due, atol=1e-13)
+
+
+@pytest.mark.parametrize("terms", ["one feature each", "two features each"])
+def test_an_antithetic_pair_is_exact_for(terms: str) -> None:
+    """Of two features each comes first once: what is left to chance are terms of three and more."""
+
+    def answer(x: np.ndarray) -> np.ndarray:
+        alone = np.sin(x[:, :1]) + x[:, 1:2] ** 2 - np.exp(x[:, 4:])
+        return (
+            alone
+            if terms.startswith("one")
+            else alone + x[:, 2:3] * np.tanh(x[:, :1]) - x[:, 1:2] * x[:, 3:4]
+        )
+
+    x, references = drawn(1, 5, 0)[0], drawn(3, 5, 1)
+    found = sample(answer, x, references, WEIGHTS, 1000, np.random.default_rng(0))
+    assert found.rounds == LEAST_ROUNDS
+    np.testing.assert_allclose(found.values, exact(answer, x, references), atol=1e-13)
+    assert found.errors.max() < 1e-13
+
+
+def test_a_single_feature_has_the_whole_difference() -> None:
+    answer, x, references = network(1), drawn(1, 1, 0)[0], drawn(3, 1, 1)
+    found = sample(answer, x, references, WEIGHTS, 5, np.random.default_rng(0))
+    np.testing.assert_allclose(found.values[:, 0], answer(x[None])[0] - WEIGHTS @ answer(references))
+
+
+# -- entries -------------------------------------------------------------------------------------------
+
+
+def compared(
+    method: Method,
+    model: object,
+    references: GivenReferences,
+    x: object,
+    seed: int = 0,
+    most: int = 4_000_000,
+) -> Comparison:
+    compiled = compile_model(model, method, targets="all")
+    subject = Subject(compiled, compiled.fit(x))
+    return compare(subject, pairs_of(subject), references, most, seed, lambda *_: None)[0]
+
+
+def test_deepshap_of_a_product_is_exact() -> None:
+    text = """g (float[N, 4] x) => (float[N, 2] y)
+        { a, b = Split <axis = 1, num_outputs = 2> (x) y = Mul (a, b) }"""
+    references = rows(3, 4, seed=1)
+    found = compared(DeepShap(references), parsed(text), GivenReferences({"x": references}), rows(5, 4))
+    assert len(found.distances) == 10
+    assert max(found.distances) < 1e-5
+    assert max(found.errors) < 1e-5
+    assert (found.first, found.reasons, found.rounds) == (1.0, 1.0, LEAST_ROUNDS)
+    assert found.evaluations == 5 * (1 + 3 + LEAST_ROUNDS * 2 * 3 * 3)
+
+
+def test_the_distance_is_that_of_all_coalitions() -> None:
+    """Weighted references, as centroids have, and several targets."""
+    references, x = rows(3, FEATURES, seed=1), rows(4, FEATURES, seed=2)
+    method = DeepShap(references, WEIGHTS)
+    found = compared(method, mlp(), GivenReferences({"x": references}, 7 * WEIGHTS), x)
+    compiled = compile_model(mlp(), method, targets="all")
+    given = compiled.explain(x)["x_attributions"].astype(np.float64)
+
+    def answer(z: np.ndarray) -> np.ndarray:
+        return compiled.explain(z.astype(np.float32))["y"].astype(np.float64)
+
+    due = np.stack([exact(answer, row, references.astype(np.float64)) for row in x])
+    distances = np.linalg.norm(given - due, axis=2) / np.linalg.norm(due, axis=2)
+    assert np.sort(found.distances) == pytest.approx(np.sort(distances.reshape(-1)), abs=4 * PRECISE)
+    assert max(found.errors) <= PRECISE
+    assert distances.max() > 0.05
+    largest = np.abs(given).argmax(axis=2) == np.abs(due).argmax(axis=2)
+    assert found.first == pytest.approx(largest.mean())
+
+
+def test_several_inputs_are_players_together() -> None:
+    model = two_inputs()
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim[1:]] for v in model.graph.input}
+    references = {name: rows(3, *shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
+    x = {name: rows(4, *shape, seed=9 + i) for i, (name, shape) in enumerate(shapes.items())}
+    found = compared(DeepShap(references), model, GivenReferences(references), x, most=100_000)
+    features = sum(math.prod(shape) for shape in shapes.values())
+    assert found.evaluations <= 4 * (4 + found.rounds * 2 * 3 * (features - 1))
+    assert max(found.distances) < 1
+    assert min(found.correlations) > 0.5
+
+
+def test_the_same_seed_samples_the_same_for_every_method() -> None:
+    references = rows(3, FEATURES, seed=1)
+    given, x = GivenReferences({"x": references}), rows(4, FEATURES)
+    shap, path = DeepShap(references), IntegratedGradients(references, steps=5)
+    one, two, other = (compared(shap, mlp(), given, x, seed, 10_000) for seed in (1, 1, 2))
+    assert one == two
+    assert one.errors != other.errors
+    beside = compared(path, mlp(), given, x, 1, 10_000)
+    assert beside.errors == one.errors
+    assert beside.distances != one.distances
+
+
+def test_a_constant_model_has_nothing_to_compare() -> None:
+    text = "g (float[N, 3] x) => (float[N, 2] y) { z = Sub (x, x) y = MatMul (z, w) }"
+    references = rows(3, 3, seed=1)
+    given = GivenReferences({"x": references})
+    found = compared(DeepShap(references), parsed(text, {"w": rows(3, 2)}), given, rows(4, 3))
+    assert (found.distances, found.correlations, found.rounds) == ((), (), LEAST_ROUNDS)
+
+
+# -- the command ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    references, weights = rows(4, FEATURES, seed=1), np.array([0.4, 0.3, 0.2, 0.1])
+    compile_model(mlp(), DeepShap(references, weights)).write("model_repository", "m")
+    compile_model(mlp(), Gradient()).write("model_repository", "g")
+    np.savez("r.npz", x=references, reference_weights=weights)
+    np.save("x.npy", rows(6, FEATURES, seed=9))
+    return tmp_path
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["evaluate", *arguments, "--input", "x.npy", "--rows", "5"])
+
+
+def test_the_command_and_its_files(place: Path) -> None:
+    done = call("m", "g", "--references", "r.npz", "--shapley", "--out", "out")
+    assert done.exit_code == 0, done.output
+    assert "Shapley values ↓" in done.stdout
+    assert "m: Shapley values by up to" in done.stderr
+    assert "g: no Shapley values: the method compares with no references" in done.stderr
+    row, other = csv.DictReader((place / "out/evaluation.csv").read_text().splitlines())
+    assert 0 < float(row["shapley_distance_least"]) <= float(row["shapley_distance"]) < 1
+    assert float(row["shapley_standard_error_largest"]) <= PRECISE
+    assert other["shapley_distance"] == ""
+    held = json.loads((place / "out/evaluation.json").read_text())
+    assert len(held["entries"][0]["shapley"]["distances"]) == 5
+    assert held["entries"][1]["shapley"] is None
+    assert "Shapley" not in call("m").stdout
+
+
+def test_the_compile_says_that_deepshap_approximates(capsys: pytest.CaptureFixture[str]) -> None:
+    for method in (DeepShap(rows(4, FEATURES)), Gradient()):
+        report(compile_model(mlp(), method).manifest)
+    said = [line for line in capsys.readouterr().out.splitlines() if "approximates Shapley values" in line]
+    assert len(said) == 1
+    assert "rationale evaluate --shapley" in said[0]
+
+
+REFUSED = {
+    "no references": (("m",), "give --references FILE"),
+    "no entry with references": (("g",), "compares with no references"),
+    "few evaluations": (
+        ("m", "--references", "r.npz", "--evaluations", "800"),
+        r"5 rows of 5 features against 4 references take 825 answers .* than --evaluations 800",
+    ),
+    "none": (("m", "--references", "r.npz", "--evaluations", "0"), "--evaluations"),
+}
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_sampled_is_refused_at_once(name: str) -> None:
+    arguments, words = REFUSED[name]
+    done = call(*arguments, "--shapley")
+    assert done.exit_code == 2, done.output
+    assert re.search(words, " ".join(done.stderr.split())), done.stderr
+    assert done.stdout == ""
+
+
+def test_an_image_is_refused_unless_told() -> None:
+    """150,528 features: 300,000 answers for each reference and round."""
+    with pytest.raises(InvalidOptionError, match="150528 features against 10 references"):
+        rounds_within(Settings().evaluations, 10, 150_528, 10)
+    assert rounds_within(10**10, 10, 150_528, 10) >= LEAST_ROUNDS

@@ -1,0 +1,291 @@
+"""`rationale explain --plot`: what is drawn of tables, images and tokens, in each kind of file; bad input."""
+
+import re
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from typer.testing import CliRunner, Result
+
+from compiler import DeepShap, Gradient, Lrp, compile_model
+from compiler.errors import InvalidOptionError
+from compiler.explanations.drawings import fitting
+from compiler.explanations.panels import Bars, Estimate, Heat, Panel, Part, Words, bars, panels, panels_of
+from compiler.explanations.words import NUMBERS, Word, read_vocabulary
+from compiler.manifest import ExplainedInput, TensorSpec
+from compiler.methods.base import Method
+from service.cli.main import app
+from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
+
+HOSTILE = ["$x^2$", "a very long name that some pipeline made__of__its__steps_17", "<b>&", "{}", "金額"]
+VOCABULARY, LENGTH = 60, 7
+
+
+def panels_drawn(model: onnx.ModelProto, method: Method, x: object, **options: object) -> list[Panel]:
+    answer = compile_model(model, method, **options).explain(x)
+    count = len(answer[answer.manifest.explained_value])
+    return [panel for i in range(count) for panel in panels_of(answer, i, i, 3, NUMBERS)]
+
+
+def part(
+    attributions: np.ndarray, values: np.ndarray | None = None, at: tuple[str, ...] | None = None
+) -> Part:
+    spec = TensorSpec(name="x", datatype="FP32", shape=attributions.shape)
+    return Part(ExplainedInput(tensor=spec, attributions="x_attributions", at=at), attributions, values, None)
+
+
+# -- panels --------------------------------------------------------------------------------------------
+
+
+def test_bars_are_sorted_and_add_up() -> None:
+    values = np.array([0.1, -3.0, 0.0, 2.0, -0.4])
+    drawn = bars("t", [part(values, np.arange(5.0))], 2, Estimate(values + 1, np.ones(5)))
+    assert drawn.labels == ("x[1] = 1", "x[3] = 3", "3 others")
+    np.testing.assert_allclose(drawn.values, [-3, 2, -0.3])
+    np.testing.assert_allclose(drawn.shapley.values, [-2, 3, 2.7])
+    np.testing.assert_array_equal(drawn.shapley.errors, [1, 1, np.nan])
+    assert len(bars("t", [part(values)], 4).labels) == 5, "one other feature has its own bar"
+
+
+def test_a_table_has_a_panel_for_each_row_and_target() -> None:
+    x = rows(2, FEATURES, seed=9)
+    drawn = panels_drawn(mlp(), DeepShap(rows(4, FEATURES), standard_error=True), x, targets=[2, 0])
+    answer = compile_model(mlp(), DeepShap(rows(4, FEATURES)), targets=[2, 0]).explain(x)
+    assert [re.sub(r"[\d.]+, base value [\d.]+$", "…", panel.title) for panel in drawn] == [
+        f"row {i}, y[{target}]: …" for i in range(2) for target in (2, 0)
+    ]
+    for panel, due in zip(drawn, answer["x_attributions"].reshape(4, -1), strict=True):
+        assert isinstance(panel, Bars)
+        assert panel.values.sum() == pytest.approx(due.sum(), abs=1e-6)
+        assert np.isfinite(panel.errors[:3]).all()
+
+
+def test_predicted_classes_are_named_and_slopes_have_no_base_value() -> None:
+    x = rows(1, FEATURES, seed=9)
+    (drawn,) = panels_drawn(mlp(), Gradient(), x)
+    answer = compile_model(mlp(), Gradient()).explain(x)
+    assert drawn.title == f"row 0, y[{answer['y'].argmax()}] (predicted): {answer['y'].max():.4g}"
+
+
+def test_tables_of_several_inputs_share_their_bars() -> None:
+    references = {"a": rows(3, 3), "b": rows(3, 4)}
+    x = {name: a[:1] * 2 for name, a in references.items()}
+    drawn = panels_drawn(two_inputs(), DeepShap(references), x, targets=[0])
+    assert len(drawn) == 1
+    assert {label[0] for label in drawn[0].labels[:3]} <= {"a", "b"}
+    assert drawn[0].labels[3] == "4 others"
+
+
+def test_an_image_is_a_heatmap_of_its_channels_sum() -> None:
+    references = rows(3, *(d.dim_value for d in cnn().graph.input[0].type.tensor_type.shape.dim[1:]))
+    (drawn,) = panels_drawn(cnn(), DeepShap(references), references[:1] * 2, targets=[1])
+    answer = compile_model(cnn(), DeepShap(references), targets=[1]).explain(references[:1] * 2)
+    assert isinstance(drawn, Heat)
+    name = next(n for n in answer if n.endswith("_attributions"))
+    np.testing.assert_allclose(drawn.values, answer[name][0, 0].sum(axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "drawn", "has_picture"),
+    [
+        ((3, 8, 9), (8, 9), True),
+        ((8, 9, 3), (8, 9), True),
+        ((1, 8, 9), (8, 9), True),
+        ((8, 9), (8, 9), True),
+        ((16, 8, 9), (8, 9), False),  # channels of an inner tensor are no picture
+    ],
+)
+def test_where_the_channels_are(shape: tuple[int, ...], drawn: tuple[int, ...], has_picture: bool) -> None:
+    (found,) = panels("t", [part(rows(*shape), rows(*shape, seed=1))], 3)
+    assert isinstance(found, Heat)
+    assert found.values.shape == drawn
+    assert (found.picture is not None) == has_picture
+    if found.picture is not None:
+        assert (found.picture.min(), found.picture.max()) == (0, 1)
+
+
+def test_what_is_no_picture_has_bars() -> None:
+    (found,) = panels("t", [part(rows(2, 3, 4, 5))], 3)
+    assert isinstance(found, Bars)
+    assert re.fullmatch(r"x\[\d+\]", found.labels[0])
+
+
+def test_padding_is_left_out() -> None:
+    ids = np.array([4, 9, 0, 7, 0, 0, 0])
+    for values, length in (
+        (np.array([1.0, 2, 0, 3, 0, 0, 0]), 4),
+        (np.array([1.0, 2, 0, 3, 0, 0, 1]), 7),
+        (np.zeros(7), 4),
+    ):
+        (found,) = panels("t", [part(values, ids, at=("e",))], 3)
+        assert isinstance(found, Words)
+        assert [word.text for word in found.words] == [str(i) for i in ids[:length]]
+    (found,) = panels("t", [part(np.zeros(3), np.zeros(3, int), at=("e",))], 3)
+    assert len(found.words) == 3
+
+
+# -- words ---------------------------------------------------------------------------------------------
+
+TEXT = ["an unbelievable film, müßig", "the film was unbelievably good"]
+NEW = "the fil was unbeliev"
+
+
+def trained(kind: str) -> Tokenizer:
+    found = {"bytes": Tokenizer(models.BPE()), "pieces": Tokenizer(models.WordPiece(unk_token="?"))}[kind]  # noqa: S106
+    if kind == "bytes":
+        found.pre_tokenizer, found.decoder = (
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            decoders.ByteLevel(),
+        )
+        trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False, special_tokens=["<s>"])
+    else:
+        found.pre_tokenizer, found.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+        trainer = trainers.WordPieceTrainer(vocab_size=45, show_progress=False, special_tokens=["?", "[CLS]"])
+    found.train_from_iterator(TEXT * 3, trainer)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["bytes", "pieces"])
+def test_words_of_a_tokenizer_are_the_text_again(tmp_path: Path, kind: str) -> None:
+    tokenizer, file = trained(kind), tmp_path / "tokenizer.json"
+    tokenizer.save(str(file))
+    ids = tokenizer.encode(NEW).ids
+    words = read_vocabulary(file).words(ids)
+    assert len(words) == len(ids)
+    said = "".join(word.text if word.joined else f" {word.text}" for word in words).strip()
+    assert said.replace("␣", "").replace("  ", " ") == NEW
+    assert any(word.joined for word in words)
+    assert read_vocabulary(file).words([10**6, -1]) == [Word("[1000000]", False), Word("[-1]", False)]
+
+
+def test_words_of_a_text_file(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("[PAD]\nfilm\r\n##s\n\ngood", encoding="utf-8")
+    words = read_vocabulary(tmp_path / "vocab.txt").words([1, 2, 4, 3, 0, 5])
+    assert [word.text for word in words] == ["film", "s", "good", "␣", "[PAD]", "[5]"]
+    assert [word.joined for word in words] == [False, True, False, False, False, False]
+
+
+# -- files ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table, an image and a text as entries, with rows of each."""
+    monkeypatch.chdir(tmp_path)
+    table = compile_model(mlp(), DeepShap(rows(4, FEATURES)), targets="all", feature_names=HOSTILE)
+    table.write("model_repository", "table")
+    text = parsed(
+        f"""g (int64[N, {LENGTH}] ids) => (float[N, 2] y)
+        {{ e = Gather (table, ids) h = Tanh (e)
+          p = ReduceMean <keepdims = 0> (h, one) y = MatMul (p, w) }}""",
+        {"table": rows(VOCABULARY, 3), "w": rows(3, 2, seed=1), "one": np.array([1])},
+    )
+    compile_model(text, Lrp(), targets=[1]).write("model_repository", "text")
+    np.save("x.npy", rows(9, FEATURES, seed=9) * np.float32([1, 1e-6, 1e6, 1, 0]))
+    np.save("ids.npy", np.random.default_rng(0).integers(0, VOCABULARY, (3, LENGTH)))
+    Path("vocab.txt").write_text("\n".join(f"<w{i}>" for i in range(VOCABULARY)))
+    return tmp_path
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["explain", *arguments])
+
+
+def size_of(png: bytes) -> tuple[int, int]:
+    assert png.startswith(b"\x89PNG")
+    width, height = struct.unpack(">II", png[16:24])
+    return width, height
+
+
+def test_a_table_is_drawn_in_every_kind(place: Path) -> None:
+    np.save("one.npy", np.load("x.npy")[:1])
+    for kind, start in ((".svg", b"<?xml"), (".pdf", b"%PDF"), (".html", b"<!doctype")):
+        done = call("table", "--input", "one.npy", "--plot", f"new/p{kind}")
+        assert done.exit_code == 0, done.output
+        assert f"wrote new/p{kind}: 1 of 1 row\n" in done.stdout
+        once = (place / f"new/p{kind}").read_bytes()
+        assert once.startswith(start)
+        assert call("table", "--input", "one.npy", "--plot", f"new/p{kind}").exit_code == 0
+        assert (place / f"new/p{kind}").read_bytes() == once
+
+
+def test_only_the_first_rows_are_drawn(place: Path) -> None:
+    done = call("table", "--input", "x.npy", "--plot", "p.png")
+    assert done.exit_code == 0, done.output
+    assert "wrote p.png: 4 of 9 rows\n" in done.stdout
+    width, height = size_of((place / "p.png").read_bytes())
+    assert width == 1200
+    assert 12 * 200 < height < 12 * 500
+
+
+def test_words_are_a_page_without_matplotlib(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    done = call("text", "--input", "ids.npy", "--plot", "p.html", "--tokenizer", "vocab.txt")
+    assert done.exit_code == 0, done.output
+    page = (place / "p.html").read_text(encoding="utf-8")
+    ids = np.load("ids.npy")
+    spans = re.findall(r'<span style="background:(#\w{6})" title="([-+][^"]+)">(.*?)</span>', page)
+    assert [text for *_, text in spans] == [f"&lt;w{i}&gt;" for i in ids.reshape(-1)]
+    for colour, value, _ in spans:
+        red, _, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+        assert (red >= blue) == (float(value) >= 0)
+    done = call("table", "--input", "x.npy", "--plot", "p.html")
+    assert done.exit_code == 2
+    assert "pip install 'rationale[plots]'" in done.stderr
+
+
+def test_words_are_a_picture_with_as_many_lines_as_they_need(place: Path) -> None:
+    heights = []
+    for vocabulary in ("vocab.txt", "long.txt"):
+        Path("long.txt").write_text(
+            "\n".join(f"a_word_that_is_as_long_as_this_{i}" for i in range(VOCABULARY))
+        )
+        done = call("text", "--input", "ids.npy", "--plot", "p.png", "--tokenizer", vocabulary)
+        assert done.exit_code == 0, done.output
+        heights.append(size_of((place / "p.png").read_bytes())[1])
+    assert heights[1] > 1.5 * heights[0]
+
+
+def test_a_text_too_long_for_a_picture() -> None:
+    words = Words("t", tuple(Word("word", False) for _ in range(20_000)), np.zeros(20_000))
+    assert fitting([words], ".html") == [words]
+    with pytest.raises(InvalidOptionError, match=r"draw them to a \.html"):
+        fitting([words], ".png")
+
+
+REFUSED = {
+    "another kind": (("--plot", "p.gif"), r"--plot p\.gif: choose \.png, \.svg, \.pdf or \.html"),
+    "no kind": (("--plot", "p"), "choose .png"),
+    "a folder that is a file": (("--plot", "x.npy/p.png"), r"--plot x\.npy: cannot be written"),
+    "no tokenizer": (("--plot", "p.png", "--tokenizer", "no.txt"), r"--tokenizer no\.txt: cannot be read"),
+    "a tokenizer that is no text": (("--plot", "p.png", "--tokenizer", "x.npy"), "not UTF-8 text"),
+    "another json": (("--plot", "p.png", "--tokenizer", "other.json"), r"other\.json: no tokenizer\.json"),
+    "a tokenizer without a plot": (("--tokenizer", "vocab.txt"), "--tokenizer: only with --plot"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_user_error(place: Path, name: str) -> None:
+    arguments, words = REFUSED[name]
+    (place / "other.json").write_text('{"model": 1}')
+    before = sorted(place.rglob("*"))
+    done = call("text", "--input", "ids.npy", *arguments)
+    assert done.exit_code == 2, done.output
+    assert isinstance(done.exception, SystemExit)
+    assert re.search(words, " ".join(done.stderr.split())), done.stderr
+    assert done.stdout == ""
+    assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("name", ["tokenizers", "matplotlib.figure"])
+def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    Path("t.json").write_text("{}")
+    done = call("text", "--input", "ids.npy", "--plot", "p.png", "--tokenizer", "t.json")
+    assert done.exit_code == 2
+    assert f"pip install 'rationale[{'tokens' if name == 'tokenizers' else 'plots'}]'" in done.stderr

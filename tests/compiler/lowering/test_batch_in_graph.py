@@ -1,0 +1,260 @@
+"""Where exporters leave the batch in a graph: in sizes and places that are computed, on other axes."""
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler import DeepShap, compile_model
+from compiler.errors import UnsupportedModelError
+from compiler.runtime.session import Runner
+from tests.compiler.models import parsed, rows
+
+X, Z, REFERENCES = rows(3, 4, 6, seed=1), rows(3, 4, 6, seed=7), rows(5, 4, 6, seed=2)
+WEIGHTS = {
+    "w": rows(6, 6, seed=3) / 2,
+    "b": rows(6, seed=4),
+    "head": rows(24, 2, seed=5),
+    "token": rows(1, 1, 6, seed=6),
+    "flat": np.array([-1]),
+    "all": np.array([-1, 24]),
+    "six": np.array([6]),
+    "three": np.array([3]),
+    "tall": np.array([-1, 6]),
+    "one": np.array([1]),
+    "zero": np.array([0]),
+    "two": np.array([2]),
+    "four": np.array([4]),
+    "five": np.array([5]),
+    "heads": np.array([2, 2, 2]),
+    "twice": np.array([2, 1, 1]),
+    "axes": np.array([1, 2]),
+    "start": np.int64(0),
+    "step": np.int64(1),
+    "row": np.int64(24),
+    "places": np.arange(24).reshape(1, 4, 6),
+    "some": np.arange(24).reshape(1, 4, 6)[:, ::-1].copy(),
+}
+_BATCH = "n = Shape <start = 0, end = 1> (x)"
+_END = "t = Tanh (h) r = Reshape (t, all) y = MatMul (r, head)"
+_OVER = "m = Transpose <perm = [1, 0, 2]> (x)"
+_BACK = "h = Transpose <perm = [1, 0, 2]> (u)"
+_ATTENTION = """k = Transpose <perm = [0, 2, 1]> (q)
+        s = MatMul (q, k)
+        p = Softmax <axis = -1> (s)
+        a = MatMul (p, q)"""
+
+
+def _strided(places: str) -> str:
+    """torch.export's as_strided: places of all rows at once in what lies flat."""
+    return f"""{_BATCH}
+        count = Squeeze (n, zero)
+        numbers = Range (start, count, step)
+        starts = Mul (numbers, row)
+        wide = Unsqueeze (starts, axes)
+        index = Add (wide, {places})
+        a = MatMul (x, w)
+        f = Reshape (a, flat)
+        h = Gather (f, index)
+        {_END}"""
+
+
+GRAPHS = {
+    "all places of each row": _strided("places"),
+    "places in another order": _strided("some"),
+    "windows, their number computed": f"""{_BATCH}
+        windows = Mul (n, two)
+        d = Div (six, two)
+        c = Cast <to = 7> (d)
+        target = Concat <axis = 0> (n, two, two, c, two)
+        v = Reshape (x, target)
+        p = Transpose <perm = [0, 1, 3, 2, 4]> (v)
+        into = Concat <axis = 0> (windows, c, two, two)
+        q = Reshape (p, into)
+        e = Exp (q)
+        s = ReduceSum <keepdims = 1> (e, one)
+        z = Div (e, s)
+        back = Concat <axis = 0> (n, two, c, two, two)
+        u = Reshape (z, back)
+        h = Transpose <perm = [0, 1, 3, 2, 4]> (u)
+        {_END}""",
+    "the batch inside axis 0": f"""
+        m = Transpose <perm = [1, 0, 2]> (x)
+        f = Reshape (m, tall)
+        g = Gemm (f, w, b)
+        {_BATCH}
+        target = Concat <axis = 0> (four, n, six)
+        u = Reshape (g, target)
+        h = Transpose <perm = [1, 0, 2]> (u)
+        {_END}""",
+    "a token for each row": f"""{_BATCH}
+        shape = Concat <axis = 0> (n, one, one)
+        k = Expand (token, shape)
+        c = Concat <axis = 1> (k, x)
+        l = LayerNormalization <axis = -1> (c, b)
+        m = MatMul (l, w)
+        h = Slice (m, one, five, one)
+        {_END}""",
+    "heads in front of the batch": f"""
+        w1, w2, w3 = Split <axis = 2> (x, heads)
+        q = Concat <axis = 0> (w1, w2, w3)
+        {_ATTENTION}
+        a1, a2, a3 = Split <axis = 0, num_outputs = 3> (a)
+        h = Concat <axis = 2> (a1, a2, a3)
+        {_END}""",
+    "each row twice, in front of the batch": f"""{_BATCH}
+        q = Tile (x, twice)
+        {_ATTENTION}
+        target = Concat <axis = 0> (two, n, four, six)
+        u = Reshape (a, target)
+        v = Exp (u)
+        h = ReduceSum <keepdims = 0> (v, zero)
+        {_END}""",
+    "halves of what the batch is inside": f"""{_BATCH} {_OVER}
+        f = Reshape (m, tall)
+        g = MatMul (f, w)
+        first, second = Split <axis = 0, num_outputs = 2> (g)
+        c = Mul (first, second)
+        target = Concat <axis = 0> (two, n, six)
+        d = Reshape (c, target)
+        e = Transpose <perm = [1, 0, 2]> (d)
+        h = Concat <axis = 1> (e, e)
+        {_END}""",
+    "an axis in front, computed": f"""{_BATCH}
+        target = Concat <axis = 0> (one, n, four, six)
+        u = Reshape (x, target)
+        v = Exp (u)
+        c = Concat <axis = 0> (u, v)
+        h = ReduceMax <keepdims = 0> (c, zero)
+        {_END}""",
+    "sizes beside the batch's, computed": f"""{_BATCH}
+        d = Div (four, two)
+        target = Concat <axis = 0> (n, d, flat, six)
+        u = Reshape (x, target)
+        w1, w2 = Split <axis = 1, num_outputs = 2> (u)
+        h = Concat <axis = 1> (w2, w1)
+        {_END}""",
+    "TorchScript's expand": f"""{_BATCH}
+        target = Concat <axis = 0> (n, flat, flat)
+        rank = Shape (target)
+        ones = ConstantOfShape <value = int64[1] {{1}}> (rank)
+        minus = Mul (ones, flat)
+        kept = Equal (target, minus)
+        sizes = Where (kept, ones, target)
+        k = Expand (token, sizes)
+        c = Concat <axis = 1> (k, x)
+        m = MatMul (c, w)
+        h = Slice (m, one, five, one)
+        {_END}""",
+    "the batch last": f"""
+        u = Transpose <perm = [2, 1, 0]> (x)
+        v = Softmax <axis = 0> (u)
+        h = Transpose <perm = [2, 1, 0]> (v)
+        {_END}""",
+    "the batch in a middle letter": f"""
+        u = Einsum <equation = "nle,ef->lnf"> (x, w)
+        v = Sigmoid (u)
+        h = Einsum <equation = "lnf->nlf"> (v)
+        {_END}""",
+}
+
+
+def _model(graph: str, inputs: str = "float[N, 4, 6] x", outputs: str = "float[N, 2] y") -> onnx.ModelProto:
+    return parsed(f"g ({inputs}) => ({outputs}) {{ {graph} }}", WEIGHTS)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_it_is_explained_row_by_row(name: str) -> None:
+    model = _model(GRAPHS[name])
+    compiled = compile_model(model, DeepShap(REFERENCES), targets="all")
+    assert "Scan" not in {n.op_type for n in compiled.model.graph.node}, "a row by itself is slow"
+    answer = compiled.explain(X)
+    np.testing.assert_allclose(answer["y"], Runner(model)({"x": X})["y"], atol=1e-5)
+    base = Runner(model)({"x": REFERENCES})["y"].mean(axis=0)
+    np.testing.assert_allclose(answer["base_value"], np.tile(base, (3, 1)), atol=1e-5)
+    difference = np.abs(answer["explained_value"] - answer["base_value"]).max()
+    assert difference > 0.1
+    assert np.abs(answer["completeness_gap"]).max() <= 1e-5 * difference
+    for i in range(len(X)):
+        alone = compiled.explain(X[i : i + 1])["x_attributions"]
+        np.testing.assert_allclose(alone[0], answer["x_attributions"][i], atol=1e-6)
+
+
+BESIDE = {
+    "inside another axis": """
+        mz = Transpose <perm = [1, 0, 2]> (z)
+        fz = Reshape (mz, tall)
+        gz = MatMul (fz, w)
+        f = Reshape (m, tall)
+        c = Mul (f, gz)
+        target = Concat <axis = 0> (four, n, six)
+        u = Reshape (c, target)""",
+    "on another axis": "mz = Transpose <perm = [1, 0, 2]> (z) gz = Softmax <axis = 0> (mz) u = Mul (m, gz)",
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_an_input_that_is_not_explained_moves_its_batch_too(name: str) -> None:
+    model = _model(f"{_BATCH} {_OVER} {BESIDE[name]} {_BACK} {_END}", "float[N, 4, 6] x, float[N, 4, 6] z")
+    compiled = compile_model(model, DeepShap(REFERENCES), targets="all", inputs=["x"])
+    answer = compiled.explain({"x": X, "z": Z})
+    np.testing.assert_allclose(answer["y"], Runner(model)({"x": X, "z": Z})["y"], atol=1e-5)
+    assert np.abs(answer["completeness_gap"]).max() <= 1e-5
+    alone = compiled.explain({"x": X[1:2], "z": Z[1:2]})["x_attributions"]
+    np.testing.assert_allclose(alone[0], answer["x_attributions"][1], atol=1e-6)
+
+
+OUTPUTS = {
+    "on another axis": ("float[1, N, 6] s", "u = Exp (m) s = Slice (u, zero, one, zero)"),
+    "inside another axis": (
+        "float[M, 6] s",
+        "f = Reshape (m, tall) s = MatMul (f, w) "
+        "target = Concat <axis = 0> (four, n, six) u = Reshape (s, target)",
+    ),
+    "nowhere": ("float s", "u = Exp (m) s = ReduceMean <keepdims = 0> (u)"),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_that_is_not_explained_keeps_its_batch_where_it_is(name: str) -> None:
+    output, graph = OUTPUTS[name]
+    model = _model(f"{_BATCH} {_OVER} {graph} {_BACK} {_END}", outputs=f"float[N, 2] y, {output}")
+    answer = compile_model(model, DeepShap(REFERENCES), targets="all").explain(X)
+    for key, value in Runner(model)({"x": X}).items():
+        np.testing.assert_allclose(answer[key], value, atol=1e-5)
+
+
+MIXING = {
+    "attention over the batch": f"{_OVER} q = Identity (m) k = Transpose <perm = [0, 2, 1]> (q) "
+    "s = MatMul (q, k) p = Softmax <axis = -1> (s) u = MatMul (p, q)",
+    "a softmax over tokens and batch": f"{_BATCH} {_OVER} f = Reshape (m, tall) g = Softmax <axis = 0> (f) "
+    "target = Concat <axis = 0> (four, n, six) u = Reshape (g, target)",
+    "less the first row": f"{_OVER} g = Gather <axis = 1> (m, zero) u = Sub (m, g)",
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_rows_that_mix_on_another_axis_are_refused(name: str) -> None:
+    model = _model(f"{MIXING[name]} {_BACK} {_END}")
+    with pytest.raises(UnsupportedModelError, match=r"Transpose node 'm': .* mixes the rows of a batch"):
+        compile_model(model, DeepShap(REFERENCES))
+
+
+def test_a_model_for_batches_of_another_size_alone_is_not_said_to_mix_rows() -> None:
+    model = _model(f"{_OVER} f = Reshape (m, five_rows) u = Tanh (f) {_BACK} {_END}")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([4, 5, 6]), "five_rows"))
+    with pytest.raises(UnsupportedModelError, match="does not run on batches of two rows and of one"):
+        compile_model(model, DeepShap(REFERENCES))
+
+
+UNROWED = {
+    "its axis 0 is not the batch": ("m", "float[4, N, 6]"),
+    r"one row of the batch has the shape \[4, 6\] there": ("f", "float[M, 6]"),
+}
+
+
+@pytest.mark.parametrize("why", UNROWED)
+def test_an_output_without_a_row_for_each_of_the_batch_is_refused(why: str) -> None:
+    name, kind = UNROWED[why]
+    model = _model(f"{_OVER} f = Reshape (x, tall)", outputs=f"{kind} {name}")
+    with pytest.raises(UnsupportedModelError, match=f"'{name}' cannot be explained, since {why}"):
+        compile_model(model, DeepShap(REFERENCES))

@@ -1,0 +1,204 @@
+"""A smaller budget walks the references in chunks, recomputes them, and answers the same."""
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from compiler import (
+    Compiled,
+    DeepShap,
+    Deployment,
+    ExpectedGradients,
+    Gradient,
+    IntegratedGradients,
+    SmoothGrad,
+    compile_model,
+)
+from compiler.artefact.entry import open_entry
+from compiler.errors import InvalidOptionError
+from compiler.graph.chunk_markers import DOMAIN
+from compiler.manifest import Memory
+from compiler.memory.budget import choose_baking
+from compiler.memory.regions import World
+from compiler.memory.scan import in_half
+from compiler.runtime.session import ModelFile
+from tests.compiler.models import cnn, mlp, rows, two_inputs
+from tests.references.interpreter import run64
+from tests.tolerances import COMPLETE_64, PARITY_32
+
+K = 23  # no multiple of a chunk of 2 to 22
+WIDE = (5, 60, 3)
+WEIGHTS = np.random.default_rng(3).random(K) + 0.1
+
+MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], Any]] = {
+    "perceptron": (lambda: mlp(WIDE), rows(K, 5)),
+    "two inputs": (two_inputs, {"a": rows(K, 3), "b": rows(K, 4, seed=1)}),
+    "images": (cnn, rows(K, 2, 6, 8)),
+}
+METHODS: dict[str, Callable[[Any], Any]] = {
+    "deepshap": lambda r: DeepShap(r, WEIGHTS, standard_error=True),
+    "equal weights": lambda r: DeepShap(r),
+    "integrated, references in chunks": lambda r: IntegratedGradients(r, steps=3, standard_error=True),
+    "integrated, points in chunks": lambda r: IntegratedGradients(r, steps=17),
+    "one baseline": lambda _: IntegratedGradients(0.1, steps=17),
+    "expected": lambda r: ExpectedGradients(r, samples=17, standard_error=True),
+    "smooth": lambda _: SmoothGrad(17, 0.3, standard_error=True),
+}
+
+
+def compiled(model: onnx.ModelProto, method: Any, budget: int | None = None) -> Compiled:
+    machine = Deployment() if budget is None else Deployment(memory_budget=budget)
+    return compile_model(model, method, targets="all", deployment=machine)
+
+
+def memory_of(made: Compiled) -> Memory:
+    assert made.manifest.memory is not None
+    return made.manifest.memory
+
+
+def walked(model: onnx.ModelProto, method: Any) -> list[tuple[str, Compiled]]:
+    """By ever smaller budgets, as long as one is accepted: each way in which the references are walked."""
+    whole = compiled(model, method)
+    found = {(memory_of(whole).chunk, memory_of(whole).recomputed): whole}
+    for part in (0.8, 0.5, 0.25, 0.125):
+        try:
+            made = compiled(model, method, int(memory_of(whole).needed * part))
+        except InvalidOptionError:
+            break
+        memory = memory_of(made)
+        assert memory.needed <= memory.budget
+        found.setdefault((memory.chunk, memory.recomputed), made)
+    return [(f"{chunk} at a time, {again:.0%} again", c) for (chunk, again), c in found.items()]
+
+
+def inputs_of(model: onnx.ModelProto, count: int = 2) -> dict[str, np.ndarray]:
+    tensors = {v.name: v.type.tensor_type for v in model.graph.input}
+    return {
+        name: rows(count, *(d.dim_value for d in t.shape.dim[1:]), seed=7 + i)
+        for i, (name, t) in enumerate(tensors.items())
+    }
+
+
+CASES = [("perceptron", method) for method in METHODS]
+CASES += [(name, method) for name in ("two inputs", "images") for method in ("deepshap", "equal weights")]
+CASES += [("images", "integrated, references in chunks")]
+
+
+@pytest.mark.usefixtures("float64_engine")
+@pytest.mark.parametrize(("name", "method"), CASES)
+def test_every_budget_gives_the_same_answer(name: str, method: str) -> None:
+    make, references = MODELS[name]
+    model = make()
+    (_, whole), *chunked = walked(model, METHODS[method](references))
+    x = inputs_of(model)
+    expected = run64(whole.model, x)
+    assert chunked
+    assert all(any(n.op_type == "Scan" for n in c.model.graph.node) for _, c in chunked)
+    for how, made in chunked:
+        answer = run64(made.model, x)
+        assert set(answer) == set(expected)
+        for output, value in expected.items():
+            scale = max(1.0, float(np.abs(value).max()))
+            np.testing.assert_allclose(
+                answer[output] / scale, value / scale, rtol=0, atol=COMPLETE_64, err_msg=f"{how}: {output}"
+            )
+
+
+def test_a_budget_that_one_reference_does_not_fit() -> None:
+    with pytest.raises(
+        InvalidOptionError, match=r"budget of 1 KB .* at a time take .* Raise --memory-budget"
+    ):
+        compiled(mlp(WIDE), DeepShap(rows(K, 5)), 1024)
+
+
+def test_without_references_there_is_nothing_to_chunk() -> None:
+    made = compiled(mlp(WIDE), Gradient(), 1024)
+    memory = memory_of(made)
+    assert (memory.chunk, memory.chunks) == (None, 1)
+    assert "the graph takes about" in made.manifest.warnings[-1]
+
+
+def test_an_entry_in_chunks_is_written_and_opened_again(tmp_path: Path) -> None:
+    method = DeepShap(rows(K, 5), WEIGHTS)
+    whole = compiled(mlp(WIDE), method)
+    made = compiled(mlp(WIDE), method, memory_of(whole).needed // 2)
+    assert memory_of(made).chunk is not None
+    made.write(tmp_path, "m")
+    again = open_entry(tmp_path, "m")
+    assert again.manifest.memory == made.manifest.memory
+    x = inputs_of(mlp(WIDE))
+    for name, value in whole.explain(x).items():
+        np.testing.assert_allclose(again.explain(x)[name], value, rtol=0, atol=PARITY_32)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_float16_halves_what_is_baked_at_an_error_that_is_measured(name: str) -> None:
+    make, references = MODELS[name]
+    x = inputs_of(make())
+    whole = compiled(make(), DeepShap(references))
+    halved = compile_model(
+        make(), DeepShap(references), targets="all", deployment=Deployment(storage="float16")
+    )
+    memory = memory_of(halved)
+    assert memory.storage == "float16"
+    assert memory.chunks == 1
+    assert memory.storage_error is not None
+    assert 0 < memory.storage_error < 1e-2
+    assert memory.baked < memory_of(whole).baked
+    answers, expected = halved.explain(x), whole.explain(x)
+    for entry in whole.manifest.explained:
+        value = expected[entry.attributions]
+        error = np.abs(answers[entry.attributions] - value).max() / np.abs(value).max()
+        assert 0 < error < 1e-2
+    np.testing.assert_array_equal(answers["base_value"], expected["base_value"])
+
+
+def test_numbers_that_float16_does_not_hold_stay_as_they_are() -> None:
+    array = rows(3, 4, 5)
+    assert in_half(array).dtype == np.float16
+    for scale in (1e6, 1e-9):
+        assert in_half(array * np.float32(scale)).dtype == np.float32
+    assert in_half(np.arange(6).reshape(2, 3)).dtype == np.int64
+
+
+def test_nodes_stand_as_early_as_what_they_read_allows() -> None:
+    """Of what a node reads ONNX Runtime computes first what stands last: the walk, not what it needs."""
+    made = compiled(mlp(WIDE), DeepShap(rows(K, 5)))
+    level: dict[str, int] = {}
+    levels = []
+    for node in made.model.graph.node:
+        levels.append(1 + max((level.get(name, 0) for name in node.input), default=0))
+        level.update(dict.fromkeys(node.output, levels[-1]))
+    assert levels == sorted(levels)
+    assert len(set(levels)) < len(levels)
+
+
+def test_a_model_in_a_file_leaves_nothing_behind() -> None:
+    file = ModelFile(ir.from_proto(mlp()))
+    folder = file.path.parent
+    assert (folder / "model.onnx").is_file()
+    del file
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_the_later_layers_are_kept_whatever_order_the_walk_back_reads_them_in() -> None:
+    """Activations shrink with depth, and stand in the reverse order of their layers."""
+    chunk = ir.node("Chunk", [], {"axis": "k", "part": 0}, domain=DOMAIN)
+    layers = [chunk]
+    for _ in range(3):
+        layers.append(ir.node("Relu", [layers[-1].outputs[0]]))
+    read = [ir.node("Identity", [layer.outputs[0]]) for layer in reversed(layers[1:])]
+    body = [ir.node("Neg", [node.outputs[0]]) for node in read]
+    size = {v: n for layer, n in zip(layers[1:], (100, 10, 1), strict=True) for v in layer.outputs}
+    size |= {v: n for node, n in zip(read, (1, 10, 100), strict=True) for v in node.outputs}
+    world = World("k", [*layers, *read], body)
+    chosen = choose_baking(world, size, size, room=12)
+    assert set(chosen.kept) == {read[0].outputs[0], read[1].outputs[0]}
+    assert chosen.recomputed == pytest.approx(200 / 222)  # the first layer and what is read of it

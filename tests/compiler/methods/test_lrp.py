@@ -1,0 +1,219 @@
+"""LRP in float64: each rule against its matrix form, conservation, layers as they are joined, positions."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler import Gradient, Lrp, compile_model
+from compiler.methods.lrp import lrp
+from compiler.methods.lrp.composites import COMPOSITES, Choice
+from compiler.methods.lrp.rules import RelevanceRule
+from tests.compiler.methods.lrp_models import averages, network, spellings
+from tests.compiler.models import parsed
+from tests.references import lrp as reference
+from tests.references.interpreter import run64
+from tests.tolerances import RELEVANCE_64
+
+pytestmark = pytest.mark.usefixtures("float64_engine")
+
+N = 3
+EXACT = 1e-30  # as a stabiliser: adds nothing to any number but 0
+
+RULES: dict[str, tuple[RelevanceRule, Callable[..., np.ndarray]]] = {
+    "zero": (lrp.Zero(), partial(reference.epsilon_rule, epsilon=0.0)),
+    "epsilon": (lrp.Epsilon(0.1), partial(reference.epsilon_rule, epsilon=0.1)),
+    "gamma": (lrp.Gamma(0.4), partial(reference.gamma, gamma=0.4)),
+    "generalized gamma": (lrp.GeneralizedGamma(0.4), partial(reference.generalized_gamma, gamma=0.4)),
+    "zplus": (lrp.ZPlus(), reference.z_plus),
+    "alphabeta": (lrp.AlphaBeta(3, 2), partial(reference.alpha_beta, alpha=3.0, beta=2.0)),
+    "alpha one": (lrp.AlphaBeta(1, 0), reference.z_plus),
+    "wsquare": (lrp.WSquare(), reference.w_square),
+    "flat": (lrp.Flat(), reference.flat),
+    "zbox": (lrp.ZBox(-2.5, 3.0), partial(reference.z_box, low=-2.5, high=3.0)),
+}
+
+
+def rows(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((N, *shape))
+
+
+def relevance(
+    model: onnx.ModelProto, rules: tuple[Choice, ...], x: np.ndarray, targets: list[int], **options: Any
+) -> np.ndarray:
+    """[N, T, *shape of x]."""
+    compiled = compile_model(model, Lrp(rules=rules, **options), targets=targets)
+    return run64(compiled.model, {"x": x}, ["x_attributions"])["x_attributions"]
+
+
+def expected(
+    model: onnx.ModelProto, by_matrix: Callable[..., np.ndarray], x: np.ndarray, targets: list[int]
+) -> np.ndarray:
+    """The same from the matrix of the model's one affine map."""
+    W, b = reference.matrix_of(lambda v: run64(model, {"x": v})["y"], x.shape[1:])
+    result = np.zeros((len(x), len(targets), *x.shape[1:]))
+    for n, row in enumerate(x.reshape(len(x), -1)):
+        y = W @ row + b
+        for t, target in enumerate(targets):
+            R = np.zeros(len(y))
+            R[target] = y[target]
+            result[n, t] = by_matrix(W, b, row, R).reshape(x.shape[1:])
+    return result
+
+
+def assert_equal(got: np.ndarray, want: np.ndarray) -> None:
+    assert np.abs(want).max() > 1e-6
+    np.testing.assert_allclose(got, want, rtol=0, atol=RELEVANCE_64 * np.abs(want).max())
+
+
+EVERY_RULE = ["conv", "norm, conv, norm", "conv, scale, offset", "gemm", "gemm, scaled", "matmul, add"]
+SOME_RULES = ["generalized gamma", "zplus", "wsquare"]
+LAYERS = [(layer, rule) for layer in spellings() for rule in (RULES if layer in EVERY_RULE else SOME_RULES)]
+
+
+@pytest.mark.parametrize(("layer", "rule"), LAYERS)
+def test_rule_against_its_matrix_form(layer: str, rule: str) -> None:
+    """Whatever a layer is written as: its map is affine, and has one matrix."""
+    model, shape = spellings()[layer]
+    ours, by_matrix = RULES[rule]
+    x = rows(shape)
+    targets = some_targets(model, x)
+    assert_equal(relevance(model, (("first", ours),), x, targets), expected(model, by_matrix, x, targets))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("average", averages())
+def test_rule_of_an_average(average: str, rule: str) -> None:
+    """The stabiliser is left out: beside ΣW, ΣW² and Σ1 the same ε would not weigh the same."""
+    model, shape = averages()[average]
+    ours, by_matrix = RULES[rule]
+    x = rows(shape)
+    targets = some_targets(model, x)
+    model.graph.node[0].name = "average"
+    choices = exact((("name:average", ours),))
+    want = expected(model, partial(by_matrix, epsilon=EXACT), x, targets)
+    assert_equal(relevance(model, choices, x, targets), want)
+
+
+def some_targets(model: onnx.ModelProto, x: np.ndarray) -> list[int]:
+    size = run64(model, {"x": x[:1]})["y"].size
+    return sorted({0, size // 2, size - 1})
+
+
+def exact(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """The same rules without stabilisers, which keep relevance back."""
+    return tuple(
+        (s, replace(r, epsilon=EXACT) if any(f.name == "epsilon" for f in fields(r)) else r)
+        for s, r in choices
+    )
+
+
+MIDDLE = [lrp.Zero(), lrp.Epsilon(), lrp.Gamma(), lrp.GeneralizedGamma(), lrp.ZPlus(), lrp.AlphaBeta()]
+FIRST = [lrp.WSquare(), lrp.Flat(), lrp.ZBox(-4, 4)]
+PRESETS = [name for name, composite in COMPOSITES.items() if not composite.is_gradient]
+
+
+def conserved(model: onnx.ModelProto, shape: tuple[int, ...], method: Lrp) -> None:
+    compiled = compile_model(model, method, targets="all")
+    answer = run64(compiled.model, {"x": rows(shape, seed=4)})
+    total = answer["x_attributions"].reshape(N, 5, -1).sum(-1)
+    scale = np.abs(answer["explained_value"]).max()
+    assert scale > 0.01
+    assert np.abs(total - answer["explained_value"]).max() <= RELEVANCE_64 * scale
+    assert np.abs(answer["completeness_gap"]).max() <= RELEVANCE_64 * scale
+
+
+@pytest.mark.parametrize("net", ["mlp", "vgg", "resnet"])
+@pytest.mark.parametrize("rule", MIDDLE, ids=str)
+def test_every_rule_conserves_relevance(net: str, rule: RelevanceRule) -> None:
+    """Without biases and stabilisers. AlphaBeta where a neuron has contributions of both signs: all have."""
+    conserved(*network(net), Lrp(rules=exact((("first 99", rule), *sums(net)))))
+
+
+@pytest.mark.parametrize("net", ["mlp", "vgg", "resnet"])
+@pytest.mark.parametrize("rule", FIRST, ids=str)
+def test_first_layers_conserve_relevance(net: str, rule: RelevanceRule) -> None:
+    conserved(*network(net), Lrp(rules=exact((("first 99", lrp.ZPlus()), *sums(net), ("first", rule)))))
+
+
+@pytest.mark.parametrize("net", ["mlp", "vgg", "resnet"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_composites_conserve_relevance(net: str, preset: str) -> None:
+    composite = COMPOSITES[preset]
+    types = {"mlp": {"Gemm"}, "vgg": {"Conv"}, "resnet": {"Conv"}}
+    present = tuple(c for c in composite.choices if c[0].split(":")[0] in types[net] | {"first"})
+    rules = exact((("first 99", composite.default), *present, *sums(net)))
+    conserved(*network(net), Lrp(preset, rules, low=-5, high=5))
+
+
+def sums(net: str) -> tuple[Choice, ...]:
+    chosen = {"mlp": (), "vgg": ("AveragePool",), "resnet": ("Add", "GlobalAveragePool")}[net]
+    return tuple((op_type, lrp.Zero()) for op_type in chosen)
+
+
+def test_biases_absorb_relevance() -> None:
+    model, shape = network("mlp", biases=0.5)
+    answer = run64(compile_model(model, Lrp(), targets=[1]).model, {"x": rows(shape)})
+    total = answer["x_attributions"].sum(-1)
+    np.testing.assert_allclose(answer["completeness_gap"], answer["explained_value"] - total, atol=1e-12)
+    assert np.abs(answer["completeness_gap"]).max() > 0.01
+    assert "base_value" not in answer
+
+
+@pytest.mark.parametrize("net", ["mlp", "vgg", "resnet"])
+def test_lrp_zero_is_input_times_gradient(net: str) -> None:
+    """Where every activation is homogeneous; with biases too."""
+    model, shape = network(net, biases=0.3)
+    x = rows(shape, seed=2)
+    rules = (("first 99", lrp.Zero()), *sums(net))
+    product = compile_model(model, Gradient(times_input=True), targets=[0, 3])
+    want = run64(product.model, {"x": x}, ["x_attributions"])["x_attributions"]
+    assert_equal(relevance(model, rules, x, [0, 3]), want)
+
+
+def test_a_normalisation_read_beside_its_layer_stays_apart() -> None:
+    """c is read twice: the normalisation cannot be part of the Gemm. With LRP-0 that is the gradient."""
+    random = np.random.default_rng(5)
+    weights = {"w": random.standard_normal((4, 6)), **{k: random.standard_normal(6) for k in "stm"}}
+    text = """g (double[N, 4] x) => (double[N, 6] y) {
+        c = MatMul (x, w)  n = BatchNormalization (c, s, t, m, v)  r = Relu (n)  y = Add (r, c)
+    }"""
+    model = parsed(text, {**weights, "v": np.full(6, 0.7)})
+    x = rows((4,))
+    product = compile_model(model, Gradient(times_input=True), targets=[0, 5])
+    want = run64(product.model, {"x": x}, ["x_attributions"])["x_attributions"]
+    rules = (("MatMul", lrp.Zero()), ("BatchNormalization", lrp.Zero()), ("Add", lrp.Zero()))
+    assert_equal(relevance(model, rules, x, [0, 5]), want)
+    passed = relevance(model, (rules[0], rules[2]), x, [0, 5])
+    assert_equal(passed.sum(-1), run64(model, {"x": x})["y"][:, [0, 5]])
+    damped = relevance(model, (*rules, ("Add", lrp.Epsilon(5.0))), x, [0, 5])
+    assert np.abs(damped).max() < 0.9 * np.abs(want).max()
+
+
+def test_guided_backprop_and_deconvnet() -> None:
+    """Gradients through other ReLUs, walked by hand; no promise of a sum."""
+    model, _ = network("mlp", biases=0.3)
+    model.graph.node[3].op_type = "Relu"
+    del model.graph.node[3].attribute[:]
+    x = rows((7,), seed=6)
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    values = run64(model, {"x": x}, ["c", "e", "g"])
+    for preset, gate in (("GuidedBackprop", lambda z: z > 0), ("Deconvnet", lambda z: np.ones_like(z))):
+        compiled = compile_model(model, Lrp(preset), targets=[2])
+        assert compiled.manifest.completeness_gap is None
+        m = np.tile(weights["w4"][2], (N, 1))
+        for z, w in (("g", "w3"), ("e", "w2"), ("c", "w1")):
+            m = (np.maximum(m, 0) * gate(values[z])) @ weights[w]
+        got = run64(compiled.model, {"x": x}, ["x_attributions"])["x_attributions"]
+        assert_equal(got[:, 0], m)
+
+
+def test_inputs_that_cannot_be_negative_are_not_taken_apart() -> None:
+    """z⁺ behind a ReLU needs one half of its terms; only the first layer reads values of both signs."""
+    compiled = compile_model(network("vgg")[0], Lrp(), targets=[0])
+    parts = [node.op_type for node in compiled.model.graph.node if node.op_type in ("Max", "Min")]
+    assert sorted(parts) == ["Max", "Min"]

@@ -1,0 +1,354 @@
+"""Tables in memory: columns are matched by name, whichever library holds them."""
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from compiler import (
+    Compiled,
+    DeepShap,
+    ExpectedGradients,
+    Gradient,
+    IntegratedGradients,
+    Lrp,
+    OpenReferences,
+    SmoothGrad,
+    ZBox,
+    compile_model,
+)
+from compiler.artefact.entry import open_entry
+from compiler.errors import InvalidOptionError, InvalidReferencesError
+from compiler.methods import Method
+from tests.compiler.models import FEATURES, HIDDEN, NAMES, mlp, parsed, rows, two_inputs
+
+R, X = rows(4, FEATURES), rows(3, FEATURES, seed=9)
+BACK = NAMES[::-1]
+
+
+class Polars:
+    """As polars' DataFrame: columns are words, and each comes by its name alone."""
+
+    def __init__(self, table: pd.DataFrame) -> None:
+        self._table = table
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._table.columns)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._table.shape
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._table[name].to_numpy()
+
+
+LIBRARIES: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "pandas": lambda table: table,
+    "pyarrow": lambda table: pa.Table.from_arrays(
+        [pa.array(column) for _, column in table.items()], names=[str(name) for name in table]
+    ),
+    "polars": Polars,
+}
+
+
+def table(values: np.ndarray, names: list[Any] | None = None) -> pd.DataFrame:
+    return pd.DataFrame(values, columns=NAMES if names is None else names)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Compiled:
+    return compile_model(mlp(), DeepShap(table(R)), targets="all")
+
+
+def assert_same(answer: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
+    assert set(answer) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(answer[name], value)
+
+
+# -- rows ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_rows_are_matched_by_name(compiled: Compiled, library: str) -> None:
+    make = LIBRARIES[library]
+    for names in (NAMES, BACK, ["debt", "age", "cards", "years", "income"]):
+        given = make(table(X)[names])
+        assert_same(compiled.explain(given), compiled.explain(X))
+        assert_same(compiled.explain({"x": given}), compiled.explain(X))
+
+
+def test_an_entry_that_was_written_knows_the_names(compiled: Compiled, tmp_path: Path) -> None:
+    compiled.write(tmp_path, "m")
+    assert_same(open_entry(tmp_path, "m").explain(table(X)[BACK]), compiled.explain(X))
+
+
+COLUMNS = {
+    "unknown": (table(X).assign(id=7), r"'x': columns \['id'\] are not features. The features are \['age',"),
+    "missing": (table(X).drop(columns="debt"), r"'x': columns \['debt'\] are missing"),
+    "renamed": (
+        table(X, ["Age", *NAMES[1:]]),
+        r"\['Age'\] are not features and columns \['age'\] are missing",
+    ),
+    "doubled": (table(X, ["age", *NAMES[:4]]), r"more than one column is named \['age'\]"),
+    "too few positions": (table(X, list(range(5))).drop(columns=4), r"columns \['0', '1', '2', '3'\] are no"),
+}
+
+
+@pytest.mark.parametrize("case", COLUMNS)
+@pytest.mark.parametrize("library", ["pandas", "pyarrow"])
+def test_columns_that_are_no_features(compiled: Compiled, case: str, library: str) -> None:
+    given, words = COLUMNS[case]
+    with pytest.raises(InvalidOptionError, match=words):
+        compiled.explain(LIBRARIES[library](given))
+
+
+class Lazy(Polars):
+    """As polars' LazyFrame."""
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        raise TypeError(f"'Lazy' object is not subscriptable: {name}")
+
+
+def test_a_table_that_is_not_computed_yet(compiled: Compiled) -> None:
+    with pytest.raises(
+        InvalidOptionError, match=r"'x': the columns of a Lazy cannot be read: .*subscriptable"
+    ):
+        compiled.explain(Lazy(table(X)))
+
+
+COLUMN = np.array([1.0, 0.0, 1.0])
+NUMBERS = {
+    "integers": COLUMN.astype(np.int8),
+    "booleans": COLUMN.astype(bool),
+    "nullable integers": pd.array([1, 0, 1], dtype="Int64"),
+    "nullable floats": pd.array([1, 0, 1], dtype="Float32"),
+    "nullable booleans": pd.array([True, False, True], dtype="boolean"),
+    "categories that are numbers": pd.Categorical([1.0, 0.0, 1.0]),
+    "sparse numbers": pd.arrays.SparseArray(COLUMN),
+    "objects": np.array([1, 0.0, True], object),
+    "decimals": [Decimal(1), Decimal(0), 1],
+    "arrow": pd.array([1, 0, 1], dtype="int64[pyarrow]"),
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_columns_of_any_kind_of_numbers(compiled: Compiled, kind: str) -> None:
+    expected = X.copy()
+    expected[:, 1] = COLUMN
+    given = table(X)[BACK].assign(income=NUMBERS[kind])
+    assert_same(compiled.explain(given), compiled.explain(expected))
+
+
+OTHERS = {
+    "words": (["1", "0", "1"], "column 'income' holds '1', not numbers"),
+    "categories": (pd.Categorical(["a", "b", "a"]), "column 'income' holds 'a', not numbers"),
+    "dates": (pd.to_datetime(["2020-01-01"] * 3), r"column 'income' holds datetime64\[\w+\], not numbers"),
+    "complex numbers": ([1j, 2, 3], "column 'income' holds complex128, not numbers"),
+    "lists": ([[1], [2], [3]], r"column 'income' holds '\[1\]', not numbers"),
+    "NaN": ([1.0, np.nan, 2.0], "column 'income' has no value in row 1"),
+    "NA": (pd.array([1, 2, None], dtype="Int64"), "column 'income' has no value in row 2"),
+    "NA among booleans": (pd.array([None, True, True], dtype="boolean"), "'income' has no value in row 0"),
+    "None": (np.array([1, None, 2], object), "column 'income' has no value in row 1"),
+    "infinity": ([1.0, np.inf, 2.0], r"'x' holds inf at \[1, 1\]"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_columns_that_hold_no_numbers(compiled: Compiled, kind: str) -> None:
+    column, words = OTHERS[kind]
+    with pytest.raises(InvalidOptionError, match=words):
+        compiled.explain(table(X)[BACK].assign(income=column))
+
+
+def test_words_go_to_an_input_of_words() -> None:
+    text = """g (float[N, 3] x, string[N, 2] s) => (float[N, 3] y, string[N, 2] t) {
+        y = Relu (x)
+        t = Identity (s)
+    }"""
+    done = compile_model(parsed(text), DeepShap(table(rows(4, 3), list("abc"))), targets="all")
+    words = pd.DataFrame({"city": ["Rome", "Oslo"], "code": pd.Categorical(["r", "o"])})
+    answer = done.explain({"x": table(rows(2, 3), list("abc"))[list("cab")], "s": words})
+    assert answer["t"].tolist() == [["Rome", "r"], ["Oslo", "o"]]
+    np.testing.assert_array_equal(answer["y"], np.maximum(rows(2, 3), 0))
+
+
+# -- names that nobody gave ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def unnamed() -> Compiled:
+    return compile_model(mlp(), DeepShap(R), targets="all")
+
+
+@pytest.mark.parametrize("names", [NAMES, BACK, [0, 1, 2, 3, 4], [2019, 2020, 2021, 2022, 2023]])
+def test_names_that_nobody_gave_match_by_position(unnamed: Compiled, names: list[Any]) -> None:
+    assert_same(unnamed.explain(table(X, names)), unnamed.explain(X))
+
+
+def test_names_that_were_made_up_are_names_for_whoever_uses_them(unnamed: Compiled) -> None:
+    names = list(unnamed.manifest.explained[0].feature_names or ())
+    assert_same(unnamed.explain(table(X, names)[names[::-1]]), unnamed.explain(X))
+
+
+@pytest.mark.parametrize("which", ["compiled", "unnamed"])
+def test_numbers_from_0_on_are_positions(which: str, request: pytest.FixtureRequest) -> None:
+    done = request.getfixturevalue(which)
+    plain = pd.DataFrame(X)
+    assert_same(done.explain(plain), done.explain(X))
+    assert_same(done.explain(plain[[3, 0, 4, 1, 2]]), done.explain(X))
+
+
+# -- references ----------------------------------------------------------------------------------------
+
+METHODS: dict[str, Callable[[Any], Method]] = {
+    "DeepShap": DeepShap,
+    "by input": lambda given: DeepShap({"x": given}),
+    "ExpectedGradients": lambda given: ExpectedGradients(given, samples=7),
+    "IntegratedGradients": lambda given: IntegratedGradients(given, steps=3),
+    "OpenReferences": lambda given: DeepShap(OpenReferences(3, given)),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_columns_of_references_are_feature_names(method: str, library: str) -> None:
+    make = METHODS[method]
+    done = compile_model(mlp(), make(LIBRARIES[library](table(R))))
+    assert done.manifest.explained[0].feature_names == tuple(NAMES)
+    assert done.manifest.digests == compile_model(mlp(), make(R)).manifest.digests
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_references_are_matched_with_names_that_are_given(library: str) -> None:
+    given = LIBRARIES[library](table(R)[BACK])
+    manifest = compile_model(mlp(), DeepShap(given), feature_names=NAMES).manifest
+    assert manifest.digests == compile_model(mlp(), DeepShap(R)).manifest.digests
+    assert manifest.explained[0].feature_names == tuple(NAMES)
+    with pytest.raises(InvalidReferencesError, match=r"references of 'x': columns \['id'\] are not features"):
+        compile_model(mlp(), DeepShap(table(R).assign(id=1)), feature_names={"x": NAMES})
+
+
+def test_numbered_columns_of_references_name_nothing() -> None:
+    for given in (pd.DataFrame(R), pd.DataFrame(R)[[3, 0, 4, 1, 2]]):
+        manifest = compile_model(mlp(), DeepShap(given)).manifest
+        assert manifest.explained[0].feature_names == tuple(f"x[{i}]" for i in range(FEATURES))
+        assert manifest.digests == compile_model(mlp(), DeepShap(R)).manifest.digests
+
+
+REFERENCES = {
+    "doubled": (table(R, ["age", *NAMES[:4]]), r"references of 'x': more than one column is named \['age'\]"),
+    "words": (table(R).assign(age="old"), "references of 'x': column 'age' holds 'old', not numbers"),
+    "missing values": (table(R).assign(age=[1, np.nan, 2, 3]), "column 'age' has no value in row 1"),
+    "one more": (table(R).assign(id=1), r"have shape \[4, 6\]; the model needs \[K, 5\]. Choose .* columns"),
+}
+
+
+@pytest.mark.parametrize("case", REFERENCES)
+def test_references_that_do_not_fit(case: str) -> None:
+    given, words = REFERENCES[case]
+    with pytest.raises(InvalidReferencesError, match=words):
+        compile_model(mlp(), DeepShap(given))
+
+
+def test_references_of_an_inner_tensor_do_not_name_what_they_are_computed_from() -> None:
+    done = compile_model(mlp(), DeepShap(table(R)), inputs=["h1"])
+    assert done.manifest.digests == compile_model(mlp(), DeepShap(R), inputs=["h1"]).manifest.digests
+    assert done.manifest.explained[0].feature_names == tuple(f"h1[{i}]" for i in range(HIDDEN))
+    names = list("abcdefg")
+    own = table(rows(4, HIDDEN), names)[names[::-1]]
+    done = compile_model(mlp(), DeepShap(own), inputs=["h1"], feature_names=names)
+    expected = compile_model(mlp(), DeepShap(rows(4, HIDDEN)), inputs=["h1"])
+    assert done.manifest.digests == expected.manifest.digests
+
+
+# -- other options of methods --------------------------------------------------------------------------
+
+
+def test_bounds_and_deviations_are_matched_by_name() -> None:
+    given = table(R)
+    low, high = given.min() - 9, given[BACK].max() + 9
+    lrp = compile_model(mlp(), Lrp(rules=[("first", ZBox())], low=low, high=high))
+    expected = compile_model(mlp(), Lrp(rules=[("first", ZBox())], low=R.min(0) - 9, high=R.max(0) + 9))
+    assert lrp.manifest.digests == expected.manifest.digests
+    assert lrp.manifest.explained[0].feature_names == tuple(NAMES)
+    assert_same(lrp.explain(table(X)[BACK]), expected.explain(X))
+
+    for sigma in (given[BACK].std(), given[BACK].std().to_frame().T):
+        noisy = compile_model(mlp(), SmoothGrad(5, {"x": sigma}), feature_names=NAMES)
+        assert noisy.manifest.method.options["sigma"] == {"x": given.std().tolist()}
+    with pytest.raises(InvalidOptionError, match=r"sigma of 'x': columns \['age'\] are missing"):
+        compile_model(mlp(), SmoothGrad(5, given.std()[1:]), feature_names=NAMES)
+
+
+def test_bounds_of_a_layer_have_no_names() -> None:
+    low, high = table(R).min(), table(R).max()
+    with pytest.raises(InvalidOptionError, match="ZBox: low and high have names of features"):
+        ZBox(low, high)
+    assert ZBox(pd.Series([1.0, 2.0]), pd.Series([2.0, 3.0])).low is not None
+
+
+# -- several inputs ------------------------------------------------------------------------------------
+
+
+def test_a_table_for_each_input() -> None:
+    a, b = list("pqr"), list("stuv")
+    given = {"a": table(rows(4, 3), a), "b": table(rows(4, 4), b)}
+    done = compile_model(two_inputs(), DeepShap(given))
+    assert [e.feature_names for e in done.manifest.explained] == [tuple(a), tuple(b)]
+    x, y = rows(2, 3, seed=5), rows(2, 4, seed=6)
+    expected = done.explain({"a": x, "b": y})
+    assert_same(done.explain({"a": table(x, a)[a[::-1]], "b": table(y, b)[b[::-1]]}), expected)
+    both = table(np.hstack([y, x]), b + a)[list("vpsqtru")]
+    assert_same(done.explain(both), expected)
+
+
+def columns_as_inputs() -> Any:
+    """As skl2onnx writes a pipeline that was fitted to a DataFrame: an input for each column."""
+    text = """g (float[N, 1] age, int64[N, 1] id, float[N, 1] income, float[N, 1] debt) => (float[N, 2] y) {
+        x = Concat <axis = 1> (debt, age, income)
+        z = MatMul (x, w)
+        h = Tanh (z)
+        i = Cast <to = 1> (id)
+        y = Add (h, i)
+    }"""
+    return parsed(text, {"w": rows(3, 2, seed=1)})
+
+
+def test_one_table_for_inputs_of_one_column() -> None:
+    names = ["age", "income", "debt"]
+    references, x = table(rows(4, 3), names), table(rows(2, 3, seed=3), names).assign(id=[7, 8])
+    by_input = {name: references[[name]].to_numpy() for name in names}
+    expected = compile_model(columns_as_inputs(), DeepShap(by_input))
+    for given in (references[["debt", "age", "income"]], references.assign(id=1)):
+        done = compile_model(columns_as_inputs(), DeepShap(given))
+        assert [e.feature_names for e in done.manifest.explained] == [(name,) for name in names]
+        assert done.manifest.digests == expected.manifest.digests
+        answer = done.explain(x[["id", "debt", "income", "age"]])
+        assert_same(answer, expected.explain({name: x[[name]].to_numpy() for name in x}))
+    for bad, words in (
+        (x.assign(sex=1), r"the rows: columns \['sex'\] are not features"),
+        (x.drop(columns="id"), r"the rows: columns \['id'\] are missing"),
+        (x.assign(id=1.5), r"'id' holds 1\.5 at \[0, 0\], which cannot be explained as int64"),
+    ):
+        with pytest.raises(InvalidOptionError, match=words):
+            done.explain(bad)
+    with pytest.raises(InvalidReferencesError, match=r"references: columns \['debt'\] are missing"):
+        compile_model(columns_as_inputs(), DeepShap(references.drop(columns="debt")))
+
+
+def test_one_table_for_inputs_whose_features_have_no_names() -> None:
+    with pytest.raises(
+        InvalidReferencesError, match=r"one table for 2 inputs, but the features of \['a', 'b'\]"
+    ):
+        compile_model(two_inputs(), DeepShap(table(rows(4, 7), list("abcdefg"))))
+    done = compile_model(two_inputs(), Gradient())
+    with pytest.raises(InvalidOptionError, match="the rows: one table for 2 inputs"):
+        done.explain(table(rows(4, 7), list("abcdefg")))

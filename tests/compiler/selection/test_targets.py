@@ -1,0 +1,84 @@
+"""Which elements of the output are explained where none are named."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+from compiler import DeepShap, Lrp, compile_model
+from compiler.cli.compile import app
+from tests.compiler.models import FEATURES, HIDDEN, mlp, parsed, rows
+
+REFERENCES = rows(4, FEATURES)
+SHAPES: dict[tuple[int, ...], Any] = {
+    (1,): (0,),
+    (2,): (1,),
+    (3,): "predicted",
+    (1, 2): "predicted",
+    (2, 1): "predicted",
+    (2, 3): "predicted",
+    (1, 1): (0,),
+}
+
+
+def of_shape(*row: int) -> onnx.ModelProto:
+    """y [N, *row] of x [N, 5]."""
+    size = int(np.prod(row))
+    text = f"""g (float[N, {FEATURES}] x) => (float[N, {", ".join(map(str, row))}] y) {{
+        z = MatMul (x, w)
+        y = Reshape (z, shape)
+    }}"""
+    shape = np.array([0, *row], np.int64)
+    return parsed(text, {"w": rows(FEATURES, size, seed=1), "shape": shape})
+
+
+@pytest.mark.parametrize("row", SHAPES)
+def test_the_default_follows_the_shape(row: tuple[int, ...]) -> None:
+    manifest = compile_model(of_shape(*row), DeepShap(REFERENCES)).manifest
+    assert manifest.targets == SHAPES[row]
+    assert manifest.explained_shape == row
+
+
+@pytest.mark.parametrize("last", ["Softmax", "Identity"])
+def test_class_1_of_two_is_explained_in_every_row(last: str) -> None:
+    """Probabilities and logits: what raises one row's answer raises every other's."""
+    model, x = mlp((FEATURES, HIDDEN, 2), last=last), rows(9, FEATURES, seed=3)
+    compiled = compile_model(model, DeepShap(REFERENCES))
+    answer = compiled.explain(x)
+    assert set(answer["y"].argmax(axis=1)) == {0, 1}
+    np.testing.assert_array_equal(answer["explained_value"], answer["y"][:, 1:])
+    assert (
+        compiled.manifest.digests == compile_model(model, DeepShap(REFERENCES), targets=[1]).manifest.digests
+    )
+
+
+def test_class_1_of_the_scores_that_a_method_prefers() -> None:
+    manifest = compile_model(mlp((FEATURES, HIDDEN, 2)), Lrp()).manifest
+    assert (manifest.explained_output, manifest.targets, manifest.explained_shape) == ("z2", (1,), (2,))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), r"y \(targets: 1, class 1 of two\) by x"),
+        (("--targets", "0"), r"y \(targets: 0, class 0 of two\) by x"),
+        (("--targets", "all"), r"y \(targets: 0, 1\) by x"),
+        (("--targets", "predicted"), r"y \(targets: predicted\) by x"),
+    ],
+)
+def test_compile_and_check_say_which_of_two_classes_it_is(
+    options: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    onnx.save(mlp((FEATURES, HIDDEN, 2)), tmp_path / "m.onnx")
+    np.save(tmp_path / "r.npy", REFERENCES)
+    place = ("--repository", str(tmp_path / "entries"))
+    given = (str(tmp_path / "m.onnx"), "--references", str(tmp_path / "r.npy"), "--name", "m", *place)
+    for command in (("compile", *given, *options), ("check", "m", *place)):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+        assert re.search(rf"^explains +{words}, deepshap *$", done.stdout, re.MULTILINE), done.stdout
+        assert done.stderr == ""
