@@ -22,8 +22,7 @@ from compiler.combine.outputs import attributions_name
 from compiler.deployment import HERE, Deployment
 from compiler.errors import InvalidReferencesError
 from compiler.graph.symbolic_rows import state_shapes
-from compiler.graph.tune import time_forms
-from compiler.graph.variants import Forms
+from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower, narrow, plain_for
 from compiler.lowering.lengths import Size, span_of
 from compiler.lowering.lengths import told as told_lengths
@@ -93,12 +92,12 @@ def compile_model(
     fixed, span = span_of(sizes or {})
     if span is not None:
         check_span(span, method, deployment)
-    forms = Forms(deployment, time_forms if deployment.tune else None)
+    variants = Variants(deployment)
 
     asked = _Asked(output, logits, targets, inputs, feature_names)
 
     def make(sizes: Mapping[str, int], tell: Progress) -> _Made:
-        return _made(model, method, asked, sizes, forms, tell)
+        return _made(model, method, asked, sizes, variants, tell)
 
     lowered, path, method, feature_names, notes, references, fed, made = make(fixed, tell)
     if span is not None:
@@ -134,7 +133,7 @@ def compile_model(
     )
     warnings += (*demand(checked.measured, method.gap, bool(path.stops)), *beyond_budget(memory))
     manifest = describe(lowered, combined, path, method, references, checked, feature_names, warnings)
-    made_for = {"one_shot": deployment.one_shot, "memory": memory, "forms": forms.describe()}
+    made_for = {"one_shot": deployment.one_shot, "memory": memory, "variants": variants.describe()}
     manifest = manifest.model_copy(update=made_for)
     sample = with_open_sample(sample_rows(longest, references, probes), references)
     return Compiled(served, manifest, plain, sample)
@@ -168,13 +167,13 @@ def _made(
     method: Method,
     asked: _Asked,
     sizes: Mapping[str, int],
-    forms: Forms,
+    variants: Variants,
     tell: Progress,
 ) -> _Made:
     """Lowers a model and walks it."""
     given, (output, logits, targets, inputs, names) = method.reference_set, asked
     lowered = with_batch(lower(model, sizes, _shapes(given)))
-    if forms.deployment.one_shot:
+    if variants.deployment.one_shot:
         check_gate_names(lowered)
     referenced = given if isinstance(given, Mapping) else ()
     lowered, path = choose_path(lowered, output, targets, inputs, referenced, logits)
@@ -183,7 +182,7 @@ def _made(
         raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
     method, names = by_name(method, lowered, path, names)
     references, fed = _references(lowered, path, method)
-    made = combine(lowered, path, method, references, forms, tell)
+    made = combine(lowered, path, method, references, variants, tell)
     return _Made(lowered, path, method, names, tuple(notes), references, fed, made)
 
 

@@ -20,13 +20,12 @@ class Deployment:
     """Where the combined graph will run, and what it may use there.
 
     Args:
-        provider: of ONNX Runtime; operators are emitted in the forms that are fastest there.
+        provider: of ONNX Runtime; operators are emitted in the variants that are fastest there.
         threads: that one run may use; None for as many as this process has cores.
         memory_budget: bytes for baked references and working memory together, at one row. Above it the
             references are walked in chunks, and recomputed where they do not fit.
         storage: how baked reference activations are kept; float16 halves them, at an error that the check
             measures.
-        tune: whether forms are timed on this machine instead of taken from the cost table.
         one_shot: one entry, in which a BOOL input `explain` decides whether the explanation is computed.
 
     Raises:
@@ -37,7 +36,6 @@ class Deployment:
     threads: int | None = None
     memory_budget: int = DEFAULT_BUDGET
     storage: Storage = "float32"
-    tune: bool = False
     one_shot: bool = False
 
     def __post_init__(self) -> None:

@@ -111,16 +111,12 @@ class Digests(_Frozen):
     explanation: str
 
 
-class Forms(_Frozen):
-    """In which of several equal forms operators were emitted, and for what machine."""
+class Variants(_Frozen):
+    """In which of several equal variants operators were emitted, and for what machine."""
 
     provider: str = Field(description="of ONNX Runtime: cpu or cuda")
     threads: int = Field(description="of one run")
-    taken: dict[str, int] = Field(description='how often each form stands in the graph, by "task: form"')
-    timed: dict[str, dict[str, float]] = Field(
-        default_factory=dict,
-        description="milliseconds of each form at each place, where forms were timed (--tune)",
-    )
+    taken: dict[str, int] = Field(description='how often each stands in the graph, by "task: variant"')
 
 
 class Measured(_Frozen):
@@ -232,7 +228,7 @@ class Manifest(_Frozen):
     least_onnxruntime: str
     tools: dict[str, str] = Field(description="versions of what made the graph")
     measured: Measured
-    forms: Forms | None = Field(None, description="None in entries of earlier versions")
+    variants: Variants | None = Field(None, description="None in entries of earlier versions")
     memory: Memory | None = Field(None, description="None in entries made before it was recorded")
     warnings: tuple[str, ...] = ()
 

@@ -13,7 +13,7 @@ from compiler.errors import RationaleError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from compiler.manifest import Forms, Manifest, Memory, References
+    from compiler.manifest import Manifest, Memory, References, Variants
 
 _SHOWN = 3  # base values of a line
 _ABOUT = {"deepshap": "approximates Shapley values; rationale evaluate --shapley measures how closely"}
@@ -64,11 +64,10 @@ def _references_line(references: "References") -> str:
     return f"{line}; base value {shown}" + ", …" * (len(references.base_value) > _SHOWN)
 
 
-def _forms_line(forms: "Forms") -> str:
-    """What stands in the graph how often, and who chose."""
-    taken = ", ".join(f"{count} × {name.split(': ')[1]}" for name, count in forms.taken.items())
-    chosen = "timed here" if forms.timed else "by the cost table"
-    return f"{taken} ({chosen}, {forms.provider}, {forms.threads} threads)"
+def _variants_line(variants: "Variants") -> str:
+    """What stands in the graph how often, and for what machine."""
+    taken = ", ".join(f"{count} × {name.split(': ')[1]}" for name, count in variants.taken.items())
+    return f"{taken} ({variants.provider}, {variants.threads} threads)"
 
 
 def report(manifest: "Manifest") -> None:
@@ -99,8 +98,8 @@ def report(manifest: "Manifest") -> None:
     table.add_row("graph", f"{m.nodes} nodes, {m.model_bytes / 1e6:.1f} MB, {m.latency_ms:.2f} ms a row here")
     if manifest.memory:
         table.add_row("memory", memory_line(manifest.memory))
-    if manifest.forms and manifest.forms.taken:
-        table.add_row("forms", _forms_line(manifest.forms))
+    if manifest.variants and manifest.variants.taken:
+        table.add_row("variants", _variants_line(manifest.variants))
     console().print(table)
     for warning in manifest.warnings:
         print(f"warning: {warning}", file=sys.stderr)

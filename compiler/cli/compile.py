@@ -225,14 +225,6 @@ def compile_command(
             help="How baked references are kept: float32, or float16 at half the size.",
         ),
     ] = "float32",
-    tune: Annotated[
-        bool,
-        typer.Option(
-            "--tune",
-            rich_help_panel=MACHINE,
-            help="Time the ways to compute each operator here, and take the fastest.",
-        ),
-    ] = False,
     one_shot: Annotated[
         bool,
         typer.Option(
@@ -273,7 +265,6 @@ def compile_command(
                 threads,
                 parse_bytes(memory_budget),
                 cast("Storage", storage),
-                tune,
                 one_shot,
             ),
             open_references,

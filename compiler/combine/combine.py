@@ -8,11 +8,11 @@ import onnx_ir as ir
 from compiler.combine.environment import Elsewhere, Values
 from compiler.combine.outputs import Explained, Seed, emit_outputs, names_of_outputs
 from compiler.errors import InvalidOptionError
-from compiler.graph.axis_means import open_rows, open_weights
+from compiler.graph.axis_means import along, mean, open_rows, open_weights
 from compiler.graph.chunk_markers import Chunks
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.graph.variants import Forms
+from compiler.graph.variants import Variants
 from compiler.lowering import Lowered
 from compiler.lowering.rewrites.discrete import spell_out_dequantising
 from compiler.lowering.rows import in_front
@@ -32,7 +32,7 @@ def combine(
     path: Path,
     method: Method,
     references: ReferenceSet | None,
-    forms: Forms,
+    variants: Variants,
     progress: Progress,
 ) -> Combined:
     """Builds the combined model beside the lowered one.
@@ -40,7 +40,7 @@ def combine(
     References are walked all at once where that fits the budget, else in chunks: see `memory`.
 
     Args:
-        forms: for what machine operators choose them, and how much memory there is.
+        variants: for what machine operators choose them, and how much memory there is.
         progress: called as `progress(stage, done, total)`.
 
     Raises:
@@ -50,9 +50,9 @@ def combine(
     _check_names(lowered, names_of_outputs(method, path.inputs) | own_inputs)
 
     def build(chunks: Chunks) -> ir.Model:
-        return _build(_cloned(lowered, path), method, references, forms, chunks, progress)
+        return _build(_cloned(lowered, path), method, references, variants, chunks, progress)
 
-    return fit(build, _axes(method, references), forms.deployment, progress)
+    return fit(build, _axes(method, references), variants.deployment, progress)
 
 
 def _axes(method: Method, references: ReferenceSet | None) -> dict[str, int]:
@@ -81,7 +81,7 @@ def _build(
     subject: tuple[Lowered, Path, frozenset[str]],
     method: Method,
     references: ReferenceSet | None,
-    forms: Forms,
+    variants: Variants,
     chunks: Chunks,
     progress: Progress,
 ) -> ir.Model:
@@ -92,8 +92,8 @@ def _build(
     points = method.points if isinstance(method, OnPaths) else 1
     sizes = {"T": targets, "K": references.count if references else 1, "S": points}
     opset = graph.opset_imports.get("", 21)
-    op = Ops(graph, opset, sizes, lowered.specs[path.output][1], forms, chunks)
-    forms.begin()
+    op = Ops(graph, opset, sizes, lowered.specs[path.output][1], variants, chunks)
+    variants.begin()
     values = Values(op, lowered, front, path.active, path.held)
     op.bind_batch(values.at_x(_batch_source(lowered, path)))
     calls = [values.evaluate_at_sample(node, rule) for node, rule in path.nodes]
@@ -140,7 +140,7 @@ def _references(values: Values, references: ReferenceSet, path: Path) -> Elsewhe
             for name, array in references.arrays.items()
         }
     else:
-        held = {name: op.along(array, "K") for name, array in references.arrays.items()}
+        held = {name: along(op, array, "K") for name, array in references.arrays.items()}
     return Elsewhere(values, "reference", held, path.dependent)
 
 
@@ -178,11 +178,11 @@ def _seed(op: Ops, path: Path, values: Values, at_r: Elsewhere | None, weights: 
     y = values.at_x(path.output)
     size = int(np.prod(y.shape))
     row = op.reshape(y, (1, size))
-    mean = None if at_r is None else op.mean(op.reshape(at_r.at(path.output), (1, size)), "K", weights)
+    base = None if at_r is None else mean(op, op.reshape(at_r.at(path.output), (1, size)), "K", weights)
     if path.targets == "predicted":
         answered = _as_answered(op, row, values.lowered.narrow.edges.get(path.output))
         winner = op.ArgMax(answered, axis=1, keepdims=1)
-        base = None if mean is None else _at_winner(op, mean, winner)
+        base = None if base is None else _at_winner(op, base, winner)
         explained = op.GatherElements(row, winner, axis=1)
         return Seed(op.reshape(op.one_hot(winner, size, y.dtype), y.shape), explained, base)
     targets = list(path.targets)
@@ -190,15 +190,15 @@ def _seed(op: Ops, path: Path, values: Values, at_r: Elsewhere | None, weights: 
     ones[np.arange(len(targets)), targets] = 1
     lead = frozenset("T" if len(targets) > 1 else "")
     seed = replace(op.constant(ones.reshape(-1, *y.shape[1:])), shape=y.shape, lead=lead, rows=True)
-    base = None if mean is None else op.Gather(mean, targets, axis=1)
+    base = None if base is None else op.Gather(base, targets, axis=1)
     return Seed(seed, op.Gather(row, targets, axis=1), base)
 
 
-def _at_winner(op: Ops, mean: Tensor, winner: Tensor) -> Tensor:
+def _at_winner(op: Ops, base: Tensor, winner: Tensor) -> Tensor:
     """The base value of each row's winner; it differs by row where an input is not explained."""
-    if mean.lead:
-        return op.GatherElements(mean, winner, axis=1)
-    return op.Gather(replace(op.reshape(mean, mean.shape[1:]), rows=False), winner)
+    if base.lead:
+        return op.GatherElements(base, winner, axis=1)
+    return op.Gather(replace(op.reshape(base, base.shape[1:]), rows=False), winner)
 
 
 def _as_answered(op: Ops, row: Tensor, narrow: ir.DataType | None) -> Tensor:

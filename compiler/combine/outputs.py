@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import InvalidReferencesError
+from compiler.graph.axis_means import standard_error
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.methods.base import Averaged, Gap, Method
@@ -73,7 +74,7 @@ class Draws:
     def standard_error(self, op: Ops, x: Tensor) -> Tensor:
         if self.axis not in x.lead:  # a linear model's gradient is the same at every draw
             return op.row_constant(np.zeros(x.shape, x.dtype.numpy()))
-        return op.standard_error(x, self.axis, self.weights, self.effective)
+        return standard_error(op, x, self.axis, self.weights, self.effective)
 
 
 def emit_outputs(

@@ -2,20 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
 from compiler.graph.chunk_markers import DOMAIN
+from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 
-if TYPE_CHECKING:
-    from compiler.graph.ops import Ops
 
+def along(op: Ops, array: np.ndarray, axis: str, *, zeros: bool = False) -> Tensor:
+    """An array [count, *row] that varies over the axis K or S, the same for every row of the batch.
 
-def along(op: "Ops", array: np.ndarray, axis: str, *, zeros: bool = False) -> Tensor:
-    """An array [count, *row] that runs along the axis: a constant, or the part of it that one chunk holds.
+    It is a constant, or the part of it that one chunk holds.
 
     Args:
         zeros: what fills up the last chunk, instead of copies of the last row.
@@ -30,7 +29,7 @@ def along(op: "Ops", array: np.ndarray, axis: str, *, zeros: bool = False) -> Te
     return Tensor(value, (1, *array.shape[1:]), dtype, frozenset({axis}), rows=True)
 
 
-def open_rows(op: "Ops", name: str, row: Sequence[int], axis: str, dtype: ir.DataType) -> Tensor:
+def open_rows(op: Ops, name: str, row: Sequence[int], axis: str, dtype: ir.DataType) -> Tensor:
     """Rows along an axis that come with each row of the batch: a new input of the graph, [N, count, *row]."""
     value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(["N", op.counts[axis], *row]))
     op.graph.inputs.append(value)
@@ -38,14 +37,14 @@ def open_rows(op: "Ops", name: str, row: Sequence[int], axis: str, dtype: ir.Dat
     return Tensor(flat, (1, *row), dtype, frozenset({"N", axis}), rows=True)
 
 
-def open_weights(op: "Ops", name: str, axis: str, dtype: ir.DataType) -> Tensor:
+def open_weights(op: Ops, name: str, axis: str, dtype: ir.DataType) -> Tensor:
     """Weights [N, count] of such rows, a new input; brought to the sum 1."""
     given = open_rows(op, name, (), axis, dtype)
     return op.Div(given, _reduce(op, "ReduceSum", given, axis))
 
 
-def rows_along(op: "Ops", x: Tensor) -> np.ndarray:
-    """The array that `along` was given for `x`."""
+def rows_along(op: Ops, x: Tensor) -> np.ndarray:
+    """The array [count, *row] that `along` was given for `x`."""
     if x.constant is not None:
         return x.constant
     producer = x.value.producer()
@@ -54,8 +53,8 @@ def rows_along(op: "Ops", x: Tensor) -> np.ndarray:
     return parts.reshape(-1, *parts.shape[2:])[: op.counts[axis]]
 
 
-def mean(op: "Ops", x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
-    """Σ w_i x_i; see `Ops.mean`."""
+def mean(op: Ops, x: Tensor, over: str, weights: np.ndarray | None = None) -> Tensor:
+    """Σ w_i x_i over the axis K or S, weights summing to 1 (None: all equal); `x` where it lacks it."""
     if over not in x.lead:
         return x
     if over in op.weights:
@@ -66,8 +65,12 @@ def mean(op: "Ops", x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
     return _normalised(op, total, over, weights)
 
 
-def standard_error(op: "Ops", x: Tensor, over: str, weights: np.ndarray | None, effective: float) -> Tensor:
-    """√(Σ w_i (x_i − mean)² / (n − 1)); see `Ops.standard_error`."""
+def standard_error(op: Ops, x: Tensor, over: str, weights: np.ndarray | None, effective: float) -> Tensor:
+    """The standard error of `mean(op, x, over, weights)`: √(Σ w_i (x_i − mean)² / (n − 1)).
+
+    Args:
+        effective: n = 1/Σ w², the number of independent values that the mean is worth; above 1.
+    """
     if over in op.chunks:
         variance = _normalised(op, _squared_deviations(op, x, over, weights), over, weights)
     else:
@@ -76,7 +79,15 @@ def standard_error(op: "Ops", x: Tensor, over: str, weights: np.ndarray | None, 
     return op.Sqrt(op.Mul(variance, 1 / (effective - 1)))
 
 
-def _squared_deviations(op: "Ops", x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
+def typical_size(op: Ops, r: Tensor) -> Tensor:
+    """The largest |r| of each reference, averaged over them: one number, known at compile time."""
+    size = op.Abs(r)
+    if r.rank > 1:
+        size = op.ReduceMax(size, list(range(1, r.rank)), keepdims=1)
+    return mean(op, size, "K")
+
+
+def _squared_deviations(op: Ops, x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
     """Σ w_i (x_i − mean)² of all chunks, from the weight, mean and squared deviations of each."""
     weight = _reduce(op, "ReduceSum", _weights(op, x, over, weights), over)
     some = op.Max(weight, float(np.finfo(x.dtype.numpy()).tiny))  # a chunk may hold weights of 0 alone
@@ -86,7 +97,7 @@ def _squared_deviations(op: "Ops", x: Tensor, over: str, weights: np.ndarray | N
     return _leave(op, "Moments", over, squares, average, weight)
 
 
-def _weighted_sum(op: "Ops", x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
+def _weighted_sum(op: Ops, x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
     """Σ w_i x_i, the weights 1 where there are none."""
     full = (
         weights is None and over not in op.weights and (over not in op.chunks or op.chunks.axes[over].is_even)
@@ -94,11 +105,11 @@ def _weighted_sum(op: "Ops", x: Tensor, over: str, weights: np.ndarray | None) -
     return _reduce(op, "ReduceSum", x if full else op.Mul(x, _weights(op, x, over, weights)), over)
 
 
-def _normalised(op: "Ops", total: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
+def _normalised(op: Ops, total: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
     return op.Div(total, op.counts[over]) if weights is None else total
 
 
-def _weights(op: "Ops", x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
+def _weights(op: Ops, x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
     """1 for each where there are none; 0 for what only fills up a chunk."""
     if over in op.weights:
         given = op.reshape(op.weights[over], (1,) * x.rank)
@@ -108,7 +119,7 @@ def _weights(op: "Ops", x: Tensor, over: str, weights: np.ndarray | None) -> Ten
     return along(op, array, over, zeros=True)
 
 
-def _reduce(op: "Ops", op_type: str, x: Tensor, over: str) -> Tensor:
+def _reduce(op: Ops, op_type: str, x: Tensor, over: str) -> Tensor:
     x = op.split(x, x.lead)
     assert x.split is not None
     axis, rest = x.split.index(over), tuple(a for a in x.split if a != over)
@@ -120,14 +131,14 @@ def _reduce(op: "Ops", op_type: str, x: Tensor, over: str) -> Tensor:
 # -- where a chunk's world begins and ends ------------------------------------------------------------------
 
 
-def _enter(op: "Ops", axis: str, parts: np.ndarray) -> ir.Value:
+def _enter(op: Ops, axis: str, parts: np.ndarray) -> ir.Value:
     """The part of an array [chunks, …] that belongs to one chunk."""
     value = op._node("Chunk", [], op.chunks.enter(axis, parts), domain=DOMAIN)[0]
     value.dtype, value.shape = ir.DataType.from_numpy(parts.dtype), ir.Shape(parts.shape[1:])
     return value
 
 
-def _leave(op: "Ops", op_type: str, over: str, *tensors: Tensor) -> Tensor:
+def _leave(op: Ops, op_type: str, over: str, *tensors: Tensor) -> Tensor:
     """What all chunks have together."""
     tensors = tuple(op.split(t, t.lead) if t.lead else t for t in tensors)
     for tensor in tensors:
@@ -138,7 +149,7 @@ def _leave(op: "Ops", op_type: str, over: str, *tensors: Tensor) -> Tensor:
     return replace(tensors[0], value=value)
 
 
-def _zeros(op: "Ops", x: Tensor) -> ir.Value:
+def _zeros(op: Ops, x: Tensor) -> ir.Value:
     """Of the shape that `x` has in memory."""
     order = x.split or ()
     sizes = [op._batch_size() if a == "N" else op.constant(np.asarray([op.sizes[a]])) for a in order]

@@ -13,7 +13,7 @@ from compiler.graph.tensor import AXES, STACKED, Lead, Tensor
 
 
 class Layouts(Emitter):
-    """Brings tensors into the form that an operator needs; all forms are the same bytes."""
+    """Brings tensors into the layout that an operator needs; all layouts are the same bytes."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Layouts(Emitter):
         self.counts = dict(sizes)  # of T, K and S; N is known at run time only
         self.chunks = chunks or Chunks()
         self.sizes = self.counts | {name: axis.size for name, axis in self.chunks.axes.items()}
-        self._forms: dict[tuple[ir.Value, tuple[str, ...] | None, tuple[int, ...]], Tensor] = {}
+        self._layouts: dict[tuple[ir.Value, tuple[str, ...] | None, tuple[int, ...]], Tensor] = {}
         self._batch: Tensor | None = None
         self._batch_source: Tensor | None = None
 
@@ -54,14 +54,14 @@ class Layouts(Emitter):
             return x
         if not x.shape:
             return self.stacked(x)
-        return self.form(x, None, x.shape)
+        return self.in_layout(x, None, x.shape)
 
     def split(self, x: Tensor, axes: Iterable[str]) -> Tensor:
         """[*axes, *row], 1 on the axes over which `x` does not vary."""
         order = tuple(a for a in AXES if a in axes)
         if x.split == order or not x.rows:
             return x
-        return self.form(x, order, x.shape)
+        return self.in_layout(x, order, x.shape)
 
     def stacked(self, x: Tensor) -> Tensor:
         """[lead, *row]."""
@@ -69,24 +69,24 @@ class Layouts(Emitter):
             return x
         if x.split is not None and len(x.split) == 1 and x.lead == set(x.split):
             return replace(x, split=STACKED)
-        return self.form(x, STACKED, x.shape)
+        return self.in_layout(x, STACKED, x.shape)
 
     def plain(self, x: Tensor) -> Tensor:
         """*row: for what is the same in all rows."""
         assert not x.lead
         if x.split is None:
             return x
-        return self.form(x, None, x.shape)
+        return self.in_layout(x, None, x.shape)
 
-    def form(self, x: Tensor, split: tuple[str, ...] | None, shape: tuple[int, ...]) -> Tensor:
+    def in_layout(self, x: Tensor, split: tuple[str, ...] | None, shape: tuple[int, ...]) -> Tensor:
         """`x` as it lies in memory with `split` and the row shape `shape`, of as many elements as its own."""
         if x.split == split and x.shape == shape:
             return x
         key = (x.value, split, shape)
-        if key not in self._forms:
+        if key not in self._layouts:
             value = self._in_shape(x.value, self._lengths(x.lead, split, shape))
-            self._forms[key] = replace(x, value=value, split=split, shape=shape)
-        return self._forms[key]
+            self._layouts[key] = replace(x, value=value, split=split, shape=shape)
+        return self._layouts[key]
 
     def _in_shape(self, value: ir.Value, lengths: Sequence[int]) -> ir.Value:
         """A Reshape; of what is one itself, from where that one took it."""

@@ -11,7 +11,7 @@ operator:
   with more rows;
 - those that work along axis 0 of a row run on *stacked* tensors, [N·T·K·S, *row]: see `lift`.
 
-Going from one form to the other is a Reshape, which moves no data. A multiplier that does not (yet)
+Going from one layout to the other is a Reshape, which moves no data. A multiplier that does not (yet)
 depend on the reference simply has no K among its axes and costs one row.
 """
 
@@ -25,7 +25,6 @@ import onnx_ir as ir
 
 from compiler.deployment import HERE
 from compiler.errors import UnsupportedModelError
-from compiler.graph import axis_means
 from compiler.graph.batching import Lifted, Node, lifted
 from compiler.graph.chunk_markers import Chunks
 from compiler.graph.emitter import Operand
@@ -34,7 +33,7 @@ from compiler.graph.scan_fallback import row_by_row
 from compiler.graph.shape_inference import Spec, infer_outputs
 from compiler.graph.symbolic_rows import in_rows
 from compiler.graph.tensor import AXES, NONE, STACKED, Lead, Tensor, broadcasts, result_dtype
-from compiler.graph.variants import Forms
+from compiler.graph.variants import Variants
 
 _RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _MEASURING = frozenset({"Shape", "Size"})
@@ -53,11 +52,11 @@ class Ops(Layouts):
         opset: int,
         sizes: Mapping[str, int],
         dtype: ir.DataType,
-        forms: Forms | None = None,
+        variants: Variants | None = None,
         chunks: Chunks | None = None,
     ) -> None:
         super().__init__(graph, opset, sizes, dtype, chunks)
-        self.forms = forms or Forms(HERE)
+        self.variants = variants or Variants(HERE)
         self.weights: dict[str, Tensor] = {}  # of axes whose rows come with a request, summing to 1
         self._one_hot: dict[ir.Value, Tensor] = {}  # the place of the 1, by the value of such a row
 
@@ -116,13 +115,13 @@ class Ops(Layouts):
     def _align(
         self, tensors: Sequence[Tensor], least: int = 1
     ) -> tuple[list[Tensor], Lead, tuple[str, ...] | None]:
-        """Brings operands to forms that broadcast against each other; flat for `least` axes of a row."""
+        """Brings operands to layouts that broadcast against each other; flat for `least` axes of a row."""
         lead = NONE.union(*(t.lead for t in tensors))
         rank = max(t.rank for t in tensors)
         leading = [t for t in tensors if t.lead]
         same = all(t.lead == lead and t.rank == rank for t in leading)
-        forms = {t.split for t in leading}
-        if same and len(forms) == 1 and None not in forms:
+        layouts = {t.split for t in leading}
+        if same and len(layouts) == 1 and None not in layouts:
             return [t if t.lead else self.plain(t) for t in tensors], lead, leading[0].split
         fixed = [t for t in tensors if not t.lead]
         along = len({t.shape[:1] for t in leading}) == 1  # of one length on axis 0
@@ -131,7 +130,7 @@ class Ops(Layouts):
         order = tuple(a for a in AXES if a in lead)
         shapes = [(1,) * (rank - t.rank) + t.shape for t in tensors]
         split = [
-            self.form(t, order, shape) if t.lead else self.plain(t)
+            self.in_layout(t, order, shape) if t.lead else self.plain(t)
             for t, shape in zip(tensors, shapes, strict=True)
         ]
         return split, lead, order if lead else None
@@ -254,10 +253,6 @@ class Ops(Layouts):
             return x
         return self.ReduceSum(x, list(range(1, x.rank)), keepdims=0)
 
-    def mean(self, x: Tensor, over: str, weights: np.ndarray | None = None) -> Tensor:
-        """Σ w_i x_i over the axis K or S, weights summing to 1 (None: all equal); `x` where it lacks it."""
-        return axis_means.mean(self, x, over, weights)
-
     def row_numbers(self, x: Tensor) -> Tensor:
         """0, 1, … for the rows in which `x` lies in memory, int64: row shape [1]."""
         x = self.flat(x)
@@ -270,29 +265,6 @@ class Ops(Layouts):
             [in_rows(self._count_rows(x.lead - {"N"}) * x.shape[0]) if "N" in x.lead else None]
         )
         return Tensor(value, (1,), ir.DataType.INT64, x.lead, rows=True)
-
-    def typical_size(self, r: Tensor) -> Tensor:
-        """The largest |r| of each reference, averaged over them: one number, known at compile time."""
-        size = self.Abs(r)
-        if r.rank > 1:
-            size = self.ReduceMax(size, list(range(1, r.rank)), keepdims=1)
-        return self.mean(size, "K")
-
-    def standard_error(self, x: Tensor, over: str, weights: np.ndarray | None, effective: float) -> Tensor:
-        """The standard error of `mean(x, over, weights)`: √(Σ w_i (x_i − mean)² / (n − 1)).
-
-        Args:
-            effective: n = 1/Σ w², the number of independent values that the mean is worth; above 1.
-        """
-        return axis_means.standard_error(self, x, over, weights, effective)
-
-    def along(self, array: np.ndarray, axis: str) -> Tensor:
-        """An array [count, *row] that varies over the axis K or S, the same for every row of the batch."""
-        return axis_means.along(self, array, axis)
-
-    def rows_along(self, x: Tensor) -> np.ndarray:
-        """The array [count, *row] that `along` was given for `x`."""
-        return axis_means.rows_along(self, x)
 
 
 def _kept(x: Tensor, target: Sequence[int]) -> list[int]:

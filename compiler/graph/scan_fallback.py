@@ -1,19 +1,17 @@
 """A node for each row by itself, in the body of a Scan: for operators that no layout of rows suits."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
 from compiler.graph.batching import Node
+from compiler.graph.layouts import Layouts
 from compiler.graph.shape_inference import Spec
 from compiler.graph.tensor import STACKED, Lead, Tensor
 
-if TYPE_CHECKING:
-    from compiler.graph.ops import Ops
 
-
-def row_by_row(op: "Ops", node: Node, domain: str, lead: Lead, specs: Sequence[Spec]) -> list[Tensor]:
+def row_by_row(op: Layouts, node: Node, domain: str, lead: Lead, specs: Sequence[Spec]) -> list[Tensor]:
     """Runs `node` on each of the rows that its operands vary over; returns its outputs, stacked.
 
     The body reads nothing from outside: what all rows have in common is a constant in it, or handed from
@@ -36,7 +34,7 @@ def row_by_row(op: "Ops", node: Node, domain: str, lead: Lead, specs: Sequence[S
 class _Body:
     """The inputs of the body while they are gathered."""
 
-    def __init__(self, op: "Ops") -> None:
+    def __init__(self, op: Layouts) -> None:
         self.op = op
         self.constants: list[ir.Value] = []
         self.states: list[tuple[ir.Value, ir.Value]] = []  # outside, inside

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import UnsupportedModelError
+from compiler.graph.axis_means import mean
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.methods.base import Gap, References, pull_back
@@ -73,8 +74,8 @@ class DeepShap:
         """mean over references of m·(x − r); with one m for all of them, m·(x − mean r)."""
         assert r is not None
         if "K" not in m.lead:
-            r = op.mean(r, "K", weights)
-        return op.mean(op.Mul(m, op.Sub(x, r)), "K", weights)
+            r = mean(op, r, "K", weights)
+        return mean(op, op.Mul(m, op.Sub(x, r)), "K", weights)
 
     def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
         """The attributions by each reference."""

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import InvalidOptionError
+from compiler.graph.axis_means import along, mean, rows_along
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.methods.base import Gap, Point, References, pull_back, whole_number
@@ -113,11 +114,11 @@ class IntegratedGradients(_Derivative):
     def attribute(
         self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
     ) -> Tensor:
-        return op.mean(self.spread(op, m, x, r), "K", weights)
+        return mean(op, self.spread(op, m, x, r), "K", weights)
 
     def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
         _, over_path = path_quadrature(self.steps)
-        return op.Mul(op.mean(m, "S", over_path), op.Sub(x, r))
+        return op.Mul(mean(op, m, "S", over_path), op.Sub(x, r))
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,15 +175,15 @@ class ExpectedGradients(_Derivative):
 
     def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
         assert r is not None
-        rows = op.rows_along(r)
+        rows = rows_along(op, r)
         places, alphas = self.pairs(len(rows), weights)
-        start = op.along(rows[places], "S")
+        start = along(op, rows[places], "S")
         return Point(_between(op, start, x, alphas), start)
 
     def attribute(
         self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
     ) -> Tensor:
-        return op.mean(self.spread(op, m, x, r), "S")
+        return mean(op, self.spread(op, m, x, r), "S")
 
     def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
         return op.Mul(m, op.Sub(x, r))
@@ -260,12 +261,12 @@ class SmoothGrad(_Derivative):
 
     def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
         noise = self.noise(name, x.shape[1:]).astype(x.dtype.numpy())
-        return Point(op.Add(x, op.along(noise, "S")), None)
+        return Point(op.Add(x, along(op, noise, "S")), None)
 
     def attribute(
         self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
     ) -> Tensor:
-        return op.expand(op.mean(m, "S"), x.shape)
+        return op.expand(mean(op, m, "S"), x.shape)
 
     def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
         return m
@@ -280,7 +281,7 @@ def _baseline(references: object) -> Baseline | None:
 def _between(op: Ops, start: Tensor, x: Tensor, alphas: np.ndarray) -> Tensor:
     """start + α(x − start), varying over S. In this form nothing of the size K·S is a constant."""
     shaped = alphas.astype(x.dtype.numpy()).reshape(-1, *(1 for _ in x.shape[1:]))
-    return op.Add(op.Mul(op.Sub(x, start), op.along(shaped, "S")), start)
+    return op.Add(op.Mul(op.Sub(x, start), along(op, shaped, "S")), start)
 
 
 def _check_sigma(sigma: npt.ArrayLike) -> None:

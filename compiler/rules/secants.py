@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from compiler.graph.axis_means import typical_size
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.graph.variants import Task
@@ -46,7 +47,7 @@ class Rescaling:
 rescaled_relu = Task("rescale rule of a ReLU")
 
 
-@rescaled_relu.form("quotient of baked and x", cost=lambda _: 1.0)
+@rescaled_relu.variant("quotient of baked and x", cost=lambda _: 1.0)
 def relu_by_quotient(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: Rescaling) -> Tensor:
     """m·(x⁺ − r⁺)/(x − r) in three passes over the references, as m/(1 + α·Γ): Γ is baked, α is x's alone.
 
@@ -63,7 +64,7 @@ def relu_by_quotient(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: Rescaling) -> 
     return op.Div(m, op.Add(op.Mul(alpha, gamma), 1.0))
 
 
-@rescaled_relu.form("quotient of sums", fits=lambda g: g.shared, cost=lambda _: 0.7)
+@rescaled_relu.variant("quotient of sums", fits=lambda g: g.shared, cost=lambda _: 0.7)
 def relu_by_sums(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: Rescaling) -> Tensor:
     """The same as m·β/(β + Γ) with β = 1/α: two passes, where m·β takes one row instead of K.
 
@@ -78,14 +79,14 @@ def relu_by_sums(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: Rescaling) -> Tens
 
 def _baked(op: Ops, r: Tensor, span: "_Span") -> tuple[Tensor, Tensor, Tensor]:
     """Γ, B over the size of the references, and the size that counts as 0."""
-    size = op.Min(op.Max(op.typical_size(r), span.smallest), span.largest)
+    size = op.Min(op.Max(typical_size(op, r), span.smallest), span.largest)
     factor, least = op.Div(span.large, size), op.Mul(size, span.least)
     grown = op.Mul(op.Max(op.Abs(r), least), factor)
     gamma = op.Where(op.Greater(r, 0.0), op.Reciprocal(grown), grown)
     return gamma, factor, least
 
 
-@rescaled_relu.form(
+@rescaled_relu.variant(
     "clipped quotient", cost=lambda site: 0.5 if site.deployment.storage == "float16" else 2.0
 )
 def relu_by_clip(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: Rescaling) -> Tensor:

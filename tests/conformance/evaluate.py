@@ -18,7 +18,7 @@ from compiler.combine.combine import combine
 from compiler.deployment import HERE
 from compiler.errors import InvalidModelError, RationaleError
 from compiler.graph.chunk_markers import Chunks
-from compiler.graph.variants import Forms
+from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower
 from compiler.memory.fit import Combined
 from compiler.methods import Method
@@ -269,7 +269,7 @@ class Emitted:
         """The combined graph, in which all that depends on references alone is left to be computed."""
         known = None if method.reference_set is None else self.references
         with mock.patch("compiler.combine.combine.fit", _whole):
-            made = combine(self.lowered, self.path, method, known, Forms(HERE), lambda *_: None)
+            made = combine(self.lowered, self.path, method, known, Variants(HERE), lambda *_: None)
         model = ir.to_proto(made.model)
         return in_runtime(model) if self.narrow else engines(model)[0](model)
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, assume, given, note, seed, settings
 from compiler import DeepShap, Gradient, compile_model
 from compiler.combine.combine import combine
 from compiler.deployment import HERE
-from compiler.graph.variants import Forms
+from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower
 from compiler.lowering.loading.load import load
 from compiler.methods import Method
@@ -104,7 +104,7 @@ def combined(graph: Fuzzed, lowered: Lowered, method: Method) -> onnx.ModelProto
     rows = {n: (lowered.specs[n][0], np.dtype(np.float64)) for n in path.inputs}
     given = method.reference_set
     references = None if given is None else prepare(given, method.reference_weights, rows)
-    return ir.to_proto(combine(lowered, path, method, references, Forms(HERE), lambda *_: None).model)
+    return ir.to_proto(combine(lowered, path, method, references, Variants(HERE), lambda *_: None).model)
 
 
 def finite(answer: Arrays) -> Arrays:

@@ -1,4 +1,4 @@
-"""The adjoint of a convolution, in the forms that are fastest for one shape or another.
+"""The adjoint of a convolution, in the variants that are fastest for one shape or another.
 
 Costs are times over that of the convolution's own forward pass, measured in ONNX Runtime on two cores
 (docs/performance.md); (one thread, two and more).
@@ -96,7 +96,7 @@ def _flipped_cost(site: Site) -> float:
     return 3.0 if site.geometry.channels < 8 and not site.geometry.depthwise else 1.0
 
 
-@adjoint.form("flipped kernel", fits=lambda g: g.dense, cost=_flipped_cost)
+@adjoint.variant("flipped kernel", fits=lambda g: g.dense, cost=_flipped_cost)
 def by_flipped_kernel(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
     """At stride 1, a convolution with the kernel turned around."""
     back = [n - 1 - p for p, n in zip(g.pads, g.window * 2, strict=True)]
@@ -110,7 +110,7 @@ def _points_cost(site: Site) -> float:
     return 0.97 if pays else 1.1
 
 
-@adjoint.form("product at each point", fits=lambda g: g.by_points, cost=_points_cost)
+@adjoint.variant("product at each point", fits=lambda g: g.by_points, cost=_points_cost)
 def by_points(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
     """1×1: Wᵀ [C, M] times m [M, positions]."""
     weights = op.Transpose(op.Reshape(w, [g.filters, g.channels]), perm=[1, 0])
@@ -134,7 +134,7 @@ def _transposed_cost(site: Site) -> float:
     return one if site.deployment.cores == 1 else more
 
 
-@adjoint.form("transposed convolution", cost=_transposed_cost)
+@adjoint.variant("transposed convolution", cost=_transposed_cost)
 def by_transposed(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
     """ConvTranspose: any stride, padding and dilation."""
     n = len(g.size)
@@ -192,7 +192,7 @@ def _phases_cost(site: Site) -> float:
     return one if site.deployment.cores == 1 else more
 
 
-@adjoint.form("one kernel for each phase", fits=lambda g: g.by_phases, cost=_phases_cost)
+@adjoint.variant("one kernel for each phase", fits=lambda g: g.by_phases, cost=_phases_cost)
 def by_phases(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
     """At stride s, s² small convolutions, each for the positions of one phase; then interleaved."""
     turned = flipped(op, w, g.group)
@@ -237,7 +237,7 @@ def _depth_cost(site: Site) -> float:
     return one if site.deployment.cores == 1 else more
 
 
-@adjoint.form(
+@adjoint.variant(
     "phases as channels",
     fits=lambda g: g.by_phases and g.group == 1 and len(set(g.strides)) == 1,
     cost=_depth_cost,
@@ -267,7 +267,7 @@ def _apart_cost(site: Site) -> float:
     return 0.75 if site.deployment.provider == "cpu" else 1.2
 
 
-@adjoint.form("product, set apart", fits=lambda g: g.by_sparse_points, cost=_apart_cost)
+@adjoint.variant("product, set apart", fits=lambda g: g.by_sparse_points, cost=_apart_cost)
 def by_sparse_points(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
     """1×1 with a stride: the product at the places that were read, zeros between them."""
     y = adjoint(op, m, w, geometry=replace(g, size=g.out, strides=(1, 1)))

@@ -44,7 +44,7 @@ def _cost(site: Site) -> float:
     return _PRODUCTS * 4 * tiles / places + moved + _NODES[site.deployment.cores == 1] / work
 
 
-@adjoint.form("minimal filtering", fits=_fits, cost=_cost)
+@adjoint.variant("minimal filtering", fits=_fits, cost=_cost)
 def by_minimal_filtering(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
     """Tiles of 2×2 places of x: the flipped kernel by Winograd's F(2×2, 3×3)."""
     filters = _filters(op, flipped(op, w, 1))

@@ -70,7 +70,7 @@ class PoolGeometry:
 send_back = Task("values to a pool's winners")
 
 
-@send_back.form("scattered", cost=lambda _: 3.0)
+@send_back.variant("scattered", cost=lambda _: 3.0)
 def scattered(op: Ops, v: Tensor, to: Tensor, g: PoolGeometry) -> Tensor:
     """Each plane by itself; what overlapping windows send to one place adds up."""
     channels, *size = g.shape
@@ -84,7 +84,7 @@ def _unpool_cost(site: Site) -> float:
     return 1.0
 
 
-@send_back.form("unpooled", fits=lambda g: g.tiles, cost=_unpool_cost)
+@send_back.variant("unpooled", fits=lambda g: g.tiles, cost=_unpool_cost)
 def unpooled(op: Ops, v: Tensor, to: Tensor, g: PoolGeometry) -> Tensor:
     """MaxUnpool counts places through all planes of all rows."""
     channels, *size = g.shape

@@ -1,22 +1,21 @@
-"""Every form of a task answers what the others answer; which one is taken is a matter of speed alone."""
+"""Every variant of a task answers what the others answer; which one is taken is a matter of speed alone."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
-from compiler import DeepShap, Deployment, compile_model
-from compiler.deployment import HERE
+from compiler.deployment import HERE, Deployment
+from compiler.graph.axis_means import along
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.graph.tune import trial
-from compiler.graph.variants import Form, Forms, Site, Task, all_tasks
+from compiler.graph.variants import Site, Task, Variant, Variants, all_tasks
 from compiler.rules.linear.conv_adjoint import Geometry
 from compiler.rules.secants import Rescaling
 from compiler.rules.windows.pool import PoolGeometry
-from tests.compiler.samples import SAMPLES
 from tests.references.interpreter import run64
 from tests.tolerances import COMPLETE_64
 
@@ -95,25 +94,32 @@ EVERY = [
 ]
 
 
-def scratch() -> Ops:
+def emitted(
+    emit: Callable[..., Tensor], arrays: list[np.ndarray], leads: list[str], on: Deployment = HERE
+) -> tuple[Ops, dict[str, np.ndarray]]:
+    """Emits into a graph of its own: what varies over the batch is its input, everything else a constant."""
     graph = ir.Graph([], [], nodes=[], opset_imports={"": 21}, name="scratch")
-    return Ops(graph, 21, {"T": 1, "K": ROWS, "S": 1}, ir.DataType.DOUBLE)
-
-
-def tensors(op: Ops, arrays: list[np.ndarray], leads: list[str]) -> list[Tensor]:
-    """As a rule would hand them over."""
-    made = []
+    op = Ops(graph, 21, {"T": 1, "K": ROWS, "S": 1}, ir.DataType.DOUBLE, Variants(on))
+    operands, inputs = [], {}
     for array, lead in zip(arrays, leads, strict=True):
-        held = op.along(array, "K") if lead else op.constant(array)
-        computed = replace(held, value=ir.Value(name="computed"), lead=frozenset(lead))
-        made.append(computed if "N" in lead else held)
-    return made
+        if "N" not in lead:
+            operands.append(along(op, array, "K") if lead else op.constant(array))
+            continue
+        name, dtype = f"operand_{len(operands)}", ir.DataType.from_numpy(array.dtype)
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([None, *array.shape[1:]]))
+        graph.inputs.append(value)
+        inputs[name] = array
+        operands.append(Tensor(value, (1, *array.shape[1:]), dtype, frozenset(lead), rows=True))
+        op.bind_batch(replace(operands[-1], shape=array.shape))
+    result = op.flat(emit(op, *operands))
+    result.value.dtype = result.dtype
+    graph.outputs.append(result.value)
+    return op, inputs
 
 
-def answer(form: Form, arrays: list[np.ndarray], leads: list[str], g: object) -> np.ndarray:
-    model = ir.to_proto(trial(scratch(), form, tensors(scratch(), arrays, leads), g))
-    inputs = {f"operand_{i}": a for i, (a, lead) in enumerate(zip(arrays, leads, strict=True)) if "N" in lead}
-    (result,) = run64(model, inputs).values()
+def answer(variant: Variant, arrays: list[np.ndarray], leads: list[str], g: object) -> np.ndarray:
+    op, inputs = emitted(lambda op, *given: variant.emit(op, *given, g), arrays, leads)
+    (result,) = run64(ir.to_proto(ir.Model(op.graph, ir_version=10)), inputs).values()
     return result
 
 
@@ -121,23 +127,23 @@ def test_every_task_has_cases() -> None:
     assert set(CASES) == set(all_tasks())
 
 
-def test_every_form_fits_somewhere() -> None:
+def test_every_variant_fits_somewhere() -> None:
     for name, (geometries, _, _) in CASES.items():
-        tried = {form.name for g in geometries for form in all_tasks()[name].fitting(g)}
-        assert tried == set(all_tasks()[name].forms)
+        tried = {v.name for g in geometries for v in all_tasks()[name].fitting(g)}
+        assert tried == set(all_tasks()[name].variants)
 
 
 @pytest.mark.parametrize(("task", "g", "make", "leads"), EVERY)
-def test_forms_agree(
+def test_variants_agree(
     task: Task, g: object, make: Callable[[object], list[np.ndarray]], leads: list[str]
 ) -> None:
     arrays = make(g)
-    forms = task.fitting(g)
-    answers = [answer(form, arrays, leads, g) for form in forms]
+    variants = task.fitting(g)
+    answers = [answer(variant, arrays, leads, g) for variant in variants]
     assert np.abs(answers[0]).max() > 0
-    for form, got in zip(forms, answers, strict=True):
-        assert got.shape == answers[0].shape, form.name
-        assert np.abs(got - answers[0]).max() <= COMPLETE_64 * np.abs(answers[0]).max(), form.name
+    for variant, got in zip(variants, answers, strict=True):
+        assert got.shape == answers[0].shape, variant.name
+        assert np.abs(got - answers[0]).max() <= COMPLETE_64 * np.abs(answers[0]).max(), variant.name
 
 
 @pytest.mark.parametrize(("task", "g", "make", "leads"), EVERY)
@@ -145,33 +151,7 @@ def test_the_least_cost_is_taken(
     task: Task, g: object, make: Callable[[object], list[np.ndarray]], leads: list[str]
 ) -> None:
     for deployment in (Deployment(threads=1), Deployment(threads=2), Deployment(provider="cuda")):
-        op, site = scratch(), Site(g, ROWS, deployment)
-        chosen = Forms(deployment).choose(task, op, tensors(op, make(g), leads), g)
-        assert chosen.cost(site) == min(form.cost(site) for form in task.fitting(g))
-
-
-def test_a_stopwatch_decides_and_is_recorded() -> None:
-    (task, g, make, leads) = EVERY[0].values
-    forms = [form.name for form in task.fitting(g)]
-    chooser = Forms(HERE, stopwatch=lambda *_: {name: float(i == 1) * -1.0 for i, name in enumerate(forms)})
-    op = scratch()
-    assert chooser.choose(task, op, tensors(op, make(g), leads), g).name == forms[1]
-    assert chooser.choose(task, op, tensors(op, make(g), leads), g).name == forms[1]
-    assert chooser.taken == {f"{task.name}: {forms[1]}": 2}
-    assert [list(times) for times in chooser.timed.values()] == [forms]
-
-
-def test_tuning_changes_nothing_but_the_forms() -> None:
-    sample = next(s for s in SAMPLES if s.label == "Conv-stride 2")
-    model, references = sample.model(np.float32), sample.draw(4, 1, np.float32)
-    x = sample.draw(2, 2, np.float32)
-    plain = compile_model(model, DeepShap(references), targets=[0]).explain(x)
-    tuned = compile_model(model, DeepShap(references), targets=[0], deployment=Deployment(tune=True))
-    assert tuned.manifest.forms is not None
-    assert set(tuned.manifest.forms.taken) <= {
-        f"{task.name}: {form}" for task in all_tasks().values() for form in task.forms
-    }
-    assert all(min(times.values()) > 0 for times in tuned.manifest.forms.timed.values())
-    assert len(tuned.manifest.forms.timed) == 1
-    for name, value in tuned.explain(x).items():
-        np.testing.assert_allclose(value, plain[name], atol=1e-5, rtol=0)
+        op, _ = emitted(partial(task, geometry=g), make(g), leads, deployment)
+        taken = next(iter(op.variants.taken))  # it may take others in turn
+        cost = {f"{task.name}: {v.name}": v.cost(Site(g, ROWS, deployment)) for v in task.fitting(g)}
+        assert cost[taken] == min(cost.values())

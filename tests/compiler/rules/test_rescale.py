@@ -67,11 +67,11 @@ def test_no_value_of_a_relu_is_subnormal(relus: list[str]) -> None:
     assert not any(((value != 0) & (np.abs(value) < smallest)).any() for value in floats)
 
 
-def test_a_multiplier_that_references_share_takes_a_form_of_its_own() -> None:
+def test_a_multiplier_that_references_share_takes_a_variant_of_its_own() -> None:
     compiled = compile_model(chain(["Relu", "Relu"], 4), DeepShap(rows(3, 4)), targets=[0])
-    forms = compiled.manifest.forms
-    assert forms is not None
-    assert forms.taken == {
+    variants = compiled.manifest.variants
+    assert variants is not None
+    assert variants.taken == {
         "rescale rule of a ReLU: quotient of baked and x": 1,
         "rescale rule of a ReLU: quotient of sums": 1,
     }
