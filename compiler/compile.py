@@ -1,45 +1,30 @@
 """From an ONNX model to one graph with its explanation: the whole story."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
 import onnx
+import onnx_ir as ir
 
 from compiler.artefact.compiled import Compiled
 from compiler.artefact.describe import describe
-from compiler.artefact.one_shot import check_gate, check_gate_names, put_behind_gate
-from compiler.artefact.open_length import any_length, at_longest, check_span
-from compiler.checks.check import demand, measure, storage_error
-from compiler.checks.open_probes import check_open, with_open_probes, with_open_sample
-from compiler.checks.probes import probe_ids, sample_rows, sound_probes
+from compiler.artefact.finish import finish
+from compiler.artefact.open_length import check_span
+from compiler.checks.check import check
+from compiler.checks.open_probes import check_open
 from compiler.combine.combine import combine
 from compiler.combine.one_row import with_batch
-from compiler.combine.outputs import attributions_name
 from compiler.deployment import HERE, Deployment
-from compiler.errors import InvalidReferencesError
-from compiler.graph.symbolic_rows import state_shapes
 from compiler.graph.variants import Variants
-from compiler.lowering import Lowered, lower, narrow, plain_for
+from compiler.lowering import lower, plain_for
 from compiler.lowering.lengths import Size, span_of
-from compiler.lowering.lengths import told as told_lengths
-from compiler.memory.budget import beyond_budget, rows_that_fit
-from compiler.memory.fit import Combined
+from compiler.memory.fit import Combined, Progress, fit
 from compiler.methods import Method
-from compiler.methods.base import References
-from compiler.references.reference_set import Baseline, OpenReferences, ReferenceSet, prepare
-from compiler.runtime.session import Runner, hold, interface
-from compiler.selection.activity import told
-from compiler.selection.labelled import FeatureNames, by_name
-from compiler.selection.leaf_references import at_starts
-from compiler.selection.path import Path as Walked
-from compiler.selection.path import Targets, choose_path
-from compiler.selection.scores import prefer_scores
-
-Progress = Callable[[str, int, int], None]
+from compiler.references.reference_set import OpenReferences
+from compiler.selection.labelled import FeatureNames
+from compiler.selection.leaf_references import Referenced, prepare_references, shapes_of
+from compiler.selection.path import Targets
+from compiler.selection.select import Question, Selection, select
 
 
 def compile_model(
@@ -84,139 +69,35 @@ def compile_model(
         InvalidOptionError: an output, target, input or feature name that does not exist, or no logits.
         CheckFailedError: the graph did not reproduce the model, or its attributions do not add up.
     """
-    tell = progress or (lambda *_: None)
+    tell = progress or _silent
     tell("loading and lowering", 0, 1)
-    given = method.reference_set
-    if isinstance(given, OpenReferences):
+    if isinstance(method.reference_set, OpenReferences):
         check_open(method, deployment)
     fixed, span = span_of(sizes or {})
     if span is not None:
         check_span(span, method, deployment)
     variants = Variants(deployment)
+    question = Question(output, logits, targets, inputs, feature_names)
 
-    asked = _Asked(output, logits, targets, inputs, feature_names)
+    def made(sizes: Mapping[str, int], tell: Progress) -> tuple[Selection, Referenced, Combined]:
+        lowered = with_batch(lower(model, sizes, shapes_of(method.reference_set)))
+        selection = select(lowered, method, question)
+        referenced = prepare_references(selection)
+        plan = combine(selection.lowered, selection.path, selection.method, referenced.set, variants, tell)
+        return selection, referenced, fit(plan, deployment, tell)
 
-    def make(sizes: Mapping[str, int], tell: Progress) -> _Made:
-        return _made(model, method, asked, sizes, variants, tell)
+    def at(sizes: Mapping[str, int]) -> ir.Model:
+        return made({**fixed, **sizes}, _silent)[2].model
 
-    lowered, path, method, feature_names, notes, references, fed, made = make(fixed, tell)
-    if span is not None:
-        lowered = replace(lowered, lengths={**lowered.lengths, span.name: (span.least, span.most)})
-        any_length(made.model, lambda sizes: make({**fixed, **sizes}, lambda *_: None).made.model, span)
-    graph = narrow(made.model, lowered.narrow)
-    if span is None:
-        state_shapes(graph)
-    combined = interface(graph)
-    longest = combined if span is None else at_longest(combined, span)
-    served = hold(put_behind_gate(lowered, graph) if deployment.one_shot else graph)
-    memory, exact = made.memory, made.exact
-    del graph, made  # their constants are in `served` now
+    selection, referenced, combined = made(fixed, tell)
+    graph = finish(selection.lowered, combined, deployment, span, at)
+    del combined  # its constants are in `graph` now
     tell("checking against the original", 0, 1)
-    names = [attributions_name(i) for i in path.inputs]
-    near = {} if isinstance(given, Baseline) else _near(lowered, path, references, fed)
-    probes = with_open_probes(sound_probes(lowered.source, longest, near), references)
-    checked = measure(lowered.source, served, names, probes, rows_that_fit(memory))
-    if deployment.one_shot:
-        check_gate(served, probes, [v.name for v in lowered.source.graph.output])
-    if exact is not None:
-        error = storage_error(Runner(narrow(exact, lowered.narrow)), checked, names, probes)
-        memory = memory.model_copy(update={"storage_error": error})
-    plain, replaced = plain_for(deployment.provider, lowered)
-    warnings = (
-        *lowered.warnings,
-        *told_lengths(lowered.lengths),
-        *replaced,
-        *path.notes,
-        *notes,
-        *told(path.stops),
-        *(references.warnings if references else ()),
-    )
-    warnings += (*demand(checked.measured, method.gap, bool(path.stops)), *beyond_budget(memory))
-    manifest = describe(lowered, combined, path, method, references, checked, feature_names, warnings)
-    made_for = {"one_shot": deployment.one_shot, "memory": memory, "variants": variants.describe()}
-    manifest = manifest.model_copy(update=made_for)
-    sample = with_open_sample(sample_rows(longest, references, probes), references)
-    return Compiled(served, manifest, plain, sample)
+    checked = check(selection, referenced, graph)
+    plain, notes = plain_for(deployment.provider, selection.lowered)
+    manifest = describe(selection, referenced.set, graph, checked, variants, notes)
+    return Compiled(graph.served, manifest, plain, checked.sample)
 
 
-class _Asked(NamedTuple):
-    """Arguments of `compile_model`: what to explain, and by what."""
-
-    output: str | None
-    logits: bool
-    targets: Targets
-    inputs: Sequence[str] | None
-    feature_names: FeatureNames | None
-
-
-class _Made(NamedTuple):
-    """A model on the way to its combined graph."""
-
-    lowered: Lowered
-    path: Walked
-    method: Method
-    feature_names: FeatureNames | None
-    notes: tuple[str, ...]
-    references: ReferenceSet | None
-    fed: dict[str, np.ndarray]
-    made: Combined
-
-
-def _made(
-    model: str | Path | onnx.ModelProto,
-    method: Method,
-    asked: _Asked,
-    sizes: Mapping[str, int],
-    variants: Variants,
-    tell: Progress,
-) -> _Made:
-    """Lowers a model and walks it."""
-    given, (output, logits, targets, inputs, names) = method.reference_set, asked
-    lowered = with_batch(lower(model, sizes, _shapes(given)))
-    if variants.deployment.one_shot:
-        check_gate_names(lowered)
-    referenced = given if isinstance(given, Mapping) else ()
-    lowered, path = choose_path(lowered, output, targets, inputs, referenced, logits)
-    lowered, path, notes = prefer_scores(lowered, path, method, output, targets)
-    if given is None and method.has_base_value:
-        raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
-    method, names = by_name(method, lowered, path, names)
-    references, fed = _references(lowered, path, method)
-    made = combine(lowered, path, method, references, variants, tell)
-    return _Made(lowered, path, method, names, tuple(notes), references, fed, made)
-
-
-def _shapes(given: References | None) -> dict[str | None, tuple[int, ...]]:
-    """Of the references, by input; under None for the only one. What has no shape is refused later."""
-    if isinstance(given, OpenReferences):
-        given = given.examples
-    if given is None or isinstance(given, Baseline):
-        return {}
-    arrays = given if isinstance(given, Mapping) else {None: given}
-    found: dict[str | None, tuple[int, ...]] = {}
-    for name, array in arrays.items():
-        with suppress(ValueError):
-            found[name] = np.shape(array)
-    return found
-
-
-def _references(
-    lowered: Lowered, path: Walked, method: Method
-) -> tuple[ReferenceSet | None, dict[str, np.ndarray]]:
-    """Those of the tensors at which the walk ends, and rows of model inputs given for them."""
-    if method.reference_set is None:
-        return None, {}
-    given, fed = at_starts(lowered, path, method.reference_set)
-    dtypes = {name: lowered.narrow.edges.get(name, lowered.specs[name][1]) for name in path.tensors}
-    rows = {name: (lowered.specs[name][0], dtype.numpy()) for name, dtype in dtypes.items()}
-    return prepare(given, method.reference_weights, rows), fed
-
-
-def _near(
-    lowered: Lowered, path: Walked, references: ReferenceSet | None, fed: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Rows of the model's inputs near which it is checked."""
-    near = {**fed, **(references.arrays if references else {})}
-    ids = {s.name: [o for o in path.starts if o.name == s.name] for s in path.starts if s.places is not None}
-    drawn = {n: probe_ids(starts, lowered.specs[n][0][1:], fed.get(n)) for n, starts in ids.items()}
-    return {**near, **drawn}
+def _silent(*_: object) -> None:
+    """No progress is shown."""

@@ -12,8 +12,8 @@ from compiler.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from compiler.artefact.compiled import Compiled
-    from compiler.compile import Progress
     from compiler.lowering.lengths import Size
+    from compiler.memory.fit import Progress
     from compiler.methods import Method
     from compiler.references.tables import Columns, Table
     from compiler.selection.path import Targets

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import metadata
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from compiler.checks.check import Checked
+from compiler.checks.check import Candidate, Checked
 from compiler.combine.outputs import (
     BASE_VALUE,
     EXPLAINED_VALUE,
@@ -24,7 +24,10 @@ from compiler.combine.outputs import (
     standard_error_name,
 )
 from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.graph.variants import Variants
 from compiler.lowering import Lowered
+from compiler.lowering.lengths import Span
+from compiler.lowering.lengths import told as told_lengths
 from compiler.manifest import (
     Digests,
     ExplainedInput,
@@ -39,7 +42,9 @@ from compiler.methods import Method
 from compiler.methods.base import OnPaths
 from compiler.references.reference_set import ReferenceSet
 from compiler.references.request_time import describe_open, own_inputs
+from compiler.selection.activity import told
 from compiler.selection.path import Path
+from compiler.selection.select import Selection
 
 NAMED_FEATURES = 4096  # inputs with more features, or with inner axes, are answered as arrays
 
@@ -55,23 +60,30 @@ _DATATYPES = {
 
 
 def describe(
-    lowered: Lowered,
-    combined: onnx.ModelProto,
-    path: Path,
-    method: Method,
+    selection: Selection,
     references: ReferenceSet | None,
+    graph: Candidate,
     checked: Checked,
-    feature_names: Sequence[str] | Mapping[str, Sequence[str]] | None,
-    warnings: tuple[str, ...],
+    variants: Variants,
+    notes: Sequence[str] = (),
 ) -> Manifest:
-    """Raises InvalidOptionError for feature names that do not fit or repeat."""
+    """The last stage of a compile: what the graph is, for whoever serves it.
+
+    Args:
+        notes: what the user is told of the plain model.
+
+    Raises:
+        InvalidOptionError: feature names that do not fit or repeat.
+    """
+    lowered, path, method = _with_span(selection.lowered, graph.span), selection.path, selection.method
+    combined = graph.edges
     every = {v.name: tensor_spec(v) for v in combined.graph.input}
     opened = describe_open(every, path.tensors) if references and references.is_open else None
     inputs = {name: spec for name, spec in every.items() if name not in own_inputs(opened)}
     shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
     inner = {s.name: _inner_spec(lowered, s.tensor, shapes[attributions_name(s.name)]) for s in path.starts}
     specs = {**inner, **inputs}
-    names = _feature_names(path.inputs, specs, feature_names)
+    names = _feature_names(path.inputs, specs, selection.feature_names)
     originals = {v.name for v in lowered.source.graph.output}
     return Manifest(
         model="",
@@ -111,7 +123,18 @@ def describe(
             "numpy": np.__version__,
         },
         measured=checked.measured,
-        warnings=warnings,
+        memory=checked.memory,
+        variants=variants.describe(),
+        one_shot=graph.one_shot,
+        warnings=(
+            *lowered.warnings,
+            *told_lengths(lowered.lengths),
+            *notes,
+            *path.notes,
+            *told(path.stops),
+            *(references.warnings if references else ()),
+            *checked.warnings,
+        ),
     )
 
 
@@ -198,6 +221,12 @@ def _digests(lowered: Lowered, path: Path, method: Method, references: Reference
     parts = [lowered.digest, references.digest or None if references else None, digest]
     whole = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     return Digests(model=lowered.digest, references=parts[1], options=digest, explanation=whole)
+
+
+def _with_span(lowered: Lowered, span: Span | None) -> Lowered:
+    if span is None:
+        return lowered
+    return replace(lowered, lengths={**lowered.lengths, span.name: (span.least, span.most)})
 
 
 def _spans(lowered: Lowered) -> dict[str, tuple[int, int]]:

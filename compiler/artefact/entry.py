@@ -9,9 +9,9 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from compiler.artefact.compiled import Compiled
-from compiler.artefact.one_shot import check_gate
 from compiler.artefact.repository import check_name
-from compiler.checks.check import measure
+from compiler.checks.gate import check_gate
+from compiler.checks.measure import measure
 from compiler.checks.probes import probe_rows
 from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from compiler.artefact.formulas import DEGREE, Beginning, DiffersError, Formula, Polynomial, Share, formula
-from compiler.checks.check import relative_error
+from compiler.checks.measure import relative_error
 from compiler.checks.probes import probe_rows
 from compiler.deployment import Deployment
 from compiler.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError

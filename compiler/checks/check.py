@@ -1,397 +1,101 @@
-"""What every compile measures before anything is written."""
+"""The check that every compile makes before anything is written."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 
-from compiler.combine.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR
-from compiler.deployment import MAX_BATCH
-from compiler.errors import CheckFailedError, InvalidModelError, UnsupportedModelError
-from compiler.lowering.precision import on_cpu
-from compiler.manifest import Measured
-from compiler.methods.base import Gap
-from compiler.runtime.gate import Run, count_nodes, explaining
-from compiler.runtime.session import Held, Runner, is_float, model_bytes, outline
+from compiler.checks.gate import check_gate
+from compiler.checks.judge import demand
+from compiler.checks.measure import measure, storage_error
+from compiler.checks.open_probes import with_open_probes, with_open_sample
+from compiler.checks.probes import probe_ids, sample_rows, sound_probes
+from compiler.combine.outputs import attributions_name
+from compiler.lowering import narrow
+from compiler.lowering.lengths import Span
+from compiler.manifest import Measured, Memory
+from compiler.memory.budget import beyond_budget, rows_that_fit
+from compiler.references.reference_set import Baseline
+from compiler.runtime.session import Held, Runner
+from compiler.selection.leaf_references import Referenced
+from compiler.selection.select import Selection
 
-OUTPUTS_LIMIT = 1e-4  # relative to the largest value: far above float32's noise, far below a wrong graph
-GAP_LIMIT, GAP_WARNING = 1e-2, 1e-4  # relative to the largest explained − base
-AVERAGE_WARNING = 1e-2  # of quadrature and sampling errors, which a user chooses by steps and samples
-GAP_ERRORS = 5  # standard errors: beyond 4 by chance once in 16,000 rows and targets, of many draws
-GAP_NOISE = 32  # roundings of the output: the means and sums that form the gap; 9 where a Softmax is full
-OUTPUT_ROUNDINGS = 8  # of the model itself: of its half-precision inputs and outputs, or of another order
-DRAWS = 3  # of weights rounded otherwise: one alone may answer alike by chance
-BATCH_SECONDS = 1.0  # what a request of the largest batch may take
-TELLING_SECONDS = 0.1  # from a batch that takes as long, the time of larger ones follows in proportion
-LATENCY_RUNS, LATENCY_SECONDS = 5, 2.0  # runs, and the time of few above which no more are made
-ROWS_LIMIT = 1e-3  # a batch against its rows alone; float32 sums in another order differ by about 1e-6
 
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-Arrays = Mapping[str, np.ndarray]
+@dataclass(frozen=True)
+class Candidate:
+    """A finished graph that is written if it passes.
+
+    Attributes:
+        served: with its weights, as it is served.
+        edges: inputs and outputs of the combined graph, without weights.
+        longest: the same, where a length stays open at the longest.
+        exact: the same graph without float16; None where nothing is stored so.
+        one_shot: whether it stands behind a gate.
+        span: the lengths that stay open.
+    """
+
+    served: Held
+    edges: onnx.ModelProto
+    longest: onnx.ModelProto
+    memory: Memory
+    exact: ir.Model | None
+    one_shot: bool
+    span: Span | None = None
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What was measured, and what the combined graph answered on the probe rows, by name of the output."""
+    """What was measured.
+
+    Attributes:
+        answers: of the graph on the probe rows, by name of the output.
+        sample: one row for each input that is nobody's, with which a server warms up.
+        warnings: for the user.
+    """
 
     measured: Measured
-    answers: dict[str, np.ndarray]
+    answers: Mapping[str, np.ndarray]
+    memory: Memory
+    sample: Mapping[str, np.ndarray]
+    warnings: tuple[str, ...]
 
 
-def measure(
-    source: onnx.ModelProto,
-    combined: Held,
-    attributions: Sequence[str],
-    probes: Arrays,
-    most: int = MAX_BATCH,
-) -> Checked:
-    """Runs the combined graph beside the original, on the probe rows together and one by one.
-
-    Args:
-        attributions: names of the attribution outputs.
-        probes: [rows, …] for each input.
-        most: rows of a batch that the memory budget holds; below the number of probe rows, each runs alone.
+def check(selection: Selection, referenced: Referenced, graph: Candidate) -> Checked:
+    """The sixth stage of a compile: the graph against the model, on rows near the references.
 
     Raises:
-        InvalidModelError: ONNX Runtime does not run the original.
-        UnsupportedModelError: the original model itself mixes the rows of a batch.
-        CheckFailedError: it has no finite answer on any probe row, or the combined graph does not run.
+        CheckFailedError: the graph does not reproduce the model, or its attributions do not add up.
+        UnsupportedModelError: the model itself mixes the rows of a batch.
+        InvalidModelError: ONNX Runtime does not run it.
     """
-    comparable, halves = on_cpu(ir.from_proto(source))
-    graph = outline(combined)
-    rows = max(len(p) for p in probes.values() if p.ndim)
-    own = {v.name: probes[v.name] for v in source.graph.input if v.name in probes}
-    original, alone = _run_original(comparable, own)
-    runner = explaining(Runner(combined), graph)
-    singles, latency_ms = _one_by_one(runner, probes, rows)
-    together = runner(probes) if most >= rows else _joined(singles)
-    _demand_separate_rows(original, own, alone, rows, halves.rounding)
-    sound = _sound_rows(alone, rows) if GAP in together else np.ones(rows, bool)
-    explained = {name: together[name] for name in (*attributions, EXPLAINED_VALUE)}
-    outputs_error, gap = _outputs_error(alone, together), _gap(together, sound) if GAP in together else None
-    own_rounding = 0.0
-    if outputs_error > OUTPUTS_LIMIT or (gap is not None and gap > GAP_LIMIT and GAP_ERROR not in together):
-        own_rounding = _own_rounding(comparable, own, alone)
-    measured = Measured(
-        rows=rows,
-        outputs_error=outputs_error,
-        rounding=halves.rounding,
-        own_rounding=own_rounding,
-        completeness_gap=gap,
-        gap_rounding=_gap_rounding(together, sound, own_rounding - halves.rounding) if gap else 0.0,
-        gap_in_standard_errors=_gap_in_errors(together, sound) if GAP_ERROR in together else None,
-        rows_error=_batch_error(singles, explained) if most >= rows else None,
-        nodes=count_nodes(graph.graph),
-        model_bytes=model_bytes(graph),
-        latency_ms=latency_ms,
-        max_batch=_max_batch(runner, probes, latency_ms / 1e3, most),
-    )
-    return Checked(measured, together)
-
-
-def _run_original(model: ir.Model, probes: Arrays) -> tuple[Runner, dict[str, np.ndarray]]:
-    """The model as ONNX Runtime optimises it, with its answers.
-
-    Raises:
-        InvalidModelError: it does not run, and whether the optimisation is at fault.
-    """
-    try:
-        original = Runner(model, given=True)
-        return original, original(probes)
-    except InvalidModelError as error:
-        Runner(model, optimise=False, given=True)(probes)
-        raise InvalidModelError(
-            f"{error}. Without graph optimisations ONNX Runtime {ort.__version__} runs it: one of them "
-            "breaks the model, and would do so where it is served. Try another version, or export the model "
-            "with other operators or Transposes about the node that is named."
-        ) from error
-
-
-def storage_error(exact: Runner, checked: Checked, attributions: Sequence[str], probes: Arrays) -> float:
-    """The largest difference of attributions from those of a graph without float16, over the largest."""
-    answers = _joined([exact(_row(probes, i)) for i in range(checked.measured.rows)])
-    return max(relative_error(checked.answers[name], answers[name]) for name in attributions)
-
-
-def _one_by_one(runner: Run, probes: Arrays, rows: int) -> tuple[list[dict[str, np.ndarray]], float]:
-    """The answers on each row alone, and the median milliseconds of a row; slow graphs run no row twice."""
-    answers, times = [], []
-    for i in range(rows):
-        start = time.perf_counter()
-        answers.append(runner(_row(probes, i)))
-        times.append(time.perf_counter() - start)
-    if sum(times) < LATENCY_SECONDS:  # the first runs of a graph are not its typical ones
-        times = []
-        for _ in range(LATENCY_RUNS):
-            start = time.perf_counter()
-            runner(_row(probes, 0))
-            times.append(time.perf_counter() - start)
-    return answers, float(np.median(times) * 1e3)
-
-
-def _joined(singles: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The answers on single rows as those of a batch; what has no rows (a ZipMap's list) is the first's."""
-    return {
-        name: np.concatenate([s[name] for s in singles])
-        if isinstance(value, np.ndarray) and value.ndim
-        else value
-        for name, value in singles[0].items()
-    }
-
-
-def _batch_error(singles: Sequence[Arrays], together: Arrays) -> float:
-    return max(
-        relative_error(alone[name], value[i : i + 1], value)
-        for i, alone in enumerate(singles)
-        for name, value in together.items()
+    lowered, path, method = selection.lowered, selection.path, selection.method
+    references, source, memory = referenced.set, lowered.source, graph.memory
+    names = [attributions_name(i) for i in path.inputs]
+    probes = with_open_probes(sound_probes(source, graph.longest, _near(selection, referenced)), references)
+    found = measure(source, graph.served, names, probes, rows_that_fit(memory))
+    if graph.one_shot:
+        check_gate(graph.served, probes, [v.name for v in source.graph.output])
+    if graph.exact is not None:
+        error = storage_error(Runner(narrow(graph.exact, lowered.narrow)), found, names, probes)
+        memory = memory.model_copy(update={"storage_error": error})
+    return Checked(
+        found.measured,
+        found.answers,
+        memory,
+        with_open_sample(sample_rows(graph.longest, references, probes), references),
+        (*demand(found.measured, method.gap, bool(path.stops)), *beyond_budget(memory)),
     )
 
 
-def _max_batch(runner: Run, probes: Arrays, seconds: float, most: int) -> int:
-    """The largest power of two of rows that fits and answers within BATCH_SECONDS, as timed."""
-    batch = 1
-    while 2 * batch <= most and 2 * seconds <= BATCH_SECONDS:
-        if seconds < TELLING_SECONDS:
-            seconds = _timed(runner, probes, 2 * batch)
-            if seconds > BATCH_SECONDS:
-                break
-        else:
-            seconds *= 2
-        batch *= 2
-    return batch
-
-
-def _timed(runner: Run, probes: Arrays, count: int) -> float:
-    """Seconds of one run of `count` rows."""
-    rows = {name: np.resize(p, (count, *p.shape[1:])) if p.ndim else p for name, p in probes.items()}
-    start = time.perf_counter()
-    runner(rows)
-    return time.perf_counter() - start
-
-
-def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[str, ...]:
-    """Warnings for the user.
-
-    Args:
-        gap: why the method's attributions may miss the output's difference.
-        ended: whether attributions end somewhere on the way, so that they may miss what goes on from there.
-
-    Raises:
-        CheckFailedError: outputs differ, rows mix, or attributions do not add up.
-    """
-    told = _judge_outputs(measured)
-    if measured.rows_error is not None and not measured.rows_error <= ROWS_LIMIT:
-        raise CheckFailedError(
-            f"explaining a batch differs from explaining its rows one by one by {measured.rows_error:.1e} "
-            "(relative): the model mixes the rows of a batch, or overflows on the probe rows."
-        )
-    if gap is None or measured.completeness_gap is None:
-        return told
-    if np.isnan(measured.completeness_gap):
-        raise CheckFailedError(
-            "the completeness gap is not finite: the model overflows near the rows it was checked on. Give "
-            "references within the range it was made for."
-        )
-    if ended and gap is Gap.ROUNDING:
-        missed = measured.completeness_gap
-        more = (f"attributions miss the output's difference by {missed:.1e} of it",)
-        return (*told, *more) if missed > GAP_WARNING else told
-    return (*told, *_JUDGES[gap](measured, measured.completeness_gap))
-
-
-def _judge_outputs(measured: Measured) -> tuple[str, ...]:
-    error = measured.outputs_error
-    if error <= max(OUTPUTS_LIMIT, OUTPUT_ROUNDINGS * measured.rounding):
-        return ()
-    if not error <= OUTPUT_ROUNDINGS * measured.own_rounding:
-        raise CheckFailedError(
-            f"the combined graph's outputs differ from the model's by {error:.1e} (relative). Please report "
-            "the model."
-        )
-    return (
-        "float32 does not hold this model's outputs: where its weights are rounded otherwise or its sums "
-        f"taken in another order they change by {measured.own_rounding:.1e} of the largest, as sums of large "
-        f"terms that almost cancel do; the combined graph's differ by {error:.1e}. Export it in float64 "
-        "(skl2onnx: to_onnx with a float64 row).",
-    )
-
-
-def _judge_rounding(measured: Measured, gap: float) -> tuple[str, ...]:
-    if gap > max(GAP_LIMIT, OUTPUT_ROUNDINGS * measured.gap_rounding):
-        raise CheckFailedError(
-            f"attributions miss the output's difference by {gap:.1e} of it. The model overflows near its "
-            "references, or a rule is not complete here: please report it."
-        )
-    if gap > GAP_LIMIT:
-        return (
-            f"attributions add up to the output's difference within {gap:.1e} of it only, and the model's "
-            f"own answers change by {measured.gap_rounding:.1e} of it where weights are rounded otherwise or "
-            "sums are taken in another order: float32 does not hold this model's outputs. Look for weights "
-            "that are random, or rows that are not scaled as in training; else export it in float64.",
-        )
-    if gap > GAP_WARNING:
-        return (f"attributions add up to the output's difference within {gap:.1e} of it only",)
-    return ()
-
-
-def _judge_quadrature(_: Measured, gap: float) -> tuple[str, ...]:
-    if gap > AVERAGE_WARNING:
-        return (
-            f"attributions add up to the output's difference within {gap:.1e} of it only: raise the steps. "
-            "Where that does not help, the model has steps (Round, Sign, comparisons), whose gradient is 0.",
-        )
-    return ()
-
-
-def _judge_sampling(measured: Measured, gap: float) -> tuple[str, ...]:
-    """A large gap says that the draws are few; one of many standard errors, that it is no accident."""
-    errors = measured.gap_in_standard_errors
-    if errors is not None and errors > GAP_ERRORS:
-        return (
-            f"attributions miss the output's difference by {errors:.1f} standard errors ({gap:.1e} of it): "
-            "the samples are too few for their spread to be known, or the model has steps (Round, Sign, "
-            "comparisons), whose gradient is 0.",
-        )
-    if gap > AVERAGE_WARNING:
-        return (
-            f"attributions add up to the output's difference within {gap:.1e} of it only, a sampling error: "
-            "four times the samples halve it",
-        )
-    return ()
-
-
-_JUDGES: dict[Gap, Callable[[Measured, float], tuple[str, ...]]] = {
-    Gap.ROUNDING: _judge_rounding,
-    Gap.QUADRATURE: _judge_quadrature,
-    Gap.SAMPLING: _judge_sampling,
-    Gap.ABSORBED: lambda *_: (),
-}
-
-
-def _row(probes: Arrays, i: int) -> dict[str, np.ndarray]:
-    return {name: rows[i : i + 1] if rows.ndim else rows for name, rows in probes.items()}
-
-
-def relative_error(a: np.ndarray, b: np.ndarray, scale_of: np.ndarray | None = None) -> float:
-    """Largest |a − b| over the largest |b| (or |scale_of|); infinite where only one of them is finite."""
-    if b.dtype.kind not in "iub" and not is_float(b.dtype):
-        return 0.0 if np.array_equal(a, b) else float("inf")
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    finite = np.isfinite(b)
-    if not np.array_equal(np.isfinite(a), finite):
-        return float("inf")
-    whole = b if scale_of is None else np.asarray(scale_of, np.float64)
-    scale = np.abs(whole[np.isfinite(whole)]).max(initial=0.0) or 1.0
-    return float(np.abs(a[finite] - b[finite]).max(initial=0.0) / scale)
-
-
-def _outputs_error(original: Arrays, combined: Arrays) -> float:
-    tensors = {name: value for name, value in original.items() if isinstance(value, np.ndarray)}
-    return max((relative_error(combined[name], value) for name, value in tensors.items()), default=0.0)
-
-
-def _own_rounding(original: ir.Model, probes: Arrays, outputs: Arrays) -> float:
-    """What the model's outputs differ by where ONNX Runtime computes the same in another order, unfused, or
-    with weights rounded otherwise.
-
-    Where one value follows from many that almost cancel, more than float32's rounding is lost.
-    """
-    others = [Runner(_rounded_otherwise(original, seed), given=True)(probes) for seed in range(DRAWS)]
-    others.append(Runner(original, optimise=False, given=True)(probes))
-    errors = [_outputs_error(outputs, other) for other in others]
-    return max((error for error in errors if np.isfinite(error)), default=0.0)
-
-
-def _rounded_otherwise(model: ir.Model, seed: int) -> ir.Model:
-    """A copy in which each weight of a product is itself or a neighbour among the numbers of its type."""
-    copy, random = model.clone(), np.random.default_rng(seed)
-    products = [node for node in copy.graph.all_nodes() if node.op_type in _PRODUCTS]
-    for value in dict.fromkeys(v for node in products for v in node.inputs if v is not None):
-        array = None if value.const_value is None else value.const_value.numpy()
-        if array is not None and is_float(array.dtype):
-            ends = [array.dtype.type(-np.inf), array, array.dtype.type(np.inf)]
-            towards = np.choose(random.integers(0, 3, array.shape), ends)
-            value.const_value = ir.Tensor(np.nextafter(array, towards), name=value.name)
-    return copy
-
-
-def _rows_error(runner: Run, probes: Arrays, together: Arrays, i: int) -> float:
-    alone = runner(_row(probes, i), list(together))
-    return max(relative_error(alone[name], value[i : i + 1], value) for name, value in together.items())
-
-
-def _demand_separate_rows(
-    original: Runner, probes: Arrays, outputs: Arrays, rows: int, rounding: float
-) -> None:
-    tensors = {n: v for n, v in outputs.items() if isinstance(v, np.ndarray) and is_float(v.dtype)}
-    batched = {n: v for n, v in tensors.items() if v.ndim and len(v) == rows}
-    error = max((_rows_error(original, probes, batched, i) for i in range(rows) if batched), default=0.0)
-    if error > max(ROWS_LIMIT, OUTPUT_ROUNDINGS * rounding):
-        raise UnsupportedModelError(
-            f"the model mixes the rows of a batch: it answers a batch otherwise than its rows one by one "
-            f"({error:.1e} of the largest value), so a row has no explanation of its own. Export it with the "
-            "batch on axis 0 and in evaluation mode."
-        )
-
-
-def _sound_rows(outputs: Arrays, rows: int) -> np.ndarray:
-    """The rows for which the model itself has finite answers; it may not, for the logarithm of a probe."""
-    sound = np.ones(rows, bool)
-    for value in outputs.values():
-        if isinstance(value, np.ndarray) and is_float(value.dtype) and value.shape[:1] == (rows,):
-            sound &= np.isfinite(value.reshape(rows, -1)).all(axis=1)
-    if not sound.any():
-        raise CheckFailedError(
-            "the model has no finite answer on its own references: look for NaN or infinity in its weights, "
-            "or for references outside the range it was made for."
-        )
-    return sound
-
-
-def _gap(results: Arrays, sound: np.ndarray) -> float:
-    """The largest gap over the largest difference it should explain; 0 where it is the output's rounding.
-
-    NaN where a gap is not finite, infinite where there is no difference that the gap could be a part of.
-    A network that is constant near its references has a difference of a few roundings itself.
-    """
-    gap, difference = results[GAP][sound].astype(np.float64), _difference(results, sound)
-    if not np.isfinite(gap).all():
-        return float("nan")
-    noise = _noise(results, sound)
-    largest = np.abs(gap).max(initial=0.0)
-    if largest <= noise:
-        return 0.0
-    return float(largest / difference) if difference else float("inf")
-
-
-def _difference(results: Arrays, sound: np.ndarray) -> float:
-    """The largest |explained − base|."""
-    explained = results[EXPLAINED_VALUE][sound].astype(np.float64)
-    base = results[BASE_VALUE][sound].astype(np.float64) if BASE_VALUE in results else np.zeros(1)
-    return float(np.abs(explained - base).max(initial=0.0))
-
-
-def _gap_rounding(results: Arrays, sound: np.ndarray, rounding: float) -> float:
-    """What a relative rounding of the outputs makes of the difference that attributions add up to."""
-    explained, difference = np.abs(results[EXPLAINED_VALUE][sound]), _difference(results, sound)
-    return max(rounding, 0.0) * float(explained.max(initial=0)) / difference if difference else 0.0
-
-
-def _noise(results: Arrays, sound: np.ndarray) -> float:
-    """What rounding may leave of a gap; √tiny is what a multiplier of almost 0 leaves where all is 0."""
-    explained = np.abs(results[EXPLAINED_VALUE][sound].astype(np.float64)).max(initial=0.0)
-    info = np.finfo(results[GAP].dtype)
-    return float(GAP_NOISE * info.eps * explained + np.sqrt(info.tiny))
-
-
-def _gap_in_errors(results: Arrays, sound: np.ndarray) -> float:
-    """The largest gap in standard errors of its own; what is rounding counts as none."""
-    gap, error = (np.abs(results[name][sound].astype(np.float64)) for name in (GAP, GAP_ERROR))
-    noise = _noise(results, sound)
-    beyond = np.maximum(gap - noise, 0)
-    return float((beyond / np.where(beyond > 0, np.maximum(error, noise), 1.0)).max(initial=0.0))
+def _near(selection: Selection, referenced: Referenced) -> dict[str, np.ndarray]:
+    """Rows of the model's inputs near which it is checked."""
+    if isinstance(selection.method.reference_set, Baseline):
+        return {}
+    known = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
+    starts = [s for s in selection.path.starts if s.places is not None]
+    for name in dict.fromkeys(s.name for s in starts):
+        row = selection.lowered.specs[name][0][1:]
+        known[name] = probe_ids([s for s in starts if s.name == name], row, referenced.fed.get(name))
+    return known

@@ -16,7 +16,7 @@ from compiler.graph.variants import Variants
 from compiler.lowering import Lowered
 from compiler.lowering.rewrites.discrete import spell_out_dequantising
 from compiler.lowering.rows import in_front
-from compiler.memory.fit import Combined, Progress, fit
+from compiler.memory.fit import Plan, Progress
 from compiler.methods import Method
 from compiler.methods.base import OnPaths
 from compiler.methods.planned import plan
@@ -34,17 +34,15 @@ def combine(
     references: ReferenceSet | None,
     variants: Variants,
     progress: Progress,
-) -> Combined:
-    """Builds the combined model beside the lowered one.
-
-    References are walked all at once where that fits the budget, else in chunks: see `memory`.
+) -> Plan:
+    """The fourth stage of a compile: the combined model beside the lowered one, to be built as memory allows.
 
     Args:
-        variants: for what machine operators choose them, and how much memory there is.
+        variants: for what machine operators choose them.
         progress: called as `progress(stage, done, total)`.
 
     Raises:
-        InvalidOptionError: names that are taken, or a budget that not even one reference fits.
+        InvalidOptionError: names that are taken.
     """
     own_inputs = names_of_inputs(path.tensors) if references and references.is_open else set()
     _check_names(lowered, names_of_outputs(method, path.inputs) | own_inputs)
@@ -52,7 +50,7 @@ def combine(
     def build(chunks: Chunks) -> ir.Model:
         return _build(_cloned(lowered, path), method, references, variants, chunks, progress)
 
-    return fit(build, _axes(method, references), variants.deployment, progress)
+    return Plan(build, _axes(method, references))
 
 
 def _axes(method: Method, references: ReferenceSet | None) -> dict[str, int]:

@@ -21,6 +21,18 @@ Build = Callable[[Chunks], ir.Model]
 
 
 @dataclass(frozen=True)
+class Plan:
+    """A graph that can be built whole, or with axes in chunks; nothing of it is computed yet.
+
+    Attributes:
+        axes: that can be walked in chunks, with the number of their rows.
+    """
+
+    build: Build
+    axes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class Combined:
     """The combined model, and how it uses memory.
 
@@ -47,13 +59,16 @@ def _memory(need: Need, deployment: Deployment, axis: Axis | None, recomputed: f
     )
 
 
-def fit(build: Build, axes: Mapping[str, int], deployment: Deployment, progress: Progress) -> Combined:
-    """Builds a graph whole if that fits the memory budget, else in chunks of the `axes` (rows, by name).
+def fit(plan: Plan, deployment: Deployment, progress: Progress) -> Combined:
+    """Builds a graph whole if that fits the memory budget, else in chunks of its axes.
+
+    Args:
+        progress: called as `progress(stage, done, total)`.
 
     Raises:
         InvalidOptionError: a budget that not even chunks of one row fit.
     """
-    chunks = Chunks()
+    build, axes, chunks = plan.build, plan.axes, Chunks()
     model = _sorted(build(chunks))
     need, rows = need_whole(model, chunks, axes)
     fits = need.total <= deployment.memory_budget

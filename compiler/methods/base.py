@@ -98,6 +98,13 @@ class Averaged(Protocol):
         """What is averaged: the attributions of an input by each draw. No other axis of draws is left."""
 
 
+@runtime_checkable
+class ExplainsScores(Protocol):
+    """A method that starts from scores rather than from the probabilities that are taken of them."""
+
+    explains_scores: ClassVar[bool]
+
+
 def pull_back(at: At, call: Call, m: Any) -> list[Tensor | None]:
     """Every varying input's pullback at a point.
 

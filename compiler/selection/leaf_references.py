@@ -1,6 +1,8 @@
 """References of inner tensors and of token ids: what the model's own graph makes of rows of its inputs."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,64 @@ import onnx_ir as ir
 from compiler.errors import InvalidModelError, InvalidReferencesError
 from compiler.graph.fold import extract
 from compiler.lowering import Lowered
-from compiler.references.reference_set import Baseline, OpenReferences, as_array, check_count, unnamed
+from compiler.methods.base import References
+from compiler.references.reference_set import (
+    Baseline,
+    OpenReferences,
+    ReferenceSet,
+    as_array,
+    check_count,
+    prepare,
+    unnamed,
+)
 from compiler.runtime.session import Runner, is_float
 from compiler.selection.leaves import Start
 from compiler.selection.path import Path
+from compiler.selection.select import Selection
 
 Given = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences
+
+
+@dataclass(frozen=True)
+class Referenced:
+    """The references of a walk.
+
+    Attributes:
+        set: at the tensors at which the walk ends; None for a method without references.
+        fed: rows of model inputs that were given for them, by name.
+    """
+
+    set: ReferenceSet | None = None
+    fed: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def shapes_of(given: References | None) -> dict[str | None, tuple[int, ...]]:
+    """Of references, by input; under None for the only one. What has no shape is refused later."""
+    if isinstance(given, OpenReferences):
+        given = given.examples
+    if given is None or isinstance(given, Baseline):
+        return {}
+    arrays = given if isinstance(given, Mapping) else {None: given}
+    found: dict[str | None, tuple[int, ...]] = {}
+    for name, array in arrays.items():
+        with suppress(ValueError):
+            found[name] = np.shape(array)
+    return found
+
+
+def prepare_references(selection: Selection) -> Referenced:
+    """The third stage of a compile: references for each tensor at which the walk ends.
+
+    Raises:
+        InvalidReferencesError: names, shapes or ids that do not fit the model.
+    """
+    lowered, path, method = selection.lowered, selection.path, selection.method
+    if method.reference_set is None:
+        return Referenced()
+    given, fed = at_starts(lowered, path, method.reference_set)
+    dtypes = {name: lowered.narrow.edges.get(name, lowered.specs[name][1]) for name in path.tensors}
+    rows = {name: (lowered.specs[name][0], dtype.numpy()) for name, dtype in dtypes.items()}
+    return Referenced(prepare(given, method.reference_weights, rows), fed)
 
 
 def at_starts(lowered: Lowered, path: Path, given: Given) -> tuple[Given, dict[str, np.ndarray]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -12,10 +13,10 @@ from compiler.lowering import Lowered
 from compiler.lowering.batch import reads
 from compiler.lowering.rows import demand_rows
 from compiler.rules.rule import Rule, find_rule
-from compiler.selection.activity import OF_SIZES, Stop, flow, made_by
+from compiler.selection.activity import OF_SIZES, Flow, Stop, flow, made_by
 from compiler.selection.float_casts import in_floats
-from compiler.selection.leaves import Start, choose_starts, is_float
-from compiler.selection.logits import choose_logits
+from compiler.selection.leaves import Chosen, Start, choose_starts, is_float
+from compiler.selection.logits import choose_logits, logits_behind
 from compiler.selection.unsupported import demand_rules, demand_slope
 
 Targets = Sequence[int] | Literal["all", "predicted"] | None
@@ -66,41 +67,95 @@ def choose_path(
     inputs: Sequence[str] | None,
     referenced: Collection[str] = (),
     logits: bool = False,
+    scores_for: str | None = None,
 ) -> tuple[Lowered, Path]:
     """The path from the explained tensors to the output, and the model with integers on it in floats.
 
     Args:
         referenced: names for which references are given.
         logits: explain what the output's last Sigmoid or Softmax is taken of.
+        scores_for: the name of a method that prefers scores to the probabilities which are taken of them.
 
     Raises:
         InvalidOptionError: names that do not exist.
         UnsupportedModelError: what has no rule.
     """
-    graph = lowered.model.graph
     chosen = choose_starts(lowered, inputs, referenced)
     ends = tuple(s.tensor for s in chosen.starts)
     _check_types(lowered, ends)
-    dependent = _reach_forward(graph, ends)
-    name = _choose_output(lowered, output, dependent)
+    name = _choose_output(lowered, output, _reach_forward(lowered.model.graph, ends))
+    notes = chosen.notes
     if logits:
         name = choose_logits(lowered.source, name)
-    flowing, on_the_way = flow(lowered, ends), _reach_backward(graph, name, ends)
-    demand_slope(graph, name, chosen.names, flowing.active, on_the_way)
-    active = flowing.active & on_the_way
-    between = _between(graph, active, ends)
-    demand_rules(lowered, between, active, ends, name)  # first: what has none often has no known shape either
-    nodes = tuple((n, rule) for n in between if (rule := find_rule(n.op_type, n.domain)) is not None)
-    starts = tuple(s for s in chosen.starts if s.tensor in active)
+    elif scores_for is not None:
+        name, more = _prefer_scores(lowered, name, ends, scores_for, output is not None, targets)
+        notes += more
+    way = _way_to(lowered, name, chosen)
+    starts = tuple(s for s in chosen.starts if s.tensor in way.active)
     _check_shapes(lowered, [s.tensor for s in starts])
-    changed = in_floats(lowered, [n for n, _ in nodes], active, lowered.specs[starts[0].tensor][1])
-    if changed is not lowered:
-        return choose_path(changed, output, targets, inputs, referenced, logits)
-    demand_rows(lowered, name, on_the_way)
-    asked = _choose_targets(lowered, name, targets)
-    stops = tuple(dict.fromkeys(stop for first, stop in flowing.stops if first in on_the_way))
-    held = flowing.held
-    return lowered, Path(starts, name, asked, dependent, active, held, stops, nodes, chosen.notes)
+    floats = in_floats(lowered, [n for n, _ in way.nodes], way.active, lowered.specs[starts[0].tensor][1])
+    if floats is not lowered:
+        lowered, way = floats, _way_to(floats, name, chosen)
+    demand_rows(lowered, name, way.needed)
+    return lowered, Path(
+        starts=starts,
+        output=name,
+        targets=_choose_targets(lowered, name, targets),
+        dependent=_reach_forward(lowered.model.graph, ends),
+        active=way.active,
+        held=way.flowing.held,
+        stops=tuple(dict.fromkeys(stop for first, stop in way.flowing.stops if first in way.needed)),
+        nodes=way.nodes,
+        notes=notes,
+    )
+
+
+@dataclass(frozen=True)
+class _Way:
+    """What lies between the ends of a walk and the output.
+
+    Attributes:
+        needed: names of all that the output is computed from.
+        active: names of the values among them that carry attributions.
+    """
+
+    flowing: Flow
+    needed: frozenset[str]
+    active: frozenset[str]
+    nodes: tuple[tuple[ir.Node, Rule], ...]
+
+
+def _way_to(lowered: Lowered, output: str, chosen: Chosen) -> _Way:
+    graph, ends = lowered.model.graph, tuple(s.tensor for s in chosen.starts)
+    flowing, needed = flow(lowered, ends), _reach_backward(graph, output, ends)
+    demand_slope(graph, output, chosen.names, flowing.active, needed)
+    active = flowing.active & needed
+    between = _between(graph, active, ends)
+    # What has no rule often has no known shape either, so that this is looked at first.
+    demand_rules(lowered, between, active, ends, output)
+    nodes = tuple((n, rule) for n in between if (rule := find_rule(n.op_type, n.domain)) is not None)
+    return _Way(flowing, needed, active, nodes)
+
+
+def _prefer_scores(
+    lowered: Lowered, output: str, ends: Sequence[str], method: str, named: bool, targets: Targets
+) -> tuple[str, tuple[str, ...]]:
+    """The scores behind probabilities, from which relevance starts since these saturate; and what the user
+    is told. An output that was named is explained all the same.
+    """
+    scores = logits_behind(lowered.source, output)
+    if scores is None or scores in ends or scores not in flow(lowered, ends).active:
+        return output, ()
+    sizes = {prod(lowered.specs[name][0]) for name in (scores, output)}
+    if named or (targets is not None and len(sizes) > 1):  # whose indices would be others
+        return output, (
+            f"{output!r} holds probabilities, which saturate: {method} is defined for scores. "
+            f"Explain {scores!r} instead (--logits).",
+        )
+    return scores, (
+        f"explains the scores {scores!r} behind the probabilities {output!r}: {method} is defined for scores "
+        "(--output chooses another tensor)",
+    )
 
 
 def _check_shapes(lowered: Lowered, tensors: Sequence[str]) -> None:

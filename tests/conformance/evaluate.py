@@ -3,9 +3,8 @@
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from unittest import mock
 
 import numpy as np
 import onnx
@@ -20,7 +19,6 @@ from compiler.errors import InvalidModelError, RationaleError
 from compiler.graph.chunk_markers import Chunks
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower
-from compiler.memory.fit import Combined
 from compiler.methods import Method
 from compiler.references.reference_set import prepare
 from compiler.selection.path import choose_path
@@ -268,18 +266,12 @@ class Emitted:
     def by(self, method: Method) -> Run:
         """The combined graph, in which all that depends on references alone is left to be computed."""
         known = None if method.reference_set is None else self.references
-        with mock.patch("compiler.combine.combine.fit", _whole):
-            made = combine(self.lowered, self.path, method, known, Variants(HERE), lambda *_: None)
-        model = ir.to_proto(made.model)
-        return in_runtime(model) if self.narrow else engines(model)[0](model)
-
-
-def _whole(build: Callable[[Chunks], ir.Model], *_: object) -> Combined:
-    """Nothing folded, and no memory counted."""
-    model = build(Chunks())
-    for step in (passes.RemoveUnusedNodesPass(), passes.TopologicalSortPass()):
-        step(model)
-    return Combined(model, mock.sentinel.memory)
+        plan = combine(self.lowered, self.path, method, known, Variants(HERE), lambda *_: None)
+        model = plan.build(Chunks())
+        for step in (passes.RemoveUnusedNodesPass(), passes.TopologicalSortPass()):
+            step(model)
+        proto = ir.to_proto(model)
+        return in_runtime(proto) if self.narrow else engines(proto)[0](proto)
 
 
 def attributions(answer: Arrays) -> Arrays:

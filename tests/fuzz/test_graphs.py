@@ -18,6 +18,7 @@ from compiler.deployment import HERE
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower
 from compiler.lowering.loading.load import load
+from compiler.memory.fit import fit
 from compiler.methods import Method
 from compiler.references.reference_set import prepare
 from compiler.runtime.session import Runner
@@ -104,7 +105,8 @@ def combined(graph: Fuzzed, lowered: Lowered, method: Method) -> onnx.ModelProto
     rows = {n: (lowered.specs[n][0], np.dtype(np.float64)) for n in path.inputs}
     given = method.reference_set
     references = None if given is None else prepare(given, method.reference_weights, rows)
-    return ir.to_proto(combine(lowered, path, method, references, Variants(HERE), lambda *_: None).model)
+    plan = combine(lowered, path, method, references, Variants(HERE), lambda *_: None)
+    return ir.to_proto(fit(plan, HERE, lambda *_: None).model)
 
 
 def finite(answer: Arrays) -> Arrays:

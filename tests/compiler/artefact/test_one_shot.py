@@ -11,7 +11,8 @@ from onnx import TensorProto, numpy_helper
 
 import compiler
 from compiler import Compiled, DeepShap, Deployment, Gradient, compile_model
-from compiler.artefact.one_shot import check_gate, put_behind_gate
+from compiler.artefact.one_shot import put_behind_gate
+from compiler.checks.gate import check_gate
 from compiler.errors import CheckFailedError, InvalidOptionError
 from compiler.evaluate.explained_model import restricted
 from compiler.lowering import lower

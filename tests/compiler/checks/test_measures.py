@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.checks import check
-from compiler.checks.check import demand, relative_error
+from compiler.checks import measure
+from compiler.checks.judge import demand
+from compiler.checks.measure import relative_error
 from compiler.errors import CheckFailedError, UnsupportedModelError
 from compiler.manifest import Measured
 from compiler.methods.base import Gap
@@ -117,37 +118,37 @@ EVERY = np.ones(3, bool)
 
 def test_the_gap_is_a_part_of_the_largest_difference() -> None:
     answers = results([0.1, -0.3, 0.2], [1.0, 2.0, 4.0], [2.0, 0.5, 8.0])
-    assert check._gap(answers, EVERY) == pytest.approx(0.3 / 4.0)
-    assert check._gap(answers, np.asarray([True, False, True])) == pytest.approx(0.2 / 4.0)
-    assert check._gap(answers, np.asarray([True, True, False])) == pytest.approx(0.3 / 1.5)
+    assert measure._gap(answers, EVERY) == pytest.approx(0.3 / 4.0)
+    assert measure._gap(answers, np.asarray([True, False, True])) == pytest.approx(0.2 / 4.0)
+    assert measure._gap(answers, np.asarray([True, True, False])) == pytest.approx(0.3 / 1.5)
     without = results([0.1, -0.3, 0.2], [1.0, 2.0, -4.0], None)
-    assert check._gap(without, EVERY) == pytest.approx(0.3 / 4.0)
+    assert measure._gap(without, EVERY) == pytest.approx(0.3 / 4.0)
 
 
 def test_a_gap_that_rounding_explains_is_none() -> None:
     eps = float(np.finfo(np.float32).eps)
     explained, base = [4.0, 1.0, 1.0], [3.0, 1.0, 1.0]
-    assert check._gap(results([31 * eps * 4, 0, 0], explained, base), EVERY) == 0.0
-    assert check._gap(results([33 * eps * 4, 0, 0], explained, base), EVERY) > 0
-    assert check._gap(results([0.5, 0, 0], [4.0] * 3, [4.0] * 3), EVERY) == INF
-    assert np.isnan(check._gap(results([NAN, 0, 0], explained, base), EVERY))
-    assert check._gap(results([NAN, 0, 0], explained, base), ~EVERY | [False, True, True]) == 0.0
+    assert measure._gap(results([31 * eps * 4, 0, 0], explained, base), EVERY) == 0.0
+    assert measure._gap(results([33 * eps * 4, 0, 0], explained, base), EVERY) > 0
+    assert measure._gap(results([0.5, 0, 0], [4.0] * 3, [4.0] * 3), EVERY) == INF
+    assert np.isnan(measure._gap(results([NAN, 0, 0], explained, base), EVERY))
+    assert measure._gap(results([NAN, 0, 0], explained, base), ~EVERY | [False, True, True]) == 0.0
 
 
 def test_the_gap_in_standard_errors() -> None:
     answers = results([0.1, -0.3, 0.2], [1.0, 2.0, 4.0], [2.0, 0.5, 8.0])
     answers["completeness_gap_standard_error"] = np.float32([[0.2], [0.1], [0.05]])
-    assert check._gap_in_errors(answers, EVERY) == pytest.approx(4.0, rel=1e-3)
-    assert check._gap_in_errors(answers, np.asarray([True, True, False])) == pytest.approx(3.0, rel=1e-3)
+    assert measure._gap_in_errors(answers, EVERY) == pytest.approx(4.0, rel=1e-3)
+    assert measure._gap_in_errors(answers, np.asarray([True, True, False])) == pytest.approx(3.0, rel=1e-3)
     nothing = {**answers, "completeness_gap": np.zeros((3, 1), np.float32)}
-    assert check._gap_in_errors(nothing, EVERY) == 0.0
+    assert measure._gap_in_errors(nothing, EVERY) == 0.0
 
 
 def test_what_rounding_makes_of_the_gap() -> None:
     answers = results([0, 0, 0], [1.0, -6.0, 4.0], [2.0, -5.0, 2.0])
-    assert check._gap_rounding(answers, EVERY, 1e-3) == pytest.approx(1e-3 * 6 / 2)
-    assert check._gap_rounding(answers, EVERY, -1e-3) == 0.0
-    assert check._gap_rounding(results([0] * 3, [1.0] * 3, [1.0] * 3), EVERY, 1e-3) == 0.0
+    assert measure._gap_rounding(answers, EVERY, 1e-3) == pytest.approx(1e-3 * 6 / 2)
+    assert measure._gap_rounding(answers, EVERY, -1e-3) == 0.0
+    assert measure._gap_rounding(results([0] * 3, [1.0] * 3, [1.0] * 3), EVERY, 1e-3) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -165,8 +166,8 @@ def test_what_rounding_makes_of_the_gap() -> None:
 def test_the_largest_batch_is_a_power_of_two_within_its_time(
     seconds: Any, most: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "_timed", lambda *given: seconds(given[-1]))
-    assert check._max_batch(lambda *_: {}, {}, seconds(1), most) == batch
+    monkeypatch.setattr(measure, "_timed", lambda *given: seconds(given[-1]))
+    assert measure._max_batch(lambda *_: {}, {}, seconds(1), most) == batch
 
 
 def test_rows_without_a_finite_answer_are_left_out() -> None:
@@ -176,9 +177,9 @@ def test_rows_without_a_finite_answer_are_left_out() -> None:
         "other": np.asarray([NAN, 1.0]),
         "label": np.asarray(["a", "b", "c"]),
     }
-    np.testing.assert_array_equal(check._sound_rows(outputs, 3), [True, False, False])
+    np.testing.assert_array_equal(measure._sound_rows(outputs, 3), [True, False, False])
     with pytest.raises(CheckFailedError, match="no finite answer on its own references"):
-        check._sound_rows({"y": np.full((3, 2), NAN)}, 3)
+        measure._sound_rows({"y": np.full((3, 2), NAN)}, 3)
 
 
 @pytest.mark.parametrize(("factor", "rounding", "fine"), [(0.9, 0, True), (1.1, 0, False), (1.1, 1e-3, True)])
@@ -195,12 +196,12 @@ def test_a_model_that_mixes_its_rows(factor: float, rounding: float, fine: bool)
         return {"y": row["x"]}
 
     with contextlib.nullcontext() if fine else pytest.raises(UnsupportedModelError, match="mixes the rows"):
-        check._demand_separate_rows(alone, {"x": x}, together, 3, rounding)  # type: ignore[arg-type]
+        measure._demand_separate_rows(alone, {"x": x}, together, 3, rounding)  # type: ignore[arg-type]
 
 
 def test_single_answers_are_joined_to_a_batch() -> None:
     """What has no rows is the first's."""
     singles = [{"y": np.full((1, 2), i), "one": np.asarray(7 + i), "zip": [{"a": i}]} for i in range(3)]
-    joined = check._joined(singles)
+    joined = measure._joined(singles)
     np.testing.assert_array_equal(joined["y"], [[0, 0], [1, 1], [2, 2]])
     assert (joined["one"], joined["zip"]) == (7, [{"a": 0}])

@@ -1,0 +1,45 @@
+"""From a fitted graph to the one that is served: its own types, open lengths, a gate."""
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from compiler.artefact.one_shot import check_gate_names, put_behind_gate
+from compiler.artefact.open_length import any_length, at_longest
+from compiler.checks.check import Candidate
+from compiler.deployment import Deployment
+from compiler.graph.symbolic_rows import state_shapes
+from compiler.lowering import Lowered, narrow
+from compiler.lowering.lengths import Span
+from compiler.memory.fit import Combined
+from compiler.runtime.session import hold, interface
+
+
+def finish(
+    lowered: Lowered,
+    combined: Combined,
+    deployment: Deployment,
+    span: Span | None,
+    at: Callable[[dict[str, int]], ir.Model],
+) -> Candidate:
+    """The graph as it is served; the combined model is consumed.
+
+    Args:
+        span: the lengths that stay open.
+        at: makes the combined graph for one of them: `{name: length}`.
+
+    Raises:
+        InvalidOptionError: names of the model that a gate needs.
+        UnsupportedModelError: no one graph for every length.
+    """
+    if deployment.one_shot:
+        check_gate_names(lowered)
+    if span is not None:
+        any_length(combined.model, at, span)
+    graph = narrow(combined.model, lowered.narrow)
+    if span is None:
+        state_shapes(graph)
+    edges = interface(graph)
+    longest = edges if span is None else at_longest(edges, span)
+    served = hold(put_behind_gate(lowered, graph) if deployment.one_shot else graph)
+    return Candidate(served, edges, longest, combined.memory, combined.exact, deployment.one_shot, span)
