@@ -3,7 +3,8 @@
 A row is an ordinary tensor: none of its axes is special. In memory, M rows lie *flat*, [M·a, b, c], or
 *stacked*, [M, a, b, c]; both are the same bytes. An operator that has a batch on axis 0, or lets axis 0
 alone, runs on flat rows as it is. One that works along axis 0 runs on stacked rows, with its axes moved on by
-one: what stands below says how. Any other operator is run row by row in a Scan, which is right for all.
+one: what stands below says how. Operators that run element by element are declared by their rules
+(`elementwise`) and broadcast. Any other operator is run row by row in a Scan, which is right for all.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -80,6 +81,24 @@ def lifting(*op_types: str) -> Callable[[Lifting], Lifting]:
         return function
 
     return declare
+
+
+_ELEMENTWISE: set[tuple[str, str]] = set()  # domain and operator
+
+
+def elementwise(*op_types: str, domain: str = "") -> None:
+    """Declares operators each of whose results depends on one element of each operand, which broadcast.
+
+    One that is lifted in a way of its own, as parameters along an axis need it, keeps that.
+    """
+    _ELEMENTWISE.update((domain, op_type) for op_type in op_types)
+
+
+def is_elementwise(op_type: str, domain: str = "") -> bool:
+    return (domain, op_type) in _ELEMENTWISE and (bool(domain) or op_type not in _LIFTINGS)
+
+
+elementwise("Cast", "Identity", "IsInf", "IsNaN", "Min")  # which have no rule that says so
 
 
 def lifted(node: Node, domain: str) -> Lifted | None:

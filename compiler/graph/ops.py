@@ -25,14 +25,14 @@ import onnx_ir as ir
 
 from compiler.deployment import HERE
 from compiler.errors import UnsupportedModelError
-from compiler.graph.batching import Lifted, Node, lifted
+from compiler.graph.batching import Lifted, Node, is_elementwise, lifted
 from compiler.graph.chunk_markers import Chunks
 from compiler.graph.emitter import Operand
 from compiler.graph.layouts import Layouts
 from compiler.graph.scan_fallback import row_by_row
-from compiler.graph.shape_inference import Spec, infer_outputs
+from compiler.graph.shape_inference import Spec, infer_outputs, result_dtype
 from compiler.graph.symbolic_rows import in_rows
-from compiler.graph.tensor import AXES, NONE, STACKED, Lead, Tensor, broadcasts, result_dtype
+from compiler.graph.tensor import AXES, NONE, STACKED, Lead, Tensor
 from compiler.graph.variants import Variants
 
 _RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
@@ -84,8 +84,8 @@ class Ops(Layouts):
         tensors = [self.tensor(o, first) for o in operands]
         while tensors and tensors[-1] is None:
             tensors.pop()
-        if broadcasts(op_type, domain):
-            return [self._emit_broadcasting(op_type, tensors, attributes)]
+        if is_elementwise(op_type, domain):
+            return [self._emit_broadcasting(op_type, tensors, attributes, domain)]
         x = tensors[0] if tensors and not domain else None
         if x is not None and op_type == "MatMul":
             return [self._emit_matmul(x, tensors[1])]
@@ -102,15 +102,16 @@ class Ops(Layouts):
     # -- emission -----------------------------------------------------------------------------------
 
     def _emit_broadcasting(
-        self, op_type: str, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any]
+        self, op_type: str, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any], domain: str
     ) -> Tensor:
         aligned, lead, axes = self._align([t for t in tensors if t is not None])
         queue = iter(aligned)
         values = [None if t is None else next(queue).value for t in tensors]
-        value = self._node(op_type, values, attributes)[0]
+        value = self._node(op_type, values, attributes, domain=domain)[0]
         shape = np.broadcast_shapes(*(t.shape for t in aligned))
         rows = any(t.rows for t in aligned)
-        return Tensor(value, shape, result_dtype(op_type, aligned, attributes), lead, rows, axes)
+        dtype = result_dtype(op_type, domain, self.opset, tensors, attributes)
+        return Tensor(value, shape, dtype, lead, rows, axes)
 
     def _align(
         self, tensors: Sequence[Tensor], least: int = 1

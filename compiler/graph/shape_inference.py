@@ -1,5 +1,6 @@
-"""What shape an operator's outputs have for one row."""
+"""What shape an operator's outputs have for one row, and which dtype."""
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -70,6 +71,33 @@ def infer_outputs(
     except onnx.shape_inference.InferenceError as error:
         raise UnsupportedModelError(f"{op_type}: {error}. Export it again.") from error
     return [_spec(inferred.get(name), op_type) for name in results]
+
+
+def result_dtype(
+    op_type: str, domain: str, opset: int, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any]
+) -> ir.DataType:
+    """The dtype of an operator's first output, by its schema: an operand's, one alone, or attribute `to`."""
+    known = _dtype_in_schema(op_type, domain, opset)
+    if isinstance(known, int):
+        operand = tensors[known]
+        assert operand is not None
+        return operand.dtype
+    return ir.DataType(attributes["to"] if known is None else onnx.TensorProto.DataType.Value(known))
+
+
+@functools.cache
+def _dtype_in_schema(op_type: str, domain: str, opset: int) -> int | str | None:
+    """The position of the operand that decides; the name of the dtype where there is one; else None."""
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:  # a user's own
+        return 0
+    output = schema.outputs[0]
+    for position, operand in enumerate(schema.inputs):
+        if operand.type_str == output.type_str:
+            return position
+    names = [str(kind).removeprefix("tensor(").removesuffix(")") for kind in output.types]
+    return names[0].upper() if len(names) == 1 else None
 
 
 def _spec(proto: onnx.TypeProto | None, op_type: str) -> Spec:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from compiler.graph.batching import elementwise
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 
@@ -41,7 +42,7 @@ class Trait(StrEnum):
     """What else is known of an operator, for methods that make use of it."""
 
     MOVING = "moving"  # bilinear: each element of y is a copy of one of x, at a place that no value decides
-    ELEMENTWISE = "elementwise"  # bilinear: each element of y depends on one element of each input
+    ELEMENTWISE = "elementwise"  # each element of y depends on one element of each input; all pointwise ones
     PRODUCT = "product"  # y is a product or quotient of two inputs, or sums of such
     AVERAGING = "averaging"  # bilinear: y is a sum over x with equal positive weights
     HOMOGENEOUS = "homogeneous"  # pointwise: f(t·x) = t·f(x) for t > 0, so f(x) = f'(x)·x
@@ -104,7 +105,7 @@ class Rule:
         self.domain = domain
         self.kind = kind
         self.forward = forward
-        self.traits = traits
+        self.traits = traits | {Trait.ELEMENTWISE} if kind is Kind.POINTWISE else traits
         self.secant_form: Callable[..., Tensor] | None = None
         self.rescale_form: Callable[..., Tensor] | None = None
         self.deeplift_form: Callable[..., Any] | None = None
@@ -176,6 +177,8 @@ def rule(
     def declare(forward: Callable[..., Evaluation]) -> Rule:
         declared = Rule(op_type, domain, kind, forward, frozenset(traits))
         _RULES[domain, op_type] = declared
+        if Trait.ELEMENTWISE in declared.traits:
+            elementwise(op_type, domain=domain)
         return declared
 
     return declare

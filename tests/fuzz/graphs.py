@@ -17,7 +17,7 @@ import onnxruntime as ort
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, printer
 
-from compiler.graph.tensor import BROADCASTING
+from compiler.graph.batching import is_elementwise
 from tests.compiler.samples import SAMPLES, Sample, Var
 from tests.references.interpreter import run64
 
@@ -298,7 +298,7 @@ def _fitted(growing: Growing, sample: Sample, random: np.random.Generator) -> Sa
     """The sample in the shape of a value that is there, where the operator goes element by element."""
     fixed = any(isinstance(o, np.ndarray) and o.ndim for o in sample.operands)
     shapes = {o.shape for o in sample.operands if isinstance(o, Var)}
-    if fixed or len(shapes) != 1 or sample.op_type not in BROADCASTING:
+    if fixed or len(shapes) != 1 or not is_elementwise(sample.op_type, sample.domain):
         return sample
     shape = growing.values[_chosen(list(growing.values), random)].shape[1:]
     operands = [replace(o, shape=shape) if isinstance(o, Var) else o for o in sample.operands]

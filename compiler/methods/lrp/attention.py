@@ -134,7 +134,7 @@ def _averaged_square(producers: Mapping[str, Call], name: str) -> str | None:
         if Trait.AVERAGING in call.rule.traits:
             return _square_of(producers.get(name)) if bends else None
         bends = bends or call.rule.kind is Kind.POINTWISE
-        if call.rule.kind is not Kind.POINTWISE and not {Trait.ELEMENTWISE, Trait.MOVING} & call.rule.traits:
+        if not {Trait.ELEMENTWISE, Trait.MOVING} & call.rule.traits:
             return None
     return None
 
@@ -200,9 +200,7 @@ def _is_elementwise(call: Call) -> bool:
 
     A BatchNormalization does, but it has weights: no part of an activation.
     """
-    if call.rule.kind is not Kind.POINTWISE and Trait.ELEMENTWISE not in call.rule.traits:
-        return False
-    if call.rule.op_type in NORMALISATIONS:
+    if Trait.ELEMENTWISE not in call.rule.traits or call.rule.op_type in NORMALISATIONS:
         return False
     shapes = {x.shape for _, x in _reads(call)}
     return shapes == {call.x.y.shape}

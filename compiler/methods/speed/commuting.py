@@ -73,8 +73,7 @@ def _one_to_one(call: Call) -> bool:
     """Element by element, of the first input alone."""
     x, first, *others = call.x.inputs[0], *call.varying
     whole = x is not None and x.shape == call.x.y.shape
-    elementwise = call.rule.kind is Kind.POINTWISE or Trait.ELEMENTWISE in call.rule.traits
-    return first and not any(others) and whole and elementwise
+    return first and not any(others) and whole and Trait.ELEMENTWISE in call.rule.traits
 
 
 def _layers_behind(op: Ops, call: Call, readers: Readers) -> list[Call]:

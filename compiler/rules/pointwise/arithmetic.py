@@ -219,7 +219,7 @@ def batch_normalization(
     return y, (batch_normalization_pullback, None, None, None, None)
 
 
-@rule("Max", kind=Kind.LOCAL, traits=[Trait.CONSERVING])
+@rule("Max", kind=Kind.LOCAL, traits=[ELEMENTWISE, Trait.CONSERVING])
 def maximum(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     """y = max(a, b); ties go to b."""
 

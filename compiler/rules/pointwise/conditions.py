@@ -12,7 +12,7 @@ from compiler.graph.tensor import Tensor
 from compiler.rules.rule import Evaluation, Kind, Trait, rule
 from compiler.rules.secants import difference
 
-DISCRETE = Trait.DISCRETE
+DISCRETE, ELEMENTWISE = Trait.DISCRETE, Trait.ELEMENTWISE
 
 
 def number(op: Ops, x: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def _compares(op_type: str, formula: str) -> None:
         return to_a, op.Neg(to_a)
 
     forward.__doc__ = formula
-    rule(op_type, kind=Kind.LOCAL, traits=[DISCRETE])(forward).deeplift(deeplift)
+    rule(op_type, kind=Kind.LOCAL, traits=[DISCRETE, ELEMENTWISE])(forward).deeplift(deeplift)
 
 
 _compares("Greater", "y = 1 where a > b: a step of a − b.")
@@ -64,7 +64,7 @@ _compares("LessOrEqual", "y = 1 where a ≤ b: a step of a − b.")
 _compares("Equal", "y = 1 where a = b: a step up and down of a − b.")
 
 
-@rule("Not", kind=Kind.BILINEAR, traits=[DISCRETE, Trait.ELEMENTWISE])
+@rule("Not", kind=Kind.BILINEAR, traits=[DISCRETE, ELEMENTWISE])
 def not_(op: Ops, a: Tensor) -> Evaluation:
     """y = 1 − a."""
     return op.Not(a), op.Neg
@@ -89,7 +89,7 @@ def _combines(op_type: str, formula: str, slope: Callable[[Ops, Tensor], Tensor]
         return op.Mul(m, slope(op, b)), op.Mul(m, slope(op, a))
 
     forward.__doc__ = formula
-    rule(op_type, kind=Kind.LOCAL, traits=[DISCRETE])(forward).deeplift(deeplift)
+    rule(op_type, kind=Kind.LOCAL, traits=[DISCRETE, ELEMENTWISE])(forward).deeplift(deeplift)
 
 
 _combines("And", "y = a·b.", lambda _, other: other)
@@ -97,7 +97,7 @@ _combines("Or", "y = a + b − a·b.", lambda op, other: op.Sub(1.0, other))
 _combines("Xor", "y = a + b − 2·a·b.", lambda op, other: op.Sub(1.0, op.Mul(other, 2.0)))
 
 
-@rule("Where", kind=Kind.LOCAL, traits=[Trait.ELEMENTWISE, Trait.CONSERVING, Trait.CHOOSING, DISCRETE])
+@rule("Where", kind=Kind.LOCAL, traits=[DISCRETE, ELEMENTWISE, Trait.CONSERVING, Trait.CHOOSING])
 def where(op: Ops, condition: Tensor, a: Tensor, b: Tensor) -> Evaluation:
     """y = c·a + (1 − c)·b with a condition c."""
 

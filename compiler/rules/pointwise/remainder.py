@@ -2,7 +2,7 @@
 
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.rules.rule import Evaluation, Kind, rule
+from compiler.rules.rule import Evaluation, Kind, Trait, rule
 from compiler.rules.secants import jump_secant
 
 
@@ -11,7 +11,7 @@ def _quotient(op: Ops, a: Tensor, b: Tensor, y: Tensor) -> Tensor:
     return op.Round(op.Div(op.Sub(a, y), b))
 
 
-@rule("Mod", kind=Kind.LOCAL)
+@rule("Mod", kind=Kind.LOCAL, traits=[Trait.ELEMENTWISE])
 def mod(op: Ops, a: Tensor, b: Tensor, *, fmod: int = 0) -> Evaluation:
     """y = a − q·b with q = ⌊a/b⌋, or with fmod the whole part of a/b: a step;  dy/da = 1, dy/db = −q."""
     y = op.Mod(a, b, fmod=1) if fmod else op.Sub(a, op.Mul(b, op.Floor(op.Div(a, b))))

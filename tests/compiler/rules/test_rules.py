@@ -8,7 +8,7 @@ import pytest
 
 from compiler import DeepShap, Gradient, compile_model
 from compiler.lowering.rewrites.engine import rewritten_operators
-from compiler.rules.rule import Kind, Trait, all_rules, find_rule
+from compiler.rules.rule import Trait, all_rules, find_rule
 from tests.compiler.samples import SAMPLES, Sample, Var
 from tests.compiler.samples.expected import Rows, expected
 from tests.references.interpreter import run64
@@ -57,7 +57,7 @@ def attributions(answer: Rows) -> Rows:
 
 def is_elementwise(sample: Sample) -> bool:
     found = find_rule(sample.op_type, sample.domain)
-    return found is not None and (found.kind is Kind.POINTWISE or Trait.ELEMENTWISE in found.traits)
+    return found is not None and Trait.ELEMENTWISE in found.traits
 
 
 @pytest.mark.parametrize(
