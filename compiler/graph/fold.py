@@ -103,7 +103,7 @@ def extract(
         opset_imports=model.graph.opset_imports,
         name="constants",
     )
-    return ir.Model(graph, ir_version=model.ir_version)
+    return ir.Model(graph, ir_version=model.ir_version, functions=[*model.functions.values()])
 
 
 def replace_by_constant(graph: ir.Graph, value: ir.Value, array: np.ndarray) -> None:

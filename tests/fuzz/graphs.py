@@ -40,7 +40,7 @@ _USABLE = [
     s
     for s in SAMPLES
     if s.opset >= OPSET and not s.bare and 0 < _elements(s) <= MOST_ELEMENTS
-    if s.op_type not in UNINFERABLE
+    if s.op_type not in UNINFERABLE and not s.function
 ]
 IN_FLOAT64 = [s for s in _USABLE if s.float64 and s.op_type != "MeanVarianceNormalization"]
 """ONNX's own body of the latter adds a float32 to it, so that nothing behind it has a shape."""

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import torch
 from onnx import numpy_helper
+from onnx.inliner import inline_local_functions
 
 from tests.references.by_onnx import by_onnx, wide
 from tests.references.layout_operators import LAYOUT
@@ -44,6 +45,7 @@ def run64(
     Returns:
         The graph's outputs (or the named tensors) by name, as arrays.
     """
+    model = inline_local_functions(model) if model.functions else model
     values = _constants(model.graph)
     values |= {name: wide(np.asarray(array)) for name, array in inputs.items()}
     wanted = list(outputs or (o.name for o in model.graph.output))

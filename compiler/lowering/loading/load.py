@@ -22,6 +22,7 @@ from compiler.lowering.loading.newer import known_to_runtime
 from compiler.lowering.loading.old_scan import scan_by_row
 from compiler.lowering.quiet import quiet
 from compiler.lowering.subgraphs import subgraphs
+from compiler.rules.rule import find_rule
 from compiler.runtime.session import Runner
 
 OPSET = 21  # every ONNX Runtime since 1.18, every Triton since 24.05
@@ -259,7 +260,7 @@ def without_zip_maps(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str
 
 
 def standardise(model: ir.Model) -> ir.Model:
-    """A copy with functions inlined, weights as initializers only, and the opset that is emitted.
+    """A copy with functions inlined that have no rule, weights as initializers only, and the opset emitted.
 
     Raises:
         UnsupportedModelError: the opset cannot be converted.
@@ -269,7 +270,7 @@ def standardise(model: ir.Model) -> ir.Model:
         model.graph.opset_imports[""] = model.graph.opset_imports.pop("ai.onnx")
     for step in (
         passes.RemoveInitializersFromInputsPass(),
-        passes.InlinePass(),
+        passes.InlinePass(lambda function: find_rule(function.name, function.domain) is None),
         passes.RemoveUnusedFunctionsPass(),
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         passes.RemoveUnusedNodesPass(),

@@ -8,6 +8,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from compiler import DeepShap, Gradient, compile_model
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
+from compiler.rules import rule
 from tests.compiler.models import parsed, rows
 from tests.tolerances import COMPLETE_32
 
@@ -89,3 +92,36 @@ def test_a_norm_of_zeros_has_the_gradient_zero(node: str) -> None:
     explained = compiled.explain(x)
     assert np.isfinite(explained["x_attributions"]).all()
     assert np.abs(explained["completeness_gap"]).max() <= COMPLETE_32
+
+
+def _own_cube(op: Ops, x: Tensor) -> rule.Evaluation:
+    """Its pullback is not the body's: seven for the slope."""
+    return op.Mul(op.Mul(x, x), x), lambda m: op.Mul(m, 7.0)
+
+
+def _with_cubes() -> onnx.ModelProto:
+    """y = Σ x³ + Σ z³ by a function."""
+    model = parsed(
+        """g (float[N, 3] x, float[N, 3] z) => (float[N, 1] y) {
+        a = example.Cube (x)  b = example.Cube (z)  c = Add (a, b)  y = ReduceSum <keepdims = 1> (c, one)
+    }""",
+        {"one": np.asarray([1])},
+    )
+    text = '<domain: "example", opset_import: ["": 21]> Cube (x) => (y) { s = Mul (x, x) y = Mul (s, x) }'
+    model.functions.append(onnx.parser.parse_function(text))
+    model.opset_import.append(helper.make_opsetid("example", 1))
+    return model
+
+
+@pytest.mark.parametrize("inputs", [["x", "z"], ["x"]], ids=["every input", "beside the path"])
+def test_a_function_with_a_rule_is_explained_by_it(
+    inputs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = {"x": rows(ROWS, 3, seed=1), "z": rows(ROWS, 3, seed=2)}
+    by_body = compile_model(_with_cubes(), Gradient(), inputs=inputs).explain(x)
+    np.testing.assert_allclose(by_body["x_attributions"][:, 0], 3 * x["x"] ** 2, rtol=1e-5)
+    monkeypatch.setattr(rule, "_RULES", dict(rule._RULES))
+    rule.rule("Cube", domain="example", kind=rule.Kind.POINTWISE)(_own_cube)
+    by_rule = compile_model(_with_cubes(), Gradient(), inputs=inputs).explain(x)
+    assert np.array_equal(by_rule["x_attributions"], np.full((ROWS, 1, 3), 7.0))
+    np.testing.assert_allclose(by_rule["y"], by_body["y"], rtol=1e-6)

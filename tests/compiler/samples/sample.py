@@ -38,6 +38,7 @@ class Sample:
     result: tuple[int, ...] | None = (
         None  # the shape of one row of y, where ONNX's inference does not know it
     )
+    function: str = ""  # in ONNX's text: the operator's definition, of one that ONNX does not know
     inferred: bool = True  # False where ONNX's inference does not know that y has the shape of x
 
     @property
@@ -84,7 +85,9 @@ class Sample:
             initializers,
         )
         imports = [helper.make_opsetid("", self.opset), helper.make_opsetid("ai.onnx.ml", 3)]
-        model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+        functions = [onnx.parser.parse_function(self.function)] if self.function else []
+        imports += [helper.make_opsetid(function.domain, 1) for function in functions]
+        model = helper.make_model(graph, functions=functions, opset_imports=imports, ir_version=10)
         return onnx.shape_inference.infer_shapes(model)
 
     def input_name(self, name: str) -> str:
