@@ -193,6 +193,8 @@ def _local(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
     at_x, at_r = call.x, call.reference
     xs, rs = list(at_x.inputs), list(at_r.inputs)
     leaving = call.rule.deeplift_form(op, m, xs, rs, at_x.y, at_r.y, **call.attributes)
+    if any(call.varying[len(leaving) :]):
+        raise UnsupportedModelError("a parameter of it depends on what is explained")
     return [g if varying else None for g, varying in zip(leaving, call.varying, strict=False)]
 
 

@@ -184,6 +184,38 @@ def rule(
     return declare
 
 
+def local(
+    op_type: str, *, domain: str = "", traits: Iterable[Trait] = ()
+) -> Callable[[Callable[..., Tensor]], Rule]:
+    """Declares a LOCAL operator of one varying input by its multiplier between x and r.
+
+    Called as `form(op, m, x, r, y, y_r, *parameters, **attributes)`. The value is the operator's own node;
+    the pullback is the multiplier at r = x, where a form may take a shorter way.
+    """
+
+    def declare(form: Callable[..., Tensor]) -> Rule:
+        def forward(op: Ops, x: Tensor, *parameters: Tensor | None, **attributes: Any) -> Evaluation:
+            y = op.emit(op_type, (x, *parameters), attributes, domain=domain)[0]
+
+            def pullback(m: Tensor) -> Tensor:
+                return form(op, m, x, x, y, y, *parameters, **attributes)
+
+            pullback.__name__ = f"{op_type.lower()}_pullback"
+            return y, pullback
+
+        def deeplift(
+            op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor, **attributes: Any
+        ) -> tuple[Tensor]:
+            return (form(op, m, xs[0], rs[0], y, y_r, *xs[1:], **attributes),)
+
+        forward.__doc__ = form.__doc__
+        declared = rule(op_type, kind=Kind.LOCAL, domain=domain, traits=traits)(forward)
+        declared.deeplift(deeplift)
+        return declared
+
+    return declare
+
+
 def find_rule(op_type: str, domain: str = "") -> Rule | None:
     return _RULES.get((domain, op_type))
 

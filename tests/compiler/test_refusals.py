@@ -366,3 +366,11 @@ def test_a_rule_that_promises_less(name: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(rule._RULES, ("", op_type), rule.Rule(op_type, "", kind, function))
     with pytest.raises(UnsupportedModelError, match=f"(?s){words}"):
         compile_model(graph(f"a = Relu (x) b = Sigmoid (x) {node[op_type]}"), method, targets=[0])
+
+
+def test_a_rule_of_one_input_refuses_a_parameter_that_varies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rule, "_RULES", dict(rule._RULES))
+    rule.local("Mul")(lambda op, m, *points: op.Mul(m, points[-1]))
+    model = graph("a = Relu (x) b = Sigmoid (x) [own] y = Mul (a, b)")
+    with pytest.raises(UnsupportedModelError, match="Mul node 'own': a parameter of it depends on what is"):
+        compile_model(model, DeepShap(REFERENCES), targets=[0])

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
 from compiler.lowering.rewrites.engine import rewrites
-from compiler.rules.linear.sums import parse_equation
+from compiler.rules.linear.products import parse_equation
 
 
 def is_constant(value: ir.Value | None) -> bool:

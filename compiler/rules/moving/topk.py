@@ -1,4 +1,4 @@
-"""Operators that ask for the order of values, and the determinant."""
+"""Operators that ask for the order of values."""
 
 import numpy as np
 
@@ -65,35 +65,3 @@ def hardmax_multiplier(
     lead = op.ReduceSum(op.Mul(change, op.Sub(xs[0], rs[0])), along, keepdims=1)
     decided = op.Greater(lead, 0.0)
     return (op.Mul(change, op.Where(decided, op.Div(due, op.Where(decided, lead, 1.0)), 0.0)),)
-
-
-@rule("Det", kind=Kind.LOCAL)
-def determinant(op: Ops, x: Tensor) -> Evaluation:
-    """y = det x over the last two axes;  dy/dx = the cofactors."""
-
-    def determinant_pullback(m: Tensor) -> Tensor:
-        return op.Mul(op.reshape(m, [*x.shape[:-2], 1, 1]), _cofactors(op, x, x))
-
-    return op.Det(x), determinant_pullback
-
-
-@determinant.deeplift
-def determinant_multiplier(
-    op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor
-) -> tuple[Tensor]:
-    """Linear in each row: row k changes with those before it at r and those behind at x, or vice versa."""
-    x, r = xs[0], rs[0]
-    slope = op.Mul(op.Add(_cofactors(op, r, x), _cofactors(op, x, r)), 0.5)
-    return (op.Mul(op.reshape(m, [*x.shape[:-2], 1, 1]), slope),)
-
-
-def _cofactors(op: Ops, above: Tensor, below: Tensor) -> Tensor:
-    """For row k and column j: the determinant of `above` before row k, a one at j, and `below` behind."""
-    n, dtype = above.shape[-1], above.dtype.numpy()
-    row, k = np.indices((n, n))[1], np.indices((n, n))[0]
-    masks = [(row < k), (row > k)]  # [k, row]
-    before, behind = (op.constant(mask.astype(dtype).reshape(n, 1, n, 1)) for mask in masks)
-    ones = op.constant(np.eye(n, dtype=dtype)[:, None, :, None] * np.eye(n, dtype=dtype)[None, :, None, :])
-    lifted = [op.reshape(v, [*v.shape[:-2], 1, 1, n, n]) for v in (above, below)]
-    mixed = op.Add(op.Mul(lifted[0], before), op.Mul(lifted[1], behind))
-    return op.Det(op.Add(mixed, ones))

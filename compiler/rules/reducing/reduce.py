@@ -1,4 +1,4 @@
-"""Reductions over axes other than the batch's."""
+"""Sums, means, products and the like over axes other than the batch's, and sums along one axis."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,8 @@ import numpy as np
 from compiler.errors import UnsupportedModelError
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.rules.rule import Evaluation, Kind, Selection, Trait, rule
+from compiler.rules.moving.shape import ints
+from compiler.rules.rule import Evaluation, Kind, Selection, Trait, local, rule
 from compiler.rules.secants import difference, phi, tiny
 
 
@@ -83,74 +84,121 @@ def reduce_max(
     return y, (Selection(winners, scatter), None)
 
 
-@rule("ReduceL2", kind=Kind.LOCAL, traits=[Trait.NONNEGATIVE])
+@local("ReduceL2", traits=[Trait.NONNEGATIVE])
 def reduce_l2(
-    op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-) -> Evaluation:
-    """y = √Σ x² over the axes;  dy/dx = x/y, 0 where all are 0."""
-    chosen = reduced_axes(x, axes, noop_with_empty_axes)
-    y = op.ReduceL2(x, chosen, keepdims=keepdims, noop_with_empty_axes=1)
-
-    def reduce_l2_pullback(m: Tensor) -> Tensor:
-        return op.Mul(op.reshape(op.Div(m, op.Add(y, tiny(x))), kept(x, chosen)), x)
-
-    return y, (reduce_l2_pullback, None)
-
-
-@reduce_l2.deeplift
-def reduce_l2_multiplier(
     op: Ops,
     m: Tensor,
-    xs: list[Tensor],
-    rs: list[Tensor],
+    x: Tensor,
+    r: Tensor,
     y: Tensor,
     y_r: Tensor,
+    axes: Tensor | None = None,
     *,
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
-) -> tuple[Tensor, None]:
-    """√Σx² − √Σr² = Σ (x + r)(x − r)/(y + y_r)."""
-    chosen = reduced_axes(xs[0], xs[1] if len(xs) > 1 else None, noop_with_empty_axes)
-    share = op.Div(m, op.Add(op.Add(y, y_r), tiny(y)))
-    return op.Mul(op.reshape(share, kept(xs[0], chosen)), op.Add(xs[0], rs[0])), None
+) -> Tensor:
+    """y = √Σ x² over the axes;  dy/dx = x/y, 0 where all are 0.
+
+    √Σx² − √Σr² = Σ (x + r)(x − r)/(y + y_r).
+    """
+    chosen = reduced_axes(x, axes, noop_with_empty_axes)
+    both, total = (x, y) if r is x else (op.Add(x, r), op.Add(y, y_r))
+    return op.Mul(op.reshape(op.Div(m, op.Add(total, tiny(y))), kept(x, chosen)), both)
 
 
-@rule("ReduceLogSumExp", kind=Kind.LOCAL)
+@local("ReduceLogSumExp")
 def reduce_log_sum_exp(
-    op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-) -> Evaluation:
-    """y = ln Σ e^x over the axes;  dy/dx = e^(x − y)."""
-    chosen = reduced_axes(x, axes, noop_with_empty_axes)
-    y = op.ReduceLogSumExp(x, chosen, keepdims=keepdims, noop_with_empty_axes=1)
-
-    def reduce_log_sum_exp_pullback(m: Tensor) -> Tensor:
-        shape = kept(x, chosen)
-        return op.Mul(op.reshape(m, shape), op.Exp(op.Sub(x, op.reshape(y, shape))))
-
-    return y, (reduce_log_sum_exp_pullback, None)
-
-
-@reduce_log_sum_exp.deeplift
-def log_sum_exp_multiplier(
     op: Ops,
     m: Tensor,
-    xs: list[Tensor],
-    rs: list[Tensor],
+    x: Tensor,
+    r: Tensor,
     y: Tensor,
     y_r: Tensor,
+    axes: Tensor | None = None,
     *,
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
-) -> tuple[Tensor, None]:
-    """ln ∘ Σ ∘ exp by the chain of secants: w_j = L(e^z, e^z_r)/L(Σ, Σ_r)."""
-    axes = xs[1] if len(xs) > 1 else None
-    shape = kept(xs[0], reduced_axes(xs[0], axes, noop_with_empty_axes))
-    total, total_r = op.reshape(y, shape), op.reshape(y_r, shape)
-    weight = log_mean_ratio(op, xs[0], rs[0], total, total_r)
-    return op.Mul(op.reshape(m, shape), weight), None
+) -> Tensor:
+    """y = ln Σ e^x over the axes;  dy/dx = e^(x − y).
+
+    ln ∘ Σ ∘ exp by the chain of secants: w_j = L(e^z, e^z_r)/L(Σ, Σ_r).
+    """
+    shape = kept(x, reduced_axes(x, axes, noop_with_empty_axes))
+    weight = log_mean_ratio(op, x, r, op.reshape(y, shape), op.reshape(y_r, shape))
+    return op.Mul(op.reshape(m, shape), weight)
 
 
 def log_mean_ratio(op: Ops, z: Tensor, z_r: Tensor, lse: Tensor, lse_r: Tensor) -> Tensor:
     """L(e^z, e^z_r)/L(e^lse, e^lse_r) = e^(max(z, z_r) − max(lse, lse_r))·φ(Δz)/φ(Δlse)."""
+    if z_r is z:
+        return op.Exp(op.Sub(z, lse))
     size = op.Exp(op.Sub(op.Max(z, z_r), op.Max(lse, lse_r)))
     return op.Mul(size, op.Div(phi(op, difference(op, z, z_r)), phi(op, op.Sub(lse, lse_r))))
+
+
+@local("ReduceProd")
+def reduce_prod(
+    op: Ops,
+    m: Tensor,
+    x: Tensor,
+    r: Tensor,
+    y: Tensor,
+    y_r: Tensor,
+    axes: Tensor | None = None,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+) -> Tensor:
+    """y = Π x over the axes;  dy/dx_i = Π of the others.
+
+    Between x and r: half of them at x and half at r.
+    """
+    chosen = reduced_axes(x, axes, noop_with_empty_axes)
+    others = [i for i in range(x.rank) if i not in chosen]
+    order = [*others, *chosen]
+    lined = [*(x.shape[i] for i in others), math.prod(x.shape[i] for i in chosen)]
+    x_lined = op.reshape(op.Transpose(x, perm=order), lined)
+    r_lined = x_lined if r is x else op.reshape(op.Transpose(r, perm=order), lined)
+    factors = op.reshape(_products_of_others(op, x_lined, r_lined), [x.shape[i] for i in order])
+    restored = op.Transpose(factors, perm=[int(i) for i in np.argsort(order)])
+    return op.Mul(op.reshape(m, kept(x, chosen)), restored)
+
+
+def _products_of_others(op: Ops, x: Tensor, r: Tensor) -> Tensor:
+    """½(Π_{j<i} r_j·Π_{j>i} x_j + Π_{j<i} x_j·Π_{j>i} r_j): times Δ_i it adds up to Πx − Πr.
+
+    Two telescoping sums, one from either end: exact, without a quotient, the Shapley value of two factors.
+    """
+    one = op.Mul(_before(op, r), _before(op, x, back=True))
+    if r is x:
+        return one
+    return op.Mul(op.Add(one, op.Mul(_before(op, x), _before(op, r, back=True))), 0.5)
+
+
+def _before(op: Ops, x: Tensor, back: bool = False) -> Tensor:
+    """Π of all that stands before each element on the last axis (behind it, with `back`); 1 for none."""
+    x = _shifted(op, x, 1, back)
+    step, count = 1, x.shape[-1]
+    while step < count:
+        x = op.Mul(x, _shifted(op, x, step, back))
+        step *= 2
+    return x
+
+
+def _shifted(op: Ops, x: Tensor, by: int, back: bool) -> Tensor:
+    """Moved along the last axis, ones moving in."""
+    others = [0] * (x.rank - 1)
+    begin, end = (-by, by) if back else (by, -by)
+    return op.Pad(x, [*others, begin, *others, end], np.asarray(1, x.dtype.numpy()))
+
+
+@rule("CumSum", kind=Kind.BILINEAR)
+def cumulative_sum(op: Ops, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Evaluation:
+    """y_i = Σ_{j ≤ i} x_j; the adjoint sums from the other end."""
+    (along,) = ints(axis, "axes")
+    place = np.asarray(along % x.rank, np.int64)
+
+    def cumulative_sum_pullback(m: Tensor) -> Tensor:
+        return op.CumSum(m, place, exclusive=exclusive, reverse=1 - reverse)
+
+    return op.CumSum(x, place, exclusive=exclusive, reverse=reverse), (cumulative_sum_pullback, None)
