@@ -4,7 +4,7 @@ import numpy as np
 
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.rules.pointwise.conditions import nothing
+from compiler.rules.pointwise.unary import nothing
 from compiler.rules.rule import Evaluation, Kind, rule
 from compiler.rules.secants import tiny
 

@@ -1,13 +1,12 @@
 """Pointwise operators: formula, derivative, and where it helps the secant."""
 
 import math
-from typing import Any
 
 import numpy as np
 
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.rules.pointwise.conditions import nothing
+from compiler.rules.pointwise.unary import unary
 from compiler.rules.rule import Evaluation, Kind, Trait, rule
 from compiler.rules.secants import (
     Rescaling,
@@ -292,43 +291,18 @@ def softsign_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Ten
     return op.Div(op.Add(inner, 1.0), sizes)
 
 
-def _smooth(op_type: str, formula: str, derivative: Any) -> None:
-    """Declares a smooth function on the scale of 1, whose secant needs no form of its own."""
-
-    def forward(op: Ops, x: Tensor) -> Evaluation:
-        def pullback(m: Tensor) -> Tensor:
-            return op.Mul(m, derivative(op, x))
-
-        pullback.__name__ = f"{op_type.lower()}_pullback"
-        return getattr(op, op_type)(x), pullback
-
-    forward.__doc__ = formula
-    rule(op_type, kind=POINTWISE, traits=[Trait.SMOOTH])(forward)
+def _jump(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
+    return jump_secant(op, x, r, y, y_r, 0.0)
 
 
-_smooth("Softplus", "y = ln(1 + e^x);  dy/dx = σ(x).", lambda op, x: op.Sigmoid(x))
-_smooth(
+unary("Sign", "y = sign x: a step.", None, _jump)
+unary("Floor", "y = ⌊x⌋: steps.", None, _jump)
+unary("Ceil", "y = ⌈x⌉: steps.", None, _jump)
+unary("Round", "y = x rounded to even: steps.", None, _jump)
+unary("Softplus", "y = ln(1 + e^x);  dy/dx = σ(x).", lambda op, x: op.Sigmoid(x), traits=[Trait.SMOOTH])
+unary(
     "Erf",
     "y = erf x;  dy/dx = 2/√π·e^−x².",
     lambda op, x: op.Mul(op.Exp(op.Neg(op.Mul(x, x))), 2 / math.sqrt(math.pi)),
+    traits=[Trait.SMOOTH],
 )
-_smooth("Sin", "y = sin x;  dy/dx = cos x.", lambda op, x: op.Cos(x))
-_smooth("Cos", "y = cos x;  dy/dx = −sin x.", lambda op, x: op.Neg(op.Sin(x)))
-_smooth("Atan", "y = atan x;  dy/dx = 1/(1 + x²).", lambda op, x: op.Reciprocal(op.Add(op.Mul(x, x), 1.0)))
-
-
-def _steps(op_type: str, formula: str) -> None:
-    """Declares a step function: no gradient, but a secant wherever x ≠ r."""
-
-    def forward(op: Ops, x: Tensor) -> Evaluation:
-        return getattr(op, op_type)(x), nothing(op, x)
-
-    forward.__doc__ = formula
-    declared = rule(op_type, kind=POINTWISE)(forward)
-    declared.secant(lambda op, x, r, y, y_r: jump_secant(op, x, r, y, y_r, 0.0))
-
-
-_steps("Sign", "y = sign x: a step.")
-_steps("Floor", "y = ⌊x⌋: steps.")
-_steps("Ceil", "y = ⌈x⌉: steps.")
-_steps("Round", "y = x rounded to even: steps.")

@@ -5,10 +5,9 @@ Attributions add up through a condition that flips between x and its reference; 
 
 from collections.abc import Callable
 
-import numpy as np
-
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
+from compiler.rules.pointwise.unary import nothing
 from compiler.rules.rule import Evaluation, Kind, Trait, rule
 from compiler.rules.secants import difference
 
@@ -18,16 +17,6 @@ DISCRETE, ELEMENTWISE = Trait.DISCRETE, Trait.ELEMENTWISE
 def number(op: Ops, x: Tensor) -> Tensor:
     """`x` as floats: conditions as 0 and 1, whole numbers as they are."""
     return x if x.dtype.is_floating_point() else op.Cast(x, to=int(op.dtype))
-
-
-def nothing(op: Ops, x: Tensor) -> Callable[[Tensor], Tensor]:
-    """The pullback of a step: a gradient of 0."""
-    dtype = x.dtype if x.dtype.is_floating_point() else op.dtype
-
-    def step_pullback(_: Tensor) -> Tensor:
-        return op.row_constant(np.zeros((1,) * x.rank, dtype.numpy()))
-
-    return step_pullback
 
 
 def halfway(op: Ops, a: Tensor, a_r: Tensor) -> Tensor:

@@ -1,13 +1,10 @@
 """Trigonometric and hyperbolic functions; the secants come from their addition theorems."""
 
-from collections.abc import Callable
-
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.rules.rule import Evaluation, Kind, Trait, rule
+from compiler.rules.pointwise.unary import unary
+from compiler.rules.rule import Trait
 from compiler.rules.secants import tiny
-
-POINTWISE = Kind.POINTWISE
 
 
 def _over(op: Ops, op_type: str, u: Tensor) -> Tensor:
@@ -31,102 +28,88 @@ def _above_one(op: Ops, x: Tensor) -> Tensor:
     return op.Sqrt(op.Mul(op.Sub(x, 1.0), op.Add(x, 1.0)))
 
 
-def _declared(
-    op_type: str,
-    formula: str,
-    derivative: Callable[[Ops, Tensor], Tensor],
-    secant: Callable[[Ops, Tensor, Tensor], Tensor] | None = None,
-    traits: tuple[Trait, ...] = (),
-) -> None:
-    """Declares y = f(x) by f' and (f(x) − f(r))/(x − r)."""
-
-    def forward(op: Ops, x: Tensor) -> Evaluation:
-        def pullback(m: Tensor) -> Tensor:
-            return op.Mul(m, derivative(op, x))
-
-        pullback.__name__ = f"{op_type.lower()}_pullback"
-        return getattr(op, op_type)(x), pullback
-
-    forward.__doc__ = formula
-    declared = rule(op_type, kind=POINTWISE, traits=traits)(forward)
-    if secant is not None:
-        declared.secant(lambda op, x, r, *_: secant(op, x, r))
-
-
 def _tan_gradient(op: Ops, x: Tensor) -> Tensor:
     cosine = op.Cos(x)
     return op.Reciprocal(op.Mul(cosine, cosine))
 
 
-def _tan_secant(op: Ops, x: Tensor, r: Tensor) -> Tensor:
+def _tan_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
     """tan x − tan r = sin(x − r)/(cos x·cos r)."""
     return op.Div(_over(op, "Sin", op.Sub(x, r)), op.Mul(op.Cos(x), op.Cos(r)))
 
 
-def _sinh_secant(op: Ops, x: Tensor, r: Tensor) -> Tensor:
+def _sinh_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
     """sinh x − sinh r = 2·cosh((x + r)/2)·sinh((x − r)/2)."""
     middle, half = _half_difference(op, x, r)
     return op.Mul(op.Cosh(middle), _over(op, "Sinh", half))
 
 
-def _cosh_secant(op: Ops, x: Tensor, r: Tensor) -> Tensor:
+def _cosh_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
     """cosh x − cosh r = 2·sinh((x + r)/2)·sinh((x − r)/2)."""
     middle, half = _half_difference(op, x, r)
     return op.Mul(op.Sinh(middle), _over(op, "Sinh", half))
 
 
-def _asin_secant(op: Ops, x: Tensor, r: Tensor) -> Tensor:
+def _asin_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
     """tan((A − B)/2) = (sin A − sin B)/(cos A + cos B), for angles within a half turn of each other."""
     total = op.Add(op.Add(_beside_one(op, x), _beside_one(op, r)), tiny(x))
     return op.Mul(_over(op, "Atan", op.Div(op.Sub(x, r), total)), op.Div(2.0, total))
 
 
-def _acos_secant(op: Ops, x: Tensor, r: Tensor) -> Tensor:
+def _acos_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
     """acos x = π/2 − asin x."""
     return op.Neg(_asin_secant(op, x, r))
 
 
-def _atanh_secant(op: Ops, x: Tensor, r: Tensor) -> Tensor:
+def _atanh_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
     """atanh x − atanh r = atanh((x − r)/(1 − x·r))."""
     rest = op.Sub(1.0, op.Mul(x, r))
     return op.Div(_over(op, "Atanh", op.Div(op.Sub(x, r), rest)), rest)
 
 
-def _acosh_secant(op: Ops, x: Tensor, r: Tensor) -> Tensor:
+def _acosh_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
     """sinh(A − B) = sinh A·cosh B − cosh A·sinh B = (x² − r²)/(√(x² − 1)·r + x·√(r² − 1))."""
     mixed = op.Add(op.Mul(_above_one(op, x), r), op.Mul(x, _above_one(op, r)))
     slope = op.Div(op.Add(x, r), op.Add(mixed, tiny(x)))
     return op.Mul(_over(op, "Asinh", op.Mul(op.Sub(x, r), slope)), slope)
 
 
-_declared("Tan", "y = tan x;  dy/dx = 1/cos² x.", _tan_gradient, _tan_secant)
-_declared("Sinh", "y = sinh x;  dy/dx = cosh x.", lambda op, x: op.Cosh(x), _sinh_secant)
-_declared("Cosh", "y = cosh x;  dy/dx = sinh x.", lambda op, x: op.Sinh(x), _cosh_secant)
-_declared(
+unary("Sin", "y = sin x;  dy/dx = cos x.", lambda op, x: op.Cos(x), traits=[Trait.SMOOTH])
+unary("Cos", "y = cos x;  dy/dx = −sin x.", lambda op, x: op.Neg(op.Sin(x)), traits=[Trait.SMOOTH])
+unary("Tan", "y = tan x;  dy/dx = 1/cos² x.", _tan_gradient, _tan_secant)
+unary("Sinh", "y = sinh x;  dy/dx = cosh x.", lambda op, x: op.Cosh(x), _sinh_secant)
+unary("Cosh", "y = cosh x;  dy/dx = sinh x.", lambda op, x: op.Sinh(x), _cosh_secant)
+unary(
     "Asin",
     "y = asin x;  dy/dx = 1/√(1 − x²).",
     lambda op, x: op.Reciprocal(_beside_one(op, x)),
     _asin_secant,
 )
-_declared(
+unary(
     "Acos",
     "y = acos x;  dy/dx = −1/√(1 − x²).",
     lambda op, x: op.Neg(op.Reciprocal(_beside_one(op, x))),
     _acos_secant,
 )
-_declared(
+unary(
+    "Atan",
+    "y = atan x;  dy/dx = 1/(1 + x²).",
+    lambda op, x: op.Reciprocal(op.Add(op.Mul(x, x), 1.0)),
+    traits=[Trait.SMOOTH],
+)
+unary(
     "Asinh",
     "y = asinh x;  dy/dx = 1/√(1 + x²).",
     lambda op, x: op.Reciprocal(op.Sqrt(op.Add(op.Mul(x, x), 1.0))),
-    traits=(Trait.SMOOTH,),
+    traits=[Trait.SMOOTH],
 )
-_declared(
+unary(
     "Acosh",
     "y = acosh x;  dy/dx = 1/√(x² − 1).",
     lambda op, x: op.Reciprocal(_above_one(op, x)),
     _acosh_secant,
 )
-_declared(
+unary(
     "Atanh",
     "y = atanh x;  dy/dx = 1/(1 − x²).",
     lambda op, x: op.Reciprocal(op.Mul(op.Sub(1.0, x), op.Add(1.0, x))),
