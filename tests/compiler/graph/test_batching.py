@@ -15,6 +15,7 @@ from compiler import DeepShap, Gradient, compile_model
 from compiler.errors import UnsupportedModelError
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
+from compiler.graph.batching import Node, touches_first
 from tests.compiler.models import parsed, rows
 
 N, K = 3, 2
@@ -22,7 +23,7 @@ N, K = 3, 2
 
 @dataclass(frozen=True)
 class Row:
-    """An operand of which each row has its own; `axes` are those over which it varies."""
+    """An operand that is computed; `axes` are those over which it varies, none where all rows share it."""
 
     shape: tuple[int, ...]
     axes: str = "N"
@@ -36,6 +37,7 @@ class Case:
     operands: Sequence[Any]
     attributes: dict[str, Any] = field(default_factory=dict)
     outputs: int = 1
+    opset: int = 21
 
     def __str__(self) -> str:
         shapes = [str(getattr(o, "shape", o)) for o in self.operands]
@@ -48,6 +50,10 @@ def _i(*numbers: int) -> np.ndarray:
 
 def _f(*shape: int) -> np.ndarray:
     return np.random.default_rng(9).standard_normal(shape).astype(np.float32)
+
+
+def _of_rows(*shape: int, rows: bool = True) -> Tensor:
+    return Tensor(ir.Value(name="v"), shape, ir.DataType.FLOAT, rows=rows)
 
 
 UNPOOLED = {"kernel_shape": [2, 2], "strides": [2, 2]}
@@ -128,7 +134,93 @@ CASES = [
     Case("ReverseSequence", [Row((2, 4, 3)), _i(3, 2)], {"batch_axis": 0, "time_axis": 1}),
     *(Case("DFT", [Row((4, 3, 2)), np.asarray(5), np.asarray(axis)]) for axis in (0, 1)),
     Case("MaxUnpool", [Row((1, 2, 2, 2)), _i(*range(0, 32, 4)).reshape(1, 2, 2, 2)], UNPOOLED),
+    # axes from the end, and parts of what is given
+    *(Case(op_type, [Row((4, 5))], {"axis": -2}) for op_type in ("LogSoftmax", "Hardmax")),
+    Case("Concat", [Row((2, 3)), Row((1, 3), "K"), Row((2, 3), "")], {"axis": -2}),
+    Case("Concat", [Row((2, 3)), _f(2, 1)], {"axis": -1}),
+    Case("Split", [Row((4, 3)), _i(1, 3)], {"axis": -2}, outputs=2),
+    Case("Split", [Row((4, 3)), _i(2, 1)], {"axis": -1}, outputs=2),
+    Case("Split", [Row((4, 3))], {"num_outputs": 2}, outputs=2),
+    Case("TopK", [Row((5, 3)), _i(2)], {"axis": -2, "largest": 0}, outputs=2),
+    Case("TopK", [Row((5, 3)), _i(2)], outputs=2),
+    Case("ArgMin", [Row((5, 3))], {"axis": -2}),
+    Case("ArgMax", [Row((5, 3))], {"axis": -1, "keepdims": 0}),
+    *(Case("LpNormalization", [Row((4, 3))], {"axis": axis, "p": 1}) for axis in (0, -1)),
+    *(
+        Case("CumSum", [Row((3, 4)), np.asarray(axis)], {"reverse": 1, "exclusive": 1})
+        for axis in (-2, -1, 1)
+    ),
+    *(Case("ReduceMin", [Row((3, 4)), _i(*axes)]) for axes in ((-2,), (-1,), (-1, -2))),
+    Case("ReduceMean", [Row((3, 4)), _i()], {"noop_with_empty_axes": 1}),
+    Case("ReduceSumSquare", [Row((3, 2, 4)), _i(0, -1)], {"keepdims": 0}),
+    Case("Transpose", [Row((3, 4))], {"perm": [0, 1]}),
+    Case("Slice", [Row((5, 4)), _i(-1, -1), _i(-5, -4), _i(-1, -2), _i(-2, -1)]),
+    Case("Slice", [Row((5, 4)), _i(1), _i(3), _i(-1)]),
+    Case("Slice", [Row((5, 4)), _i(1), _i(3)]),
+    Case("Pad", [Row((3, 4)), _i(1, 2), np.asarray(0.5, np.float32), _i(-1)]),
+    Case("Pad", [Row((3, 4)), _i(1, 0, 0, 2), None, _i(-2, -1)], {"mode": "reflect"}),
+    Case("Tile", [Row((2, 3)), _i(1, 1)]),
+    Case("Expand", [Row((2, 3)), _i(1, 1)]),
+    Case("Expand", [Row((2, 3)), _i(4, 2, 3)]),
+    Case("Expand", [Row((2, 1)), _i(3)]),
+    Case("Gather", [Row((4, 3)), _i(2, 0)], {"axis": -2}),
+    Case("Gather", [Row((4, 3)), _i(2, 0)], {"axis": -1}),
+    Case("Gather", [_f(4, 3), Row((), dtype=np.int64)]),
+    Case("GatherElements", [Row((4, 3)), Row((4, 2), dtype=np.int64)], {"axis": -1}),
+    Case("GatherElements", [Row((4, 3)), Row((2, 3), dtype=np.int64, high=4)], {"axis": -2}),
+    Case("ScatterElements", [Row((4, 3)), Row((4, 1), dtype=np.int64), Row((4, 1))], {"axis": -1}),
+    Case("GatherND", [Row((4, 3, 2)), Row((4, 5, 1), dtype=np.int64)], {"batch_dims": 1}),
+    Case("LayerNormalization", [Row((3, 4)), _f(4), _f(4)]),
+    Case("LayerNormalization", [Row((3, 4)), _f(3, 4)], {"axis": -2}),
+    Case("RMSNormalization", [Row((3, 4)), _f(3, 4)], {"axis": -2}, opset=23),
+    Case("RMSNormalization", [Row((3, 4)), _f(4)], opset=23),
+    Case("Gemm", [Row((2, 3)), _f(3, 4), _f(1, 4)]),
+    Case("Gemm", [Row((2, 3)), _f(4, 3), _f(4)], {"transB": 1, "alpha": 0.5, "beta": 2.0}),
+    Case("Trilu", [Row((2, 4, 4)), np.asarray(1)], {"upper": 0}),
+    Case("Det", [Row((2, 3, 3))]),
+    Case("DFT", [Row((4, 3, 2)), None, np.asarray(-3)]),
+    Case("DFT", [Row((4, 3, 1))]),
+    *(
+        Case(op_type, [Row((4, 3), dtype=dtype, high=9), np.abs(_f(size)) / 9, zeros], {"axis": axis})
+        for op_type, dtype in (("QuantizeLinear", np.float32), ("DequantizeLinear", np.int8))
+        for size, axis, zeros in ((4, 0, np.int8([1, 2, 3, 4])), (3, -1, np.int8([4, 0, 5])))
+    ),
+    Case("QuantizeLinear", [Row((4, 3)), np.asarray(0.02, np.float32), np.asarray(3, np.int8)]),
+    *(
+        Case("Resize", [Row((1, 2, 3, 4)), None, np.float32(scales)], how)
+        for scales, how in (([1, 1, 2, 3], {}), ([2, 3], {"axes": [2, 3], "mode": "linear"}))
+    ),
+    Case("Resize", [Row((2, 3)), None, np.float32([2, 1])], {"mode": "linear"}),
+    Case("MaxUnpool", [Row((1, 1, 2, 2)), Row((1, 1, 2, 2), "", np.int64, 4)], UNPOOLED),
+    Case("AveragePool", [Row((1, 3, 5))], {"kernel_shape": [2]}),
+    Case("MaxPool", [Row((2, 3, 5))], {"kernel_shape": [2]}),
+    Case("GridSample", [Row((1, 2, 3, 4)), Row((1, 2, 2, 2), "K")]),
+    Case("GridSample", [Row((1, 2, 3, 4), ""), Row((1, 2, 2, 2))]),
+    # one row at a time, beside what all of them share
+    Case("Gemm", [Row((3, 2)), Row((3, 4), ""), _f(4)], {"transA": 1}),
+    Case("Einsum", [Row((3, 3)), Row((3,), "")], {"equation": "ii,i"}),
+    Case("ReverseSequence", [Row((4, 2, 3)), Row((2,), "", np.int64, 4)]),
 ]
+
+# What combines or picks values along axis 0, where rows may be: a node, and whether it does.
+TOUCHES = {
+    "Softmax over axis 0": (Node("Softmax", [_of_rows(4, 5)], {"axis": 0}), True),
+    "Softmax over another": (Node("Softmax", [_of_rows(4, 5)], {"axis": 1}), False),
+    "of a number alone": (Node("Softmax", [_of_rows(4)], {"axis": 0}), False),
+    "of what is no row": (Node("Softmax", [_of_rows(4, 5, rows=False)], {"axis": 0}), False),
+    "beside what is one": (Node("Concat", [_of_rows(4, 5, rows=False), _of_rows(2, 5)], {"axis": 0}), True),
+    "an index alone": (Node("Gather", [_of_rows(4, 5, rows=False), _of_rows(2)], {"axis": 0}), False),
+    "told by its shape": (Node("Transpose", [_of_rows(4, 5)], {"perm": [1, 0]}), False),
+    "element by element": (Node("Relu", [_of_rows(4, 5)], {}), False),
+    "left out": (Node("Concat", [None, _of_rows(4, 5)], {"axis": 0}), False),
+    "only a Scan": (Node("ReverseSequence", [_of_rows(4, 5), None], {}), False),
+}
+
+
+@pytest.mark.parametrize("name", TOUCHES)
+def test_what_touches_axis_0(name: str) -> None:
+    node, touched = TOUCHES[name]
+    assert touches_first(node) is touched
 
 
 def _inputs(case: Case) -> tuple[list[np.ndarray | None], list[str]]:
@@ -158,15 +250,15 @@ def _alone(case: Case, arrays: Sequence[np.ndarray | None], names: list[str]) ->
     ]
     outputs = [helper.make_empty_tensor_value_info(n) for n in results]
     graph = helper.make_graph([node], "alone", inputs, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=10)
     answers: list[np.ndarray] = ort.InferenceSession(model.SerializeToString()).run(None, used)
     return answers
 
 
 def _together(case: Case, arrays: Sequence[np.ndarray | None], names: list[str]) -> list[np.ndarray]:
     """The node as `Ops` lifts it over N and K; each output [N, K, *row]."""
-    graph = ir.Graph([], [], nodes=[], opset_imports={"": 21}, name="together")
-    op = Ops(graph, 21, {"T": 1, "K": K, "S": 1}, ir.DataType.FLOAT)
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": case.opset}, name="together")
+    op = Ops(graph, case.opset, {"T": 1, "K": K, "S": 1}, ir.DataType.FLOAT)
     operands: list[Any] = []
     given = {}
     for name, array, operand in zip(names, arrays, case.operands, strict=True):
@@ -179,7 +271,10 @@ def _together(case: Case, arrays: Sequence[np.ndarray | None], names: list[str])
         value.shape = ir.Shape([*dims, *operand.shape])
         graph.inputs.append(value)
         given[name] = array
-        tensor = Tensor(value, operand.shape, value.dtype, frozenset(operand.axes), True, tuple(operand.axes))
+        varying = bool(operand.axes)
+        tensor = Tensor(
+            value, operand.shape, value.dtype, frozenset(operand.axes), varying, tuple(operand.axes) or None
+        )
         operands.append(tensor)
         if operand.axes == "N":
             op.bind_batch(op.reshape(tensor, (1, *operand.shape)))
