@@ -78,6 +78,18 @@ def layer_norm_relevance(
     return x * ((s / deviation) @ jacobian.T)
 
 
+def standardised_relevance(
+    x: Array, axes: tuple[int, ...], scale: Array, bias: Array | float, relevance: Array, epsilon: float
+) -> Array:
+    """Proposition 3.4 over any axes, summed term by term; 1e-5 stands under the root."""
+    where = tuple(a % x.ndim for a in axes)
+    d = x - x.mean(where, keepdims=True)
+    deviation = np.sqrt((d * d).mean(where, keepdims=True) + 1e-5)
+    factor = np.broadcast_to(scale / deviation, x.shape)
+    s = factor * relevance / stabilised(d * factor + bias, epsilon)
+    return x * (s - s.mean(where, keepdims=True))
+
+
 def rms_norm(x: Array, scale: Array) -> Array:
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale
 

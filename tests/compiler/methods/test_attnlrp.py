@@ -20,6 +20,8 @@ from tests.references.attnlrp import (
     layer_norm_relevance,
     llama_relevance,
     product_relevance,
+    softmax_relevance,
+    standardised_relevance,
 )
 from tests.references.interpreter import run64
 from tests.tolerances import ATTENTION_64
@@ -219,6 +221,68 @@ def test_relevance_that_an_activation_hands_on_is_divided_once() -> None:
     answer = explain(parsed(text, {"scale": scale, "bias": bias}), AttnLrp(0.1), x, [7])
     seed = answer["y"] * (np.arange(20) == 7).reshape(4, 5)
     assert_close(answer["x_attributions"][:, 0], layer_norm_relevance(x, scale, bias, seed, 0.1))
+
+
+SCALE, BIAS = (rows(4, seed=seed).astype(np.float64) for seed in (13, 14))
+# One operator each: how x [N, 4, 3, 2] is read, and the relevance of x for R of y.
+FORMS: dict[str, tuple[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
+    "Softmax": (
+        "Softmax <axis = 1> (x)",
+        lambda x, r: np.moveaxis(softmax_relevance(np.moveaxis(x, 1, -1), np.moveaxis(r, 1, -1)), -1, 1),
+    ),
+    "LayerNormalization": (
+        "LayerNormalization <axis = -3> (x, wide_scale, wide_bias)",
+        lambda x, r: standardised_relevance(x, (1, 2, 3), SCALE[:, None, None], BIAS[:, None, None], r, 0.1),
+    ),
+    "LayerNormalization, no bias": (
+        "LayerNormalization <axis = 1> (x, wide_scale)",
+        lambda x, r: standardised_relevance(x, (1, 2, 3), SCALE[:, None, None], 0.0, r, 0.1),
+    ),
+    "InstanceNormalization": (
+        "InstanceNormalization (x, scale, bias)",
+        lambda x, r: standardised_relevance(x, (2, 3), SCALE[:, None, None], BIAS[:, None, None], r, 0.1),
+    ),
+    "RMSNormalization": ("RMSNormalization <axis = 1> (x, wide_scale)", lambda x, r: r),
+    "LRN": ("LRN <size = 4, alpha = 0.9, beta = 0.6, bias = 2.0> (x)", lambda x, r: r),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_relevance_through_one_operator(name: str) -> None:
+    """Over axes that are not the last alone, ε large."""
+    node, due = FORMS[name]
+    wide = [np.broadcast_to(v[:, None, None], (4, 3, 2)).copy() for v in (SCALE, BIAS)]
+    held = {"wide_scale": wide[0], "wide_bias": wide[1], "scale": SCALE, "bias": BIAS}
+    used = {k: v for k, v in held.items() if f" {k}" in node.replace("(", "( ")}
+    text = f"f (double[N, 4, 3, 2] x) => (double[N, 4, 3, 2] y) {{ y = {node} }}"
+    x = rows(N, 4, 3, 2, seed=15).astype(np.float64)
+    opsets = '"" : 23' if "RMS" in name else ""
+    answer = explain(parsed(text, used, opsets=opsets), AttnLrp(0.1), x, [0, 11, 22])
+    for i, target in enumerate([0, 11, 22]):
+        seed = answer["y"] * (np.arange(24) == target).reshape(4, 3, 2)
+        assert_close(answer["x_attributions"][:, i], due(x, seed))
+
+
+@pytest.mark.parametrize(
+    ("node", "first"),
+    [
+        ("y = Max (a, b)", lambda a, b: a > b),
+        ("y = Min (a, b)", lambda a, b: a < b),
+        ("c = Greater (b, a) y = Where (c, a, b)", lambda a, b: b > a),
+    ],
+    ids=["Max", "Min", "Where"],
+)
+def test_relevance_goes_to_the_one_that_was_chosen(node: str, first: Callable[..., np.ndarray]) -> None:
+    """All of it; of two equal ones to the second."""
+    a, b = rows(N, 4, seed=16).astype(np.float64), rows(N, 4, seed=17).astype(np.float64)
+    b[0] = a[0]
+    model = parsed(f"c (double[N, 4] a, double[N, 4] b) => (double[N, 4] y) {{ {node} }}")
+    answer = run64(compile_model(model, AttnLrp(), targets="all").model, {"a": a, "b": b})
+    relevance = answer["y"][:, :, None] * np.eye(4)
+    chosen = first(a, b)[:, None]
+    assert chosen.any()
+    assert_close(answer["a_attributions"], np.where(chosen, relevance, 0.0))
+    assert_close(answer["b_attributions"], np.where(chosen, 0.0, relevance))
 
 
 GATES = {

@@ -41,6 +41,69 @@ def assert_equal(got: np.ndarray, want: np.ndarray) -> None:
 pytestmark = pytest.mark.usefixtures("float64_engine")
 
 
+# -- at kinks and steps ----------------------------------------------------------------------------------
+
+PLACES = np.array([-3.0, -2.5, -1.0, -0.5, 0.0, 0.5, 1.0, 2.5, 3.0, 6.0])
+HELD = {
+    "half": np.asarray(0.5),
+    "low": np.asarray(-1.0),
+    "high": np.asarray(2.5),
+    "two": np.asarray(2.0),
+    "quarter": np.asarray(0.25),
+    "axis": np.asarray([1]),
+}
+# The slope at each of PLACES: at a kink that of one side, at a bound and at a step 0.
+SLOPES: dict[str, tuple[str, list[float]]] = {
+    "Relu": ("Relu (x)", [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]),
+    "LeakyRelu": ("LeakyRelu <alpha = 0.25> (x)", [0.25] * 5 + [1] * 5),
+    "PRelu": ("PRelu (x, quarter)", [0.25] * 5 + [1] * 5),
+    "ThresholdedRelu": ("ThresholdedRelu <alpha = 0.5> (x)", [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]),
+    "HardSigmoid": (
+        "HardSigmoid <alpha = 0.25, beta = 0.375> (x)",
+        [0, 0, 0.25, 0.25, 0.25, 0.25, 0.25, 0, 0, 0],
+    ),
+    "HardSwish": ("HardSwish (x)", [0, -1 / 3, 1 / 6, 1 / 3, 1 / 2, 2 / 3, 5 / 6, 4 / 3, 1, 1]),
+    "Clip": ("Clip (x, low, high)", [0, 0, 0, 1, 1, 1, 1, 0, 0, 0]),
+    "Abs": ("Abs (x)", [-1, -1, -1, -1, 0, 1, 1, 1, 1, 1]),
+    "Softsign": ("Softsign (x)", [float(1 / (1 + abs(v)) ** 2) for v in PLACES]),
+    "Shrink": ("Shrink <lambd = 0.5, bias = 0.25> (x)", [1, 1, 1, 0, 0, 0, 1, 1, 1, 1]),
+    "Max": ("Max (x, half)", [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]),
+    "Max, the other way round": ("Max (half, x)", [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]),
+    "Min": ("Min (x, half)", [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]),
+    "Min, the other way round": ("Min (half, x)", [1, 1, 1, 1, 1, 1, 0, 0, 0, 0]),
+    "Mod": ("Mod <fmod = 1> (x, two)", [1] * 10),
+    "square": ("Pow (x, two)", [float(2 * v) for v in PLACES]),
+    **{step: (f"{step} (x)", [0] * 10) for step in ("Sign", "Floor", "Ceil", "Round")},
+}
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_the_slope_on_both_sides_of_a_kink_and_at_it(name: str) -> None:
+    node, slopes = SLOPES[name]
+    held = {k: v for k, v in HELD.items() if f" {k}" in node.replace("(", "( ")}
+    model = parsed(f"g (double[N, 10] x) => (double[N, 10] y) {{ y = {node} }}", held)
+    got = run64(compile_model(model, Gradient(), targets="all").model, {"x": PLACES[None]})
+    np.testing.assert_allclose(got["x_attributions"][0], np.diag(slopes), atol=1e-7)
+
+
+TIED = np.array([[2.0, -4.0, 4.0, -4.0, 4.0, 1.0], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+# Over two rows of six: the multiplier of each element.
+CHOICES: dict[str, tuple[str, list[list[float]]]] = {
+    "ReduceMax": ("ReduceMax (x, axis)", [[0, 0, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0]]),
+    "ReduceMin": ("ReduceMin (x, axis)", [[0, 1, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]]),
+    "ReduceL1": ("ReduceL1 (x, axis)", [[1, -1, 1, -1, 1, 1], [0, 0, 0, 0, 0, 0]]),
+    "ReduceL2": ("ReduceL2 (x, axis)", [[float(v / np.sqrt(69)) for v in TIED[0]], [0, 0, 0, 0, 0, 0]]),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_of_equal_values_the_first_is_chosen(name: str) -> None:
+    node, due = CHOICES[name]
+    model = parsed(f"g (double[N, 6] x) => (double[N, 1] y) {{ y = {node} }}", {"axis": HELD["axis"]})
+    got = run64(compile_model(model, Gradient(), targets=[0]).model, {"x": TIED})
+    np.testing.assert_allclose(got["x_attributions"][:, 0], due, atol=COMPLETE_64)
+
+
 # -- integrated gradients --------------------------------------------------------------------------------
 
 
