@@ -21,6 +21,7 @@ from compiler import (
     compile_model,
 )
 from compiler.artefact.entry import open_entry
+from compiler.graph.chunk_markers import DOMAIN, Axis
 from compiler.errors import InvalidOptionError
 from compiler.graph.chunk_markers import DOMAIN
 from compiler.manifest import Memory
@@ -157,6 +158,25 @@ def test_float16_halves_what_is_baked_at_an_error_that_is_measured(name: str) ->
         error = np.abs(answers[entry.attributions] - value).max() / np.abs(value).max()
         assert 0 < error < 1e-2
     np.testing.assert_array_equal(answers["base_value"], expected["base_value"])
+
+
+CUTS: dict[tuple[int, int], list[list[int]]] = {
+    (6, 3): [[0, 1, 2], [3, 4, 5]],
+    (5, 3): [[0, 1, 2], [3, 4, 4]],
+    (4, 3): [[0, 1, 2], [3, 3, 3]],
+    (3, 1): [[0], [1], [2]],
+    (2, 2): [[0, 1]],
+}
+
+
+@pytest.mark.parametrize(("count", "size"), CUTS)
+def test_the_last_chunk_is_filled_up(count: int, size: int) -> None:
+    axis, due = Axis(count, size), np.asarray(CUTS[count, size])
+    array = np.arange(1, count + 1)[:, None] * np.float32([1, 10])
+    assert (axis.chunks, axis.is_even) == (len(due), count % size == 0)
+    np.testing.assert_array_equal(axis.cut(array), (due[..., None] + 1) * [1, 10])
+    real = np.arange(due.size).reshape(due.shape)[..., None] < count
+    np.testing.assert_array_equal(axis.cut(array, zeros=True), axis.cut(array) * real)
 
 
 def test_numbers_that_float16_does_not_hold_stay_as_they_are() -> None:
