@@ -21,15 +21,28 @@ from compiler import (
     compile_model,
 )
 from compiler.artefact.entry import open_entry
-from compiler.graph.chunk_markers import DOMAIN, Axis
 from compiler.errors import InvalidOptionError
-from compiler.graph.chunk_markers import DOMAIN
+from compiler.graph.chunk_markers import DOMAIN, Axis, Chunks
 from compiler.manifest import Memory
-from compiler.memory.budget import choose_baking
+from compiler.memory.budget import (
+    COPIES,
+    HELD,
+    SHARE,
+    SLOWER,
+    START,
+    Need,
+    Row,
+    beyond_budget,
+    choose_axes,
+    choose_baking,
+    refuse,
+    rows_that_fit,
+)
 from compiler.memory.regions import World
 from compiler.memory.scan import in_half
-from compiler.runtime.session import ModelFile
-from tests.compiler.models import cnn, mlp, rows, two_inputs
+from compiler.memory.sizes import peak, sizes
+from compiler.runtime.session import MAPPED_BYTES, ModelFile
+from tests.compiler.models import cnn, mlp, parsed, rows, two_inputs
 from tests.references.interpreter import run64
 from tests.tolerances import COMPLETE_64, PARITY_32
 
@@ -222,3 +235,94 @@ def test_the_later_layers_are_kept_whatever_order_the_walk_back_reads_them_in() 
     chosen = choose_baking(world, size, size, room=12)
     assert set(chosen.kept) == {read[0].outputs[0], read[1].outputs[0]}
     assert chosen.recomputed == pytest.approx(200 / 222)  # the first layer and what is read of it
+
+
+# -- arithmetic -------------------------------------------------------------------------------------------
+
+
+def test_what_a_graph_takes_in_all() -> None:
+    """The work as often as ONNX Runtime holds it, or what compiling takes; weights twice if not mapped."""
+    assert Need(100, 10, 7, 20).total == COPIES * 100 + 10 + HELD * 7
+    assert Need(100, 10, 7, 22).total == COPIES * 100 + 10 + 22
+    assert Need(100, 10, 7, 20, chunked=True).total == COPIES * 100 + 10 + HELD * 7
+    large = Need(MAPPED_BYTES - 1, 1, 7, 0, chunked=True)
+    assert large.total == MAPPED_BYTES + HELD * 7
+    assert Need(MAPPED_BYTES - 1, 1, 7, 0).total == COPIES * (MAPPED_BYTES - 1) + 1 + HELD * 7
+
+
+@pytest.mark.parametrize(
+    ("count", "work", "room", "size"),
+    [
+        (10, 1.0, 1e9, 10),
+        (10, START, 3 * START, 2),
+        (9, START, 2.9 * START, 2),
+        (10, START, 2.9 * START, 2),
+        (10, START, 0.5 * START, 1),
+        (9, START, 3 * START, 3),
+        (7, 100 * START, 1e12, 1),
+    ],
+)
+def test_chunks_are_as_quick_as_the_room_allows(count: int, work: float, room: float, size: int) -> None:
+    """Against the least size within 3% of the quickest, tried one by one."""
+    need = Need(50, 0, int(count * work), 0)
+    budget = int(COPIES * 50 + room * SHARE)
+    chosen = choose_axes(need, {"K": Row(count, work, 0.0)}, budget)["K"]
+    fitting = [n for n in range(1, count + 1) if n == 1 or n * work <= room]
+    times = {n: -(-count // n) * (n * work + START) for n in fitting}
+    assert chosen == Axis(count, min(n for n in fitting if times[n] <= SLOWER * min(times.values())))
+    assert chosen.size == size
+
+
+def test_what_is_not_of_the_axis_stands_beside_its_chunks() -> None:
+    """Work that the rows have no part in is held whatever the chunk is; folding counts where it is more."""
+    work = START
+    beside = Need(0, 0, int(8 * work + 1000 * work), 0)
+    rows_ = {"K": Row(8, work, 0.0)}
+    full = int(HELD * 1000 * work + SHARE * 4 * work)
+    assert choose_axes(beside, rows_, full)["K"].size == 4
+    assert choose_axes(beside, rows_, int(HELD * 1000 * work))["K"].size == 1
+    assert choose_axes(beside, {"K": Row(8, work, 2 * work)}, full)["K"].size == 2
+
+
+@pytest.mark.parametrize(("room", "most"), [(0, 1), (2, 1), (29, 9), (30, 10), (10**9, 64)])
+def test_rows_of_a_batch(room: int, most: int) -> None:
+    memory = Memory(budget=COPIES * 100 + 50 + room, needed=0, weights=100, baked=50, work=1)
+    assert rows_that_fit(memory) == most
+
+
+def test_what_is_told_of_a_budget() -> None:
+    fits = Memory(budget=2048, needed=2048, weights=0, baked=0, work=1)
+    assert beyond_budget(fits) == ()
+    (told,) = beyond_budget(fits.model_copy(update={"needed": 3072}))
+    assert "takes about 3 KB for one row, above its memory budget of 2 KB" in told
+    need = Need(1024, 0, 0, 0)
+    refuse(need, COPIES * 1024)
+    with pytest.raises(
+        InvalidOptionError, match=r"budget of 2 KB is too .* take 2 KB \(1 KB of it weights\)"
+    ):
+        refuse(need, COPIES * 1024 - 1)
+
+
+def test_the_most_that_is_alive_at_once() -> None:
+    """Each value until its last reader; what is a view of another takes nothing, and keeps it alive."""
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["N", 4]))
+    a = ir.node("Relu", [x])
+    b = ir.node("Neg", [a.outputs[0]])
+    view = ir.node("Flatten", [b.outputs[0]])
+    c = ir.node("Abs", [a.outputs[0]])
+    d = ir.node("Neg", [view.outputs[0]])
+    nodes = [a, b, view, c, d]
+    size = dict(zip((n.outputs[0] for n in nodes), (100, 10, 10, 40, 3), strict=True))
+    assert peak(nodes, size) == 150
+    assert peak([a, b, view, d, c], size) == 140
+    assert peak(nodes, size, [b.outputs[0], d.outputs[0], x]) == 13
+    assert peak([], size) == 0
+
+
+def test_bytes_of_one_row() -> None:
+    text = """g (float[N, 3, 4] x) => (float[N, 3] y, bool[N, 3, 4] b) {
+        h = Tanh (x)  s = Cast <to = 11> (h)  y = ReduceSum <keepdims = 0> (h, axes)  b = Greater (h, h)
+    }"""
+    model = ir.from_proto(parsed(text, {"axes": np.int64([2])}))
+    found = {str(v.name): n for v, n in sizes(model, Chunks()).items()}
+    assert found == {"h": 48, "s": 96, "y": 12, "b": 12}
