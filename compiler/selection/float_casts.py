@@ -4,7 +4,7 @@ A rule is written for floats. Where an Add or a Reshape on the path holds intege
 values stay, and its multipliers are floats like any other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -17,35 +17,45 @@ _TRUNCATING = frozenset({"Div", "ReduceMean"})  # of integers: the result has no
 
 
 def in_floats(
-    lowered: Lowered, nodes: Sequence[ir.Node], active: frozenset[str], dtype: ir.DataType
+    lowered: Lowered,
+    nodes: Sequence[ir.Node],
+    active: frozenset[str],
+    held: Collection[tuple[str, int]],
+    dtype: ir.DataType,
 ) -> Lowered:
     """A copy with Casts around such nodes; `lowered` itself where there are none.
 
     Args:
         nodes: those on the path.
-        active: names of the values that carry attributions.
+        active, held: see `Flow`.
         dtype: in which they are computed.
     """
-    chosen = [node for node in nodes if _holds_integers(lowered, node, active)]
-    if not chosen:
+    chosen = {
+        node: [v for v in _carrying(node, active, held) if not is_number(lowered, v)]
+        for node in nodes
+        if _knows_floats_alone(node)
+    }
+    if not any(chosen.values()):
         return lowered
     model = lowered.model.clone()
     copies = dict(zip(lowered.model.graph, model.graph, strict=True))
     casts = _Casts(replace(lowered, model=model), dtype)
-    for node in chosen:
-        casts.around(copies[node], active)
+    for node, values in chosen.items():
+        if values:
+            casts.around(copies[node], {str(v.name) for v in values})
     return replace(casts.lowered, specs=casts.specs, batched=frozenset(casts.batched))
 
 
-def _holds_integers(lowered: Lowered, node: ir.Node, active: frozenset[str]) -> bool:
-    """Whether attributions pass through integers or conditions that its rule knows nothing of."""
+def _carrying(node: ir.Node, active: frozenset[str], held: Collection[tuple[str, int]]) -> list[ir.Value]:
+    """Inputs and outputs through which attributions pass."""
+    first = str(node.outputs[0].name)
+    inputs = [v for i, v in enumerate(node.inputs) if v is not None and (first, i) not in held]
+    return [v for v in (*inputs, *node.outputs) if v.name in active]
+
+
+def _knows_floats_alone(node: ir.Node) -> bool:
     rule = find_rule(node.op_type, node.domain)
-    values = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name in active]
-    return (
-        rule is not None
-        and Trait.DISCRETE not in rule.traits
-        and any(not is_number(lowered, v) for v in values)
-    )
+    return rule is not None and Trait.DISCRETE not in rule.traits
 
 
 class _Casts:
@@ -55,12 +65,12 @@ class _Casts:
         self.count = 0
         self.opset = self.graph.opset_imports.get("", 21)
 
-    def around(self, node: ir.Node, active: frozenset[str]) -> None:
-        """The node in floats, with Casts on every operand of the type that an active one has, and back."""
+    def around(self, node: ir.Node, carrying: Collection[str]) -> None:
+        """The node in floats, with Casts on every operand of the type that one of these has, and back."""
         takes, gives = type_letters(node, self.opset)
         pairs = [*zip(node.inputs, takes, strict=False), *zip(node.outputs, gives, strict=False)]
         whole = {v: letter for v, letter in pairs if v is not None and not is_number(self.lowered, v)}
-        letters = {letter for v, letter in whole.items() if v.name in active}
+        letters = {letter for v, letter in whole.items() if v.name in carrying}
         inputs = [
             self._cast(node, v, self.dtype) if v in whole and whole[v] in letters else v for v in node.inputs
         ]

@@ -93,7 +93,8 @@ def choose_path(
     way = _way_to(lowered, name, chosen)
     starts = tuple(s for s in chosen.starts if s.tensor in way.active)
     _check_shapes(lowered, [s.tensor for s in starts])
-    floats = in_floats(lowered, [n for n, _ in way.nodes], way.active, lowered.specs[starts[0].tensor][1])
+    dtype = lowered.specs[starts[0].tensor][1]
+    floats = in_floats(lowered, [n for n, _ in way.nodes], way.active, way.flowing.held, dtype)
     if floats is not lowered:
         lowered, way = floats, _way_to(floats, name, chosen)
     demand_rows(lowered, name, way.needed)

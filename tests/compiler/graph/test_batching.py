@@ -13,9 +13,9 @@ from onnx import TensorProto, helper
 
 from compiler import DeepShap, Gradient, compile_model
 from compiler.errors import UnsupportedModelError
+from compiler.graph.batching import Node, touches_first
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.graph.batching import Node, touches_first
 from tests.compiler.models import parsed, rows
 
 N, K = 3, 2

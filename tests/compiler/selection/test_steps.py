@@ -133,6 +133,102 @@ def test_where_attributions_end_is_in_the_manifest() -> None:
     assert any("ArgMax" in warning for warning in compiled.manifest.warnings)
 
 
+# What a model computes of z = x·w beside z itself, and where attributions end on the way: node and tensor.
+NO_RULE, BY_PLACE = "the operator has no rule, and gives no floats", "it chooses values by place"
+ENDS: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
+    "an index that is computed": (
+        "[best] i = ArgMax <axis = 1, keepdims = 1> (z) p = Cast <to = 1> (i)",
+        [("best", "z", NO_RULE)],
+    ),
+    "a place that is computed": (
+        "t = Abs (z) u = Cast <to = 7> (t) v = Mod (u, four) [pick] p = GatherElements <axis = 1> (z, v)",
+        [("pick", "v", BY_PLACE)],
+    ),
+    "a size": ("a = Shape <start = 1> (z) b = Cast <to = 1> (a) [sum] p = ReduceSum <keepdims = 0> (b)", []),
+    "what is the same for all numbers": ("[odd] a = IsNaN (z) p = Cast <to = 1> (a)", []),
+    "a part of the model that answers something else": (
+        "p = Neg (z) [other] j = ArgMax <axis = 1, keepdims = 1> (z) k = Cast <to = 1> (j)",
+        [],
+    ),
+    "steps with a rule": ("a = Greater (z, half) b = Not (a) p = Cast <to = 1> (b)", []),
+    "two of them": (
+        "[one] i = ArgMax <axis = 1, keepdims = 1> (z) [two] j = ArgMin <axis = 1, keepdims = 1> (z) "
+        "k = Add (i, j) p = Cast <to = 1> (k)",
+        [("one", "z", NO_RULE), ("two", "z", NO_RULE)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_where_attributions_end(name: str) -> None:
+    """What is left is the gradient of the rest, the ends held constant."""
+    body, ends = ENDS[name]
+    held = {k: v for k, v in {"half": np.float32(0.5), "four": np.int64(4)}.items() if f" {k})" in body}
+    compiled = compile_model(
+        model(f"z = MatMul (x, w) {body} y = Add (z, p)", **held), Gradient(), targets="all", output="y"
+    )
+    stopped = [(s.node, s.tensor, s.reason) for s in compiled.manifest.stopped]
+    assert [(n, t) for n, t, _ in stopped] == [(n, t) for n, t, _ in ends]
+    assert all(reason.startswith(words) for (_, _, reason), (*_, words) in zip(stopped, ends, strict=True))
+    told = [w for w in compiled.manifest.warnings if w.startswith("attributions end")]
+    assert len(told) == bool(ends)
+    assert all(f"{node!r} reads {tensor!r}" in told[0] for node, tensor, _ in ends)
+
+
+def test_a_place_that_is_computed_is_another_at_the_references() -> None:
+    body, _ = ENDS["a place that is computed"]
+    moving = model(f"z = MatMul (x, w) {body} y = Add (z, p)", four=np.int64(4))
+    answer = compile_model(moving, DeepShap(REFERENCES), targets="all").explain(X)
+    z = X @ W
+    want = z + np.take_along_axis(z, np.trunc(np.abs(z)).astype(int) % 4, 1)
+    np.testing.assert_allclose(answer["y"], want, atol=1e-5)
+    assert np.abs(answer["completeness_gap"]).max() < 1e-5
+
+
+def test_of_many_ends_some_are_told_and_all_are_recorded() -> None:
+    """The first five, and how many more there are."""
+    for count in (5, 7):
+        parts = "".join(
+            f"[n{i}] a{i} = ArgMax <axis = 1, keepdims = 1> (z{i}) f{i} = Cast <to = 1> (a{i}) "
+            f"z{i + 1} = Mul (z{i}, f{i}) "
+            for i in range(count)
+        )
+        text = parts.replace(f"z{count} =", "y =")
+        compiled = compile_model(model(f"z0 = MatMul (x, w) {text}"), Gradient(), targets=[0])
+        assert [s.node for s in compiled.manifest.stopped] == [f"n{i}" for i in range(count)]
+        (told,) = [w for w in compiled.manifest.warnings if "attributions end" in w]
+        assert [f"'n{i}'" in told for i in range(count)] == [i < 5 for i in range(count)]
+        assert told.endswith("; and 2 more") == (count == 7)
+
+
+WHOLE: dict[str, tuple[str, Any]] = {
+    "divided": ("q = Div (i, three)", lambda i: np.trunc(i / 3)),
+    "averaged": (
+        "q = ReduceMean <keepdims = 1> (i, axes)",
+        lambda i: np.trunc(i.mean(1, keepdims=True)),
+    ),
+    "added and moved": ("r = Add (i, three) q = Transpose <perm = [0, 1]> (r)", lambda i: i + 3),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_numbers_are_what_the_model_computes(name: str) -> None:
+    """Towards zero on both sides, in the model's own type and for every row."""
+    body, want = WHOLE[name]
+    numbers = {"three": np.int64(3), "axes": np.int64([1]), "ten": np.float32(10)}
+    held = {k: v for k, v in numbers.items() if f"{k})" in body or k == "ten"}
+    start, end = (
+        "z = MatMul (x, w) t = Mul (z, ten) i = Cast <to = 7> (t)",
+        "f = Cast <to = 1> (q) y = Add (z, f)",
+    )
+    compiled = compile_model(model(f"{start} {body} {end}", **held), DeepShap(REFERENCES), targets="all")
+    answer = compiled.explain(X)
+    i = np.trunc((X @ W) * np.float32(10))
+    assert (i < -3).any()
+    np.testing.assert_allclose(answer["y"], X @ W + want(i), atol=1e-5)
+    assert np.abs(answer["completeness_gap"]).max() < 1e-4
+
+
 def test_weights_of_8_bits_beside_the_explained_path_are_not_rounded_again() -> None:
     """ONNX Runtime takes a DequantizeLinear, a Conv of floats and a QuantizeLinear for what has 8 bits."""
     random = np.random.default_rng(5)
