@@ -242,8 +242,8 @@ FORMS: dict[str, tuple[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
         "InstanceNormalization (x, scale, bias)",
         lambda x, r: standardised_relevance(x, (2, 3), SCALE[:, None, None], BIAS[:, None, None], r, 0.1),
     ),
-    "RMSNormalization": ("RMSNormalization <axis = 1> (x, wide_scale)", lambda x, r: r),
-    "LRN": ("LRN <size = 4, alpha = 0.9, beta = 0.6, bias = 2.0> (x)", lambda x, r: r),
+    "RMSNormalization": ("RMSNormalization <axis = 1> (x, wide_scale)", lambda _, r: r),
+    "LRN": ("LRN <size = 4, alpha = 0.9, beta = 0.6, bias = 2.0> (x)", lambda _, r: r),
 }
 
 
