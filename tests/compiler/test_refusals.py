@@ -31,6 +31,8 @@ WEIGHTS = {
     "zero": np.int64(0),
     "many": np.int64(10**6),
     "minus": np.int64([-1]),
+    "zeros": np.int64([0]),
+    "axes1": np.int64([1]),
     "many_exponents": np.linspace(0.5, 4, 12, dtype=np.float32).reshape(3, 4),
 }
 
@@ -105,6 +107,11 @@ LOWERING: dict[str, tuple[str, str, str]] = {
         f"{UNKNOWN} y, a = RNN <hidden_size = 2> (h, w, r)",
         MORE,
         "Export with a fixed",
+    ),
+    "a cache of unknown length": (
+        "p = Slice (x, zeros, ends, axes1) y = TensorScatter <axis = 1> (x, p)",
+        "int64[1] ends",
+        "TensorScatter: the lengths of its axis must be known",
     ),
     "no element there": (
         "s = SequenceConstruct (x, x) y = SequenceAt (s, five)",
