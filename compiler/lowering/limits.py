@@ -63,9 +63,10 @@ def check_inputs(proto: onnx.ModelProto, name: str) -> None:
             raise InvalidModelError(
                 f"{name}: input {value.name!r} has an axis of negative length {dims}. Export it again."
             )
-        if len(kind.shape.dim) > MOST_AXES or math.prod(dims) > LARGEST:
+        axes = len(kind.shape.dim)
+        if axes > MOST_AXES or math.prod(dims) > LARGEST:
             raise InvalidModelError(
-                f"{name}: input {value.name!r} has {len(dims)} axes and {math.prod(dims)} elements; at most "
+                f"{name}: input {value.name!r} has {axes} axes and {math.prod(dims)} elements; at most "
                 f"{MOST_AXES} and {LARGEST} can be explained. Look for a size that was meant otherwise."
             )
 

@@ -11,6 +11,7 @@ from compiler import DeepShap, Gradient, Lrp, OpenReferences, compile_model
 from compiler.errors import InvalidModelError, InvalidOptionError, UnsupportedModelError
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
+from compiler.lowering.limits import MOST_AXES
 from compiler.rules import rule
 from tests.compiler.models import changed, parsed
 
@@ -137,6 +138,15 @@ def test_a_sequence_too_long_to_be_unrolled() -> None:
         compile_model(parsed(text, held), Gradient())
 
 
+def test_a_sequence_of_no_steps() -> None:
+    held = {"w": np.ones((1, 2, 4), np.float32), "r": np.ones((1, 2, 2), np.float32)}
+    held |= {"zero": np.int64([0]), "one": np.int64([1])}
+    body = "s = Slice (x, zero, zero, one) y, a = RNN <hidden_size = 2, layout = 1> (s, w, r)"
+    text = f"g ({X}) => (float[N, A, 1, 2] y, float[N, 1, 2] a) {{ {body} }}"
+    with pytest.raises(UnsupportedModelError, match="has 0 steps; 1 to"):
+        compile_model(parsed(text, held), Gradient(), output="a")
+
+
 # -- control flow that stays, with the reason ------------------------------------------------------------
 
 STEP = "float[N, 3, 4] n = Tanh (h)"
@@ -243,14 +253,26 @@ def with_dims(*dims: int) -> onnx.ModelProto:
     ("dims", "words"),
     [
         ((-3,), r"input 'x' has an axis of negative length \[-3\]. Export it again"),
-        ((10**7, 10**7), r"input 'x' has 2 axes and 10+ elements; at most"),
-        ((1,) * 70, r"input 'x' has 70 axes and 1 elements; at most"),
+        ((10**7, 10**7), r"input 'x' has 3 axes and 10+ elements; at most"),
+        ((1,) * 70, r"input 'x' has 71 axes and 1 elements; at most"),
     ],
     ids=["negative", "large", "deep"],
 )
 def test_an_input_that_no_row_can_have(dims: tuple[int, ...], words: str) -> None:
     with pytest.raises(InvalidModelError, match=words):
         compile_model(with_dims(*dims), Gradient())
+
+
+def test_as_many_axes_as_there_may_be() -> None:
+    """The limit itself is met; with one more axis it is refused."""
+    for extra in (0, 1):
+        row = ", ".join(["1"] * (MOST_AXES - 2 + extra))
+        model = parsed(f"g (float[N, 3, {row}] x) => (float[N, A] y) {{ y = Flatten (x) }}")
+        if not extra:
+            assert compile_model(model, Gradient(), targets=[0]).manifest.explained_shape == (3,)
+            continue
+        with pytest.raises(InvalidModelError, match=rf"has {MOST_AXES + 1} axes and 3 elements; at most"):
+            compile_model(model, Gradient())
 
 
 def test_a_value_that_is_too_large_for_one_row() -> None:
