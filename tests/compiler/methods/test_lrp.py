@@ -217,3 +217,65 @@ def test_inputs_that_cannot_be_negative_are_not_taken_apart() -> None:
     compiled = compile_model(network("vgg")[0], Lrp(), targets=[0])
     parts = [node.op_type for node in compiled.model.graph.node if node.op_type in ("Max", "Min")]
     assert sorted(parts) == ["Max", "Min"]
+
+
+# What stands between two layers, and whether the second one's values are known not to be negative.
+SIGNS = {
+    "Relu": ("b = Relu (a)", True),
+    "Relu, moved": ("r = Relu (a) b = Transpose <perm = [0, 2, 1, 3]> (r)", True),
+    "Relu, cut": ("r = Relu (a) b = Slice (r, zero, three, one)", True),
+    "Relu, averaged": ("r = Relu (a) b = AveragePool <kernel_shape = [1, 1]> (r)", True),
+    "the larger of two": ("r = Relu (a) b = MaxPool <kernel_shape = [1, 1]> (r)", True),
+    "padded by a negative number": ("r = Relu (a) b = Pad (r, pads, minus)", False),
+    "LeakyRelu": ("b = LeakyRelu (a)", False),
+    "nothing": ("b = Identity (a)", False),
+    "MaxPool alone": ("b = MaxPool <kernel_shape = [1, 1]> (a)", False),
+    "a layer behind a Relu": ("r = Relu (a) b = Conv (r, k)", False),
+}
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_values_are_taken_apart_by_sign_unless_they_have_one(name: str) -> None:
+    between, known = SIGNS[name]
+    random = np.random.default_rng(7)
+    held = {"k": random.standard_normal((3, 3, 1, 1)), "minus": np.asarray(-1.0)}
+    held |= {"zero": np.asarray([0]), "one": np.asarray([1]), "three": np.asarray([3])}
+    held |= {"pads": np.asarray([0, 0, 0, 0, 0, 0, 0, 1])}
+    used = {k: v for k, v in held.items() if k in between or k == "k"}
+    text = f"a = Conv (x, k) {between} [last] y = Conv (b, k)"
+    model = parsed(f"g (double[N, 3, 3, 2] x) => (double[N, a, b, c] y) {{ {text} }}", used)
+    rules = (("Conv", lrp.Zero()), ("last", lrp.ZPlus()))
+    compiled = compile_model(model, Lrp(rules=rules), targets=[4])
+    parts = [node.op_type for node in compiled.model.graph.node if node.op_type in ("Max", "Min")]
+    assert sorted(parts) == ([] if known else ["Max", "Min"])
+
+
+def test_z_plus_reads_both_signs_behind_a_layer_without_activation() -> None:
+    """Σ of the positive contributions of one neuron, by hand."""
+    random = np.random.default_rng(17)
+    W, V = random.standard_normal((4, 5)), random.standard_normal((5, 3))
+    text = "r = Relu (x) a = MatMul (r, w) m = Neg (a) [last] y = MatMul (m, v)"
+    model = parsed(f"g (double[N, 4] x) => (double[N, 3] y) {{ {text} }}", {"w": W, "v": V})
+    x = rows((4,), seed=18)
+    got = relevance(model, (("MatMul", lrp.Zero()), ("last", lrp.ZPlus())), x, [1])[:, 0]
+    want = np.zeros_like(x)
+    for n, row in enumerate(np.maximum(x, 0)):
+        m = -row @ W
+        R = reference.z_plus(V.T, np.zeros(3), m, (m @ V) * (np.arange(3) == 1))
+        want[n] = reference.epsilon_rule(W.T, np.zeros(5), row, R, epsilon=0.0)
+    assert_equal(got, want)
+
+
+def test_a_normalisation_before_a_grouped_convolution_stays_apart() -> None:
+    """A factor for each channel of x has no place in such weights."""
+    random = np.random.default_rng(15)
+    held = {"k": random.standard_normal((6, 2, 3, 3)), "v": np.full(4, 0.7)}
+    held |= {name: random.standard_normal(4) for name in "stm"}
+    text = "n = BatchNormalization (x, s, t, m, v) r = Relu (n) c = BatchNormalization (r, s, t, m, v)"
+    text += " y = Conv <group = 2> (c, k)"
+    model = parsed(f"g (double[N, 4, 5, 6] x) => (double[N, a, b, c] y) {{ {text} }}", held)
+    x = rows((4, 5, 6), seed=16)
+    rules = (("BatchNormalization", lrp.Zero()), ("Conv", lrp.Zero()))
+    product = compile_model(model, Gradient(times_input=True), targets=[0, 40])
+    want = run64(product.model, {"x": x}, ["x_attributions"])["x_attributions"]
+    assert_equal(relevance(model, rules, x, [0, 40]), want)
