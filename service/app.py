@@ -26,8 +26,6 @@ from service.backends.base import Backend
 from service.explainers.artifact_store import ArtifactStore
 from service.explainers.builder import Builder, Limits, ReferenceFiles
 from service.explainers.follower import Follower, serve_followers, tell_followers
-from service.explainers.records import Remembered
-from service.explainers.recovery import remember
 from service.explainers.service import Explainers
 from service.handlers import Handler
 from service.inference.dataplane import DataPlane
@@ -92,8 +90,7 @@ def create_app(
     state = Storage(settings.state_folder, is_owned=worker is None or worker.owns_state)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(state.close)
-        artifacts = ArtifactStore(settings.repository, state, settings.max_artefact_bytes)
-        remembered = remember(artifacts)
+        artifacts = ArtifactStore(settings.repository, state)
         plane = DataPlane(
             read_repository(settings.repository, strict=settings.strict),
             backend,
@@ -108,7 +105,7 @@ def create_app(
         sets.recover()
         explainers: Explainers | Follower
         if worker is None or worker.owns_state:
-            explainers = create_explainers(settings, plane, artifacts, remembered, references or sets)
+            explainers = create_explainers(settings, plane, artifacts, references or sets)
         else:
             explainers = Follower(plane, artifacts, worker)
         own = create_reference_resolver(settings, explainers, sets, metrics)
@@ -233,14 +230,13 @@ def create_explainers(
     settings: Settings,
     plane: DataPlane,
     artifacts: ArtifactStore,
-    remembered: Remembered,
     references: ReferenceFiles,
 ) -> Explainers:
     """What makes explainers over the API, within the bounds of the settings."""
     limits = Limits(settings.max_compiles, settings.compile_timeout_s, settings.compile_memory_bytes)
     builder = Builder(artifacts, limits, references, plane.metrics)
     unsettled = settings.max_compiles + settings.max_queued_compiles
-    return Explainers(plane, artifacts, builder, references, remembered, unsettled)
+    return Explainers(plane, artifacts, builder, references, unsettled, settings.max_artefact_bytes)
 
 
 async def _load_repository(live: LiveRepository, explainers: Explainers | Follower) -> None:

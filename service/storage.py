@@ -4,8 +4,7 @@
     ├── lock           held by the gateway that may write here
     ├── state.sqlite3  the records, in WAL mode
     ├── references/    reference sets, by content digest
-    ├── staging/       what is being made; swept at the start
-    └── artefacts/     compiled entries that no explainer uses now
+    └── staging/       what is being made; swept at the start
 
 Records are JSON objects, by kind and key. The folder is made by the first write and is nobody else's to
 read: it holds rows of real people.
@@ -47,7 +46,6 @@ class Storage:
         self.is_owned = is_owned
         self.references = folder / "references"
         self.staging = folder / "staging"
-        self.artefacts = folder / "artefacts"
         self._database: sqlite3.Connection | None = None
         self._lock: int | None = None
         self._opening, self._turn = threading.Lock(), threading.Lock()
@@ -65,10 +63,10 @@ class Storage:
         """
         with self._opening:
             if self._database is None:
-                with _told(self.folder), contextlib.ExitStack() as on_failure:
+                with self._told(), contextlib.ExitStack() as on_failure:
                     on_failure.callback(self._release)
                     if self.is_owned:
-                        for folder in (self.folder, self.references, self.staging, self.artefacts):
+                        for folder in (self.folder, self.references, self.staging):
                             folder.mkdir(_OWNER_ONLY, parents=True, exist_ok=True)
                         self._lock = _lock(self.folder)
                     self._database = _database(self.folder)
@@ -102,8 +100,11 @@ class Storage:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         database = self.open()
-        with self._turn, _told(self.folder), database:
+        with self._turn, self._told(), database:
             yield database
+
+    def _told(self) -> contextlib.AbstractContextManager[None]:
+        return told(f"the state in {self.folder.name}")
 
     def close(self) -> None:
         """Lets another gateway have it. Opened again by its next use."""
@@ -168,15 +169,12 @@ def _database(folder: Path) -> sqlite3.Connection:
 
 
 @contextlib.contextmanager
-def _told(folder: Path) -> Iterator[None]:
+def told(what: str) -> Iterator[None]:
     """What the disk or SQLite raises, as an error for the caller. Its cause stays in the log's traceback."""
     try:
         yield
     except OSError as error:
-        raise StateUnavailableError(
-            f"the state in {folder.name} cannot be written: {error.strerror}"
-        ) from error
+        reason = error.strerror or type(error).__name__
+        raise StateUnavailableError(f"{what} cannot be written: {reason}") from error
     except sqlite3.Error as error:
-        raise StateUnavailableError(
-            f"the records in {folder.name} cannot be read or written: {error}"
-        ) from error
+        raise StateUnavailableError(f"{what} cannot be read or written: {error}") from error

@@ -87,7 +87,7 @@ async def get_explainer(request: Request, model: str, name: str) -> ExplainerSta
     summary="Make an explainer, or make it anew",
     description="Answers at once; the compile runs in a process of its own. `Location` says where to look "
     "how it goes. Until the new one is compiled, checked, loaded and warmed, the old one answers, and a "
-    "failure changes nothing. The same content again is not compiled again.",
+    "failure changes nothing. What an explainer answers by already is not compiled again.",
     operation_id="put_explainer",
     status_code=202,
     response_model=ExplainerStatus,
@@ -109,8 +109,7 @@ async def put_explainer(request: Request, response: Response, model: str, name: 
 @router.delete(
     "/{name}",
     summary="Remove an explainer",
-    description="Running requests finish. What was compiled is kept aside, within bounds, until its "
-    "reference set is deleted.",
+    description="Running requests finish. Then what was compiled is deleted, unless another explainer uses it.",
     operation_id="delete_explainer",
     status_code=204,
     response_class=Response,

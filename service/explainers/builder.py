@@ -186,11 +186,11 @@ class Builder:
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def turn(self, digest: str) -> asyncio.Lock:
-        """Held by whoever makes, moves or deletes the artefact."""
+        """Held by whoever makes or deletes the artefact."""
         return self._turns.setdefault(digest, asyncio.Lock())
 
     async def supply(self, record: Record, model: Model, known: Artifact | None, tell: Tell) -> Artifact:
-        """The artefact of `record`, in the repository: found there, brought back, or compiled. Hold its turn.
+        """The artefact of `record`, in the repository: found there, or compiled. Hold its turn.
 
         Args:
             known: the artefact, where it is recorded.
@@ -203,12 +203,6 @@ class Builder:
         name = entry_name(record.model, record.digest)
         if known is not None and self._artifacts.served(name):
             self._cache.hit()
-            return known
-        kept = self._artifacts.kept(name)
-        if known is not None and kept is not None:
-            self._cache.hit()
-            tell(Stage.PUBLISHING, None)
-            await to_its_end(asyncio.to_thread(self._artifacts.publish, kept, name))
             return known
         if self._artifacts.served(name):
             raise ConflictError(f"the repository has an entry '{name}' that is not ours: move it away")
@@ -224,13 +218,11 @@ class Builder:
             order = await asyncio.to_thread(self._order, record, model, folder / name)
             size = await compile_entry(order, self._limits.timeout_s, lambda step: tell(_stage(step), step))
             tell(Stage.PUBLISHING, None)
-            made = Artifact(
-                record.digest, name, model.name, model.digest, record.references, size, time.time()
-            )
+            made = Artifact(record.digest, name, model.name, model.digest, record.references, size)
             await to_its_end(
                 asyncio.to_thread(records.write, self._artifacts.state, [made])
             )  # first: else it is not ours
-            await to_its_end(asyncio.to_thread(self._artifacts.publish, folder / name, name))
+            await to_its_end(asyncio.to_thread(self._artifacts.publish, folder / name))
             outcome = "ready"
         finally:
             self._metrics.compiled(time.monotonic() - started_s, outcome)

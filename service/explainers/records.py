@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import enum
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -72,13 +73,12 @@ class Record:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A compiled entry, in the repository or kept aside.
+    """A compiled entry, in the repository.
 
     Attributes:
         entry: its name.
         model: the model's name, `model_digest` that of its files when this was made.
         size: bytes.
-        used_s: when it last served, in seconds since the epoch.
     """
 
     digest: str
@@ -87,7 +87,6 @@ class Artifact:
     model_digest: str
     references: str | None
     size: int
-    used_s: float
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ class RecordStore:
 
     Attributes:
         records: by model and name.
-        artefacts: by digest, wherever they lie.
+        artefacts: by digest.
         entries: by digest, those that are loaded or may be.
     """
 
@@ -203,10 +202,13 @@ class RecordStore:
         made = {one.digest for one in self.artefacts.values() if one.references == references}
         return [one for one in self.records.values() if one.references == references or one.serving in made]
 
-    def hidden(self) -> list[Record]:
-        """Those that no person asked for, oldest first."""
-        found = (one for one in self.records.values() if one.name.startswith(HIDDEN))
-        return sorted(found, key=lambda one: one.updated_s)
+    def surplus(self, most_bytes: int) -> list[Record]:
+        """Those that no person asked for and that take too much: least recently used first."""
+        hidden = [one for one in self.records.values() if one.name.startswith(HIDDEN) and one.serving]
+        hidden.sort(key=lambda one: one.updated_s, reverse=True)
+        sizes = itertools.accumulate(self.artefacts[one.serving or ""].size for one in hidden)
+        gone = [one for one, total in zip(hidden, sizes, strict=True) if total > most_bytes]
+        return [one for one in reversed(gone) if one is not hidden[0]]
 
     def lacks_default(self, key: Key) -> bool:
         """Whether nothing answers, or is to answer, requests for the model that name no explainer."""

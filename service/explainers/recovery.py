@@ -1,6 +1,6 @@
 """What a gateway remembers of its explainers when it starts, made to agree with what lies on the disk."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from service.explainers import records
@@ -12,50 +12,30 @@ from service.repository.registry import ModelRegistry
 _ATTEMPTS = 3  # at one explainer, in as many lives of the gateway: the third does not try again
 
 
-def remember(artifacts: ArtifactStore) -> Remembered:
-    """Reads the records and puts the entries where they belong. Nothing is made where there is no state.
+def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> tuple[Remembered, ModelRegistry]:
+    """What is remembered, of today's models, and the repository without artefacts.
+
+    An artefact that is gone or cannot be read is made again where it served, and so is what explains a model
+    that is another one now. Nothing is made where there is no state.
 
     Raises:
         StateUnavailableError: another gateway uses the state, or it cannot be read.
     """
     state = artifacts.state
-    if not (state.is_owned and state.exists and artifacts.repository.is_dir()):
-        return Remembered()
-    found, artefacts = records.read(artifacts.state)
-    present = artifacts.recover(artefacts, {one.serving for one in found if one.serving})
-    known = {one.digest: one for one in present}
-    mended = [_mended(one, known) for one in found]
-    gone = [one for one in artefacts if one.digest not in known]
-    records.write(artifacts.state, [new for new, old in zip(mended, found, strict=True) if new != old], gone)
-    return Remembered({one.key: one for one in mended}, known)
-
-
-def reconciled(
-    remembered: Remembered, artifacts: ArtifactStore, registry: ModelRegistry
-) -> tuple[Remembered, ModelRegistry]:
-    """Without what explains a model that is another one now, or gone; and the repository without artefacts.
-
-    What was asked for a model that has changed is made anew.
-    """
-    ours = {one.entry for one in remembered.artefacts.values()}
-    broken = ours & registry.unserved.keys()
-    registry = registry.without(ours)
-    remembered = _swept(remembered, artifacts, broken)
-    digests = digests_of({one.model for one in remembered.records.values()}, registry)
-    kept = [
-        of_today(one, remembered.artefacts, digests.get(one.model)) for one in remembered.records.values()
-    ]
-    return Remembered({one.key: one for one in kept}, remembered.artefacts), registry
-
-
-def _swept(remembered: Remembered, artifacts: ArtifactStore, broken: Collection[str]) -> Remembered:
-    """Without artefacts whose entries cannot be read: those are deleted, and made again where they served."""
-    if not broken:
-        return remembered
-    for entry in broken:
-        artifacts.remove(entry)
-    sound = {digest: one for digest, one in remembered.artefacts.items() if one.entry not in broken}
-    return Remembered({key: _mended(one, sound) for key, one in remembered.records.items()}, sound)
+    if not state.exists:
+        return Remembered(), registry
+    found, artefacts = records.read(state)
+    artifacts.sweep()
+    sound = {one.digest: one for one in artefacts if one.entry in registry.entries}
+    gone = [one for one in artefacts if one.digest not in sound]
+    for one in gone:
+        artifacts.remove(one.entry)
+    mended = [_mended(one, sound) for one in found]
+    records.write(state, [new for new, old in zip(mended, found, strict=True) if new != old], gone)
+    registry = registry.without({one.entry for one in artefacts})
+    digests = digests_of({one.model for one in mended}, registry)
+    kept = [of_today(one, sound, digests.get(one.model)) for one in mended]
+    return Remembered({one.key: one for one in kept}, sound), registry
 
 
 def digests_of(models: Iterable[str], registry: ModelRegistry) -> dict[str, str]:

@@ -25,12 +25,11 @@ from service.explainers.records import (
     Key,
     Record,
     RecordStore,
-    Remembered,
     Stage,
     StageClock,
     to_its_end,
 )
-from service.explainers.recovery import digests_of, of_today, reconciled
+from service.explainers.recovery import digests_of, of_today, recover
 from service.explainers.spec import ExplainerSpec, Models, check_name
 from service.inference.dataplane import DataPlane, Lifecycle
 from service.repository.entry import Entry, read_entry
@@ -67,8 +66,8 @@ class Explainers:
         artifacts: ArtifactStore,
         builder: Builder,
         references: ReferenceFiles,
-        remembered: Remembered,
         max_unsettled: int,
+        max_hidden_bytes: int,
     ) -> None:
         self.published: Callable[[], Awaitable[None]] = _nothing
         self.grace_s = plane.timeout_s
@@ -77,8 +76,9 @@ class Explainers:
         self._builder = builder
         self._references = references
         self._max_unsettled = max_unsettled
+        self._max_hidden_bytes = max_hidden_bytes
         published = plane.repository.entries
-        self._store = RecordStore(artifacts.state, *reconciled(remembered, artifacts, plane.repository))
+        self._store = RecordStore(artifacts.state, *recover(artifacts, plane.repository))
         self._models = Models(self._store.base)
         self._progress: dict[Key, Progress] = {}
         self._making: dict[Key, asyncio.Task[None]] = {}
@@ -97,8 +97,7 @@ class Explainers:
         for record in self._store.unsettled():
             self._begin(record)
         for digest in self._store.artefacts:
-            if not self._store.in_use(digest):
-                self._spawn(self._abandon(digest))
+            self._retire(digest, after_s=0)
 
     async def stop(self) -> None:
         """Ends compiles; they are resumed when the gateway starts again."""
@@ -187,7 +186,6 @@ class Explainers:
         if known is None or (again and known.stage is Stage.FAILED):
             with contextlib.suppress(QueueFullError):
                 await self._ask(*_hidden(model, digest), spec, references)
-                await self._bound_hidden()
         return None
 
     async def made(self, model: str, spec: ExplainerSpec, references: str | None) -> Entry:
@@ -225,7 +223,7 @@ class Explainers:
         return [self._status(one) for one in self._store.records.values() if one.model == model]
 
     async def delete(self, model: str, name: str) -> None:
-        """Answers no more by it; its artefact is kept aside. Raises as `get`, and StateUnavailableError."""
+        """Answers no more by it; its artefact goes. Raises as `get`, and StateUnavailableError."""
         gone = self.get(model, name).record
         await self._store.exclusively(partial(self._drop, [gone]))
         self._plane.answers.clear()
@@ -246,9 +244,7 @@ class Explainers:
             await asyncio.wait(making)
         for one in [one for one in store.artefacts.values() if one.references == references]:
             async with self._builder.turn(one.digest):
-                await self._take_out(one.digest)
-                await to_its_end(asyncio.to_thread(self._artifacts.remove, one.entry))
-                await store.exclusively(partial(store.write, removed=[one]))
+                await self._delete(one)
         self._plane.answers.clear()
 
     # --- on the way to an answer --------------------------------------------------------------------------
@@ -309,7 +305,7 @@ class Explainers:
                 tell(Stage.LOADING, None)
                 await self._load(artefact)
                 ready = replace(record, stage=Stage.READY, timings=clock.ended(), attempts=0)
-                await self._store.exclusively(partial(self._switch, ready, artefact))
+                await self._store.exclusively(partial(self._switch, ready))
         except RationaleError as error:
             await self._fail(record, str(error), clock.ended())
         except Exception:
@@ -335,15 +331,16 @@ class Explainers:
             raise
         self._store.entries[artefact.digest] = entry
 
-    async def _switch(self, ready: Record, artefact: Artifact) -> None:
+    async def _switch(self, ready: Record) -> None:
         """The moment in which requests begin to be answered by another entry."""
         now = self._store.current(ready)
         if now is None:
             return  # another one was asked for meanwhile, or none
-        await self._store.write([replace(artefact, used_s=time.time())])
         await self._settle(
             replace(ready, spec=now.spec, wants_default=now.wants_default, serving=ready.digest)
         )
+        if gone := self._store.surplus(self._max_hidden_bytes):
+            await self._drop(gone)
 
     async def _settle(self, record: Record) -> Record:
         """Records who serves, and who by default, and only then shows it."""
@@ -391,16 +388,8 @@ class Explainers:
             self._making[record.key].cancel()
         self._retire(record.serving)
 
-    async def _abandon(self, digest: str) -> None:
-        """Frees what an earlier gateway may have left loaded in a server, and makes room."""
-        folder = self._artifacts.kept(self._store.artefacts[digest].entry)
-        if folder is not None:
-            with contextlib.suppress(RationaleError):
-                await self._plane.backend.unload(await asyncio.to_thread(read_entry, folder))
-        await self._retired(digest, after_s=0)
-
     def _retire(self, digest: str | None, after_s: float | None = None) -> None:
-        """Keeps aside an artefact that nobody uses, when those who looked it up before have been answered."""
+        """Deletes an artefact that nobody uses, when those who looked it up before have been answered."""
         if digest is not None and not self._stopping:
             self._spawn(self._retired(digest, self.grace_s if after_s is None else after_s))
 
@@ -408,36 +397,22 @@ class Explainers:
         await asyncio.sleep(after_s)
         try:
             async with self._builder.turn(digest):
-                if not self._store.in_use(digest):
-                    await self._take_out(digest)
-                    if digest in self._store.artefacts:
-                        entry = self._store.artefacts[digest].entry
-                        await to_its_end(asyncio.to_thread(self._artifacts.withdraw, entry))
-            await self._make_room()
+                if not self._store.in_use(digest) and digest in self._store.artefacts:
+                    await self._delete(self._store.artefacts[digest])
         except ServiceError as error:
             log.error("what is not used any more stays where it is: %s", error)
 
-    async def _take_out(self, digest: str) -> None:
-        """Out of the backend, when those who use it are answered. Hold its turn."""
-        entry = self._store.entries.pop(digest, None)
+    async def _delete(self, artefact: Artifact) -> None:
+        """Out of the backend, when those who use it are answered, and off the disk. Hold its turn."""
+        entry = self._store.entries.pop(artefact.digest, None)
         if entry is not None:
             await to_its_end(self._plane.model_cache.drop(entry))
-
-    async def _make_room(self) -> None:
-        """Deletes what is kept beyond its bounds."""
-        known = list(self._store.artefacts.values())
-        for one in await asyncio.to_thread(self._artifacts.surplus, known):
-            async with self._builder.turn(one.digest):
-                if not self._store.in_use(one.digest):
-                    await to_its_end(asyncio.to_thread(self._artifacts.remove, one.entry))
-                    await self._store.exclusively(partial(self._store.write, removed=[one]))
-
-    async def _bound_hidden(self) -> None:
-        """No more of those that nobody asked for by name than may be loaded."""
-        hidden = self._store.hidden()
-        gone = hidden[: max(len(hidden) - self._plane.model_cache.capacity, 0)]
-        if gone:
-            await self._store.exclusively(partial(self._drop, gone))
+        else:  # an earlier gateway may have left it loaded in a server
+            with contextlib.suppress(RationaleError):
+                folder = self._artifacts.repository / artefact.entry
+                await self._plane.backend.unload(await asyncio.to_thread(read_entry, folder))
+        await to_its_end(asyncio.to_thread(self._artifacts.remove, artefact.entry))
+        await self._store.exclusively(partial(self._store.write, removed=[artefact]))
 
     # --- what is so ---------------------------------------------------------------------------------------
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from compiler.references.archives import write_npz
-from service.errors import InvalidInputError, StateUnavailableError, UnknownResourceError
+from service.errors import InvalidInputError, UnknownResourceError
 from service.references.formats import Rows, to_file
-from service.storage import Storage, sync
+from service.storage import Storage, sync, told
 from service.tensors import datatype_of
 
 _KIND = "reference_set"  # of records
@@ -146,7 +146,7 @@ class ReferenceSets:
         """Deletes files that no name stands for: what a crash left between a file and its record."""
         if self._state.is_owned and self._state.exists:
             known = {one.digest for one in self.all()}
-            with _told():
+            with told("the reference set"):
                 for path in self._state.references.iterdir():
                     if path.stem not in known:
                         path.unlink(missing_ok=True)
@@ -163,7 +163,7 @@ class ReferenceSets:
         """The content's file, on the disk as a whole when this returns; its bytes."""
         self._state.open()
         target = self._file(digest)
-        with _told():
+        with told("the reference set"):
             if not target.is_file():
                 handle, name = tempfile.mkstemp(dir=self._state.staging)
                 try:
@@ -179,7 +179,7 @@ class ReferenceSets:
 
     def _drop_unnamed(self, digest: str) -> None:
         if not self.named(digest):
-            with _told():
+            with told("the reference set"):
                 self._file(digest).unlink(missing_ok=True)
                 sync(self._state.references)
 
@@ -192,13 +192,3 @@ def check_name(name: str) -> str:
             "digit and has at most 100 characters"
         )
     return name
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StateUnavailableError(
-            f"the reference set cannot be written: {error.strerror or error}"
-        ) from error

@@ -24,6 +24,10 @@ def of_artefacts(_: Any, saved: Any = (), *__: Any) -> bool:
     return any(isinstance(one, Artifact) for one in saved)
 
 
+def of_folders(path: Path) -> bool:
+    return path.is_dir()
+
+
 # name: the function, whether the kill comes before it or after it, and for which of its calls
 POINTS: dict[str, tuple[Any, str, str, Callable[..., bool]]] = {
     "before it is recorded": (records, "write", "before", always),
@@ -31,12 +35,13 @@ POINTS: dict[str, tuple[Any, str, str, Callable[..., bool]]] = {
     "compiling": (builder, "compile_entry", "before", always),
     "compiled": (builder, "compile_entry", "after", always),
     "artefact recorded": (records, "write", "after", of_artefacts),
-    "before the rename": (artefacts, "_move", "before", always),
-    "renamed": (artefacts, "_move", "after", always),
+    "before the rename": (Path, "rename", "before", always),
+    "renamed": (Path, "rename", "after", always),
     "loaded": (ModelCache, "load", "after", always),
     "committed": (RecordStore, "save", "after", lambda _, *changed: changed[0].serving == changed[0].digest),
-    "before the old one is kept": (artefacts.ArtifactStore, "withdraw", "before", always),
-    "the old one is kept": (artefacts.ArtifactStore, "withdraw", "after", always),
+    "before the old one is deleted": (artefacts.ArtifactStore, "remove", "before", always),
+    "half of the old one is deleted": (artefacts, "_delete", "before", of_folders),
+    "the old one is deleted": (artefacts.ArtifactStore, "remove", "after", always),
 }
 
 

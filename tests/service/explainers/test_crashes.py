@@ -76,7 +76,7 @@ async def test_killed_during_publication(published: Path, tmp_path: Path, point:
     assert died.returncode == -signal.SIGKILL
     async with administered(folder, sets_of(folder), grace_s=0.1) as client:
         at_once = kind_of((await explain(client))["x_attributions"])
-        assert at_once == ("other" if point in ("committed", *list(POINTS)[-2:]) else "typical")
+        assert at_once == ("other" if point in ("committed", *list(POINTS)[-3:]) else "typical")
         status = await settled(client, f"{PATH}/one")
         wanted = DEEPSHAP if point == "before it is recorded" else OTHER
         assert (status["state"], status["asked"]) == ("ready", wanted)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from service.explainers import artifact_store as artefacts
+from service.explainers.spec import ExplainerSpec
 from service.storage import Storage
 from tests.service import handmade as made
 from tests.service.explaining import (
@@ -117,7 +118,7 @@ async def test_a_full_disk_at_publication(folder: Path, sets: Sets, monkeypatch:
     async with administered(folder, sets) as client:
         good = await made_ready(client, f"{PATH}/one", DEEPSHAP)
         with monkeypatch.context() as patched:
-            patched.setattr(artefacts, "_move", full)
+            patched.setattr(artefacts.shutil, "move", full)
             await client.put(f"{PATH}/one", json=OTHER)
             status = await settled(client, f"{PATH}/one")
         assert status["state"] == "failed"
@@ -181,18 +182,23 @@ async def test_at_most_so_many_are_loaded(folder: Path, sets: Sets) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-async def test_what_is_kept_is_bounded(folder: Path, sets: Sets) -> None:
-    kept = folder / "models.state" / "artefacts"
+async def test_what_requests_have_made_is_bounded(folder: Path, sets: Sets) -> None:
+    """The least recently used go; what a person asked for is not counted."""
+    specs = [ExplainerSpec(targets=[i]) for i in range(3)]
+    digest = sets.names["typical"]
     async with administered(folder, sets, grace_s=0.2) as client:
-        entries = {}
-        for name, spec in (("typical", DEEPSHAP), ("other", OTHER), ("gradient", GRADIENT)):
-            entries[name] = (await made_ready(client, f"{PATH}/{name}", spec))["serving"]["entry"]
-        size = sum(p.stat().st_size for p in (folder / "models" / entries["other"]).rglob("*") if p.is_file())
+        named = await made_ready(client, f"{PATH}/named", DEEPSHAP)
+        first = await explainers_of(client).made("score", specs[0], digest)
+        size = sum(p.stat().st_size for p in first.model_path.parent.parent.rglob("*") if p.is_file())
     async with administered(folder, sets, grace_s=0.2, max_artefact_bytes=2 * size + 500) as client:
-        for name in ("typical", "other", "gradient"):
-            await client.delete(f"{PATH}/{name}")
-            await until(lambda name=name: not (folder / "models" / entries[name]).exists())
-        await until(lambda: names(kept) == sorted([entries["other"], entries["gradient"]]))
+        second = await explainers_of(client).made("score", specs[1], digest)
+        assert (await explainers_of(client).made("score", specs[0], digest)).name == first.name
+        third = await explainers_of(client).made("score", specs[2], digest)
+        left = [named["serving"]["entry"], first.name, third.name]
+        await until(lambda: names(folder / "models") == sorted(["score", *left]))
+        assert second.name not in left
+        assert compiles(client) == 2
+        assert (await explainers_of(client).made("score", specs[1], digest)).name == second.name
 
 
 @pytest.mark.usefixtures("quick")
@@ -203,11 +209,10 @@ async def test_a_reference_set_is_forgotten_with_all_made_of_it(folder: Path, se
         await made_ready(client, f"{PATH}/two", {**DEEPSHAP, "targets": [1]})
         await made_ready(client, f"{PATH}/three", OTHER)
         await client.delete(f"{PATH}/two")
-        await until(lambda: names(folder / "models.state" / "artefacts") != [])
+        await until(lambda: len(names(folder / "models")) == 3)
         assert explainers.users(sets.names["typical"]) == ["score/one"]
         await explainers.forget(sets.names["typical"])
         assert [e["name"] for e in (await client.get(PATH)).json()["explainers"]] == ["three"]
-        assert names(folder / "models.state" / "artefacts") == []
         assert len(names(folder / "models")) == 2
         rows = made.X[0].tobytes()
         held = [

@@ -79,8 +79,8 @@ async def test_published_switched_unloaded_and_back_again(folder: Path, start_tr
                 second["serving"]["digests"]["explanation"]: "other",
             }
             await until(lambda: loaded(at) == ["score", second["serving"]["entry"]])
-            kept = folder / "models.state" / "artefacts" / first["serving"]["entry"]
-            await until(kept.is_dir)  # it is moved there after Triton has let go of it
+            old = folder / "models" / first["serving"]["entry"]
+            await until(lambda: not old.exists())  # it is deleted after Triton has let go of it
             await made_ready(client, f"{PATH}/two", GRADIENT)
         async with administered(folder, sets, max_loaded_explainers=1, **own) as client:
             for name, kind in (("one", "other"), ("two", "gradient"), ("one", "other")):
@@ -147,7 +147,7 @@ async def test_a_triton_that_loads_nothing_by_request(folder: Path, start_triton
             assert status["state"] == "failed"
             assert "--model-control-mode=explicit" in status["error"]
             await until(lambda: [path.name for path in (folder / "models").iterdir()] == ["score"])
-    async with administered(folder) as client:  # the artefact was kept
+    async with administered(folder) as client:
         await made_ready(client, f"{PATH}/one", GRADIENT)
     with start_triton(
         folder / "models", control_mode="none"
