@@ -109,7 +109,7 @@ async def put_explainer(request: Request, response: Response, model: str, name: 
 @router.delete(
     "/{name}",
     summary="Remove an explainer",
-    description="Running requests finish. Then what was compiled is deleted, unless another explainer uses it.",
+    description="Running requests finish. What was compiled is deleted, unless another explainer uses it.",
     operation_id="delete_explainer",
     status_code=204,
     response_class=Response,
