@@ -1,8 +1,10 @@
 """The command line `rationale`: the compiler's commands, and the service's."""
 
 import os
+from collections.abc import Callable
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,78 +16,50 @@ from service.cli.triton import app as triton_app
 app.add_typer(triton_app, name="triton")
 app.add_typer(keys_app, name="keys")
 
-Repository = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder with the compiled models. Default: model_repository.",
-        metavar="FOLDER",
-        show_default=False,
-    ),
-]
-Strict = Annotated[
-    bool | None,
-    typer.Option(
-        "--strict",
-        help="Do not start where an entry is broken. Default: serve the others, and tell of it.",
-        show_default=False,
-    ),
-]
-Watch = Annotated[
-    float | None,
-    typer.Option(
-        help="Look so often whether entries of the repository are new, changed or gone, and take that up. "
+Command = Callable[..., None]
+# Settings that have a flag: its value in help texts, and the text. The settings themselves check the values.
+FLAGS = {
+    "repository": ("FOLDER", "Folder with the compiled models. Default: model_repository."),
+    "strict": (None, "Do not start where an entry is broken. Default: serve the others, and tell of it."),
+    "watch_s": (
+        "SECONDS",
+        "Look so often whether entries of the repository are new, changed or gone, and take that up. "
         "Default: only on SIGHUP, or when asked through the admin API.",
-        metavar="SECONDS",
-        show_default=False,
     ),
-]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        help="Where models run: cpu, cuda, or auto: as the instance_group of each says. Default: auto.",
-        metavar="auto|cpu|cuda",
-        show_default=False,
+    "device": (
+        "auto|cpu|cuda",
+        "Where models run: cpu, cuda, or auto: as the instance_group of each says. Default: auto.",
     ),
-]
-Host = Annotated[
-    str | None,
-    typer.Option(help="Address to listen on. Default: 127.0.0.1, this machine only.", show_default=False),
-]
-Port = Annotated[
-    int | None,
-    typer.Option(
-        help="Port to listen on; 0 takes a free one. Default: 8080.", min=0, max=65535, show_default=False
-    ),
-]
-GrpcPort = Annotated[
-    str | None,
-    typer.Option(
-        help="Port of the gRPC end; 0 takes a free one, off switches it off. "
+    "host": ("ADDRESS", "Address to listen on. Default: 127.0.0.1, this machine only."),
+    "port": ("PORT", "Port to listen on; 0 takes a free one. Default: 8080."),
+    "grpc_port": (
+        "PORT|off",
+        "Port of the gRPC end; 0 takes a free one, off switches it off. "
         "Default: 8081, or a free one with --port 0.",
-        metavar="PORT|off",
-        show_default=False,
     ),
-]
-Triton = Annotated[
-    str | None,
-    typer.Option(
-        help="Run the models in the Triton server at this gRPC address, such as localhost:8001, "
-        "which serves the same repository. Default: run them in this process.",
-        metavar="HOST:PORT",
-        show_default=False,
+    "workers": (
+        "N",
+        "Processes that serve on the same ports; each has the models in its memory. One process has one core "
+        "for all that is not the models' computation. Default: 1.",
     ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        help="Processes that serve on the same ports; each has the models in its memory. One process has one "
-        "core for all that is not the models' computation. Default: 1.",
-        metavar="N",
-        min=1,
-        max=64,
-        show_default=False,
+    "triton": (
+        "HOST:PORT",
+        "Run the models in the Triton server at this gRPC address, such as localhost:8001, which serves the "
+        "same repository. Default: run them in this process.",
     ),
-]
+    "keys_file": (
+        "FILE",
+        "Keys that callers need; `rationale keys new` makes one. Default: none, everybody may ask.",
+    ),
+    "admin_port": (
+        "PORT",
+        "Port of its own for the admin API and /metrics, on this machine only unless RATIONALE_ADMIN_HOST "
+        "says otherwise; 0 takes a free one. Default: they are on --port.",
+    ),
+    "tls_cert": ("FILE", "Certificate chain (PEM): HTTP and gRPC over TLS alone."),
+    "tls_key": ("FILE", "Its private key."),
+    "tls_client_ca": ("FILE", "Mutual TLS: callers need a certificate of this authority."),
+}
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -95,57 +69,25 @@ Config = Annotated[
     ),
 ]
 
-KeysFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="Keys that callers need; `rationale keys new` makes one. Default: none, everybody may ask.",
-        metavar="FILE",
-        show_default=False,
-    ),
-]
-AdminPort = Annotated[
-    int | None,
-    typer.Option(
-        help="Port of its own for the admin API and /metrics, on this machine only unless "
-        "RATIONALE_ADMIN_HOST says otherwise; 0 takes a free one. Default: they are on --port.",
-        min=0,
-        max=65535,
-        show_default=False,
-    ),
-]
-TlsCert = Annotated[
-    Path | None,
-    typer.Option(
-        help="Certificate chain (PEM): HTTP and gRPC over TLS alone.", metavar="FILE", show_default=False
-    ),
-]
-TlsKey = Annotated[Path | None, typer.Option(help="Its private key.", metavar="FILE", show_default=False)]
-TlsClientCa = Annotated[
-    Path | None,
-    typer.Option(
-        help="Mutual TLS: callers need a certificate of this authority.", metavar="FILE", show_default=False
-    ),
-]
+
+def _with_flags(command: Command) -> Command:
+    """Gives a command FLAGS as its options, as typer reads them off its signature."""
+
+    def parameter(setting: str, metavar: str | None, text: str) -> Parameter:
+        flag = f"--{setting.removesuffix('_s').replace('_', '-')}"
+        option = typer.Option(flag, help=text, metavar=metavar, show_default=False)
+        kind = Annotated[(bool if metavar is None else str) | None, option]
+        return Parameter(setting, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+    config = Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=Config)
+    flags = [parameter(setting, *of_setting) for setting, of_setting in FLAGS.items()]
+    vars(command)["__signature__"] = Signature([*flags, config])
+    return command
 
 
 @app.command()
-def serve(
-    repository: Repository = None,
-    strict: Strict = None,
-    watch: Watch = None,
-    device: Device = None,
-    host: Host = None,
-    port: Port = None,
-    grpc_port: GrpcPort = None,
-    workers: Workers = None,
-    triton: Triton = None,
-    config: Config = None,
-    keys_file: KeysFile = None,
-    admin_port: AdminPort = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_client_ca: TlsClientCa = None,
-) -> None:
+@_with_flags
+def serve(config: Path | None, **flags: Any) -> None:
     """Serve predictions and explanations over HTTP and gRPC.
 
     Speaks the Open Inference Protocol under /v2 (with the verb explain added) and KServe's v1 with named
@@ -157,22 +99,6 @@ def serve(
     Each flag can also be an environment variable, RATIONALE_REPOSITORY, RATIONALE_PORT …, or a line of the
     --config file; some settings have no flag. docs/settings.md lists them.
     """
-    flags = {
-        "repository": repository,
-        "strict": strict,
-        "watch_s": watch,
-        "device": device,
-        "host": host,
-        "port": port,
-        "grpc_port": grpc_port,
-        "workers": workers,
-        "triton": triton,
-        "keys_file": keys_file,
-        "admin_port": admin_port,
-        "tls_cert": tls_cert,
-        "tls_key": tls_key,
-        "tls_client_ca": tls_client_ca,
-    }
     # Before gRPC is loaded: else it tells on stderr of every compile worker that is started.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     with told_plainly():
