@@ -2,10 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from importlib.metadata import version as package_version
-from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.middleware.cors import CORSMiddleware
@@ -123,7 +122,7 @@ def create_app(
         calls = None
         if worker is not None:
             calls = await _listen_to_workers(worker, explainers, sets, live)
-            await _first_of(app.state.loading, plane.stopping.wait())  # until then, others have the callers
+            await plane.loaded()  # until then, others have the callers
         try:
             yield
         finally:
@@ -243,12 +242,6 @@ async def _load_repository(live: LiveRepository, explainers: Explainers | Follow
     await live.start()
     if isinstance(explainers, Follower):
         await live.follow(explainers.unloaded())
-
-
-async def _first_of(task: asyncio.Task[None], other: Coroutine[Any, Any, Any]) -> None:
-    either = asyncio.ensure_future(other)
-    await asyncio.wait([task, either], return_when=asyncio.FIRST_COMPLETED)
-    either.cancel()
 
 
 async def _listen_to_workers(

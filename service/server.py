@@ -7,7 +7,7 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fastapi import FastAPI
@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 Announce = Callable[[str], None]
 
 
+_Listeners = dict[str, socket.socket]  # by the flag of their port
+
+
 @dataclass(frozen=True)
 class _Ends:
     public: HttpServer
@@ -40,24 +43,13 @@ class _Ends:
     grpc: GrpcServer | None
 
     @property
-    def http(self) -> Sequence[HttpServer]:
-        """The public one, which ends the data plane, last."""
-        return [self.public] if self.admin is None else [self.admin, self.public]
+    def all(self) -> list[HttpServer | GrpcServer]:
+        """The public one, which ends the data plane, behind the admin one."""
+        return [end for end in (self.admin, self.public, self.grpc) if end is not None]
 
     @property
-    def all(self) -> Sequence[HttpServer | GrpcServer]:
-        return self.http if self.grpc is None else [*self.http, self.grpc]
-
-    @property
-    def serving(self) -> list[asyncio.Future[None]]:
-        return [end.serving for end in self.http]
-
-
-@dataclass(frozen=True)
-class _Listeners:
-    public: socket.socket
-    admin: socket.socket | None
-    grpc: socket.socket | None
+    def serving(self) -> list[asyncio.Task[None]]:
+        return [end.serving for end in (self.admin, self.public) if end is not None]
 
 
 # A thread whose run is over waits as long for a busy event loop to let it go on; Python's own choice is 5 ms.
@@ -100,7 +92,7 @@ def _listening(settings: Settings, worker: Worker | None) -> Iterator[_Listeners
         "--admin-port": (settings.admin_host, settings.admin_port if has_admin else None),
         "--grpc-port": (settings.host, settings.grpc_end),
     }
-    found: dict[str, socket.socket] = {}
+    found: _Listeners = {}
     refused: list[str] = []
     with contextlib.ExitStack() as sockets:
         for flag, (host, port) in ends.items():
@@ -112,7 +104,7 @@ def _listening(settings: Settings, worker: Worker | None) -> Iterator[_Listeners
                 refused.append(str(error))
         if refused:
             raise CannotListenError("\n".join(dict.fromkeys(refused)))
-        yield _Listeners(found["--port"], found.get("--admin-port"), found.get("--grpc-port"))
+        yield found
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -181,16 +173,15 @@ async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: S
 
     Raises CannotListenError.
     """
-    grpc_server = None
-    if listeners.grpc is not None:
-        grpc_server = GrpcServer(
-            app.state.handler, app.state.gate, settings, listeners.grpc, tls, shared=settings.workers > 1
-        )
-    public = HttpServer(app, listeners.public, tls, lifespan=True)
-    admin = None
-    if listeners.admin is not None:
-        admin = HttpServer(create_admin_app(app), listeners.admin, tls, lifespan=False)
-    return _Ends(public, admin, grpc_server)
+    grpc = admin = None
+    if "--grpc-port" in listeners:
+        shared = settings.workers > 1
+        listener = listeners["--grpc-port"]
+        grpc = GrpcServer(app.state.handler, app.state.gate, settings, listener, tls, shared=shared)
+    public = HttpServer(app, listeners["--port"], tls, lifespan=True)
+    if "--admin-port" in listeners:
+        admin = HttpServer(create_admin_app(app), listeners["--admin-port"], tls, lifespan=False)
+    return _Ends(public, admin, grpc)
 
 
 def _watched(app: FastAPI, settings: Settings, tls: ServerTls | None) -> list[Watched]:

@@ -20,6 +20,10 @@ log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 _URN = "urn:rationale:problem:"
+_ROUTER_SAYS = {
+    404: "there is nothing at this path; /docs lists what there is",
+    405: "{} is not allowed here",
+}
 _UNREAD = (SlowBodyError, TooLargeError)  # the rest of the body is still to come
 
 
@@ -76,32 +80,23 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 def answer(request: Request, error: Exception) -> Response:
     """The problem document of `error`."""
+    path = request.scope["path"]
     match error:
         case ServiceError():
-            return _service_error(request, error)
-        case HTTPException():
-            return _router_error(request, error)
-    return _unexpected(request, error)
-
-
-def _problem(
-    request: Request, status: int, slug: str, title: str, detail: str, headers: dict[str, str]
-) -> Response:
+            if isinstance(error, ModelFailedError):
+                log.error("%s: %s", path, error)
+            status, slug, title, detail = error.status, error.slug, error.title, str(error)
+            headers = _headers(error)
+        case HTTPException():  # what the router answers: no such path, or not by this method
+            status = http.HTTPStatus(error.status_code)
+            title, detail = status.phrase, _ROUTER_SAYS.get(status, status.phrase).format(request.method)
+            slug, headers = title.lower().replace(" ", "-"), dict(error.headers or {})
+        case _:  # a fault of ours. The server's log has its traceback; the caller gets no inner text
+            log.error("%s: %s", path, type(error).__name__)
+            status, slug, title = 500, ServiceError.slug, ServiceError.title
+            detail, headers = "an unexpected fault; the server's log tells more", {}
     note_problem(slug, status)
-    document = _document(status, slug, title, detail, request.scope["path"])
-    return Response(orjson.dumps(document), status, headers, MEDIA_TYPE)
-
-
-def _service_error(request: Request, error: ServiceError) -> Response:
-    path = request.scope["path"]
-    if isinstance(error, ModelFailedError):
-        log.error("%s: %s", path, error)
-    note_problem(error.slug, error.status)
-    return Response(_body(error, path), error.status, _headers(error), MEDIA_TYPE)
-
-
-def _body(error: ServiceError, path: str) -> bytes:
-    return orjson.dumps(_document(error.status, error.slug, error.title, str(error), path))
+    return Response(orjson.dumps(_document(status, slug, title, detail, path)), status, headers, MEDIA_TYPE)
 
 
 def _headers(error: ServiceError) -> dict[str, str]:
@@ -112,21 +107,3 @@ def _headers(error: ServiceError) -> dict[str, str]:
     if error.challenge is not None:
         headers["WWW-Authenticate"] = error.challenge
     return headers
-
-
-def _router_error(request: Request, error: HTTPException) -> Response:
-    """What the router answers: no such path, or not by this method."""
-    status = http.HTTPStatus(error.status_code)
-    detail = {
-        404: "there is nothing at this path; /docs lists what there is",
-        405: f"{request.method} is not allowed here",
-    }.get(status, status.phrase)
-    slug = status.phrase.lower().replace(" ", "-")
-    return _problem(request, status, slug, status.phrase, detail, dict(error.headers or {}))
-
-
-def _unexpected(request: Request, error: Exception) -> Response:
-    """A fault of ours. The server's log has its traceback; the caller gets no inner text."""
-    log.error("%s: %s", request.url.path, type(error).__name__)
-    detail = "an unexpected fault; the server's log tells more"
-    return _problem(request, 500, ServiceError.slug, ServiceError.title, detail, {})

@@ -30,21 +30,8 @@ from service.tensors import DTYPES, Array, Tensors, from_binary
 
 log = logging.getLogger(__name__)
 
-_ORT_TYPES = {
-    "tensor(bool)": "BOOL",
-    "tensor(uint8)": "UINT8",
-    "tensor(uint16)": "UINT16",
-    "tensor(uint32)": "UINT32",
-    "tensor(uint64)": "UINT64",
-    "tensor(int8)": "INT8",
-    "tensor(int16)": "INT16",
-    "tensor(int32)": "INT32",
-    "tensor(int64)": "INT64",
-    "tensor(float16)": "FP16",
-    "tensor(float)": "FP32",
-    "tensor(double)": "FP64",
-    "tensor(string)": "BYTES",
-}
+_OWN_NAMES = {"float32": "float", "float64": "double", "object": "string"}  # numpy's, ONNX Runtime's
+_ORT_TYPES = {f"tensor({_OWN_NAMES.get(dtype.name, dtype.name)})": name for name, dtype in DTYPES.items()}
 # ONNX Runtime's Python exceptions have no common base but Exception; these are all a run can raise.
 _ORT_REFUSED = (ort.capi.onnxruntime_pybind11_state.InvalidArgument,)
 _LONG_WARMUP_S = 0.25  # a batch that takes longer is the last size that is warmed

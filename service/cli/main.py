@@ -75,9 +75,9 @@ def _with_flags(command: Command) -> Command:
 
     def parameter(setting: str, metavar: str | None, text: str) -> Parameter:
         flag = f"--{setting.removesuffix('_s').replace('_', '-')}"
-        option = typer.Option(flag, help=text, metavar=metavar, show_default=False)
-        kind = Annotated[(bool if metavar is None else str) | None, option]
-        return Parameter(setting, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        option = typer.Option(None, flag, help=text, metavar=metavar, show_default=False)
+        kind = bool | None if metavar is None else str | None
+        return Parameter(setting, Parameter.KEYWORD_ONLY, default=option, annotation=kind)
 
     config = Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=Config)
     flags = [parameter(setting, *of_setting) for setting, of_setting in FLAGS.items()]

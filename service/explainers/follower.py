@@ -12,7 +12,7 @@ from service import errors
 from service.errors import NotReadyError, ServiceError
 from service.explainers import records
 from service.explainers.artifact_store import ArtifactStore
-from service.explainers.records import RecordStore, Remembered
+from service.explainers.records import RecordStore
 from service.explainers.service import Explainers
 from service.explainers.spec import ExplainerSpec, Models
 from service.inference.dataplane import DataPlane
@@ -61,7 +61,7 @@ class Follower:
         known, made = records.read(artifacts.state)
         ours = {one.entry for one in made}
         base = plane.repository.without(ours)
-        self._store = RecordStore(artifacts.state, Remembered(), base)
+        self._store = RecordStore(artifacts.state, base)
         self._models = Models(base)
         self._turn = asyncio.Lock()
         self._adopt(known, made, {one.digest: plane.repository.entries.get(one.entry) for one in made})

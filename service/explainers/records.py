@@ -5,7 +5,7 @@ import contextlib
 import enum
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
@@ -89,12 +89,6 @@ class Artifact:
     size: int
 
 
-@dataclass(frozen=True)
-class Remembered:
-    records: Mapping[tuple[str, str], Record] = field(default_factory=dict)
-    artefacts: Mapping[str, Artifact] = field(default_factory=dict)
-
-
 EXPLAINER, ARTEFACT = "explainer", "artefact"  # kinds of records
 
 
@@ -142,9 +136,15 @@ class RecordStore:
         entries: by digest, those that are loaded or may be.
     """
 
-    def __init__(self, state: Storage, remembered: Remembered, base: ModelRegistry) -> None:
-        self.records = dict(remembered.records)
-        self.artefacts = dict(remembered.artefacts)
+    def __init__(
+        self,
+        state: Storage,
+        base: ModelRegistry,
+        records: Iterable[Record] = (),
+        artefacts: Iterable[Artifact] = (),
+    ) -> None:
+        self.records = {one.key: one for one in records}
+        self.artefacts = {one.digest: one for one in artefacts}
         self.entries: dict[str, Entry] = {}
         self.base = base
         self._state = state

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 from service.explainers import records
 from service.explainers.artifact_store import ArtifactStore
-from service.explainers.records import Artifact, Record, Remembered, Stage
+from service.explainers.records import Artifact, Record, RecordStore, Stage
 from service.explainers.spec import ExplainerSpec, file_digest
 from service.repository.registry import ModelRegistry
 
 _ATTEMPTS = 3  # at one explainer, in as many lives of the gateway: the third does not try again
 
 
-def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> tuple[Remembered, ModelRegistry]:
-    """What is remembered, of today's models, and the repository without artefacts.
+def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
+    """What is remembered, of the models as they are today.
 
     An artefact that is gone or cannot be read is made again where it served, and so is what explains a model
     that is another one now. Nothing is made where there is no state.
@@ -23,7 +23,7 @@ def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> tuple[Remember
     """
     state = artifacts.state
     if not state.exists:
-        return Remembered(), registry
+        return RecordStore(state, registry)
     found, artefacts = records.read(state)
     artifacts.sweep()
     sound = {one.digest: one for one in artefacts if one.entry in registry.entries}
@@ -34,8 +34,8 @@ def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> tuple[Remember
     records.write(state, [new for new, old in zip(mended, found, strict=True) if new != old], gone)
     registry = registry.without({one.entry for one in artefacts})
     digests = digests_of({one.model for one in mended}, registry)
-    kept = [of_today(one, sound, digests.get(one.model)) for one in mended]
-    return Remembered({one.key: one for one in kept}, sound), registry
+    today = [of_today(one, sound, digests.get(one.model)) for one in mended]
+    return RecordStore(state, registry, today, sound.values())
 
 
 def digests_of(models: Iterable[str], registry: ModelRegistry) -> dict[str, str]:

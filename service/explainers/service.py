@@ -24,7 +24,6 @@ from service.explainers.records import (
     Artifact,
     Key,
     Record,
-    RecordStore,
     Stage,
     StageClock,
     to_its_end,
@@ -78,7 +77,7 @@ class Explainers:
         self._max_unsettled = max_unsettled
         self._max_hidden_bytes = max_hidden_bytes
         published = plane.repository.entries
-        self._store = RecordStore(artifacts.state, *recover(artifacts, plane.repository))
+        self._store = recover(artifacts, plane.repository)
         self._models = Models(self._store.base)
         self._progress: dict[Key, Progress] = {}
         self._making: dict[Key, asyncio.Task[None]] = {}

@@ -85,8 +85,8 @@ class DataPlane:
         if self.state is Lifecycle.LOADING:  # a stop may have come meanwhile
             self.state = Lifecycle.READY
 
-    async def loaded(self, deadline_s: float) -> None:
-        """Returns when the models are loaded, or cannot be; at `deadline_s` at the latest."""
+    async def loaded(self, deadline_s: float | None = None) -> None:
+        """Returns when the models are loaded, or will not be; at `deadline_s` at the latest."""
         if not self._loaded.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline_s):
