@@ -23,7 +23,7 @@ from service.api.middleware import HttpMiddleware
 from service.api.v2_codec import LENGTH_HEADER
 from service.backends.base import Backend
 from service.explainers.artifact_store import ArtifactStore
-from service.explainers.builder import Builder, Limits, ReferenceFiles
+from service.explainers.builder import ReferenceFiles
 from service.explainers.follower import Follower, serve_followers, tell_followers
 from service.explainers.service import Explainers
 from service.handlers import Handler
@@ -32,7 +32,6 @@ from service.interceptor import RequestInterceptor
 from service.observability.context import current
 from service.observability.metrics import Metrics
 from service.observability.tracing import create_tracing
-from service.references import resolver as reference_resolver
 from service.references.resolver import ReferenceResolver
 from service.references.service import ReferenceSetService
 from service.references.store import ReferenceSets
@@ -90,24 +89,15 @@ def create_app(
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(state.close)
         artifacts = ArtifactStore(settings.repository, state)
-        plane = DataPlane(
-            read_repository(settings.repository, strict=settings.strict),
-            backend,
-            settings.request_timeout_s,
-            metrics,
-            settings.max_queue_bytes,
-            max_answer_bytes=settings.max_answer_bytes,
-            answer_cache_bytes=settings.answer_cache_bytes,
-            max_loaded_explainers=settings.max_loaded_explainers,
-        )
+        repository = read_repository(settings.repository, strict=settings.strict)
+        plane = DataPlane(repository, backend, settings, metrics)
         sets = ReferenceSets(state)
         sets.recover()
         explainers: Explainers | Follower
         if worker is None or worker.owns_state:
-            explainers = create_explainers(settings, plane, artifacts, references or sets)
+            explainers = Explainers(plane, artifacts, references or sets, settings)
         else:
             explainers = Follower(plane, artifacts, worker)
-        own = create_reference_resolver(settings, explainers, sets, metrics)
         on_failure.pop_all()
 
     live = create_live_repository(settings, plane, explainers)
@@ -139,7 +129,7 @@ def create_app(
                 await asyncio.to_thread(gate.tracing.close)
 
     app = _new_app(gate, settings, lifespan, DOCUMENTED)
-    app.state.handler = Handler(plane, own)
+    app.state.handler = Handler(plane, ReferenceResolver(explainers, sets, settings, metrics))
     app.state.plane = plane
     app.state.explainers = explainers
     app.state.live = live
@@ -225,19 +215,6 @@ def only_admins() -> None:
         exchange.caller.require(ADMIN)
 
 
-def create_explainers(
-    settings: Settings,
-    plane: DataPlane,
-    artifacts: ArtifactStore,
-    references: ReferenceFiles,
-) -> Explainers:
-    """What makes explainers over the API, within the bounds of the settings."""
-    limits = Limits(settings.max_compiles, settings.compile_timeout_s, settings.compile_memory_bytes)
-    builder = Builder(artifacts, limits, references, plane.metrics)
-    unsettled = settings.max_compiles + settings.max_queued_compiles
-    return Explainers(plane, artifacts, builder, references, unsettled, settings.max_artefact_bytes)
-
-
 async def _load_repository(live: LiveRepository, explainers: Explainers | Follower) -> None:
     await live.start()
     if isinstance(explainers, Follower):
@@ -266,19 +243,6 @@ def create_live_repository(
     backend = plane.backend
     runs = Runs(backend.start, backend.load, backend.unload, explainers.take_up, explainers.owned)
     return LiveRepository(explainers.repository, runs, plane.timeout_s, strict=settings.strict)
-
-
-def create_reference_resolver(
-    settings: Settings, explainers: Explainers | Follower, sets: ReferenceSets, metrics: Metrics
-) -> ReferenceResolver:
-    """What answers requests that bring references, within the bounds of the settings."""
-    limits = reference_resolver.Limits(
-        open_rows=settings.open_references,
-        bake_after=settings.bake_references_after if isinstance(explainers, Explainers) else 0,
-        kept=settings.max_unnamed_reference_sets,
-        bytes=settings.max_reference_bytes,
-    )
-    return ReferenceResolver(explainers, sets, limits, metrics.cache("baked_references"))
 
 
 def create_gate(settings: Settings, metrics: Metrics, worker: Worker | None = None) -> RequestInterceptor:

@@ -34,7 +34,7 @@ def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Setti
     try:
         return Settings(**chosen)
     except ValidationError as error:
-        raise InvalidOptionError(_told(error)) from error
+        raise InvalidOptionError(_told(error, flags)) from error
 
 
 def unknown_variables() -> list[str]:
@@ -71,10 +71,12 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f": did you mean {near[0]}?" if near else "; docs/settings.md lists them"
 
 
-def _told(error: ValidationError) -> str:
+def _told(error: ValidationError, flags: Mapping[str, Any]) -> str:
     first = error.errors(include_input=False)[0]
     fault = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:  # of several settings together
         return f"settings: {fault}"
     name = str(first["loc"][0])
+    if flags.get(name) is not None:
+        return f"--{name.removesuffix('_s').replace('_', '-')}: {fault}"
     return f"setting {name} ({PREFIX}{name.upper()}): {fault}"

@@ -69,15 +69,13 @@ class Handler:
         inputs = _inputs(registry, entry, request)
         if request.timeout_s is not None:
             deadline_s = min(deadline_s, plane.deadline(request.timeout_s))
-        answering, references = entry, None
-        if _may_refer(entry, inputs, request.reference_set):
-            chosen = await self._references.choose(plane, entry, inputs, request.reference_set, deadline_s)
-            answering, inputs, references = chosen.entry, chosen.inputs, chosen.references
-        _note(answering, next((array.shape[0] for array in inputs.values() if array.ndim), 0))
-        tensors = await plane.infer(answering, inputs, request.outputs, deadline_s)
+        chosen = await self._references.choose(plane, entry, inputs, request.reference_set, deadline_s)
+        answering = chosen.entry
+        _note(answering, next((array.shape[0] for array in chosen.inputs.values() if array.ndim), 0))
+        tensors = await plane.infer(answering, chosen.inputs, request.outputs, deadline_s)
         version = call.version or answering.version
         explainer = registry.explainer_name(entry)
-        return Answer(request, call.model, version, answering, tensors, explainer, references)
+        return Answer(request, call.model, version, answering, tensors, explainer, chosen.references)
 
 
 def _likely_entry(registry: ModelRegistry, call: Call) -> Entry:
@@ -128,11 +126,3 @@ def _manifest_of(registry: ModelRegistry, entry: Entry) -> Manifest | None:
     """What knows the names of a plain model's features."""
     explainer = registry.default_explainer(entry)
     return None if explainer is None else explainer.manifest
-
-
-def _may_refer(entry: Entry, inputs: Tensors, reference_set: str | None) -> bool:
-    """Whether a request may bring references or name a set: cheap, and true for some that do not."""
-    if entry.manifest is None:
-        return False
-    is_open = entry.manifest.open_references is not None
-    return reference_set is not None or is_open or len(inputs) != len(entry.inputs)

@@ -22,6 +22,7 @@ from service.explainers.records import Artifact, Record, Stage, to_its_end
 from service.explainers.spec import ExplainerSpec, Model, entry_name
 from service.explainers.worker import Order
 from service.observability.metrics import Metrics
+from service.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -162,27 +163,19 @@ class ReferenceFiles(Protocol):
         """A file of its rows, as `rationale compile` takes it. Raises UnknownResourceError."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Of compiles: how many at once, and the seconds and bytes that each may take."""
-
-    at_once: int
-    timeout_s: float
-    memory_bytes: int
-
-
 class Builder:
     """Sees to it that an artefact lies in the repository. Nothing served changes by that."""
 
     def __init__(
-        self, artifacts: ArtifactStore, limits: Limits, references: ReferenceFiles, metrics: Metrics
+        self, artifacts: ArtifactStore, settings: Settings, references: ReferenceFiles, metrics: Metrics
     ) -> None:
         self._artifacts = artifacts
-        self._limits = limits
+        self._timeout_s = settings.compile_timeout_s
+        self._memory_bytes = settings.compile_memory_bytes
         self._references = references
         self._metrics = metrics
         self._cache = metrics.cache("artefacts")
-        self._slots = asyncio.Semaphore(limits.at_once)
+        self._slots = asyncio.Semaphore(settings.max_compiles)
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def turn(self, digest: str) -> asyncio.Lock:
@@ -216,7 +209,7 @@ class Builder:
         try:
             tell(Stage.COMPILING, None)
             order = await asyncio.to_thread(self._order, record, model, folder / name)
-            size = await compile_entry(order, self._limits.timeout_s, lambda step: tell(_stage(step), step))
+            size = await compile_entry(order, self._timeout_s, lambda step: tell(_stage(step), step))
             tell(Stage.PUBLISHING, None)
             made = Artifact(record.digest, name, model.name, model.digest, record.references, size)
             await to_its_end(
@@ -239,7 +232,7 @@ class Builder:
             entry=str(entry),
             asked=asked,
             references=None if references is None else str(references),
-            memory_bytes=self._limits.memory_bytes,
+            memory_bytes=self._memory_bytes,
         )
 
 

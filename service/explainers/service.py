@@ -33,6 +33,7 @@ from service.explainers.spec import ExplainerSpec, Models, check_name
 from service.inference.dataplane import DataPlane, Lifecycle
 from service.repository.entry import Entry, read_entry
 from service.repository.registry import ModelRegistry
+from service.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -63,19 +64,17 @@ class Explainers:
         self,
         plane: DataPlane,
         artifacts: ArtifactStore,
-        builder: Builder,
         references: ReferenceFiles,
-        max_unsettled: int,
-        max_hidden_bytes: int,
+        settings: Settings,
     ) -> None:
         self.published: Callable[[], Awaitable[None]] = _nothing
         self.grace_s = plane.timeout_s
         self._plane = plane
         self._artifacts = artifacts
-        self._builder = builder
+        self._builder = Builder(artifacts, settings, references, plane.metrics)
         self._references = references
-        self._max_unsettled = max_unsettled
-        self._max_hidden_bytes = max_hidden_bytes
+        self._max_unsettled = settings.max_compiles + settings.max_queued_compiles
+        self._max_hidden_bytes = settings.max_artefact_bytes
         published = plane.repository.entries
         self._store = recover(artifacts, plane.repository)
         self._models = Models(self._store.base)

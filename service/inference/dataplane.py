@@ -11,7 +11,7 @@ import numpy as np
 from service.backends.base import Backend
 from service.errors import AnswerTooLargeError, DeadlineError, NotReadyError
 from service.inference.memory_limit import MemoryLimit
-from service.inference.model_cache import DEFAULT_LOADED_EXPLAINERS, ModelCache
+from service.inference.model_cache import ModelCache
 from service.inference.response_cache import ResponseCache
 from service.inference.validation import check_answer, check_request
 from service.observability.context import current
@@ -19,12 +19,10 @@ from service.observability.metrics import Metrics
 from service.repository.entry import Entry
 from service.repository.registry import ModelRegistry
 from service.scheduling.batch import check_rows
+from service.settings import Settings
 from service.tensors import Tensors
 
 log = logging.getLogger(__name__)
-
-DEFAULT_ANSWER_BYTES = 256 << 20  # as the setting max_answer_bytes
-DEFAULT_WAITING_BYTES = 256 << 20  # as the setting max_queue_bytes
 
 
 class Lifecycle(enum.Enum):
@@ -39,27 +37,18 @@ class DataPlane:
     """Checks a request, splits it to the entry's batch size, runs it and checks the answer."""
 
     def __init__(
-        self,
-        repository: ModelRegistry,
-        backend: Backend,
-        request_timeout_s: float,
-        metrics: Metrics,
-        max_waiting_bytes: int = DEFAULT_WAITING_BYTES,
-        *,
-        max_answer_bytes: int = DEFAULT_ANSWER_BYTES,
-        answer_cache_bytes: int = 0,
-        max_loaded_explainers: int = DEFAULT_LOADED_EXPLAINERS,
+        self, repository: ModelRegistry, backend: Backend, settings: Settings, metrics: Metrics
     ) -> None:
         self.metrics = metrics
-        self._max_answer_bytes = max_answer_bytes
+        self._max_answer_bytes = settings.max_answer_bytes
         self.repository = repository
         self.backend = backend
-        self.model_cache = ModelCache(backend, max_loaded_explainers, metrics)
+        self.model_cache = ModelCache(backend, settings.max_loaded_explainers, metrics)
         self._state = Lifecycle.LOADING
         self._loaded = asyncio.Event()  # or never will be
-        self.timeout_s = request_timeout_s
-        self.budget = MemoryLimit(max_waiting_bytes)
-        self.answers = ResponseCache(answer_cache_bytes, metrics.cache("answers"))
+        self.timeout_s = settings.request_timeout_s
+        self.budget = MemoryLimit(settings.max_queue_bytes)
+        self.answers = ResponseCache(settings.answer_cache_bytes, metrics.cache("answers"))
         self._working = _Working()
         self.stopping = asyncio.Event()  # what waits for more than one request ends by it
 

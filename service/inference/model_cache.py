@@ -17,7 +17,6 @@ from service.repository.entry import Entry
 
 log = logging.getLogger(__name__)
 
-DEFAULT_LOADED_EXPLAINERS = 16
 _UNTOUCHED = contextlib.nullcontext()
 
 

@@ -26,32 +26,16 @@ from service.explainers.records import HIDDEN
 from service.explainers.service import Explainers
 from service.explainers.spec import ExplainerSpec, MethodOptions
 from service.inference.dataplane import DataPlane
-from service.observability.metrics import CacheMetrics
+from service.observability.metrics import Metrics
 from service.references.formats import Rows, check_rows
 from service.references.store import ReferenceSets
 from service.repository.entry import Entry
+from service.settings import Settings
 from service.tensors import Tensors
 
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 4096  # digests of sets that came: digests alone, no rows
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Settings.
-
-    Attributes:
-        open_rows: K, the references that a request may bring.
-        bake_after: requests with the same set before it is kept and baked; 0: never.
-        kept: sets that are kept without a name.
-        bytes: of the references of one request, once for each row.
-    """
-
-    open_rows: int
-    bake_after: int
-    kept: int
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -83,12 +67,15 @@ class ReferenceResolver:
     """Chooses what answers a request that says against which references."""
 
     def __init__(
-        self, explainers: Explainers | Follower, sets: ReferenceSets, limits: Limits, counts: CacheMetrics
+        self, explainers: Explainers | Follower, sets: ReferenceSets, settings: Settings, metrics: Metrics
     ) -> None:
         self._explainers = explainers
         self._sets = sets
-        self._limits = limits
-        self._counts = counts
+        self._open_rows = settings.open_references
+        self._unnamed = settings.max_unnamed_reference_sets
+        self._most_bytes = settings.max_reference_bytes
+        self._bake_after = settings.bake_references_after if isinstance(explainers, Explainers) else 0
+        self._counts = metrics.cache("baked_references")
         self._seen: LRUCache[str, int] = LRUCache(_REMEMBERED)
 
     async def choose(
@@ -111,7 +98,7 @@ class ReferenceResolver:
             CompileFailedError: it cannot be made.
         """
         manifest = entry.manifest
-        given = {} if manifest is None else _given(manifest, inputs)
+        given = {} if manifest is None else _given(entry, manifest, inputs)
         if manifest is None or (reference_set is None and not given):
             return Chosen(entry, inputs)
         if reference_set is not None and given:
@@ -122,9 +109,9 @@ class ReferenceResolver:
             digest = self._sets.find(reference_set, manifest.model)
             return await self._baked(question, digest)
         rows = _rows_of(manifest, plane.repository.entry(manifest.model), given)
-        if rows.count > self._limits.open_rows:
+        if rows.count > self._open_rows:
             raise InvalidInputError(
-                f"{rows.count} references in a request: {self._limits.open_rows} at most. Upload them as a "
+                f"{rows.count} references in a request: {self._open_rows} at most. Upload them as a "
                 "reference set, and name it"
             )
         digest = rows.digest
@@ -150,12 +137,12 @@ class ReferenceResolver:
 
     async def _is_baked(self, question: _Question, rows: Rows, digest: str) -> bool:
         """Whether an entry has them baked in. Where they have come often enough, one is made meanwhile."""
-        if not self._limits.bake_after:
+        if not self._bake_after:
             return False
         times = self._seen[digest] = self._seen.get(digest, 0) + 1
         try:
             if not self._sets.named(digest):
-                if times < self._limits.bake_after:
+                if times < self._bake_after:
                     return False
                 name = f"{HIDDEN}{digest[:16]}"
                 await asyncio.to_thread(self._sets.put, name, question.model, rows)
@@ -168,7 +155,7 @@ class ReferenceResolver:
     async def _make_room(self) -> None:
         """The oldest sets without a name go, with what was baked from them."""
         own = [one for one in self._sets.all() if one.name.startswith(HIDDEN)]
-        for one in sorted(own, key=lambda one: one.created_s)[: max(len(own) - self._limits.kept, 0)]:
+        for one in sorted(own, key=lambda one: one.created_s)[: max(len(own) - self._unnamed, 0)]:
             with self._sets.leaving(one.digest):
                 if self._sets.named(one.digest) == [one.name]:
                     await self._explainers.forget(one.digest)
@@ -185,7 +172,7 @@ class ReferenceResolver:
                 "reference set, and name it"
             )
         self._counts.miss()
-        asked = spec.model_copy(update={"open_references": self._limits.open_rows})
+        asked = spec.model_copy(update={"open_references": self._open_rows})
         entry = written or await self._made(question, asked, None)
         return Chosen(entry, self._fed(entry, question.inputs, rows), digest)
 
@@ -195,9 +182,9 @@ class ReferenceResolver:
         if opened is None or not count:
             return inputs  # an empty request is refused as any other is
         each = sum(array.nbytes // len(array) for array in rows.arrays.values())
-        if count * opened.count * each > self._limits.bytes:
+        if count * opened.count * each > self._most_bytes:
             raise TooLargeError(
-                f"{count} rows with {opened.count} references each are more than {self._limits.bytes} bytes: "
+                f"{count} rows with {opened.count} references each are more than {self._most_bytes} bytes: "
                 "send fewer rows at once, or upload the references as a set"
             )
         fed = for_rows(opened, rows.arrays, rows.weights, count)
@@ -214,9 +201,11 @@ def _rows_of(manifest: Manifest, plain: Entry, given: Tensors) -> Rows:
     return check_rows(arrays, plain, given.get(WEIGHTS))
 
 
-def _given(manifest: Manifest, inputs: Tensors) -> Tensors:
+def _given(entry: Entry, manifest: Manifest, inputs: Tensors) -> Tensors:
     """The references of a request, by the names they came under."""
     opened = manifest.open_references
+    if opened is None and len(inputs) == len(entry.inputs):
+        return {}  # most requests, or one that does not fit
     if opened is not None and opened.weights.name in inputs and inputs[opened.weights.name].ndim > 1:
         return {}  # the graph's own inputs, one set for each row
     names = _explained(manifest)
