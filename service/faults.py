@@ -1,6 +1,7 @@
 """All that is wrong with a request, told in one answer."""
 
 import itertools
+import re
 from collections.abc import Collection, Sequence
 from typing import Never
 
@@ -12,6 +13,7 @@ from service.errors import InvalidInputError, MalformedError, ServiceError
 _MOST = 10
 _LONGEST = 300  # characters of one among several
 _LONGEST_NAME = 80
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Faults:
@@ -84,6 +86,16 @@ def _joined(found: Sequence[ServiceError]) -> ServiceError:
     first = "the first " if len(found) == _MOST else ""
     texts = " ".join(f"({i}) {_shortened(str(fault))}" for i, fault in enumerate(found, 1))
     return type(found[0])(f"{first}{len(found)} problems: {texts}")
+
+
+def check_name(name: str, whose: str, error: type[ServiceError]) -> str:
+    """The name of a resource, which is a file's too. Raises `error`, whose text calls it `whose` name."""
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise error(
+            f"{whose} name is made of letters, digits, '.', '_' and '-', begins with a letter or digit and "
+            "has at most 100 characters"
+        )
+    return name
 
 
 def listed(names: Collection[str]) -> str:

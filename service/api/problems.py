@@ -7,13 +7,14 @@ from typing import Any
 
 import orjson
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.openapi import schema_of
 from service.api.schemas import Problem
-from service.errors import ModelFailedError, ServiceError, SlowBodyError, TooLargeError
+from service.errors import InvalidInputError, ModelFailedError, ServiceError, SlowBodyError, TooLargeError
 from service.observability.context import note_problem
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ def _document(status: int, slug: str, title: str, detail: str, path: str) -> dic
 
 def install(app: FastAPI) -> None:
     """Answers every error of the app as a problem document."""
-    for kind in (ServiceError, HTTPException, Exception):
+    for kind in (ServiceError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer)
 
 
@@ -81,6 +82,9 @@ async def _answer(request: Request, error: Exception) -> Response:
 def answer(request: Request, error: Exception) -> Response:
     """The problem document of `error`."""
     path = request.scope["path"]
+    if isinstance(error, RequestValidationError):
+        wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        error = InvalidInputError("; ".join(wrong))
     match error:
         case ServiceError():
             if isinstance(error, ModelFailedError):

@@ -6,9 +6,9 @@ What uses a set stands between it and its deletion: with `force` that goes too.
 import asyncio
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
@@ -16,13 +16,12 @@ from service.api.body import media_type_of, read_body
 from service.api.problems import problem_responses
 from service.api.v2 import plane_of
 from service.errors import InvalidInputError
+from service.faults import check_name
 from service.references.formats import MEDIA_TYPES, NPZ
 from service.references.service import ReferenceSetService
-from service.references.store import ReferenceSet, check_name
+from service.references.store import ReferenceSet
 
 router = APIRouter(prefix="/v2/reference-sets", tags=["reference sets"])
-
-_SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
 class InputRows(BaseModel):
@@ -57,24 +56,11 @@ def service_of(request: Request) -> ReferenceSetService:
     return service
 
 
-_FORCE = {
-    "name": "force",
-    "in": "query",
-    "required": False,
-    "description": "also delete the explainers that use it",
-    "schema": {"type": "boolean", "default": False},
-}
-_MODEL = {
-    "name": "model",
-    "in": "query",
-    "required": True,
-    "description": "the model for whose inputs the rows are",
-    "schema": {"type": "string"},
-}
+Force = Annotated[bool, Query(description="also delete the explainers that use it")]
+Model = Annotated[str, Query(description="the model for whose inputs the rows are")]
 _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 _ROWS: dict[str, Any] = {"type": "array", "items": {}, "description": "rows, as v1's instances are"}
 _UPLOAD = {
-    "parameters": [_MODEL, _FORCE],
     "requestBody": {
         "required": True,
         "content": {
@@ -147,17 +133,16 @@ async def get_reference_set_rows(request: Request, name: str) -> Response:
     },
     openapi_extra=_UPLOAD,
 )
-async def put_reference_set(request: Request, response: Response, name: str) -> ReferenceSetStatus:
+async def put_reference_set(
+    request: Request, response: Response, name: str, model: Model, *, force: Force = False
+) -> ReferenceSetStatus:
     service, plane = service_of(request), plane_of(request)
-    check_name(name)
+    check_name(name, "a reference set's", InvalidInputError)
     media_type = media_type_of(request, *MEDIA_TYPES)
-    model = request.query_params.get("model")
-    if not model:
-        raise InvalidInputError("say for which model's inputs the rows are: ?model=NAME")
     plane.repository.entry(model)  # before the body is read: there may be no such model
     body = await read_body(request, service.most_bytes, plane.deadline(), plane.budget)
     rows = await service.parse(bytes(body), MEDIA_TYPES[media_type], model)
-    made, is_new = await service.put(name, model, rows, force=_force(request))
+    made, is_new = await service.put(name, model, rows, force=force)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/v2/reference-sets/{name}"
     status = _shown(made, service)
@@ -175,17 +160,9 @@ async def put_reference_set(request: Request, response: Response, name: str) -> 
     status_code=204,
     response_class=Response,
     responses=problem_responses(404, 409, 422, 503),
-    openapi_extra={"parameters": [_FORCE]},
 )
-async def delete_reference_set(request: Request, name: str) -> None:
-    await service_of(request).remove(name, force=_force(request))
-
-
-def _force(request: Request) -> bool:
-    given = request.query_params.get("force", "false").lower()
-    if given not in _SWITCH:
-        raise InvalidInputError("force must be true or false")
-    return _SWITCH[given]
+async def delete_reference_set(request: Request, name: str, *, force: Force = False) -> None:
+    await service_of(request).remove(name, force=force)
 
 
 def _shown(one: ReferenceSet, service: ReferenceSetService) -> ReferenceSetStatus:

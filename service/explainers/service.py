@@ -12,6 +12,8 @@ from typing import Any
 from compiler.errors import RationaleError
 from service.errors import (
     CompileFailedError,
+    ConflictError,
+    InvalidExplainerError,
     NotReadyError,
     QueueFullError,
     ServiceError,
@@ -29,10 +31,11 @@ from service.explainers.records import (
     to_its_end,
 )
 from service.explainers.recovery import digests_of, of_today, recover
-from service.explainers.spec import ExplainerSpec, Models, check_name
+from service.explainers.spec import ExplainerSpec, Models
+from service.faults import check_name
 from service.inference.dataplane import DataPlane, Lifecycle
 from service.repository.entry import Entry, read_entry
-from service.repository.registry import ModelRegistry
+from service.repository.registry import COMPILED, ModelRegistry
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -153,7 +156,10 @@ class Explainers:
             QueueFullError: as many wait to be made as may.
             StateUnavailableError: it cannot be recorded.
         """
-        check_name(name)
+        if check_name(name, "an explainer's", InvalidExplainerError) == COMPILED:
+            raise ConflictError(
+                f"'{COMPILED}' is what `rationale compile` made: choose another name, or compile it again"
+            )
         references = None
         if spec.reference_set is not None:
             references = await asyncio.to_thread(self._references.find, spec.reference_set, model)

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import re
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -16,9 +15,8 @@ from compiler.errors import RationaleError
 from compiler.request import Asked
 from service.errors import ConflictError, InvalidExplainerError, UnknownModelError
 from service.repository.entry import Entry, stamp_of
-from service.repository.registry import COMPILED, ModelRegistry
+from service.repository.registry import ModelRegistry
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _DIGITS = 16  # of a digest in an entry's name
 Count = Annotated[int, Field(ge=1)]
 
@@ -110,20 +108,6 @@ class ExplainerSpec(_Strict):
 def entry_name(model: str, digest: str) -> str:
     """Of the repository's entry: `NAME_explain_<digest>`."""
     return f"{model}_explain_{digest[:_DIGITS]}"
-
-
-def check_name(name: str) -> str:
-    """Raises InvalidExplainerError, ConflictError."""
-    if not _NAME.fullmatch(name) or ".." in name:
-        raise InvalidExplainerError(
-            "an explainer's name is made of letters, digits, '.', '_' and '-', begins with a letter or digit "
-            "and has at most 100 characters"
-        )
-    if name == COMPILED:
-        raise ConflictError(
-            f"'{COMPILED}' is what `rationale compile` made: choose another name, or compile it again there"
-        )
-    return name
 
 
 def file_digest(folder: Path) -> str:

@@ -5,7 +5,6 @@ for it; what was baked from it goes with it. What writes blocks.
 """
 
 import os
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -15,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from compiler.references.archives import write_npz
-from service.errors import InvalidInputError, UnknownResourceError
+from service.errors import UnknownResourceError
 from service.references.formats import Rows, to_file
 from service.storage import Storage, sync, told
 from service.tensors import datatype_of
 
 _KIND = "reference_set"  # of records
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -182,13 +180,3 @@ class ReferenceSets:
             with told("the reference set"):
                 self._file(digest).unlink(missing_ok=True)
                 sync(self._state.references)
-
-
-def check_name(name: str) -> str:
-    """Raises InvalidInputError."""
-    if not _NAME.fullmatch(name) or ".." in name:
-        raise InvalidInputError(
-            "a reference set's name is made of letters, digits, '.', '_' and '-', begins with a letter or "
-            "digit and has at most 100 characters"
-        )
-    return name

@@ -23,8 +23,9 @@ from service.errors import (
     TooLargeError,
     UnknownResourceError,
 )
+from service.faults import check_name
 from service.references.formats import MEDIA_TYPES, Rows, parse_rows
-from service.references.store import ReferenceSets, check_name
+from service.references.store import ReferenceSets
 from service.repository.registry import ModelRegistry, read_repository
 from service.storage import Storage
 from tests.service.handmade import FEATURES, X
@@ -332,7 +333,7 @@ def test_the_digest_is_of_all_there_is() -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a..b", "a/b", "../a", "a\0", "-a", "ä", "a" * 101, "a\n"])
 def test_names_that_go_nowhere(name: str) -> None:
     with pytest.raises(InvalidInputError):
-        check_name(name)
+        check_name(name, "a reference set's", InvalidInputError)
 
 
 def test_nothing_is_made_by_looking(sets: ReferenceSets, state: Storage) -> None:
