@@ -77,6 +77,6 @@ def _told(error: ValidationError, flags: Mapping[str, Any]) -> str:
     if not first["loc"]:  # of several settings together
         return f"settings: {fault}"
     name = str(first["loc"][0])
-    if flags.get(name) is not None:
-        return f"--{name.removesuffix('_s').replace('_', '-')}: {fault}"
-    return f"setting {name} ({PREFIX}{name.upper()}): {fault}"
+    flag, value = name.removesuffix("_s").replace("_", "-"), flags.get(name)
+    given = "" if value is None else f" (--{flag} {value})"
+    return f"setting {name} ({PREFIX}{name.upper()}): {fault}{given}"

@@ -41,15 +41,6 @@ _QUIET = 4  # ONNX Runtime's log on stderr: fatal only, since every failure is r
 
 
 @dataclass(frozen=True)
-class _Loaded:
-    """An entry that runs: its queue, and as many threads as it has instances, each with its session."""
-
-    sessions: "Sessions"
-    queue: BatchQueue
-    threads: ThreadPoolExecutor
-
-
-@dataclass(frozen=True)
 class Sessions:
     """Of a stored entry: one for each device, which all its instances there share."""
 
@@ -93,17 +84,14 @@ class OnnxRuntimeBackend:
         sessions, warmed = await asyncio.to_thread(
             load_and_time, entry, self._sessions_of(entry), self._devices
         )
-        metrics = self._metrics.of(entry)
-        runs = _Runs(entry, sessions, metrics)
-        queue = self._queue(entry, runs, sessions, warmed, metrics)
-        self._loaded[entry] = _Loaded(sessions, queue, runs.threads)
+        size = entry.max_queue_size or self._max_queue_size
+        self._loaded[entry] = _Loaded(entry, sessions, warmed, self._metrics.of(entry), size, self._budget)
         self._metrics.loaded(entry, time.monotonic() - began_s)
 
     async def unload(self, entry: Entry) -> None:
         loaded = self._loaded.pop(entry, None)
         if loaded is not None:
-            await loaded.queue.close()
-            loaded.threads.shutdown(wait=False)
+            await loaded.close()
 
     def devices(self, entry: Entry | None = None) -> tuple[str, ...]:
         loaded = list(self._loaded.values()) if entry is None else [self._loaded.get(entry)]
@@ -121,16 +109,13 @@ class OnnxRuntimeBackend:
     async def infer(
         self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float = math.inf
     ) -> Tensors:
-        return await self._queue_of(entry).submit(inputs, outputs, deadline_s)
-
-    async def stop(self) -> None:
-        await asyncio.gather(*(self.unload(entry) for entry in list(self._loaded)))
-
-    def _queue_of(self, entry: Entry) -> BatchQueue:
         loaded = self._loaded.get(entry)
         if loaded is None:
             raise NotReadyError(f"model '{entry.name}' is not loaded")
-        return loaded.queue
+        return await loaded.queue.submit(inputs, outputs, deadline_s)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(self.unload(entry) for entry in list(self._loaded)))
 
     def _sessions_of(self, entry: Entry) -> Sessions | None:
         """Those of the entry's other side, if it is loaded."""
@@ -138,30 +123,6 @@ class OnnxRuntimeBackend:
             return None
         sides = (loaded.sessions for other, loaded in self._loaded.items() if other.stored is entry.stored)
         return next(sides, None)
-
-    def _queue(
-        self,
-        entry: Entry,
-        runs: "_Runs",
-        sessions: Sessions,
-        warmed: Sequence[tuple[int, float]],
-        metrics: EntryMetrics,
-    ) -> BatchQueue:
-        runs.learn(warmed)
-        cores = 1 if sessions.on_gpus else _intra_op_threads(entry, self._devices.cores)
-        turn = partial(self._budget.turn, cores, prediction=entry.manifest is None)
-        size = entry.max_queue_size or self._max_queue_size
-        queue = BatchQueue(
-            replace(entry, instances=len(sessions.devices)),
-            runs.run,
-            size,
-            turn=turn,
-            run_here=runs.run_here,
-            ahead=self._budget.has_nobody_waiting,
-            waited=metrics.queue_s,
-        )
-        queue.learn(warmed)
-        return queue
 
 
 @dataclass(frozen=True)
@@ -174,38 +135,62 @@ class _Ran:
     cpu_s: float
 
 
-class _Runs:
-    """Runs sessions in threads, or right here where that costs less than the way there and back."""
+class _Loaded:
+    """An entry that runs: its queue, and a thread for each instance, or the event loop's own where that costs
+    less than the way there and back.
+    """
 
-    def __init__(self, entry: Entry, sessions: Sessions, metrics: EntryMetrics) -> None:
+    def __init__(
+        self,
+        entry: Entry,
+        sessions: Sessions,
+        warmed: Sequence[tuple[int, float]],
+        metrics: EntryMetrics,
+        queue_size: int,
+        budget: CpuSlots,
+    ) -> None:
+        """`warmed` are the (rows, seconds) of runs before."""
+        self.sessions = sessions
         self._entry = entry
-        self._sessions = sessions
         self._metrics = metrics
         # Of the calling thread's CPU: a busy machine makes no run longer. On a GPU by the clock.
         self._times = LatencyModel()
         self._own = threading.local()
         self._unclaimed = list(sessions.devices)
-        self.threads = ThreadPoolExecutor(
-            len(sessions.devices), thread_name_prefix=f"run-{entry.name}", initializer=self._claim
+        instances = len(sessions.devices)
+        self._threads = ThreadPoolExecutor(
+            instances, thread_name_prefix=f"run-{entry.name}", initializer=self._claim
         )
+        cores = 1 if sessions.on_gpus else _intra_op_threads(entry, budget.cores)
+        self.queue = BatchQueue(
+            replace(entry, instances=instances),
+            self._run_batch,
+            queue_size,
+            turn=partial(budget.turn, cores, prediction=entry.manifest is None),
+            run_here=self._run_here,
+            ahead=budget.has_nobody_waiting,
+            waited=metrics.queue_s,
+        )
+        for times in (self._times, self.queue.times):
+            times.learn(warmed)
+
+    async def close(self) -> None:
+        """Finishes what was accepted."""
+        await self.queue.close()
+        self._threads.shutdown(wait=False)
 
     def _claim(self) -> None:
         """A thread is an instance, and runs on its device."""
         self._own.device = self._unclaimed.pop()
 
-    def learn(self, batches: Iterable[tuple[int, float]]) -> None:
-        """Takes (rows, seconds) of batches that ran before as a first estimate."""
-        for rows, seconds in batches:
-            self._times.observe(rows, seconds)
-
-    async def run(self, rows: int, compose: Compose) -> Tensors | None:
+    async def _run_batch(self, rows: int, compose: Compose) -> Tensors | None:
         """Runs what `compose` gives, about `rows` rows; None where it gives none any more."""
         if self._is_briefer(_HOP_S, rows):
             return self._observed(self._composed(compose))
         loop = asyncio.get_running_loop()
-        return self._observed(await loop.run_in_executor(self.threads, self._composed, compose))
+        return self._observed(await loop.run_in_executor(self._threads, self._composed, compose))
 
-    def run_here(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors | None:
+    def _run_here(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors | None:
         """The answer at once; None where the run is not known to be brief enough for the event loop."""
         if not self._is_briefer(_INSTANT_S, _rows(inputs)):
             return None
@@ -221,14 +206,14 @@ class _Runs:
     def _run(self, what: Joined) -> _Ran:
         inputs, outputs = what
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
-        device = getattr(self._own, "device", self._sessions.devices[0])
-        answer = run(self._entry, self._sessions.by_device[device], inputs, outputs)
+        device = getattr(self._own, "device", self.sessions.devices[0])
+        answer = run(self._entry, self.sessions.by_device[device], inputs, outputs)
         return _Ran(answer, _rows(inputs), time.perf_counter() - wall_s, time.thread_time() - cpu_s)
 
     def _observed(self, ran: _Ran | None) -> Tensors | None:
         if ran is None:
             return None
-        self._times.observe(ran.rows, ran.wall_s if self._sessions.on_gpus else ran.cpu_s)
+        self._times.observe(ran.rows, ran.wall_s if self.sessions.on_gpus else ran.cpu_s)
         self._metrics.compute_s(ran.wall_s)
         self._metrics.batch_rows(ran.rows)
         return ran.answer

@@ -104,16 +104,11 @@ class BatchQueue:
         self._delayed = Line()  # past the queue's own timeout, where the config says to delay those
         self._running: dict[Batch, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._times = LatencyModel()
+        self.times = LatencyModel()
         self._company = 0.0  # share of recent requests that found another one here
         self._wakeup: asyncio.TimerHandle | None = None
         self._looked_soon = False
         self._closed = False
-
-    def learn(self, batches: Iterable[tuple[int, float]]) -> None:
-        """Takes (rows, seconds) of batches that ran before as a first estimate."""
-        for rows, seconds in batches:
-            self._times.observe(rows, seconds)
 
     async def submit(self, inputs: Tensors, outputs: Sequence[str], deadline_s: float = math.inf) -> Tensors:
         """Waits for the answer to at most `max_batch_size` rows.
@@ -185,7 +180,7 @@ class BatchQueue:
         if not count and self._is_free():
             return
         wait_s = self.wait_s()
-        if wait_s * _WAIT_MARGIN + self._times.estimate(rows) * _RUN_MARGIN > left_s:
+        if wait_s * _WAIT_MARGIN + self.times.estimate(rows) * _RUN_MARGIN > left_s:
             raise QueueFullError(
                 f"'{self._entry.name}' cannot answer within {left_s:.3g} s, as asked: {count} requests"
                 " are waiting; try again later, or wait longer",
@@ -196,7 +191,7 @@ class BatchQueue:
         """Estimated seconds until a request that came now would be run."""
         rows = self._waiting.rows + self._delayed.rows
         largest = min(self._entry.max_batch_size if self._entry.batching else 1, max(rows, 1))
-        return self._busy_s() + rows / largest * self._times.estimate(largest) / self._entry.instances
+        return self._busy_s() + rows / largest * self.times.estimate(largest) / self._entry.instances
 
     async def close(self) -> None:
         """Refuses new requests and returns when the accepted ones are answered."""
@@ -211,7 +206,7 @@ class BatchQueue:
         taken = [batch for batch in list(self._running) if batch.rows]
         if len(taken) < instances:
             return 0.0
-        ends_s = sorted(batch.began_s + self._times.estimate(batch.rows) for batch in taken)
+        ends_s = sorted(batch.began_s + self.times.estimate(batch.rows) for batch in taken)
         return max(ends_s[-instances] - asyncio.get_running_loop().time(), 0.0)
 
     def _is_free(self) -> bool:
@@ -246,7 +241,7 @@ class BatchQueue:
             return _Lane(self._turn)
         for batch, lane in self._running.items():
             alone = batch.rows and lane.batches == 1
-            if alone and self._times.estimate(batch.rows) >= _WORTH_FOLLOWING_S and self._ahead():
+            if alone and self.times.estimate(batch.rows) >= _WORTH_FOLLOWING_S and self._ahead():
                 return lane
         return None
 
@@ -287,7 +282,7 @@ class BatchQueue:
         lines = (self._waiting, self._delayed)
         rows = min(sum(line.rows for line in lines), self._entry.max_batch_size)
         now = asyncio.get_running_loop().time
-        take = partial(batch.take, self._entry, lines, now, self._times.estimate, self._beginning)
+        take = partial(batch.take, self._entry, lines, now, self.times.estimate, self._beginning)
         answers: list[Tensors] = []
         try:
             answers = self._checked(batch.members, await self._run(rows, take))
@@ -300,7 +295,7 @@ class BatchQueue:
         for item in batch.members:
             self._waited(item.started_s - item.came_s)
         if batch.members:
-            self._times.observe(batch.rows, now() - batch.began_s)
+            self.times.observe(batch.rows, now() - batch.began_s)
         return answers
 
     async def _answer_apart(self, items: Sequence[PendingRequest], error: Exception) -> None:

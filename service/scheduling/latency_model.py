@@ -1,5 +1,7 @@
 """How long batches take, learned from those that ran."""
 
+from collections.abc import Iterable
+
 _FORGET = 0.95  # weight of what was known when one more batch is seen: about the last twenty count
 _SURPRISE = 4.0  # times what was expected: more of one batch is a stall, and says little of the next
 _SURE = 5.0  # batches after which there are expectations
@@ -20,6 +22,11 @@ class LatencyModel:
     @property
     def known(self) -> bool:
         return self._count > 0
+
+    def learn(self, batches: Iterable[tuple[int, float]]) -> None:
+        """Takes (rows, seconds) of batches that ran before as a first estimate."""
+        for rows, seconds in batches:
+            self.observe(rows, seconds)
 
     def observe(self, rows: int, seconds: float) -> None:
         if self._count > _SURE and rows * self._count <= self._rows:  # of a usual size

@@ -331,7 +331,7 @@ async def test_the_next_batch_begins_in_its_thread_while_the_event_loop_is_busy(
             return await asyncio.wrap_future(thread.submit(compute, compose))
 
         queue = BatchQueue(ENTRY, run, 10, ahead=lambda: ahead)
-        queue.learn([(1, 0.1)])
+        queue.times.learn([(1, 0.1)])
         asked = [asyncio.create_task(queue.submit(rows(0), ["y"]))]
         while not begun[0].is_set():
             await asyncio.sleep(0.001)

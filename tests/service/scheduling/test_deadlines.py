@@ -70,7 +70,7 @@ async def test_an_idle_queue_tries_whatever_the_estimate_says() -> None:
 async def test_a_batch_grows_to_a_share_of_the_time_that_its_members_have_left() -> None:
     run = Doubler()
     queue = queue_of(run, max_batch_size=16)
-    queue.learn([(1, 10), (4, 40)] * 20)
+    queue.times.learn([(1, 10), (4, 40)] * 20)
     run.gate.clear()
     first = asyncio.create_task(queue.submit(rows(0), ["y"]))
     await asyncio.sleep(0.01)
