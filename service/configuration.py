@@ -78,5 +78,5 @@ def _told(error: ValidationError, flags: Mapping[str, Any]) -> str:
         return f"settings: {fault}"
     name = str(first["loc"][0])
     flag, value = name.removesuffix("_s").replace("_", "-"), flags.get(name)
-    given = "" if value is None else f" (--{flag} {value})"
+    given = "" if value is None or repr(value) in fault else f" (--{flag} {value})"
     return f"setting {name} ({PREFIX}{name.upper()}): {fault}{given}"
