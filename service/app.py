@@ -29,13 +29,13 @@ from service.explainers.service import Explainers
 from service.handlers import Handler
 from service.inference.dataplane import DataPlane
 from service.interceptor import RequestInterceptor
+from service.live import LiveRepository
 from service.observability.context import current
 from service.observability.metrics import Metrics
 from service.observability.tracing import create_tracing
 from service.references.resolver import ReferenceResolver
 from service.references.service import ReferenceSetService
 from service.references.store import ReferenceSets
-from service.repository.live import LiveRepository, Runs
 from service.repository.registry import read_repository
 from service.security.keys import ADMIN, Keyring, is_loopback, read_keyring, scopes_of
 from service.security.rate_limit import MEMORY, RateLimits
@@ -100,10 +100,10 @@ def create_app(
             explainers = Follower(plane, artifacts, worker)
         on_failure.pop_all()
 
-    live = create_live_repository(settings, plane, explainers)
+    live = LiveRepository(explainers, backend, settings)
 
     async def load() -> None:
-        await plane.start(partial(_load_repository, live, explainers))
+        await plane.start(live.start)
         explainers.resume()
 
     @contextlib.asynccontextmanager
@@ -215,12 +215,6 @@ def only_admins() -> None:
         exchange.caller.require(ADMIN)
 
 
-async def _load_repository(live: LiveRepository, explainers: Explainers | Follower) -> None:
-    await live.start()
-    if isinstance(explainers, Follower):
-        await live.follow(explainers.unloaded())
-
-
 async def _listen_to_workers(
     worker: Worker, explainers: Explainers | Follower, sets: ReferenceSets, live: LiveRepository
 ) -> asyncio.Server:
@@ -231,18 +225,9 @@ async def _listen_to_workers(
 
     async def changed() -> None:
         sets.reread()
-        await live.follow(explainers.unloaded())
+        await live.follow(explainers)
 
     return await explainers.follow(changed)
-
-
-def create_live_repository(
-    settings: Settings, plane: DataPlane, explainers: Explainers | Follower
-) -> LiveRepository:
-    """What takes up changes of the repository."""
-    backend = plane.backend
-    runs = Runs(backend.start, backend.load, backend.unload, explainers.take_up, explainers.owned)
-    return LiveRepository(explainers.repository, runs, plane.timeout_s, strict=settings.strict)
 
 
 def create_gate(settings: Settings, metrics: Metrics, worker: Worker | None = None) -> RequestInterceptor:

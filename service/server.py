@@ -18,9 +18,9 @@ from service.configuration import unknown_variables
 from service.grpc_api.server import GrpcServer
 from service.inference.dataplane import DataPlane
 from service.listening import CannotListenError, listen
+from service.live import LiveRepository
 from service.observability import logs
 from service.observability.metrics import Metrics
-from service.repository.live import LiveRepository
 from service.security.keys import is_loopback
 from service.security.tls import ServerTls, server_tls
 from service.security.watch import Watched, watch, watched_files

@@ -21,9 +21,9 @@ from service.errors import MalformedError, NotOfferedError
 from service.faults import listed
 from service.inference.index import index_of
 from service.inference.request import parse_json
+from service.live import LiveRepository
 from service.observability.statistics import statistics_of
 from service.repository.config_json import as_json
-from service.repository.live import LiveRepository
 
 router = APIRouter(prefix="/v2", tags=["models"])
 index = APIRouter(prefix="/v2", tags=["models"])  # on the admin port too

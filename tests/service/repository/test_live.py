@@ -20,7 +20,7 @@ from compiler import DeepShap, Deployment, compile_model
 from compiler.errors import RepositoryError
 from scripts.triton.serve import DEFAULT_FOLDER, command, free_ports, started
 from service.app import create_app, create_backend
-from service.repository.live import LiveRepository
+from service.live import LiveRepository
 from service.security.keys import Scope, new_key
 from service.settings import Settings
 from tests.compiler.models import FEATURES, mlp, rows

@@ -3,35 +3,20 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from compiler.errors import RationaleError
+from service.backends.base import Backend
 from service.errors import ConflictError, ServiceError, UnknownModelError
+from service.explainers.follower import Follower
+from service.explainers.service import Explainers
 from service.repository.entry import Entry, Stamp, stamp_of
 from service.repository.registry import UNLOADED, ModelRegistry, Unserved, check_served, folders, read_folder
+from service.settings import Settings
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Runs:
-    """What the repository needs of those who run its entries.
-
-    Attributes:
-        start: loads all entries; those that cannot be, with the reason.
-        load: one more, while another one of its name may go on answering.
-        unload: an entry, when what it has accepted is answered.
-        publish: requests are answered by these entries from now on.
-        owned: folders that somebody else looks after.
-    """
-
-    start: Callable[[Iterable[Entry]], Awaitable[Mapping[Entry, str]]]
-    load: Callable[[Entry], Awaitable[None]]
-    unload: Callable[[Entry], Awaitable[None]]
-    publish: Callable[[ModelRegistry], Awaitable[None]]
-    owned: Callable[[], Collection[str]]
 
 
 class LiveRepository:
@@ -39,11 +24,12 @@ class LiveRepository:
     cannot be loaded; they are freed `grace_s` later: as long as a request takes that looked them up before.
     """
 
-    def __init__(self, registry: ModelRegistry, runs: Runs, grace_s: float, *, strict: bool) -> None:
-        self.grace_s = grace_s
-        self._registry = registry
-        self._runs = runs
-        self._strict = strict
+    def __init__(self, explainers: Explainers | Follower, backend: Backend, settings: Settings) -> None:
+        self.grace_s = settings.request_timeout_s
+        self._registry = explainers.repository
+        self._explainers = explainers
+        self._backend = backend
+        self._strict = settings.strict
         self._turn = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -51,7 +37,7 @@ class LiveRepository:
         """Loads what was read. Raises RepositoryError where nothing can be; when strict, for any fault."""
         async with self._turn:
             served, unserved = self._registry.by_folder(), dict(self._registry.unserved)
-            failed = await self._runs.start(self._registry.entries.values())
+            failed = await self._backend.start(self._registry.entries.values())
             for entry, reason in failed.items():
                 served.pop(entry.model, None)
                 unserved[entry.model] = Unserved(reason, entry.stamp)
@@ -60,6 +46,8 @@ class LiveRepository:
             for name in unserved:
                 log.error("entry %s is not served: %s", name, registry.why_unserved(name))
             await self._publish(registry)
+        if isinstance(self._explainers, Follower):
+            await self.follow(self._explainers)
 
     async def stop(self) -> None:
         for task in self._leaving:
@@ -74,13 +62,13 @@ class LiveRepository:
     async def scan(self) -> None:
         """Takes up what has changed on the disk since it was taken up last; faults go to the log."""
         async with self._turn:
-            owned = set(self._runs.owned())
+            owned = set(self._explainers.owned())
             try:
                 found = await asyncio.to_thread(self.stamps)
             except OSError as error:
                 log.error("%s: cannot be read: %s", self._registry.folder, error.strerror)
                 return
-            owned.update(self._runs.owned())  # before and after: they come and go
+            owned.update(self._explainers.owned())  # before and after: they come and go
             known = {name: one.stamp for name, (one, *_) in self._registry.by_folder().items()}
             known |= {name: one.stamp for name, one in self._registry.unserved.items()}
             changed = [
@@ -88,14 +76,14 @@ class LiveRepository:
             ]
             await self._take_up(changed, gone=known.keys() - found.keys())
 
-    async def follow(self, unloaded: Collection[str]) -> None:
-        """As `scan`; these are unloaded besides, and no others are: another process was asked."""
+    async def follow(self, follower: Follower) -> None:
+        """As `scan`; what the owner was asked to unload is unloaded besides, and nothing else is."""
         await self.scan()
-        own = self._registry.unloaded()
-        for name in set(unloaded) - own:
+        own, unloaded = self._registry.unloaded(), set(follower.unloaded())
+        for name in unloaded - own:
             with contextlib.suppress(UnknownModelError):  # gone from the disk
                 await self.unload(name)
-        for name in own - set(unloaded):
+        for name in own - unloaded:
             with contextlib.suppress(RationaleError):  # listed, with the reason
                 await self.load(name)
 
@@ -127,7 +115,7 @@ class LiveRepository:
             await self._serve(served, {**self._registry.unserved, name: Unserved(UNLOADED, gone.stamp)})
 
     def _check_ours(self, name: str) -> None:
-        if name in self._runs.owned():
+        if name in self._explainers.owned():
             raise ConflictError(f"'{name}' belongs to an explainer: PUT or DELETE that one instead")
 
     async def _take_up(
@@ -159,11 +147,11 @@ class LiveRepository:
         loaded = []
         try:
             for entry in entries:
-                await self._runs.load(entry)
+                await self._backend.load(entry)
                 loaded.append(entry)
         except RationaleError:
             for entry in loaded:
-                await self._runs.unload(entry)
+                await self._backend.unload(entry)
             raise
         return entries
 
@@ -181,12 +169,12 @@ class LiveRepository:
             task.add_done_callback(self._leaving.discard)
 
     async def _publish(self, registry: ModelRegistry) -> None:
-        await self._runs.publish(registry)
+        await self._explainers.take_up(registry)
         self._registry = registry
 
     async def _leave(self, entry: Entry) -> None:
         await asyncio.sleep(self.grace_s)
-        await self._runs.unload(entry)
+        await self._backend.unload(entry)
 
 
 def _with(
