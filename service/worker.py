@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compiler.errors import RationaleError
+from service import errors
+from service.errors import ServiceError
 
 log = logging.getLogger(__name__)
 
@@ -61,14 +62,14 @@ class Worker:
 
 
 async def answer_at(path: Path, answer: Callable[[Message], Awaitable[Message]]) -> asyncio.Server:
-    """Answers the calls that come to a socket; an error of ours goes back to whoever called."""
+    """Answers the calls that come to a socket; an error for the caller goes back, to be raised there."""
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             try:
                 answered = await answer(json.loads(await reader.readline()))
-            except RationaleError as error:
-                answered = {"error": str(error)}
+            except ServiceError as error:
+                answered = {"error": type(error).__name__, "text": str(error)}
             writer.write(json.dumps(answered).encode() + b"\n")
             await writer.drain()
         except (ConnectionError, ValueError) as error:
@@ -81,7 +82,7 @@ async def answer_at(path: Path, answer: Callable[[Message], Awaitable[Message]])
 
 
 async def call(path: Path, message: Message) -> Message:
-    """The answer. Raises ConnectionError where nobody answers there."""
+    """The answer. Raises ConnectionError where nobody answers there, ServiceError as it was met there."""
     reader, writer = await asyncio.open_unix_connection(path, limit=_LONGEST)
     try:
         writer.write(json.dumps(message).encode() + b"\n")
@@ -91,4 +92,6 @@ async def call(path: Path, message: Message) -> Message:
     if not line:
         raise ConnectionResetError(f"{path.name} ended before it answered")
     answered: Message = json.loads(line)
+    if "error" in answered:
+        raise getattr(errors, answered["error"])(answered["text"])
     return answered

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from compiler.errors import RationaleError
-from service import errors
 from service.errors import NotReadyError, ServiceError
 from service.explainers import records
 from service.explainers.artifact_store import ArtifactStore
@@ -30,11 +29,8 @@ async def serve_followers(worker: Worker, explainers: Explainers) -> asyncio.Ser
 
     async def answer(message: Message) -> Message:
         spec = ExplainerSpec.model_validate(message["spec"])
-        try:
-            entry = await explainers.made(message["model"], spec, message["references"])
-        except ServiceError as error:
-            return {"error": type(error).__name__, "text": str(error)}
-        return {"entry": entry.name}
+        await explainers.made(message["model"], spec, message["references"])
+        return {}
 
     return await answer_at(worker.owner, answer)
 
@@ -44,7 +40,7 @@ async def tell_followers(worker: Worker, explainers: Explainers) -> None:
     worker.unloaded.write_text(json.dumps(sorted(explainers.repository.unloaded())))
 
     async def tell(path: Path) -> None:
-        with suppress(OSError, TimeoutError):
+        with suppress(OSError, TimeoutError, ServiceError):
             async with asyncio.timeout(_FOLLOWED_S):
                 await call(path, {})
 
@@ -114,11 +110,9 @@ class Follower:
         if found is None:
             asked = {"model": model, "spec": spec.model_dump(mode="json"), "references": references}
             try:
-                answered = await call(self._worker.owner, asked)
+                await call(self._worker.owner, asked)
             except OSError as error:
                 raise NotReadyError("what makes explainers is being started again: ask again") from error
-            if "error" in answered:
-                raise getattr(errors, answered["error"])(answered["text"])
             await self.refresh()
             found = await self.ensure(model, spec, references)
         if found is None:
