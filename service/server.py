@@ -87,16 +87,11 @@ def run_server(settings: Settings, announce: Announce, worker: Worker | None = N
 def _listening(settings: Settings, worker: Worker | None) -> Iterator[_Listeners]:
     """Raises CannotListenError, which names every end that cannot."""
     has_admin = worker is None or worker.owns_state
-    ends = {
-        "--port": (settings.host, settings.port),
-        "--admin-port": (settings.admin_host, settings.admin_port if has_admin else None),
-        "--grpc-port": (settings.host, settings.grpc_end),
-    }
     found: _Listeners = {}
     refused: list[str] = []
     with contextlib.ExitStack() as sockets:
-        for flag, (host, port) in ends.items():
-            if port is None:
+        for flag, (host, port) in settings.ends.items():
+            if port is None or (flag == "--admin-port" and not has_admin):
                 continue
             try:
                 found[flag] = sockets.enter_context(listen(host, port, flag, shared=worker is not None))

@@ -93,6 +93,15 @@ class Settings(BaseSettings):
         return self.grpc_port
 
     @property
+    def ends(self) -> dict[str, tuple[str, int | None]]:
+        """Host and port of each end, by the flag of its port; None for no such end."""
+        return {
+            "--port": (self.host, self.port),
+            "--admin-port": (self.admin_host, self.admin_port),
+            "--grpc-port": (self.host, self.grpc_end),
+        }
+
+    @property
     def admin_end(self) -> str:
         """The host that the admin API listens on."""
         return self.host if self.admin_port is None else self.admin_host

@@ -66,27 +66,16 @@ def run_workers(settings: Settings, announce: Announce) -> int:
 @contextlib.contextmanager
 def _reserved(settings: Settings) -> Iterator[Settings]:
     """The settings with the ports that are taken for the workers, and that stay ours while none listens."""
-    ends = {
-        "port": (settings.host, settings.port),
-        "grpc_port": (settings.host, settings.grpc_end),
-        "admin_port": (settings.admin_host, _admin_port(settings)),
-    }
+    if settings.admin_port is None:  # one worker has the admin API, so that it needs a port of its own
+        settings = settings.model_copy(update={"admin_port": settings.port and _ADMIN_PORT})
     ports: dict[str, int | str] = {}
     with contextlib.ExitStack() as sockets:
-        for name, (host, port) in ends.items():
-            if port is None:
-                ports[name] = OFF
-            else:
-                reserved = reserve(host, port, f"--{name.replace('_', '-')}")
-                ports[name] = port_of(sockets.enter_context(reserved))
+        for flag, (host, port) in settings.ends.items():
+            name = flag.removeprefix("--").replace("-", "_")
+            ports[name] = OFF
+            if port is not None:
+                ports[name] = port_of(sockets.enter_context(reserve(host, port, flag)))
         yield settings.model_copy(update=ports)
-
-
-def _admin_port(settings: Settings) -> int:
-    """One worker has the admin API, so that it needs a port of its own."""
-    if settings.admin_port is not None:
-        return settings.admin_port
-    return settings.port and _ADMIN_PORT
 
 
 class _Supervisor:

@@ -133,8 +133,8 @@ class DataPlane:
             raise NotReadyError(self.state.value)
         rows, wanted = check_request(entry, inputs, outputs)
         size = self._answer_bytes(entry, inputs, wanted, rows)
-        place = self.answers.place(entry, inputs, wanted)
-        if place is not None and (found := self.answers.find(place)) is not None:
+        key = self.answers.key(entry, inputs, wanted)
+        if key is not None and (found := self.answers.find(key)) is not None:
             return found
         limit_s = deadline_s - asyncio.get_running_loop().time()
         try:
@@ -146,8 +146,8 @@ class DataPlane:
         check_rows(entry, tensors, rows)
         check_answer(entry, tensors)
         self.metrics.explained(entry, tensors)
-        if place is not None:
-            self.answers.keep(place, tensors)
+        if key is not None:
+            self.answers.keep(key, tensors)
         return tensors
 
     async def _run(

@@ -7,7 +7,6 @@ targets), its entry and version, the outputs asked for, and name, datatype, shap
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from cachetools import LRUCache
@@ -19,20 +18,12 @@ from service.tensors import Array, Tensors, bytes_of
 _OVERHEAD = 512  # bytes of a key, of dictionaries and of array headers, per answer
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where an answer belongs. `era` is that in which it was asked for: see `ResponseCache.clear`."""
-
-    key: bytes
-    era: int
-
-
 class ResponseCache:
     """The answers used last, `limit` bytes of them. For one event loop."""
 
     def __init__(self, limit: int, counts: CacheMetrics) -> None:
         self._counts = counts
-        self._answers: LRUCache[bytes, Tensors] = LRUCache(limit, getsizeof=_size)
+        self._answers: LRUCache[tuple[int, bytes], Tensors] = LRUCache(limit, getsizeof=_size)
         self._era = 0
 
     @property
@@ -40,22 +31,22 @@ class ResponseCache:
         """Bytes that are held."""
         return int(self._answers.currsize)
 
-    def place(self, entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> Place | None:
+    def key(self, entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> tuple[int, bytes] | None:
         """None where nothing is kept: the cache is off, or the entry explains nothing."""
         if not self._answers.maxsize or entry.manifest is None:
             return None
-        return Place(_key(entry, inputs, outputs), self._era)
+        return self._era, _digest(entry, inputs, outputs)
 
-    def find(self, place: Place) -> Tensors | None:
+    def find(self, key: tuple[int, bytes]) -> Tensors | None:
         """Read-only arrays."""
-        found = self._answers.get(place.key)
+        found = self._answers.get(key)
         (self._counts.miss if found is None else self._counts.hit)()
         return None if found is None else dict(found)
 
-    def keep(self, place: Place, tensors: Tensors) -> None:
+    def keep(self, key: tuple[int, bytes], tensors: Tensors) -> None:
         """Keeps a copy, unless `clear` came after it was asked for."""
-        if place.era == self._era and _size(tensors) <= self._answers.maxsize:
-            self._answers[place.key] = {name: _frozen(array) for name, array in tensors.items()}
+        if key[0] == self._era and _size(tensors) <= self._answers.maxsize:
+            self._answers[key] = {name: _frozen(array) for name, array in tensors.items()}
 
     def clear(self) -> None:
         """Forgets everything, and what is being computed now: an explainer or a reference set has gone."""
@@ -63,7 +54,7 @@ class ResponseCache:
         self._answers.clear()
 
 
-def _key(entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> bytes:
+def _digest(entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> bytes:
     assert entry.manifest is not None  # noqa: S101 (for the type checker)
     digests = entry.manifest.digests
     digest = hashlib.blake2b(digest_size=32)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.inference.response_cache import Place, ResponseCache
+from service.inference.response_cache import ResponseCache
 from service.observability.metrics import Metrics
 from service.repository.entry import Entry
 from service.repository.registry import read_repository
@@ -29,8 +29,8 @@ def cache(limit: int = 1 << 20) -> ResponseCache:
     return ResponseCache(limit, Metrics().cache("answers"))
 
 
-def place(of: ResponseCache, entry: Entry, inputs: Any = None, outputs: Any = ("y",)) -> Place:
-    found = of.place(entry, INPUTS if inputs is None else inputs, outputs)
+def place(of: ResponseCache, entry: Entry, inputs: Any = None, outputs: Any = ("y",)) -> tuple[int, bytes]:
+    found = of.key(entry, INPUTS if inputs is None else inputs, outputs)
     assert found is not None
     return found
 
@@ -123,8 +123,8 @@ def test_what_is_kept_is_nobody_elses(entry: Entry) -> None:
 
 
 def test_predictions_are_not_kept_and_it_can_be_off(repository: Path, entry: Entry) -> None:
-    assert cache().place(read_repository(repository).entry("score"), INPUTS, ("y",)) is None
-    assert cache(limit=0).place(entry, INPUTS, ("y",)) is None
+    assert cache().key(read_repository(repository).entry("score"), INPUTS, ("y",)) is None
+    assert cache(limit=0).key(entry, INPUTS, ("y",)) is None
 
 
 async def test_the_gateway_answers_from_it(repository: Path) -> None:
