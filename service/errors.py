@@ -41,6 +41,10 @@ class ServiceError(RationaleError):
     retry_after_s: int | None = None
     challenge: str | None = None  # HTTP's WWW-Authenticate
 
+    def __init__(self, message: str, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s or self.retry_after_s
+
 
 class MalformedError(ServiceError):
     status = 400
@@ -159,10 +163,6 @@ class QueueFullError(ServiceError):
     title = "Too many requests are waiting"
     retry_after_s = 1
 
-    def __init__(self, message: str, retry_after_s: int = 1) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
 
 class NotOfferedError(ServiceError):
     status = 501
@@ -174,10 +174,7 @@ class RateLimitedError(ServiceError):
     status = 429
     slug = "rate-limited"
     title = "Too many requests from this key"
-
-    def __init__(self, message: str, retry_after_s: int = 1) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+    retry_after_s = 1
 
 
 class ModelFailedError(ServiceError):
