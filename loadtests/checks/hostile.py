@@ -3,9 +3,9 @@
     python -m loadtests.checks.hostile [--connections 30] [--only "gzip bombs, grpc" …]
 
 Each attack comes from many connections at once: gzip bombs (64 KB that inflate to 66 MB), floods of what
-costs its sender next to nothing, heads that never end, callers that take no answer. Meanwhile honest calls
-come one after the other at both ends. Ends with 1 where one failed or took longer than 1 s, or the memory
-grew by more than the gateway's budget for bodies and answers that wait, and 500 MB.
+costs its sender next to nothing, heads and large bodies that never end, callers that take no answer.
+Meanwhile honest calls come one after the other at both ends. Ends with 1 where one failed or took longer
+than 1 s, or the memory grew by more than the gateway's budget for bodies and answers that wait, and 500 MB.
 """
 
 import argparse
@@ -88,6 +88,10 @@ def http_bomb() -> bytes:
     return raw.request("t", PREDICTED.path, body, headers | {"Content-Encoding": "gzip"})
 
 
+def endless_body() -> bytes:
+    return raw.request("t", PREDICTED.path, bytes(_BOMB), {"Content-Type": "application/json"})[:-1]
+
+
 def grpc_bomb() -> bytes:
     message = service_pb2.ModelInferRequest(model_name=models.NETWORK, raw_input_contents=[bytes(_BOMB)])
     return call(gzip.compress(message.SerializeToString(), 9), compressed=True)
@@ -115,6 +119,7 @@ ATTACKS = {
     "gzip bombs, grpc": Attack("grpc", grpc_bomb),
     "refused requests": Attack("http", lambda: b"GET /nothing HTTP/1.1\r\nHost: t\r\n\r\n" * _FLOOD),
     "heads without end": Attack("http", lambda: b"POST / HTTP/1.1\r\n" + b"a: b\r\n" * 100),
+    "bodies without end": Attack("http", endless_body),
     "pings": Attack("grpc", lambda: HELLO + frame(PING, 0, 0, bytes(8)) * _FLOOD),
     "calls that are reset": Attack("grpc", lambda: HELLO + b"".join(map(opened_and_reset, range(_FLOOD)))),
     "takes no answer, http": Attack("http", asked_over_http, takes=False),

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 
 from service.errors import MalformedError, SlowBodyError, TooLargeError, UnsupportedMediaError
-from service.inference.memory_limit import MemoryLimit
+from service.inference.memory_limit import SMALL, MemoryLimit
 
 TIMEOUT_HEADER = "x-request-timeout-ms"
 _LONGEST_TIMEOUT = 12  # digits
@@ -16,6 +16,7 @@ _GZIP_OR_ZLIB = 47  # zlib's own way to say: tell by the header
 
 _FORM = "application/x-www-form-urlencoded"
 _AT_ONCE = 256 * 1024  # bytes: inflating them takes the event loop a millisecond; what is more, a thread
+_MOST_INFLATION = 200  # as Apache's DeflateInflateRatioLimit; DEFLATE itself goes to 1032
 
 
 async def read_body(
@@ -28,8 +29,8 @@ async def read_body(
         budget: counts what has been read, so that all bodies together are bounded too.
 
     Raises:
-        TooLargeError, SlowBodyError, QueueFullError, UnsupportedMediaError (Content-Encoding),
-        MalformedError (broken compression, or the caller left).
+        TooLargeError (also where it inflates beyond measure), SlowBodyError, QueueFullError,
+        UnsupportedMediaError (Content-Encoding), MalformedError (broken compression, or the caller left).
     """
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and int(declared) > limit:
@@ -51,19 +52,30 @@ async def read_body(
 async def _read(request: Request, inflater: Any, limit: int, grow: Callable[[int], None]) -> bytearray:
     """The body, inflated: a small piece on the wire may hold a thousand times its size."""
     body = bytearray()
-    holds_more, more = False, True
+    received, holds_more, more = 0, False, True
     while holds_more or more:
         if holds_more:
             piece = await asyncio.to_thread(inflater.decompress, inflater.unconsumed_tail, _AT_ONCE)
         else:
             piece, more = await _receive(request)
+            received += len(piece)
             piece = piece if inflater is None else inflater.decompress(piece, _AT_ONCE)
         if len(body) + len(piece) > limit:
             raise _too_large(limit)
         grow(len(piece))
         body += piece
+        if inflater is not None:
+            _check_inflation(len(body), received - len(inflater.unconsumed_tail))
         holds_more = inflater is not None and len(piece) == _AT_ONCE
     return body
+
+
+def _check_inflation(size: int, compressed: int) -> None:
+    """Raises TooLargeError where `compressed` bytes have become so many that they are no request."""
+    if size > SMALL + _MOST_INFLATION * compressed:
+        raise TooLargeError(
+            f"the body inflates to more than {_MOST_INFLATION} times its size: send it uncompressed"
+        )
 
 
 async def _receive(request: Request) -> tuple[bytes, bool]:

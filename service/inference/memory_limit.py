@@ -6,19 +6,25 @@ from collections.abc import Callable, Iterator
 from service.errors import QueueFullError
 from service.tensors import Tensors, bytes_of
 
+SMALL = 1 << 20  # bytes of a request that any model's usual one stays below
+
 
 class MemoryLimit:
-    """Counts inputs and answers of accepted requests. One alone is let in always: others limit it."""
+    """Counts inputs and answers of accepted requests. One alone is let in always: others limit it.
+
+    A quarter is kept for small requests: a few callers with large bodies cannot have them refused.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held = 0
 
-    def check(self, size: int) -> None:
-        """Raises QueueFullError where `size` more bytes would be too many."""
-        if self._held and self._held + size > self._limit:
+    def check(self, size: int, own: int = 0) -> None:
+        """Raises QueueFullError where `size` more bytes of a request that holds `own` would be too many."""
+        most = self._limit if own + size <= SMALL else self._limit * 3 // 4
+        if self._held > own and self._held + size > most:
             raise QueueFullError(
-                f"requests of {self._held} bytes are waiting, of {self._limit} at most: try again later"
+                f"requests of {self._held} bytes are waiting, of {most} at most: try again later"
             )
 
     @contextlib.contextmanager
@@ -50,8 +56,7 @@ class MemoryLimit:
 
         def grow(size: int) -> None:
             nonlocal own
-            if self._held > own:  # one alone is let in here too
-                self.check(size)
+            self.check(size, own)
             own += size
             self._held += size
 

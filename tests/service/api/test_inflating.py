@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from service.api.body import _AT_ONCE, read_body
 from service.errors import MalformedError, QueueFullError, ServiceError, TooLargeError
-from service.inference.memory_limit import MemoryLimit
+from service.inference.memory_limit import SMALL, MemoryLimit
 
 LARGE = bytes(range(256)) * (5 * _AT_ONCE // 256 + 1)
 
@@ -67,3 +67,13 @@ async def test_it_counts_beside_what_others_hold() -> None:
     with pytest.raises(QueueFullError):
         await read_body(request_of(gzip.compress(LARGE)), len(LARGE), budget=budget)
     budget.take(2 * _AT_ONCE)  # nothing of it is held any more
+
+
+async def test_what_only_a_bomb_inflates_to() -> None:
+    """8 KB that would be 8 MB are refused when some 1 MB is there; a small body may be as dense."""
+    budget = MemoryLimit(2 * SMALL)
+    budget.take(1)
+    bomb, dense = bytes(8 * SMALL), bytes(SMALL)
+    with pytest.raises(TooLargeError, match="inflates to more than 200 times its size"):
+        await read_body(request_of(gzip.compress(bomb)), len(bomb), budget=budget)
+    assert await read_body(request_of(gzip.compress(dense)), len(bomb)) == dense

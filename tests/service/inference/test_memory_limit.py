@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from service.errors import QueueFullError
-from service.inference.memory_limit import MemoryLimit
+from service.inference.memory_limit import SMALL, MemoryLimit
 
 ROWS = {"x": np.zeros((5, 4), np.float32)}  # 80 bytes
 TEXTS = {"t": np.array([b"a" * 100, b"b" * 60], dtype=np.object_)}
@@ -31,3 +31,17 @@ def test_texts_count_with_their_length() -> None:
     budget = MemoryLimit(160)
     with budget.held(TEXTS), pytest.raises(QueueFullError):
         budget.check(0)
+
+
+def test_a_quarter_is_kept_for_small_requests() -> None:
+    budget = MemoryLimit(8 * SMALL)
+    with budget.growing() as one, budget.growing() as another, budget.growing() as small:
+        one(3 * SMALL)
+        another(3 * SMALL)
+        with pytest.raises(QueueFullError, match=f"{6 * SMALL} bytes are waiting, of {6 * SMALL}"):
+            one(1)
+        small(SMALL)
+        with budget.held(ROWS):
+            pass
+        with pytest.raises(QueueFullError):
+            small(1)  # no longer a small one
