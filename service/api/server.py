@@ -9,7 +9,8 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.listening import address_of, several
 from service.security.tls import ServerTls
@@ -30,13 +31,17 @@ class BoundedHttp(HttpToolsProtocol):
 
     _unread = 0  # bytes since the last that were part of a body, or ended a header
     _timer: asyncio.TimerHandle | None = None
+    _answering: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait_for_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """uvicorn tells the request that came last. The one being answered may be another, before it."""
         self._stop_waiting()
+        if self._answering is not None:
+            self.cycle = self._answering
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -66,6 +71,10 @@ class BoundedHttp(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._unread = 0
         super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _wait_for_headers(self) -> None:
         if self._timer is None:

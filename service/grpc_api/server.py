@@ -1,10 +1,12 @@
 """The gRPC end: a server of `grpc.aio` for inference, health and reflection."""
 
 import asyncio
+import logging
 import socket
 
 import grpc
 import grpc.aio
+from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from tritonclient.grpc import service_pb2_grpc
@@ -62,6 +64,7 @@ class GrpcServer:
             ("grpc.max_receive_message_length", min(settings.max_body_bytes, _LARGEST_LIMIT)),
             ("grpc.so_reuseport", int(shared)),
         )
+        logging.getLogger(cygrpc.__name__).addFilter(_tells_more_than_that_a_caller_left)
         self._stopping: list[asyncio.Future[None]] = []
         self._interceptor = Interceptor(gate, handler.plane.budget)
         self._server = grpc.aio.server(
@@ -109,6 +112,11 @@ class GrpcServer:
     def give_up(self, _: object = None) -> None:
         """Ends a `stop` that waits."""
         self._stopping.append(asyncio.ensure_future(self._server.stop(None)))
+
+
+def _tells_more_than_that_a_caller_left(record: logging.LogRecord) -> bool:
+    """gRPC logs a fault where it cannot send an answer, unless it knows by then that the caller is gone."""
+    return record.exc_info is None or record.exc_info[0] is not cygrpc.ExecuteBatchError
 
 
 def _enable_reflection(server: grpc.aio.Server) -> None:

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 from tritonclient.grpc import service_pb2_grpc
 
 from service.app import create_app, create_backend
@@ -53,7 +54,7 @@ async def client(repository: Path) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @contextlib.contextmanager
-def serving(app: FastAPI, **options: Any) -> Iterator[str]:
+def serving(app: ASGIApp, **options: Any) -> Iterator[str]:
     """Runs the app in uvicorn, in a thread, on a free port; gives `host:port`. Ready when entered."""
     listener = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=10, **options))

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import select
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from service.api import server as http_server
 from service.api.server import uvicorn_config
@@ -250,3 +252,30 @@ def test_a_connection_that_waits_for_no_answer_is_closed(strict: str) -> None:
             connection.sendall(asked * 2000)
         assert rest(connection).count(b"HTTP/1.1") <= http_server.MAX_PIPELINED
     assert patient.get(f"http://{strict}/v2/health/live").status_code == 200
+
+
+def test_a_caller_who_leaves_is_no_fault() -> None:
+    """With more requests behind the one being answered: that one's answer goes nowhere, they never begin."""
+    begun: list[str] = []
+    ended: list[str] = []
+
+    async def app(scope: Scope, _: Receive, send: Send) -> None:
+        assert scope["type"] == "http"  # no lifespan
+        begun.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(1 if scope["path"] != "/long" else 100):
+            await send({"type": "http.response.body", "body": b"a", "more_body": True})
+            await asyncio.sleep(0.005)
+        await send({"type": "http.response.body"})
+        ended.append(scope["path"])
+
+    with serving(app, http=http_server.BoundedHttp) as address:
+        with connected(address) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # by a reset
+            connection.sendall(b"GET /long HTTP/1.1\r\nhost: gateway\r\n\r\n" * 3)
+            time.sleep(0.1)
+        end_s = time.monotonic() + SECONDS
+        while "/long" not in ended:
+            assert time.monotonic() < end_s
+            time.sleep(TICK_S)
+    assert begun.count("/long") == ended.count("/long") == 1

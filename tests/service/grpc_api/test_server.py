@@ -1,11 +1,13 @@
 """What the gRPC end offers beside inference: the index, health, reflection, request ids."""
 
 import asyncio
+import logging
 from typing import Any
 
 import grpc
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
+from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
@@ -173,6 +175,17 @@ async def test_no_call_is_lost_when_another_server_takes_over(repository: Any) -
 
 
 # --- reflection ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fault", "lines"), [(cygrpc.ExecuteBatchError("gone"), 0), (ValueError("x"), 1)])
+@pytest.mark.asyncio(loop_scope="session")
+async def test_what_grpc_logs_of_callers_who_left(
+    repository: Any, fault: Exception, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cannot be had from a caller at will: which of two things gRPC hears first is chance."""
+    async with grpc_end(Settings(repository=repository)):
+        logging.getLogger("grpc._cython.cygrpc").error("in a servicer method", exc_info=fault)
+    assert len(caplog.records) == lines
 
 
 def test_a_client_that_knows_no_message_finds_them(channel: grpc.Channel) -> None:
