@@ -8,6 +8,7 @@ makes up never become labels, and explainers that come and go add none.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version as package_version
 from typing import Literal
 
@@ -62,6 +63,7 @@ class Metrics:
             "Requests answered; status is HTTP's, also over gRPC.",
             (*by_verb, "protocol", "status"),
         )
+        self._answered = cache(lambda *labels: self._requests.labels(*labels).inc)
         self._rejections = self._counter(
             "rejections", "Requests not answered with a result, by the problem's name.", (*by_verb, "reason")
         )
@@ -136,7 +138,7 @@ class Metrics:
 
     def answered(self, entry: Entry | None, protocol: str, status: int) -> None:
         """Counts an answer. `entry` is None where the request named none that is known."""
-        self._requests.labels(*labels_of(entry), protocol, status).inc()
+        self._answered(*labels_of(entry), protocol, status)()
 
     def succeeded(self, entry: Entry, seconds: float, phases: Mapping[str, float]) -> None:
         """Times an answer with a result, and each of PHASES of it."""
