@@ -9,7 +9,6 @@ from importlib.metadata import version as package_version
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import BaseRoute
 
 from compiler.errors import InvalidOptionError
 from compiler.runtime.machine import available_cores
@@ -55,7 +54,7 @@ Errors are problem documents (RFC 9457), with the member `error` for clients of 
 
 Lifespan = Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]
 # The admin API, wherever it is bound.
-DOCUMENTED = (*routes_v2.documented.routes, *routes_v1.documented.routes)
+DOCUMENTED = (routes_v2.documented, routes_v1.documented)
 ADMIN_ROUTERS: tuple[APIRouter, ...] = (
     routes_admin.router,
     routes_references.router,
@@ -167,7 +166,7 @@ def _new_app(
     gate: RequestInterceptor,
     settings: Settings,
     lifespan: Lifespan | None,
-    documented: Sequence[BaseRoute] = (),
+    documented: Sequence[openapi.Documented] = (),
 ) -> FastAPI:
     app = FastAPI(
         title="Rationale",

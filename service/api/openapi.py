@@ -8,15 +8,16 @@ import base64
 import copy
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fastapi import FastAPI
+import orjson
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse
-from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 
 from service.api.openapi_examples import EXAMPLES, MODEL
@@ -46,7 +47,10 @@ _POLICY = (
     "script-src 'self' 'sha256-{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
+_MODELS: dict[str, type[BaseModel]] = {}  # those that routes refer to, by name
+
 Document = dict[str, Any]
+Documented = Callable[[], APIRouter]
 Responses = dict[int | str, dict[str, Any]]  # by status, as FastAPI has them
 
 
@@ -59,8 +63,9 @@ def body_of(
 
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Its JSON schema, to be made a component when the document is."""
-    return model.model_json_schema(ref_template=_REF)
+    """A reference to its JSON schema, which is made when a document with the reference is."""
+    _MODELS[model.__name__] = model
+    return {"$ref": _REF.format(model=model.__name__)}
 
 
 MODEL_PARAMETER = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
@@ -77,19 +82,19 @@ def header(name: str, kind: str, description: str) -> dict[str, Any]:
     }
 
 
-def install(app: FastAPI, denied: Responses, documented: Sequence[BaseRoute] = ()) -> None:
+def install(app: FastAPI, denied: Responses, documented: Sequence[Documented] = ()) -> None:
     """Makes `app.openapi` give the document below.
 
     Args:
         denied: what all but open routes may answer too.
-        documented: stand in for the app's routes that are not FastAPI's.
+        documented: make what stands in for the app's routes that are not FastAPI's.
     """
     app.openapi = lambda: _document(app, denied, documented)  # type: ignore[method-assign]
 
 
-def _document(app: FastAPI, denied: Responses, documented: Sequence[BaseRoute]) -> Document:
+def _document(app: FastAPI, denied: Responses, documented: Sequence[Documented]) -> Document:
     if app.openapi_schema is None:
-        routes = [*app.routes, *documented]
+        routes = [*app.routes, *(route for make in documented for route in make().routes)]
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=routes
         )
@@ -98,8 +103,8 @@ def _document(app: FastAPI, denied: Responses, documented: Sequence[BaseRoute]) 
         for path, operation in _operations(document):
             _drop_validation(operation)
             _secure(path, operation, denied)
-            _hoist(operation, components)
             _show(operation)
+        components.update(_schemas(document))
         for name in _VALIDATION:
             components.pop(name, None)
         app.openapi_schema = document
@@ -128,17 +133,13 @@ def _drop_validation(operation: dict[str, Any]) -> None:
         del operation["responses"]["422"]
 
 
-def _hoist(operation: dict[str, Any], components: dict[str, Any]) -> None:
-    """Whole models in bodies and answers → components."""
-    for each in (operation.get("requestBody", {}), *operation["responses"].values()):
-        for media in each.get("content", {}).values():
-            schema = media.get("schema", {})
-            if "title" not in schema or "properties" not in schema:
-                continue
-            schema = dict(schema)
-            components.update(schema.pop("$defs", {}))
-            components[schema["title"]] = schema
-            media["schema"] = {"$ref": _REF.format(model=schema["title"])}
+def _schemas(document: Document) -> dict[str, Any]:
+    """Of the models that the document refers to."""
+    text = orjson.dumps(document).decode()
+    named = [model for name, model in _MODELS.items() if f'"{_REF.format(model=name)}"' in text]
+    _, schemas = models_json_schema([(model, "validation") for model in named], ref_template=_REF)
+    found: dict[str, Any] = schemas["$defs"]
+    return found
 
 
 def _show(operation: dict[str, Any]) -> None:

@@ -85,27 +85,31 @@ inference = [
     Route("/v1/models/{model}:explain", explain, methods=["POST"]),
 ]
 
-documented = APIRouter(tags=["v1"])
-documented.post(
-    "/v1/models/{model}:predict",
-    summary="Predict",
-    operation_id="v1_predict",
-    response_model=Predictions,
-    responses=problem_responses(*REFUSALS),
-    openapi_extra=_BODY,
-)(predict)
-documented.post(
-    "/v1/models/{model}:explain",
-    summary="Predict and explain",
-    operation_id="v1_explain",
-    description="One explanation per instance. `explained_value` = `base_value` + the sum of `attributions` "
-    "+ `completeness_gap`, as far as the method has these. With several targets an explanation is "
-    '`{"targets": […]}`. `references`, or `reference_set`, choose what the instances are compared with. '
-    "`explainer` says what explained.",
-    response_model=Explanations,
-    responses=problem_responses(*REFUSALS),
-    openapi_extra=_BODY,
-)(explain)
+
+def documented() -> APIRouter:
+    """For the OpenAPI document, as v2's."""
+    router = APIRouter(tags=["v1"])
+    router.post(
+        "/v1/models/{model}:predict",
+        summary="Predict",
+        operation_id="v1_predict",
+        response_model=Predictions,
+        responses=problem_responses(*REFUSALS),
+        openapi_extra=_BODY,
+    )(predict)
+    router.post(
+        "/v1/models/{model}:explain",
+        summary="Predict and explain",
+        operation_id="v1_explain",
+        description="One explanation per instance. `explained_value` = `base_value` + the sum of "
+        "`attributions` + `completeness_gap`, as far as the method has these. With several targets an "
+        'explanation is `{"targets": […]}`. `references`, or `reference_set`, choose what the instances are '
+        "compared with. `explainer` says what explained.",
+        response_model=Explanations,
+        responses=problem_responses(*REFUSALS),
+        openapi_extra=_BODY,
+    )(explain)
+    return router
 
 
 def _predictions(answer: Answer) -> Response:

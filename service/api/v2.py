@@ -143,22 +143,18 @@ def _infer_docs(name: str, summary: str, description: str) -> dict[str, Any]:
     }
 
 
-_INFER = _infer_docs(
-    "infer",
-    "Predict",
+_INFER = (
     "An OIP request, as JSON or with binary tensors after it (header `Inference-Header-Content-Length`). "
     "`outputs` selects; none gives all. More rows than the model's batch size are split and joined again. "
-    "A model's explain entry, `{model}_explain`, is a model of its own here.",
+    "A model's explain entry, `{model}_explain`, is a model of its own here."
 )
-_EXPLAIN = _infer_docs(
-    "explain",
-    "Predict and explain",
+_EXPLAIN = (
     "The same request as `infer`. The answer holds the model's outputs and the tensors that explain them: "
     "`{input}_attributions` [N, T, …], `{input}_standard_error` where the entry was compiled with it, and "
     "`explained_value`, `base_value`, `completeness_gap` [N, T] as far as the method has them. `parameters` "
     "name the method and the digest of the explanation. The parameter `explainer` chooses among a model's "
     "explainers. The parameter `reference_set`, or tensors `{input}_references` [K, …] beside the inputs "
-    "(and `reference_weights` [K]), choose what the rows are compared with.",
+    "(and `reference_weights` [K]), choose what the rows are compared with."
 )
 
 
@@ -181,9 +177,14 @@ inference = [
     for version in ("", "/versions/{version}")
     for verb, endpoint in (("explain", explain), ("infer", infer))
 ]
-documented = APIRouter(prefix="/v2/models/{model}")
-documented.post("/infer", **_INFER)(infer)
-documented.post("/explain", **_EXPLAIN)(explain)
+
+
+def documented() -> APIRouter:
+    """For the OpenAPI document: these routes as FastAPI has them, which take a while to make."""
+    router = APIRouter(prefix="/v2/models/{model}")
+    router.post("/infer", **_infer_docs("infer", "Predict", _INFER))(infer)
+    router.post("/explain", **_infer_docs("explain", "Predict and explain", _EXPLAIN))(explain)
+    return router
 
 
 unoffered = APIRouter()
