@@ -72,11 +72,8 @@ def sets_of(folder: Path) -> Sets:
 
 def write_plain(repository: Path, name: str = "score", scale: float = 1.0) -> None:
     """y = x·W + b, times `scale`, without an explain entry."""
-    node = made.helper.make_node
-    nodes = [node("MatMul", ["x", "W"], ["xW"]), node("Add", ["xW", "b"], ["y"])]
-    constants = {"W": made.W * np.float32(scale), "b": made.B}
-    inputs, outputs = [made.spec("x", "FP32", 4)], [made.spec("y", "FP32", 3)]
-    made.write_entry(repository, name, nodes, inputs, outputs, constants)
+    graph = f"(float[N, 4] x) => (float[N, 3] y) {{ {made.LINEAR} }}"
+    made.write_entry(repository, name, graph, {"W": made.W * np.float32(scale), "b": made.B})
 
 
 async def settled(client: httpx.AsyncClient, path: str, timeout_s: float = SECONDS) -> dict[str, Any]:
