@@ -1,40 +1,26 @@
 """One repository, in ONNX Runtime here and in a real Triton: the same answers, whoever asks."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton_grpc
-import tritonclient.http as triton_http
 
 from scripts.triton.serve import TritonAddresses
 from service.app import create_app, create_backend
 from service.settings import Settings
 from tests.service import handmade as made
 from tests.service import patient
+from tests.service.clients.test_grpc import CASES, assert_equal
 from tests.service.conftest import serving
+from tests.triton import clients
 from tests.triton.conftest import StartTriton, start_triton
 
 __all__ = ["start_triton"]  # a fixture, found by its name
 
-A = np.array([[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]], np.float32)
-GRID = np.random.default_rng(5).normal(size=(5, 2, 3, 3)).astype(np.float32)
-IDS = np.array([[1, 250], [0, 3], [7, 9]])
-TEXT = np.array([["a"], ["ü"], [""]], dtype=np.object_)
-ASKED = {
-    "score": {"x": made.X},
-    "score_explain": {"x": made.X},
-    "slope_explain": {"x": A},
-    "pair": {"a": A, "b": GRID[:, 0, :2, :2].copy()},
-    "pair_explain": {"a": A, "b": GRID[:, 1, 1:, 1:].copy()},
-    "image_explain": {"image": GRID},
-    "typed": {"ids": IDS, "text": TEXT},
-    "vector": {"x": A[:, :1].copy()},
-    "open": {"x": A, "z": A[::-1].copy()},
-}
-DATATYPES = {"float32": "FP32", "int64": "INT64", "object": "BYTES"}
+ASKED = "score score_explain slope_explain pair pair_explain image_explain typed vector open".split()
+assert_same = partial(assert_equal, rtol=1e-6, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -51,49 +37,24 @@ def routed(repository: Path, triton: TritonAddresses) -> Iterator[str]:
         yield address
 
 
-def ask(module: Any, address: str, model: str, rows: slice = slice(None)) -> dict[str, np.ndarray]:
-    """The same call through tritonclient's HTTP or gRPC `module`."""
-    client = module.InferenceServerClient(address)
-    inputs = []
-    for name, whole in ASKED[model].items():
-        array = whole[rows]
-        tensor = module.InferInput(name, list(array.shape), DATATYPES[str(array.dtype)])
-        tensor.set_data_from_numpy(array)
-        inputs.append(tensor)
-    result = client.infer(model, inputs)
-    response = result.get_response()
-    names = (
-        [item["name"] for item in response["outputs"]]
-        if isinstance(response, dict)
-        else [item.name for item in response.outputs]
-    )
-    answer = {name: result.as_numpy(name) for name in names}
-    client.close()
-    return answer
-
-
-def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> None:
-    assert left.keys() == right.keys()
-    for name, array in left.items():
-        assert array.dtype == right[name].dtype
-        assert array.shape == right[name].shape
-        if array.dtype.kind == "f":
-            np.testing.assert_allclose(array, right[name], rtol=1e-6, atol=1e-6)
-        else:
-            np.testing.assert_array_equal(array, right[name])
+async def ask(end: str, address: str, model: str, rows: slice = slice(None)) -> clients.Arrays:
+    given, _ = CASES[model]
+    return await clients.infer(end, address, model, {name: array[rows] for name, array in given.items()})
 
 
 @pytest.mark.parametrize("model", ASKED)
-def test_embedded_and_triton_agree(address: str, routed: str, model: str) -> None:
-    assert_same(ask(triton_http, address, model), ask(triton_http, routed, model))
+async def test_embedded_and_triton_agree(address: str, routed: str, model: str) -> None:
+    assert_same(await ask("http", address, model), await ask("http", routed, model))
 
 
 @pytest.mark.parametrize("model", ASKED)
-def test_the_same_call_fits_the_gateway_and_triton(address: str, triton: TritonAddresses, model: str) -> None:
+async def test_the_same_call_fits_the_gateway_and_triton(
+    address: str, triton: TritonAddresses, model: str
+) -> None:
     rows = slice(0, 2)  # within every entry's batch size, which Triton does not split
-    ours = ask(triton_http, address, model, rows)
-    assert_same(ours, ask(triton_http, triton.http, model, rows))
-    assert_same(ours, ask(triton_grpc, triton.grpc, model, rows))
+    ours = await ask("http", address, model, rows)
+    assert_same(ours, await ask("http", triton.http, model, rows))
+    assert_same(ours, await ask("grpc", triton.grpc, model, rows))
 
 
 def test_explanations_by_name_over_triton(address: str, routed: str) -> None:
