@@ -11,7 +11,6 @@ system; a report of a run that did not finish says so.
 
 import argparse
 import itertools
-import os
 import shlex
 import sys
 import tempfile
@@ -24,7 +23,6 @@ from compiler.bench.measure import machine
 from compiler.bench.process import ProcessDiedError, run_module
 from loadtests.load.measure import Bench, Result, StuckError, Tell, WrongAnswerError, measure
 from loadtests.load.plan import GeneratorError
-from loadtests.load.tables import UnusableTableError, find
 from loadtests.load.workloads import ALL_SYSTEMS, PROFILES, SCENARIOS, WORKLOADS, Profile, Workload
 from loadtests.report.comparison import told, verdicts
 from loadtests.report.write import About, write_report
@@ -45,14 +43,6 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--workload", nargs="+", choices=workloads, help="default: those of the profile")
     parser.add_argument("--system", nargs="+", choices=ALL_SYSTEMS, help="default: those of the profile")
     parser.add_argument("--scenario", nargs="+", choices=scenarios, help="default: those of the profile")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=os.environ.get("LOADTEST_DATA"),
-        metavar="FILE|FOLDER",
-        help="a table whose rows the tabular workloads ask about, or a folder whose largest is taken; "
-        "default: $LOADTEST_DATA, else rows are drawn from a seed",
-    )
     parser.add_argument("--cores", type=int, default=2, help="for the server and the load generator together")
     parser.add_argument("--out", type=Path, default=Path("loadtests/results"), metavar="FOLDER")
     return parser.parse_args(given)
@@ -69,16 +59,15 @@ def profile_of(asked: argparse.Namespace) -> Profile:
     )
 
 
-def prepare(workload: Workload, folder: Path, systems: Sequence[str], data: Path | None) -> None:
+def prepare(workload: Workload, folder: Path, systems: Sequence[str]) -> None:
     """In a process of its own, whose memory goes with it. Raises PreparationError."""
-    table = [] if data is None else [str(data)]
     try:
-        run_module("loadtests.load.prepare", workload.name, str(folder), ",".join(systems), *table)
+        run_module("loadtests.load.prepare", workload.name, str(folder), ",".join(systems))
     except ProcessDiedError as error:
         raise PreparationError(f"{workload.name} cannot be prepared:\n{error}") from error
 
 
-def run(profile: Profile, cores: int, data: Path | None, tell: Tell) -> Iterator[Result]:
+def run(profile: Profile, cores: int, tell: Tell) -> Iterator[Result]:
     """One system on one workload after the other.
 
     Raises:
@@ -89,7 +78,7 @@ def run(profile: Profile, cores: int, data: Path | None, tell: Tell) -> Iterator
     for workload in workloads:
         with tempfile.TemporaryDirectory() as name:
             tell(f"{workload.name}: weights, references and reference values")
-            prepare(workload, Path(name), profile.systems, data)
+            prepare(workload, Path(name), profile.systems)
             bench = Bench(workload, Path(name), profile, tell)
             for system in profile.systems:
                 tell(f"{workload.name}, {system}: {next(number)} of {total}")
@@ -108,16 +97,15 @@ def main() -> int:
     results: list[Result] = []
     try:
         profile = profile_of(asked)
-        data = None if asked.data is None else find(asked.data)
         command = shlex.join(["python", "-m", "loadtests", *sys.argv[1:]])
-        about = About(command, profile, asked.cores, machine(), None if data is None else data.name)
-        for result in run(profile, asked.cores, data, tell):
+        about = About(command, profile, asked.cores, machine())
+        for result in run(profile, asked.cores, tell):
             results.append(result)
             write_report(results, about, asked.out, finished=False)  # what comes next may fail
     except WrongAnswerError as error:
         print(f"wrong answers: {error}", file=sys.stderr)
         return 1
-    except (GeneratorError, PreparationError, StuckError, UnusableTableError, RuntimeError) as error:
+    except (GeneratorError, PreparationError, StuckError, RuntimeError) as error:
         # RuntimeError: no server came up
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -53,19 +53,14 @@ class Subject:
     references: Tensor
 
 
-def make_subject(case: Case, seed: int, given: tuple[Tensor, Tensor] | None = None) -> Subject:
-    """Weights, rows and references from `seed`; torch's own random state is kept.
-
-    Args:
-        given: rows and references, where they come from elsewhere.
-    """
+def make_subject(case: Case, seed: int) -> Subject:
+    """Weights, rows and references from `seed`; torch's own random state is kept."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = NETWORKS[case.model](case.shape[-1])
         count = SIGNAL_ROWS[len(case.shape)]
-        signal = given or (_rows(count, case.shape), _references(count, case.shape))
-        keep_signal(network, torch.cat([part[:count] for part in signal]))
-        rows, references = given or (_rows(case.rows, case.shape), _references(case.references, case.shape))
+        keep_signal(network, torch.cat([_rows(count, case.shape), _references(count, case.shape)]))
+        rows, references = _rows(case.rows, case.shape), _references(case.references, case.shape)
     return Subject(network, export(network, rows), rows, references)
 
 

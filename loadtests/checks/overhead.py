@@ -1,19 +1,24 @@
-"""CPU time that the gateway spends on a small request, beside a server that does the least.
+"""What the gateway adds to a small request: CPU time and latency, beside servers that do the least.
 
     python -m loadtests.checks.overhead [--requests 20000] [--rounds 40] [--only "json explain" …]
+    python -m loadtests.checks.overhead --triton
 
 Each kind of request is sent one after the other over one connection, in rounds that alternate, so that a
 change of the machine meets all alike. Counted is the CPU time of the *server's* process, from the system.
+With `--triton` (which needs `make triton`) the gateway stands before a Triton, beside a bare proxy
+(`loadtests.systems.bare_grpc`): what that adds is the price of a hop, whatever is done there.
 """
 
 import argparse
 import asyncio
 import contextlib
-import statistics
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+import tempfile
+import time
+from collections.abc import Callable, Container, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import grpc.aio
 from tritonclient.grpc import service_pb2_grpc
@@ -22,42 +27,81 @@ from loadtests.load import raw
 from loadtests.load.questions import EXPLAIN, PREDICT, Question
 from loadtests.systems import models
 from loadtests.systems.process import Server, gateway, started
+from scripts.triton.serve import run_triton
 
 REPOSITORY = Path("model_repository")
+TRITON = "Triton"
 LEAST = {"json": "minimal", "binary": "minimal", "grpc": "bare grpc"}  # what each form is held against
-Ask = Callable[[int], Coroutine[None, None, None]]
+Ask = Callable[[int], Coroutine[None, None, list[float]]]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One way to ask: `ask(n)` sends n requests to `server`, one after the other."""
+    """`ask(n)` sends n requests to `server`, one after the other, and gives the seconds that each took."""
 
     server: Server
     ask: Ask
 
 
+@dataclass(frozen=True)
+class Round:
+    """CPU µs of a request on average, and its milliseconds at the median."""
+
+    cpu_us: float
+    took_ms: float
+
+
+async def timed(ask: Callable[[], Coroutine[None, None, object]], count: int) -> list[float]:
+    took_s = []
+    for _ in range(count):
+        began_s = time.perf_counter()
+        await ask()
+        took_s.append(time.perf_counter() - began_s)
+    return took_s
+
+
 def over_http(server: Server, path: str, body: bytes, headers: dict[str, str]) -> Kind:
     request = raw.request(server.http, path, body, headers)
 
-    async def ask(count: int) -> None:
+    async def ask(count: int) -> list[float]:
         connection = await raw.connect(server.http)
-        for _ in range(count):
+
+        async def once() -> None:
             status, said = await connection.ask(request)
             if status != raw.OK:
                 raise RuntimeError(f"{status}: {said!r}")
+
+        took_s = await timed(once, count)
         connection.close()
+        return took_s
 
     return Kind(server, ask)
 
 
 def over_grpc(server: Server, question: Question) -> Kind:
-    async def ask(count: int) -> None:
+    async def ask(count: int) -> list[float]:
         async with grpc.aio.insecure_channel(server.grpc) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            for _ in range(count):
+
+            async def once() -> None:
                 await stub.ModelInfer(question.as_message)
 
+            return await timed(once, count)
+
     return Kind(server, ask)
+
+
+def of_gateway(server: Server, question: Question) -> dict[str, Kind]:
+    """All three forms, by name."""
+    return {
+        f"json {question.label}": over_http(server, question.path, *question.as_json),
+        f"binary {question.label}": over_http(server, question.path, *question.as_binary),
+        f"grpc {question.label}": over_grpc(server, question),
+    }
+
+
+def least(module: str, argument: str) -> contextlib.AbstractContextManager[Server]:
+    return started([sys.executable, "-m", f"loadtests.systems.{module}", argument], {})
 
 
 @contextlib.contextmanager
@@ -69,42 +113,64 @@ def kinds() -> Iterator[dict[str, Kind]]:
         for verb in (PREDICT, EXPLAIN):
             question = models.question(models.CREDIT, verb)
             graph = str(REPOSITORY / question.entry / "1/model.onnx")
-            minimal, bare = (
-                servers.enter_context(started([sys.executable, "-m", f"loadtests.systems.{name}", graph], {}))
-                for name in ("minimal", "bare_grpc")
-            )
+            minimal, bare = (servers.enter_context(least(name, graph)) for name in ("minimal", "bare_grpc"))
             found[f"minimal {verb}"] = over_http(minimal, "/infer", *question.as_json)
             found[f"bare grpc {verb}"] = over_grpc(bare, question)
-            found[f"json {verb}"] = over_http(ours, question.path, *question.as_json)
-            found[f"binary {verb}"] = over_http(ours, question.path, *question.as_binary)
-            found[f"grpc {verb}"] = over_grpc(ours, question)
+            found |= of_gateway(ours, question)
         yield found
 
 
-def measure(chosen: dict[str, Kind], requests: int, rounds: int) -> dict[str, list[float]]:
-    """CPU µs per request of every round, by kind."""
-    spent: dict[str, list[float]] = {name: [] for name in chosen}
+@contextlib.contextmanager
+def kinds_before_triton() -> Iterator[dict[str, Kind]]:
+    """Triton, a proxy before it and the gateway before it, on one model of 24 features."""
+    question = models.question(models.NETWORK, PREDICT)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as servers:
+        models.write_network(Path(folder), width=64, references=20)
+        at = servers.enter_context(run_triton(Path(folder)))
+        proxy = servers.enter_context(least("bare_grpc", at.grpc))
+        ours = servers.enter_context(gateway(Path(folder), "--triton", at.grpc))
+        yield {
+            TRITON: over_grpc(Server(at.pid, at.http, at.grpc), question),
+            "bare proxy": over_grpc(proxy, question),
+            **of_gateway(ours, question),
+        }
+
+
+def measure(chosen: dict[str, Kind], requests: int, rounds: int) -> dict[str, list[Round]]:
+    """By kind."""
+    found: dict[str, list[Round]] = {name: [] for name in chosen}
     for kind in chosen.values():
         asyncio.run(kind.ask(max(requests // 20, 20)))
     each = requests // rounds
     for _ in range(rounds):
         for name, kind in chosen.items():
             began_s = kind.server.cpu_s()
-            asyncio.run(kind.ask(each))
-            spent[name].append((kind.server.cpu_s() - began_s) / each * 1e6)
-    return spent
+            took_s = asyncio.run(kind.ask(each))
+            used_s = kind.server.cpu_s() - began_s
+            found[name].append(Round(used_s / each * 1e6, median(took_s) * 1e3))
+    return found
 
 
-def report(spent: dict[str, list[float]]) -> None:
-    """Medians, and the median ratio to the yardstick of the same round, which a busy machine spares."""
-    for name, each in spent.items():
-        form, _, verb = name.rpartition(" ")
-        yardstick = f"{LEAST.get(form, form)} {verb}"
-        ratio = statistics.median(a / b for a, b in zip(each, spent.get(yardstick, each), strict=True))
+def report(found: dict[str, list[Round]]) -> None:
+    """Medians, also of the comparison with the yardstick of the same round, which a busy machine spares."""
+    for name, rounds in found.items():
+        yardstick = yardstick_of(name, found)
+        cpu_us, took_ms = ([getattr(each, what) for each in rounds] for what in ("cpu_us", "took_ms"))
+        pairs = list(zip(rounds, found[yardstick], strict=True))
+        times = median(a.cpu_us / b.cpu_us for a, b in pairs)
+        added_ms = median(a.took_ms - b.took_ms for a, b in pairs)
         print(
-            f"{name:17} {statistics.median(each):5.0f} µs of CPU per request, least {min(each):5.0f}; "
-            f"{ratio:.2f} times {yardstick}"
+            f"{name:17} {median(cpu_us):5.0f} µs of CPU per request, least {min(cpu_us):5.0f}; "
+            f"{times:.2f} times {yardstick}; "
+            f"{median(took_ms):.2f} ms at the median, {added_ms:+.2f} ms"
         )
+
+
+def yardstick_of(name: str, found: Container[str]) -> str:
+    """Triton where it is asked, else the least server for that form and verb; itself where neither is."""
+    form, _, verb = name.rpartition(" ")
+    least = TRITON if TRITON in found else f"{LEAST.get(form, form)} {verb}"
+    return least if least in found else name
 
 
 def main() -> None:
@@ -112,8 +178,9 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20_000, help="of each kind")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--only", nargs="*", help="names of kinds")
+    parser.add_argument("--triton", action="store_true", help="before a Triton")
     given = parser.parse_args()
-    with kinds() as every:
+    with kinds_before_triton() if given.triton else kinds() as every:
         chosen = {name: kind for name, kind in every.items() if not given.only or name in given.only}
         report(measure(chosen, given.requests, given.rounds))
 

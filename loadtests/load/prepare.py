@@ -1,8 +1,6 @@
 """One workload made ready in a folder, for every system the same weights, rows and references.
 
-python -m loadtests.load.prepare WORKLOAD FOLDER SYSTEM,SYSTEM [DATA]
-
-Rows and references of tables come from DATA (`loadtests.load.tables`), all else from a seed.
+python -m loadtests.load.prepare WORKLOAD FOLDER SYSTEM,SYSTEM
 
 FOLDER/network.pt, references.npy, rows.npy   what the baselines load
 FOLDER/repository/             what `rationale serve` does
@@ -31,27 +29,15 @@ from loadtests.load.expected import (
     REPOSITORY,
     ROWS,
 )
-from loadtests.load.tables import UnusableTableError, rows_and_references
 from loadtests.load.workloads import ALL_SYSTEMS, WORKLOADS, Workload
 
 SEED = 24
 _AT_ONCE = 16_000  # rows × references in one pass of the float64 walk
 
 
-def prepare(
-    workload: Workload, folder: Path, systems: Sequence[str] = ALL_SYSTEMS, data: Path | None = None
-) -> None:
-    """For these systems: a baseline's own answers take as long as its explanations do.
-
-    Raises:
-        UnusableTableError: rows are to come from `data`, and cannot.
-    """
-    case = workload.case
-    given = None
-    if data is not None and workload.tabular:
-        tables = rows_and_references(data, case.rows, case.references, case.shape[0], SEED)
-        given = torch.from_numpy(tables[0]), torch.from_numpy(tables[1])
-    subject = make_subject(case, SEED, given)
+def prepare(workload: Workload, folder: Path, systems: Sequence[str] = ALL_SYSTEMS) -> None:
+    """For these systems: a baseline's own answers take as long as its explanations do."""
+    subject = make_subject(workload.case, SEED)
     torch.save(subject.network, folder / NETWORK)
     np.save(folder / ROWS, subject.rows.numpy())
     np.save(folder / REFERENCES, subject.references.numpy())
@@ -86,14 +72,10 @@ def _save(path: Path, predictions: np.ndarray, attributions: np.ndarray) -> None
 
 
 def main() -> None:
-    """Raises UnusableTableError."""
-    name, folder, systems, *data = sys.argv[1:]
+    name, folder, systems = sys.argv[1:]
     workload = next(workload for workload in WORKLOADS if workload.name == name)
-    prepare(workload, Path(folder), systems.split(","), Path(data[0]) if data else None)
+    prepare(workload, Path(folder), systems.split(","))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UnusableTableError as error:
-        sys.exit(str(error))
+    main()

@@ -24,11 +24,6 @@ class Workload:
     batch: int = 16
 
     @property
-    def tabular(self) -> bool:
-        """Whether its rows can come from a table."""
-        return len(self.case.shape) == 1
-
-    @property
     def timeout_s(self) -> float:
         """Of a request: well above what callers can stand."""
         return max(4 * self.p99_s, 2.0)

@@ -27,14 +27,12 @@ class About:
     Attributes:
         command: what was typed; cores: that it was given.
         machine: as it was before.
-        data: name of the table that rows came from, if one did.
     """
 
     command: str
     profile: Profile
     cores: int
     machine: Machine
-    data: str | None = None
 
 
 def write_report(
@@ -59,7 +57,6 @@ def contents(results: Sequence[Result], about: About) -> dict[str, Any]:
     return {
         "made": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "command": about.command,
-        "data": about.data,
         "commit": commit(),
         "machine": about.machine | {"cores_used": about.cores},
         "versions": versions(PACKAGES),

@@ -1,20 +1,25 @@
-"""Both commands about overhead ask every way there is, and report each."""
+"""The command about overhead asks every way there is, and reports each."""
 
 import pytest
 
-from loadtests.checks import overhead, triton_overhead
+from loadtests.checks import overhead
+from loadtests.checks.overhead import Round
 
 
 def test_every_kind_of_request_is_asked_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with overhead.kinds() as kinds:
-        spent = overhead.measure(kinds, requests=40, rounds=2)
-    assert all(len(each) == 2 and min(each) > 0 for each in spent.values())
-    overhead.report(spent)
+        found = overhead.measure(kinds, requests=40, rounds=2)
+    assert all(len(each) == 2 and min(one.cpu_us for one in each) > 0 for each in found.values())
+    overhead.report(found)
     printed = capsys.readouterr().out
     assert printed.count("µs of CPU per request") == len(kinds) == 10
     assert printed.count("1.00 times") >= 4, "each yardstick beside itself"
 
 
-def test_what_the_gateway_adds_is_told_turn_by_turn(capsys: pytest.CaptureFixture[str]) -> None:
-    triton_overhead.report({triton_overhead.STRAIGHT: [1.0, 9.0, 2.0], "gateway, JSON": [1.5, 9.25, 3.0]})
-    assert "gateway, JSON      3.00 ms at the median, +0.50 ms" in capsys.readouterr().out
+def test_what_the_gateway_adds_is_told_round_by_round(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {
+        "Triton": [Round(100, took_ms) for took_ms in (1.0, 9.0, 2.0)],
+        "json predict": [Round(150, took_ms) for took_ms in (1.5, 9.25, 3.0)],
+    }
+    overhead.report(found)
+    assert "1.50 times Triton; 3.00 ms at the median, +0.50 ms" in capsys.readouterr().out

@@ -19,7 +19,7 @@ from loadtests.report.write import About, write_report
 from loadtests.systems.variants import OURS, Variant
 
 COMMAND = "python -m loadtests --system rationale shap"
-ABOUT = About(COMMAND, PROFILES["short"], cores=2, machine=machine(), data="applicants.csv")
+ABOUT = About(COMMAND, PROFILES["short"], cores=2, machine=machine())
 ONE = Figures(100.0, 99.0, 500, 0.002, 0.003, 0.0123, {}, 0, 60, 0.0001, 0.4, 300 << 20)
 
 
@@ -76,7 +76,7 @@ def test_the_report_is_complete(results, tmp_path):
         (MEDIAN, 4, pytest.approx(7.5)),
     ]
     figures = ("7.5", "1234", "165 (2 × 1 thread)", "100 ms")
-    for told in (COMMAND, "applicants.csv", report["machine"]["processor"], *figures):
+    for told in (COMMAND, report["machine"]["processor"], *figures):
         assert told in page
     assert all(f"{scenario.name}, shap" in page and scenario.title in page for scenario in SCENARIOS)
     compared = sum(run.figures.compared for one in results for _, run in one.runs())
