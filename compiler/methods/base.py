@@ -27,7 +27,7 @@ class Gap(StrEnum):
 
 
 class Method(Protocol):
-    """A method never knows operators: it knows kinds, and where to call their rules."""
+    """A method asks no operator's name: it knows kinds and traits, and where to call rules."""
 
     name: ClassVar[str]
     has_base_value: ClassVar[bool]

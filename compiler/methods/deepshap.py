@@ -66,7 +66,7 @@ class DeepShap:
         return fuse(commute(op, calls)), self.pull
 
     def pull(self, op: Ops, call: Call, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
-        return _PULL[call.rule.kind](op, call, m)
+        return _PULL[Kind.LOCAL if call.rule.deeplift_form else call.rule.kind](op, call, m)
 
     def attribute(
         self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
@@ -130,19 +130,10 @@ def _sum(op: Ops, x: Tensor) -> Tensor:
 
 
 def _pointwise(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
-    """The secant (f(x) − f(r))/(x − r)."""
+    """The secant (f(x) − f(r))/(x − r) of a function that is smooth on the scale of 1."""
     if any(call.varying[1:]):
         raise UnsupportedModelError("a parameter of it depends on what is explained")
-    x, *others = call.x.inputs
-    r = call.reference.inputs[0]
-    y, y_r = call.x.y, call.reference.y
-    if call.rule.rescale_form is not None:
-        leaving = call.rule.rescale_form(op, m, x, r, y, y_r, *others, **call.attributes)
-    elif call.rule.secant_form is not None:
-        leaving = op.Mul(m, call.rule.secant_form(op, x, r, y, y_r, *others, **call.attributes))
-    else:
-        leaving = op.Mul(m, _smooth_secant(op, call))
-    return [leaving, *(None for _ in others)]
+    return [op.Mul(m, _smooth_secant(op, call)), *(None for _ in call.inputs[1:])]
 
 
 def _smooth_secant(op: Ops, call: Call) -> Tensor:
@@ -187,7 +178,7 @@ def _selection(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
 
 
 def _local(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
-    """The operator's own rule."""
+    """The operator's own rule, of whatever kind it is."""
     if call.rule.deeplift_form is None:
         raise UnsupportedModelError("it has a gradient, but no rule that keeps summation to delta")
     at_x, at_r = call.x, call.reference

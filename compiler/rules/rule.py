@@ -13,7 +13,9 @@ for each input, None for those that carry no attribution (axes, shapes, weights 
 rows). An operator of several outputs returns a tuple for y, and its pullbacks take a tuple.
 The value may differ from the operator's own node where the pullback needs more of it (MaxPool's winners).
 
-Methods never know operators. They know kinds (see `Kind`), and choose where a rule is called.
+What a method may ask of a rule: its kind, its traits, and the forms that it may have beside its pullbacks
+(`deeplift`, which `secant` makes for a function of one value; `relevance`; `layer`). A method chooses where a
+rule is called. It does not ask which operator it is: names stand in messages and in LRP's selectors alone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,7 +32,7 @@ Evaluation = tuple[Any, Any]
 
 
 class Kind(StrEnum):
-    """How an operator's output depends on its inputs; methods dispatch on this and on nothing else."""
+    """How an operator's output depends on its inputs: what a method does with it by default."""
 
     BILINEAR = "bilinear"  # linear in each input; jointly linear ones (Add, Concat) included
     POINTWISE = "pointwise"  # one varying input, element by element
@@ -39,12 +41,13 @@ class Kind(StrEnum):
 
 
 class Trait(StrEnum):
-    """What else is known of an operator, for methods that make use of it."""
+    """What else is known of an operator: where a method treats some of a kind differently, or faster."""
 
     MOVING = "moving"  # bilinear: each element of y is a copy of one of x, at a place that no value decides
     ELEMENTWISE = "elementwise"  # each element of y depends on one element of each input; all pointwise ones
     PRODUCT = "product"  # y is a product or quotient of two inputs, or sums of such
     AVERAGING = "averaging"  # bilinear: y is a sum over x with equal positive weights
+    NORMALISING = "normalising"  # bilinear: an affine map per channel that is part of the layer beside it
     HOMOGENEOUS = "homogeneous"  # pointwise: f(t·x) = t·f(x) for t > 0, so f(x) = f'(x)·x
     CONSERVING = "conserving"  # local: its relevance form hands all of the relevance back
     NONNEGATIVE = "nonnegative"  # y ≥ 0 whatever x is
@@ -69,6 +72,7 @@ class Weights:
         inputs, outputs: the shapes in which a vector with one number for each channel of x, or of y, is a
             factor of the weight; None where there is no such shape.
         attributes: in place of the node's own where the linear call is made.
+        placewise: whether each place (beyond the channel axis) is treated alone, all alike.
     """
 
     weight: Tensor
@@ -77,6 +81,7 @@ class Weights:
     inputs: tuple[int, ...] | None
     outputs: tuple[int, ...] | None
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    placewise: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,39 +111,34 @@ class Rule:
         self.kind = kind
         self.forward = forward
         self.traits = traits | {Trait.ELEMENTWISE} if kind is Kind.POINTWISE else traits
-        self.secant_form: Callable[..., Tensor] | None = None
-        self.rescale_form: Callable[..., Tensor] | None = None
         self.deeplift_form: Callable[..., Any] | None = None
         self.layer_form: Callable[..., Weights | None] | None = None
-        self.placewise_form: Callable[..., bool] | None = None
         self.relevance_form: Callable[..., Any] | None = None
 
     def __call__(self, op: Ops, *inputs: Tensor | None, **attributes: Any) -> Evaluation:
         return self.forward(op, *inputs, **attributes)
 
+    def deeplift(self, form: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: the operator's own complete DeepLIFT rule, in place of that of its kind.
+
+        Called as `form(op, m, xs, rs, y, y_r, **attributes)` with the inputs at x and at r; returns the
+        multiplier of each input. Inputs behind the last of these may not vary.
+        """
+        self.deeplift_form = form
+        return form
+
     def secant(self, form: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Decorator: (f(x) − f(r))/(x − r) in a form that does not cancel.
+        """Decorator: the same, of one value, by (f(x) − f(r))/(x − r) in a form that does not cancel.
 
         Called as `form(op, x, r, y, y_r, *other_inputs, **attributes)`.
         """
-        self.secant_form = form
-        return form
 
-    def rescale(self, form: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Decorator: m·(f(x) − f(r))/(x − r) in fewer passes over memory than by the secant, for speed alone.
+        def multiplier(
+            op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor, **attributes: Any
+        ) -> tuple[Tensor]:
+            return (op.Mul(m, form(op, xs[0], rs[0], y, y_r, *xs[1:], **attributes)),)
 
-        Called as `form(op, m, x, r, y, y_r, *other_inputs, **attributes)`.
-        """
-        self.rescale_form = form
-        return form
-
-    def deeplift(self, form: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorator: the operator's own complete DeepLIFT rule.
-
-        Called as `form(op, m, xs, rs, y, y_r, **attributes)` with the inputs at x and at r; returns the
-        multiplier of each input.
-        """
-        self.deeplift_form = form
+        self.deeplift_form = multiplier
         return form
 
     def layer(self, form: Callable[..., Weights | None]) -> Callable[..., Weights | None]:
@@ -147,14 +147,6 @@ class Rule:
         Called as `form(op, weight, bias, **attributes)`; None where the node is used in another way.
         """
         self.layer_form = form
-        return form
-
-    def placewise(self, form: Callable[..., bool]) -> Callable[..., bool]:
-        """Decorator: whether the layer treats each place (beyond the channel axis) alone, all alike.
-
-        Called as `form(weight, **attributes)`.
-        """
-        self.placewise_form = form
         return form
 
     def relevance(self, form: Callable[..., Any]) -> Callable[..., Any]:

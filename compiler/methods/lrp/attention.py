@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from compiler.errors import UnsupportedModelError
 from compiler.graph.tensor import Tensor
-from compiler.methods.lrp.layers import NORMALISATIONS, is_plain, is_product
+from compiler.methods.lrp.layers import is_plain, is_product
 from compiler.rules.rule import Evaluation, Kind, Rule, Trait
 from compiler.walk.call import At, Call
 
@@ -200,7 +200,7 @@ def _is_elementwise(call: Call) -> bool:
 
     A BatchNormalization does, but it has weights: no part of an activation.
     """
-    if Trait.ELEMENTWISE not in call.rule.traits or call.rule.op_type in NORMALISATIONS:
+    if Trait.ELEMENTWISE not in call.rule.traits or Trait.NORMALISING in call.rule.traits:
         return False
     shapes = {x.shape for _, x in _reads(call)}
     return shapes == {call.x.y.shape}

@@ -15,9 +15,6 @@ from compiler.graph.tensor import Tensor
 from compiler.rules.rule import Kind, Trait, Weights
 from compiler.walk.call import At, Call
 
-NORMALISATIONS = frozenset({"BatchNormalization"})
-"""Part of the layer before, or of the one behind; input normalisations (Sub, Div) stay by themselves."""
-
 
 @dataclass(frozen=True)
 class Layer:
@@ -94,7 +91,7 @@ def preparations(calls: Sequence[Call]) -> list[Call]:
         name = call.inputs[call.varying.index(True)]
         if name in inputs and is_plain(call):
             inputs.update(call.outputs)
-            if Trait.ELEMENTWISE in call.rule.traits and call.rule.op_type not in NORMALISATIONS:
+            if Trait.ELEMENTWISE in call.rule.traits and Trait.NORMALISING not in call.rule.traits:
                 found.append(call)
     return found
 
@@ -178,7 +175,7 @@ def _affine(op: Ops, call: Call, axis: int) -> Affine | None:
         return None
     if call.x.y.shape != x.shape or sum(call.varying) != 1:
         return None
-    if call.rule.op_type in NORMALISATIONS and axis % x.rank != 1:
+    if Trait.NORMALISING in call.rule.traits and axis % x.rank != 1:
         return None
     shape = [n if i == axis % x.rank else 1 for i, n in enumerate(x.shape)]
     op.scope = f"weights/{call.name}"
@@ -221,7 +218,7 @@ def _join_forward(
     kept = list(calls)
     for call in calls:
         layer = behind.get(call.outputs[0])
-        if call.rule.op_type not in NORMALISATIONS or layer is None or readers[call.outputs[0]] != 1:
+        if Trait.NORMALISING not in call.rule.traits or layer is None or readers[call.outputs[0]] != 1:
             continue
         joined = _before(op, call, layer)
         if joined is not None:

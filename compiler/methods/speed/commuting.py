@@ -121,7 +121,11 @@ def _means_first(op: Ops, calls: Sequence[Call]) -> list[Call]:
     order = list(calls)
     for layer in calls:
         reading = readers[layer.outputs[0]]
-        if len(reading) != 1 or not _at_each_place(layer) or Trait.SPATIAL_MEAN not in reading[0].rule.traits:
+        if (
+            len(reading) != 1
+            or Trait.SPATIAL_MEAN not in reading[0].rule.traits
+            or not _at_each_place(op, layer)
+        ):
             continue
         before, behind = _exchanged(op, layer, reading[0])
         order = [c for c in order if c is not layer]
@@ -129,11 +133,13 @@ def _means_first(op: Ops, calls: Sequence[Call]) -> list[Call]:
     return order
 
 
-def _at_each_place(layer: Call) -> bool:
+def _at_each_place(op: Ops, layer: Call) -> bool:
     weight = layer.x.inputs[1] if len(layer.x.inputs) > 1 else None
-    form = layer.rule.placewise_form
-    alone = layer.varying[0] and not any(layer.varying[1:])
-    return alone and form is not None and weight is not None and form(weight, **layer.attributes)
+    form = layer.rule.layer_form
+    if form is None or weight is None or not layer.varying[0] or any(layer.varying[1:]):
+        return False
+    weights = form(op, weight, None, **layer.attributes)
+    return weights is not None and weights.placewise
 
 
 def _exchanged(op: Ops, layer: Call, mean: Call) -> tuple[Call, Call]:

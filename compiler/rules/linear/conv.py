@@ -76,19 +76,22 @@ def conv(
 
 
 @conv.layer
-def conv_layer(op: Ops, w: Tensor, b: Tensor | None, *, group: int = 1, **_: Any) -> Weights:
-    """W [M, C/g, *k]."""
+def conv_layer(
+    op: Ops,
+    w: Tensor,
+    b: Tensor | None,
+    *,
+    group: int = 1,
+    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    **_: Any,
+) -> Weights:
+    """W [M, C/g, *k]; placewise where it is 1×1 and applied everywhere."""
     ones = [1] * (w.rank - 2)
     bias = None if b is None else op.Reshape(b, [-1, *ones])
-    return Weights(w, bias, axis=1, inputs=(1, -1, *ones) if group == 1 else None, outputs=(-1, 1, *ones))
-
-
-@conv.placewise
-def is_pointwise(
-    w: Tensor, *, strides: Sequence[int] | None = None, pads: Sequence[int] | None = None, **_: Any
-) -> bool:
-    """1×1, wherever it is applied."""
-    return all(k == 1 for k in w.shape[2:]) and all(s == 1 for s in strides or ()) and not any(pads or ())
+    inputs = (1, -1, *ones) if group == 1 else None
+    placewise = list(w.shape[2:]) == ones and all(s == 1 for s in strides or ()) and not any(pads or ())
+    return Weights(w, bias, axis=1, inputs=inputs, outputs=(-1, 1, *ones), placewise=placewise)
 
 
 def _transposed_pads(

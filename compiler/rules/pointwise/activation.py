@@ -37,15 +37,14 @@ def relu(op: Ops, x: Tensor) -> Evaluation:
     return op.Relu(x), relu_pullback
 
 
-@relu.secant
-def relu_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
-    return relu_secant(op, x, r)
-
-
-@relu.rescale
-def relu_fast(op: Ops, m: Tensor, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
+@relu.deeplift
+def relu_multiplier(
+    op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor
+) -> tuple[Tensor]:
+    """The secant (x⁺ − r⁺)/(x − r), in fewer passes over memory than by itself."""
+    x, r = xs[0], rs[0]
     geometry = Rescaling(math.prod(x.shape).bit_length(), shared=bool(r.lead - m.lead - x.lead))
-    return rescaled_relu(op, m, x, r, geometry=geometry)
+    return (rescaled_relu(op, m, x, r, geometry=geometry),)
 
 
 @rule("LeakyRelu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS])

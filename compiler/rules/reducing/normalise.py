@@ -18,7 +18,7 @@ from compiler.rules.rule import Evaluation, Kind, Trait, local, rule
 from compiler.rules.secants import exp_secant, log_secant, tiny
 
 
-@rule("BatchNormalization", kind=Kind.BILINEAR, traits=[Trait.ELEMENTWISE])
+@rule("BatchNormalization", kind=Kind.BILINEAR, traits=[Trait.ELEMENTWISE, Trait.NORMALISING])
 def batch_normalization(
     op: Ops,
     x: Tensor,
