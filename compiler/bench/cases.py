@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from compiler.errors import InvalidOptionError
 
@@ -16,6 +18,7 @@ OURS, FORWARD, TORCH, COMPILED, SHAP, CAPTUM = (
 )
 PEERS = (FORWARD, TORCH, COMPILED, SHAP, CAPTUM)
 NEEDS = {SHAP: "shap", CAPTUM: "captum"}  # beside torch and torchvision
+BY_HAND = {TORCH, COMPILED}  # of `benchmarks`
 # What a row is called, by its axes: the credit network's features, a transformer's tokens, an image.
 SIZES = {1: "{0}-256-256-2", 2: "{0} tokens", 3: "{1}²"}
 
@@ -62,8 +65,6 @@ CASES = (
     Case("credit", (24,), 1000),
     Case("credit", (24,), 100, 64),
 )
-# K of a sweep, by the axes of a row: peers need all memory there is for more references of images.
-SWEEP = {1: (1, 3, 10, 30, 100, 300, 1000), 2: (1, 3, 10, 30, 100), 3: (1, 3, 10, 30)}
 MODELS = tuple(dict.fromkeys(case.model for case in CASES))
 
 
@@ -72,39 +73,53 @@ class Settings:
     """How it is measured.
 
     Attributes:
-        repeats: rounds in which every system has its turn; threads: of each system; seed: of weights and
-            rows.
-        memory, cold_start: whether peak memory and the time to a first answer are measured too, in processes
-            of their own; memory_budget: bytes, for which the most references are sought.
+        repeats: rounds in which every system has its turn; threads: of each system.
         as_installed: whether memory is allocated as the system does it by itself, for all systems.
     """
 
     repeats: int = 9
     threads: int = 2
-    seed: int = 0
     peers: tuple[str, ...] = PEERS
-    memory: bool = False
-    cold_start: bool = False
-    memory_budget: int | None = None
     as_installed: bool = False
 
 
-def choose_cases(
-    models: Sequence[str], references: Sequence[int], rows: int | None, *, sweep: bool = False
-) -> list[Case]:
-    """The cases of these models, with other sizes where they are given; `sweep`: K of SWEEP.
+def outside(name: str) -> Any:
+    """A module of the repository's folder `benchmarks`, which no wheel holds.
+
+    Raises:
+        InvalidOptionError: it is not found.
+    """
+    _need_checkout()
+    return import_module(f"benchmarks.{name}")
+
+
+def _need_checkout() -> None:
+    if not _in_checkout():
+        raise InvalidOptionError(
+            "the folder `benchmarks` of the repository is not found: "
+            "run `python -m rationale bench` in a checkout of it."
+        )
+
+
+def _in_checkout() -> bool:
+    try:
+        return find_spec("benchmarks.torch_systems") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def choose_cases(models: Sequence[str], references: Sequence[int], rows: int | None) -> list[Case]:
+    """The cases of these models, with other sizes where they are given.
 
     Raises:
         InvalidOptionError: a model that there is none of.
     """
     _known("model", models, MODELS)
     chosen = [case for case in CASES if not models or case.model in models]
-    if sweep:
-        chosen = list({case.model: replace(case, rows=1) for case in chosen}.values())
     sized = [
         replace(case, references=count, rows=rows or case.rows)
         for case in chosen
-        for count in references or (SWEEP[len(case.shape)] if sweep else (case.references,))
+        for count in references or (case.references,)
     ]
     return list(dict.fromkeys(sized))
 
@@ -122,12 +137,13 @@ def parse_references(text: str | None) -> tuple[int, ...]:
 
 
 def choose_peers(text: str | None) -> tuple[str, ...]:
-    """The peers in a list by commas; all where there is none, and none where it is empty.
+    """The peers in a list by commas; none where it is empty, and where there is none, all that are here.
 
     Raises:
-        InvalidOptionError: a peer that there is none of, or whose package is not installed.
+        InvalidOptionError: a peer that there is none of, or that is not installed.
     """
-    peers = PEERS if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
+    here = [peer for peer in PEERS if peer not in BY_HAND or _in_checkout()]
+    peers = here if text is None else [part.strip() for part in text.split(",") if part.strip()]
     _known("peer", peers, PEERS)
     needed = ["torch", "torchvision", *(NEEDS[peer] for peer in peers if peer in NEEDS)]
     missing = [name for name in needed if find_spec(name) is None]
@@ -135,6 +151,8 @@ def choose_peers(text: str | None) -> tuple[str, ...]:
         raise InvalidOptionError(
             f"rationale bench needs {', '.join(missing)}: pip install 'rationale[bench]'"
         )
+    if not BY_HAND.isdisjoint(peers):
+        _need_checkout()
     return tuple(peer for peer in PEERS if peer in peers)
 
 

@@ -17,8 +17,7 @@ from compiler.bench.cases import (
     choose_peers,
     parse_references,
 )
-from compiler.deployment import parse_bytes
-from compiler.terminal import console, progress_bar, told_plainly
+from compiler.terminal import console, told_plainly
 
 app = typer.Typer()
 
@@ -37,10 +36,6 @@ References = Annotated[
         metavar="K,K",
     ),
 ]
-Sweep = Annotated[
-    bool,
-    typer.Option("--sweep", help="One row, and K from 1 to 30 for images, 100 for tokens, 1000 for credit."),
-]
 Rows = Annotated[
     int | None, typer.Option(help="Rows N in one run. Default: 1, and 64 once for credit.", min=1)
 ]
@@ -48,22 +43,9 @@ Repeats = Annotated[int, typer.Option(help="Rounds; in each of them every system
 Threads = Annotated[int, typer.Option(help="Threads of every system.", min=1)]
 Peers = Annotated[
     str | None,
-    _optional(help=f"With whom to compare, by commas: {', '.join(PEERS)}. Default: all.", metavar="A,B"),
-]
-Memory = Annotated[
-    bool, typer.Option("--memory", help="Also the peak memory of each system, in a process of its own.")
-]
-ColdStart = Annotated[
-    bool,
-    typer.Option(
-        "--cold-start", help="Also the time from starting a process to the first answer, three times each."
-    ),
-]
-MemoryBudget = Annotated[
-    str | None,
     _optional(
-        help="Also the most references that fit this, up to 1000: 2GB, 512MB. Takes many processes.",
-        metavar="SIZE",
+        help=f"With whom to compare, by commas: {', '.join(PEERS)}. Default: all.",
+        metavar="A,B",
     ),
 ]
 AsInstalled = Annotated[
@@ -78,24 +60,18 @@ Out = Annotated[
     Path | None,
     _optional(help="Write bench.json (every single time) and plots to this folder.", metavar="FOLDER"),
 ]
-Seed = Annotated[int, typer.Option(help="Of weights, rows and references.", min=0)]
 
 
 @app.command("bench")
 def bench_command(
     models: Models = None,
     references: References = None,
-    sweep: Sweep = False,
     rows: Rows = None,
     repeats: Repeats = 9,
     threads: Threads = 2,
     peers: Peers = None,
-    memory: Memory = False,
-    cold_start: ColdStart = False,
-    memory_budget: MemoryBudget = None,
     as_installed: AsInstalled = False,
     out: Out = None,
-    seed: Seed = 0,
 ) -> None:
     """Time an explanation beside the plain model, SHAP, captum, and the same idea in PyTorch.
 
@@ -106,20 +82,19 @@ def bench_command(
 
     ort-forward is a plain forward pass of the same model over N·(1+K) rows, the least there is to do; torch
     is DeepSHAP with baked references in PyTorch, written by hand, and torch-compile the same through
-    torch.compile (needs a C++ compiler). docs/performance.md says how it is measured.
+    torch.compile (needs a C++ compiler). These two, errors against float64 and plots are in the folder
+    benchmarks of the repository: run `python -m rationale bench` in a checkout. docs/performance.md says how
+    it is measured.
 
     Runs on a GPU where ONNX Runtime finds one (onnxruntime-gpu), PyTorch beside it where that does too.
     Needs the extra: pip install 'rationale[bench]'.
 
     Examples: rationale bench credit resnet50 --peers ort-forward,shap --out report;
-    rationale bench credit --sweep --cold-start --memory-budget 512MB --out report
+    rationale bench credit --references 1,10,100,1000 --rows 1 --out report
     """
     with told_plainly():
-        cases = choose_cases(models or (), parse_references(references), rows, sweep=sweep)
-        budget = None if memory_budget is None else parse_bytes(memory_budget)
-        settings = Settings(
-            repeats, threads, seed, choose_peers(peers), memory, cold_start, budget, as_installed
-        )
+        cases = choose_cases(models or (), parse_references(references), rows)
+        settings = Settings(repeats, threads, choose_peers(peers), as_installed)
         if out is not None:
             from compiler.artefact.folder import check_folder
 
@@ -128,37 +103,19 @@ def bench_command(
 
 
 def _bench(cases: Sequence[Case], settings: Settings, out: Path | None) -> None:
-    """Measures, prints and writes; what is measured is told before the budget's many processes."""
-    from compiler.bench.budget import limits
+    """Measures, prints and writes; a run takes long: what is measured is written before the next case."""
     from compiler.bench.measure import Outcome, bench, machine
-    from compiler.bench.report import notes, show, show_alone, show_limits, write_report
+    from compiler.bench.report import notes, show, write_report
 
     before = machine()
+    written: list[str] = []
 
     def keep(measured: Sequence[Outcome]) -> None:
-        """A run takes long: what is measured is on disk when the next case begins."""
         if out is not None:
-            write_report(measured, [], settings, before, out)
+            files, said = write_report(measured, settings, before, out)
+            written[:] = [*said, f"wrote {', '.join(files)} to {out}"]
 
-    with progress_bar() as progress:
-        outcomes, failed = bench(cases, settings, progress, keep)
+    outcomes, failed = bench(cases, settings, keep)
     console().print(show(outcomes))
-    if settings.memory or settings.cold_start:
-        console().print(show_alone(outcomes))
-    said = [*notes(outcomes), *failed]
-    if out is not None:
-        written, more = write_report(outcomes, [], settings, before, out)
-        said += [*more, f"wrote {', '.join(written)} to {out}"]
-    _say(said)
-    if settings.memory_budget:
-        with progress_bar() as progress:
-            found, failed = limits(cases, settings, progress)
-        console().print(show_limits(found, settings.memory_budget))
-        _say(failed)
-        if out is not None:  # again, with what fits
-            write_report(outcomes, found, settings, before, out)
-
-
-def _say(lines: Sequence[str]) -> None:
-    for line in lines:
+    for line in (*notes(outcomes), *failed, *written):
         print(line, file=sys.stderr)

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from compiler.artefact.compiled import Compiled
-from compiler.bench.apart import Alone, alone
-from compiler.bench.cases import CAPTUM, OURS, SHAP, Case, Settings
+from compiler.bench.cases import CAPTUM, OURS, SHAP, Case, Settings, outside
 from compiler.bench.device import gpu_name, provider
 from compiler.bench.peers import misses
-from compiler.bench.process import ProcessDiedError, Tell, huge_pages, in_a_process
-from compiler.bench.subjects import Ready, Subject, compile_ours, due, make_subject, ready, truth
+from compiler.bench.process import ProcessDiedError, huge_pages, in_a_process
+from compiler.bench.subjects import Ready, Subject, compile_ours, due, make_subject, ready
 from compiler.bench.timing import alternate
-from compiler.errors import RationaleError
+from compiler.errors import InvalidOptionError, RationaleError
+from compiler.terminal import progress_bar
 
 PACKAGES = ("rationale", "onnxruntime", "onnx", "numpy", "torch", "torchvision", "shap", "captum")
 Machine = dict[str, str | int | float | None]
@@ -51,8 +51,7 @@ class Outcome:
 
     Attributes:
         compile_s, model_bytes, plain_bytes: of our graph and of the plain model.
-        systems: what was measured; left_out: why a system is not among them; alone: starts of each in a
-            process of its own, where that was asked for.
+        systems: what was measured; left_out: why a system is not among them.
     """
 
     case: Case
@@ -61,13 +60,11 @@ class Outcome:
     plain_bytes: int
     systems: dict[str, Measured]
     left_out: dict[str, str]
-    alone: dict[str, list[Alone]]
 
 
 def bench(
     cases: Sequence[Case],
     settings: Settings,
-    tell: Tell = lambda *_: None,
     keep: Callable[[Sequence[Outcome]], object] = lambda _: None,
 ) -> tuple[list[Outcome], list[str]]:
     """Measures every case, each in a process of its own; returns them, and which ones failed.
@@ -78,11 +75,13 @@ def bench(
     Raises:
         RationaleError: all of them did.
     """
-    outcomes, failed = [], []
+    if not settings.as_installed:
+        os.environ.update(huge_pages(os.environ))  # for the processes; this one has its memory already
+    outcomes: list[Outcome] = []
+    failed = []
     for case in cases:
         try:
-            variables = {} if settings.as_installed else huge_pages(os.environ)
-            outcomes.append(in_a_process(measure, case, settings, tell=tell, variables=variables))
+            outcomes.append(in_a_process(measure, case, settings))
             keep(outcomes)
         except ProcessDiedError as error:
             failed.append(f"{case.label}: nothing measured: {error} (it may need more memory)")
@@ -91,36 +90,34 @@ def bench(
     return outcomes, failed
 
 
-def measure(case: Case, settings: Settings, tell: Tell) -> Outcome:
+def measure(case: Case, settings: Settings) -> Outcome:
     """Measures one case."""
-    tell(f"{case.label}: network", 0, 1)
-    subject = make_subject(case, settings.seed)
-    started = time.perf_counter()
-    compiled = compile_ours(subject, settings.threads)
-    compile_s = time.perf_counter() - started
-    tell(f"{case.label}: float64", 0, 1)
-    exact, sums = _truth(subject), due(subject)
-    gc.collect()  # torch.fx's graphs know their modules, which know their graphs
-    found, left_out = _ready(subject, compiled, settings, lambda name: tell(f"{case.label}: {name}", 0, 1))
-    errors = {name: _errors(one, exact, sums) for name, one in found.items()}
-    times = alternate(
-        [one.system for one in found.values()],
-        settings.repeats,
-        lambda done, total: tell(case.label, done, total),
-        as_installed=settings.as_installed,
-    )
+    with progress_bar() as tell:
+        tell(f"{case.label}: network", 0, 1)
+        subject = make_subject(case, 0)
+        started = time.perf_counter()
+        compiled = compile_ours(subject, settings.threads)
+        compile_s = time.perf_counter() - started
+        tell(f"{case.label}: float64", 0, 1)
+        exact, sums = _truth(subject), due(subject)
+        gc.collect()  # torch.fx's graphs know their modules, which know their graphs
+        found, left_out = _ready(
+            subject, compiled, settings, lambda name: tell(f"{case.label}: {name}", 0, 1)
+        )
+        errors = {name: _errors(one, exact, sums) for name, one in found.items()}
+        times = alternate(
+            [one.system for one in found.values()],
+            settings.repeats,
+            lambda done, total: tell(case.label, done, total),
+            as_installed=settings.as_installed,
+        )
     known = misses(subject.network)
     systems = {
         name: Measured(times[name], one.setup_s, *errors[name], known if name in (SHAP, CAPTUM) else [])
         for name, one in found.items()
     }
     sizes = (compiled.model.ByteSize(), compiled.source.ByteSize())
-    del found
-    gc.collect()
-    tell(f"{case.label}: each alone", 0, 1)
-    apart, died = alone(subject, compiled, settings) if settings.memory or settings.cold_start else ({}, {})
-    left_out = {name: f"alone in a process: {why}" for name, why in died.items()} | left_out
-    return Outcome(case, compile_s, *sizes, systems, left_out, apart)
+    return Outcome(case, compile_s, *sizes, systems, left_out)
 
 
 def _ready(
@@ -131,18 +128,19 @@ def _ready(
     for name in (OURS, *settings.peers):
         tell(name)
         try:
-            found[name] = ready(name, subject, compiled, settings)
+            found[name] = ready(name, subject, compiled, settings.threads)
         except (RuntimeError, NotImplementedError) as error:
             left_out[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:_REASON]}"
     return found, left_out
 
 
 def _truth(subject: Subject) -> np.ndarray | None:
-    """None where the baseline has no rule for a layer."""
+    """None without `benchmarks`, or where its baseline has no rule for a layer."""
     try:
-        return truth(subject)
-    except NotImplementedError:
+        values: np.ndarray = outside("torch_systems").truth(subject)
+    except (InvalidOptionError, NotImplementedError):
         return None
+    return values
 
 
 def _errors(one: Ready, exact: np.ndarray | None, sums: np.ndarray) -> tuple[float | None, float | None]:

@@ -1,19 +1,20 @@
 """Work in a process of its own, whose memory goes with it."""
 
-import multiprocessing
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from multiprocessing.connection import Connection
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import TypeVar
 
-Tell = Callable[[str, int, int], None]
+from compiler.errors import RationaleError
+
+T = TypeVar("T")
+_TUNABLES, _HUGE = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
 
 
-class ProcessDiedError(Exception):
+class ProcessDiedError(RationaleError):
     """It ended without an answer, for want of memory as a rule; `str` is how."""
 
 
@@ -30,9 +31,6 @@ def run_module(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-_TUNABLES, _HUGE = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
-
-
 def huge_pages(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables by which glibc (2.35 and later) asks Linux for pages of 2 MB where memory is large.
 
@@ -45,53 +43,17 @@ def huge_pages(environment: Mapping[str, str]) -> dict[str, str]:
     return {_TUNABLES: ":".join(filter(None, [given, f"{_HUGE}=1"]))}
 
 
-def in_a_process(
-    function: Callable[..., Any],
-    *arguments: Any,
-    tell: Tell,
-    variables: Mapping[str, str] = MappingProxyType({}),
-) -> Any:
-    """`function(*arguments, tell)`, elsewhere; all must be picklable, and `tell` is called here.
-
-    Args:
-        variables: that its environment has beside those of this process.
+def in_a_process(function: Callable[..., T], *arguments: object) -> T:
+    """`function(*arguments)`, elsewhere, with the environment of this process; all must be picklable.
 
     Raises:
         ProcessDiedError: no answer came.
     """
-    context = multiprocessing.get_context("spawn")  # threads of this process would not survive a fork
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_serve, args=(there, function, arguments), daemon=True)
-    with _environment(variables):
-        process.start()
-    there.close()
-    try:
-        while True:
-            kind, content = here.recv()
-            if kind == "answer":
-                return content
-            tell(*content)
-    except EOFError:
-        process.join()
-        raise ProcessDiedError(f"its process ended with exit code {process.exitcode}") from None
-    finally:
-        process.terminate()
-        process.join()
-        here.close()
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-def _serve(there: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """An exception ends the process with its traceback on stderr, as in any program."""
-    answer = function(*arguments, lambda *stage: there.send(("stage", stage)))
-    there.send(("answer", answer))
+    context = get_context("spawn")  # threads of this process would not survive a fork
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        try:
+            return pool.submit(function, *arguments).result()
+        except BrokenProcessPool:
+            raise ProcessDiedError("its process was ended") from None
+        except Exception as error:
+            raise ProcessDiedError(f"{type(error).__name__}: {error}") from error

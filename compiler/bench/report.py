@@ -10,17 +10,13 @@ from typing import Any
 from rich.table import Table
 
 from compiler.artefact.folder import write
-from compiler.bench.apart import Alone
-from compiler.bench.budget import MOST, Largest
-from compiler.bench.cases import CAPTUM, COMPILED, FORWARD, OURS, SHAP, TORCH, Settings
+from compiler.bench.cases import CAPTUM, COMPILED, FORWARD, OURS, SHAP, TORCH, Settings, outside
 from compiler.bench.measure import Machine, Measured, Outcome, versions
-from compiler.bench.plot import Curves, plot, plot_curves
 from compiler.bench.timing import Ratio, quartiles, ratio
-from compiler.deployment import in_words
 from compiler.errors import InvalidOptionError
 
 JSON_FILE, PLOT_FILE, CURVES_FILE = "bench.json", "bench.png", "references.png"
-VERSION = 2
+VERSION = 3
 
 
 def ratios(outcome: Outcome) -> dict[str, Ratio]:
@@ -115,45 +111,6 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
     return lines
 
 
-def show_alone(outcomes: Sequence[Outcome]) -> Table:
-    """What a system needs that has a process for itself; medians over its starts."""
-    table = Table(
-        "alone in a process",
-        "libraries\nimported",
-        "ready",
-        "first\nexplanation",
-        "peak memory\nabove imports",
-        box=None,
-        pad_edge=False,
-    )
-    for outcome in outcomes:
-        for name, starts in outcome.alone.items():
-            times = [f"{median_of(starts, of):.2f} s" for of in ("imported_s", "ready_s", "first_s")]
-            size = in_words(max(start.peak_bytes for start in starts))
-            table.add_row(f"{outcome.case.label}, {name}", *times, size)
-    return table
-
-
-def median_of(starts: Sequence[Alone], attribute: str) -> float:
-    """Of one attribute of `Alone`, in seconds."""
-    values: list[float] = [getattr(start, attribute) for start in starts]
-    return statistics.median(values)
-
-
-def show_limits(found: Sequence[Largest], budget: int) -> Table:
-    """The most references that fit."""
-    names = list(dict.fromkeys(name for one in found for name in one.references))
-    table = Table(f"references within {in_words(budget)}", *names, box=None, pad_edge=False)
-    for one in found:
-        counts = (one.references.get(name) for name in names)
-        table.add_row(one.label, *("–" if count is None else _at_most(count) for count in counts))
-    return table
-
-
-def _at_most(count: int) -> str:
-    return f"{count} or more" if count == MOST else str(count)
-
-
 def _off(one: Measured) -> str:
     if one.error is not None:
         share = f"{one.error:.0%} of" if one.error < 10 else f"{one.error:.0f} times"
@@ -165,35 +122,30 @@ def _off(one: Measured) -> str:
 
 
 def write_report(
-    outcomes: Sequence[Outcome],
-    found: Sequence[Largest],
-    settings: Settings,
-    machine: Machine,
-    folder: Path,
+    outcomes: Sequence[Outcome], settings: Settings, machine: Machine, folder: Path
 ) -> tuple[list[str], list[str]]:
-    """Writes bench.json, and where matplotlib is installed bench.png, and references.png of cases that differ
-    in K alone; returns their names and what to say.
+    """Writes bench.json, and with matplotlib and `benchmarks` bench.png, and references.png of cases that
+    differ in K alone; returns their names and what to say.
 
     Raises:
         InvalidOptionError: the folder cannot be made or written.
     """
-    text = json.dumps(
-        contents(outcomes, found, settings, machine), indent=1, allow_nan=False, ensure_ascii=False
-    )
+    text = json.dumps(contents(outcomes, settings, machine), indent=1, allow_nan=False, ensure_ascii=False)
     files, said = {JSON_FILE: f"{text}\n".encode()}, []
     try:
-        files[PLOT_FILE] = plot({o.case.label: _times(o) for o in outcomes})
+        draw = outside("plot")
+        files[PLOT_FILE] = draw.plot({o.case.label: _times(o) for o in outcomes})
         if swept := curves(outcomes):
-            files[CURVES_FILE] = plot_curves(swept)
+            files[CURVES_FILE] = draw.plot_curves(swept)
     except InvalidOptionError as error:  # the numbers are worth having without it
         said.append(str(error))
     write(folder, files)
     return list(files), said
 
 
-def curves(outcomes: Sequence[Outcome]) -> dict[str, Curves]:
+def curves(outcomes: Sequence[Outcome]) -> dict[str, dict[str, dict[int, tuple[float, float, float]]]]:
     """By network and system: quartiles of the times by K, where a network has several."""
-    found: dict[str, Curves] = {}
+    found: dict[str, dict[str, dict[int, tuple[float, float, float]]]] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.case.references):
         lines = found.setdefault(outcome.case.label_without_references, {})
         for name, times in _times(outcome).items():
@@ -209,9 +161,7 @@ def _times(outcome: Outcome) -> dict[str, tuple[float, float, float]]:
     }
 
 
-def contents(
-    outcomes: Sequence[Outcome], found: Sequence[Largest], settings: Settings, machine: Machine
-) -> dict[str, Any]:
+def contents(outcomes: Sequence[Outcome], settings: Settings, machine: Machine) -> dict[str, Any]:
     """bench.json: times in seconds, sizes in bytes, errors over the largest true attribution."""
     return {
         "version": VERSION,
@@ -219,16 +169,6 @@ def contents(
         "versions": versions(),
         "settings": asdict(settings),
         "cases": [_case(outcome) for outcome in outcomes],
-        "most_references": [
-            {
-                "label": one.label,
-                "model": one.case.model,
-                "rows": one.case.rows,
-                "systems": one.references,
-                "left_out": one.left_out,
-            }
-            for one in found
-        ],
     }
 
 
@@ -252,5 +192,4 @@ def _case(outcome: Outcome) -> dict[str, Any]:
         "best_torch": best_torch(outcome),
         "systems": systems,
         "left_out": outcome.left_out,
-        "alone": {name: [asdict(one) for one in starts] for name, starts in outcome.alone.items()},
     }

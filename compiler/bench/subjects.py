@@ -16,12 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from compiler.artefact.compiled import Compiled
-from compiler.bench.cases import COMPILED, FORWARD, OURS, TORCH, Case, Settings
+from compiler.bench.cases import BY_HAND, FORWARD, OURS, Case, outside
 from compiler.bench.device import on_device, provider, session_of, torch_device
 from compiler.bench.networks import Encoder, keep_signal, perceptron, vision
 from compiler.bench.peers import EXPLAINERS, quietly
 from compiler.bench.timing import System, alternate
-from compiler.bench.torch_baseline import baseline
 from compiler.compile import compile_model
 from compiler.deployment import DEFAULT_BUDGET, Deployment
 from compiler.methods import DeepShap
@@ -104,21 +103,20 @@ class Ready:
     setup_s: float
 
 
-def ready(name: str, subject: Subject, compiled: Compiled, settings: Settings) -> Ready:
+def ready(name: str, subject: Subject, compiled: Compiled, threads: int) -> Ready:
     """A system by its name, with its threads set.
 
     Raises:
         RuntimeError: torch.compile finds no C++ compiler.
     """
     started = time.perf_counter()
-    threads = settings.threads
     if name in (OURS, FORWARD):
         run, explain, prepare = (_ours if name == OURS else _forward)(subject, compiled, threads)
-    elif name in (TORCH, COMPILED):
-        run, explain, prepare = (_torch if name == TORCH else _torch_compiled)(subject, threads)
+    elif name in BY_HAND:
+        run, explain, prepare = outside("torch_systems").SYSTEMS[name](subject, threads)
     else:
         given = in_torch(subject)
-        run, prepare = _best_threads(lambda: EXPLAINERS[name](*given), subject, threads)
+        run, prepare = best_threads(lambda: EXPLAINERS[name](*given), subject, threads)
         explain = run
     return Ready(System(name, run, prepare), explain, time.perf_counter() - started)
 
@@ -154,40 +152,7 @@ def _ones(rows: Tensor) -> list[int]:
     return [1] * (rows.ndim - 2)
 
 
-def _torch(subject: Subject, threads: int) -> Made:
-    given = in_torch(subject)
-
-    def make() -> Callable[[], Any]:
-        walk = baseline(*given)
-
-        @torch.inference_mode()
-        def run() -> Tensor:
-            attributions: Tensor = walk(on_device(subject.rows))[1]
-            return attributions.cpu()
-
-        return run
-
-    run, prepare = _best_threads(make, subject, threads)
-    return run, lambda: run().numpy(), prepare
-
-
-def _torch_compiled(subject: Subject, threads: int) -> Made:
-    torch.set_num_threads(threads)
-    torch.compiler.reset()
-    walk = baseline(*in_torch(subject), portable=True)
-    fast = torch.compile(walk.eval(), fullgraph=True, dynamic=False, options={"freezing": True})
-
-    @torch.no_grad()
-    def run() -> Tensor:
-        attributions: Tensor = fast(on_device(subject.rows))[1]
-        return attributions.cpu()
-
-    with quietly():
-        run()
-    return run, lambda: run().numpy(), partial(torch.set_num_threads, threads)
-
-
-def _best_threads(
+def best_threads(
     make: Callable[[], Callable[[], Any]], subject: Subject, threads: int
 ) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """What `make` returns and how to set its threads: all of them, or one for tables where that is faster.
@@ -203,19 +168,6 @@ def _best_threads(
         tried.append((statistics.median(t for turn in times for t in turn), count, run))
     _, count, run = min(tried, key=lambda one: one[0])
     return run, partial(torch.set_num_threads, count)
-
-
-@torch.inference_mode()
-def truth(subject: Subject) -> np.ndarray:
-    """The attributions [N, …] in float64, by the PyTorch baseline's rules.
-
-    Raises:
-        NotImplementedError: it has none for a layer.
-    """
-    network = copy.deepcopy(subject.network).double()
-    walk = baseline(network, subject.rows.double(), subject.references.double(), portable=True)
-    attributions: Tensor = walk(subject.rows.double())[1]
-    return attributions.numpy()
 
 
 @torch.inference_mode()

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.torch_systems import truth
 from compiler.bench.peers import EXPLAINERS, misses
-from compiler.bench.subjects import Subject, compile_ours, make_subject, truth
+from compiler.bench.subjects import Subject, compile_ours, make_subject
 from loadtests.load.expected import (
     ATTRIBUTIONS,
     EXPECTED,

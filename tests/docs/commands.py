@@ -128,7 +128,7 @@ def _of_module(name: str, words: Words) -> list[str]:
         found = None
     if found is None or found.origin is None:
         return [f"there is no module {name}"]
-    if name.partition(".")[0] not in ("compiler", "service", "loadtests", "tests", "rationale"):
+    if name.partition(".")[0] not in ("compiler", "service", "loadtests", "benchmarks", "tests", "rationale"):
         return []
     origin = Path(found.origin)
     files = origin.parent.glob("*.py") if origin.name == "__init__.py" else [origin]
@@ -175,7 +175,7 @@ _CHECKS: dict[str, Callable[[Words], list[str]]] = {
 @functools.cache
 def _known_flags() -> set[str]:
     files = [ROOT / "Makefile", ROOT / "Dockerfile", *ROOT.glob("docker-compose*.yml")]
-    for folder in ("compiler", "service", "loadtests", "scripts", "tests/conformance", "tests/peers"):
+    for folder in "compiler service loadtests benchmarks scripts tests/conformance tests/peers".split():
         files += (ROOT / folder).rglob("*.py")
     found = {flag for file in files for flag in _FLAG.findall(file.read_text())}
     return found | set(_options(get_command(app))) | OF_OTHERS.keys()

@@ -1,12 +1,11 @@
 """Where the time of an explanation goes: by operator, beside the forward pass over as many rows.
 
-    python -m compiler.bench.profile resnet50 [--references 10] [--threads 2] [--nodes 12]
+    python -m benchmarks.profile resnet50 [--references 10] [--threads 2] [--nodes 12]
 
 takes a network of `rationale bench`, compiles it, and lets ONNX Runtime profile both graphs. A node counts
 with its least time over a few runs: what it takes where nothing else wants the machine.
 """
 
-import argparse
 import json
 import tempfile
 from collections import defaultdict
@@ -18,7 +17,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from compiler.bench.cases import MODELS, choose_cases
+from benchmarks.arguments import parser_of, positive
+from compiler.bench.cases import choose_cases
 from compiler.bench.subjects import compile_ours, make_subject
 from compiler.runtime.machine import LARGE_BLOCKS
 
@@ -71,13 +71,9 @@ def show(model: str, forward: Mapping[Any, float], explain: Mapping[Any, float],
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", choices=MODELS)
-    parser.add_argument("--references", type=int, help="K; by default as in `rationale bench`")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--nodes", type=int, default=12, help="how many of the longest nodes to name")
+    parser = parser_of(__doc__)
+    parser.add_argument("--references", type=positive, help="K; by default as in `rationale bench`")
+    parser.add_argument("--nodes", type=positive, default=12, help="how many of the longest nodes to name")
     arguments = parser.parse_args()
     given = [arguments.references] if arguments.references else []
     case = choose_cases([arguments.model], given, None)[0]

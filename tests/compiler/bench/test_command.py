@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from compiler.bench import cases
-from compiler.bench.cases import PEERS, Case, choose_cases, parse_references
+from compiler.bench.cases import PEERS, Case, choose_cases, choose_peers, parse_references
 from compiler.errors import InvalidOptionError
 from service.cli.main import app
 
@@ -24,20 +24,16 @@ def test_files(tmp_path: Path) -> None:
     """Every ratio from every time, with what it was measured on; all systems agree on this network."""
     out = tmp_path / "new" / "folder"
     peers = ["ort-forward", "torch", "shap", "captum"]
-    result = call(*TINY, "--peers", ",".join(reversed(peers)), "--seed", "7", "--out", str(out))
+    result = call(*TINY, "--peers", ",".join(reversed(peers)), "--out", str(out))
     assert result.exit_code == 0, result.output
     assert sorted(p.name for p in out.iterdir()) == ["bench.json", "bench.png"]
     assert (out / "bench.png").read_bytes().startswith(b"\x89PNG")
     written = json.loads((out / "bench.json").read_text())
-    assert set(written) == {"version", "machine", "versions", "settings", "cases", "most_references"}
+    assert set(written) == {"version", "machine", "versions", "settings", "cases"}
     assert written["settings"] == {
         "repeats": 2,
         "threads": 1,
-        "seed": 7,
         "peers": peers,
-        "memory": False,
-        "cold_start": False,
-        "memory_budget": None,
         "as_installed": False,
     }
     assert {"onnxruntime", "torch", "shap", "captum"} <= set(written["versions"])
@@ -57,7 +53,6 @@ def test_files(tmp_path: Path) -> None:
         assert system["notes"] == []
     for found in case["ratios"].values():
         assert 0 < found["low"] <= found["median"] <= found["high"]
-    assert case["alone"] == {}
     assert case["best_torch"] == "torch"
     assert case["left_out"] == {}
 
@@ -73,7 +68,6 @@ REFUSED = {
     "an unknown model": (("alexnet",), r"no model 'alexnet': choose from vgg19, resnet50"),
     "an unknown peer": (("credit", "--peers", "shap,lime"), r"no peer 'lime': choose from ort-forward"),
     "no references": (("credit", "--references", "0"), r"--references"),
-    "no amount": (("credit", "--memory-budget", "much"), "is not an amount of memory"),
     "no rounds": (("credit", "--repeats", "0"), r"--repeats"),
     "a file for a folder": (("credit", "--out", __file__), "is not a folder"),
 }
@@ -92,6 +86,15 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     result = call("credit")
     assert result.exit_code == 2
     assert "needs torchvision, shap: pip install 'rationale[bench]'" in result.output
+
+
+def test_a_wheel_compares_with_what_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_peers(None) == PEERS
+    monkeypatch.setattr(cases, "find_spec", lambda name: None if name.startswith("benchmarks") else name)
+    assert choose_peers(None) == ("ort-forward", "shap", "captum")
+    result = call("credit", "--peers", "torch")
+    assert result.exit_code == 2
+    assert "`python -m rationale bench` in a checkout" in result.output
 
 
 def test_help_imports_no_peer() -> None:
@@ -113,15 +116,9 @@ def test_cases_are_those_of_the_table() -> None:
         "credit 24-256-256-2, K=100, N=64",
     ]
     assert len(choose_cases(["credit"], (50,), None)) == 2
+    assert [case.references for case in choose_cases(["vgg19"], (7, 9), None)] == [7, 9]
     assert choose_cases(["credit"], (), 2) == [Case("credit", (24,), k, 2) for k in (100, 1000)]
     assert "shap" in PEERS
-
-
-def test_a_sweep_has_every_number_of_references_once() -> None:
-    swept = choose_cases(["credit"], (), None, sweep=True)
-    assert [case.references for case in swept] == [1, 3, 10, 30, 100, 300, 1000]
-    assert {case.rows for case in swept} == {1}
-    assert [case.references for case in choose_cases(["vgg19"], (7, 9), None)] == [7, 9]
 
 
 @pytest.mark.parametrize("text", ["0", "3,x", "", "1,,2", "-1"])

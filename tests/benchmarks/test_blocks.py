@@ -1,8 +1,8 @@
-"""`python -m compiler.bench.blocks`: both ways to cut a node's work, side by side."""
+"""`python -m benchmarks.blocks`: both ways to cut a node's work, side by side."""
 
 import pytest
 
-from compiler.bench import blocks
+from benchmarks import blocks
 
 
 def test_explanation_and_forward_pass_are_timed_both_ways(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.torch_baseline import baseline
 from compiler import DeepShap, compile_model
 from compiler.bench.networks import perceptron, pools_apart, separated
-from compiler.bench.torch_baseline import baseline
 from tests.peers.agreement import OUTPUTS, TRUTH, TRUTH_DEEP, error
 from tests.peers.networks import FEATURES, IMAGE, Case, build, case, export, mlp, resnet_like
 from tests.references.deeplift import predict

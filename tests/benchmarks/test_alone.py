@@ -1,20 +1,22 @@
 """How many references fit, and what a system in a process of its own needs."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from compiler.bench import apart, budget, subjects
-from compiler.bench.apart import alone, start, written
-from compiler.bench.budget import MOST, PRECISION, largest, limit
-from compiler.bench.cases import FORWARD, OURS, SHAP, TORCH, Case, Settings
+from benchmarks import alone
+from benchmarks.alone import MOST, PRECISION, fits, largest, limits_of, line_of, starts_of
+from benchmarks.one_system import Alone, start, written
+from compiler.bench import subjects
+from compiler.bench.cases import OURS, SHAP, TORCH, Case
 from compiler.bench.networks import Encoder
 from compiler.bench.process import ProcessDiedError
 from compiler.bench.subjects import compile_ours, make_subject
 
 CASE = Case("credit", (24,), 3)
-SETTINGS = Settings(threads=1, peers=(), memory_budget=1 << 30)
+GIB = 1 << 30
 
 
 @pytest.mark.parametrize("capacity", [0, 1, 2, 7, 41, 300, 999, 1000, 5000])
@@ -31,18 +33,22 @@ def test_the_most_references_are_found(capacity: int) -> None:
     assert len(tried) < 14
 
 
-def test_our_graph_fits_what_the_claim_is_about() -> None:
-    assert limit(CASE, SETTINGS, lambda *_: None).references == {OURS: MOST}
+def test_our_graph_fits_what_the_claim_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+    alone.main(["credit", "--references", "3", "--peers", "", "--threads", "1", "--budget", "1GB"])
+    told, ours = capsys.readouterr().out.splitlines()
+    assert told == "credit 24-256-256-2: references within 1 GB"
+    assert ours.split(maxsplit=1) == [OURS, f"{MOST} or more"]
 
 
 def test_what_the_compiler_or_the_process_refuses_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> None:
         raise ProcessDiedError("std::bad_alloc")
 
-    monkeypatch.setattr(budget, "start", stopped)
-    assert limit(CASE, SETTINGS, lambda *_: None).references == {OURS: 0}
-    monkeypatch.undo()
-    assert limit(CASE, replace(SETTINGS, memory_budget=1000), lambda *_: None).references == {OURS: 0}
+    within = partial(fits, OURS, CASE, 1)
+    assert within(GIB, 1)
+    assert not within(1000, 1)
+    monkeypatch.setattr(alone, "start", stopped)
+    assert not within(GIB, 1)
 
 
 def test_a_peer_that_cannot_explain_a_network_is_left_out_and_not_given_a_0(
@@ -50,20 +56,19 @@ def test_a_peer_that_cannot_explain_a_network_is_left_out_and_not_given_a_0(
 ) -> None:
     """The PyTorch baseline has no rule for a transformer's layers, however few the references are."""
     monkeypatch.setitem(subjects.NETWORKS, "transformer", lambda width: Encoder(width, blocks=1))
-    monkeypatch.setattr(budget, "largest", lambda _: 7)
-    found = limit(Case("transformer", (3, 8), 2), replace(SETTINGS, peers=(TORCH,)), lambda *_: None)
-    assert found.references == {OURS: 7}
-    assert "the PyTorch baseline has no rule" in found.left_out[TORCH]
+    monkeypatch.setattr(alone, "largest", lambda _: 7)
+    _, ours, peer = limits_of(Case("transformer", (3, 8), 2), [OURS, TORCH], 1, GIB)
+    assert ours.split() == [OURS, "7"]
+    assert "the PyTorch baseline has no rule" in peer
 
 
 def test_a_peer_that_dies_alone_is_left_out_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def died(*_: object) -> None:
         raise ProcessDiedError("Traceback:\n  a line\nRuntimeError: too large")
 
-    monkeypatch.setattr(apart, "start", died)
-    subject = make_subject(CASE, 0)
-    found, left_out = alone(subject, compile_ours(subject, 1), Settings(threads=1, peers=()))
-    assert (found, left_out) == ({}, {OURS: "RuntimeError: too large"})
+    monkeypatch.setattr(alone, "start", died)
+    *_, line = starts_of(CASE, [OURS], 1, 1)
+    assert line.split(maxsplit=1) == [OURS, "RuntimeError: too large"]
 
 
 def test_a_process_that_asks_for_too_much_is_stopped() -> None:
@@ -72,15 +77,26 @@ def test_a_process_that_asks_for_too_much_is_stopped() -> None:
         start(OURS, folder, 1, most_bytes=200_000_000)
 
 
-def test_each_start_is_told_in_order() -> None:
+@pytest.mark.parametrize("name", [OURS, SHAP])
+def test_each_start_is_told_in_order(name: str) -> None:
     subject = make_subject(CASE, 0)
-    found, left_out = alone(subject, compile_ours(subject, 1), Settings(threads=1, peers=(FORWARD, SHAP)))
-    assert (list(found), left_out) == ([OURS, SHAP], {})
-    for (one,) in found.values():
-        assert 0 < one.imported_s < one.ready_s < one.first_s
-        assert one.peak_bytes > 1e5
+    with written(subject, compile_ours(subject, 1)) as folder:
+        one = start(name, folder, 1)
+    assert 0 < one.imported_s < one.ready_s < one.first_s
+    assert one.peak_bytes > 1e5
+
+
+def test_starts_are_told_by_their_median_and_the_largest_peak() -> None:
+    starts = [Alone(0.2, 0.3, first_s, size << 20) for first_s, size in ((0.9, 40), (0.4, 80), (0.5, 60))]
+    assert line_of(starts).split() == ["0.20", "s", "0.30", "s", "0.50", "s", "80", "MB"]
 
 
 def test_a_start_that_fails_is_told(tmp_path: Path) -> None:
     with pytest.raises(ProcessDiedError, match=r"NoSuchFile|No such file|exist"):
         start(OURS, tmp_path, 1)
+
+
+def test_garbage_is_refused_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Exception, match="2"):
+        alone.main(["credit", "--budget", "much"])
+    assert "is not an amount of memory" in capsys.readouterr().err

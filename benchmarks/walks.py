@@ -1,22 +1,25 @@
 """What references in chunks cost: time against K, baked and recomputed, each number in a process of its own.
 
-    python -m compiler.bench.walks resnet50 --size 112 [--references 10,20,40] [--many 1000] [--budget 2GB]
+    python -m benchmarks.walks resnet50 --size 112 [--references 10,20,40] [--many 1000] [--budget 2GB]
 
 Compiles a network of `rationale bench` with each number of references under ample memory, all of them baked,
 then with many under a budget that does not hold them. Prints milliseconds of a run, per reference, and peak
-memory above that after imports, as `rationale bench --memory` does.
+memory above that after imports, as `benchmarks.alone` does.
 """
 
-import argparse
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from compiler.bench.apart import start, written
-from compiler.bench.cases import CASES, OURS, Case, Settings
-from compiler.bench.process import Tell, in_a_process
+from benchmarks.arguments import parser_of, positive
+from benchmarks.one_system import start, written
+from compiler.bench.cases import CASES, OURS, Case, parse_references
+from compiler.bench.process import in_a_process
 from compiler.bench.subjects import compile_ours, make_subject, ready
 from compiler.deployment import in_words, parse_bytes
+from compiler.terminal import told_plainly
 
 AMPLE = 1 << 40  # bytes
 LEAST_RUNS, MOST_RUNS, SECONDS = 3, 9, 20.0
@@ -45,14 +48,13 @@ class Walk:
         return 1e3 * self.run_s / self.references
 
 
-def walked(case: Case, threads: int, budget: int, tell: Tell) -> Walk:
+def walked(case: Case, threads: int, budget: int) -> Walk:
     """Compiles, times and weighs."""
-    tell(case.label, 0, 1)
     subject = make_subject(case, 0)
     begun = time.perf_counter()
     compiled = compile_ours(subject, threads, budget)
     compile_s = time.perf_counter() - begun
-    system = ready(OURS, subject, compiled, Settings(threads=threads)).system
+    system = ready(OURS, subject, compiled, threads).system
     system.run()
     times: list[float] = []
     while len(times) < LEAST_RUNS or (sum(times) < SECONDS and len(times) < MOST_RUNS):
@@ -79,32 +81,37 @@ def show(walk: Walk) -> str:
 
 def main() -> None:
     """Prints a line for each number, and how the last ones compare."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    images = {case.model: case for case in CASES if len(case.shape) == 3}
-    parser.add_argument("model", choices=images)
-    parser.add_argument("--size", type=int, default=112, help="pixels of an edge (112)")
+    parser = parser_of(__doc__, [case.model for case in CASES if len(case.shape) == 3])
+    parser.add_argument("--size", type=positive, default=112, help="pixels of an edge (112)")
     parser.add_argument("--references", default="10,20,40", help="K with all baked, by commas (10,20,40)")
-    parser.add_argument("--many", type=int, default=1000, help="K under the budget (1000)")
+    parser.add_argument("--many", type=positive, default=1000, help="K under the budget (1000)")
     parser.add_argument("--budget", default="2GB", help="of memory, for many references (2GB)")
-    parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
+    with told_plainly():
+        _compare(
+            partial(measured, arguments.model, arguments.size, arguments.threads),
+            parse_references(arguments.references),
+            arguments.many,
+            parse_bytes(arguments.budget),
+        )
 
-    def measured(references: int, budget: int) -> Walk:
-        case = Case(arguments.model, (3, arguments.size, arguments.size), references)
-        walk: Walk = in_a_process(walked, case, arguments.threads, budget, tell=lambda *_: None)
-        print(show(walk), flush=True)
-        return walk
 
-    baked = [measured(int(count), AMPLE) for count in arguments.references.split(",")]
-    many = measured(arguments.many, parse_bytes(arguments.budget))
+def measured(model: str, size: int, threads: int, references: int, budget: int) -> Walk:
+    """In a process of its own; prints a line."""
+    walk = in_a_process(walked, Case(model, (3, size, size), references), threads, budget)
+    print(show(walk), flush=True)
+    return walk
+
+
+def _compare(measure: Callable[[int, int], Walk], counts: Sequence[int], many: int, budget: int) -> None:
+    baked = [measure(count, AMPLE) for count in counts]
+    chunked = measure(many, budget)
     first, last = baked[0], baked[-1]
     unit = f"of K = {first.references}'s"
     if len(baked) > 1:
         more = 1e3 * (last.run_s - first.run_s) / (last.references - first.references)
         print(f"each reference more, all baked: {more:.2f} ms, {more / first.each_ms:.2f} {unit}")
-    print(f"a reference of many: {many.each_ms / first.each_ms:.2f} {unit}")
+    print(f"a reference of many: {chunked.each_ms / first.each_ms:.2f} {unit}")
 
 
 if __name__ == "__main__":

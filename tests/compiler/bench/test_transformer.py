@@ -3,13 +3,11 @@
 import pytest
 import torch
 
-from compiler.bench.cases import OURS, SHAP, TORCH, Case, Settings
+from compiler.bench.cases import OURS, SHAP, TORCH, Case
 from compiler.bench.measure import _errors, _truth
 from compiler.bench.networks import Encoder
 from compiler.bench.peers import misses
 from compiler.bench.subjects import NETWORKS, Subject, compile_ours, due, make_subject, ready
-
-SETTINGS = Settings(repeats=1, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +27,7 @@ def test_the_references_and_their_weights_matter(subject: Subject) -> None:
 def test_shap_adds_up_to_something_else(subject: Subject) -> None:
     compiled = compile_ours(subject, 1)
     sums = due(subject)
-    gaps = {
-        name: _errors(ready(name, subject, compiled, SETTINGS), _truth(subject), sums)
-        for name in (OURS, SHAP)
-    }
+    gaps = {name: _errors(ready(name, subject, compiled, 1), _truth(subject), sums) for name in (OURS, SHAP)}
     assert gaps[OURS][0] is None, "there are no float64 values"
     assert gaps[OURS][1] < 1e-4
     assert gaps[SHAP][1] > 0.1
@@ -41,4 +36,4 @@ def test_shap_adds_up_to_something_else(subject: Subject) -> None:
 
 def test_the_torch_baseline_says_that_it_cannot(subject: Subject) -> None:
     with pytest.raises(NotImplementedError, match="no rule for"):
-        ready(TORCH, subject, compile_ours(make_subject(Case("credit", (24,), 2), 0), 1), SETTINGS)
+        ready(TORCH, subject, compile_ours(make_subject(Case("credit", (24,), 2), 0), 1), 1)

@@ -1,20 +1,20 @@
 """What it gives that each core goes on with what it has computed: ONNX Runtime's own blocks, and large ones.
 
-    python -m compiler.bench.blocks efficientnetb0 [--rounds 40] [--threads 2]
+    python -m benchmarks.blocks efficientnetb0 [--rounds 40] [--threads 2]
 
 Explains a network of `rationale bench` and runs its forward pass over N·(1 + K) rows, each in two sessions
 that differ in `session.dynamic_block_base` alone, in turn. Where a host moves its guest's cores, or the
 system its threads, between core complexes, the upper quartile tells what the way between them costs.
 """
 
-import argparse
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from compiler.bench.cases import MODELS, choose_cases
+from benchmarks.arguments import parser_of, positive
+from compiler.bench.cases import choose_cases
 from compiler.bench.device import session_of
 from compiler.bench.subjects import compile_ours, make_subject
 from compiler.bench.timing import System, alternate, quartiles
@@ -33,15 +33,9 @@ def show(label: str, times: dict[str, list[list[float]]]) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", choices=MODELS)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--threads", type=int, default=2)
+    parser = parser_of(__doc__)
+    parser.add_argument("--rounds", type=positive, default=40)
     arguments = parser.parse_args(given)
-    if min(arguments.rounds, arguments.threads) < 1:
-        parser.error("--rounds and --threads must be 1 or more")
     case = choose_cases([arguments.model], [], None)[0]
     subject = make_subject(case, 0)
     rows, references = subject.rows.numpy(), subject.references.numpy()

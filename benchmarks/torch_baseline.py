@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from benchmarks.torch_rules import ReluMaxPool, rule_of
+from benchmarks.torch_walk import write_walk
 from compiler.bench.networks import separated
-from compiler.bench.torch_rules import ReluMaxPool, rule_of
-from compiler.bench.torch_walk import write_walk
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """A system in a process of its own that does nothing else: how soon it answers, and what memory that takes.
 
-    python -m compiler.bench.apart SYSTEM FOLDER THREADS BEGAN_S [MOST_BYTES]
+    python -m benchmarks.one_system SYSTEM FOLDER THREADS BEGAN_S [MOST_BYTES]
 
 FOLDER is made by `written`; BEGAN_S is `time.time()` right before the process started. Prints `Alone`.
 """
@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compiler.bench.cases import CAPTUM, OURS, SHAP, TORCH, Settings
-from compiler.bench.process import ProcessDiedError, run_module
+from compiler.bench.cases import CAPTUM, OURS, SHAP, TORCH
+from compiler.bench.process import run_module
 
 if TYPE_CHECKING:
     from compiler.artefact.compiled import Compiled
     from compiler.bench.subjects import Subject
 
 ROWS, REFERENCES, MODEL, NETWORK = "rows.npy", "references.npy", "model.onnx", "network.pt"
-STARTS = 3  # of which the median is told
 AGAIN = 2  # runs after the first: what a system keeps from one run for the next is held then
 Run = Callable[[], object]
 
@@ -45,36 +44,6 @@ class Alone:
     ready_s: float
     first_s: float
     peak_bytes: int
-
-
-def alone(
-    subject: "Subject", compiled: "Compiled", settings: Settings
-) -> tuple[dict[str, list[Alone]], dict[str, str]]:
-    """Our graph, and the peers that explain, each started once, or some times for its cold start.
-
-    Returns:
-        The starts by system, and why others are left out.
-    """
-    starts = STARTS if settings.cold_start else 1
-    found: dict[str, list[Alone]] = {}
-    left_out: dict[str, str] = {}
-    with written(subject, compiled) as folder:
-        for name in explaining(settings):
-            try:
-                found[name] = [start(name, folder, settings.threads) for _ in range(starts)]
-            except ProcessDiedError as error:
-                left_out[name] = last_words(error)
-    return found, left_out
-
-
-def last_words(error: ProcessDiedError) -> str:
-    """A traceback's last line says what went wrong."""
-    return str(error).splitlines()[-1]
-
-
-def explaining(settings: Settings) -> list[str]:
-    """Ours first, then the peers that explain; a forward pass does not."""
-    return [OURS, *(peer for peer in settings.peers if peer in KINDS)]
 
 
 @contextlib.contextmanager
@@ -105,7 +74,7 @@ def start(name: str, folder: Path, threads: int, most_bytes: int | None = None) 
     """
     limit = [] if most_bytes is None else [str(most_bytes)]
     began_s = repr(time.time())
-    told = run_module("compiler.bench.apart", name, str(folder), str(threads), began_s, *limit)
+    told = run_module("benchmarks.one_system", name, str(folder), str(threads), began_s, *limit)
     return Alone(**json.loads(told.splitlines()[-1]))
 
 
@@ -154,7 +123,7 @@ def _peer(name: str) -> Callable[[Path, int], Run]:
 def _torch(folder: Path, threads: int) -> Run:
     import torch
 
-    from compiler.bench.torch_baseline import baseline
+    from benchmarks.torch_baseline import baseline
 
     network, rows, references = _in_torch(folder, threads)
     walk = baseline(network, rows, references)
