@@ -105,6 +105,8 @@ class Ops(Layouts):
         self, op_type: str, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any], domain: str
     ) -> Tensor:
         aligned, lead, axes = self._align([t for t in tensors if t is not None])
+        if axes and op_type != "Clip":
+            aligned = [self._of_rank(t, len(axes) + max(t.rank for t in aligned)) for t in aligned]
         queue = iter(aligned)
         values = [None if t is None else next(queue).value for t in tensors]
         value = self._node(op_type, values, attributes, domain=domain)[0]
@@ -112,6 +114,13 @@ class Ops(Layouts):
         rows = any(t.rows for t in aligned)
         dtype = result_dtype(op_type, domain, self.opset, tensors, attributes)
         return Tensor(value, shape, dtype, lead, rows, axes)
+
+    def _of_rank(self, x: Tensor, rank: int) -> Tensor:
+        """A constant number with `rank` axes: with fewer, ONNX Runtime goes through a tensor row by row."""
+        number = x.constant
+        if number is None or number.size != 1 or x.lead:
+            return x
+        return replace(x, value=self.constant(number.reshape((1,) * rank)).value)
 
     def _align(
         self, tensors: Sequence[Tensor], least: int = 1

@@ -49,3 +49,19 @@ def test_nothing_is_reshaped_twice(model: onnx.ModelProto, row: tuple[int, ...])
     reshaped = {n.output[0] for n in compiled.node if n.op_type == "Reshape"}
     assert reshaped
     assert not any(n.input[0] in reshaped for n in compiled.node if n.op_type == "Reshape")
+
+
+@pytest.mark.parametrize("last", ["Softmax", "Sigmoid"])
+def test_numbers_have_as_many_axes_as_what_they_meet(last: str) -> None:
+    """With fewer, ONNX Runtime broadcasts them over one short row after the other."""
+    compiled = graph(mlp(last=last), FEATURES)
+    ranks = {i.name: len(i.dims) for i in compiled.initializer if numpy_helper.to_array(i).size == 1}
+    told = {v.name: len(v.type.tensor_type.shape.dim) for v in compiled.value_info}
+    met = [
+        (ranks[n.input[1]], told[n.input[0]])
+        for n in compiled.node
+        if n.op_type in {"Add", "Sub", "Mul", "Div", "Max"} and n.input[1] in ranks and n.input[0] in told
+    ]
+    over_references = [pair for pair in met if pair[1] > 2]
+    assert over_references
+    assert all(number == tensor for number, tensor in over_references)
