@@ -1,7 +1,7 @@
 """A layer called in a rule's modified way, and the relevance that leaves it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,16 +18,20 @@ from compiler.methods.lrp.rules import (
     Operand,
     Parts,
     RelevanceRule,
-    Replaced,
     Term,
     ZBox,
     Zero,
+    high,
+    itself,
+    low,
+    negative,
+    positive,
 )
 from compiler.rules.rule import Pullback
 from compiler.walk.backward import Carried, Relevance
 from compiler.walk.call import Call
 
-_READS_X = frozenset({Operand.X, Operand.POSITIVE, Operand.NEGATIVE})
+_READS_X = frozenset({itself, positive, negative})
 
 
 @dataclass(frozen=True)
@@ -42,15 +46,15 @@ class Bounds:
         """Raises InvalidOptionError where none are given, or they do not fit the layer's input."""
         who = f"ZBox at {layer.call.rule.op_type} {layer.call.name!r}"
         if rule.low is not None:
-            low, high = (_row(op, b, layer.x, who) for b in (rule.low, rule.high))
+            ends = _row(op, rule.low, layer.x, who), _row(op, rule.high, layer.x, who)
         elif self.low is not None:
-            low, high = self._at(op, str(layer.call.inputs[0]), layer.x, who)
+            ends = self._at(op, str(layer.call.inputs[0]), layer.x, who)
         else:
             raise InvalidOptionError(
                 f"{who} needs the smallest and largest value an input may take: low and high "
                 "(--low, --high), or ZBox(low, high) (first=zbox:LOW:HIGH)."
             )
-        return {Operand.LOW: low, Operand.HIGH: high}
+        return dict(zip((low, high), ends, strict=True))
 
     def _at(self, op: Ops, name: str, x: Tensor, who: str) -> tuple[Tensor, Tensor]:
         """The bounds of a value that the input reaches through moves and elementwise affine maps."""
@@ -67,10 +71,8 @@ class Bounds:
         source = call.x.inputs[i]
         assert source is not None
         ends = self._at(op, str(call.inputs[i]), source, who)
-        low, high = (
-            call.at(op, [end if j == i else v for j, v in enumerate(call.x.inputs)]).y for end in ends
-        )
-        return op.Min(low, high), op.Max(low, high)
+        a, b = (call.at(op, [end if j == i else v for j, v in enumerate(call.x.inputs)]).y for end in ends)
+        return op.Min(a, b), op.Max(a, b)
 
 
 def _row(op: Ops, bound: Bound, x: Tensor, who: str) -> Tensor:
@@ -110,9 +112,10 @@ def hand_back(op: Ops, rule: RelevanceRule, layer: Layer, m: Carried, bounds: Bo
         return _pullback(op, layer)(m)
     y = layer.call.x.y
     relevance = m.tensor if isinstance(m, Relevance) else op.Mul(m, y)
-    stand_ins = _stand_ins(op, rule, layer, bounds)
+    groups = rule.groups()
+    stand_ins = _stand_ins(op, groups, layer, bounds.of(op, rule, layer) if isinstance(rule, ZBox) else {})
     leaving: dict[Operand, Tensor] = {}
-    for group in rule.groups():
+    for group in groups:
         z, pullbacks = _evaluate(op, layer, group, stand_ins)
         if z is None:
             continue
@@ -132,22 +135,13 @@ def _share(op: Ops, relevance: Tensor, y: Tensor, group: Group) -> Tensor:
     return relevance if group.share == 1 else op.Mul(relevance, group.share)
 
 
-def _stand_ins(op: Ops, rule: RelevanceRule, layer: Layer, bounds: Bounds) -> dict[Operand, Tensor]:
-    """What each operand of the rule is, for this layer."""
-    x = layer.x
-    used = {term.operand for group in rule.groups() for term in group.terms}
-    found = {operand: _STAND_INS[operand](op, x) for operand in used if operand in _STAND_INS}
-    if layer.nonnegative:
-        found[Operand.POSITIVE] = x
-    return found | (bounds.of(op, rule, layer) if isinstance(rule, ZBox) else {})
-
-
-_STAND_INS: dict[Operand, Callable[[Ops, Tensor], Tensor]] = {
-    Operand.X: lambda _, x: x,
-    Operand.POSITIVE: lambda op, x: op.Max(x, 0.0),
-    Operand.NEGATIVE: lambda op, x: op.Min(x, 0.0),
-    Operand.ONE: lambda op, x: op.row_constant(np.ones(x.shape, x.dtype.numpy())),
-}
+def _stand_ins(
+    op: Ops, groups: Sequence[Group], layer: Layer, given: dict[Operand, Tensor]
+) -> dict[Operand, Tensor]:
+    """What each operand is, for this layer."""
+    known = given | ({positive: layer.x} if layer.nonnegative else {})
+    used = dict.fromkeys(term.operand for group in groups for term in group.terms)
+    return {operand: known[operand] if operand in known else operand(op, layer.x) for operand in used}
 
 
 def _evaluate(
@@ -155,11 +149,11 @@ def _evaluate(
 ) -> tuple[Tensor | None, list[tuple[Operand, Pullback]]]:
     """z of the group and the pullback of each term; z is None where nothing is left of the weights."""
     if group.terms in _UNMODIFIED:
-        return layer.call.x.y, [(Operand.X, _pullback(op, layer))]
+        return layer.call.x.y, [(itself, _pullback(op, layer))]
     parts: list[Tensor] = []
     pullbacks: list[tuple[Operand, Pullback]] = []
     for term in group.terms:
-        if term.operand is Operand.NEGATIVE and layer.nonnegative:
+        if term.operand is negative and layer.nonnegative:
             continue
         found = _call(op, layer, term, stand_ins[term.operand])
         if found is None:
@@ -208,22 +202,18 @@ def _pullback(op: Ops, layer: Layer) -> Pullback:
 def _as_multiplier(op: Ops, layer: Layer, leaving: Mapping[Operand, Tensor]) -> Tensor:
     """max(x, 0) and min(x, 0) differ from 0 at different places: there each one's c is x's multiplier."""
     x = layer.x
-    if Operand.X in leaving:
-        return leaving[Operand.X]
-    if layer.nonnegative and Operand.POSITIVE in leaving:
-        return leaving[Operand.POSITIVE]
+    if itself in leaving:
+        return leaving[itself]
+    if layer.nonnegative and positive in leaving:
+        return leaving[positive]
     zero = op.array([0.0], x)
-    positive, negative = (leaving.get(o, zero) for o in (Operand.POSITIVE, Operand.NEGATIVE))
-    return op.Where(op.Greater(x, 0.0), positive, negative)
+    return op.Where(op.Greater(x, 0.0), leaving.get(positive, zero), leaving.get(negative, zero))
 
 
 def modified(op: Ops, w: Tensor, how: Modified) -> Tensor:
     """ρ(W)."""
-    if how is Replaced.SQUARE:
-        return op.Mul(w, w)
-    if how is Replaced.ONE:
-        return replace(op.constant(np.ones(w.shape, w.dtype.numpy())), rows=w.rows)
-    assert isinstance(how, Parts)
+    if not isinstance(how, Parts):
+        return how(op, w)
     parts = [
         _signed(op, part(w, 0.0), factor)
         for part, factor in ((op.Max, how.positive), (op.Min, how.negative))

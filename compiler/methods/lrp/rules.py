@@ -12,29 +12,50 @@ where every term reads x itself; where a term reads something else (ones, bounds
 relevance does not, and R_x leaves.
 """
 
-from dataclasses import dataclass, fields
-from enum import StrEnum
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import InvalidOptionError
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
 from compiler.references.frames import are_positions, columns_of, elements_of
 
 STABILISER = 1e-6  # as in zennit; RelevancePropagation.jl has 1e-9 for all rules but ε
 Bound = npt.ArrayLike | None
 
 
-class Operand(StrEnum):
-    """What stands for x."""
+Operand = Callable[[Ops, Tensor], Tensor]
+"""What stands for x: called as `operand(op, x)`."""
 
-    X = "x"
-    POSITIVE = "max(x, 0)"
-    NEGATIVE = "min(x, 0)"
-    ONE = "1"
-    LOW = "low"
-    HIGH = "high"
+
+def itself(_: Ops, x: Tensor) -> Tensor:
+    return x
+
+
+def positive(op: Ops, x: Tensor) -> Tensor:
+    return op.Max(x, 0.0)
+
+
+def negative(op: Ops, x: Tensor) -> Tensor:
+    return op.Min(x, 0.0)
+
+
+def ones(op: Ops, v: Tensor) -> Tensor:
+    return replace(op.constant(np.ones(v.shape, v.dtype.numpy())), rows=v.rows)
+
+
+def low(op: Ops, x: Tensor) -> Tensor:
+    """The least value of x, which is said with the rule or the method: never called."""
+    raise NotImplementedError
+
+
+def high(op: Ops, x: Tensor) -> Tensor:
+    """The largest, likewise."""
+    raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -45,15 +66,13 @@ class Parts:
     negative: float = 1.0
 
 
-class Replaced(StrEnum):
-    """The other ρ."""
-
-    SQUARE = "W²"
-    ONE = "1"
-
-
-Modified = Parts | Replaced
+Modified = Parts | Callable[[Ops, Tensor], Tensor]
+"""ρ: by parts, or called as `modified(op, W)`."""
 SAME, POSITIVE, NEGATIVE = Parts(), Parts(1, 0), Parts(0, 1)
+
+
+def squared(op: Ops, w: Tensor) -> Tensor:
+    return op.Mul(w, w)
 
 
 @dataclass(frozen=True)
@@ -75,11 +94,26 @@ class Group:
     only: float = 0.0  # +1: where y > 0, −1: where y < 0
 
 
+RULES: dict[str, type["RelevanceRule"]] = {}
+"""By the names that the command line takes."""
+
+
 @dataclass(frozen=True)
 class RelevanceRule:
-    """Base of all rules. One without groups modifies no layer: the method knows what it stands for."""
+    """Base of all rules. One without groups modifies no layer: the method knows what it stands for.
+
+    A rule of one's own is a frozen dataclass with a name, which the command line then takes, and `groups`.
+    Its fields of floats are checked to be numbers of at least 0; one called `epsilon` is the stabiliser.
+    """
 
     name: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            RULES[cls.name] = cls
+
+    def __post_init__(self) -> None:
+        _check(self, **{f.name: getattr(self, f.name) for f in fields(self) if f.type is float})
 
     def groups(self) -> tuple[Group, ...]:
         return ()
@@ -93,17 +127,17 @@ class RelevanceRule:
 
 
 def _plain(bias: Modified = SAME) -> tuple[Group, ...]:
-    return (Group((Term(Operand.X, SAME, bias),)),)
+    return (Group((Term(itself, SAME, bias),)),)
 
 
 def _same_sign(bias: Modified | None, share: float = 1.0) -> Group:
     """What x and W contribute with equal signs: all of it positive."""
-    return Group((Term(Operand.POSITIVE, POSITIVE, bias), Term(Operand.NEGATIVE, NEGATIVE)), share)
+    return Group((Term(positive, POSITIVE, bias), Term(negative, NEGATIVE)), share)
 
 
 def _other_sign(bias: Modified | None, share: float) -> Group:
     """What x and W contribute with unequal signs: all of it negative."""
-    return Group((Term(Operand.POSITIVE, NEGATIVE, bias), Term(Operand.NEGATIVE, POSITIVE)), share)
+    return Group((Term(positive, NEGATIVE, bias), Term(negative, POSITIVE)), share)
 
 
 @dataclass(frozen=True)
@@ -124,9 +158,6 @@ class Epsilon(RelevanceRule):
     epsilon: float = STABILISER
     name: ClassVar[str] = "epsilon"
 
-    def __post_init__(self) -> None:
-        _check(self, epsilon=self.epsilon)
-
     def groups(self) -> tuple[Group, ...]:
         return _plain()
 
@@ -139,12 +170,9 @@ class Gamma(RelevanceRule):
     epsilon: float = STABILISER
     name: ClassVar[str] = "gamma"
 
-    def __post_init__(self) -> None:
-        _check(self, gamma=self.gamma, epsilon=self.epsilon)
-
     def groups(self) -> tuple[Group, ...]:
         more = Parts(1 + self.gamma, 1)
-        return (Group((Term(Operand.X, more, more),)),)
+        return (Group((Term(itself, more, more),)),)
 
 
 @dataclass(frozen=True)
@@ -155,14 +183,11 @@ class GeneralizedGamma(RelevanceRule):
     epsilon: float = STABILISER
     name: ClassVar[str] = "generalizedgamma"
 
-    def __post_init__(self) -> None:
-        _check(self, gamma=self.gamma, epsilon=self.epsilon)
-
     def groups(self) -> tuple[Group, ...]:
         up, down = Parts(1 + self.gamma, 1), Parts(1, 1 + self.gamma)
         return (
-            Group((Term(Operand.POSITIVE, up, up), Term(Operand.NEGATIVE, down)), only=1),
-            Group((Term(Operand.POSITIVE, down, down), Term(Operand.NEGATIVE, up)), only=-1),
+            Group((Term(positive, up, up), Term(negative, down)), only=1),
+            Group((Term(positive, down, down), Term(negative, up)), only=-1),
         )
 
 
@@ -172,9 +197,6 @@ class ZPlus(RelevanceRule):
 
     epsilon: float = STABILISER
     name: ClassVar[str] = "zplus"
-
-    def __post_init__(self) -> None:
-        _check(self, epsilon=self.epsilon)
 
     def groups(self) -> tuple[Group, ...]:
         return (_same_sign(POSITIVE),)
@@ -190,7 +212,7 @@ class AlphaBeta(RelevanceRule):
     name: ClassVar[str] = "alphabeta"
 
     def __post_init__(self) -> None:
-        _check(self, alpha=self.alpha, beta=self.beta, epsilon=self.epsilon)
+        super().__post_init__()
         if abs(self.alpha - self.beta - 1) > 1e-9:
             raise InvalidOptionError(
                 f"AlphaBeta: α − β must be 1, or relevance is lost: {self.alpha} − {self.beta} is not."
@@ -208,11 +230,8 @@ class WSquare(RelevanceRule):
     epsilon: float = STABILISER
     name: ClassVar[str] = "wsquare"
 
-    def __post_init__(self) -> None:
-        _check(self, epsilon=self.epsilon)
-
     def groups(self) -> tuple[Group, ...]:
-        return (Group((Term(Operand.ONE, Replaced.SQUARE, Replaced.SQUARE),)),)
+        return (Group((Term(ones, squared, squared),)),)
 
 
 @dataclass(frozen=True)
@@ -222,11 +241,8 @@ class Flat(RelevanceRule):
     epsilon: float = STABILISER
     name: ClassVar[str] = "flat"
 
-    def __post_init__(self) -> None:
-        _check(self, epsilon=self.epsilon)
-
     def groups(self) -> tuple[Group, ...]:
-        return (Group((Term(Operand.ONE, Replaced.ONE),)),)
+        return (Group((Term(ones, ones),)),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,7 +260,7 @@ class ZBox(RelevanceRule):
     name: ClassVar[str] = "zbox"
 
     def __post_init__(self) -> None:
-        _check(self, epsilon=self.epsilon)
+        super().__post_init__()
         check_bounds("ZBox", self.low, self.high)
         labels = [elements_of(bound) or columns_of(bound) or [] for bound in (self.low, self.high)]
         if not all(map(are_positions, labels)):
@@ -259,9 +275,9 @@ class ZBox(RelevanceRule):
 
     def groups(self) -> tuple[Group, ...]:
         terms = (
-            Term(Operand.X, SAME),
-            Term(Operand.LOW, POSITIVE, sign=-1),
-            Term(Operand.HIGH, NEGATIVE, sign=-1),
+            Term(itself, SAME),
+            Term(low, POSITIVE, sign=-1),
+            Term(high, NEGATIVE, sign=-1),
         )
         return (Group(terms),)
 
@@ -291,14 +307,10 @@ class Own(RelevanceRule):
 class GuidedRelu(RelevanceRule):
     """Guided backpropagation (Springenberg et al., 2015): a gradient passes where it and x are positive."""
 
-    name: ClassVar[str] = "guided"
-
 
 @dataclass(frozen=True)
 class DeconvRelu(RelevanceRule):
     """Deconvnet (Zeiler and Fergus, 2014): a gradient that passes where it is positive, whatever x is."""
-
-    name: ClassVar[str] = "deconv"
 
 
 def check_bounds(who: str, low: Bound, high: Bound) -> None:
@@ -323,13 +335,3 @@ def _check(rule: RelevanceRule, **numbers: float) -> None:
             raise InvalidOptionError(
                 f"{type(rule).__name__}: {name} must be a number of at least 0, not {value!r}."
             )
-
-
-RULES: dict[str, type[RelevanceRule]] = {
-    rule.name: rule
-    for rule in (
-        *(Zero, Epsilon, Gamma, GeneralizedGamma, ZPlus, AlphaBeta),
-        *(WSquare, Flat, ZBox, Pass, Taylor, Own),
-    )
-}
-"""By the names that the command line takes."""

@@ -12,7 +12,8 @@ import pytest
 from compiler import Gradient, Lrp, compile_model
 from compiler.methods.lrp import lrp
 from compiler.methods.lrp.composites import COMPOSITES, Choice
-from compiler.methods.lrp.rules import RelevanceRule
+from compiler.methods.lrp.rules import RULES as REGISTERED
+from compiler.methods.lrp.rules import RelevanceRule, itself, negative, positive
 from tests.compiler.methods.lrp_models import averages, network, spellings
 from tests.compiler.models import parsed
 from tests.references import lrp as reference
@@ -36,6 +37,13 @@ RULES: dict[str, tuple[RelevanceRule, Callable[..., np.ndarray]]] = {
     "flat": (lrp.Flat(), reference.flat),
     "zbox": (lrp.ZBox(-2.5, 3.0), partial(reference.z_box, low=-2.5, high=3.0)),
 }
+
+
+OF_LAYERS = [lrp.ZBox(-4, 4) if r is lrp.ZBox else r() for r in REGISTERED.values() if r().groups()]
+
+
+def test_every_rule_of_layers_has_a_matrix_form() -> None:
+    assert {type(rule) for rule in OF_LAYERS} == {type(rule) for rule, _ in RULES.values()}
 
 
 def rows(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
@@ -112,8 +120,13 @@ def exact(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
     )
 
 
-MIDDLE = [lrp.Zero(), lrp.Epsilon(), lrp.Gamma(), lrp.GeneralizedGamma(), lrp.ZPlus(), lrp.AlphaBeta()]
-FIRST = [lrp.WSquare(), lrp.Flat(), lrp.ZBox(-4, 4)]
+def reads_x(rule: RelevanceRule) -> bool:
+    """Whether relevance stays a multiplier of x."""
+    return {t.operand for group in rule.groups() for t in group.terms} <= {itself, positive, negative}
+
+
+MIDDLE = [rule for rule in OF_LAYERS if reads_x(rule)]
+FIRST = [rule for rule in OF_LAYERS if not reads_x(rule)]
 PRESETS = [name for name, composite in COMPOSITES.items() if not composite.is_gradient]
 
 
