@@ -1,18 +1,20 @@
 """LRP in float64: each rule against its matrix form, conservation, layers as they are joined, positions."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
 import pytest
 
 from compiler import Gradient, Lrp, compile_model
-from compiler.methods.lrp import lrp
-from compiler.methods.lrp.composites import COMPOSITES, Choice
-from compiler.methods.lrp.rules import RULES as REGISTERED
+from compiler.errors import InvalidOptionError
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
+from compiler.methods.lrp import lrp, rules
+from compiler.methods.lrp.composites import COMPOSITES, Choice, parse_rule
 from compiler.methods.lrp.rules import RelevanceRule, itself, negative, positive
 from tests.compiler.methods.lrp_models import averages, network, spellings
 from tests.compiler.models import parsed
@@ -39,7 +41,7 @@ RULES: dict[str, tuple[RelevanceRule, Callable[..., np.ndarray]]] = {
 }
 
 
-OF_LAYERS = [lrp.ZBox(-4, 4) if r is lrp.ZBox else r() for r in REGISTERED.values() if r().groups()]
+OF_LAYERS = [lrp.ZBox(-4, 4) if r is lrp.ZBox else r() for r in rules.RULES.values() if r().groups()]
 
 
 def test_every_rule_of_layers_has_a_matrix_form() -> None:
@@ -91,6 +93,33 @@ def test_rule_against_its_matrix_form(layer: str, rule: str) -> None:
     x = rows(shape)
     targets = some_targets(model, x)
     assert_equal(relevance(model, (("first", ours),), x, targets), expected(model, by_matrix, x, targets))
+
+
+def test_a_rule_of_ones_own_is_one_dataclass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here |W|·|x| + |b|."""
+    monkeypatch.setitem(rules.RULES, "absolute", RelevanceRule)  # which the class puts itself in place of
+
+    def size(op: Ops, v: Tensor) -> Tensor:
+        return op.Abs(v)
+
+    @dataclass(frozen=True)
+    class Absolute(RelevanceRule):
+        epsilon: float = 0.1
+        name: ClassVar[str] = "absolute"
+
+        def groups(self) -> tuple[rules.Group, ...]:
+            return (rules.Group((rules.Term(size, size, size),)),)
+
+    def by_matrix(W: np.ndarray, b: np.ndarray, x: np.ndarray, R: np.ndarray) -> np.ndarray:
+        return reference.shared(np.abs(W * x), np.abs(b), R, 0.2)
+
+    model, shape = spellings()["gemm"]
+    x = rows(shape)
+    targets = some_targets(model, x)
+    got = relevance(model, (("first", parse_rule("absolute:0.2")),), x, targets)
+    assert_equal(got, expected(model, by_matrix, x, targets))
+    with pytest.raises(InvalidOptionError, match="Absolute: epsilon must be a number of at least 0"):
+        Absolute(epsilon=-1.0)
 
 
 @pytest.mark.parametrize("rule", RULES)
