@@ -2,6 +2,7 @@
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 from typer.testing import CliRunner
 
@@ -11,12 +12,22 @@ from compiler.cli.operator_table import operator_table
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_table_of_operators_is_the_registry() -> None:
-    spec = importlib.util.spec_from_file_location("operators_script", ROOT / "scripts/operators.py")
+def script_of(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"{name}_script", ROOT / f"scripts/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
+    return script
+
+
+def test_the_drawing_of_the_compiler_is_its_contract() -> None:
+    script = script_of("architecture")
+    assert script.PICTURE.read_text(encoding="utf-8") == script.picture(), "run scripts/architecture.py"
+
+
+def test_the_table_of_operators_is_the_registry() -> None:
+    script = script_of("operators")
     assert script.TESTED.read_text(encoding="utf-8") == script.counts(), "run scripts/operators.py"
     assert script.PAGE.read_text(encoding="utf-8") == script.text(), "run scripts/operators.py"
 

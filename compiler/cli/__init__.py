@@ -1,0 +1,1 @@
+"""The command line's compile, explain, check, evaluate, references and operators."""

@@ -1,0 +1,1 @@
+"""The combined graph: values at x and at the references, the walk back, outputs."""

@@ -1,0 +1,1 @@
+"""How faithful explanations are: deletion, insertion, infidelity, random weights, sampled Shapley values."""

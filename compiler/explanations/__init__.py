@@ -1,0 +1,1 @@
+"""Explanations of many rows: files of them, and pictures."""

@@ -1,0 +1,1 @@
+"""Rows of numbers: reference sets, references of a request, files, tables, centroids."""

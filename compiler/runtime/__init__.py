@@ -1,0 +1,1 @@
+"""ONNX Runtime at compile time, this machine, and the gate of a one-shot graph."""

@@ -1,0 +1,1 @@
+"""What is explained: output, targets, inputs, and the path of operators between them."""

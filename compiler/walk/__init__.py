@@ -1,0 +1,1 @@
+"""The reverse walk, the same for every method."""

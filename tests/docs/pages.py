@@ -17,9 +17,9 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[2]
-_KINDS = ("README.md", "model_repository/README.md", "examples/*/README.md", "docs/*.md")
+_KINDS = ("README.md", "CONTRIBUTING.md", "model_repository/README.md", "examples/*/README.md", "docs/*.md")
 PAGES = [path.relative_to(ROOT) for kind in _KINDS for path in sorted(ROOT.glob(kind))]
-_NOTE = re.compile(r"<!--\s*(not run|first|slow)\s*:\s*(.*?)\s*-->", re.DOTALL)
+_NOTE = re.compile(r"<!--\s*(not run|first|slow|alone)\s*:\s*(.*?)\s*-->", re.DOTALL)
 
 
 @dataclass(frozen=True)

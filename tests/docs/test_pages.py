@@ -54,6 +54,8 @@ def _run(block: Block, here: Scratch, names: dict[str, Any]) -> None:
         here.run(block.notes.get("first", ""))
         if block.language == SHELL:
             here.run(block.text)
+        elif "alone" in block.notes:  # in a process of its own
+            here.run(f"python - <<'END'\n{block.text}\nEND")
         else:
             exec(compile("\n" * block.line + block.text, str(block.page), "exec"), names)  # noqa: S102
     except Exception as error:

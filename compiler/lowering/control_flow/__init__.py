@@ -1,0 +1,1 @@
+"""If, Loop, Scan and sequences, which become the nodes that they run."""

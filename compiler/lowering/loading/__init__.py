@@ -1,0 +1,1 @@
+"""Reading a model with distrust, and bringing it to one opset."""

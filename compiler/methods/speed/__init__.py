@@ -1,0 +1,1 @@
+"""Fewer steps for the same multipliers: fusion, and factors that commute."""

@@ -1,0 +1,1 @@
+"""Operators that are linear in each input: products, convolutions, spectra."""

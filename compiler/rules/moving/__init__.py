@@ -1,0 +1,1 @@
+"""Operators that move values: shapes, gathers, scatters, choices by order."""

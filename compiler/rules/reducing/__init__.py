@@ -1,0 +1,1 @@
+"""Operators that bring many values together: sums, norms, normalisations, Softmax."""

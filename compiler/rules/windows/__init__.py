@@ -1,0 +1,1 @@
+"""Operators that look through windows: pools, padding, resampling."""
