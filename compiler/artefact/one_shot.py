@@ -16,6 +16,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from compiler.errors import InvalidOptionError
+from compiler.graph.nodes import Nodes
 from compiler.graph.symbolic_rows import rename_rows
 from compiler.lowering import Lowered
 from compiler.lowering.loading.load import standardise
@@ -54,46 +55,18 @@ def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
     _explain_asking_rows(branch, outer, explain, lowered.batched)
     closed = _zeros(explain, answers)
     outer.inputs.append(explain)
-    emit = _Emitter(outer)
-    explained = emit("Identity", explain, name=EXPLAINED)
+    op = Nodes(outer, "one_shot")
+    explained = op.Identity(explain)
+    explained.name = EXPLAINED
     explained.dtype, explained.shape = ir.DataType.BOOL, ir.Shape(["N", 1])
-    asked = emit("Cast", explain, to=ir.DataType.INT32.value)
-    any_asked = emit("Cast", emit("ReduceMax", asked, keepdims=0), to=ir.DataType.BOOL.value)
+    asked = op.Cast(explain, to=ir.DataType.INT32.value)
+    any_asked = op.Cast(op.ReduceMax(asked, keepdims=0), to=ir.DataType.BOOL.value)
     branches = {"then_branch": branch, "else_branch": closed}
     outer.append(ir.node("If", [any_asked], branches, outputs=answers, name=EXPLAIN))
     outer.outputs.extend([*answers, explained])
     for domain, version in branch.opset_imports.items():
         outer.opset_imports.setdefault(domain, version)
     return model
-
-
-class _Emitter:
-    """`emit("Add", a, b)` appends a node of one output to a graph, or puts it before its first node."""
-
-    def __init__(self, graph: ir.Graph, *, scope: str = "", in_front: bool = False) -> None:
-        self.graph, self.scope = graph, scope
-        self._mark = graph[0] if in_front and len(graph) else None
-        self._count = 0
-
-    def __call__(self, op_type: str, *inputs: ir.Value, name: str = "", **attributes: Any) -> ir.Value:
-        self._count += 1
-        name = name or f"{_OWN}{self.scope}{op_type}_{self._count}"
-        node = ir.node(op_type, inputs, attributes, name=name)
-        node.outputs[0].name = name
-        if self._mark is None:
-            self.graph.append(node)
-        else:
-            self.graph.insert_before(self._mark, node)
-        return node.outputs[0]
-
-    def constant(self, numbers: Sequence[int]) -> ir.Value:
-        """An int64 initializer."""
-        self._count += 1
-        name = f"{_OWN}{self.scope}constant_{self._count}"
-        value = ir.Value(name=name, const_value=ir.Tensor(np.asarray(numbers, np.int64), name=name))
-        value.dtype, value.shape = ir.DataType.INT64, ir.Shape([len(numbers)])
-        self.graph.register_initializer(value)
-        return value
 
 
 def _leave_to(outer: ir.Graph, combined: ir.Model) -> None:
@@ -174,45 +147,45 @@ def _explain_asking_rows(
 ) -> None:
     """The branch reads the rows of the outer inputs that ask, and answers for all rows."""
     rename_rows(branch, "asking")
-    emit = _Emitter(branch, scope="asking/", in_front=True)
-    mask = emit("Reshape", explain, emit.constant([-1]))
+    op = Nodes(branch, "one_shot/asking", before=branch[0] if len(branch) else None)
+    mask = op.Reshape(explain, [-1])
     inputs = {v.name: v for v in outer.inputs}
     for own in list(branch.inputs):
         x = inputs[own.name]
         if own.name in batched:
-            x = emit("Compress", x, mask, axis=0)
+            x = op.Compress(x, mask, axis=0)
             x.dtype, x.shape = _dtype(own), ir.Shape(["asking", *(own.shape or [0])[1:]])
         ir.convenience.replace_all_uses_with(own, x)
     branch.inputs.clear()
-    emit = _Emitter(branch, scope="all/")
-    index = emit("Transpose", emit("NonZero", mask))
-    count = emit("Shape", explain, start=0, end=1)
+    op = Nodes(branch, "one_shot/all")
+    index = op.Transpose(op.NonZero(mask))
+    count = op.Shape(explain, start=0, end=1)
     outputs = list(branch.outputs)
     branch.outputs.clear()
     zeros: dict[object, ir.Value] = {}
     for value in outputs:
         key = (_dtype(value), *_row(value))
         if key not in zeros:
-            shape = emit("Concat", count, emit.constant(_row(value)), axis=0)
+            shape = op.Concat(count, _row(value), axis=0)
             zero = ir.Tensor(np.zeros(1, _dtype(value).numpy()))
-            zeros[key] = emit("ConstantOfShape", shape, value=zero)
-        branch.outputs.append(emit("ScatterND", zeros[key], index, value))
+            zeros[key] = op.ConstantOfShape(shape, value=zero)
+        branch.outputs.append(op.ScatterND(zeros[key], index, value))
         branch.outputs[-1].dtype = _dtype(value)
 
 
 def _zeros(explain: ir.Value, answers: Sequence[ir.Value]) -> ir.Graph:
     """The other branch: zeros in few nodes, since a small model takes microseconds. `explain` is false."""
     graph = ir.Graph([], [], nodes=[], name="no_explanation")
-    emit = _Emitter(graph, scope="none/")
+    op = Nodes(graph, "one_shot/none")
     cast: dict[ir.DataType, ir.Value] = {}
     for answer in answers:
         dtype, row = _dtype(answer), _row(answer)
         if dtype not in cast:
-            cast[dtype] = emit("Cast", explain, to=dtype.value)
+            cast[dtype] = op.Cast(explain, to=dtype.value)
         zero = cast[dtype]
         if len(row) > 1:
-            zero = emit("Unsqueeze", zero, emit.constant(list(range(2, len(row) + 1))))
-        graph.outputs.append(emit("Expand", zero, emit.constant([1, *row])))
+            zero = op.Unsqueeze(zero, list(range(2, len(row) + 1)))
+        graph.outputs.append(op.Expand(zero, [1, *row]))
         graph.outputs[-1].dtype = dtype
     return graph
 

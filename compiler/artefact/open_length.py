@@ -6,7 +6,7 @@ node for node. Each constant in which they differ becomes a formula of the lengt
 when the graph runs: at each length that was looked at, the graph is the one made for it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
@@ -17,7 +17,8 @@ from compiler.checks.measure import relative_error
 from compiler.checks.probes import probe_rows
 from compiler.deployment import Deployment
 from compiler.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
-from compiler.graph.fold import drop_unused_constants, new_constant
+from compiler.graph.fold import drop_unused_constants
+from compiler.graph.nodes import Nodes
 from compiler.lowering.lengths import Span
 from compiler.methods import Method
 from compiler.runtime.session import Runner, interface
@@ -161,14 +162,13 @@ def _written(attribute: ir.Attr) -> bytes:
 # -- formulas as nodes --------------------------------------------------------------------------------
 
 
-class _Emitter:
-    """Formulas as nodes of a graph, each once."""
+class _Formulas:
+    """Formulas as nodes of a graph, each once, before all others."""
 
     def __init__(self, graph: ir.Graph, source: ir.Value, axis: int) -> None:
-        self.graph, self.nodes = graph, list[ir.Node]()
+        self.op = Nodes(graph, "rationale/length", before=graph[0])
         self._made: dict[tuple[ir.Value, Formula], ir.Value] = {}
-        shape = self._node("Shape", [source], {"start": axis, "end": axis + 1})
-        self.length = self._node("Squeeze", [shape])
+        self.length = self.op.Squeeze(self.op.Shape(source, start=axis, end=axis + 1))
 
     def emit(self, found: Formula, longest: ir.Value) -> ir.Value:
         key = longest, found
@@ -182,37 +182,23 @@ class _Emitter:
         return self._made[key]
 
     def _polynomial(self, found: Polynomial, like: ir.Value) -> ir.Value:
-        total = self._constant(found.coefficients[0])
+        total = self.op.constant(found.coefficients[0])
         power = self.length
         for i, factor in enumerate(found.coefficients[1:]):
-            power = self._node("Mul", [power, self.length]) if i else power
+            power = self.op.Mul(power, self.length) if i else power
             if factor.any():
-                total = self._node("Add", [total, self._node("Mul", [power, self._constant(factor)])])
+                total = self.op.Add(total, self.op.Mul(power, factor))
         assert like.dtype is not None
-        wide = like.dtype == ir.DataType.INT64
-        return total if wide else self._node("Cast", [total], {"to": int(like.dtype)})
+        return total if like.dtype == ir.DataType.INT64 else self.op.Cast(total, to=int(like.dtype))
 
     def _share(self, found: Share, like: ir.Value) -> ir.Value:
         assert like.dtype is not None
-        length = self._node("Cast", [self.length], {"to": int(like.dtype)})
-        return self._node("Div", [self._constant(found.numerator.astype(like.dtype.numpy())), length])
+        length = self.op.Cast(self.length, to=int(like.dtype))
+        return self.op.Div(found.numerator.astype(like.dtype.numpy()), length)
 
     def _beginning(self, found: Beginning, longest: ir.Value) -> ir.Value:
-        starts, axes = (self._constant(np.asarray(n, np.int64)) for n in ([0] * len(found.axes), found.axes))
-        return self._node("Slice", [longest, starts, self._polynomial(found.sizes, starts), axes])
-
-    def _node(
-        self, op_type: str, inputs: Sequence[ir.Value], attributes: Mapping[str, int] | None = None
-    ) -> ir.Value:
-        node = ir.node(
-            op_type, inputs, attributes or {}, name=f"rationale/length/{op_type}_{len(self.nodes)}"
-        )
-        node.outputs[0].name = node.name
-        self.nodes.append(node)
-        return node.outputs[0]
-
-    def _constant(self, array: np.ndarray) -> ir.Value:
-        return new_constant(self.graph, f"rationale/length/constant_{len(self.graph.initializers)}", array)
+        starts = self.op.constant([0] * len(found.axes))
+        return self.op.Slice(longest, starts, self._polynomial(found.sizes, starts), list(found.axes))
 
 
 def merge(models: Sequence[ir.Model], lengths: Sequence[int], name: str) -> ir.Model:
@@ -225,12 +211,11 @@ def merge(models: Sequence[ir.Model], lengths: Sequence[int], name: str) -> ir.M
     uses = differences(models)
     found = {values: formula([_array(v) for v in values], lengths) for values in set(uses.values())}
     source, axis = _open_axis([list(m.graph.inputs) for m in models])
-    emitter = _Emitter(graph, source, axis)
+    formulas = _Formulas(graph, source, axis)
     for (node, i), values in uses.items():
         how = found[values]
         if how is not None:
-            node.replace_input_with(i, emitter.emit(how, values[0]))
-    graph.insert_before(graph[0], emitter.nodes)
+            node.replace_input_with(i, formulas.emit(how, values[0]))
     for value in [v for node in graph for v in node.outputs if not v.is_graph_output()]:
         value.shape = None
     for edges in ([m.graph.inputs for m in models], [m.graph.outputs for m in models]):

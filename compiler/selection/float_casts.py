@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from compiler.graph.nodes import Nodes
 from compiler.lowering import Lowered
 from compiler.rules.rule import Trait, find_rule
 from compiler.selection.activity import is_number, type_letters
@@ -62,7 +63,6 @@ class _Casts:
     def __init__(self, lowered: Lowered, dtype: ir.DataType) -> None:
         self.lowered, self.graph, self.dtype = lowered, lowered.model.graph, dtype
         self.specs, self.batched = dict(lowered.specs), set(lowered.batched)
-        self.count = 0
         self.opset = self.graph.opset_imports.get("", 21)
 
     def around(self, node: ir.Node, carrying: Collection[str]) -> None:
@@ -71,8 +71,9 @@ class _Casts:
         pairs = [*zip(node.inputs, takes, strict=False), *zip(node.outputs, gives, strict=False)]
         whole = {v: letter for v, letter in pairs if v is not None and not is_number(self.lowered, v)}
         letters = {letter for v, letter in whole.items() if v.name in carrying}
+        op = Nodes(self.graph, str(node.name or node.outputs[0].name), before=node)
         inputs = [
-            self._cast(node, v, self.dtype) if v in whole and whole[v] in letters else v for v in node.inputs
+            self._cast(op, v, self.dtype) if v in whole and whole[v] in letters else v for v in node.inputs
         ]
         attributes = list(node.attributes.values())
         twin = ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=len(node.outputs))
@@ -81,34 +82,24 @@ class _Casts:
         for old, new in zip(node.outputs, twin.outputs, strict=True):
             if whole.get(old) in letters:
                 self._record(new, f"{old.name}/float", old, self.dtype)
-                new = self._whole(node, new) if node.op_type in _TRUNCATING else new
-                new = self._cast(node, new, self.specs[str(old.name)][1])
+                new = self._whole(op, new) if node.op_type in _TRUNCATING else new
+                new = self._cast(op, new, self.specs[str(old.name)][1])
             self._stand_for(old, new)
         self.graph.remove(node, safe=True)
 
-    def _whole(self, before: ir.Node, x: ir.Value) -> ir.Value:
+    def _whole(self, op: Nodes, x: ir.Value) -> ir.Value:
         """x without its fraction: sign x·⌊|x|⌋."""
-        size = self._emit(before, "Floor", [self._emit(before, "Abs", [x], x)], x)
-        return self._emit(before, "Mul", [self._emit(before, "Sign", [x], x), size], x)
+        size, sign = op.Abs(x), op.Sign(x)
+        whole = op.Floor(size)
+        y = op.Mul(sign, whole)
+        for value in (size, sign, whole, y):
+            self._record(value, str(value.name), x, self.dtype)
+        return y
 
-    def _cast(self, before: ir.Node, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-        return self._emit(before, "Cast", [x], x, dtype, to=int(dtype))
-
-    def _emit(
-        self,
-        before: ir.Node,
-        op_type: str,
-        inputs: list[ir.Value],
-        like: ir.Value,
-        dtype: ir.DataType | None = None,
-        **attributes: int,
-    ) -> ir.Value:
-        self.count += 1
-        name = f"{before.name or before.outputs[0].name}/{op_type}_{self.count}"
-        node = ir.node(op_type, inputs, attributes, name=name)
-        self.graph.insert_before(before, node)
-        self._record(node.outputs[0], name, like, dtype or self.dtype)
-        return node.outputs[0]
+    def _cast(self, op: Nodes, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        y = op.Cast(x, to=int(dtype))
+        self._record(y, str(y.name), x, dtype)
+        return y
 
     def _record(self, value: ir.Value, name: str, like: ir.Value, dtype: ir.DataType) -> None:
         """Names a value that has the shape of another one."""

@@ -20,7 +20,7 @@ from compiler.lowering.control_flow.known import constants_of
 from compiler.lowering.control_flow.sequences import infer_shapes, resolve_sequences
 from compiler.lowering.inference import BATCH
 from compiler.lowering.limits import fold_weights
-from compiler.lowering.rewrites.engine import Nodes
+from compiler.lowering.rewrites.engine import Rewriting
 from compiler.lowering.subgraphs import let_go, name_outputs, subgraphs
 
 LIMIT = 20_000  # nodes that unrolling may add
@@ -110,7 +110,7 @@ class _Inliner:
     alternatives: list[tuple[str, ir.Value, ir.Value]] = field(default_factory=list)
 
     def replace(self, node: ir.Node) -> bool:
-        graph, op, before = self.model.graph, Nodes(self.model.graph, node), self.added
+        graph, op, before = self.model.graph, Rewriting(self.model.graph, node), self.added
         op.count = self.names
         try:
             outputs = {"If": self._if, "Loop": self._loop, "Scan": self._scan}[node.op_type](op, node)
@@ -146,7 +146,7 @@ class _Inliner:
 
     # -- the operators --------------------------------------------------------------------------------
 
-    def _if(self, op: Nodes, node: ir.Node) -> list[ir.Value]:
+    def _if(self, op: Rewriting, node: ir.Node) -> list[ir.Value]:
         condition = _present(node.inputs[0])
         then, other = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
         (known,) = constants_of(self.model, [condition])
@@ -158,7 +158,7 @@ class _Inliner:
         yes, no = self._splice(op, then, []), self._splice(op, other, [])
         return self._chosen(op, node, _scalar(op, condition), yes, no)
 
-    def _loop(self, op: Nodes, node: ir.Node) -> list[ir.Value]:
+    def _loop(self, op: Rewriting, node: ir.Node) -> list[ir.Value]:
         body = node.attributes["body"].as_graph()
         count, start, *initial = [*node.inputs, None][: max(2, len(node.inputs))]
         carried = [_present(v) for v in initial]
@@ -187,7 +187,7 @@ class _Inliner:
         outputs = body.outputs[1 + len(carried) :]
         return [*carried, *(_stacked(op, like, v) for like, v in zip(outputs, collected, strict=True))]
 
-    def _trips(self, op: Nodes, count: ir.Value | None, body: ir.Graph) -> "_Trips":
+    def _trips(self, op: Rewriting, count: ir.Value | None, body: ir.Graph) -> "_Trips":
         """Raises _StaysError: it is computed from data, and nothing bounds it."""
         if count is None:
             return _Trips(places_read(body))
@@ -212,7 +212,7 @@ class _Inliner:
         if any(v.name and (v.uses() or v.is_graph_output()) for v in node.outputs[carried:]):
             raise _StaysError(_RAGGED)
 
-    def _scan(self, op: Nodes, node: ir.Node) -> list[ir.Value]:
+    def _scan(self, op: Rewriting, node: ir.Node) -> list[ir.Value]:
         body, count = node.attributes["body"].as_graph(), node.attributes["num_scan_inputs"].as_int()
         inputs = [_present(v) for v in node.inputs]
         states, sequences = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
@@ -225,7 +225,7 @@ class _Inliner:
 
     def _steps(
         self,
-        op: Nodes,
+        op: Rewriting,
         body: ir.Graph,
         states: list[ir.Value],
         sequences: Sequence[ir.Value],
@@ -244,7 +244,7 @@ class _Inliner:
 
     # -- what they share ------------------------------------------------------------------------------
 
-    def _splice(self, op: Nodes, body: ir.Graph, given: Sequence[ir.Value]) -> list[ir.Value]:
+    def _splice(self, op: Rewriting, body: ir.Graph, given: Sequence[ir.Value]) -> list[ir.Value]:
         """Inserts a copy of the body before the node, with `given` in place of its inputs; its outputs."""
         copy = body.clone(allow_outer_scope_values=True)
         mapped = dict(zip(copy.inputs, given, strict=True))
@@ -267,7 +267,7 @@ class _Inliner:
 
     def _chosen(
         self,
-        op: Nodes,
+        op: Rewriting,
         node: ir.Node,
         condition: ir.Value,
         yes: Sequence[ir.Value],
@@ -299,7 +299,7 @@ class _Running:
         mask: the condition where it is data.
     """
 
-    def __init__(self, op: Nodes, model: ir.Model, start: ir.Value | None) -> None:
+    def __init__(self, op: Rewriting, model: ir.Model, start: ir.Value | None) -> None:
         self.op, self.model, self.may = op, model, True
         self.mask: ir.Value | None = None
         if start is not None:
@@ -362,7 +362,7 @@ def _endless(body: ir.Graph) -> bool:
     return going is body.inputs[1] or (node is None and going.const_value is not None)
 
 
-def _scalar(op: Nodes, x: ir.Value) -> ir.Value:
+def _scalar(op: Rewriting, x: ir.Value) -> ir.Value:
     """A condition or a count [] or [1] as []."""
     return op.Reshape(x, op.constant(np.zeros(0, np.int64)))
 
@@ -372,7 +372,7 @@ def _ints(node: ir.Node, name: str, count: int) -> Sequence[int]:
     return node.attributes[name].as_ints() if name in node.attributes else [0] * count
 
 
-def _slices(op: Nodes, x: ir.Value, axis: int, backwards: int) -> list[ir.Value]:
+def _slices(op: Rewriting, x: ir.Value, axis: int, backwards: int) -> list[ir.Value]:
     """x along an axis, without that axis."""
     if x.shape is None or not isinstance(x.shape[axis], int):
         raise _StaysError(
@@ -386,12 +386,12 @@ def _slices(op: Nodes, x: ir.Value, axis: int, backwards: int) -> list[ir.Value]
     return parts[::-1] if backwards else parts
 
 
-def _joined(op: Nodes, parts: list[ir.Value], axis: int) -> ir.Value:
+def _joined(op: Rewriting, parts: list[ir.Value], axis: int) -> ir.Value:
     """The parts along a new axis."""
     return op.concat([op.Unsqueeze(v, [axis]) for v in parts], axis=axis)
 
 
-def _stacked(op: Nodes, like: ir.Value, parts: list[ir.Value]) -> ir.Value:
+def _stacked(op: Rewriting, like: ir.Value, parts: list[ir.Value]) -> ir.Value:
     """What a Loop collects, along a new axis 0."""
     if parts:
         return _joined(op, parts, 0)

@@ -12,7 +12,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 from compiler.errors import UnsupportedModelError
 from compiler.graph.fold import LISTS
 from compiler.lowering.quiet import quiet
-from compiler.lowering.rewrites.engine import Nodes
+from compiler.lowering.rewrites.engine import Rewriting
 
 Elements = list[ir.Value]
 
@@ -29,7 +29,7 @@ def resolve_sequences(model: ir.Model) -> None:
     for node in list(model.graph):
         if node.domain or node.op_type not in _OPERATORS:
             continue
-        op = Nodes(model.graph, node)
+        op = Rewriting(model.graph, node)
         op.prefix = f"{op.prefix}/{node.op_type}"
         result = _OPERATORS[node.op_type](op, node, known)
         if isinstance(result, list):
@@ -66,7 +66,7 @@ def _forget_types(graph: ir.Graph) -> None:
             value.type = value.shape = None
 
 
-def _replace(op: Nodes, old: ir.Value, new: ir.Value) -> None:
+def _replace(op: Rewriting, old: ir.Value, new: ir.Value) -> None:
     if old.is_graph_output() or new.producer() not in op.emitted:
         new = op.Identity(new)
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
@@ -91,7 +91,7 @@ def _place(node: ir.Node, i: int, default: int) -> int | None:
     return None if value.const_value is None else int(value.const_value.numpy().item())
 
 
-def _insert(_: Nodes, node: ir.Node, known: Known) -> Result:
+def _insert(_: Rewriting, node: ir.Node, known: Known) -> Result:
     elements = _elements(node, known)
     if elements is None or node.inputs[1] is None:
         return None
@@ -102,7 +102,7 @@ def _insert(_: Nodes, node: ir.Node, known: Known) -> Result:
     return [*elements[:at], node.inputs[1], *elements[at:]]
 
 
-def _erase(_: Nodes, node: ir.Node, known: Known) -> Result:
+def _erase(_: Rewriting, node: ir.Node, known: Known) -> Result:
     elements = _elements(node, known)
     at = None if elements is None else _place(node, 1, len(elements) - 1)
     if elements is None or at is None:
@@ -111,7 +111,7 @@ def _erase(_: Nodes, node: ir.Node, known: Known) -> Result:
     return [*elements[:gone], *elements[gone + 1 :]]
 
 
-def _at(_: Nodes, node: ir.Node, known: Known) -> Result:
+def _at(_: Rewriting, node: ir.Node, known: Known) -> Result:
     elements, at = _elements(node, known), _place(node, 1, 0)
     if elements is None or at is None:
         return None
@@ -122,12 +122,12 @@ def _at(_: Nodes, node: ir.Node, known: Known) -> Result:
     return elements[at]
 
 
-def _length(op: Nodes, node: ir.Node, known: Known) -> Result:
+def _length(op: Rewriting, node: ir.Node, known: Known) -> Result:
     elements = _elements(node, known)
     return None if elements is None else op.constant(np.asarray(len(elements), np.int64))
 
 
-def _joined(op: Nodes, node: ir.Node, known: Known) -> Result:
+def _joined(op: Rewriting, node: ir.Node, known: Known) -> Result:
     elements = _elements(node, known)
     if not elements:
         return None
@@ -137,7 +137,7 @@ def _joined(op: Nodes, node: ir.Node, known: Known) -> Result:
     return op.concat(elements, axis=axis)
 
 
-def _split(op: Nodes, node: ir.Node, _: Known) -> Result:
+def _split(op: Rewriting, node: ir.Node, _: Known) -> Result:
     x, axis = node.inputs[0], node.attributes.get_int("axis", 0) or 0
     size = None if x is None or x.shape is None else x.shape[axis]
     if x is None or not isinstance(size, int):
@@ -156,7 +156,7 @@ def _split(op: Nodes, node: ir.Node, _: Known) -> Result:
     return op.split(x, [int(n) for n in sizes], axis=axis)
 
 
-def _content(_: Nodes, node: ir.Node, known: Known) -> Result:
+def _content(_: Rewriting, node: ir.Node, known: Known) -> Result:
     """What an optional, or an Identity of a sequence, holds."""
     value = node.inputs[0] if node.inputs else None
     if value is None:
@@ -167,7 +167,7 @@ def _content(_: Nodes, node: ir.Node, known: Known) -> Result:
     return value if tensor and node.op_type == "OptionalGetElement" else None
 
 
-def _got(op: Nodes, node: ir.Node, known: Known) -> Result:
+def _got(op: Rewriting, node: ir.Node, known: Known) -> Result:
     """The element of an optional of a tensor: it was made of one, or is that tensor itself."""
     value = node.inputs[0]
     made = None if value is None else value.producer()
@@ -177,7 +177,7 @@ def _got(op: Nodes, node: ir.Node, known: Known) -> Result:
     return _content(op, node, known)
 
 
-def _has(op: Nodes, node: ir.Node, known: Known) -> Result:
+def _has(op: Rewriting, node: ir.Node, known: Known) -> Result:
     value = node.inputs[0] if node.inputs else None
     made = None if value is None else value.producer()
     if value is None or (made is not None and made.op_type == "Optional" and not made.inputs):
@@ -187,7 +187,7 @@ def _has(op: Nodes, node: ir.Node, known: Known) -> Result:
     return op.constant(np.asarray(True)) if certain else None
 
 
-_OPERATORS: dict[str, Callable[[Nodes, ir.Node, Known], Result]] = {
+_OPERATORS: dict[str, Callable[[Rewriting, ir.Node, Known], Result]] = {
     "ConcatFromSequence": _joined,
     "Identity": _content,
     "OptionalGetElement": _got,

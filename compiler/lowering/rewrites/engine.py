@@ -5,7 +5,7 @@ attributions differ. What stands here is what the documentation of each method r
 """
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from compiler.errors import UnsupportedModelError
+from compiler.graph.nodes import Nodes
 from compiler.lowering.quiet import quiet
 
 Rewrite = Callable[..., Any]
@@ -21,30 +22,17 @@ _IDIOMS: dict[tuple[str, str], list[Rewrite]] = {}
 DEEPEST = 8  # rewrites of what a rewrite emits
 
 
-class Nodes:
-    """`op.Mul(a, b)` inserts a plain node before the one that is rewritten."""
+class Rewriting(Nodes):
+    """Nodes in the place of the one that is rewritten; numbers among the operands have its result's type."""
 
     def __init__(self, graph: ir.Graph, before: ir.Node) -> None:
-        self.graph, self.before, self.count = graph, before, 0
         self.result = next((v for v in before.outputs if v.name), before.outputs[0])
-        self.prefix = self.result.name
+        super().__init__(graph, str(self.result.name), before)
         self.emitted: set[ir.Node | None] = set()
         self.constants: list[ir.Value] = []
 
-    def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
-        if not op_type[:1].isupper():
-            raise AttributeError(op_type)
-        return functools.partial(self._emit, op_type)
-
-    def _emit(self, op_type: str, *operands: Any, **attributes: Any) -> ir.Value:
-        values = [o if o is None or isinstance(o, ir.Value) else self.constant(o) for o in operands]
-        node = ir.node(op_type, values, attributes, name=self.fresh(op_type))
-        node.outputs[0].name = node.name
-        self.insert([node])
-        return node.outputs[0]
-
-    def insert(self, nodes: list[ir.Node]) -> None:
-        self.graph.insert_before(self.before, nodes)
+    def insert(self, nodes: Sequence[ir.Node]) -> None:
+        super().insert(nodes)
         self.emitted.update(nodes)
 
     def split(self, x: ir.Value, sizes: list[int] | None, *, axis: int) -> list[ir.Value]:
@@ -84,29 +72,16 @@ class Nodes:
         """Of the node's result; of the graph's first input of floats where that is not known."""
         return self.result.dtype or _usual_dtype(self.graph)
 
-    def constant(self, operand: float | list[int] | np.ndarray) -> ir.Value:
-        if isinstance(operand, list):
-            array = np.asarray(operand, np.int64)
-        elif isinstance(operand, np.ndarray):
-            array = operand
-        else:
-            array = np.asarray(operand, self.dtype.numpy())
-        name = self.fresh("constant")
-        value = ir.Value(name=name, const_value=ir.Tensor(array, name=name))
-        value.dtype, value.shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
-        self.graph.register_initializer(value)
-        self.constants.append(value)
-        return value
+    def constant(self, operand: Any) -> ir.Value:
+        whole = isinstance(operand, list | np.ndarray)
+        self.constants.append(super().constant(operand if whole else np.asarray(operand, self.dtype.numpy())))
+        return self.constants[-1]
 
     def withdraw(self) -> None:
         """Takes what was inserted out of the graph."""
         self.graph.remove(reversed([n for n in self.graph if n in self.emitted]), safe=True)
         for value in self.constants:
             self.graph.initializers.pop(str(value.name))
-
-    def fresh(self, what: str) -> str:
-        self.count += 1
-        return f"{self.prefix}/{what}_{self.count}"
 
 
 def _usual_dtype(graph: ir.Graph) -> ir.DataType:
@@ -184,7 +159,7 @@ def replace_node(
     Raises:
         UnsupportedModelError: that, where all `must_be_known`.
     """
-    op = Nodes(graph, node)
+    op = Rewriting(graph, node)
     try:
         _replace(op, graph, node, functions)
     except UnsupportedModelError:
@@ -195,7 +170,7 @@ def replace_node(
     return True
 
 
-def _replace(op: Nodes, graph: ir.Graph, node: ir.Node, functions: Collection[Rewrite]) -> None:
+def _replace(op: Rewriting, graph: ir.Graph, node: ir.Node, functions: Collection[Rewrite]) -> None:
     attributes = {a.name: a.value for a in node.attributes.values()}
     found = (function(op, *node.inputs, **attributes) for function in functions)
     result = next((r for r in found if r is not None), None)
@@ -209,7 +184,7 @@ def _replace(op: Nodes, graph: ir.Graph, node: ir.Node, functions: Collection[Re
         graph.remove(node, safe=True)
 
 
-def _stand_for(op: Nodes, old: ir.Value, new: ir.Value) -> None:
+def _stand_for(op: Rewriting, old: ir.Value, new: ir.Value) -> None:
     """`new` in place of `old`, under its name."""
     if new.producer() is None or new.producer() not in op.emitted:
         new = op.Identity(new)

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
-from compiler.lowering.rewrites.engine import Nodes, rewrites
+from compiler.lowering.rewrites.engine import Rewriting, rewrites
 
 State = ir.Value | None  # None: zeros, as at a start that the model does not give
 Activation = Callable[[ir.Value], ir.Value]
@@ -33,7 +33,7 @@ _BETA = {"Affine": 0.0, "HardSigmoid": 0.5, "ScaledTanh": 0.0}
 class _Cell:
     """One direction's parameters: w [I, G·H], r [H, G·H], their biases [G·H], peepholes [3·H]."""
 
-    op: Nodes
+    op: Rewriting
     size: int
     w: ir.Value
     r: ir.Value
@@ -77,7 +77,9 @@ Step = Callable[[_Cell, ir.Value, tuple[State, ...]], tuple[ir.Value, ...]]
 
 
 @rewrites("RNN")
-def rnn(op: Nodes, x: ir.Value, w: ir.Value, r: ir.Value, *rest: ir.Value | None, **attributes: Any) -> Any:
+def rnn(
+    op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *rest: ir.Value | None, **attributes: Any
+) -> Any:
     """h = f(x·Wᵀ + h·Rᵀ + b), unrolled over the steps."""
     bias, lengths, h = _padded(rest, 3)
     return _unroll(op, x, (w, r, bias, None), lengths, (h,), rnn_step, ("Tanh",), attributes)
@@ -89,7 +91,9 @@ def rnn_step(cell: _Cell, z: ir.Value, states: tuple[State, ...]) -> tuple[ir.Va
 
 
 @rewrites("GRU")
-def gru(op: Nodes, x: ir.Value, w: ir.Value, r: ir.Value, *rest: ir.Value | None, **attributes: Any) -> Any:
+def gru(
+    op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *rest: ir.Value | None, **attributes: Any
+) -> Any:
     """z, r = σ(…), h̃ = tanh(x·Wᵀ + (r⊙h)·Rᵀ + b), h = (1 − z)⊙h̃ + z⊙h, unrolled over the steps."""
     bias, lengths, h = _padded(rest, 3)
     names = ("Sigmoid", "Tanh")
@@ -125,7 +129,9 @@ def _linear_before_reset(cell: _Cell, zx_gates: ir.Value, h: State) -> tuple[lis
 
 
 @rewrites("LSTM")
-def lstm(op: Nodes, x: ir.Value, w: ir.Value, r: ir.Value, *rest: ir.Value | None, **attributes: Any) -> Any:
+def lstm(
+    op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *rest: ir.Value | None, **attributes: Any
+) -> Any:
     """i, o, f = σ(…), c = f⊙c + i⊙tanh(…), h = o⊙tanh(c), unrolled over the steps."""
     bias, lengths, h, c, peepholes = _padded(rest, 5)
     names = ("Sigmoid", "Tanh", "Tanh")
@@ -160,7 +166,7 @@ def _padded(rest: Sequence[ir.Value | None], count: int) -> list[ir.Value | None
 
 
 def _unroll(
-    op: Nodes,
+    op: Rewriting,
     x: ir.Value,
     parameters: tuple[ir.Value, ir.Value, ir.Value | None, ir.Value | None],
     lengths: ir.Value | None,
@@ -202,7 +208,7 @@ def _length(x: ir.Value) -> int:
 
 
 def _cells(
-    op: Nodes,
+    op: Rewriting,
     parameters: tuple[ir.Value, ir.Value, ir.Value | None, ir.Value | None],
     names: tuple[str, ...],
     count: int,
@@ -237,7 +243,7 @@ def _cells(
         )
 
 
-def _way(op: Nodes, parameter: ir.Value, d: int) -> ir.Value:
+def _way(op: Rewriting, parameter: ir.Value, d: int) -> ir.Value:
     """A parameter of direction d."""
     return op.Gather(parameter, np.asarray(d), axis=0)
 
@@ -282,7 +288,7 @@ def _outer_bias(cell: _Cell, step: Step) -> ir.Value:
     return cell.op.Mul(cell.r_bias, mask.astype(cell.op.dtype.numpy()))
 
 
-def _starts(op: Nodes, value: ir.Value | None, count: int) -> Sequence[State]:
+def _starts(op: Rewriting, value: ir.Value | None, count: int) -> Sequence[State]:
     """The initial state of each direction [N, 1, H]."""
     if value is None or _is_zero(value):
         return [None] * count
@@ -307,7 +313,7 @@ def _is_zero(value: ir.Value | None) -> bool:
 
 
 def _masks(
-    op: Nodes, lengths: ir.Value | None, count: int
+    op: Rewriting, lengths: ir.Value | None, count: int
 ) -> tuple[ir.Value, list[ir.Value], ir.Value] | None:
     """Which steps of each row are within its length: [N, S, 1], each step's [N, 1, 1], and whether any is."""
     if lengths is None:
@@ -320,7 +326,7 @@ def _masks(
 
 
 def _activations(
-    op: Nodes, names: Sequence[str], alphas: Sequence[float] | None, betas: Sequence[float] | None
+    op: Rewriting, names: Sequence[str], alphas: Sequence[float] | None, betas: Sequence[float] | None
 ) -> list[Activation]:
     """Each takes its alpha and beta from the lists in turn, if it has one, and its default then."""
     left = {"alpha": list(alphas or ()), "beta": list(betas or ())}
@@ -338,7 +344,7 @@ def _activations(
     return functions
 
 
-def _bound(op: Nodes, name: str, given: dict[str, float]) -> Activation:
+def _bound(op: Rewriting, name: str, given: dict[str, float]) -> Activation:
     return lambda z: _FUNCTIONS[name](op, z, **given)
 
 
