@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -23,11 +22,10 @@ app = typer.Typer()
 
 
 # What each option's help says of its default takes the place of typer's.
-_optional = partial(typer.Option, show_default=False)
+_optional = typer.Option
 
 Models = Annotated[
-    list[str] | None,
-    typer.Argument(help=f"{', '.join(MODELS)}. Default: all.", metavar="MODEL", show_default=False),
+    list[str] | None, typer.Argument(help=f"{', '.join(MODELS)}. Default: all.", metavar="MODEL")
 ]
 References = Annotated[
     str | None,
@@ -43,10 +41,7 @@ Repeats = Annotated[int, typer.Option(help="Rounds; in each of them every system
 Threads = Annotated[int, typer.Option(help="Threads of every system.", min=1)]
 Peers = Annotated[
     str | None,
-    _optional(
-        help=f"With whom to compare, by commas: {', '.join(PEERS)}. Default: all.",
-        metavar="A,B",
-    ),
+    _optional(help=f"With whom to compare, by commas: {', '.join(PEERS)}. Default: all.", metavar="A,B"),
 ]
 AsInstalled = Annotated[
     bool,

@@ -1,5 +1,6 @@
 """The compiler's commands of `rationale`; the service adds its own."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -22,19 +23,15 @@ app = typer.Typer(
 )
 
 
-METHODS, MACHINE = "Options of some methods", "Options for the machine that serves it"  # panels of the help
+_of_methods = partial(typer.Option, rich_help_panel="Options of some methods")
+_of_machine = partial(typer.Option, rich_help_panel="Options for the machine that serves it")
 
 
 @app.command("compile")
 def compile_command(
-    model: Annotated[Path, typer.Argument(help="The ONNX model.", metavar="MODEL.onnx", show_default=False)],
+    model: Annotated[Path, typer.Argument(help="The ONNX model.", metavar="MODEL.onnx")],
     name: Annotated[
-        str,
-        typer.Option(
-            help="What it is served as: the entries NAME and NAME_explain.",
-            metavar="NAME",
-            show_default=False,
-        ),
+        str, typer.Option(help="What it is served as: the entries NAME and NAME_explain.", metavar="NAME")
     ],
     method: Annotated[
         str,
@@ -50,7 +47,6 @@ def compile_command(
             ".parquet. deepshap and expected-gradients need them; 50 to 200 typical rows are usual. "
             "integrated-gradients takes zeros without them.",
             metavar="FILE",
-            show_default=False,
         ),
     ] = None,
     open_references: Annotated[
@@ -59,7 +55,6 @@ def compile_command(
             help="Take up to K references with each request instead of keeping some in the graph: the entry "
             "is NAME_explain_open. --references are then examples for the check, and not kept.",
             metavar="K",
-            show_default=False,
         ),
     ] = None,
     repository: Repository = Path("model_repository"),
@@ -67,8 +62,7 @@ def compile_command(
         str | None,
         typer.Option(
             help="Which elements of the output to explain: indices such as 0,3, 'all', or 'predicted' (each "
-            "row's own largest). Default: the only element, 1 of two (an output [N, 2]), else predicted.",
-            show_default=False,
+            "row's own largest). Default: the only element, 1 of two (an output [N, 2]), else predicted."
         ),
     ] = None,
     output: Annotated[
@@ -77,7 +71,6 @@ def compile_command(
             help="The tensor to explain: an output, or an inner tensor by its name in the file. Default: the "
             "first float output.",
             metavar="TENSOR",
-            show_default=False,
         ),
     ] = None,
     logits: Annotated[
@@ -93,7 +86,6 @@ def compile_command(
             help="An input to attribute to, or an inner tensor; repeat for several. Default: every float "
             "input, else the token ids.",
             metavar="TENSOR",
-            show_default=False,
         ),
     ] = None,
     size: Annotated[
@@ -102,7 +94,6 @@ def compile_command(
             help="A length that the model leaves open, such as sequence=128; repeat for several. Default: as "
             "long as the references. Without references one can stay open: sequence=1..128.",
             metavar="NAME=LENGTH",
-            show_default=False,
         ),
     ] = None,
     features: Annotated[
@@ -112,124 +103,80 @@ def compile_command(
             "several inputs: INPUT=A,B,C, repeated for each; a table is divided among them so. Default: the "
             "headers of the reference file.",
             metavar="[INPUT=]A,B,C",
-            show_default=False,
         ),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(
-            rich_help_panel=METHODS,
-            help="integrated-gradients: points on the path from a reference. Default: 50.",
-            show_default=False,
-        ),
+        _of_methods(help="integrated-gradients: points on the path from a reference. Default: 50."),
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(
-            rich_help_panel=METHODS,
+        _of_methods(
             help="expected-gradients: draws of a reference and a point (default 200); smoothgrad: noisy "
-            "copies (default 50).",
-            show_default=False,
+            "copies (default 50)."
         ),
     ] = None,
     sigma: Annotated[
         float | None,
-        typer.Option(
-            rich_help_panel=METHODS,
-            help="smoothgrad: standard deviation of the noise, in the input's own units.",
-            show_default=False,
-        ),
+        _of_methods(help="smoothgrad: standard deviation of the noise, in the input's own units."),
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(rich_help_panel=METHODS, help="Seed of the draws. Default: 0.", show_default=False),
-    ] = None,
+    seed: Annotated[int | None, _of_methods(help="Seed of the draws. Default: 0.")] = None,
     standard_error: Annotated[
         bool,
-        typer.Option(
+        _of_methods(
             "--standard-error",
-            rich_help_panel=METHODS,
             help="Also return how far each attribution may be off because it is a mean over few references "
             "or draws.",
         ),
     ] = False,
     composite: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=METHODS,
+        _of_methods(
             help="lrp: the preset of rules; EpsilonPlus (default), EpsilonAlpha2Beta1, EpsilonPlusFlat, "
             "EpsilonAlpha2Beta1Flat, EpsilonGammaBox (needs --low and --high), ExcitationBackprop, "
-            "GuidedBackprop or Deconvnet.",
-            show_default=False,
+            "GuidedBackprop or Deconvnet."
         ),
     ] = None,
     rule: Annotated[
         list[str] | None,
-        typer.Option(
-            rich_help_panel=METHODS,
+        _of_methods(
             help="lrp: a rule for some layers, such as Conv=gamma:0.25, name:head.*=epsilon:0.1, "
             "first=zbox:-2:2 or 'last 2=zero'; repeat for several, the last match wins.",
             metavar="SELECTOR=RULE",
-            show_default=False,
         ),
     ] = None,
-    low: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=METHODS, help="lrp: the least value of an input, for zbox.", show_default=False
-        ),
-    ] = None,
-    high: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=METHODS, help="lrp: the largest value of an input, for zbox.", show_default=False
-        ),
-    ] = None,
+    low: Annotated[float | None, _of_methods(help="lrp: the least value of an input, for zbox.")] = None,
+    high: Annotated[float | None, _of_methods(help="lrp: the largest value of an input, for zbox.")] = None,
     epsilon: Annotated[
         float | None,
-        typer.Option(
-            rich_help_panel=METHODS,
-            help="attnlrp, cplrp: what is added to denominators; it absorbs relevance. Default: 1e-6.",
-            show_default=False,
+        _of_methods(
+            help="attnlrp, cplrp: what is added to denominators; it absorbs relevance. Default: 1e-6."
         ),
     ] = None,
     provider: Annotated[
         str,
-        typer.Option(
-            rich_help_panel=MACHINE,
-            help="Where it will run, cpu or cuda: an operator is computed in the way that is fastest there.",
+        _of_machine(
+            help="Where it will run, cpu or cuda: an operator is computed in the way that is fastest there."
         ),
     ] = "cpu",
     threads: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=MACHINE,
-            help="Threads one run may use. Default: this machine's.",
-            min=1,
-            show_default=False,
-        ),
+        int | None, _of_machine(help="Threads one run may use. Default: this machine's.", min=1)
     ] = None,
     memory_budget: Annotated[
         str,
-        typer.Option(
-            rich_help_panel=MACHINE,
+        _of_machine(
             help="Memory for references and one row's work together. Where it is too little, references are "
             "taken a chunk at a time: slower, but any number of them fits.",
             metavar="SIZE",
         ),
     ] = "4GB",
     storage: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=MACHINE,
-            help="How baked references are kept: float32, or float16 at half the size.",
-        ),
+        str, _of_machine(help="How baked references are kept: float32, or float16 at half the size.")
     ] = "float32",
     one_shot: Annotated[
         bool,
-        typer.Option(
+        _of_machine(
             "--one-shot",
-            rich_help_panel=MACHINE,
             help="One entry instead of two: a BOOL input `explain` says for which rows to explain.",
         ),
     ] = False,

@@ -14,15 +14,9 @@ app = typer.Typer()
 
 @app.command("explain")
 def explain_command(
-    name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME")],
     input_file: Annotated[
-        Path,
-        typer.Option(
-            "--input",
-            help="Rows to explain: .npz, .npy, .csv or .parquet.",
-            metavar="FILE",
-            show_default=False,
-        ),
+        Path, typer.Option("--input", help="Rows to explain: .npz, .npy, .csv or .parquet.", metavar="FILE")
     ],
     repository: Repository = Path("model_repository"),
     save: Annotated[
@@ -31,7 +25,6 @@ def explain_command(
             help="Write the explanation of every row: .csv or .parquet (a row for each row and target: its "
             "value, base value, each feature's attribution, gap), .json, or .npz (every tensor).",
             metavar="FILE",
-            show_default=False,
         ),
     ] = None,
     rows: Annotated[
@@ -44,7 +37,6 @@ def explain_command(
             help="Draw the first rows to this .png, .svg, .pdf or .html: bars for tables, a heatmap for "
             "images, shaded words for token ids.",
             metavar="FILE",
-            show_default=False,
         ),
     ] = None,
     tokenizer: Annotated[
@@ -52,7 +44,6 @@ def explain_command(
         typer.Option(
             help="Of --plot: what token ids stand for; a tokenizer.json, or a text file with a token a line.",
             metavar="FILE",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -81,7 +72,7 @@ def explain_command(
 
 @app.command("check")
 def check_command(
-    name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME")],
     repository: Repository = Path("model_repository"),
 ) -> None:
     """Measure a written entry again: outputs unchanged, attributions complete, rows apart.
@@ -99,26 +90,18 @@ def check_command(
 
 @app.command("evaluate")
 def evaluate_command(
-    names: Annotated[
-        list[str],
-        typer.Argument(help="One entry, or several to compare.", metavar="NAME", show_default=False),
-    ],
+    names: Annotated[list[str], typer.Argument(help="One entry, or several to compare.", metavar="NAME")],
     input_file: Annotated[
         Path,
         typer.Option(
-            "--input",
-            help="Rows to judge on, two or more: .npz, .npy, .csv or .parquet.",
-            metavar="FILE",
-            show_default=False,
+            "--input", help="Rows to judge on, two or more: .npz, .npy, .csv or .parquet.", metavar="FILE"
         ),
     ],
     repository: Repository = Path("model_repository"),
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write evaluation.csv, evaluation.json and plots to this folder.",
-            metavar="FOLDER",
-            show_default=False,
+            help="Write evaluation.csv, evaluation.json and plots to this folder.", metavar="FOLDER"
         ),
     ] = None,
     references: Annotated[
@@ -127,7 +110,6 @@ def evaluate_command(
             help="The references an entry was compiled with, for the randomised-weights check and --shapley; "
             "repeat for several. Without them these are left out where the method has references.",
             metavar="FILE",
-            show_default=False,
         ),
     ] = None,
     rows: Annotated[int, typer.Option(help="Judge on this many rows, drawn from the file.", min=1)] = 100,

@@ -20,18 +20,10 @@ NO_MODEL = "mean outputs may move: with --model the weights keep them"
 
 @app.command("references")
 def references_command(
-    file: Annotated[
-        Path,
-        typer.Argument(help="Rows: .npz, .npy, .csv or .parquet.", metavar="FILE", show_default=False),
-    ],
-    centroids: Annotated[
-        int, typer.Option(help="How many centroids, at most.", metavar="K", min=1, show_default=False)
-    ],
+    file: Annotated[Path, typer.Argument(help="Rows: .npz, .npy, .csv or .parquet.", metavar="FILE")],
+    centroids: Annotated[int, typer.Option(help="How many centroids, at most.", metavar="K", min=1)],
     out: Annotated[
-        Path,
-        typer.Option(
-            "--out", "-o", help="The .npz to write, with weights.", metavar="OUT.npz", show_default=False
-        ),
+        Path, typer.Option("--out", "-o", help="The .npz to write, with weights.", metavar="OUT.npz")
     ],
     least: Annotated[int, typer.Option(help="Rows that each centroid is the mean of, at least.", min=2)] = 5,
     whole: Annotated[
@@ -46,7 +38,6 @@ def references_command(
         typer.Option(
             help="Columns of a table to take, by commas; of several inputs INPUT=A,B,C, repeated for each.",
             metavar="[INPUT=]A,B,C",
-            show_default=False,
         ),
     ] = None,
     model: Annotated[
@@ -54,7 +45,6 @@ def references_command(
         typer.Option(
             help="Choose weights that keep its mean output over all rows: the base value of explanations.",
             metavar="MODEL.onnx",
-            show_default=False,
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the draw of the first centres.", min=0)] = 0,
