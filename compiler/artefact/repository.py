@@ -3,7 +3,6 @@
 import itertools
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -324,16 +323,3 @@ def _data_type(spec: TensorSpec) -> int:
 
     names = {"BYTES": "TYPE_STRING"}
     return int(model_config_pb2.DataType.Value(names.get(spec.datatype, f"TYPE_{spec.datatype}")))
-
-
-def remove_entry(repository: Path, name: str) -> None:
-    """Deletes `NAME_explain/` with the references it holds; the plain model stays."""
-    entry = repository / f"{check_name(name)}{EXPLAIN_SUFFIX}"
-    if (repository / name / FILE_NAME).is_file():
-        raise RepositoryError(
-            f"{repository / name}: is a one-shot entry, model and explanation in one. Delete the folder, or "
-            "compile the name again without --one-shot."
-        )
-    if not (entry / FILE_NAME).is_file():
-        raise RepositoryError(f"{entry}: no such entry.")
-    shutil.rmtree(entry)

@@ -12,7 +12,7 @@ import pytest
 from compiler import Compiled, DeepShap, Gradient, compile_model
 from compiler.artefact import repository
 from compiler.artefact.entry import check_entry, open_entry
-from compiler.errors import InvalidOptionError, RepositoryError
+from compiler.errors import RepositoryError
 from tests.compiler.models import FEATURES, contents, mlp, rows
 
 R = rows(4, FEATURES)
@@ -210,13 +210,3 @@ def test_warmup_of_another_size(tmp_path: Path, compiled: Compiled) -> None:
     (tmp_path / "m_explain" / "warmup" / "input_0").write_bytes(b"123")
     with pytest.raises(RepositoryError, match="Compile it again"):
         open_entry(tmp_path, "m")
-
-
-def test_an_entry_is_removed_with_its_references(tmp_path: Path, compiled: Compiled) -> None:
-    compiled.write(tmp_path, "m")
-    repository.remove_entry(tmp_path, "m")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["m"]
-    with pytest.raises(RepositoryError, match="no such entry"):
-        repository.remove_entry(tmp_path, "m")
-    with pytest.raises(InvalidOptionError):
-        repository.remove_entry(tmp_path, "../m")

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from compiler import Compiled, DeepShap, Manifest, compile_model
 from compiler.artefact.entry import check_entry, open_entry
-from compiler.artefact.repository import remove_entry
 from compiler.cli.compile import app
 from compiler.errors import RepositoryError
 from compiler.evaluate.evaluate import Settings, evaluate
@@ -69,13 +68,6 @@ def test_a_failing_rename_keeps_both_entries(
     with pytest.raises(RepositoryError, match="Nothing was changed"):
         compiled.write(tmp_path, "m")
     assert contents(tmp_path) == before
-
-
-def test_a_one_shot_entry_is_not_removed_by_half(tmp_path: Path, compiled: Compiled) -> None:
-    compiled.write(tmp_path, "m")
-    with pytest.raises(RepositoryError, match="is a one-shot entry"):
-        remove_entry(tmp_path, "m")
-    assert (tmp_path / "m").is_dir()
 
 
 def test_weights_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
