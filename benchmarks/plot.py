@@ -1,12 +1,10 @@
 """The plots of a benchmark: they need matplotlib, the extra `plots`."""
 
-import io
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from compiler.bench.cases import CAPTUM, COMPILED, FORWARD, OURS, SHAP, TORCH
-from compiler.errors import InvalidOptionError
+from compiler.explanations.drawings import matplotlib_or_advice, png
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
@@ -53,7 +51,7 @@ def plot(times: Mapping[str, Mapping[str, Quartiles]]) -> bytes:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(axis="x", alpha=0.3)
     _legend(figure, [name for systems in times.values() for name in systems])
-    return _png(figure)
+    return png(figure)
 
 
 def plot_curves(curves: Mapping[str, Curves]) -> bytes:
@@ -78,16 +76,11 @@ def plot_curves(curves: Mapping[str, Curves]) -> bytes:
         axes.minorticks_off()
         axes.grid(alpha=0.3)
     _legend(figure, [name for lines in curves.values() for name in lines])
-    return _png(figure)
+    return png(figure)
 
 
 def _figure(height_in: float) -> "Figure":
-    try:
-        import_module("matplotlib.figure")
-    except ModuleNotFoundError as error:
-        raise InvalidOptionError(
-            "no plot: matplotlib is not installed. pip install 'rationale[plots]'"
-        ) from error
+    matplotlib_or_advice()
     from matplotlib.figure import Figure
 
     return Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained")
@@ -112,13 +105,6 @@ def _legend(figure: "Figure", names: Sequence[str]) -> None:
 
     handles = [Patch(color=_colour(name), label=told) for name, told in NAMES.items() if name in names]
     figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, fontsize="small")
-
-
-def _png(figure: "Figure") -> bytes:
-    stream = io.BytesIO()
-    save: Callable[..., None] = figure.savefig
-    save(stream, format="png")
-    return stream.getvalue()
 
 
 def _short(value: float) -> str:

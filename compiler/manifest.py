@@ -18,6 +18,15 @@ PLANNED_NODES = (
     3_000  # above: ONNX Runtime's search for buffers to reuse takes time that grows with their square
 )
 EXPLAIN, EXPLAINED = "explain", "explained"  # a one-shot graph's own input and output
+_AS_THEY_ARE = ("BOOL", *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64)))
+DATATYPES = {  # OIP's names of ONNX's types, those that a protocol carries
+    "FLOAT": "FP32",
+    "DOUBLE": "FP64",
+    "FLOAT16": "FP16",
+    "BFLOAT16": "BF16",
+    "STRING": "BYTES",
+    **dict(zip(_AS_THEY_ARE, _AS_THEY_ARE, strict=True)),
+}
 
 
 class _Frozen(BaseModel):

@@ -29,6 +29,7 @@ from compiler.lowering import Lowered
 from compiler.lowering.lengths import Span
 from compiler.lowering.lengths import told as told_lengths
 from compiler.manifest import (
+    DATATYPES,
     Digests,
     ExplainedInput,
     Manifest,
@@ -47,16 +48,6 @@ from compiler.selection.path import Path
 from compiler.selection.select import Selection
 
 NAMED_FEATURES = 4096  # inputs with more features, or with inner axes, are answered as arrays
-
-_DATATYPES = {
-    onnx.TensorProto.FLOAT: "FP32",
-    onnx.TensorProto.DOUBLE: "FP64",
-    onnx.TensorProto.FLOAT16: "FP16",
-    onnx.TensorProto.BFLOAT16: "BF16",
-    onnx.TensorProto.BOOL: "BOOL",
-    onnx.TensorProto.STRING: "BYTES",
-    **{getattr(onnx.TensorProto, f"{u}INT{n}"): f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64)},
-}
 
 
 def describe(
@@ -149,18 +140,19 @@ def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
         UnsupportedModelError: a type that no protocol carries, such as complex64.
     """
     tensor = value.type.tensor_type
-    if tensor.elem_type not in _DATATYPES:
+    kind = onnx.TensorProto.DataType.Name(tensor.elem_type)
+    if kind not in DATATYPES:
         raise UnsupportedModelError(
-            f"{value.name!r} holds {onnx.TensorProto.DataType.Name(tensor.elem_type)}, which no server can "
-            "carry. Cast it to another type, or drop it from the model's outputs."
+            f"{value.name!r} holds {kind}, which no server can carry. Cast it to another type, or drop it "
+            "from the model's outputs."
         )
     dims = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
-    return TensorSpec(name=value.name, datatype=_DATATYPES[tensor.elem_type], shape=dims[1:])
+    return TensorSpec(name=value.name, datatype=DATATYPES[kind], shape=dims[1:])
 
 
 def _inner_spec(lowered: Lowered, name: str, shape: tuple[int, ...]) -> TensorSpec:
     """Of the shape that its attributions have."""
-    return TensorSpec(name=name, datatype=_DATATYPES[int(lowered.specs[name][1])], shape=shape)
+    return TensorSpec(name=name, datatype=DATATYPES[lowered.specs[name][1].name], shape=shape)
 
 
 def _feature_names(

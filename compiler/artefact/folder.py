@@ -2,7 +2,8 @@
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from compiler.errors import InvalidOptionError
@@ -13,6 +14,24 @@ def check_folder(folder: Path) -> None:
     there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise InvalidOptionError(f"--out {folder}: {there} is not a folder that can be written to.")
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A file to write, which takes the place of `path` at the end.
+
+    Raises:
+        InvalidOptionError: it cannot be written.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        with tempfile.TemporaryDirectory(prefix=".rationale-", dir=path.parent) as aside:
+            part = Path(aside) / path.name
+            yield part
+            part.replace(path)
+    except OSError as error:
+        raise InvalidOptionError(f"{path}: cannot be written: {error.strerror or error}.") from error
 
 
 def write(folder: Path, contents: Mapping[str, bytes], flag: str = "--out") -> None:

@@ -17,8 +17,8 @@ from google.protobuf import text_format
 from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError, UnsupportedModelError
 from compiler.lowering.precision import on_cpu
-from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, OPEN_SUFFIX, Manifest, TensorSpec
-from compiler.runtime.session import Held, as_ir, save
+from compiler.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, OPEN_SUFFIX, Manifest, TensorSpec
+from compiler.runtime.session import LOAD_ERRORS, NO_KERNEL, Held, as_ir, save
 
 try:
     import fcntl
@@ -28,28 +28,8 @@ except ImportError:  # Windows: two compiles of one name at once are not kept ap
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 QUEUE_DELAY_US = 200
 MAX_QUEUE = 256
-_ORT_ERRORS = tuple(
-    getattr(ort.capi.onnxruntime_pybind11_state, name)
-    for name in (
-        "Fail",
-        "InvalidArgument",
-        "InvalidGraph",
-        "InvalidProtobuf",
-        "NotImplemented",
-        "RuntimeException",
-    )
-)
 GATES = {"explain_no": b"\0", "explain_yes": b"\1"}  # warmup files of a one-shot entry's gate
 _OWN_FILES = frozenset({"1", "config.pbtxt", "warmup", FILE_NAME})
-_TYPES = {
-    "float": "FP32",
-    "double": "FP64",
-    "float16": "FP16",
-    "bfloat16": "BF16",
-    "bool": "BOOL",
-    "string": "BYTES",
-    **{f"{u}int{n}": f"{u}int{n}".upper() for u in ("", "u") for n in (8, 16, 32, 64)},
-}
 
 
 def check_name(name: str) -> str:
@@ -237,7 +217,7 @@ def _tensors(path: Path) -> tuple[list[TensorSpec], list[TensorSpec]]:
     try:
         with _runnable_on_cpu(path) as file:
             session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    except _ORT_ERRORS as error:
+    except (*LOAD_ERRORS, NO_KERNEL) as error:
         raise RepositoryError(f"ONNX Runtime cannot run the entry: {' '.join(str(error).split())}") from error
     inputs, outputs = session.get_inputs(), session.get_outputs()
     unfit = [v.name for v in (*inputs, *outputs) if not _is_batched(v)]
@@ -268,7 +248,7 @@ def _is_batched(value: ort.NodeArg) -> bool:
 
 
 def _oip_type(value: ort.NodeArg) -> str | None:
-    return _TYPES.get(value.type.removeprefix("tensor(").removesuffix(")"))
+    return DATATYPES.get(value.type.removeprefix("tensor(").removesuffix(")").upper())
 
 
 def _spec(value: ort.NodeArg) -> TensorSpec:

@@ -122,10 +122,9 @@ def _balanced(
 
 def _write(out: Path, table: "Table", made: "Centroids", stands_for: "StandsFor") -> None:
     """Whole or not at all. Raises InvalidOptionError."""
-    import tempfile
-
     import numpy as np
 
+    from compiler.artefact.folder import whole
     from compiler.errors import InvalidOptionError
     from compiler.references.archives import write_npz
     from compiler.references.tables import FEATURE_NAMES, STANDS_FOR, WEIGHTS
@@ -136,11 +135,5 @@ def _write(out: Path, table: "Table", made: "Centroids", stands_for: "StandsFor"
     members |= {WEIGHTS: made.weights, STANDS_FOR: np.array(stands_for.model_dump_json())}
     if table.columns is not None:
         members[FEATURE_NAMES] = np.array(table.columns)
-    try:
-        with tempfile.TemporaryDirectory(prefix=".rationale-", dir=out.parent) as folder:
-            part = Path(folder) / "references.npz"
-            with part.open("wb") as file:
-                write_npz(file, members)
-            part.replace(out)
-    except OSError as error:
-        raise InvalidOptionError(f"{out}: cannot be written: {error.strerror or error}.") from error
+    with whole(out) as part, part.open("wb") as file:
+        write_npz(file, members)

@@ -1,7 +1,6 @@
 """Plots of an evaluation: needs matplotlib, the extra `plots`."""
 
-import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from compiler.evaluate.evaluate import Evaluation
 from compiler.evaluate.faithfulness import Curve
-from compiler.explanations.drawings import fitting, matplotlib_or_advice, picture
+from compiler.explanations.drawings import fitting, matplotlib_or_advice, picture, png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +60,7 @@ def _curves(evaluations: Sequence[Evaluation], kind: str) -> bytes:
         axes.set_xlabel(_AXES[kind])
         axes.set_ylabel(f"mean {group[0].manifest.explained_output}\n[the output's own units]")
         _finish(axes)
-    return _png(figure)
+    return png(figure)
 
 
 def _control_key(e: Evaluation) -> str:
@@ -103,7 +102,7 @@ def _randomised(evaluations: Sequence[Evaluation]) -> bytes:
     axes.set_ylabel("Spearman's correlation with the\nattributions before, mean ± spread")
     axes.set_ylim(-1.05, 1.05)
     _finish(axes)
-    return _png(figure)
+    return png(figure)
 
 
 def _figure(panels: int) -> "tuple[Figure, list[Axes]]":
@@ -117,10 +116,3 @@ def _figure(panels: int) -> "tuple[Figure, list[Axes]]":
 def _finish(axes: "Axes") -> None:
     axes.grid(alpha=0.3)
     axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize="small")
-
-
-def _png(figure: "Figure") -> bytes:
-    stream = io.BytesIO()
-    save: Callable[..., None] = figure.savefig
-    save(stream, format="png")
-    return stream.getvalue()

@@ -18,7 +18,7 @@ from compiler.errors import InvalidOptionError
 from compiler.explanations.panels import Bars, Heat, Panel, Words
 
 if TYPE_CHECKING:
-    from matplotlib.figure import SubFigure
+    from matplotlib.figure import Figure, SubFigure
 
 PAGE, PICTURES = ".html", (".png", ".svg", ".pdf")
 MOST_PANELS, MOST_BARS = 12, 40
@@ -88,6 +88,14 @@ def picture(panels: Sequence[Panel], kind: str = "png") -> bytes:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing")  # what its font lacks is drawn as a box
             figure.savefig(stream, format=kind, metadata=_UNDATED.get(kind))
+    return stream.getvalue()
+
+
+def png(figure: "Figure") -> bytes:
+    """A figure's file."""
+    stream = io.BytesIO()
+    save: Callable[..., None] = figure.savefig
+    save(stream, format="png")
     return stream.getvalue()
 
 

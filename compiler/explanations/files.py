@@ -6,7 +6,6 @@ A batch has N rows with T targets each.
 import csv
 import importlib.util
 import math
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from typing import IO
 import numpy as np
 
 from compiler.artefact.compiled import Explanation
+from compiler.artefact.folder import whole
 from compiler.errors import InvalidOptionError
 from compiler.manifest import ExplainedInput
 
@@ -45,16 +45,8 @@ def write_explanations(path: Path, batches: Iterable[Explanation]) -> str:
         InvalidOptionError: the file cannot be written, or cannot hold the features.
     """
     check_kind(path)
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(0, "it is a folder")
-        with tempfile.TemporaryDirectory(prefix=".rationale-", dir=path.parent) as folder:
-            part = Path(folder) / "explanations"
-            said = _WRITERS[path.suffix.lower()](part, batches)
-            part.replace(path)
-    except OSError as error:
-        raise InvalidOptionError(f"{path}: cannot be written: {error.strerror or error}.") from error
-    return said
+    with whole(path) as part:
+        return _WRITERS[path.suffix.lower()](part, batches)
 
 
 # -- every tensor --------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ SIZES_BYTES = 8 * MOST_SIZES  # constants up to this stay in the file: shape inf
 EXTERNAL_BYTES = 250_000_000  # weights above this go beside the model: read from it, they are held thrice
 MAPPED_BYTES = 50_000_000  # above this a file beside the model, mapped into memory, spares copies of it
 
-_LOAD_ERRORS = (
+LOAD_ERRORS = (
     ort.capi.onnxruntime_pybind11_state.Fail,
     ort.capi.onnxruntime_pybind11_state.InvalidArgument,
     ort.capi.onnxruntime_pybind11_state.InvalidGraph,
@@ -42,7 +42,7 @@ _OWN_FAULT = {
     "run": "Where the model itself takes these rows, the fault is Rationale's (or a rule's of your own): "
     "please report it.",
 }
-_NO_KERNEL = ort.capi.onnxruntime_pybind11_state.NotImplemented
+NO_KERNEL = ort.capi.onnxruntime_pybind11_state.NotImplemented
 
 
 def is_float(dtype: np.dtype) -> bool:
@@ -71,18 +71,18 @@ class Runner:
     ) -> None:
         self._run: Callable[..., Any]
         self._given = given
-        self._faults: tuple[type[Exception], ...] = _LOAD_ERRORS
+        self._faults: tuple[type[Exception], ...] = LOAD_ERRORS
         try:
             session = _session(model, optimise, threads)
             self.outputs = [o.name for o in session.get_outputs()]
             edges = [*session.get_inputs(), *session.get_outputs()]
             opaque = any(edge.type == _BFLOAT16_TENSOR for edge in edges)
             self._run = functools.partial(_run_bfloat16, session) if opaque else session.run
-        except _NO_KERNEL as error:
+        except NO_KERNEL as error:
             proto = model.load() if isinstance(model, ModelFile) else _proto(model)
             self._run, self._faults = self._evaluator(proto, error).run, _EVALUATOR_ERRORS
             self.outputs = [o.name for o in proto.graph.output]
-        except _LOAD_ERRORS as error:
+        except LOAD_ERRORS as error:
             raise self._fault("load", error) from error
 
     def __call__(
