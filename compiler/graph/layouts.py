@@ -78,6 +78,28 @@ class Layouts(Emitter):
             return x
         return self.in_layout(x, None, x.shape)
 
+    def in_columns(self, x: Tensor) -> Tensor:
+        """`x` with the references' axis K as the last of its row; of length 1 where all references share `x`.
+
+        What has few elements in a row is broadcast over long pieces of memory then.
+        """
+        if "K" not in x.lead:
+            return self.in_layout(x, x.split, (*x.shape, 1))
+        axes = tuple(a for a in AXES if a in x.lead)
+        k, last = axes.index("K"), len(axes) + x.rank
+        order = [*range(k), *range(k + 1, last), k]
+        value = self._node("Transpose", [self.split(x, axes).value], {"perm": order})[0]
+        lead, rest = x.lead - {"K"}, tuple(a for a in axes if a != "K")
+        return replace(x, value=value, shape=(*x.shape, self.sizes["K"]), lead=lead, split=rest or None)
+
+    def from_columns(self, x: Tensor) -> Tensor:
+        """The inverse, of what differs from one reference to the next."""
+        axes = tuple(a for a in AXES if a in x.lead | {"K"})
+        k, last = axes.index("K"), len(axes) + x.rank - 2
+        order = [*range(k), last, *range(k, last)]
+        value = self._node("Transpose", [self.split(x, x.lead).value], {"perm": order})[0]
+        return replace(x, value=value, shape=x.shape[:-1], lead=frozenset(axes), split=axes)
+
     def in_layout(self, x: Tensor, split: tuple[str, ...] | None, shape: tuple[int, ...]) -> Tensor:
         """`x` as it lies in memory with `split` and the row shape `shape`, of as many elements as its own."""
         if x.split == split and x.shape == shape:

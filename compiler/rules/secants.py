@@ -135,10 +135,10 @@ def tanh_over(op: Ops, u: Tensor) -> Tensor:
 
 
 def phi(op: Ops, d: Tensor) -> Tensor:
-    """φ(d) = (1 − e^−|d|)/|d|, 1 at 0; by 1 − e^−u = 2t/(1 + t) with t = tanh(u/2)."""
-    size = op.Max(op.Abs(d), tiny(d))
-    t = op.Tanh(op.Mul(size, 0.5))
-    return op.Div(op.Div(op.Mul(t, 2.0), op.Add(t, 1.0)), size)
+    """φ(d) = (1 − e^−|d|)/|d|, 1 at 0; by 1 − e^−2h = 2t/(1 + t) with h = |d|/2 and t = tanh h."""
+    half = op.Max(op.Abs(op.Mul(d, 0.5)), tiny(d))
+    t = op.Tanh(half)
+    return op.Div(t, op.Mul(op.Add(t, 1.0), half))
 
 
 def exp_secant(op: Ops, d: Tensor, y: Tensor, y_r: Tensor) -> Tensor:

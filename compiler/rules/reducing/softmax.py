@@ -1,10 +1,15 @@
 """Softmax, with DeepLIFT's multiplier in closed form."""
 
+import math
+
+import numpy as np
+
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.rules.reducing.reduce import log_mean_ratio
 from compiler.rules.rule import Evaluation, Kind, Trait, rule
-from compiler.rules.secants import difference, phi
+from compiler.rules.secants import phi
+
+SHORT = 32  # elements of a row up to which operators run along the references instead
 
 
 @rule("Softmax", kind=Kind.LOCAL, traits=[Trait.SHARING])
@@ -27,19 +32,38 @@ def _gradient(op: Ops, m: Tensor, p: Tensor, axis: int) -> Tensor:
 def softmax_multiplier(
     op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor, *, axis: int = -1
 ) -> tuple[Tensor]:
-    """m_z,j = L_j·m_j − w_j·Σ_i L_i·m_i: p_i = e^(z_i − LSE) by the chain of secants.
+    """m_z,j = L_j·m_j − w_j·Σ_i L_i·m_i: p_i = e^(z_i − LSE) by the chain of secants."""
+    axis = axis % xs[0].rank
+    given = (m, xs[0], rs[0], y, y_r)
+    if "K" not in y_r.lead or math.prod(y_r.shape) > SHORT:
+        return (_multiplier(op, axis, *given, together=False),)
+    return (op.from_columns(_multiplier(op, axis, *map(op.in_columns, given), together=True)),)
 
-    L_i is the logarithmic mean of p_i and p_i,r; w_j is the multiplier of LSE. Written with
-    log p = z − LSE, which keeps its precision where p is near 0 or 1.
+
+def _multiplier(
+    op: Ops, axis: int, m: Tensor, z: Tensor, z_r: Tensor, p: Tensor, p_r: Tensor, *, together: bool
+) -> Tensor:
+    """L_i is the logarithmic mean of p_i and p_i,r, and w_j the multiplier of LSE, a quotient of such means:
+    L(e^z_j, e^z_j,r)/L(Σ e^z, Σ e^z_r). Both by L(e^a, e^b) = e^max(a, b)·φ(a − b).
+
+    Written with log p = z − LSE, which keeps its precision where p is near 0 or 1.
+
+    Args:
+        together: whether φ is taken of all differences at once.
     """
-    z, z_r = xs[0], rs[0]
-    axis = axis % z.rank
+    z, z_r = (op.Max(v, float(np.finfo(z.dtype.numpy()).min) / 8) for v in (z, z_r))  # masks of −inf
     lse, lse_r = (op.ReduceLogSumExp(v, [axis], keepdims=1) for v in (z, z_r))
-    d_log_p = op.Sub(difference(op, z, z_r), op.Sub(lse, lse_r))
-    mean_p = op.Mul(op.Max(y, y_r), phi(op, d_log_p))
-    w = log_mean_ratio(op, z, z_r, lse, lse_r)
-    scaled = op.Mul(mean_p, m)
-    return (op.Sub(scaled, op.Mul(w, op.ReduceSum(scaled, [axis], keepdims=1))),)
+    d_z, d_lse = op.Sub(z, z_r), op.Sub(lse, lse_r)
+    changes = [op.Sub(d_z, d_lse), d_z, d_lse]
+    if together:
+        lengths = [v.shape[axis] for v in changes]
+        phis = op.emit("Split", [phi(op, op.Concat(*changes, axis=axis)), lengths], {"axis": axis}, outputs=3)
+    else:
+        phis = [phi(op, d) for d in changes]
+    of_p, of_z, of_lse = phis
+    w = op.Mul(op.Exp(op.Sub(op.Max(z, z_r), op.Max(lse, lse_r))), op.Div(of_z, of_lse))
+    scaled = op.Mul(op.Mul(op.Max(p, p_r), of_p), m)
+    return op.Sub(scaled, op.Mul(w, op.ReduceSum(scaled, [axis], keepdims=1)))
 
 
 @softmax.relevance

@@ -62,6 +62,15 @@ def test_numbers_have_as_many_axes_as_what_they_meet(last: str) -> None:
         for n in compiled.node
         if n.op_type in {"Add", "Sub", "Mul", "Div", "Max"} and n.input[1] in ranks and n.input[0] in told
     ]
-    over_references = [pair for pair in met if pair[1] > 2]
+    over_references = [pair for pair in met if pair[1] == 4]  # [N, K, 1, C]
     assert over_references
     assert all(number == tensor for number, tensor in over_references)
+
+
+def test_of_a_short_softmax_all_secants_are_taken_at_once() -> None:
+    """Over rows that are as long as there are references: [N, C + C + 1, K]."""
+    compiled = graph(mlp(), FEATURES)
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in compiled.value_info}
+    secants = [shapes[n.output[0]] for n in compiled.node if n.op_type == "Tanh"]
+    assert secants == [[0, 2 * CLASSES + 1, 3]]
+    assert not any(n.op_type == "Where" for n in compiled.node)
