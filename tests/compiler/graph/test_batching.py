@@ -1,5 +1,6 @@
 """Every operator gives for a row among others what it gives for that row alone, whatever axes it works on."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -257,6 +258,14 @@ def _alone(case: Case, arrays: Sequence[np.ndarray | None], names: list[str]) ->
 
 def _together(case: Case, arrays: Sequence[np.ndarray | None], names: list[str]) -> list[np.ndarray]:
     """The node as `Ops` lifts it over N and K; each output [N, K, *row]."""
+    _, proto, given = _made(case, arrays, names)
+    return ort.InferenceSession(proto.SerializeToString()).run(None, given)
+
+
+def _made(
+    case: Case, arrays: Sequence[np.ndarray | None], names: list[str]
+) -> tuple[list[str], onnx.ModelProto, dict[str, np.ndarray]]:
+    """The operators that the node becomes, in a model, with its inputs."""
     graph = ir.Graph([], [], nodes=[], opset_imports={"": case.opset}, name="together")
     op = Ops(graph, case.opset, {"T": 1, "K": K, "S": 1}, ir.DataType.FLOAT)
     operands: list[Any] = []
@@ -279,13 +288,13 @@ def _together(case: Case, arrays: Sequence[np.ndarray | None], names: list[str])
         if operand.axes == "N":
             op.bind_batch(op.reshape(tensor, (1, *operand.shape)))
     answers = op.emit(case.op_type, operands, case.attributes, outputs=case.outputs)
+    made = [node.op_type for node in graph]
     for i, answer in enumerate(answers):
         full = op.split(op.vary(answer, frozenset("NK")), "NK")
         kept = op.Identity(full).value
         kept.name, kept.dtype, kept.shape = f"o{i}", answer.dtype, None
         graph.outputs.append(kept)
-    proto = ir.to_proto(ir.Model(graph, ir_version=10))
-    return ort.InferenceSession(proto.SerializeToString()).run(None, given)
+    return made, ir.to_proto(ir.Model(graph, ir_version=10)), given
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -305,6 +314,18 @@ def test_a_row_among_others_is_as_alone(case: Case) -> None:
         for together, alone in zip(got, _alone(case, row, names), strict=True):
             assert together[n, k].shape == alone.shape
             np.testing.assert_allclose(together[n, k], alone, rtol=1e-5, atol=1e-6)
+
+
+def test_only_what_no_layout_suits_is_run_row_by_row() -> None:
+    """A Scan is right for all of them, and slow."""
+    scanned: Counter[str] = Counter()
+    for case in CASES:
+        arrays, names = _inputs(case)
+        scanned[case.op_type] += "Scan" in _made(case, arrays, names)[0]
+    assert +scanned == {
+        **{"Gather": 3, "ScatterND": 1, "Gemm": 4, "Conv": 1, "Einsum": 2},
+        **{"ReverseSequence": 2, "MaxUnpool": 2, "Resize": 1},
+    }
 
 
 # --- models whose batch is not on axis 0 throughout --------------------------------------------------------

@@ -2,11 +2,14 @@
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
 from compiler import DeepShap, compile_model
-from tests.compiler.models import CLASSES, FEATURES, HIDDEN, cnn, mlp, rows
+from compiler.graph.emitter import Emitter
+from compiler.rules.rule import find_rule
+from tests.compiler.models import CLASSES, FEATURES, HIDDEN, cnn, mlp, parsed, rows
 
 MLP = mlp(last="Identity")
 
@@ -74,3 +77,66 @@ def test_of_a_short_softmax_all_secants_are_taken_at_once() -> None:
     secants = [shapes[n.output[0]] for n in compiled.node if n.op_type == "Tanh"]
     assert secants == [[0, 2 * CLASSES + 1, 3]]
     assert not any(n.op_type == "Where" for n in compiled.node)
+
+
+def test_a_layer_with_a_bias_is_one_node() -> None:
+    """Whether the bias has one axis or two."""
+    model = onnx.ModelProto()
+    model.CopyFrom(MLP)
+    bias = next(i for i in model.graph.initializer if i.name == "b1")
+    bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias)[None], "b1"))
+    for given in (MLP, model):
+        compiled = compile_model(given, DeepShap(rows(3, FEATURES, seed=1)), targets=[0]).model.graph
+        assert [n.op_type for n in compiled.node if n.op_type in ("Gemm", "MatMul")].count("Gemm") >= 2
+        assert not any(n.op_type == "MatMul" and n.name.startswith("forward") for n in compiled.node)
+
+
+# -- means that are walked before a layer ---------------------------------------------------------------
+
+POINTWISE = {
+    "1 by 1": ((1, 1), {}, True),
+    "1 by 1, said": ((1, 1), {"strides": [1, 1], "pads": [0, 0, 0, 0]}, True),
+    "3 by 1": ((3, 1), {}, False),
+    "3 by 3, said": ((3, 3), {"strides": [1, 1], "pads": [0, 0, 0, 0]}, False),
+    "strides": ((1, 1), {"strides": [1, 2]}, False),
+    "pads": ((1, 1), {"pads": [0, 0, 1, 0]}, False),
+}
+
+
+@pytest.mark.parametrize("name", POINTWISE)
+def test_a_convolution_that_treats_each_place_alone(name: str) -> None:
+    kernel, how, alone = POINTWISE[name]
+    found = find_rule("Conv")
+    assert found is not None
+    assert found.placewise_form is not None
+    op = Emitter(ir.Graph([], [], nodes=[]), 21, ir.DataType.FLOAT)
+    weight = op.constant(np.ones((4, 2, *kernel), np.float32))
+    assert found.placewise_form(weight, group=1, **how) is alone
+
+
+@pytest.mark.parametrize(("kernel", "walked"), [(1, [1, 1]), (3, [6, 8])])
+def test_a_mean_is_walked_before_a_layer_that_treats_each_place_alone(kernel: int, walked: list[int]) -> None:
+    """The multipliers of a 1 by 1 convolution before a mean are the same at each place: one is computed."""
+    pads = kernel // 2
+    text = f"""g (float[N, 2, 6, 8] x) => (float[N, 3] y) {{
+        r = Relu (x)  c = Conv <pads = [{pads}, {pads}, {pads}, {pads}]> (r, k)
+        m = GlobalAveragePool (c)  y = Flatten (m)
+    }}"""
+    model = parsed(text, {"k": rows(3, 2, kernel, kernel, seed=4)})
+    references, x = rows(3, 2, 6, 8), rows(2, 2, 6, 8, seed=5)
+    compiled = compile_model(model, DeepShap(references), targets="all")
+    weights = [
+        n for n in compiled.model.graph.node if n.op_type in ("Conv", "ConvTranspose", "MatMul", "Gemm")
+    ]
+    backward = [n for n in weights if n.name.startswith("backward")]
+    shapes = onnx.shape_inference.infer_shapes(compiled.model, data_prop=True)
+    dims = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim][-2:] for v in shapes.graph.value_info}
+    if kernel == 1:
+        assert not any(dims.get(n.output[0]) == [6, 8] for n in backward)
+    answer = compiled.explain(x)
+    change = np.maximum(x, 0)[:, None] - np.maximum(references, 0)[None]
+    if kernel == 1:  # R = mean over places of w·(relu x − relu r)
+        held = numpy_helper.to_array(next(i for i in model.graph.initializer if i.name == "k"))[:, :, 0, 0]
+        want = np.einsum("tc,nkchw->ntchw", held, change) / 3 / 48
+        np.testing.assert_allclose(answer["x_attributions"], want, atol=1e-6)
+    assert np.abs(answer["completeness_gap"]).max() < 1e-5
