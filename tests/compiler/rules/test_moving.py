@@ -13,6 +13,11 @@ N, K = 3, 4
 RANDOM = np.random.default_rng(3)
 
 
+@pytest.fixture(autouse=True)
+def _the_same_draws_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "RANDOM", np.random.default_rng(3))
+
+
 def _rows(*shape: int) -> np.ndarray:
     return RANDOM.standard_normal(shape).astype(np.float32)
 
