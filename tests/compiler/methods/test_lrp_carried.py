@@ -315,6 +315,16 @@ def test_options_that_do_not_fit_the_model(options: dict[str, Any], says: str, t
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("layers", "told"), [(20, 20), (22, 20)])
+def test_of_many_layers_the_first_are_told(layers: int, told: int) -> None:
+    model = mlp([3] * (layers + 1), last="Identity")
+    with pytest.raises(InvalidOptionError) as caught:
+        compile_model(model, Lrp(rules=[("Conv", lrp.Zero())]))
+    names = [f"Gemm 'layer{i}'" in str(caught.value) for i in range(1, layers + 1)]
+    assert names == [i < told for i in range(layers)]
+    assert (" and 2 more;" in str(caught.value)) == (layers > told)
+
+
 def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The entry is what Python compiles with the same options; a bad rule is one line and writes nothing."""
     monkeypatch.chdir(tmp_path)
