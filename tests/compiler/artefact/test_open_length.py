@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from compiler import AttnLrp, DeepShap, Deployment, Gradient, compile_model
 from compiler.artefact.entry import open_entry
 from compiler.artefact.formulas import Beginning, DiffersError, Polynomial, Share, formula
+from compiler.artefact.open_length import differences
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.manifest import OpenLength
 from tests.compiler.models import parsed, rows
@@ -40,6 +42,51 @@ LSTM = parsed(
     }""",
     {"w": rows(1, 12, 2), "r": rows(1, 12, 3), "first": np.asarray([0])},
 )
+
+
+# Graphs for two lengths: constants of another value may stand at one place; what else differs is said.
+SAME = "s = Add (x, c) y = Mul (s, d)"
+PAIRS: dict[str, tuple[str, str, str | None]] = {
+    "the same": (SAME, SAME, None),
+    "read twice": ("s = Mul (x, c) t = Mul (s, c) y = Mul (t, s)",) * 2 + (None,),
+    "an operand left out": ("y = Clip (x, c, d)", "y = Clip (x, , d)", "lacks an operand for some lengths"),
+    "an operand less": ("y = Clip (x, c, d)", "y = Clip (x, c)", "for another length"),
+    "another operator": (SAME, SAME.replace("Add", "Sub"), "is Sub node .* for another length"),
+    "the other output": ("p, q = Split <axis = 0> (x, e) y = Neg (p)",)
+    + ("p, q = Split <axis = 0> (x, e) y = Neg (q)", "for another length"),
+    "another attribute": ("y = Softmax <axis = 0> (x)", "y = Softmax <axis = 1> (x)", "its axis depends"),
+    "an attribute left out": ("y = Softmax <axis = 0> (x)", "y = Softmax (x)", "its axis depends"),
+    "computed for one alone": ("s = Neg (x) y = Mul (s, s)", "y = Mul (x, x)", "'s' is computed for some"),
+    "another input": ("y = Neg (x)", "y = Neg (z)", "'x' is computed for some lengths alone"),
+    "one for several": ("s = Add (x, c) y = Mul (s, c)",) + ("s = Add (x, c) y = Mul (s, d)", None),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_what_differs_between_two_lengths(name: str) -> None:
+    first, second, words = PAIRS[name]
+    held = {"c": np.float32(1), "d": np.float32(2), "e": np.int64([1, 1])}
+    models = [
+        ir.from_proto(
+            parsed(
+                f"g (float[2, 3] x, float[2, 3] z) => (float[A, B] y) {{ {body} }}",
+                {k: v for k, v in held.items() if f" {k}" in body.replace("(", "( ")},
+            )
+        )
+        for body in (first, second)
+    ]
+    if words is not None:
+        with pytest.raises(DiffersError, match=words):
+            differences(models)
+        return
+    found = differences(models)
+    assert all(len(values) == 2 for values in found.values())
+    assert {(node.op_type, i) for node, i in found} == {
+        (node.op_type, i)
+        for node in models[0].graph
+        for i, value in enumerate(node.inputs)
+        if value is not None and value.const_value is not None
+    }
 
 
 def assert_same_as_fixed(model: onnx.ModelProto, method: Any, name: str, lengths: tuple[int, ...]) -> None:

@@ -52,6 +52,7 @@ def test_nothing_is_reshaped_twice(model: onnx.ModelProto, row: tuple[int, ...])
     reshaped = {n.output[0] for n in compiled.node if n.op_type == "Reshape"}
     assert reshaped
     assert not any(n.input[0] in reshaped for n in compiled.node if n.op_type == "Reshape")
+    assert "Identity" not in {n.op_type for n in compiled.node}
 
 
 @pytest.mark.parametrize("last", ["Softmax", "Sigmoid"])

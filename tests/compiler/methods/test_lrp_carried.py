@@ -12,7 +12,7 @@ from compiler import Gradient, Lrp, RationaleError, compile_model
 from compiler.artefact.entry import open_entry
 from compiler.cli.compile import app
 from compiler.errors import InvalidOptionError, UnsupportedModelError
-from compiler.methods.lrp import lrp
+from compiler.methods.lrp.lrp import lrp
 from compiler.methods.lrp.composites import parse_choice, parse_rule
 from compiler.methods.lrp.rules import RULES, RelevanceRule
 from tests.compiler.methods.lrp_models import network
@@ -122,6 +122,24 @@ def test_products_hand_each_factor_half(product: str, f: Any) -> None:
                 R = np.where(np.isin(np.arange(8), [target, 4 + target]), half, 0.0)
             else:
                 R = one_hot(f(c), target)
+            want[n, t] = reference.z_plus(W1, B1, x, R, epsilon=1e-9)
+    assert_equal(got, want)
+
+
+@engine
+def test_relevance_that_reaches_a_gate_is_divided_by_nothing() -> None:
+    """Behind an activation comes R, of which each factor takes one half, however small their product is."""
+    model = model_of(
+        """[first] c = Gemm <transB = 1> (x, w1, b1)  p, q = Split <axis = 1, num_outputs = 2> (c)
+           s = Tanh (q)  b = Mul (p, s)  y = Tanh (b)"""
+    )
+    got = relevance(model, Lrp(rules=[("name:first", lrp.ZPlus(1e-9))]), X * 1e-3)
+    want = np.zeros_like(got)
+    for n, x in enumerate(X * 1e-3):
+        c = W1 @ x + B1
+        for t, target in enumerate([1, 3]):
+            half = np.tanh(c[target] * np.tanh(c[4 + target])) / 2
+            R = np.where(np.isin(np.arange(8), [target, 4 + target]), half, 0.0)
             want[n, t] = reference.z_plus(W1, B1, x, R, epsilon=1e-9)
     assert_equal(got, want)
 
