@@ -45,20 +45,23 @@ LSTM = parsed(
 
 
 # Graphs for two lengths: constants of another value may stand at one place; what else differs is said.
-SAME = "s = Add (x, c) y = Mul (s, d)"
+SAME, TWICE = "s = Add (x, c) y = Mul (s, d)", "s = Mul (x, c) t = Mul (s, c) y = Mul (t, s)"
 PAIRS: dict[str, tuple[str, str, str | None]] = {
     "the same": (SAME, SAME, None),
-    "read twice": ("s = Mul (x, c) t = Mul (s, c) y = Mul (t, s)",) * 2 + (None,),
+    "read twice": (TWICE, TWICE, None),
     "an operand left out": ("y = Clip (x, c, d)", "y = Clip (x, , d)", "lacks an operand for some lengths"),
     "an operand less": ("y = Clip (x, c, d)", "y = Clip (x, c)", "for another length"),
     "another operator": (SAME, SAME.replace("Add", "Sub"), "is Sub node .* for another length"),
-    "the other output": ("p, q = Split <axis = 0> (x, e) y = Neg (p)",)
-    + ("p, q = Split <axis = 0> (x, e) y = Neg (q)", "for another length"),
+    "the other output": (
+        "p, q = Split <axis = 0> (x, e) y = Neg (p)",
+        "p, q = Split <axis = 0> (x, e) y = Neg (q)",
+        "for another length",
+    ),
     "another attribute": ("y = Softmax <axis = 0> (x)", "y = Softmax <axis = 1> (x)", "its axis depends"),
     "an attribute left out": ("y = Softmax <axis = 0> (x)", "y = Softmax (x)", "its axis depends"),
     "computed for one alone": ("s = Neg (x) y = Mul (s, s)", "y = Mul (x, x)", "'s' is computed for some"),
     "another input": ("y = Neg (x)", "y = Neg (z)", "'x' is computed for some lengths alone"),
-    "one for several": ("s = Add (x, c) y = Mul (s, c)",) + ("s = Add (x, c) y = Mul (s, d)", None),
+    "one for several": ("s = Add (x, c) y = Mul (s, c)", "s = Add (x, c) y = Mul (s, d)", None),
 }
 
 
