@@ -6,28 +6,40 @@ See docs/testing.md. Mutants are Cosmic Ray's, and graphs that emit another oper
 """
 
 import argparse
+import difflib
+import json
+import multiprocessing
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from contextlib import suppress
+from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import cosmic_ray.plugins
+import pytest
 from cosmic_ray.commands import init
 from cosmic_ray.modules import find_modules
-from cosmic_ray.mutating import mutate_and_test
+from cosmic_ray.mutating import use_mutation
 from cosmic_ray.operators.operator import Example, Operator
 from cosmic_ray.work_db import use_db
-from cosmic_ray.work_item import MutationSpec, WorkResult
+from cosmic_ray.work_item import MutationSpec
 from coverage import CoverageData
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".cache" / "mutation"
+RESULTS = FOLDER / "results.jsonl"
+OUTPUT = Path("output.txt")  # of the last tests, in the copy
 SECONDS = 300  # a mutant that its tests do not get done with
+OUTCOMES = {int(pytest.ExitCode.OK): "survived", int(pytest.ExitCode.NO_TESTS_COLLECTED): "untested"}
+LIBRARIES = "numpy onnx onnx.reference onnxruntime onnx_ir torch scipy.stats pydantic typer"
 PAIRS = [("Add", "Sub"), ("Mul", "Div"), ("Max", "Min"), ("Greater", "Less"), ("And", "Or"), ("Exp", "Log")]
 OTHERS = {a: b for pair in PAIRS for a, b in (pair, pair[::-1])}
 # Type annotations have |, and a dataclass or a rule without its decorator is noticed by the first import.
@@ -92,11 +104,104 @@ def covered(tests: list[str]) -> CoverageData:
     return data
 
 
-def verdict(result: WorkResult) -> str:
-    """Cosmic Ray's, but for what it calls killed too: tests that took too long, or are there no more."""
-    if result.output == "timeout":
-        return "timeout"
-    return "untested" if "no tests ran" in (result.output or "") else str(result.test_outcome.value)
+def run(tests: list[str], options: list[str]) -> None:
+    """In a process of its own, forked from one that has the libraries, but nothing of the project."""
+    os.setsid()
+    with OUTPUT.open("w", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os._exit(pytest.main(["-q", "-n", "0", "--tb=no", "-p", "no:cacheprovider", *options, *tests]))
+
+
+def verdict(tests: list[str], *options: str) -> str:
+    process = multiprocessing.get_context("fork").Process(target=run, args=(tests, options))
+    process.start()
+    process.join(SECONDS)
+    late = process.exitcode is None
+    if process.pid is not None:
+        with suppress(ProcessLookupError):  # what its tests have started, too
+            os.killpg(process.pid, signal.SIGKILL)
+    process.join()
+    return "timeout" if late else OUTCOMES.get(process.exitcode or 0, "killed")
+
+
+def failed() -> list[str]:
+    """The tests that did; none where not even their files could be imported."""
+    lines = OUTPUT.read_text(encoding="utf-8").splitlines()
+    return [line.removeprefix("FAILED ").split(" - ")[0] for line in lines if line.startswith("FAILED ")]
+
+
+Result = dict[str, Any]
+
+
+def judged(mutation: MutationSpec, tests: list[str], sound: set[str]) -> Result:
+    """What became of a mutant, and what it was.
+
+    Args:
+        sound: tests that are known to pass without any change; those that notice one are added.
+    """
+    result = tried(mutation, tests)
+    while new := set(result["by"]) - sound:
+        if verdict(sorted(new)) == "survived":
+            sound |= new
+        else:
+            tests = [test for test in tests if test not in new]
+            result = tried(mutation, tests)
+    return result
+
+
+def tried(mutation: MutationSpec, tests: list[str]) -> Result:
+    path, operator = mutation.module_path, cosmic_ray.plugins.get_operator(mutation.operator_name)
+    with use_mutation(path, operator(**mutation.operator_args), mutation.occurrence) as (before, after):
+        try:
+            compile(after, str(path), "exec")
+            outcome = verdict(tests, "-x") if tests else "untested"
+        except SyntaxError:
+            outcome = "no code"
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)
+    return {
+        "outcome": outcome,
+        "mutant": name(mutation),
+        "function": mutation.definition_name or "",
+        "tests": len(tests),
+        "by": failed() if outcome == "killed" else [],
+        "change": "\n".join(list(lines)[2:]),
+    }
+
+
+def name(mutation: MutationSpec) -> str:
+    return f"{mutation.module_path}:{mutation.start_pos[0]}:{mutation.start_pos[1]} {mutation.operator_name}"
+
+
+def table(results: list[Result]) -> str:
+    """How many of each folder's mutants became what."""
+    kinds = ["killed", "survived", "untested", "timeout", "no code"]
+    counts: dict[str, Counter[str]] = {}
+    for result in results:
+        for folder in (str(Path(result["mutant"].split(":")[0]).parent), "all"):
+            counts.setdefault(folder, Counter())[result["outcome"]] += 1
+    rows = [
+        ["", *kinds],
+        *([f, *(str(counts[f][k]) for k in kinds)] for f in sorted(counts, key=lambda f: (f == "all", f))),
+    ]
+    return "\n".join(f"{r[0]:24}" + "".join(f"{n:>10}" for n in r[1:]) for r in rows)
+
+
+def prepare(copy: str) -> None:
+    """A copy of the project with its bytecode: each mutant is one file that is compiled anew."""
+    shutil.copytree(
+        ROOT, copy, dirs_exist_ok=True, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__")
+    )
+    os.chdir(copy)
+    os.environ["PYTHONPATH"] = copy
+    sys.path.insert(0, copy)
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "tests/compiler"],
+        stdout=subprocess.DEVNULL,
+    )
+    sys.dont_write_bytecode = True
+    for library in LIBRARIES.split():
+        import_module(library)
 
 
 def main() -> None:
@@ -107,29 +212,33 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mutants", type=int, default=200)
     parser.add_argument("--most", type=int, default=60, help="tests for each mutant")
+    parser.add_argument("--only", default="", help="of the mutants drawn, those whose path begins so")
     parser.add_argument("--tests", nargs="+", default=["tests/compiler"], help="where they are looked for")
     given = parser.parse_args()
     os.chdir(ROOT)
     random.seed(given.seed)
     data, mutants = covered(given.tests), drawn(given.folders, given.mutants)
+    before = (
+        [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+        if RESULTS.exists()
+        else []
+    )
+    results = [r for r in before if r["mutant"] in {name(m) for m in mutants}]
+    known = {r["mutant"] for r in results}
     with tempfile.TemporaryDirectory() as copy:
-        shutil.copytree(
-            ROOT, copy, dirs_exist_ok=True, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__")
-        )
-        os.chdir(copy)
-        os.environ["PYTHONPATH"] = copy
-        counts: Counter[str] = Counter()
-        for mutation in mutants:
-            tests = tests_of(data, mutation, given.most)
-            Path("chosen.txt").write_text("\n".join(tests), encoding="utf-8")
-            run = f"{sys.executable} -m pytest -x -q -n 0 -p no:cacheprovider @chosen.txt"
-            result = mutate_and_test([mutation], run if tests else "true", SECONDS)
-            outcome = verdict(result) if tests else "untested"
-            counts[outcome] += 1
-            print(f"{outcome}: {mutation.module_path}:{mutation.start_pos[0]}, {len(tests)} tests")
-            if outcome != "killed":
-                print(result.diff, flush=True)
-    print(dict(counts))
+        prepare(copy)
+        chosen = [(m, tests_of(data, m, given.most)) for m in mutants]
+        sound: set[str] = set()
+        for mutation, tests in chosen:
+            if name(mutation) in known or not name(mutation).startswith(given.only):
+                continue
+            results.append(judged(mutation, tests, sound))
+            print(f"{results[-1]['outcome']}: {name(mutation)}, {len(tests)} tests", flush=True)
+            if results[-1]["outcome"] != "killed":
+                print(results[-1]["change"], flush=True)
+            with RESULTS.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(results[-1]) + "\n")
+    print(table(results))
 
 
 if __name__ == "__main__":
