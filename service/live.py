@@ -26,7 +26,7 @@ class LiveRepository:
 
     def __init__(self, explainers: Explainers | Follower, backend: Backend, settings: Settings) -> None:
         self.grace_s = settings.request_timeout_s
-        self._registry = explainers.repository
+        self._registry = explainers.store.base
         self._explainers = explainers
         self._backend = backend
         self._strict = settings.strict
@@ -62,13 +62,13 @@ class LiveRepository:
     async def scan(self) -> None:
         """Takes up what has changed on the disk since it was taken up last; faults go to the log."""
         async with self._turn:
-            owned = set(self._explainers.owned())
+            owned = set(self._explainers.store.owned())
             try:
                 found = await asyncio.to_thread(self.stamps)
             except OSError as error:
                 log.error("%s: cannot be read: %s", self._registry.folder, error.strerror)
                 return
-            owned.update(self._explainers.owned())  # before and after: they come and go
+            owned.update(self._explainers.store.owned())  # before and after: they come and go
             known = {name: one.stamp for name, (one, *_) in self._registry.by_folder().items()}
             known |= {name: one.stamp for name, one in self._registry.unserved.items()}
             changed = [
@@ -115,7 +115,7 @@ class LiveRepository:
             await self._serve(served, {**self._registry.unserved, name: Unserved(UNLOADED, gone.stamp)})
 
     def _check_ours(self, name: str) -> None:
-        if name in self._explainers.owned():
+        if name in self._explainers.store.owned():
             raise ConflictError(f"'{name}' belongs to an explainer: PUT or DELETE that one instead")
 
     async def _take_up(

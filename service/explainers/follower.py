@@ -13,7 +13,7 @@ from service.explainers import records
 from service.explainers.artifact_store import ArtifactStore
 from service.explainers.records import RecordStore
 from service.explainers.service import Explainers
-from service.explainers.spec import ExplainerSpec, Models
+from service.explainers.spec import ExplainerSpec
 from service.inference.dataplane import DataPlane
 from service.repository.entry import Entry, read_entry
 from service.repository.registry import ModelRegistry
@@ -37,7 +37,7 @@ async def serve_followers(worker: Worker, explainers: Explainers) -> asyncio.Ser
 
 async def tell_followers(worker: Worker, explainers: Explainers) -> None:
     """Returns when each of them answers by what the records and the repository say now, or is gone."""
-    worker.unloaded.write_text(json.dumps(sorted(explainers.repository.unloaded())))
+    worker.unloaded.write_text(json.dumps(sorted(explainers.store.base.unloaded())))
 
     async def tell(path: Path) -> None:
         with suppress(OSError, TimeoutError, ServiceError):
@@ -55,10 +55,8 @@ class Follower:
         self._artifacts = artifacts
         self._worker = worker
         known, made = records.read(artifacts.state)
-        ours = {one.entry for one in made}
-        base = plane.repository.without(ours)
-        self._store = RecordStore(artifacts.state, base)
-        self._models = Models(base)
+        base = plane.repository.without({one.entry for one in made})
+        self.store = RecordStore(artifacts.state, base)
         self._turn = asyncio.Lock()
         self._adopt(known, made, {one.digest: plane.repository.entries.get(one.entry) for one in made})
 
@@ -72,24 +70,15 @@ class Follower:
 
         return await answer_at(self._worker.own, answer)
 
-    @property
-    def repository(self) -> ModelRegistry:
-        """Without the entries of explainers."""
-        return self._store.base
-
     def unloaded(self) -> list[str]:
         """Names of the entries that the owner was asked to unload."""
         path = self._worker.unloaded
         names: list[str] = json.loads(path.read_text()) if path.is_file() else []
         return names
 
-    def owned(self) -> set[str]:
-        return self._store.owned()
-
     async def take_up(self, repository: ModelRegistry) -> None:
         """Answers by these entries too."""
-        self._store.base = repository
-        self._models = Models(repository)
+        self.store.rebase(repository)
         self._show()
 
     async def refresh(self) -> None:
@@ -98,7 +87,7 @@ class Follower:
             known, made = await asyncio.to_thread(records.read, self._artifacts.state)
             serving = {one.serving for one in known}
             wanted = {one.digest: one.entry for one in made if one.digest in serving}
-            gone = [entry for digest, entry in self._store.entries.items() if digest not in wanted]
+            gone = [entry for digest, entry in self.store.entries.items() if digest not in wanted]
             entries = {digest: await self._entry(digest, name) for digest, name in wanted.items()}
             self._adopt(known, made, entries)
         for entry in gone:
@@ -128,7 +117,7 @@ class Follower:
         again: bool = False,  # noqa: ARG002
     ) -> Entry | None:
         """The entry that explains `model` so; None where there is none: nothing is begun here."""
-        return self._store.entries.get(spec.digest((await self._models.get(model)).digest, references))
+        return self.store.entries.get(await self.store.digest(model, spec, references))
 
     async def forget(self, references: str) -> None:
         """Nothing: only the owner deletes."""
@@ -143,16 +132,16 @@ class Follower:
         self, known: list[records.Record], made: list[records.Artifact], entries: Mapping[str, Entry | None]
     ) -> None:
         found = {digest: entry for digest, entry in entries.items() if entry is not None}
-        self._store.entries = {one.serving: found[one.serving] for one in known if one.serving in found}
-        self._store.records = {one.key: one for one in known if one.serving in found}
-        self._store.artefacts = {one.digest: one for one in made}
-        for entry in self._store.entries.values():
+        self.store.entries = {one.serving: found[one.serving] for one in known if one.serving in found}
+        self.store.records = {one.key: one for one in known if one.serving in found}
+        self.store.artefacts = {one.digest: one for one in made}
+        for entry in self.store.entries.values():
             self._plane.model_cache.admit(entry)
         self._show()
 
     async def _entry(self, digest: str, name: str) -> Entry | None:
-        if digest in self._store.entries:
-            return self._store.entries[digest]
+        if digest in self.store.entries:
+            return self.store.entries[digest]
         try:
             return await asyncio.to_thread(read_entry, self._artifacts.repository / name)
         except RationaleError as error:
@@ -160,5 +149,5 @@ class Follower:
             return None
 
     def _show(self) -> None:
-        self._plane.repository = self._store.registry()
+        self._plane.repository = self.store.registry()
         self._plane.answers.clear()

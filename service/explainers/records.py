@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-from service.explainers.spec import entry_name
+from service.explainers.spec import ExplainerSpec, Models, entry_name
 from service.repository.entry import Entry
 from service.repository.registry import ModelRegistry
 from service.storage import Change, Storage
@@ -146,9 +146,17 @@ class RecordStore:
         self.records = {one.key: one for one in records}
         self.artefacts = {one.digest: one for one in artefacts}
         self.entries: dict[str, Entry] = {}
-        self.base = base
         self._state = state
         self._changing = asyncio.Lock()
+        self.rebase(base)
+
+    def rebase(self, base: ModelRegistry) -> None:
+        """Goes with another repository, in which are no entries of explainers."""
+        self.base, self.models = base, Models(base)
+
+    async def digest(self, model: str, spec: ExplainerSpec, references: str | None) -> str:
+        """Of the artefact. Raises as `Models.get`."""
+        return spec.digest((await self.models.get(model)).digest, references)
 
     async def exclusively(self, change: Callable[[], Awaitable[T]]) -> T:
         """Runs a change alone and to its end, even if whoever asked for it leaves meanwhile."""

@@ -31,7 +31,7 @@ from service.explainers.records import (
     to_its_end,
 )
 from service.explainers.recovery import digests_of, of_today, recover
-from service.explainers.spec import ExplainerSpec, Models
+from service.explainers.spec import ExplainerSpec
 from service.faults import check_name
 from service.inference.dataplane import DataPlane, Lifecycle
 from service.repository.entry import Entry, read_entry
@@ -79,25 +79,24 @@ class Explainers:
         self._max_unsettled = settings.max_compiles + settings.max_queued_compiles
         self._max_hidden_bytes = settings.max_artefact_bytes
         published = plane.repository.entries
-        self._store = recover(artifacts, plane.repository)
-        self._models = Models(self._store.base)
+        self.store = recover(artifacts, plane.repository)
         self._progress: dict[Key, Progress] = {}
         self._making: dict[Key, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopping = False
-        for record in self._store.records.values():
+        for record in self.store.records.values():
             if record.serving is not None:
-                entry = published[self._store.artefacts[record.serving].entry]
-                self._store.entries[record.serving] = entry
+                entry = published[self.store.artefacts[record.serving].entry]
+                self.store.entries[record.serving] = entry
                 plane.model_cache.admit(entry)
         self._show()
 
     def resume(self) -> None:
         """Goes on with what an earlier gateway left unfinished."""
         self._spawn(self._publish())
-        for record in self._store.unsettled():
+        for record in self.store.unsettled():
             self._begin(record)
-        for digest in self._store.artefacts:
+        for digest in self.store.artefacts:
             self._retire(digest, after_s=0)
 
     async def stop(self) -> None:
@@ -110,40 +109,30 @@ class Explainers:
 
     # --- the repository -----------------------------------------------------------------------------------
 
-    @property
-    def repository(self) -> ModelRegistry:
-        """Without the entries of explainers."""
-        return self._store.base
-
-    def owned(self) -> set[str]:
-        """Folders of the repository that hold an explainer's entry, or will."""
-        return self._store.owned()
-
     async def take_up(self, repository: ModelRegistry) -> None:
         """Answers by these entries too. What explained a model that is another one now is made anew."""
-        before = self._store.base.entries
-        models = {one.model for one in self._store.records.values()}
+        before = self.store.base.entries
+        models = {one.model for one in self.store.records.values()}
         changed = {name for name in models if repository.entries.get(name) is not before.get(name)}
         digests = await asyncio.to_thread(digests_of, changed, repository)
-        await self._store.exclusively(partial(self._rebase, repository, changed, digests))
+        await self.store.exclusively(partial(self._rebase, repository, changed, digests))
         self._plane.answers.clear()
         self._plane.metrics.unserved_entries.set(len(repository.unserved))
 
     async def _rebase(self, repository: ModelRegistry, changed: set[str], digests: Mapping[str, str]) -> None:
-        self._store.base = repository
-        self._models = Models(repository)
+        self.store.rebase(repository)
         renewed = []
-        for one in [one for one in self._store.records.values() if one.model in changed]:
+        for one in [one for one in self.store.records.values() if one.model in changed]:
             again = replace(one, stage=Stage.QUEUED) if one.stage is Stage.FAILED else one
-            new = of_today(again, self._store.artefacts, digests.get(one.model))
+            new = of_today(again, self.store.artefacts, digests.get(one.model))
             if new != one:
-                self._store.records[one.key] = replace(new, generation=one.generation + 1)
+                self.store.records[one.key] = replace(new, generation=one.generation + 1)
                 renewed.append(one)
         await self._publish()
         for one in renewed:
             self._end(one)
-            if not self._store.records[one.key].settled and self._plane.serves:
-                self._begin(self._store.records[one.key])
+            if not self.store.records[one.key].settled and self._plane.serves:
+                self._begin(self.store.records[one.key])
 
     # --- the resource -------------------------------------------------------------------------------------
 
@@ -181,12 +170,12 @@ class Explainers:
         Raises:
             UnknownModelError, InvalidExplainerError, ConflictError, StateUnavailableError.
         """
-        digest = spec.digest((await self._models.get(model)).digest, references)
-        for one in self._store.records.values():
+        digest = await self.store.digest(model, spec, references)
+        for one in self.store.records.values():
             if one.serving == digest:
-                self._store.records[one.key] = replace(one, updated_s=time.time())  # used: it stays longer
-                return self._store.entries[digest]
-        known = self._store.records.get(_hidden(model, digest))
+                self.store.records[one.key] = replace(one, updated_s=time.time())  # used: it stays longer
+                return self.store.entries[digest]
+        known = self.store.records.get(_hidden(model, digest))
         if known is None or (again and known.stage is Stage.FAILED):
             with contextlib.suppress(QueueFullError):
                 await self._ask(*_hidden(model, digest), spec, references)
@@ -203,45 +192,45 @@ class Explainers:
         found = await self.ensure(model, spec, references)
         if found is not None:
             return found
-        key = _hidden(model, spec.digest((await self._models.get(model)).digest, references))
+        key = _hidden(model, await self.store.digest(model, spec, references))
         if key in self._making:
             await asyncio.wait([self._making[key]])
-        record = self._store.records.get(key)
+        record = self.store.records.get(key)
         if record is not None and record.stage is Stage.FAILED:
             raise CompileFailedError(record.error or "it could not be made")
         if record is None or record.serving is None:
             raise NotReadyError("what answers such requests could not be made yet: ask again")
-        return self._store.entries[record.serving]
+        return self.store.entries[record.serving]
 
     def get(self, model: str, name: str) -> Status:
         """Raises UnknownModelError, InvalidExplainerError, UnknownResourceError."""
-        self._models.entry(model)
-        record = self._store.records.get((model, name))
+        self.store.models.entry(model)
+        record = self.store.records.get((model, name))
         if record is None:
             raise UnknownResourceError(f"model '{model}' has no explainer '{name[:80]}'")
         return self._status(record)
 
     def all_of(self, model: str) -> list[Status]:
         """Those that were asked for by name, and those made for requests. Raises as `get`."""
-        self._models.entry(model)
-        return [self._status(one) for one in self._store.records.values() if one.model == model]
+        self.store.models.entry(model)
+        return [self._status(one) for one in self.store.records.values() if one.model == model]
 
     async def delete(self, model: str, name: str) -> None:
         """Answers no more by it; its artefact goes. Raises as `get`, and StateUnavailableError."""
         gone = self.get(model, name).record
-        await self._store.exclusively(partial(self._drop, [gone]))
+        await self.store.exclusively(partial(self._drop, [gone]))
         self._plane.answers.clear()
 
     def users(self, references: str) -> list[str]:
         """Explainers made of a reference set, or being made of it: `model/explainer`."""
-        return ["/".join(one.key) for one in self._store.using(references)]
+        return ["/".join(one.key) for one in self.store.using(references)]
 
     async def forget(self, references: str) -> None:
         """Deletes every explainer and artefact that holds a reference set.
 
         Requests that run finish. When this returns, no entry on the disk holds its rows, nor the backend.
         """
-        store = self._store
+        store = self.store
         making = [self._making[one.key] for one in store.using(references) if one.key in self._making]
         await store.exclusively(lambda: self._drop(store.using(references)))
         if making:
@@ -256,13 +245,13 @@ class Explainers:
     async def _ask(self, model: str, name: str, spec: ExplainerSpec, references: str | None) -> Record:
         if self._plane.state is not Lifecycle.READY:
             raise NotReadyError(self._plane.state.value)
-        digest = spec.digest((await self._models.get(model)).digest, references)
-        return await self._store.exclusively(partial(self._admit, (model, name), spec, digest, references))
+        digest = await self.store.digest(model, spec, references)
+        return await self.store.exclusively(partial(self._admit, (model, name), spec, digest, references))
 
     async def _admit(self, key: Key, spec: ExplainerSpec, digest: str, references: str | None) -> Record:
         """Records what is wanted and begins it, if it is not what is there already."""
-        old = self._store.records.get(key)
-        kept = old.wants_default if old is not None else self._store.lacks_default(key)
+        old = self.store.records.get(key)
+        kept = old.wants_default if old is not None else self.store.lacks_default(key)
         wanted = Record(
             *key,
             generation=old.generation + 1 if old is not None else 1,
@@ -276,11 +265,11 @@ class Explainers:
         )
         if old is not None and old.digest == digest and old.stage is not Stage.FAILED:
             same = replace(old, spec=wanted.spec, wants_default=wanted.wants_default)
-            return await (self._settle(same) if old.settled else self._store.save(same))
-        unsettled = [one for one in self._store.unsettled() if one.key != key]
+            return await (self._settle(same) if old.settled else self.store.save(same))
+        unsettled = [one for one in self.store.unsettled() if one.key != key]
         if len(unsettled) >= self._max_unsettled:
             raise QueueFullError(f"{len(unsettled)} explainers are being made: try again later", _BUSY_S)
-        await self._store.save(wanted)
+        await self.store.save(wanted)
         self._begin(wanted)
         return wanted
 
@@ -302,14 +291,14 @@ class Explainers:
 
         try:
             async with self._builder.turn(record.digest):
-                model = await self._models.get(record.model)
-                known = self._store.artefacts.get(record.digest)
+                model = await self.store.models.get(record.model)
+                known = self.store.artefacts.get(record.digest)
                 artefact = await self._builder.supply(record, model, known, tell)
-                self._store.artefacts[record.digest] = artefact
+                self.store.artefacts[record.digest] = artefact
                 tell(Stage.LOADING, None)
                 await self._load(artefact)
                 ready = replace(record, stage=Stage.READY, timings=clock.ended(), attempts=0)
-                await self._store.exclusively(partial(self._switch, ready))
+                await self.store.exclusively(partial(self._switch, ready))
         except RationaleError as error:
             await self._fail(record, str(error), clock.ended())
         except Exception:
@@ -319,12 +308,12 @@ class Explainers:
             if self._making.get(record.key) is asyncio.current_task():
                 del self._making[record.key]
                 self._progress.pop(record.key, None)
-            if not self._store.in_use(record.digest):
+            if not self.store.in_use(record.digest):
                 self._retire(record.digest, after_s=0)
 
     async def _load(self, artefact: Artifact) -> None:
         """Its entry is loaded and warm when this returns. Raises RepositoryError, NotReadyError."""
-        if artefact.digest in self._store.entries:
+        if artefact.digest in self.store.entries:
             return
         entry = await asyncio.to_thread(read_entry, self._artifacts.repository / artefact.entry)
         try:
@@ -333,29 +322,29 @@ class Explainers:
             if not self._stopping:  # the backend is about to stop, loading or not
                 await to_its_end(self._plane.model_cache.drop(entry))
             raise
-        self._store.entries[artefact.digest] = entry
+        self.store.entries[artefact.digest] = entry
 
     async def _switch(self, ready: Record) -> None:
         """The moment in which requests begin to be answered by another entry."""
-        now = self._store.current(ready)
+        now = self.store.current(ready)
         if now is None:
             return  # another one was asked for meanwhile, or none
         await self._settle(
             replace(ready, spec=now.spec, wants_default=now.wants_default, serving=ready.digest)
         )
-        if gone := self._store.surplus(self._max_hidden_bytes):
+        if gone := self.store.surplus(self._max_hidden_bytes):
             await self._drop(gone)
 
     async def _settle(self, record: Record) -> Record:
         """Records who serves, and who by default, and only then shows it."""
-        before = self._store.records[record.key]
+        before = self.store.records[record.key]
         record = replace(record, is_default=record.wants_default, updated_s=time.time())
         others = [
             replace(one, is_default=False, wants_default=one.wants_default and not one.settled)
-            for one in self._store.records.values()
+            for one in self.store.records.values()
             if record.is_default and one.is_default and one.model == record.model and one.key != record.key
         ]
-        await self._store.save(record, *others)
+        await self.store.save(record, *others)
         await self._publish()
         if before.serving not in (None, record.serving):
             self._retire(before.serving)
@@ -365,23 +354,23 @@ class Explainers:
         log.warning("explainer %s of %s failed: %s", record.name, record.model, error)
 
         async def note() -> None:
-            now = self._store.current(record)
+            now = self.store.current(record)
             if now is None:
                 return
             failed = replace(now, stage=Stage.FAILED, error=error, timings=timings, updated_s=time.time())
-            self._store.records[record.key] = failed
+            self.store.records[record.key] = failed
             try:
-                await self._store.save(failed)
+                await self.store.save(failed)
             except ServiceError as fault:  # a full disk may be why it failed
                 log.error("its failure could not be recorded: %s", fault)
 
-        await self._store.exclusively(note)
+        await self.store.exclusively(note)
 
     # --- out of use ---------------------------------------------------------------------------------------
 
     async def _drop(self, gone: list[Record]) -> None:
         """Takes explainers out of the records and the registry; compiles for them end."""
-        await self._store.write(removed=gone)
+        await self.store.write(removed=gone)
         await self._publish()
         for record in gone:
             self._end(record)
@@ -401,14 +390,14 @@ class Explainers:
         await asyncio.sleep(after_s)
         try:
             async with self._builder.turn(digest):
-                if not self._store.in_use(digest) and digest in self._store.artefacts:
-                    await self._delete(self._store.artefacts[digest])
+                if not self.store.in_use(digest) and digest in self.store.artefacts:
+                    await self._delete(self.store.artefacts[digest])
         except ServiceError as error:
             log.error("what is not used any more stays where it is: %s", error)
 
     async def _delete(self, artefact: Artifact) -> None:
         """Out of the backend, when those who use it are answered, and off the disk. Hold its turn."""
-        entry = self._store.entries.pop(artefact.digest, None)
+        entry = self.store.entries.pop(artefact.digest, None)
         if entry is not None:
             await to_its_end(self._plane.model_cache.drop(entry))
         else:  # an earlier gateway may have left it loaded in a server
@@ -416,25 +405,25 @@ class Explainers:
                 folder = self._artifacts.repository / artefact.entry
                 await self._plane.backend.unload(await asyncio.to_thread(read_entry, folder))
         await to_its_end(asyncio.to_thread(self._artifacts.remove, artefact.entry))
-        await self._store.exclusively(partial(self._store.write, removed=[artefact]))
+        await self.store.exclusively(partial(self.store.write, removed=[artefact]))
 
     # --- what is so ---------------------------------------------------------------------------------------
 
     def _status(self, record: Record) -> Status:
-        entry = self._store.entries.get(record.serving or "")
+        entry = self.store.entries.get(record.serving or "")
         loaded = entry is not None and self._plane.model_cache.has(entry)
         return Status(record, self._progress.get(record.key), entry, loaded)
 
     def _tell(self, record: Record, stage: Stage, progress: Progress | None) -> None:
-        now = self._store.current(record)
+        now = self.store.current(record)
         if now is not None:
-            self._store.records[record.key] = replace(now, stage=stage)
+            self.store.records[record.key] = replace(now, stage=stage)
             if progress is not None:
                 self._progress[record.key] = progress
 
     def _show(self) -> None:
         """From here on requests are answered by what the records say."""
-        self._plane.repository = self._store.registry()
+        self._plane.repository = self.store.registry()
 
     async def _publish(self) -> None:
         self._show()

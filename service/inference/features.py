@@ -9,7 +9,7 @@ from compiler.manifest import Manifest, TensorSpec
 from compiler.references.request_time import WEIGHTS, own_inputs, references_name
 from service.errors import InvalidInputError
 from service.faults import Faults, listed
-from service.repository.entry import Entry
+from service.repository.entry import Entry, agree
 from service.tensors import DTYPES, Array, Tensors, flatten, from_values, json_type_name
 
 
@@ -170,10 +170,7 @@ def _array_row(spec: TensorSpec, data: Any, where: str) -> _Row:
     single = shape == () and all(size == 1 for size in spec.shape)
     if single:
         shape = spec.shape
-    fits = len(shape) == len(spec.shape) and all(
-        size == expected or expected == -1 for size, expected in zip(shape, spec.shape, strict=True)
-    )
-    if not fits:
+    if not agree(shape, spec.shape):
         given = f"a list of shape {list(shape)}" if shape else json_type_name(data)
         raise InvalidInputError(
             f"{where} is {given}, but input '{spec.name}' takes {list(spec.shape)} per row"

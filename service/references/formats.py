@@ -16,7 +16,7 @@ from service.faults import Faults
 from service.inference.features import form_of, to_tensors
 from service.inference.request import parse_json
 from service.inference.validation import first_non_finite
-from service.repository.entry import Entry
+from service.repository.entry import Entry, agree
 from service.tensors import DTYPES, Array, Tensors, datatype_of
 
 JSON = "application/json"
@@ -172,10 +172,7 @@ def _fit(spec: TensorSpec, array: Array) -> Array:
     dtype, named = DTYPES[spec.datatype], f"references of '{spec.name}'"
     if array.dtype.kind not in "fiub" or dtype.kind == "O":
         raise InvalidInputError(f"{named} hold {array.dtype}; the model takes {spec.datatype}")
-    fits = array.ndim == len(spec.shape) + 1 and all(
-        size == expected or expected == -1 for size, expected in zip(array.shape[1:], spec.shape, strict=True)
-    )
-    if not fits or array.size == 0:
+    if array.ndim == 0 or array.size == 0 or not agree(array.shape[1:], spec.shape):
         raise InvalidInputError(
             f"{named} have shape {list(array.shape)}, but the model takes {['K', *spec.shape]}, K at least 1"
         )
