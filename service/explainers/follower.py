@@ -64,8 +64,8 @@ class Follower:
         """Takes up what the owner says has changed; `changed` is called for each time."""
 
         async def answer(_: Message) -> Message:
+            await self.refresh()  # first: what it knows of is no entry of the repository's own
             await changed()
-            await self.refresh()
             return {}
 
         return await answer_at(self._worker.own, answer)

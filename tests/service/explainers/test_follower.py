@@ -39,13 +39,16 @@ def explain(url: str, *more: dict[str, object], **parameters: str) -> httpx.Resp
 
 
 def test_an_explainer(gateway: tuple[Child, str, str]) -> None:
-    _, url, admin = gateway
+    child, url, admin = gateway
     path = f"{admin}/v2/models/net/explainers/own"
     assert patient.put(path, json={"method": "gradient"}).status_code == 202
     until(lambda: patient.get(path).json()["state"] == "ready")
     assert by_all(lambda: explain(url, explainer="own")) == {200}
     assert patient.delete(path).status_code == 204
     assert by_all(lambda: explain(url, explainer="own")) == {404}
+    child.terminate()
+    _, told = child.communicate()
+    assert "taken up: net_explain_" not in told  # as an entry of the repository, which is always loaded
 
 
 def test_a_reference_set(gateway: tuple[Child, str, str]) -> None:
