@@ -27,7 +27,7 @@ except ImportError:  # Windows: two gateways on one state are not kept apart the
     fcntl = None  # type: ignore[assignment]  # the module or nothing; tested where it is used
 
 DATABASE, LOCK = "state.sqlite3", "lock"
-LAYOUT = 2  # of the records; raise it with a change that an older gateway must not meet
+LAYOUT = 3  # of the records; raise it with a change that an older gateway must not meet
 _OWNER_ONLY = 0o700
 _RECORDS = "records (kind TEXT, key TEXT, value TEXT NOT NULL, PRIMARY KEY (kind, key))"
 
