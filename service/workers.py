@@ -10,6 +10,7 @@ by the state folder. A worker that ends by itself is started again; the calls th
 import asyncio
 import contextlib
 import functools
+import gc
 import json
 import logging
 import os
@@ -178,6 +179,7 @@ def _forget_metrics(folder: Path, pid: int) -> None:
 def main() -> None:
     ignore_hangup()
     told = json.loads(sys.stdin.readline())
+    gc.disable()  # as in `rationale serve`
     with told_plainly():
         from service.server import run_server
 

@@ -1,5 +1,6 @@
 """The command line `rationale`: the compiler's commands, and the service's."""
 
+import gc
 import os
 from collections.abc import Callable
 from inspect import Parameter, Signature
@@ -111,6 +112,7 @@ def serve(config: Path | None, **flags: Any) -> None:
             from service.workers import run_workers
 
             raise typer.Exit(run_workers(settings, _announce))
+        gc.disable()  # until all is loaded: what it would look through stays
         from service.server import run_server
 
         run_server(settings, _announce)
