@@ -165,15 +165,6 @@ def scan() -> onnx.ModelProto:
 STAYS: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "an endless loop": (lambda: loop("many, flag, x"), "more than .* nodes. Explain fewer steps"),
     "a scan over nothing": (scan, "it runs over 'none', which is empty"),
-    "a list that nobody knows": (
-        lambda: graph(
-            "s = If (c) <then_branch = t () => (seq(float[N, 3, 4]) p) { p = SequenceConstruct (x, x) }, "
-            "else_branch = e () => (seq(float[N, 3, 4]) q) { q = SequenceConstruct (x) }> "
-            "l = SequenceInsert (s, x) y = SequenceAt (l, zero)",
-            "bool c",
-        ),
-        "a condition that is data chooses between sequences",
-    ),
     "two shapes": (
         lambda: graph(
             "y = If (c) <then_branch = t () => (float[N, 3, 4] p) { p = Relu (x) }, "

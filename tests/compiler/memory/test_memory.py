@@ -237,18 +237,6 @@ def test_the_later_layers_are_kept_whatever_order_the_walk_back_reads_them_in() 
     assert chosen.recomputed == pytest.approx(200 / 222)  # the first layer and what is read of it
 
 
-def test_a_graph_in_chunks_counts_weights_once_that_are_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = DeepShap(rows(K, 5))
-    budget = memory_of(compiled(mlp(WIDE), method)).needed // 2
-    made = [memory_of(compiled(mlp(WIDE), method, budget))]
-    monkeypatch.setattr("compiler.memory.MAPPED_BYTES", 1)
-    made.append(memory_of(compiled(mlp(WIDE), method, budget)))
-    assert [m.chunk is not None for m in made] == [True, True]
-    for memory, copies in zip(made, (COPIES, 1), strict=True):
-        least = copies * memory.weights + memory.baked + HELD * memory.work
-        assert least <= memory.needed < least + memory.weights
-
-
 # -- arithmetic -------------------------------------------------------------------------------------------
 
 

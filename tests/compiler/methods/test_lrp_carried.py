@@ -12,8 +12,8 @@ from compiler import Gradient, Lrp, RationaleError, compile_model
 from compiler.artefact.entry import open_entry
 from compiler.cli.compile import app
 from compiler.errors import InvalidOptionError, UnsupportedModelError
-from compiler.methods.lrp.lrp import lrp
 from compiler.methods.lrp.composites import parse_choice, parse_rule
+from compiler.methods.lrp.lrp import lrp
 from compiler.methods.lrp.rules import RULES, RelevanceRule
 from tests.compiler.methods.lrp_models import network
 from tests.compiler.models import mlp, parsed
@@ -331,16 +331,6 @@ def test_options_that_do_not_fit_the_model(options: dict[str, Any], says: str, t
         compile_model(mlp(), Lrp(**options)).write(tmp_path, "m")
     assert says in str(caught.value)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(("layers", "told"), [(20, 20), (22, 20)])
-def test_of_many_layers_the_first_are_told(layers: int, told: int) -> None:
-    model = mlp([3] * (layers + 1), last="Identity")
-    with pytest.raises(InvalidOptionError) as caught:
-        compile_model(model, Lrp(rules=[("Conv", lrp.Zero())]))
-    names = [f"Gemm 'layer{i}'" in str(caught.value) for i in range(1, layers + 1)]
-    assert names == [i < told for i in range(layers)]
-    assert (" and 2 more;" in str(caught.value)) == (layers > told)
 
 
 def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

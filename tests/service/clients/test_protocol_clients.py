@@ -1,4 +1,6 @@
-"""Clients that others wrote, unchanged: tritonclient's streams and requests in flight, KServe's own, curl."""
+"""Clients that others wrote, unchanged: tritonclient's streams and requests in flight, curl, KServe's, gRPC's
+for JavaScript.
+"""
 
 import asyncio
 import json
@@ -16,6 +18,8 @@ import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 import tritonclient.http as triton_http
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from tritonclient.grpc import model_config_pb2, service_pb2
 from tritonclient.utils import InferenceServerException
 
 from tests.service import handmade as made
@@ -216,3 +220,52 @@ def test_kserves_own_client(ends: dict[str, str], kserve_python: Path) -> None:
         np.testing.assert_allclose(attributions, made.attribute(x), rtol=1e-6, err_msg=name)
     assert len(answers["predictions"]) == 6
     assert len(answers["attributions"]) == 5
+
+
+# --- @grpc/grpc-js ------------------------------------------------------------------------------------
+
+GRPC_JS = ("@grpc/grpc-js@1.14", "@grpc/proto-loader@0.8")
+
+
+@pytest.fixture(scope="session")
+def node_modules(pytestconfig: pytest.Config) -> Path:
+    """gRPC's client for JavaScript, from npm. Made once and kept."""
+    folder = pytestconfig.cache.mkdir("grpc_js")
+    if not (folder / "made").exists():
+        if shutil.which("npm") is None:
+            pytest.fail("no npm: on Debian and Ubuntu, `apt-get install nodejs npm`", pytrace=False)
+        quiet = ("--silent", "--no-audit", "--no-fund")
+        subprocess.run(["npm", "install", *quiet, "--prefix", str(folder), *GRPC_JS], check=True)
+        (folder / "made").touch()
+    return folder / "node_modules"
+
+
+@pytest.mark.slow
+def test_grpc_for_javascript(ends: dict[str, str], node_modules: Path, tmp_path: Path) -> None:
+    """Raw and typed tensors, compressed, in a stream; errors by their codes and metadata."""
+    files = FileDescriptorSet()
+    for descriptor in (model_config_pb2.DESCRIPTOR, service_pb2.DESCRIPTOR):
+        descriptor.CopyToProto(files.file.add())
+    descriptors = tmp_path / "oip.bin"
+    descriptors.write_bytes(files.SerializeToString())
+    script = Path(__file__).parent / "grpc_js_client.js"
+    x = made.X[:3]
+    said = subprocess.run(
+        ["node", str(script), ends["grpc"], str(descriptors), json.dumps(x.tolist())],
+        stdout=subprocess.PIPE,
+        check=True,
+        env={**os.environ, "NODE_PATH": str(node_modules)},
+    ).stdout
+    told = json.loads(said)
+    assert told["ready"] is True
+    assert told["metadata"]["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]
+    stream = told["streamed"]
+    for answer in (told["raw"], told["typed"], told["compressed"], stream["0 score"]):
+        np.testing.assert_allclose(answer["y"], made.predict(x).ravel(), rtol=1e-6)
+    for answer in (told["explained"], stream["1 score_explain"]):
+        np.testing.assert_allclose(answer["x_attributions"], made.attribute(x).ravel(), rtol=1e-6)
+    assert "no model 'absent'" in stream["2 absent"]
+    absent, late = told["absent"], told["late"]
+    assert (absent["code"], absent["problem"]) == ("NOT_FOUND", ["unknown-model"])
+    assert "no model 'absent'" in absent["said"]
+    assert late["code"] == "DEADLINE_EXCEEDED"
