@@ -28,15 +28,6 @@ def tensor(size: int | str, name: str = "x", shape: tuple[int, ...] = (2, 4), da
     }
 
 
-async def test_binary_in_and_json_out(client: httpx.AsyncClient) -> None:
-    body, headers = body_of({"inputs": [tensor(32)]}, made.X[:2].tobytes())
-    answer = await client.post("/v2/models/score/infer", content=body, headers=headers)
-    assert answer.headers["content-type"] == "application/json"
-    np.testing.assert_allclose(
-        answer.json()["outputs"][0]["data"], made.predict(made.X[:2]).ravel(), rtol=1e-6
-    )
-
-
 async def test_binary_and_json_outputs_in_one_answer(client: httpx.AsyncClient) -> None:
     outputs = [{"name": "y"}, {"name": "base_value", "parameters": {"binary_data": False}}]
     message = {"inputs": [tensor(32)], "outputs": outputs, "parameters": {"binary_data_output": True}}

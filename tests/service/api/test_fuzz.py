@@ -1,4 +1,7 @@
-"""Random and mangled bodies: whatever a caller sends, it is never a 500 and always a problem document."""
+"""Random JSON: whatever a caller sends, it is never a 500 and always a problem document.
+
+Mangled bytes and tensors are sent over real connections (tests/service/clients/test_fuzz_wire.py).
+"""
 
 import asyncio
 import contextlib
@@ -101,26 +104,9 @@ def check(answer: httpx.Response) -> None:
 
 
 @FUZZ
-@given(path=st.sampled_from(PATHS), body=st.binary(max_size=200), length=st.none() | st.integers(-5, 300))
-def test_random_bytes(post: Any, path: str, body: bytes, length: int | None) -> None:
-    headers = {} if length is None else {"Inference-Header-Content-Length": str(length)}
-    check(post(path, body, **headers))
-
-
-@FUZZ
 @given(path=st.sampled_from(PATHS), tree=TREES | REQUESTS | INSTANCES)
 def test_random_json(post: Any, path: str, tree: Any) -> None:
     check(post(path, orjson.dumps(tree)))
-
-
-@FUZZ
-@given(path=st.sampled_from(PATHS[:5]), request=REQUESTS, raw=st.binary(max_size=64), cut=st.integers(-2, 2))
-def test_random_binary_tensors(post: Any, path: str, request: Any, raw: bytes, cut: int) -> None:
-    for tensor in request["inputs"]:
-        if "data" not in tensor:
-            tensor["parameters"] = {"binary_data_size": len(raw) // len(request["inputs"])}
-    head = orjson.dumps(request)
-    check(post(path, head + raw, **{"Inference-Header-Content-Length": str(len(head) + cut)}))
 
 
 @FUZZ

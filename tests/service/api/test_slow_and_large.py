@@ -1,6 +1,5 @@
 """What comes too slowly, too large or never: refused, in bounded memory, over real connections."""
 
-import asyncio
 import contextlib
 import select
 import socket
@@ -19,7 +18,7 @@ from service.api.server import uvicorn_config
 from service.app import create_app, create_backend
 from service.settings import Settings
 from tests.service import patient
-from tests.service.conftest import client_of, serving
+from tests.service.conftest import gateway, serving
 from tests.service.own_time import TICK_S
 from tests.service.patient import SECONDS
 
@@ -160,9 +159,7 @@ def test_bodies_of_many_are_bounded_together(repository: Path) -> None:
 async def test_an_answer_that_would_be_too_large(repository: Path) -> None:
     """A row of `score` is 16 bytes, its prediction 12, and what explains it 48 + 36 more."""
     settings = Settings(repository=repository, max_answer_bytes=960, state=repository.parent / "none")
-    app = create_app(settings, create_backend(settings))
-    async with app.router.lifespan_context(app), client_of(app) as client:
-        await asyncio.wait_for(app.state.loading, 30)
+    async with gateway(settings) as client:
 
         async def explain(rows: int, *outputs: str) -> httpx.Response:
             x = {"name": "x", "shape": [rows, 4], "datatype": "FP32", "data": [1.0] * 4 * rows}
@@ -222,21 +219,16 @@ def test_names_that_go_nowhere(address: str, path: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_names_that_go_nowhere_in_requests(repository: Path, name: str) -> None:
-    settings = Settings(repository=repository)
-    app = create_app(settings, create_backend(settings))
-    async with app.router.lifespan_context(app), client_of(app) as client:
-        await asyncio.wait_for(app.state.loading, 30)
-        for parameter in ("explainer", "reference_set"):
-            message = GOOD | {"parameters": {parameter: name}}
-            answer = await client.post("/v2/models/score/infer", json=message)
-            assert answer.status_code == 422, answer.text
-        answer = await client.post(
-            "/v2/models/score/explain", json=GOOD | {"parameters": {"explainer": name}}
-        )
-        assert answer.status_code == 404
-        for verb in ("infer", "explain"):
-            assert (await client.post(f"/v2/models/{name}/{verb}", json=GOOD)).status_code == 404
+@pytest.mark.asyncio(loop_scope="session")
+async def test_names_that_go_nowhere_in_requests(client: httpx.AsyncClient, name: str) -> None:
+    for parameter in ("explainer", "reference_set"):
+        message = GOOD | {"parameters": {parameter: name}}
+        answer = await client.post("/v2/models/score/infer", json=message)
+        assert answer.status_code == 422, answer.text
+    message = GOOD | {"parameters": {"explainer": name}}
+    assert (await client.post("/v2/models/score/explain", json=message)).status_code == 404
+    for verb in ("infer", "explain"):
+        assert (await client.post(f"/v2/models/{name}/{verb}", json=GOOD)).status_code == 404
 
 
 def test_a_connection_that_waits_for_no_answer_is_closed(strict: str) -> None:

@@ -30,14 +30,6 @@ HEALTH = "/grpc.health.v1.Health/Check"
 REFLECTION = "grpc.reflection.{version}.ServerReflection"
 
 
-def test_the_index_lists_every_entry(stub: Any) -> None:
-    for ready in (False, True):
-        models = stub.RepositoryIndex(pb.RepositoryIndexRequest(ready=ready)).models
-        told = {(model.name, model.version, model.state, model.reason) for model in models}
-        assert {("score", "1", "READY", ""), ("score_explain", "1", "READY", "")} <= told
-        assert len(told) == len(models)
-
-
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_index_says_why_a_model_is_not_ready(repository: Any) -> None:
     backend: Backend = FaultyBackend(None)
