@@ -29,7 +29,6 @@ NETWORKS["vgg19 64² torch.export"] = partial(vision_model, "vgg19", 64, dynamo=
 ALWAYS = {  # one of each kind; the others before a release
     "light squeezenet",
     "light shufflenet",
-    "vgg19 64² torch.export",
     "resnet50 torch.export",
     "densenet201 TorchScript",
     "efficientnet_b0 torch.export",

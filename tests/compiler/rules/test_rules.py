@@ -1,6 +1,6 @@
 """Every rule, by the same tests: complete, equal to finite differences, alive at ties, right in float32."""
 
-from typing import Any
+import functools
 
 import numpy as np
 import onnx
@@ -34,11 +34,16 @@ def targets_of(model: onnx.ModelProto) -> list[int]:
     return sorted({0, size // 2, size - 1})
 
 
-def explain64(sample: Sample, method: Any, x: Rows) -> Rows:
-    """The answer of the graph emitted for a float64 model."""
+@functools.cache
+def compiled64(sample: Sample, method: str) -> onnx.ModelProto:
+    """The graph emitted for a float64 model, made once for all that is asked of it."""
     model = sample.model(np.float64)
-    compiled = compile_model(model, method, targets=targets_of(model))
-    return run64(compiled.model, x)
+    chosen = Gradient() if method == "gradient" else DeepShap(one_reference(sample))
+    return compile_model(model, chosen, targets=targets_of(model)).model
+
+
+def one_reference(sample: Sample) -> Rows:
+    return sample.draw(1, 4, np.float64)
 
 
 def run_rows(sample: Sample, model: onnx.ModelProto, x: Rows) -> np.ndarray:
@@ -126,7 +131,7 @@ def test_the_gradient_is_the_finite_difference(sample: Sample) -> None:
     x = sample.draw(N, 3, np.float64)
     model = sample.model(np.float64)
     targets = targets_of(model)
-    got = attributions(explain64(sample, Gradient(), x))
+    got = attributions(run64(compiled64(sample, "gradient"), x))
     for name, value in got.items():
         want = central_differences(sample, model, x, name)[:, targets].reshape(value.shape)
         np.testing.assert_allclose(value, want, atol=FINITE_DIFFERENCE * max(1.0, np.abs(want).max()), rtol=0)
@@ -136,10 +141,9 @@ def test_the_gradient_is_the_finite_difference(sample: Sample) -> None:
 @pytest.mark.usefixtures("float64_engine")
 def test_near_the_reference_deepshap_is_the_gradient(sample: Sample) -> None:
     """Multipliers must not lose their precision as x − r shrinks: here to 1e-9 of x."""
-    references = sample.draw(1, 4, np.float64)
+    references = one_reference(sample)
     x = {name: a * (1 + 1e-9) for name, a in references.items()}
-    gradient = attributions(explain64(sample, Gradient(), x))
-    deepshap = attributions(explain64(sample, DeepShap(references), x))
+    gradient, deepshap = (attributions(run64(compiled64(sample, m), x)) for m in ("gradient", "deepshap"))
     for name, value in deepshap.items():
         delta = (x[name] - references[name])[:, None]
         want = gradient[name] * delta
@@ -149,8 +153,7 @@ def test_near_the_reference_deepshap_is_the_gradient(sample: Sample) -> None:
 @each_sample
 @pytest.mark.usefixtures("float64_engine")
 def test_at_the_reference_there_is_nothing_to_attribute(sample: Sample) -> None:
-    references = sample.draw(1, 5, np.float64)
-    answer = explain64(sample, DeepShap(references), references)
+    answer = run64(compiled64(sample, "deepshap"), one_reference(sample))
     for value in attributions(answer).values():
         assert np.array_equal(value, np.zeros_like(value))
 
