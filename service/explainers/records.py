@@ -167,9 +167,15 @@ class RecordStore:
 
         return await to_its_end(alone())
 
-    async def save(self, *changed: Record) -> Record:
-        """Records changes, then lets them be seen; the first of them. Raises StateUnavailableError."""
+    async def save(self, *changed: Record, first: Callable[[], Awaitable[None]] | None = None) -> Record:
+        """Records changes, then lets them be seen; the first of them. Raises StateUnavailableError.
+
+        Args:
+            first: called in between.
+        """
         await self.write(changed)
+        if first is not None:
+            await first()
         self.records.update({one.key: one for one in changed})
         return changed[0]
 

@@ -336,7 +336,7 @@ class Explainers:
             await self._drop(gone)
 
     async def _settle(self, record: Record) -> Record:
-        """Records who serves, and who by default, and only then shows it."""
+        """Records who serves, and who by default; other workers know it before it is shown."""
         before = self.store.records[record.key]
         record = replace(record, is_default=record.wants_default, updated_s=time.time())
         others = [
@@ -344,8 +344,8 @@ class Explainers:
             for one in self.store.records.values()
             if record.is_default and one.is_default and one.model == record.model and one.key != record.key
         ]
-        await self.store.save(record, *others)
-        await self._publish()
+        await self.store.save(record, *others, first=self.published)
+        self._show()
         if before.serving not in (None, record.serving):
             self._retire(before.serving)
         return record

@@ -7,10 +7,12 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 Child = subprocess.Popen[str]
+SECONDS = 60
 # How long a gateway that tests share works on a request. A first batch that takes a second on a busy machine
 # is what it expects of the next ones: of many callers at once it would refuse the last with less.
 PATIENCE_S = 600
@@ -41,7 +43,7 @@ def ready_line(child: Child) -> tuple[str, list[str]]:
     """The HTTP address, and the lines before."""
     lines: list[str] = []
     for line in child.stdout:
-        found = re.fullmatch(r"ready on (http://127\.0\.0\.1:\d+)\n", line)
+        found = re.fullmatch(r"ready on (https?://127\.0\.0\.1:\d+)\n", line)
         if found:
             return found[1], lines
         lines.append(line.rstrip())
@@ -50,8 +52,23 @@ def ready_line(child: Child) -> tuple[str, list[str]]:
 
 def grpc_address(lines: list[str]) -> str:
     """`host:port`, from the lines before the last."""
-    (found,) = (line.removeprefix("gRPC on ") for line in lines if line.startswith("gRPC on "))
+    return _told(lines, "gRPC on ")
+
+
+def admin_address(lines: list[str]) -> str:
+    return _told(lines, "admin API on ")
+
+
+def _told(lines: list[str], start: str) -> str:
+    (found,) = (line.removeprefix(start) for line in lines if line.startswith(start))
     return found
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
 
 
 def spare_ports(count: int) -> list[int]:

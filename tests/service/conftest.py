@@ -84,10 +84,15 @@ def address(repository: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def grpc_address(repository: Path) -> Iterator[str]:
-    """The gRPC end of a `rationale serve`, in a process of its own."""
+def ends(repository: Path) -> Iterator[dict[str, str]]:
+    """Of a `rationale serve`, in a process of its own."""
     with both_ends("--repository", str(repository)) as ends:
-        yield ends["grpc"]
+        yield ends
+
+
+@pytest.fixture(scope="session")
+def grpc_address(ends: dict[str, str]) -> str:
+    return ends["grpc"]
 
 
 @pytest.fixture(scope="session")

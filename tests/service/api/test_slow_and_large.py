@@ -1,5 +1,6 @@
 """What comes too slowly, too large or never: refused, in bounded memory, over real connections."""
 
+import asyncio
 import contextlib
 import select
 import socket

@@ -2,14 +2,13 @@
 for JavaScript.
 """
 
-import asyncio
 import json
 import os
 import queue
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,10 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from tritonclient.utils import InferenceServerException
 
 from tests.service import handmade as made
-from tests.service.child import both_ends
 from tests.triton import clients
 
 WAIT_S = 60
 ROWS = np.random.default_rng(4).normal(size=(20, 2, 4)).astype(np.float32)
-
-
-@pytest.fixture(scope="module")
-def ends(repository: Path) -> Iterator[dict[str, str]]:
-    with both_ends("--repository", str(repository)) as ends:
-        yield ends
 
 
 def given(module: Any, x: np.ndarray) -> Any:
@@ -130,29 +122,6 @@ async def test_the_explainer_is_a_parameter(ends: dict[str, str], end: str) -> N
     np.testing.assert_allclose(got, made.attribute(ROWS[0]), rtol=1e-5, atol=1e-5)
     with pytest.raises(InferenceServerException, match="no explainer 'absent'"):
         await ask("absent")
-
-
-@pytest.mark.parametrize("end", clients.ENDS)
-async def test_what_is_not_offered_is_refused(ends: dict[str, str], end: str) -> None:
-    """Loading by HTTP is, to administrators (tests/service/repository)."""
-    address = ends[end.partition(" ")[0]]
-    calls = [("get_system_shared_memory_status",), ("get_trace_settings",), ("get_log_settings",)]
-    if end.startswith("grpc"):
-        calls += [("load_model", "score"), ("unload_model", "score")]
-    for method, *arguments in calls:
-        with pytest.raises(InferenceServerException):
-            await ask(end, address, method, *arguments)
-    got = await asyncio.wait_for(clients.infer(end, address, "score", {"x": ROWS[0]}), WAIT_S)
-    np.testing.assert_allclose(got["y"], made.predict(ROWS[0]), rtol=1e-5, atol=1e-5)
-
-
-async def ask(end: str, address: str, method: str, *arguments: Any) -> Any:
-    """What that client's method gives."""
-    if end in clients.SYNC:
-        with clients.sync_client(end, address) as client:
-            return getattr(client, method)(*arguments)
-    async with clients.aio_client(end, address) as client:
-        return await getattr(client, method)(*arguments)
 
 
 # --- curl ---------------------------------------------------------------------------------------------

@@ -130,6 +130,7 @@ def test_a_stop_during_a_compile(tmp_path: Path) -> None:
             assert time.monotonic() < end_s
             time.sleep(0.01)
     assert list((tmp_path / "models.state" / "staging").iterdir()) == []
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["score"]
     with gateway(tmp_path) as (_, url):
         status = patient.get(f"{url}{PATH}/one").json()
         assert status["state"] != "failed", status

@@ -10,22 +10,25 @@ import numpy as np
 import pytest
 
 from tests.service import patient
-from tests.service.child import Child, ready_line, serve
+from tests.service.child import Child, admin_address, ready_line, serve, until
 from tests.service.explaining import write_plain
-from tests.service.references.request_time import R, X, assert_explains, folder, tensor
-from tests.service.server.test_workers import admin_of, until, workers_of
-
-__all__ = ["folder"]  # a fixture, found by its name
-
-Ask = Callable[..., set[int]]
+from tests.service.references.request_time import R, X, assert_explains, net, tensor
+from tests.service.server.test_workers import kill, workers_of
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("follower")
+    net().write(folder / "models", "net")
+    return folder
+
+
+@pytest.fixture(scope="module")
 def gateway(folder: Path) -> Iterator[tuple[Child, str, str]]:
     """With the addresses of all, and of its administrators."""
     with serve("--repository", str(folder / "models"), "--port", "0", "--workers", "2") as child:
         url, lines = ready_line(child)
-        yield child, url, admin_of(lines)
+        yield child, url, admin_address(lines)
 
 
 def by_all(ask: Callable[[], httpx.Response]) -> set[int]:
@@ -61,8 +64,7 @@ def test_a_reference_set(gateway: tuple[Child, str, str]) -> None:
     assert by_all(lambda: explain(url, reference_set="own")) == {200}
     assert_explains(explain(url, reference_set="own"), R)
     for killed in workers_of(child):  # who comes in its place knows it, too
-        killed.kill()
-        killed.wait()
+        kill(killed)
         until(lambda: len(workers_of(child)) == 2)
         until(lambda: _answers(admin))
         assert by_all(lambda: explain(url, reference_set="own")) == {200}
@@ -82,7 +84,7 @@ def test_entries_of_the_repository(gateway: tuple[Child, str, str], folder: Path
     models = f"{admin}/v2/repository/models"
     assert patient.post(f"{models}/net_explain/unload").status_code == 200
     assert by_all(lambda: explain(url)) == {503}
-    workers_of(child)[1].kill()
+    kill(workers_of(child)[1])
     until(lambda: len(workers_of(child)) == 2)
     assert by_all(lambda: explain(url)) == {503}
     assert patient.post(f"{models}/net_explain/load").status_code == 200

@@ -12,18 +12,11 @@ from google.protobuf import json_format
 
 from service.observability.metrics import PHASES
 from service.settings import Settings
-from tests.service.child import both_ends
 from tests.service.conftest import gateway
 from tests.service.faulty import FaultyBackend
 from tests.triton import clients
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-
-@pytest.fixture(scope="module")
-def ends(repository: Path) -> Any:
-    with both_ends("--repository", str(repository)) as ends:
-        yield ends
 
 
 async def ask(end: str, ends: dict[str, str], method: str, *arguments: Any) -> Any:

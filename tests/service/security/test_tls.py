@@ -22,7 +22,7 @@ from service.security.watch import watch, watched_files
 from service.settings import Settings
 from tests.service import handmade as made
 from tests.service import patient
-from tests.service.child import grpc_address, serve
+from tests.service.child import grpc_address, ready_line, serve
 from tests.service.conftest import gateway
 from tests.service.explaining import until
 
@@ -74,13 +74,8 @@ def files(tmp_path: Path) -> Files:
 def running(*arguments: str) -> Iterator[tuple[str, str]]:
     """`rationale serve`: the URL and the gRPC address."""
     with serve("--port", "0", *arguments) as child:
-        lines: list[str] = []
-        for line in child.stdout:
-            if line.startswith("ready on "):
-                yield line.removeprefix("ready on ").strip(), grpc_address(lines)
-                return
-            lines.append(line.rstrip())
-        raise AssertionError(f"never ready: {lines} {child.stderr.read()}")
+        url, lines = ready_line(child)
+        yield url, grpc_address(lines)
 
 
 def live(channel: grpc.Channel) -> bool:

@@ -1,10 +1,8 @@
 """`rationale serve --workers 2`: several processes on the same ports, and the one that watches over them."""
 
-import os
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -13,11 +11,13 @@ import psutil
 import pytest
 import tritonclient.grpc as triton
 from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
+from service.cli.main import app
 from tests.service import handmade as made
 from tests.service import patient
-from tests.service.child import Child, grpc_address, ready_line, serve
-from tests.service.server.test_lifecycle import SECONDS, refused
+from tests.service.child import SECONDS, Child, admin_address, grpc_address, ready_line, serve, until
+from tests.service.server.test_lifecycle import refused
 
 Gateway = tuple[Child, str, list[str]]
 
@@ -32,16 +32,10 @@ def workers_of(child: Child) -> list[psutil.Process]:
     return psutil.Process(child.pid).children()
 
 
-def admin_of(lines: list[str]) -> str:
-    (found,) = (line.removeprefix("admin API on ") for line in lines if line.startswith("admin API on "))
-    return found
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
+def kill(worker: psutil.Process) -> None:
+    """Until it is gone, its port takes connections that nobody answers."""
+    worker.kill()
+    worker.wait()
 
 
 def explain(url: str) -> None:
@@ -70,6 +64,8 @@ def test_all_of_them_serve_and_end_with_status_0(gateway: Gateway, number: signa
     reached: set[int] = set()
     until(lambda: bool(reached.update(served_by(url, child)) or len(reached) == 2))
     explain(url)
+    assert patient.get(f"{admin_address(lines)}/v2/models/score/explainers").status_code == 200
+    assert patient.get(f"{url}/v2/models/score/explainers").status_code == 404
     with triton.InferenceServerClient(grpc_address(lines)) as client:
         assert client.is_server_ready()
     child.send_signal(number)
@@ -82,7 +78,7 @@ def test_a_worker_that_is_killed_comes_back(gateway: Gateway) -> None:
     child, url, _ = gateway
     for killed in workers_of(child):  # the owner of the state, and another one
         (other,) = (one for one in workers_of(child) if one != killed)
-        killed.kill()
+        kill(killed)
         explain(url)
         until(lambda: len(workers_of(child)) == 2)
         new = next(one for one in workers_of(child) if one != other)
@@ -90,18 +86,16 @@ def test_a_worker_that_is_killed_comes_back(gateway: Gateway) -> None:
         explain(url)
 
 
-def test_they_end_with_the_one_that_watches_over_them(gateway: Gateway) -> None:
-    child, _, _ = gateway
+def test_they_share_no_ports_and_end_with_the_one_that_watches_over_them(
+    gateway: Gateway, repository: Path
+) -> None:
+    child, url, _ = gateway
     workers = workers_of(child)
+    port = str(httpx.URL(url).port)
+    (line,) = refused("--repository", str(repository), "--port", port, "--workers", "2")
+    assert f"port {port} is taken" in line
     child.kill()
     until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers))
-
-
-def test_the_admin_api_is_on_a_port_of_its_own(gateway: Gateway) -> None:
-    _, url, lines = gateway
-    admin = admin_of(lines)
-    assert patient.get(f"{admin}/v2/models/score/explainers").status_code == 200
-    assert patient.get(f"{url}/v2/models/score/explainers").status_code == 404
 
 
 def test_a_broken_entry_is_told_once(tmp_path: Path) -> None:
@@ -111,27 +105,12 @@ def test_a_broken_entry_is_told_once(tmp_path: Path) -> None:
     assert "score/1/model.onnx: ONNX Runtime cannot load it" in line
 
 
-def test_ports_of_another_gateway_are_not_shared(gateway: Gateway, repository: Path) -> None:
-    _, url, _ = gateway
-    port = str(httpx.URL(url).port)
-    (line,) = refused("--repository", str(repository), "--port", port, "--workers", "2")
-    assert f"port {port} is taken" in line
-
-
 @pytest.mark.parametrize("given", ["0", "-1", "65", "two"])
 def test_how_many(repository: Path, given: str) -> None:
-    with serve("--repository", str(repository), "--workers", given) as child:
-        _, err = child.communicate(timeout=SECONDS)
-    assert child.returncode == 2
-    assert "--workers" in err
-
-
-def test_the_setting(repository: Path) -> None:
-    settings = {"RATIONALE_WORKERS": "0"}
-    with serve("--repository", str(repository), **settings) as child:
-        _, err = child.communicate(timeout=SECONDS)
-    assert (child.returncode, "RATIONALE_WORKERS" in err) == (2, True)
-    assert os.environ.get("RATIONALE_WORKERS") is None
+    command = ["serve", "--repository", str(repository)]
+    for flags, settings in ((["--workers", given], {}), ([], {"RATIONALE_WORKERS": given})):
+        done = CliRunner().invoke(app, [*command, *flags], env=settings)
+        assert (done.exit_code, "WORKERS" in done.output.upper()) == (2, True), done.output
 
 
 def test_rates_and_metrics_are_counted_over_all(repository: Path) -> None:
@@ -144,8 +123,7 @@ def test_rates_and_metrics_are_counted_over_all(repository: Path) -> None:
         ]
         assert statuses == [200] * 20 + [429] * 10  # whichever worker took the connection
         for killed in workers_of(child):  # what it counted stays
-            killed.kill()
-            killed.wait()
+            kill(killed)
             until(lambda: len(workers_of(child)) == 2 and _ready(lines))
             assert _metrics(lines, "rationale_requests_total") == {"200": 20.0, "429": 10.0}
         assert _metrics(lines, "rationale_requests_in_flight") == {"": 0.0}
@@ -161,7 +139,7 @@ def _ready(lines: list[str]) -> bool:
 
 def _metrics(lines: list[str], name: str) -> dict[str, float]:
     """The samples of a metric, by status."""
-    page = text_string_to_metric_families(patient.get(f"{admin_of(lines)}/metrics").text)
+    page = text_string_to_metric_families(patient.get(f"{admin_address(lines)}/metrics").text)
     return {
         each.labels.get("status", ""): each.value
         for family in page
