@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,3 +107,33 @@ def _spec(proto: onnx.TypeProto | None, op_type: str) -> Spec:
     if not all(d.HasField("dim_value") for d in dims):
         raise UnsupportedModelError(f"{op_type}: the shape of its output depends on values")
     return tuple(d.dim_value for d in dims), ir.DataType(proto.tensor_type.elem_type)
+
+
+def infer_graph(
+    nodes: Iterable[onnx.NodeProto],
+    given: Mapping[str, Spec],
+    constants: Iterable[ir.Value],
+    opsets: Mapping[str, int],
+) -> dict[str, Spec]:
+    """Static shapes of all that nodes make or read, by name; large constants are kept from the inference.
+
+    Args:
+        given: of what they read, but for constants.
+    """
+    skeleton = onnx.GraphProto(name="skeleton", node=nodes)
+    told = dict(given)
+    for value in constants:
+        array, name = value.const_value, str(value.name)
+        assert array is not None
+        if may_be_sizes(array.dtype, array.size):
+            skeleton.initializer.append(ir.serde.serialize_tensor(array))
+            skeleton.initializer[-1].name = name
+        else:
+            told[name] = tuple(array.shape.numpy()), array.dtype
+    for name, (shape, dtype) in told.items():
+        skeleton.input.append(onnx.helper.make_tensor_value_info(name, int(dtype), shape))
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    model = onnx.helper.make_model(skeleton, opset_imports=imports)
+    found = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    kinds = (*found.value_info, *found.input, *found.output)
+    return {v.name: spec for v in kinds if (spec := spec_of(v.type)) is not None}

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from compiler.graph.shape_inference import Spec
-from compiler.graph.skeleton import infer
+from compiler.graph.shape_inference import Spec, infer_graph
 
 ROWS, TIMES = "N", "·"
 _COUNTS = (5, 7)  # rows, for which shapes are inferred
@@ -73,7 +72,7 @@ def _inferred(graph: ir.Graph, opsets: Mapping[str, int], rows: int, outside: Sp
         if value.const_value is None and (spec := _at(value, rows) or outside.get(str(value.name))):
             given[str(value.name)] = spec
     nodes = [ir.serde.serialize_node(n) for n in graph if n not in hidden]
-    return {**outside, **infer(nodes, given, constants, opsets)}
+    return {**outside, **infer_graph(nodes, given, constants, opsets)}
 
 
 def _read(graph: ir.Graph) -> Iterable[ir.Value]:

@@ -9,6 +9,7 @@ import onnx_ir.passes.common as passes
 
 from compiler.errors import InvalidModelError, UnsupportedModelError
 from compiler.graph.shape_inference import Spec
+from compiler.graph.traverse import names_read
 from compiler.lowering.inference import BATCH, infer_each
 from compiler.runtime.session import Runner
 
@@ -185,7 +186,7 @@ def dependent_on_rows(model: ir.Model) -> frozenset[str]:
     """Names of the values that hold rows: whatever data of a batched input flows into."""
     batched = {v.name for v in model.graph.inputs if v.shape is None or v.shape.rank()}
     for node in model.graph:
-        if node.op_type not in _SHAPE_READERS and reads(node) & batched:
+        if node.op_type not in _SHAPE_READERS and names_read(node) & batched:
             batched.update(v.name for v in node.outputs)
     return frozenset(name for name in batched if name)
 
@@ -199,26 +200,10 @@ def _doubles(one: tuple[int, ...], two: tuple[int, ...]) -> bool:
     return bool(one) and two == (2 * one[0], *one[1:])
 
 
-def reads(node: ir.Node) -> set[str]:
-    """Names of what a node reads, by its inputs or from inside its branches and bodies."""
-    names = {v.name for v in node.inputs if v is not None}
-    for attribute in node.attributes.values():
-        for graph in graphs_of(attribute):
-            names.update(v.name for inner in graph.all_nodes() for v in inner.inputs if v is not None)
-            names.update(v.name for v in graph.outputs)
-    return {name for name in names if name}
-
-
-def graphs_of(attribute: ir.Attr) -> Sequence[ir.Graph]:
-    if attribute.type == ir.AttributeType.GRAPH:
-        return [attribute.as_graph()]
-    return attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else []
-
-
 def dependent_on_batch(model: ir.Model) -> frozenset[str]:
     """Names of the values that hold rows, or sizes that grow with their number."""
     reached = {v.name for v in model.graph.inputs if v.shape is None or v.shape.rank()}
     for node in model.graph:
-        if reads(node) & reached:
+        if names_read(node) & reached:
             reached.update(v.name for v in node.outputs)
     return frozenset(name for name in reached if name)

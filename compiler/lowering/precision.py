@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
-from compiler.lowering.batch import graphs_of
+from compiler.graph.traverse import graphs_of
 
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _DTYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")

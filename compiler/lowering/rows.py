@@ -13,8 +13,9 @@ import onnx_ir as ir
 from compiler.errors import UnsupportedModelError
 from compiler.graph.batching import Node, touches_first
 from compiler.graph.tensor import Tensor
+from compiler.graph.traverse import names_read
 from compiler.lowering import Lowered
-from compiler.lowering.batch import dependent_on_batch, dependent_on_rows, how_rows_mix, reads
+from compiler.lowering.batch import dependent_on_batch, dependent_on_rows, how_rows_mix
 from compiler.lowering.precision import on_cpu
 
 
@@ -24,7 +25,7 @@ def in_front(lowered: Lowered) -> frozenset[str]:
     sized = dependent_on_batch(lowered.model)
     sizes = {name for name in sized - dependent_on_rows(lowered.model) if _is_size(lowered, name)}
     for node in lowered.model.graph:
-        if reads(node) & sized <= found | sizes and not _touches_first(lowered, node):
+        if names_read(node) & sized <= found | sizes and not _touches_first(lowered, node):
             found.update(str(v.name) for v in node.outputs if v.name in lowered.batched)
     return frozenset(found)
 

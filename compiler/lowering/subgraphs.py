@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from compiler.lowering.batch import graphs_of
+from compiler.graph.traverse import graphs_of
 
 
 def subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:

@@ -9,9 +9,9 @@ from compiler.deployment import MAX_BATCH, in_words
 from compiler.errors import InvalidOptionError
 from compiler.graph.chunk_markers import Axis, Chunks
 from compiler.graph.fold import constant_nodes, frontier
+from compiler.graph.traverse import nodes_behind, reads
 from compiler.manifest import Memory
-from compiler.memory.regions import World, entries, is_pseudo, reads
-from compiler.memory.scan import nodes_behind
+from compiler.memory.regions import World, entries, is_pseudo
 from compiler.memory.sizes import Sizes, constant_bytes, peak, sizes
 from compiler.runtime.session import MAPPED_BYTES
 

@@ -9,9 +9,9 @@ import onnx_ir.passes.common as passes
 from compiler.deployment import Deployment
 from compiler.graph.chunk_markers import Axis, Chunks
 from compiler.graph.fold import drop_unused_constants, fold_constants, replace_by_constant
+from compiler.graph.traverse import graphs_of, reads
 from compiler.manifest import Memory
 from compiler.memory.budget import Baking, Need, choose_axes, choose_baking, need_chunked, need_whole, refuse
-from compiler.memory.node_order import stand_early
 from compiler.memory.regions import World, entries, is_pseudo, worlds
 from compiler.memory.scan import bake, baked_sums, emit_scan, in_half
 from compiler.memory.sizes import Sizes, sizes
@@ -178,5 +178,26 @@ def _cleaned(model: ir.Model) -> ir.Model:
         passes.TopologicalSortPass(),
     ):
         cleanup(model)
-    stand_early(model.graph)
+    _stand_early(model.graph)
     return model
+
+
+def _stand_early(graph: ir.Graph) -> None:
+    """Puts each node as early as what it reads allows, in place, and those of bodies too.
+
+    ONNX Runtime takes its order from the file's: it goes back from the outputs, and of what a node reads it
+    first computes what stands last. That is now the longest chain, the walk back, and what a step of it needs
+    beside (the 1 + α·Γ of a ReLU, [N, K, …]) is computed right before that step. In the order in which nodes
+    are emitted, it computes all of that first and holds it.
+    """
+    level: dict[ir.Value, int] = {}
+    depth: dict[ir.Node, int] = {}
+    for node in graph:
+        depth[node] = 1 + max((level.get(v, 0) for v in reads(node)), default=0)
+        level.update(dict.fromkeys(node.outputs, depth[node]))
+        for attribute in node.attributes.values():
+            for body in graphs_of(attribute):
+                _stand_early(body)
+    nodes = sorted(depth, key=lambda node: depth[node])  # stable: else as emitted
+    graph.remove(nodes)
+    graph.extend(nodes)

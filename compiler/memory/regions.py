@@ -1,11 +1,12 @@
 """Which nodes of a graph belong to the whole run, and which to the chunks of an axis."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from compiler.graph.chunk_markers import DOMAIN
+from compiler.graph.traverse import reads
 
 
 @dataclass
@@ -71,18 +72,3 @@ def worlds(graph: ir.Graph) -> list[World]:
         if not is_pseudo(node, "Sum", "Moments"):
             inside.update(dict.fromkeys(node.outputs, axis))
     return list(found.values())
-
-
-def reads(node: ir.Node) -> Sequence[ir.Value]:
-    """What a node reads, its subgraphs included."""
-    values = [v for v in node.inputs if v is not None]
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            values += _captured([attribute.as_graph()])
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            values += _captured(attribute.as_graphs())
-    return values
-
-
-def _captured(graphs: Iterable[ir.Graph]) -> list[ir.Value]:
-    return [v for g in graphs for n in g for v in (*reads(n), *g.outputs)]

@@ -1,6 +1,6 @@
 """A chunked graph as ONNX knows it: what can be computed beforehand baked, the rest in the body of a Scan."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from compiler.graph.chunk_markers import Chunks
 from compiler.graph.fold import extract, new_constant
+from compiler.graph.traverse import nodes_behind
 from compiler.memory.regions import World, is_pseudo
 from compiler.runtime.session import Runner
 
@@ -71,19 +72,6 @@ def in_half(array: np.ndarray) -> np.ndarray:
         lost += float(np.square(half - part, dtype=np.float64).sum())
         whole += float(np.square(part, dtype=np.float64).sum())
     return halves if lost <= HALF_LOSS**2 * whole else array
-
-
-def nodes_behind(
-    nodes: Sequence[ir.Node], values: Iterable[ir.Value], known: Collection[ir.Value]
-) -> list[ir.Node]:
-    """Those of the nodes, in their order, that `values` need beside the `known` ones."""
-    wanted = {v for v in values if v not in known}
-    chosen = []
-    for node in reversed(nodes):
-        if not wanted.isdisjoint(node.outputs):
-            chosen.append(node)
-            wanted.update(v for v in node.inputs if v is not None and v not in known)
-    return chosen[::-1]
 
 
 @dataclass

@@ -7,9 +7,9 @@ import onnx
 import onnx_ir as ir
 
 from compiler.graph.chunk_markers import Chunks
-from compiler.graph.shape_inference import Spec
-from compiler.graph.skeleton import infer
-from compiler.memory.regions import is_pseudo, reads
+from compiler.graph.shape_inference import Spec, infer_graph
+from compiler.graph.traverse import reads
+from compiler.memory.regions import is_pseudo
 
 _VIEWS = frozenset("Reshape Squeeze Unsqueeze Flatten Identity".split())
 
@@ -33,7 +33,7 @@ def sizes(model: ir.Model, chunks: Chunks) -> dict[ir.Value, int]:
             nodes.append(onnx.helper.make_node("Identity", [str(node.inputs[0].name)], [made]))
         else:
             nodes.append(ir.serde.serialize_node(node))
-    known = infer(nodes, given, model.graph.initializers.values(), model.graph.opset_imports)
+    known = infer_graph(nodes, given, model.graph.initializers.values(), model.graph.opset_imports)
     return {v: _bytes(known.get(str(v.name))) for n in model.graph for v in n.outputs}
 
 

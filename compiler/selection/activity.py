@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from compiler.graph.traverse import names_read
 from compiler.lowering import Lowered
-from compiler.lowering.batch import reads
 from compiler.rules.rule import Rule, Trait, find_rule
 
 MOST_TOLD = 5  # stops in a warning; the manifest has all
@@ -51,7 +51,7 @@ def flow(lowered: Lowered, ends: Sequence[str]) -> Flow:
     active, held, stops = set(ends), set(), []
     opset = lowered.model.graph.opset_imports.get("", 21)
     for node in lowered.model.graph:
-        if active.isdisjoint(reads(node)) or made_by(node, ends) or node.op_type in OF_SIZES | _CONSTANT:
+        if active.isdisjoint(names_read(node)) or made_by(node, ends) or node.op_type in OF_SIZES | _CONSTANT:
             continue
         about = _Operator(node, find_rule(node.op_type, node.domain), _types(node, opset), lowered)
         first = str(node.outputs[0].name)

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from compiler.errors import InvalidModelError, InvalidReferencesError
 from compiler.graph.fold import extract
+from compiler.graph.traverse import nodes_behind
 from compiler.lowering import Lowered
 from compiler.methods.base import References
 from compiler.references.reference_set import (
@@ -203,9 +204,7 @@ def _computed(
 
 def _needed(graph: ir.Graph, tensors: Sequence[str]) -> tuple[list[ir.Node], list[ir.Value]]:
     """The nodes that compute some tensors, in order, and the graph's inputs that they read."""
-    needed, nodes = set(tensors), []
-    for node in reversed(graph):
-        if any(v.name in needed for v in node.outputs):
-            nodes.append(node)
-            needed.update(str(v.name) for v in node.inputs if v is not None)
-    return nodes[::-1], [v for v in graph.inputs if v.name in needed]
+    values = [v for v in (*graph.inputs, *(v for n in graph for v in n.outputs)) if v.name in tensors]
+    nodes = nodes_behind(graph, values)
+    needed = {*values, *(v for n in nodes for v in n.inputs)}
+    return nodes, [v for v in graph.inputs if v in needed]

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.graph.traverse import names_read
 from compiler.lowering import Lowered
-from compiler.lowering.batch import reads
 from compiler.lowering.rows import demand_rows
 from compiler.rules.rule import Rule, find_rule
 from compiler.selection.activity import OF_SIZES, Flow, Stop, flow, made_by
@@ -232,7 +232,7 @@ def _reach_forward(graph: ir.Graph, ends: Sequence[str]) -> frozenset[str]:
     reached = set(ends)
     for node in graph:
         computes = node.op_type not in OF_SIZES and not made_by(node, ends)
-        if computes and not reached.isdisjoint(reads(node)):
+        if computes and not reached.isdisjoint(names_read(node)):
             reached.update(str(v.name) for v in node.outputs if v.name)
     return frozenset(reached)
 
@@ -241,7 +241,7 @@ def _reach_backward(graph: ir.Graph, output: str, ends: Sequence[str]) -> frozen
     reached = {output}
     for node in reversed(graph):
         if any(v.name in reached for v in node.outputs) and not made_by(node, ends):
-            reached.update(reads(node))
+            reached.update(names_read(node))
     return frozenset(reached)
 
 
@@ -250,6 +250,6 @@ def _between(graph: ir.Graph, active: frozenset[str], ends: Sequence[str]) -> li
         node
         for node in graph
         if any(v.name in active for v in node.outputs)
-        and not active.isdisjoint(reads(node))
+        and not active.isdisjoint(names_read(node))
         and not made_by(node, ends)
     ]

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator, Sequence
 import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
+from compiler.graph.traverse import names_read
 from compiler.lowering import Lowered
-from compiler.lowering.batch import reads
 from compiler.lowering.control_flow.branches import REASON
 from compiler.rules.rule import find_rule
 from compiler.selection.activity import MOST_TOLD
@@ -49,7 +49,7 @@ def demand_slope(
     ends = [
         f"{node.op_type} node {node.name or node.outputs[0].name!r}"
         for node in graph
-        if not reads(node).isdisjoint(active)
+        if not names_read(node).isdisjoint(active)
         and any(v.name in needed and v.name not in active for v in node.outputs)
     ]
     raise UnsupportedModelError(
@@ -133,7 +133,7 @@ def _waists(
     path: Sequence[ir.Node], active: Collection[str], ends: Sequence[str], output: str
 ) -> Iterator[tuple[int, str]]:
     """The values through which all of the path goes, each with the place of the last node before it."""
-    last = {name: i for i, node in enumerate(path) for name in reads(node) if name in active}
+    last = {name: i for i, node in enumerate(path) for name in names_read(node) if name in active}
     last[output] = len(path)
     live = set(ends).intersection(last)
     for i, node in enumerate(path):

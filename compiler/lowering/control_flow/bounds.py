@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from compiler.lowering.batch import reads
+from compiler.graph.traverse import names_read
 
 Span = tuple[float, float]  # the least and the most of a tensor's numbers, whole ones as int: they are exact
 DEEPEST = 100  # nodes behind a value, one after the other
@@ -39,7 +39,7 @@ def places_read(body: ir.Graph) -> float:
     for node in reversed(list(body)):
         if not any(v.name in needed for v in node.outputs):
             continue
-        needed |= reads(node)
+        needed |= names_read(node)
         if node.op_type == "Gather" and not node.domain and node.inputs[1] in numbers:
             length = _length(node.inputs[0], node.attributes.get_int("axis", 0) or 0)
             lengths += [] if length is None else [length]

@@ -14,7 +14,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from compiler.errors import UnsupportedModelError
-from compiler.lowering.batch import dependent_on_batch, reads
+from compiler.graph.traverse import names_read
+from compiler.lowering.batch import dependent_on_batch
 from compiler.lowering.control_flow.bounds import places_read, span
 from compiler.lowering.control_flow.known import constants_of
 from compiler.lowering.control_flow.sequences import infer_shapes, resolve_sequences
@@ -77,7 +78,7 @@ def rows_decide(model: ir.Model) -> bool:
             return True
         given = {v.name for v in node.inputs[: 1 if node.op_type == "If" else 2] if v is not None}
         body = node.attributes["body"].as_graph() if node.op_type == "Loop" else None
-        ends = body is not None and not _endless(body) and not rows.isdisjoint(reads(node))
+        ends = body is not None and not _endless(body) and not rows.isdisjoint(names_read(node))
         if node.op_type != "Scan" and (ends or not rows.isdisjoint(given)):
             return True
     return False
