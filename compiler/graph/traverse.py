@@ -18,7 +18,7 @@ def reads(node: ir.Node) -> list[ir.Value]:
     for attribute in node.attributes.values():
         for graph in graphs_of(attribute):
             values += [v for inner in graph for v in reads(inner)]
-            values += graph.outputs
+            values.extend(graph.outputs)
     return values
 
 
