@@ -40,6 +40,10 @@ class TensorSpec(_Frozen):
     datatype: str = Field(description="as OIP spells it: FP32, INT64, BYTES …")
     shape: tuple[int, ...]
 
+    def elements(self, count: int) -> tuple[str, ...]:
+        """x[0], x[1] …"""
+        return tuple(f"{self.name}[{i}]" for i in range(count))
+
 
 class ExplainedInput(_Frozen):
     """What has attributions: `tensor` is explained, `attributions` is the output that explains it.
@@ -61,8 +65,12 @@ class ExplainedInput(_Frozen):
     @property
     def given_names(self) -> tuple[str, ...] | None:
         """Of the features of a table, where somebody gave them; None for x[0], x[1] …"""
-        made_up = tuple(f"{self.tensor.name}[{i}]" for i in range(len(self.feature_names or ())))
+        made_up = self.tensor.elements(len(self.feature_names or ()))
         return None if self.feature_names == made_up or len(self.tensor.shape) != 1 else self.feature_names
+
+    def names(self, count: int) -> tuple[str, ...]:
+        """Of the `count` flattened features of a row: given ones, else x[0], x[1] …"""
+        return self.feature_names or self.tensor.elements(count)
 
 
 class Method(_Frozen):

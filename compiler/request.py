@@ -96,9 +96,7 @@ class Asked:
         check_options(self.method, {REFERENCES, *given})  # before a file is read that may be large
         table = read_rows(references, self.features)
         options = {**self.options, **self._weights(references, table)}
-        named = {str(name): array for name, array in table.arrays.items()}
-        arrays = table.arrays.get(None, named)
-        references_given = arrays if k is None else OpenReferences(k, arrays)
+        references_given = table.given if k is None else OpenReferences(k, table.given)
         return make_method(self.method, references_given, options), table
 
     def _weights(self, file: Path, table: "Table") -> dict[str, Any]:

@@ -193,7 +193,7 @@ def _names_of(spec: TensorSpec, given: Sequence[str] | None) -> tuple[str, ...] 
         return tuple(given)
     if len(spec.shape) != 1 or count > NAMED_FEATURES:
         return None
-    return tuple(f"{spec.name}[{i}]" for i in range(count))
+    return spec.elements(count)
 
 
 def _digests(lowered: Lowered, path: Path, method: Method, references: ReferenceSet | None) -> Digests:

@@ -1,7 +1,7 @@
 """Written entries, used without a server."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -101,10 +101,8 @@ def read_inputs(compiled: Compiled, file: Path) -> dict[str, np.ndarray]:
         InvalidOptionError, InvalidReferencesError: with what to do.
     """
     table = read_rows(file, own_names(compiled.manifest))
-    rows: Mapping[str, np.ndarray] | np.ndarray
-    rows = table.arrays[None] if None in table.arrays else {str(k): v for k, v in table.arrays.items()}
     _check_table(file, table, compiled.manifest)
-    return compiled.fit(rows)
+    return compiled.fit(table.given)
 
 
 def own_names(manifest: Manifest) -> Columns:

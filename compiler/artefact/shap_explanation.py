@@ -83,8 +83,4 @@ def _feature_names(answer: Arrays, explained: Sequence[ExplainedInput]) -> list[
     """Of the features side by side; of a single input None where it has none."""
     if len(explained) == 1:
         return list(explained[0].feature_names or ()) or None
-    found: list[str] = []
-    for e in explained:
-        width = answer[e.attributions][0, 0].size
-        found += e.feature_names or [f"{e.tensor.name}[{i}]" for i in range(width)]
-    return found
+    return [name for e in explained for name in e.names(answer[e.attributions][0, 0].size)]

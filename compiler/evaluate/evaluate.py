@@ -324,7 +324,7 @@ def _match_references(
 def _references_of(manifest: Manifest, name: str, file: Path) -> GivenReferences:
     """Raises InvalidReferencesError where the file is not what the entry was compiled with."""
     table = read_rows(file, own_names(manifest))
-    given = table.arrays[None] if None in table.arrays else {str(k): v for k, v in table.arrays.items()}
+    given = table.given
     shapes = {e.tensor.name: ((1, *e.tensor.shape), _DTYPES[e.tensor.datatype]) for e in manifest.explained}
     weights = table.unequal_weights
     known = prepare(given, weights, shapes)

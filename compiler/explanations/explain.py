@@ -8,7 +8,7 @@ import numpy as np
 from compiler.artefact.compiled import Compiled, Explanation
 from compiler.artefact.entry import open_entry, read_inputs
 from compiler.errors import CheckFailedError, InvalidOptionError
-from compiler.explanations.files import check_kind, feature_names, targets_of, write_explanations
+from compiler.explanations.files import check_kind, targets_of, write_explanations
 
 ROWS, TARGETS = 10, 10  # that are told: rows, and targets of a row
 Tell = Callable[[str, int, int], None]
@@ -119,7 +119,8 @@ def _features(answer: Explanation, i: int, j: int, top: int) -> Iterator[str]:
     """The largest attributions, those of all inputs together."""
     told = []
     for entry in answer.manifest.explained:
-        values, names = answer[entry.attributions][i, j].reshape(-1), feature_names(answer, entry)
+        values = answer[entry.attributions][i, j].reshape(-1)
+        names = entry.names(len(values))
         errors = answer[entry.standard_error][i, j].reshape(-1) if entry.standard_error else None
         for k in np.argsort(-np.abs(values), kind="stable")[:top]:
             error = "" if errors is None else f" ± {errors[k]:<8.2g}"

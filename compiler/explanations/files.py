@@ -7,7 +7,7 @@ import csv
 import importlib.util
 import math
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,6 @@ import numpy as np
 from compiler.artefact.compiled import Explanation
 from compiler.artefact.folder import whole
 from compiler.errors import InvalidOptionError
-from compiler.manifest import ExplainedInput
 
 MOST_COLUMNS = 16_384  # what spreadsheets read
 ROW_GROUP = 10_000  # rows of a parquet file that are written together
@@ -130,7 +129,7 @@ def _rows_of(answer: Explanation, first: int) -> _Rows:
     said |= {name: answer[name].reshape(-1) for name in values if name}
     attributions, errors = Columns(), Columns()
     for explained in manifest.explained:
-        names = feature_names(answer, explained)
+        names = explained.names(math.prod(answer[explained.attributions].shape[2:]))
         if len(names) > MOST_COLUMNS:
             raise InvalidOptionError(
                 f"{explained.tensor.name!r} has {len(names)} features, too many for columns of a table: save "
@@ -145,14 +144,6 @@ def _rows_of(answer: Explanation, first: int) -> _Rows:
             f"features are named {clash}, as columns of the file's own: save .npz instead."
         )
     return _Rows(said, attributions, errors)
-
-
-def feature_names(answer: Explanation, explained: ExplainedInput) -> Sequence[str]:
-    """Of the flattened features of a row: given ones, else x[0], x[1] …"""
-    if explained.feature_names:
-        return explained.feature_names
-    count = math.prod(answer[explained.attributions].shape[2:])
-    return [f"{explained.tensor.name}[{i}]" for i in range(count)]
 
 
 def targets_of(answer: Explanation) -> np.ndarray:

@@ -159,8 +159,7 @@ def bars(title: str, parts: Sequence[Part], top: int, shapley: Estimate | None =
 
 def _labels(part: Part) -> list[str]:
     """ "name = value" of each feature."""
-    made_up = (f"{part.explained.tensor.name}[{i}]" for i in range(part.attributions.size))
-    names = part.explained.feature_names or tuple(made_up)
+    names = part.explained.names(part.attributions.size)
     if part.values is None or part.values.size != len(names):
         return [_short(name) for name in names]
     return [f"{_short(n)} = {v:,.6g}" for n, v in zip(names, part.values.reshape(-1), strict=True)]

@@ -52,6 +52,11 @@ class Table:
     stands_for: StandsFor | None = None
 
     @property
+    def given(self) -> np.ndarray | dict[str, np.ndarray]:
+        """The only input's rows, or arrays by name."""
+        return self.arrays[None] if None in self.arrays else {str(k): a for k, a in self.arrays.items()}
+
+    @property
     def unequal_weights(self) -> np.ndarray | None:
         """[K]; None where there are none, or all are equal."""
         return None if self.weights is None or np.ptp(self.weights) == 0 else self.weights

@@ -5,7 +5,7 @@ Costs are times over that of the convolution's own forward pass, measured in ONN
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -85,10 +85,6 @@ def flipped(op: Ops, w: Tensor, group: int) -> Tensor:
     if all(k == 1 for k in kernel):
         return w
     return op.Slice(w, [-1] * len(axes), [-(2**31)] * len(axes), axes, [-1] * len(axes))
-
-
-def _by_threads(one: float, more: float) -> Callable[[Site], float]:
-    return lambda site: one if site.deployment.cores == 1 else more
 
 
 def _flipped_cost(site: Site) -> float:
