@@ -64,6 +64,8 @@ CASES = (
     Case("credit", (24,), 100),
     Case("credit", (24,), 1000),
     Case("credit", (24,), 100, 64),
+    Case("credit-softmax", (24,), 100),
+    Case("credit-softmax", (24,), 1000),
 )
 MODELS = tuple(dict.fromkeys(case.model for case in CASES))
 

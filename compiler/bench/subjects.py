@@ -32,6 +32,7 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "efficientnetb0": partial(vision, "efficientnet_b0"),
     "transformer": Encoder,
     "credit": lambda inputs: perceptron([inputs, 256, 256, 2]),
+    "credit-softmax": lambda inputs: nn.Sequential(*perceptron([inputs, 256, 256, 2]), nn.Softmax(-1)),
 }
 TRIALS = 5  # turns in which one thread is compared with all
 SIGNAL_ROWS = {1: 32, 2: 16, 3: 2}  # and as many references, to scale weights on; by the axes of a row

@@ -114,6 +114,8 @@ def test_cases_are_those_of_the_table() -> None:
         "credit 24-256-256-2, K=100",
         "credit 24-256-256-2, K=1000",
         "credit 24-256-256-2, K=100, N=64",
+        "credit-softmax 24-256-256-2, K=100",
+        "credit-softmax 24-256-256-2, K=1000",
     ]
     assert len(choose_cases(["credit"], (50,), None)) == 2
     assert [case.references for case in choose_cases(["vgg19"], (7, 9), None)] == [7, 9]
