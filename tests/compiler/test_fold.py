@@ -17,7 +17,7 @@ ALWAYS = np.asarray(True)
 
 def folded(body: str, outputs: str = "float[N, 3] y") -> tuple[int, ir.Model]:
     held = {"w": W, "v": V, "always": ALWAYS, "two": np.int64([2]), "unread": W}
-    held |= {"top": np.float32(3), "zero": np.int64(0)}
+    held |= {"top": np.float32(3), "zero": np.int64(0), "zeros": np.int64([0])}
     proto = parsed(f"g (float[N, 3] x) => ({outputs}) {{ {body} }}", held)
     model = ir.from_proto(proto)
     return fold_constants(model), model
@@ -53,6 +53,18 @@ FOLDED: dict[str, tuple[str, int, list[str]]] = {
         "a = " + BRANCHES.format(then="p = Constant <value_floats = [1.0, 2.0, 3.0]> ()") + " y = Mul (x, a)",
         1,
         ["Mul"],
+    ),
+    "a body that is closed": (
+        "a = Scan <num_scan_inputs = 1, body = b (float s) => (float k) { k = Neg (s) }> (w) y = Mul (x, a)",
+        1,
+        ["Mul"],
+    ),
+    "a body that reads from outside": (
+        "n = Relu (x) "
+        "a = Scan <num_scan_inputs = 1, body = b (float s) => (float[N, 3] k) { k = Mul (s, n) }> (w) "
+        "y = ReduceSum <keepdims = 0> (a, zeros)",
+        0,
+        ["Relu", "Scan", "ReduceSum"],
     ),
     "a branch that reads from outside": (
         "n = Relu (x) a = " + BRANCHES.format(then="p = Mul (w, w)") + " y = Add (n, a)",

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from compiler import Gradient, Lrp, RationaleError, compile_model
+from compiler import AttnLrp, Gradient, Lrp, RationaleError, compile_model
 from compiler.artefact.entry import open_entry
 from compiler.cli.compile import app
 from compiler.errors import InvalidOptionError, UnsupportedModelError
@@ -127,21 +127,17 @@ def test_products_hand_each_factor_half(product: str, f: Any) -> None:
 
 
 @engine
-def test_relevance_that_reaches_a_gate_is_divided_by_nothing() -> None:
-    """Behind an activation comes R, of which each factor takes one half, however small their product is."""
-    model = model_of(
-        """[first] c = Gemm <transB = 1> (x, w1, b1)  p, q = Split <axis = 1, num_outputs = 2> (c)
-           s = Tanh (q)  b = Mul (p, s)  y = Tanh (b)"""
-    )
-    got = relevance(model, Lrp(rules=[("name:first", lrp.ZPlus(1e-9))]), X * 1e-3)
-    want = np.zeros_like(got)
-    for n, x in enumerate(X * 1e-3):
-        c = W1 @ x + B1
-        for t, target in enumerate([1, 3]):
-            half = np.tanh(c[target] * np.tanh(c[4 + target])) / 2
-            R = np.where(np.isin(np.arange(8), [target, 4 + target]), half, 0.0)
-            want[n, t] = reference.z_plus(W1, B1, x, R, epsilon=1e-9)
-    assert_equal(got, want)
+def test_relevance_that_reaches_a_gate_is_halved_where_the_product_is_zero_too() -> None:
+    """Behind an activation comes R, which no multiplier could say there: R = ln 2 where a = 0."""
+    body = "s = Tanh (v) b = Mul (a, s) y = Softplus (b)"
+    text = f"g (double[N, 4] a, double[N, 4] v) => (double[N, 4] y) {{ {body} }}"
+    a, v = RANDOM.standard_normal((2, N, 4))
+    a[0], a[1, 2] = 0.0, 0.0
+    answer = run64(compile_model(parsed(text), AttnLrp(), targets=[1, 2]).model, {"a": a, "v": v})
+    y = np.log1p(np.exp(a * np.tanh(v)))
+    want = y[:, None] / 2 * np.eye(4)[[1, 2]]
+    for name in "av":
+        np.testing.assert_allclose(answer[f"{name}_attributions"], want, atol=RELEVANCE_64)
 
 
 @engine
