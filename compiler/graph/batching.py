@@ -266,13 +266,10 @@ def _resize(node: Node) -> Lifted | None:
 
 
 @lifting("Expand")
-def _expand(node: Node) -> Lifted | None:
-    target, rank = node.ints(1) or [], node.x.rank
-    if len(target) < rank:
-        target = [1] * (rank - len(target)) + target
-    if rank != len(target):
-        return None  # `Ops.expand` gives it the axes first
-    return node.flat({0}) if rank and target[0] == 1 else node.stacked({0}, {1: [1, *target]})
+def _expand(node: Node) -> Lifted:
+    """To a shape of x's rank: `Ops.expand` gives it the axes first."""
+    target = node.ints(1) or []
+    return node.flat({0}) if target[:1] == [1] else node.stacked({0}, {1: [1, *target]})
 
 
 @lifting("Tile")
