@@ -307,6 +307,31 @@ def test_what_is_taken_out_of_a_sequence_is_what_was_put_in(name: str) -> None:
     assert_same(parsed(text, {"w": W, **used}), straight(out))
 
 
+# What is left of the list (a, b, c) at some places, by its place in (a, b, c, d).
+PLACES_OF_A_LIST: dict[str, tuple[str, list[int]]] = {
+    "erased": ("t = SequenceErase (s, zero)", [1, 2]),
+    "erased in the middle": ("t = SequenceErase (s, one)", [0, 2]),
+    "erased from the end": ("t = SequenceErase (s, minus)", [0, 1]),
+    "the last erased": ("t = SequenceErase (s)", [0, 1]),
+    "put in first": ("t = SequenceInsert (s, d, zero)", [3, 0, 1, 2]),
+    "put in before the last": ("t = SequenceInsert (s, d, minus)", [0, 1, 3, 2]),
+    "put in last": ("t = SequenceInsert (s, d)", [0, 1, 2, 3]),
+}
+
+
+@pytest.mark.parametrize("name", PLACES_OF_A_LIST)
+def test_places_of_a_list(name: str) -> None:
+    body, left = PLACES_OF_A_LIST[name]
+    held = {"zero": np.asarray(0), "one": np.asarray(1), "minus": np.asarray(-1)}
+    parts = "a = Sin (x) b = Tanh (x) c = Neg (x) d = Relu (x) s = SequenceConstruct (a, b, c)"
+    text = f"{parts} {body} y = ConcatFromSequence <axis = 1> (t)"
+    used = {k: v for k, v in held.items() if f" {k})" in body}
+    model = parsed(f"g (float[N, 3] x) => (float[N, M] y) {{ {text} }}", used)
+    answer = compile_model(model, DeepShap(REFERENCES), targets=[0]).explain(X)
+    values = [np.sin(X), np.tanh(X), -X, np.maximum(X, 0)]
+    np.testing.assert_allclose(answer["y"], np.concatenate([values[i] for i in left], axis=1), atol=1e-6)
+
+
 FUNCTIONS = """<ir_version: 10, opset_import: ["" : 21, "own" : 1]>
 g (float[N, 3] x) => (float[N, 3] y) { a = own.Outer <slope = 0.3> (x)  y = Mul (a, x) }
 <domain: "own", opset_import: ["" : 21, "own" : 1]>

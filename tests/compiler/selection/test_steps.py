@@ -229,6 +229,20 @@ def test_whole_numbers_are_what_the_model_computes(name: str) -> None:
     assert np.abs(answer["completeness_gap"]).max() < 1e-4
 
 
+@pytest.mark.parametrize("axis", [1, -2])
+def test_each_slice_is_quantised_by_a_scale_of_its_own_that_is_computed(axis: int) -> None:
+    how = f"<axis = {axis}>"
+    body = f"""a = Abs (x) m = ReduceMax <keepdims = 0> (a, axes) s = Div (m, most)
+        q = QuantizeLinear {how} (x, s, zeros) y = DequantizeLinear {how} (q, s, zeros)"""
+    held = {"axes": np.int64([0, 2]), "most": np.float32(100), "zeros": np.int8([1, -2, 3])}
+    model = parsed(f"g (float[1, 3, 4] x) => (float[1, 3, 4] y) {{ {body} }}", held)
+    x, references = rows(2, 3, 4, seed=7), rows(K, 3, 4, seed=8)
+    answer = compile_model(model, DeepShap(references), targets="all").explain(x)
+    scale = np.abs(x).max(axis=2, keepdims=True) / np.float32(100)
+    np.testing.assert_allclose(answer["y"], np.round(x / scale) * scale, atol=1e-5)
+    assert np.abs(answer["completeness_gap"]).max() < 1e-4
+
+
 def test_weights_of_8_bits_beside_the_explained_path_are_not_rounded_again() -> None:
     """ONNX Runtime takes a DequantizeLinear, a Conv of floats and a QuantizeLinear for what has 8 bits."""
     random = np.random.default_rng(5)
