@@ -13,7 +13,7 @@ from skl2onnx import to_onnx
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from tritonclient.grpc import model_config_pb2 as pb
 
-from compiler import Compiled, DeepShap, Gradient, Manifest, compile_model, repository
+from compiler import Compiled, DeepShap, Gradient, Manifest, compile_model
 from compiler.artefact import repository
 from compiler.artefact.entry import check_entry, open_entry
 from compiler.errors import InvalidOptionError, RepositoryError, UnsupportedModelError
