@@ -6,7 +6,7 @@ Costs are times over that of the convolution's own forward pass, measured in ONN
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -50,12 +50,6 @@ class Geometry:
     def by_points(self) -> bool:
         """Each position by itself: 1×1 without stride, padding or groups."""
         return self.dense and all(n == 1 for n in self.window) and self.group == 1
-
-    @property
-    def by_sparse_points(self) -> bool:
-        """1×1 on a plane, with a stride along both axes."""
-        plain = len(self.size) == 2 and self.group == 1 and not any(self.pads)
-        return plain and all(n == 1 for n in self.window) and all(s > 1 for s in self.strides)
 
     @property
     def by_phases(self) -> bool:
@@ -182,7 +176,7 @@ def _phases_cost(site: Site) -> float:
     if g.depthwise:
         one, more = (1.5, 1.8) if max(g.kernel) <= 3 else (2.2, 2.65)
     elif g.channels < 8:
-        one, more = 2.0, 2.2
+        one, more = 2.0, 2.4
     else:
         one, more = (0.95, 0.98) if min(g.out) < 14 else (1.09, 1.27)
     return one if site.deployment.cores == 1 else more
@@ -223,50 +217,3 @@ def repeated(op: Ops, x: Tensor, times: Sequence[int]) -> Tensor:
 def cropped(op: Ops, whole: Tensor, size: Sequence[int]) -> Tensor:
     """The first `size` places of a plane [R, C, h, w]."""
     return whole if whole.shape[2:] == tuple(size) else op.Slice(whole, [0, 0], list(size), [2, 3])
-
-
-def _depth_cost(site: Site) -> float:
-    g: Geometry = site.geometry
-    if g.depthwise or site.deployment.provider != "cpu":
-        return 9.0
-    one, more = (1.8, 1.87) if g.channels < 8 else (1.95, 1.95)
-    return one if site.deployment.cores == 1 else more
-
-
-@adjoint.variant(
-    "phases as channels",
-    fits=lambda g: g.by_phases and g.group == 1 and len(set(g.strides)) == 1,
-    cost=_depth_cost,
-)
-def by_depth(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
-    """All phases by one convolution, their kernels filled up with zeros; then interleaved."""
-    phases = _phases(g)
-    n = len(g.size)
-    begin = [max(p.pads[i] for p in phases) for i in range(n)]
-    end = [max(p.pads[n + i] for p in phases) for i in range(n)]
-    turned = flipped(op, w, 1)
-    kernels = []
-    for phase in phases:
-        last = [(k - 1 - f) for k, f in zip(g.kernel, phase.first, strict=True)]
-        first = [m % s for m, s in zip(last, g.strides, strict=True)]
-        taps = op.Slice(turned, first, [m + 1 for m in last], [2, 3], list(g.strides))
-        before = [begin[i] - phase.pads[i] for i in range(n)]
-        after = [end[i] - phase.pads[n + i] for i in range(n)]
-        kernels.append(op.Pad(taps, [0, 0, *before, 0, 0, *after]))
-    y = op.Conv(m, op.Concat(*kernels, axis=0), pads=[*begin, *end])
-    parts = op.emit("Split", (y, [g.channels] * len(phases)), {"axis": 1}, outputs=len(phases))
-    whole = interleaved(op, parts, g.strides)
-    return cropped(op, whole, g.size)
-
-
-def _apart_cost(site: Site) -> float:
-    return 0.75 if site.deployment.provider == "cpu" else 1.2
-
-
-@adjoint.variant("product, set apart", fits=lambda g: g.by_sparse_points, cost=_apart_cost)
-def by_sparse_points(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
-    """1×1 with a stride: the product at the places that were read, zeros between them."""
-    y = adjoint(op, m, w, geometry=replace(g, size=g.out, strides=(1, 1)))
-    read = np.zeros((1, 1, *(n * s for n, s in zip(g.out, g.strides, strict=True))), m.dtype.numpy())
-    read[..., :: g.strides[0], :: g.strides[1]] = 1
-    return cropped(op, op.Mul(repeated(op, y, g.strides), op.row_constant(read)), g.size)
