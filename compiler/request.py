@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class CompileRequest:
     """A method by its name on the command line, its options, and what to explain by which inputs.
 
     Attributes:

@@ -26,8 +26,7 @@ from compiler.combine.outputs import (
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered
-from compiler.lowering.lengths import Span
-from compiler.lowering.lengths import told as told_lengths
+from compiler.lowering.lengths import Span, length_warnings
 from compiler.manifest import (
     DATATYPES,
     Digests,
@@ -43,7 +42,7 @@ from compiler.methods import Method
 from compiler.methods.base import OnPaths
 from compiler.references.reference_set import ReferenceSet
 from compiler.references.request_time import describe_open, own_inputs
-from compiler.selection.activity import told
+from compiler.selection.activity import stop_warnings
 from compiler.selection.path import Path
 from compiler.selection.select import Selection
 
@@ -72,7 +71,7 @@ def describe(
     opened = describe_open(every, path.tensors) if references and references.is_open else None
     inputs = {name: spec for name, spec in every.items() if name not in own_inputs(opened)}
     shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
-    inner = {s.name: _inner_spec(lowered, s.tensor, shapes[attributions_name(s.name)]) for s in path.starts}
+    inner = {s.name: _inner_spec(lowered, s.tensor, shapes[attributions_name(s.name)]) for s in path.leaves}
     specs = {**inner, **inputs}
     names = _feature_names(path.inputs, specs, selection.feature_names)
     originals = {v.name for v in lowered.source.graph.output}
@@ -85,7 +84,7 @@ def describe(
             ExplainedInput(
                 tensor=specs[i],
                 attributions=attributions_name(i),
-                at=tuple(s.tensor for s in path.starts if s.name == i and s.places is not None) or None,
+                at=tuple(s.tensor for s in path.leaves if s.name == i and s.places is not None) or None,
                 standard_error=standard_error_name(i) if has_standard_error(method) else None,
                 feature_names=names[i],
             )
@@ -119,10 +118,10 @@ def describe(
         one_shot=graph.one_shot,
         warnings=(
             *lowered.warnings,
-            *told_lengths(lowered.lengths),
+            *length_warnings(lowered.lengths),
             *notes,
             *path.notes,
-            *told(path.stops),
+            *stop_warnings(path.stops),
             *(references.warnings if references else ()),
             *checked.warnings,
         ),

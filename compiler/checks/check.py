@@ -94,8 +94,8 @@ def _near(selection: Selection, referenced: Referenced) -> dict[str, np.ndarray]
     if isinstance(selection.method.reference_set, Baseline):
         return {}
     known = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
-    starts = [s for s in selection.path.starts if s.places is not None]
-    for name in dict.fromkeys(s.name for s in starts):
+    leaves = [s for s in selection.path.leaves if s.places is not None]
+    for name in dict.fromkeys(s.name for s in leaves):
         row = selection.lowered.specs[name][0][1:]
-        known[name] = probe_ids([s for s in starts if s.name == name], row, referenced.fed.get(name))
+        known[name] = probe_ids([s for s in leaves if s.name == name], row, referenced.fed.get(name))
     return known

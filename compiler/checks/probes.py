@@ -10,7 +10,7 @@ from compiler.errors import InvalidModelError
 from compiler.lowering.precision import on_cpu
 from compiler.references.reference_set import ReferenceSet
 from compiler.runtime.session import Runner, is_float
-from compiler.selection.leaves import Start
+from compiler.selection.leaves import Leaf
 
 ROWS = 3  # probe rows: a reference, one near a reference, one at random
 _NEAR = (0.0, 0.3, 1.0)  # share of the ids of each that are redrawn
@@ -61,10 +61,10 @@ def _probe_integers(size: tuple[int, ...], dtype: np.dtype, known: np.ndarray | 
     return np.stack(rolled).reshape(size).astype(dtype)
 
 
-def probe_ids(starts: Sequence[Start], row: Sequence[int], given: np.ndarray | None) -> np.ndarray:
+def probe_ids(leaves: Sequence[Leaf], row: Sequence[int], given: np.ndarray | None) -> np.ndarray:
     """[ROWS, *row] ids that the tables hold: a reference, one with some ids redrawn, one at random."""
     random = np.random.default_rng(0)
-    sizes = [s.size for s in starts if s.size is not None]
+    sizes = [s.size for s in leaves if s.size is not None]
     drawn = random.integers(0, min(sizes, default=_DIGITS), (ROWS, *row))
     if given is None:
         return np.asarray(drawn)

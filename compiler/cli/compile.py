@@ -193,13 +193,13 @@ def compile_command(
     with told_plainly():
         from compiler.artefact.repository import check_name
         from compiler.deployment import Deployment, parse_bytes
-        from compiler.request import Asked, parse_features, parse_sizes, parse_targets
+        from compiler.request import CompileRequest, parse_features, parse_sizes, parse_targets
 
         check_name(name)
         options: dict[str, Any] = {"steps": steps, "samples": samples, "sigma": sigma, "seed": seed}
         options |= {"standard_error": standard_error or None, "rule": rule or None}
         options |= {"composite": composite, "low": low, "high": high, "epsilon": epsilon}
-        asked = Asked(
+        asked = CompileRequest(
             method,
             options,
             output,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from compiler.combine.environment import Elsewhere, Values
+from compiler.combine.environment import Environment, MovedEnvironment
 from compiler.combine.outputs import Explained, Seed, emit_outputs, names_of_outputs
 from compiler.errors import InvalidOptionError
 from compiler.graph.axis_means import along, mean, open_rows, open_weights
@@ -92,23 +92,21 @@ def _build(
     opset = graph.opset_imports.get("", 21)
     op = Ops(graph, opset, sizes, lowered.specs[path.output][1], variants, chunks)
     variants.begin()
-    values = Values(op, lowered, front, path.active, path.held)
-    op.bind_batch(values.at_x(_batch_source(lowered, path)))
-    calls = [values.evaluate_at_sample(node, rule) for node, rule in path.nodes]
-    values.lift_outputs()
-    at_r = None if references is None else _references(values, references, path)
+    at_x = Environment(op, lowered, front, path.active, path.held)
+    op.bind_batch(at_x.at(_batch_source(lowered, path)))
+    calls = [at_x.evaluate_at_sample(node, rule) for node, rule in path.nodes]
+    at_x.lift_outputs()
+    at_r = None if references is None else _references(at_x, references, path)
     if at_r is not None:
         calls = [replace(call, r=at_r.evaluate(call)) for call in calls]
-    starts, calls = _onto_paths(values, at_r, method, references, path, calls)
+    starts, calls = _onto_paths(at_x, at_r, method, references, path, calls)
     weights = references.weights if references else None
-    seed = _seed(op, path, values, at_r if method.has_base_value else None, weights)
+    seed = _seed(op, path, at_x, at_r if method.has_base_value else None, weights)
     steps, pull = plan(op, method, calls)
     arriving = walk(
         op, steps, path.output, seed.multiplier, pull, lambda i: progress("walking back", i, len(steps))
     )
-    explained = [
-        Explained(s, values.at_x(s.tensor), arriving[s.tensor], starts[s.tensor]) for s in path.starts
-    ]
+    explained = [Explained(s, at_x.at(s.tensor), arriving[s.tensor], starts[s.tensor]) for s in path.leaves]
     emit_outputs(op, method, explained, seed, references)
     return lowered.model
 
@@ -127,8 +125,8 @@ def _check_names(lowered: Lowered, new: set[str]) -> None:
         )
 
 
-def _references(values: Values, references: ReferenceSet, path: Path) -> Elsewhere:
-    op = values.op
+def _references(at_x: Environment, references: ReferenceSet, path: Path) -> MovedEnvironment:
+    op = at_x.op
     op.scope = "reference"
     if references.is_open:
         dtypes = {name: ir.DataType.from_numpy(array.dtype) for name, array in references.arrays.items()}
@@ -139,12 +137,12 @@ def _references(values: Values, references: ReferenceSet, path: Path) -> Elsewhe
         }
     else:
         held = {name: along(op, array, "K") for name, array in references.arrays.items()}
-    return Elsewhere(values, "reference", held, path.dependent)
+    return MovedEnvironment(at_x, "reference", held, path.dependent)
 
 
 def _onto_paths(
-    values: Values,
-    at_r: Elsewhere | None,
+    at_x: Environment,
+    at_r: MovedEnvironment | None,
     method: Method,
     references: ReferenceSet | None,
     path: Path,
@@ -154,31 +152,33 @@ def _onto_paths(
     starts = {name: at_r.at(name) if at_r else None for name in path.tensors}
     if not isinstance(method, OnPaths):
         return starts, calls
-    values.op.scope = "point"
+    at_x.op.scope = "point"
     weights = references.weights if references else None
     points = {
-        s.tensor: method.point(values.op, s.name, values.at_x(s.tensor), starts[s.tensor], weights)
-        for s in path.starts
+        s.tensor: method.point(at_x.op, s.name, at_x.at(s.tensor), starts[s.tensor], weights)
+        for s in path.leaves
     }
     held = {name: point.at for name, point in points.items()}
-    there = Elsewhere(values, "point", held, path.dependent)
+    there = MovedEnvironment(at_x, "point", held, path.dependent)
     moved = [replace(call, x=there.evaluate(call)) for call in calls]
     return {name: point.start for name, point in points.items()}, moved
 
 
-def _seed(op: Ops, path: Path, values: Values, at_r: Elsewhere | None, weights: np.ndarray | None) -> Seed:
+def _seed(
+    op: Ops, path: Path, at_x: Environment, at_r: MovedEnvironment | None, weights: np.ndarray | None
+) -> Seed:
     """At x also for a method that walks elsewhere: a row is explained for its own predicted class.
 
     Args:
         at_r: the references; None for a method without base value.
     """
     op.scope = "seed"
-    y = values.at_x(path.output)
+    y = at_x.at(path.output)
     size = int(np.prod(y.shape))
     row = op.reshape(y, (1, size))
     base = None if at_r is None else mean(op, op.reshape(at_r.at(path.output), (1, size)), "K", weights)
     if path.targets == "predicted":
-        answered = _as_answered(op, row, values.lowered.narrow.edges.get(path.output))
+        answered = _as_answered(op, row, at_x.lowered.narrow.edges.get(path.output))
         winner = op.ArgMax(answered, axis=1, keepdims=1)
         base = None if base is None else _at_winner(op, base, winner)
         explained = op.GatherElements(row, winner, axis=1)

@@ -14,7 +14,7 @@ from compiler.rules.rule import Rule
 from compiler.walk.call import At, Call, attributes_of, evaluate
 
 
-class Values:
+class Environment:
     """Each value of the model as a tensor, at x."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Values:
         self._in_front = in_front
         self._x: dict[str, Tensor] = {}
 
-    def at_x(self, name: str) -> Tensor:
+    def at(self, name: str) -> Tensor:
         for node in _unknown_behind(name, self._is_known, self.producer):
             self._lift(node)
         if name not in self._x:
@@ -59,7 +59,7 @@ class Values:
 
     def _lift(self, node: ir.Node) -> None:
         """A node off the path whose rows lie otherwise, or that only one row's sizes decide."""
-        inputs = [None if v is None else self.at_x(str(v.name)) for v in node.inputs]
+        inputs = [None if v is None else self.at(str(v.name)) for v in node.inputs]
         self.op.scope = f"forward/{node.name}"
         outputs = emit_as(self.op, node, inputs, "sample")
         self._x.update(zip((str(v.name) for v in node.outputs), outputs, strict=True))
@@ -70,7 +70,7 @@ class Values:
         inputs = tuple(None if v is None else v.name for v in node.inputs)
         self.op.scope = f"forward/{name}"
         attributes = attributes_of({a.name: a.value for a in node.attributes.values()})
-        at = evaluate(self.op, rule, [None if i is None else self.at_x(i) for i in inputs], attributes, name)
+        at = evaluate(self.op, rule, [None if i is None else self.at(i) for i in inputs], attributes, name)
         self._check_outputs(node, at)
         outputs = tuple(str(v.name) for v in node.outputs)[: len(at.outputs)]
         at = replace(
@@ -89,7 +89,7 @@ class Values:
             computed = name in self._x and name in self.lowered.batched and self._x[name].shape[:1] == (1,)
             if self.lies_flat(name) or not (self.lowered.one_row or computed):
                 continue
-            y = self.at_x(name)
+            y = self.at(name)
             of_batch = y.shape[:1] == (1,)  # else the output has no axis for it
             batched = self.op.Identity(self.op.flat(y) if of_batch else self.op.stacked(y)).value
             value.name, batched.name = f"{name}/row", name
@@ -134,7 +134,7 @@ class Values:
         return node
 
 
-class Elsewhere:
+class MovedEnvironment:
     """The same values where the explained inputs hold something else: references, or points of paths.
 
     Args:
@@ -144,19 +144,19 @@ class Elsewhere:
     """
 
     def __init__(
-        self, values: Values, scope: str, held: dict[str, Tensor], dependent: frozenset[str]
+        self, at_x: Environment, scope: str, held: dict[str, Tensor], dependent: frozenset[str]
     ) -> None:
-        self.values, self.op, self.scope, self.dependent = values, values.op, scope, dependent
+        self.origin, self.op, self.scope, self.dependent = at_x, at_x.op, scope, dependent
         self._there = dict(held)
 
     def at(self, name: str) -> Tensor:
         """The value there; itself where it does not depend on what is explained."""
-        for node in _unknown_behind(name, self._is_known, self.values.producer):
+        for node in _unknown_behind(name, self._is_known, self.origin.producer):
             self._emit(node)
-        return self._there[name] if name in self._there else self.values.at_x(name)
+        return self._there[name] if name in self._there else self.origin.at(name)
 
     def _is_known(self, name: str) -> bool:
-        elsewhere = name in self.dependent and name not in self.values.lowered.constants
+        elsewhere = name in self.dependent and name not in self.origin.lowered.constants
         return name in self._there or not elsewhere
 
     def _emit(self, node: ir.Node) -> None:

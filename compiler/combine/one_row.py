@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from compiler.combine.environment import Values
+from compiler.combine.environment import Environment
 from compiler.errors import UnsupportedModelError
 from compiler.graph.ops import Ops
 from compiler.lowering import Lowered, narrow
@@ -23,9 +23,9 @@ def with_batch(lowered: Lowered) -> Lowered:
         return lowered
     model = lowered.model.clone()
     op = Ops(model.graph, model.graph.opset_imports[""], {}, ir.DataType.FLOAT)
-    values = Values(op, replace(lowered, model=model), in_front(lowered))
-    op.bind_batch(values.at_x(str(model.graph.inputs[0].name)))
-    values.lift_outputs()
+    at_x = Environment(op, replace(lowered, model=model), in_front(lowered))
+    op.bind_batch(at_x.at(str(model.graph.inputs[0].name)))
+    at_x.lift_outputs()
     source = narrow(whole(model), lowered.narrow)
     if how_rows_mix(source, ir.from_proto(lowered.source), in_front=True) is not None:
         raise UnsupportedModelError(

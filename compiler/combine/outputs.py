@@ -13,7 +13,7 @@ from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.methods.base import Averaged, Gap, Method
 from compiler.references.reference_set import ReferenceSet
-from compiler.selection.leaves import Start
+from compiler.selection.leaves import Leaf
 
 BASE_VALUE, EXPLAINED_VALUE, GAP = "base_value", "explained_value", "completeness_gap"
 GAP_ERROR = "completeness_gap_standard_error"
@@ -57,7 +57,7 @@ class Seed:
 class Explained:
     """A tensor at the walk's end: its multiplier, and where its path to x started."""
 
-    at: Start
+    at: Leaf
     x: Tensor
     multiplier: Tensor
     start: Tensor | None
@@ -122,7 +122,7 @@ def together(op: Ops, parts: Sequence[Explained], each: Sequence[Tensor]) -> Ten
     return total
 
 
-def collect(op: Ops, at: Start, a: Tensor) -> Tensor:
+def collect(op: Ops, at: Leaf, a: Tensor) -> Tensor:
     """Summed over what one id is looked up as, each sum at the id's place in the input's row."""
     if at.places is None:
         return a

@@ -128,7 +128,7 @@ def _reduce(op: Ops, op_type: str, x: Tensor, over: str) -> Tensor:
     return replace(x, value=value, lead=x.lead - {over}, split=rest or None)
 
 
-# -- where a chunk's world begins and ends ------------------------------------------------------------------
+# -- where a chunk's region begins and ends ------------------------------------------------------------------
 
 
 def _enter(op: Ops, axis: str, parts: np.ndarray) -> ir.Value:

@@ -1,7 +1,7 @@
 """Axes that are walked in chunks, and how a graph under construction says so.
 
 Where an axis (the references' K, or the points' S) is chunked, the graph is built for the rows of one chunk.
-Three pseudo-operators mark where that world begins and ends; `scan` replaces them:
+Three pseudo-operators mark where that region begins and ends; `scan` replaces them:
 
 - `Chunk()` is a chunk's part of an array that runs along the axis;
 - `Sum(x, zeros)` is the sum of x over all chunks;
@@ -45,7 +45,7 @@ class Axis:
 
 @dataclass
 class Chunks:
-    """The chunked axes by name, and what enters their worlds.
+    """The chunked axes by name, and what enters their regions.
 
     Attributes:
         parts: by the `part` attribute of a Chunk node: its axis and its arrays, [chunks, …].

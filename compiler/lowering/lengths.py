@@ -75,7 +75,7 @@ def span_of(sizes: Mapping[str, Size]) -> tuple[dict[str, int], Span | None]:
     return fixed, next((Span(name, *ends) for name, ends in spans.items()), None)
 
 
-def told(lengths: Mapping[str, Size]) -> tuple[str, ...]:
+def length_warnings(lengths: Mapping[str, Size]) -> tuple[str, ...]:
     """What the user is told of lengths that the model leaves open, and the explanation does not."""
     if not lengths:
         return ()

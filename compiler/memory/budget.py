@@ -11,7 +11,7 @@ from compiler.graph.chunk_markers import Axis, Chunks
 from compiler.graph.fold import constant_nodes, frontier
 from compiler.graph.traverse import nodes_behind, reads
 from compiler.manifest import Memory
-from compiler.memory.regions import World, entries, is_pseudo
+from compiler.memory.regions import Region, entries, is_pseudo
 from compiler.memory.sizes import Sizes, constant_bytes, peak, sizes
 from compiler.runtime.session import MAPPED_BYTES
 
@@ -109,7 +109,7 @@ def _axis(row: Row, room: float) -> Axis:
 
 @dataclass(frozen=True)
 class Baking:
-    """What is kept of a world's baked part.
+    """What is kept of a region's baked part.
 
     Attributes:
         kept: values that are computed when the graph is made; the others are recomputed in each chunk.
@@ -120,16 +120,16 @@ class Baking:
     recomputed: float
 
 
-def choose_baking(world: World, size: Sizes, held: Sizes, room: float) -> Baking:
+def choose_baking(region: Region, size: Sizes, held: Sizes, room: float) -> Baking:
     """Bakes what the body reads as far as `room` bytes for each chunk hold it, at the sizes `held`.
 
     Where not all of it fits, the nodes are cut in two at one depth, and one side is baked:
     the later one, whose activations alone are kept, or the earlier one, whose last values are kept as well so
     that the walk goes on from them. The cut is the one that leaves the least to be recomputed.
     """
-    nodes = _by_depth([n for n in world.baked if not is_pseudo(n)])
-    demanded = world.demanded
-    entered = entries(world.baked)
+    nodes = _by_depth([n for n in region.baked if not is_pseudo(n)])
+    demanded = region.demanded
+    entered = entries(region.baked)
     cost = {n: _cost(n, size) for n in nodes}
     whole = sum(cost[n] for n in nodes_behind(nodes, demanded, entered)) or 1.0
     best = Baking(tuple(v for v in demanded if v in entered), 1.0)
@@ -186,7 +186,7 @@ def _products(node: ir.Node) -> int:
 def need_chunked(
     model: ir.Model,
     chunks: Chunks,
-    found: Sequence[World],
+    found: Sequence[Region],
     kept: Collection[ir.Value],
     size: Sizes,
     held: Sizes,
@@ -209,11 +209,11 @@ def need_chunked(
     return Need(weights, baked + entered, work, max(folding, peak(constant, size)), chunked=True)
 
 
-def _body(world: World, kept: Collection[ir.Value]) -> list[ir.Node]:
-    known = {*kept, *entries(world.baked)}
-    read = [v for n in (*world.body, *world.sums) for v in n.inputs if v is not None]
-    again = nodes_behind([n for n in world.baked if not is_pseudo(n)], read, known)
-    return [*again, *world.body, *world.sums]
+def _body(region: Region, kept: Collection[ir.Value]) -> list[ir.Node]:
+    known = {*kept, *entries(region.baked)}
+    read = [v for n in (*region.body, *region.sums) for v in n.inputs if v is not None]
+    again = nodes_behind([n for n in region.baked if not is_pseudo(n)], read, known)
+    return [*again, *region.body, *region.sums]
 
 
 def _constants(nodes: Sequence[ir.Node]) -> int:

@@ -12,7 +12,7 @@ from compiler.graph.fold import drop_unused_constants, fold_constants, replace_b
 from compiler.graph.traverse import graphs_of, reads
 from compiler.manifest import Memory
 from compiler.memory.budget import Baking, Need, choose_axes, choose_baking, need_chunked, need_whole, refuse
-from compiler.memory.regions import World, entries, is_pseudo, worlds
+from compiler.memory.regions import Region, entries, is_pseudo, regions
 from compiler.memory.scan import bake, baked_sums, emit_scan, in_half
 from compiler.memory.sizes import Sizes, sizes
 
@@ -92,7 +92,7 @@ def _in_chunks(
 ) -> Combined:
     model = _sorted(build(chunks))
     passes.CommonSubexpressionEliminationPass()(model)
-    size, found = sizes(model, chunks), worlds(model.graph)
+    size, found = sizes(model, chunks), regions(model.graph)
     half = deployment.storage == "float16"
     held = {v: n // 2 for v, n in size.items()} if half else size
     baking = _choose(model, chunks, found, size, held, deployment.memory_budget if baked else 0)
@@ -102,8 +102,8 @@ def _in_chunks(
         refuse(need, deployment.memory_budget)
     fold_constants(model)
     _compute_sums(model, chunks, progress)
-    for world in found:
-        _emit(model, world, chunks, baking[world.axis], half, progress)
+    for region in found:
+        _emit(model, region, chunks, baking[region.axis], half, progress)
     passes.RemoveUnusedNodesPass()(model)
     fold_constants(model)
     walked = [w.axis for w in found if w.sums]
@@ -112,7 +112,7 @@ def _in_chunks(
 
 
 def _choose(
-    model: ir.Model, chunks: Chunks, found: list[World], size: Sizes, held: Sizes, budget: int
+    model: ir.Model, chunks: Chunks, found: list[Region], size: Sizes, held: Sizes, budget: int
 ) -> dict[str, Baking]:
     """Bakes as much as fits beside everything else."""
     room = budget - need_chunked(model, chunks, found, (), size, held).total
@@ -121,11 +121,11 @@ def _choose(
 
 def _compute_sums(model: ir.Model, chunks: Chunks, progress: Progress) -> None:
     """Replaces what references have together by its value: first what does not depend on other such sums."""
-    while any(w.baked_sums for w in worlds(model.graph)):
+    while any(w.baked_sums for w in regions(model.graph)):
         pending = _pending(model.graph)
-        for world in worlds(model.graph):
-            ready = [n for n in world.baked_sums if pending.isdisjoint(n.inputs)]
-            for node, array in baked_sums(model, world, ready, chunks, progress).items():
+        for region in regions(model.graph):
+            ready = [n for n in region.baked_sums if pending.isdisjoint(n.inputs)]
+            for node, array in baked_sums(model, region, ready, chunks, progress).items():
                 replace_by_constant(model.graph, node.outputs[0], array)
                 model.graph.remove(node, safe=True)
         passes.RemoveUnusedNodesPass()(model)
@@ -142,17 +142,17 @@ def _pending(graph: ir.Graph) -> set[ir.Value]:
 
 
 def _emit(
-    model: ir.Model, world: World, chunks: Chunks, baking: Baking, half: bool, progress: Progress
+    model: ir.Model, region: Region, chunks: Chunks, baking: Baking, half: bool, progress: Progress
 ) -> None:
-    entered = entries(world.baked)
+    entered = entries(region.baked)
     handed = [*baking.kept, *(v for v in entered if v not in baking.kept)]
-    if not world.sums:
+    if not region.sums:
         return
-    arrays = bake(model, world, chunks, handed, progress)
+    arrays = bake(model, region, chunks, handed, progress)
     if half:
         for value in arrays.keys() - entered:
             arrays[value] = in_half(arrays[value])
-    emit_scan(model, world, arrays)
+    emit_scan(model, region, arrays)
 
 
 def whole(model: ir.Model) -> ir.Model:

@@ -10,7 +10,7 @@ from compiler.graph.traverse import reads
 
 
 @dataclass
-class World:
+class Region:
     """The nodes that run once for each chunk of an axis, in topological order.
 
     Attributes:
@@ -52,11 +52,11 @@ def entries(nodes: Iterable[ir.Node]) -> set[ir.Value]:
     return {n.outputs[0] for n in nodes if is_pseudo(n, "Chunk")}
 
 
-def worlds(graph: ir.Graph) -> list[World]:
-    """The worlds of a sorted graph."""
+def regions(graph: ir.Graph) -> list[Region]:
+    """The regions of a sorted graph."""
     inside: dict[ir.Value, str] = {}
     live = set(graph.inputs)  # what depends on the row to be explained
-    found: dict[str, World] = {}
+    found: dict[str, Region] = {}
     for node in graph:
         inputs = reads(node)
         axes = {inside[v] for v in inputs if v in inside}
@@ -68,7 +68,7 @@ def worlds(graph: ir.Graph) -> list[World]:
         if not axes:
             continue
         (axis,) = axes  # the compiler never chunks two axes of one walk
-        found.setdefault(axis, World(axis)).add(node, runs)
+        found.setdefault(axis, Region(axis)).add(node, runs)
         if not is_pseudo(node, "Sum", "Moments"):
             inside.update(dict.fromkeys(node.outputs, axis))
     return list(found.values())

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from compiler.graph.chunk_markers import Chunks
 from compiler.graph.fold import extract, new_constant
 from compiler.graph.traverse import nodes_behind
-from compiler.memory.regions import World, is_pseudo
+from compiler.memory.regions import Region, is_pseudo
 from compiler.runtime.session import Runner
 
 HALF_LOSS = 1e-3  # of a tensor's length: twice the rounding of float16
@@ -20,14 +20,14 @@ Progress = Callable[[str, int, int], None]
 
 
 def bake(
-    model: ir.Model, world: World, chunks: Chunks, values: Sequence[ir.Value], progress: Progress
+    model: ir.Model, region: Region, chunks: Chunks, values: Sequence[ir.Value], progress: Progress
 ) -> dict[ir.Value, np.ndarray]:
-    """Runs the baked part of a world chunk by chunk; returns the values, [chunks, …] each."""
-    entering = [n for n in world.baked if is_pseudo(n, "Chunk")]
-    nodes = [n for n in world.baked if not is_pseudo(n)]
+    """Runs the baked part of a region chunk by chunk; returns the values, [chunks, …] each."""
+    entering = [n for n in region.baked if is_pseudo(n, "Chunk")]
+    nodes = [n for n in region.baked if not is_pseudo(n)]
     parts = {n.outputs[0]: chunks.parts[n.attributes["part"].as_int()][1] for n in entering}
     outputs = [v for v in dict.fromkeys(values) if v not in parts]
-    count = chunks.axes[world.axis].chunks
+    count = chunks.axes[region.axis].chunks
     arrays = {v: parts[v] for v in values if v in parts}
     if outputs:
         needed = nodes_behind(nodes, outputs, ())
@@ -42,11 +42,11 @@ def bake(
 
 
 def baked_sums(
-    model: ir.Model, world: World, nodes: Sequence[ir.Node], chunks: Chunks, progress: Progress
+    model: ir.Model, region: Region, nodes: Sequence[ir.Node], chunks: Chunks, progress: Progress
 ) -> dict[ir.Node, np.ndarray]:
     """What Sum nodes that depend on constants alone come to."""
     leaving = [n.inputs[0] for n in nodes if n.inputs[0] is not None]
-    arrays = bake(model, world, chunks, leaving, progress)
+    arrays = bake(model, region, chunks, leaving, progress)
     return {n: _sum(arrays[v]) for n, v in zip(nodes, leaving, strict=True)}
 
 
@@ -108,25 +108,25 @@ class _Body:
         return self.before[-1]
 
 
-def emit_scan(model: ir.Model, world: World, arrays: Mapping[ir.Value, np.ndarray]) -> None:
-    """Replaces the nodes of a world by one Scan, in place.
+def emit_scan(model: ir.Model, region: Region, arrays: Mapping[ir.Value, np.ndarray]) -> None:
+    """Replaces the nodes of a region by one Scan, in place.
 
     Args:
         arrays: what the body is handed for each chunk, [chunks, …]: the baked values, and what enters.
     """
     graph = model.graph
-    read = [v for n in (*world.body, *world.sums) for v in n.inputs if v is not None]
-    recomputed = nodes_behind([n for n in world.baked if not is_pseudo(n)], read, arrays)
-    inside = [*recomputed, *world.body]
+    read = [v for n in (*region.body, *region.sums) for v in n.inputs if v is not None]
+    recomputed = nodes_behind([n for n in region.baked if not is_pseudo(n)], read, arrays)
+    inside = [*recomputed, *region.body]
     graph.remove(inside)
     body = _Body([])
-    _hand_over(graph, body, [*inside, *world.sums], arrays)
+    _hand_over(graph, body, [*inside, *region.sums], arrays)
     body.nodes += inside
-    for node in world.sums:
+    for node in region.sums:
         _ACCUMULATE[node.op_type](body, node)
     _hold_constants(body)
-    _append(graph, body, world.axis)
-    graph.remove(world.sums, safe=True)
+    _append(graph, body, region.axis)
+    graph.remove(region.sums, safe=True)
 
 
 def _hand_over(

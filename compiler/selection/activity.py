@@ -77,7 +77,7 @@ def made_by(node: ir.Node, ends: Sequence[str]) -> bool:
     return any(v.name in ends for v in node.outputs)
 
 
-def told(stops: Sequence[Stop]) -> tuple[str, ...]:
+def stop_warnings(stops: Sequence[Stop]) -> tuple[str, ...]:
     """What the user is told of them."""
     if not stops:
         return ()

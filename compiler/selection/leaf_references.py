@@ -24,7 +24,7 @@ from compiler.references.reference_set import (
     unnamed,
 )
 from compiler.runtime.session import Runner, is_float
-from compiler.selection.leaves import Start
+from compiler.selection.leaves import Leaf
 from compiler.selection.path import Path
 from compiler.selection.select import Selection
 
@@ -67,13 +67,13 @@ def prepare_references(selection: Selection) -> Referenced:
     lowered, path, method = selection.lowered, selection.path, selection.method
     if method.reference_set is None:
         return Referenced()
-    given, fed = at_starts(lowered, path, method.reference_set)
+    given, fed = at_leaves(lowered, path, method.reference_set)
     dtypes = {name: lowered.narrow.edges.get(name, lowered.specs[name][1]) for name in path.tensors}
     rows = {name: (lowered.specs[name][0], dtype.numpy()) for name, dtype in dtypes.items()}
     return Referenced(prepare(given, method.reference_weights, rows), fed)
 
 
-def at_starts(lowered: Lowered, path: Path, given: Given) -> tuple[Given, dict[str, np.ndarray]]:
+def at_leaves(lowered: Lowered, path: Path, given: Given) -> tuple[Given, dict[str, np.ndarray]]:
     """References for each tensor at which the walk begins, and the rows of model inputs among what was given.
 
     Args:
@@ -94,17 +94,17 @@ def at_starts(lowered: Lowered, path: Path, given: Given) -> tuple[Given, dict[s
         )
     arrays = _by_name(lowered, path, given)
     known: dict[str, np.ndarray] = {}
-    pending: list[Start] = []
-    for start in path.starts:
-        if start.name in arrays and _fits(lowered, start, arrays):
-            known[start.tensor] = arrays[start.name]
+    pending: list[Leaf] = []
+    for leaf in path.leaves:
+        if leaf.name in arrays and _fits(lowered, leaf, arrays):
+            known[leaf.tensor] = arrays[leaf.name]
         else:
-            pending.append(start)
-    direct = {s.name for s in path.starts if s.tensor in known and s.name != s.tensor}
+            pending.append(leaf)
+    direct = {s.name for s in path.leaves if s.tensor in known and s.name != s.tensor}
     fed = {name: _rows_of(lowered, name, a) for name, a in arrays.items() if name in own - direct}
     nodes, read = _needed(lowered.model.graph, [s.tensor for s in pending])
     needed = {str(v.name) for v in read}
-    surplus = sorted(set(arrays) - {s.name for s in path.starts} - needed)
+    surplus = sorted(set(arrays) - {s.name for s in path.leaves} - needed)
     if surplus and not (needed <= set(arrays) and _are_integers(lowered, surplus)):
         raise InvalidReferencesError(
             f"references are given for {surplus}; {list(path.inputs)} are explained: give rows of those, or "
@@ -114,7 +114,7 @@ def at_starts(lowered: Lowered, path: Path, given: Given) -> tuple[Given, dict[s
         check_count(fed)
     if pending:
         known |= _computed(lowered, [s.tensor for s in pending], nodes, read, fed)
-    return {s.tensor: known[s.tensor] for s in path.starts}, fed
+    return {s.tensor: known[s.tensor] for s in path.leaves}, fed
 
 
 def _are_integers(lowered: Lowered, names: Sequence[str]) -> bool:
@@ -144,12 +144,12 @@ def _is_row_of(lowered: Lowered, tensor: str, array: np.ndarray) -> bool:
     return array.shape[1:] == lowered.specs[tensor][0][1:]
 
 
-def _fits(lowered: Lowered, start: Start, arrays: Mapping[str, np.ndarray]) -> bool:
+def _fits(lowered: Lowered, leaf: Leaf, arrays: Mapping[str, np.ndarray]) -> bool:
     """Whether the array of that name holds the tensor's own rows; for ids, whether it is an embedding."""
-    if start.places is None:
+    if leaf.places is None:
         return True
-    array = arrays[start.name]
-    return is_float(array.dtype) and _is_row_of(lowered, start.tensor, array)
+    array = arrays[leaf.name]
+    return is_float(array.dtype) and _is_row_of(lowered, leaf.tensor, array)
 
 
 def _rows_of(lowered: Lowered, name: str, array: np.ndarray) -> np.ndarray:

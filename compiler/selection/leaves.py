@@ -21,7 +21,7 @@ _IDS_OF = {"Gather": 1, "OneHot": 0, "Cast": 0, "DequantizeLinear": 0}  # which 
 
 
 @dataclass(frozen=True)
-class Start:
+class Leaf:
     """A float tensor at which the walk ends.
 
     Attributes:
@@ -43,15 +43,15 @@ class Start:
 class Chosen:
     """What is explained, and what the user is told about it."""
 
-    starts: tuple[Start, ...]
+    leaves: tuple[Leaf, ...]
     notes: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(s.name for s in self.starts))
+        return tuple(dict.fromkeys(s.name for s in self.leaves))
 
 
-def choose_starts(lowered: Lowered, inputs: Sequence[str] | None, referenced: Collection[str] = ()) -> Chosen:
+def choose_leaves(lowered: Lowered, inputs: Sequence[str] | None, referenced: Collection[str] = ()) -> Chosen:
     """The named tensors, or by default every float input, or token ids where there is none.
 
     Args:
@@ -63,16 +63,16 @@ def choose_starts(lowered: Lowered, inputs: Sequence[str] | None, referenced: Co
     """
     if inputs is not None:
         _check_names(lowered, inputs)
-        return _told(lowered, tuple(s for name in inputs for s in _starts_at(lowered, name)))
+        return _told(lowered, tuple(s for name in inputs for s in _leaves_at(lowered, name)))
     values = {str(v.name): v for v in lowered.model.graph.inputs}
     floats = [name for name, v in values.items() if is_float(lowered, v) and _has_rows(v)]
     asked = [n for n, v in values.items() if n in referenced and not is_float(lowered, v)]
     if asked:
         kept = _beside_ids(lowered, asked)
         named = [n for n in values if n in referenced and n not in kept]
-        return _told(lowered, tuple(s for n in named for s in _starts_at(lowered, n)), _kept_note(kept))
+        return _told(lowered, tuple(s for n in named for s in _leaves_at(lowered, n)), _kept_note(kept))
     if floats:
-        return Chosen(tuple(Start(name, name) for name in floats))
+        return Chosen(tuple(Leaf(name, name) for name in floats))
     return _default_ids(lowered, list(values))
 
 
@@ -100,16 +100,16 @@ def _check_names(lowered: Lowered, inputs: Sequence[str]) -> None:
         )
 
 
-def _starts_at(lowered: Lowered, name: str) -> tuple[Start, ...]:
+def _leaves_at(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
     values = {str(v.name): v for v in lowered.model.graph.inputs}
     if name not in values:
-        return (_inner_start(lowered, name),)
+        return (_inner_leaf(lowered, name),)
     if not _has_rows(values[name]):
         raise InvalidOptionError(
             f"input {[name]} is one number for the whole batch: it has no attributions per row."
         )
     if is_float(lowered, values[name]):
-        return (Start(name, name),)
+        return (Leaf(name, name),)
     found = lookups(lowered, name)
     if not found:
         raise InvalidOptionError(
@@ -119,7 +119,7 @@ def _starts_at(lowered: Lowered, name: str) -> tuple[Start, ...]:
     return found
 
 
-def _inner_start(lowered: Lowered, name: str) -> Start:
+def _inner_leaf(lowered: Lowered, name: str) -> Leaf:
     value = next(v for node in lowered.model.graph for v in node.outputs if v.name == name)
     if not is_float(lowered, value):
         raise InvalidOptionError(f"{name!r} holds no floats, so it has no attributions.")
@@ -128,7 +128,7 @@ def _inner_start(lowered: Lowered, name: str) -> Start:
             f"{name!r} does not hold one row of floats for each row of the batch, on axis 0 and of a known "
             "size: name a tensor that does (--input)."
         )
-    return Start(name, name)
+    return Leaf(name, name)
 
 
 def keeps_batch(lowered: Lowered, name: str) -> bool:
@@ -141,16 +141,16 @@ def _default_ids(lowered: Lowered, names: Sequence[str]) -> Chosen:
     """The ids of the largest table; numbers of every integer input where there is no table."""
     values = {str(v.name): v for v in lowered.model.graph.inputs}
     found = {name: lookups(lowered, name) for name in names if _has_rows(values[name])}
-    starts = [s for group in found.values() for s in group]
-    tables = [s for s in starts if s.size is not None]
-    if not starts:
+    leaves = [s for group in found.values() for s in group]
+    tables = [s for s in leaves if s.size is not None]
+    if not leaves:
         raise UnsupportedModelError(
             f"none of the model's inputs {list(names)} holds rows of floats, nor ids by which rows of a "
             "table are looked up, so they can have no attributions. Explain a model that takes floats "
             "(encoded features, or embeddings), or name an inner tensor (--input)."
         )
     if not tables:
-        return _told(lowered, tuple(starts))
+        return _told(lowered, tuple(leaves))
     name = max(tables, key=lambda s: s.size or 0).name
     return _told(lowered, found[name], _kept_note([n for n in names if n != name]))
 
@@ -159,7 +159,7 @@ def _beside_ids(lowered: Lowered, names: Sequence[str]) -> list[str]:
     """Where some of these inputs are ids of a table: the others of such a length, or that are looked up
     nowhere, such as an attention mask."""
     found = {name: lookups(lowered, name) for name in names}
-    ids = [name for name, starts in found.items() if any(s.size is not None for s in starts)]
+    ids = [name for name, leaves in found.items() if any(s.size is not None for s in leaves)]
     rows = {lowered.specs[name][0] for name in ids}
     return [n for n in names if ids and n not in ids and (not found[n] or lowered.specs[n][0] in rows)]
 
@@ -168,17 +168,17 @@ def _kept_note(names: Sequence[str]) -> str:
     return f"; as they are in each row: {', '.join(names)} (--input names others)" if names else ""
 
 
-def _told(lowered: Lowered, starts: tuple[Start, ...], more: str = "") -> Chosen:
-    """The starts, with a note for each integer input."""
-    groups: dict[str, list[Start]] = {}
-    for start in starts:
-        if start.places is not None:
-            groups.setdefault(start.name, []).append(start)
+def _told(lowered: Lowered, leaves: tuple[Leaf, ...], more: str = "") -> Chosen:
+    """The leaves, with a note for each integer input."""
+    groups: dict[str, list[Leaf]] = {}
+    for leaf in leaves:
+        if leaf.places is not None:
+            groups.setdefault(leaf.name, []).append(leaf)
     for group in groups.values():
-        for start in group:
-            if not keeps_batch(lowered, start.tensor):
+        for leaf in group:
+            if not keeps_batch(lowered, leaf.tensor):
                 raise UnsupportedModelError(
-                    f"input {start.name!r} is looked up in {start.tensor!r}, which does not keep the batch "
+                    f"input {leaf.name!r} is looked up in {leaf.tensor!r}, which does not keep the batch "
                     "on axis 0. Name a tensor behind it that does (--input)."
                 )
     notes = [
@@ -187,13 +187,13 @@ def _told(lowered: Lowered, starts: tuple[Start, ...], more: str = "") -> Chosen
         for name, group in groups.items()
     ]
     notes[-1:] = [note + more for note in notes[-1:]]
-    return Chosen(starts, tuple(notes))
+    return Chosen(leaves, tuple(notes))
 
 
 # -- where ids become floats -----------------------------------------------------------------------------
 
 
-def lookups(lowered: Lowered, name: str) -> tuple[Start, ...]:
+def lookups(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
     """Every float tensor that elements of an integer input are turned into, each by itself."""
     if name not in lowered.specs:
         return ()
@@ -207,7 +207,7 @@ def lookups(lowered: Lowered, name: str) -> tuple[Start, ...]:
         if is_float(lowered, node.outputs[0]) and str(node.outputs[0].name) in lowered.specs:
             places = _places(lowered, name, nodes, ids)
             row = lowered.specs[name][0]
-            found.append(Start(str(node.outputs[0].name), name, places, row, _table_size(node)))
+            found.append(Leaf(str(node.outputs[0].name), name, places, row, _table_size(node)))
         elif node.op_type in _MOVES and node.inputs[0] is ids:
             moved.update((str(v.name), [*nodes, node]) for v in node.outputs)
     return tuple(found)

@@ -15,7 +15,7 @@ from compiler.lowering.rows import demand_rows
 from compiler.rules.rule import Rule, find_rule
 from compiler.selection.activity import OF_SIZES, Flow, Stop, flow, made_by
 from compiler.selection.float_casts import in_floats
-from compiler.selection.leaves import Chosen, Start, choose_starts, is_float
+from compiler.selection.leaves import Chosen, Leaf, choose_leaves, is_float
 from compiler.selection.logits import choose_logits, logits_behind
 from compiler.selection.unsupported import demand_rules, demand_slope
 
@@ -29,7 +29,7 @@ class Path:
     """The operators whose multipliers are needed.
 
     Attributes:
-        starts: the tensors at which it begins, and what each of them explains.
+        leaves: the tensors at which it begins, and what each of them explains.
         targets: flat indices into the output's row, or "predicted".
         dependent: names of all values that depend on the explained inputs, in whatever way.
         active: names of the values through which attributions reach them.
@@ -39,7 +39,7 @@ class Path:
         notes: what the user is told about the choice.
     """
 
-    starts: tuple[Start, ...]
+    leaves: tuple[Leaf, ...]
     output: str
     targets: tuple[int, ...] | Literal["predicted"]
     dependent: frozenset[str]
@@ -52,12 +52,12 @@ class Path:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of what is explained: inputs, or inner tensors."""
-        return tuple(dict.fromkeys(s.name for s in self.starts))
+        return tuple(dict.fromkeys(s.name for s in self.leaves))
 
     @property
     def tensors(self) -> tuple[str, ...]:
         """Names of the tensors at which the walk ends."""
-        return tuple(s.tensor for s in self.starts)
+        return tuple(s.tensor for s in self.leaves)
 
 
 def choose_path(
@@ -80,8 +80,8 @@ def choose_path(
         InvalidOptionError: names that do not exist.
         UnsupportedModelError: what has no rule.
     """
-    chosen = choose_starts(lowered, inputs, referenced)
-    ends = tuple(s.tensor for s in chosen.starts)
+    chosen = choose_leaves(lowered, inputs, referenced)
+    ends = tuple(s.tensor for s in chosen.leaves)
     _check_types(lowered, ends)
     name = _choose_output(lowered, output, _reach_forward(lowered.model.graph, ends))
     notes = chosen.notes
@@ -91,15 +91,15 @@ def choose_path(
         name, more = _prefer_scores(lowered, name, ends, scores_for, output is not None, targets)
         notes += more
     way = _way_to(lowered, name, chosen)
-    starts = tuple(s for s in chosen.starts if s.tensor in way.active)
-    _check_shapes(lowered, [s.tensor for s in starts])
-    dtype = lowered.specs[starts[0].tensor][1]
+    leaves = tuple(s for s in chosen.leaves if s.tensor in way.active)
+    _check_shapes(lowered, [s.tensor for s in leaves])
+    dtype = lowered.specs[leaves[0].tensor][1]
     floats = in_floats(lowered, [n for n, _ in way.nodes], way.active, way.flowing.held, dtype)
     if floats is not lowered:
         lowered, way = floats, _way_to(floats, name, chosen)
     demand_rows(lowered, name, way.needed)
     return lowered, Path(
-        starts=starts,
+        leaves=leaves,
         output=name,
         targets=_choose_targets(lowered, name, targets),
         dependent=_reach_forward(lowered.model.graph, ends),
@@ -127,7 +127,7 @@ class _Way:
 
 
 def _way_to(lowered: Lowered, output: str, chosen: Chosen) -> _Way:
-    graph, ends = lowered.model.graph, tuple(s.tensor for s in chosen.starts)
+    graph, ends = lowered.model.graph, tuple(s.tensor for s in chosen.leaves)
     flowing, needed = flow(lowered, ends), _reach_backward(graph, output, ends)
     demand_slope(graph, output, chosen.names, flowing.active, needed)
     active = flowing.active & needed
@@ -141,7 +141,7 @@ def _way_to(lowered: Lowered, output: str, chosen: Chosen) -> _Way:
 def _prefer_scores(
     lowered: Lowered, output: str, ends: Sequence[str], method: str, named: bool, targets: Targets
 ) -> tuple[str, tuple[str, ...]]:
-    """The scores behind probabilities, from which relevance starts since these saturate; and what the user
+    """The scores behind probabilities, from which relevance leaves since these saturate; and what the user
     is told. An output that was named is explained all the same.
     """
     scores = logits_behind(lowered.source, output)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from compiler.deployment import Deployment, parse_bytes
 from compiler.errors import RationaleError
-from compiler.request import Asked
+from compiler.request import CompileRequest
 from service.errors import ConflictError, InvalidExplainerError, UnknownModelError
 from service.repository.entry import Entry, stamp_of
 from service.repository.registry import ModelRegistry
@@ -74,14 +74,14 @@ class ExplainerSpec(_Strict):
         description="whether it answers requests that name no explainer; left out: if none else does",
     )
 
-    def asked(self, *, referenced: bool) -> Asked:
+    def asked(self, *, referenced: bool) -> CompileRequest:
         """As the compiler takes it. Raises InvalidExplainerError for options that make no sense.
 
         Args:
             referenced: whether it gets a reference set.
         """
         try:
-            asked = Asked(
+            asked = CompileRequest(
                 self.method,
                 self.options.model_dump(),
                 self.output,

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from compiler.deployment import Deployment
 from compiler.errors import RationaleError
-from compiler.request import Asked
+from compiler.request import CompileRequest
 
 _NICENESS = 10
 _SHOWN = 4000  # characters of an error
@@ -33,7 +33,7 @@ class Order:
     Attributes:
         model: the ONNX file; `name` is its entry's name.
         entry: the folder to make.
-        asked: `Asked`, as a dictionary.
+        asked: `CompileRequest`, as a dictionary.
         references: a file of rows.
         memory_bytes: what the process may take.
     """
@@ -66,7 +66,7 @@ def main() -> None:
 
 def run(order: Order, channel: TextIO) -> int:
     """Compiles, checks, writes and syncs the entry; its bytes. Raises RationaleError."""
-    asked = Asked(**{**order.asked, "deployment": Deployment(**order.asked["deployment"])})
+    asked = CompileRequest(**{**order.asked, "deployment": Deployment(**order.asked["deployment"])})
     references = None if order.references is None else Path(order.references)
 
     def progress(stage: str, done: int, total: int) -> None:

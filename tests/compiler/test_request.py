@@ -9,7 +9,7 @@ from compiler import IntegratedGradients
 from compiler.artefact.entry import check_entry
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.manifest import Manifest
-from compiler.request import Asked, parse_features
+from compiler.request import CompileRequest, parse_features
 
 CREDIT = Path(__file__).parents[2] / "examples" / "credit"
 
@@ -28,12 +28,12 @@ CREDIT = Path(__file__).parents[2] / "examples" / "credit"
 )
 def test_options_are_checked_without_a_model(given: dict[str, Any], referenced: bool, fault: str) -> None:
     with pytest.raises(InvalidOptionError, match=fault):
-        Asked(**given).check(referenced=referenced)
+        CompileRequest(**given).check(referenced=referenced)
 
 
 def test_sound_options_pass() -> None:
-    Asked().check(referenced=True)
-    asked = Asked("integrated-gradients", {"steps": 8, "sigma": None})
+    CompileRequest().check(referenced=True)
+    asked = CompileRequest("integrated-gradients", {"steps": 8, "sigma": None})
     asked.check(referenced=False)
     method, table = asked._method(None)
     assert isinstance(method, IntegratedGradients)
@@ -56,7 +56,7 @@ def test_features(given: list[str], features: object) -> None:
 
 def test_an_explainer_is_written_alone(tmp_path: Path) -> None:
     """A second explainer beside the first, of another method, under a name of its own."""
-    asked = Asked("integrated-gradients", {"steps": 3}, features=None)
+    asked = CompileRequest("integrated-gradients", {"steps": 3}, features=None)
     compiled = asked.compile(CREDIT / "credit.onnx", CREDIT / "references.csv")
     compiled.write(tmp_path, "credit")
     compiled.write_explainer(tmp_path / "credit_explain_0123", "credit")

@@ -38,7 +38,7 @@ from compiler.memory.budget import (
     refuse,
     rows_that_fit,
 )
-from compiler.memory.regions import World
+from compiler.memory.regions import Region
 from compiler.memory.scan import in_half
 from compiler.memory.sizes import peak, sizes
 from compiler.runtime.session import MAPPED_BYTES, ModelFile
@@ -231,8 +231,8 @@ def test_the_later_layers_are_kept_whatever_order_the_walk_back_reads_them_in() 
     body = [ir.node("Neg", [node.outputs[0]]) for node in read]
     size = {v: n for layer, n in zip(layers[1:], (100, 10, 1), strict=True) for v in layer.outputs}
     size |= {v: n for node, n in zip(read, (1, 10, 100), strict=True) for v in node.outputs}
-    world = World("k", [*layers, *read], body)
-    chosen = choose_baking(world, size, size, room=12)
+    region = Region("k", [*layers, *read], body)
+    chosen = choose_baking(region, size, size, room=12)
     assert set(chosen.kept) == {read[0].outputs[0], read[1].outputs[0]}
     assert chosen.recomputed == pytest.approx(200 / 222)  # the first layer and what is read of it
 

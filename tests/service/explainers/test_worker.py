@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.request import Asked
+from compiler.request import CompileRequest
 from service.errors import CompileFailedError
 from service.explainers.builder import Progress, compile_entry
 from service.explainers.worker import Order
@@ -23,7 +23,7 @@ from tests.service.explaining import write_plain
 
 ENOUGH = 4 << 30
 LONG_S = 300
-STEPS = Asked("integrated-gradients", {"steps": 20}, targets="all")
+STEPS = CompileRequest("integrated-gradients", {"steps": 20}, targets="all")
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ async def test_it_tells_how_far_it_is_and_writes_a_sound_entry(order: Order) -> 
 
 async def test_what_the_compiler_refuses_is_told(order: Order, tmp_path: Path) -> None:
     np.savez(tmp_path / "wide.npz", x=np.ones((2, 5)))
-    wide = replace(order, asked=asdict(Asked()), references=str(tmp_path / "wide.npz"))
+    wide = replace(order, asked=asdict(CompileRequest()), references=str(tmp_path / "wide.npz"))
     with pytest.raises(CompileFailedError, match=r"have shape \[2, 5\]"):
         await compile_entry(wide, LONG_S, print)
     Path(order.model).write_bytes(b"no model")
