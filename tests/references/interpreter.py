@@ -17,13 +17,13 @@ from onnx import numpy_helper
 from onnx.inliner import inline_local_functions
 
 from tests.references.by_onnx import by_onnx, wide
-from tests.references.layout_operators import LAYOUT
-from tests.references.math_operators import MATH
-from tests.references.normalisation_operators import NORMALISATIONS
-from tests.references.pointwise_operators import POINTWISE
-from tests.references.recurrent import recurrent
-from tests.references.sampling_operators import SAMPLING
-from tests.references.window_operators import WINDOWS
+from tests.references.operators.layout import LAYOUT
+from tests.references.operators.mathematics import MATH
+from tests.references.operators.normalisation import NORMALISATIONS
+from tests.references.operators.pointwise import POINTWISE
+from tests.references.operators.recurrent import recurrent
+from tests.references.operators.sampling import SAMPLING
+from tests.references.operators.windows import WINDOWS
 
 _MUCH = 1 << 20  # numbers that a model starts with
 T = torch.Tensor

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.references.window_operators import average_pool, conv, max_pool
+from tests.references.operators.windows import average_pool, conv, max_pool
 
 Array = np.ndarray
 NEAR = 1e-5  # of x and r, see `Flow.each`

@@ -18,9 +18,9 @@ from torch import nn
 from compiler import Lrp, compile_model
 from compiler.methods.lrp import lrp
 from compiler.methods.lrp.rules import RelevanceRule
+from tests.peers.lrp.test_zennit import COMPOSITES, HIGH, LOW, TARGETS, box
+from tests.peers.lrp.zennit_values import zennit_values
 from tests.peers.networks import CLASSES, FEATURES, Case, build, export, without_chatter
-from tests.peers.test_zennit import COMPOSITES, HIGH, LOW, TARGETS, box
-from tests.peers.zennit_values import zennit_values
 from tests.references.deeplift import Sum
 from tests.references.engine import compute_in_float64
 from tests.references.interpreter import run64

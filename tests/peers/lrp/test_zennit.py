@@ -18,6 +18,7 @@ from compiler import Lrp, compile_model
 from compiler.bench.networks import import_torchvision
 from compiler.methods.lrp import lrp
 from compiler.methods.lrp.rules import RelevanceRule
+from tests.peers.lrp.zennit_values import zennit_gradients, zennit_values
 from tests.peers.networks import (
     CLASSES,
     FEATURES,
@@ -30,7 +31,6 @@ from tests.peers.networks import (
     vgg_like,
     without_chatter,
 )
-from tests.peers.zennit_values import zennit_gradients, zennit_values
 from tests.references.deeplift import Concat
 from tests.tolerances import ZENNIT_32
 

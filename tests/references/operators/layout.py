@@ -10,7 +10,7 @@ import torch
 from onnx import numpy_helper
 
 from tests.references.by_onnx import by_onnx, wide
-from tests.references.window_operators import padded
+from tests.references.operators.windows import padded
 
 T = torch.Tensor
 

@@ -1,13 +1,13 @@
 """AttnLRP and CP-LRP beside LXT's own package, on small transformers with random weights.
 
-    python -m tests.peers.lxt [MODEL ...]
+    python -m tests.peers.lrp.lxt [MODEL ...]
 
 LXT 2.1 patches the modules of transformers 4.52, and the project's tests need transformers 5: this runs in
 an environment of its own, made once from the root of the checkout.
 
     python3 -m venv .venv/lxt
     .venv/lxt/bin/pip install -e . torch==2.13.0 torchvision==0.28.0 "transformers==4.52.*" lxt==2.1
-    .venv/lxt/bin/python -m tests.peers.lxt
+    .venv/lxt/bin/python -m tests.peers.lrp.lxt
 
 A line for each model and method: the largest difference of an element's relevance over the largest relevance,
 for embeddings [N, S, E] or pixels [N, 3, H, W]. Ours is the compiled float32 graph in ONNX Runtime, theirs
@@ -205,7 +205,9 @@ def difference(name: str, method: str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        "python -m tests.peers.lxt", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "python -m tests.peers.lrp.lxt",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(MODELS)}; all by default")
     chosen = parser.parse_args().models or list(MODELS)
