@@ -109,10 +109,12 @@ def test_a_convolution_that_treats_each_place_alone(name: str) -> None:
     kernel, how, alone = POINTWISE[name]
     found = find_rule("Conv")
     assert found is not None
-    assert found.placewise_form is not None
+    assert found.layer_form is not None
     op = Emitter(ir.Graph([], [], nodes=[]), 21, ir.DataType.FLOAT)
     weight = op.constant(np.ones((4, 2, *kernel), np.float32))
-    assert found.placewise_form(weight, group=1, **how) is alone
+    layer = found.layer_form(op, weight, None, group=1, **how)
+    assert layer is not None
+    assert layer.placewise is alone
 
 
 @pytest.mark.parametrize("kernel", [1, 3])

@@ -29,6 +29,9 @@ def gateway(folder: Path) -> Iterator[tuple[Child, str, str]]:
     with serve("--repository", str(folder / "models"), "--port", "0", "--workers", "2") as child:
         url, lines = ready_line(child)
         yield child, url, admin_address(lines)
+        child.terminate()
+        _, told = child.communicate()
+        assert "taken up: net_explain_" not in told  # as an entry of the repository, which is always loaded
 
 
 def by_all(ask: Callable[[], httpx.Response]) -> set[int]:
@@ -42,16 +45,13 @@ def explain(url: str, *more: dict[str, object], **parameters: str) -> httpx.Resp
 
 
 def test_an_explainer(gateway: tuple[Child, str, str]) -> None:
-    child, url, admin = gateway
+    _, url, admin = gateway
     path = f"{admin}/v2/models/net/explainers/own"
     assert patient.put(path, json={"method": "gradient"}).status_code == 202
     until(lambda: patient.get(path).json()["state"] == "ready")
     assert by_all(lambda: explain(url, explainer="own")) == {200}
     assert patient.delete(path).status_code == 204
     assert by_all(lambda: explain(url, explainer="own")) == {404}
-    child.terminate()
-    _, told = child.communicate()
-    assert "taken up: net_explain_" not in told  # as an entry of the repository, which is always loaded
 
 
 def test_a_reference_set(gateway: tuple[Child, str, str]) -> None:
