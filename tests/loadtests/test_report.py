@@ -91,7 +91,7 @@ def test_what_was_asked_stands_first_beside_what_was_got(slower, words, tmp_path
     assert [one.in_words for one in verdicts(found)] == words
     *_, page = write_report(found, ABOUT, tmp_path)
     first = page.read_text().partition("<h2>")[2]
-    assert first.startswith("CompileRequest, and got")
+    assert first.startswith("Asked, and got")
     cells = ("credit-100", escape(RATE), 6, f"{slower:g}", words[0])
     row = "".join(f"<td>{cell}</td>" for cell in cells)
     assert row in first.partition("<h2>")[0]
