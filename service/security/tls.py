@@ -120,5 +120,5 @@ def _unusable(certificates: Certificates, error: OSError) -> InvalidOptionError:
 
 
 def _no_password() -> str:
-    """CompileRequest for where the key is encrypted. OpenSSL would ask on the terminal, where nobody sits."""
+    """Asked for where the key is encrypted. OpenSSL would ask on the terminal, where nobody sits."""
     raise InvalidOptionError("TLS: the private key is encrypted: give it without a passphrase")
