@@ -141,7 +141,7 @@ def _way_to(lowered: Lowered, output: str, chosen: Chosen) -> _Way:
 def _prefer_scores(
     lowered: Lowered, output: str, ends: Sequence[str], method: str, named: bool, targets: Targets
 ) -> tuple[str, tuple[str, ...]]:
-    """The scores behind probabilities, from which relevance leaves since these saturate; and what the user
+    """The scores behind probabilities, from which relevance starts since these saturate; and what the user
     is told. An output that was named is explained all the same.
     """
     scores = logits_behind(lowered.source, output)
