@@ -54,7 +54,7 @@ def walked(case: Case, threads: int, budget: int) -> Walk:
     begun = time.perf_counter()
     compiled = compile_ours(subject, threads, budget)
     compile_s = time.perf_counter() - begun
-    system = ready(OURS, subject, compiled, threads).system
+    system = ready(OURS, subject, compiled, threads)
     system.run()
     times: list[float] = []
     while len(times) < LEAST_RUNS or (sum(times) < SECONDS and len(times) < MOST_RUNS):

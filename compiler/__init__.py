@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from compiler.deployment import Deployment
     from compiler.errors import (
         CheckFailedError,
+        ExtensionError,
         InvalidModelError,
         InvalidOptionError,
         InvalidReferencesError,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
         RepositoryError,
         UnsupportedModelError,
     )
+    from compiler.graph.ops import Ops
+    from compiler.graph.tensor import Tensor
     from compiler.manifest import Manifest
     from compiler.methods import (
         AttnLrp,
@@ -39,95 +42,101 @@ if TYPE_CHECKING:
         IntegratedGradients,
         Lrp,
         SmoothGrad,
+        TreeShap,
     )
     from compiler.methods.lrp.rules import (
+        STABILISER,
         AlphaBeta,
         Epsilon,
         Flat,
         Gamma,
         GeneralizedGamma,
+        Group,
         Own,
         Pass,
+        RelevanceRule,
         Taylor,
+        Term,
         WSquare,
         ZBox,
         Zero,
         ZPlus,
     )
     from compiler.references.reference_set import OpenReferences
+    from compiler.rules.rule import Kind, Selection, Trait, Weights, rule
+    from compiler.selection.path import Concepts
 
 __all__ = [
+    "STABILISER",
     "AlphaBeta",
     "AttnLrp",
     "CheckFailedError",
     "Compiled",
+    "Concepts",
     "CpLrp",
     "DeepShap",
     "Deployment",
     "Epsilon",
     "ExpectedGradients",
     "Explanation",
+    "ExtensionError",
     "Flat",
     "Gamma",
     "GeneralizedGamma",
     "Gradient",
+    "Group",
     "IntegratedGradients",
     "InvalidModelError",
     "InvalidOptionError",
     "InvalidReferencesError",
+    "Kind",
     "LargeReferencesError",
     "Lrp",
     "Manifest",
     "OpenReferences",
+    "Ops",
     "Own",
     "Pass",
     "RationaleError",
+    "RelevanceRule",
     "RepositoryError",
+    "Selection",
     "SmoothGrad",
     "Taylor",
+    "Tensor",
+    "Term",
+    "Trait",
+    "TreeShap",
     "UnsupportedModelError",
     "WSquare",
+    "Weights",
     "ZBox",
     "ZPlus",
     "Zero",
     "compile_model",
+    "rule",
 ]
 
 _HOME = {
-    "AlphaBeta": "compiler.methods.lrp.rules",
-    "AttnLrp": "compiler.methods",
-    "CheckFailedError": "compiler.errors",
-    "Compiled": "compiler.artefact.compiled",
-    "CpLrp": "compiler.methods",
-    "DeepShap": "compiler.methods",
-    "Deployment": "compiler.deployment",
-    "Epsilon": "compiler.methods.lrp.rules",
-    "ExpectedGradients": "compiler.methods",
-    "Explanation": "compiler.artefact.compiled",
-    "Flat": "compiler.methods.lrp.rules",
-    "Gamma": "compiler.methods.lrp.rules",
-    "GeneralizedGamma": "compiler.methods.lrp.rules",
-    "Gradient": "compiler.methods",
-    "IntegratedGradients": "compiler.methods",
-    "InvalidModelError": "compiler.errors",
-    "InvalidOptionError": "compiler.errors",
-    "InvalidReferencesError": "compiler.errors",
-    "LargeReferencesError": "compiler.errors",
-    "Lrp": "compiler.methods",
-    "Manifest": "compiler.manifest",
-    "OpenReferences": "compiler.references.reference_set",
-    "Own": "compiler.methods.lrp.rules",
-    "Pass": "compiler.methods.lrp.rules",
-    "RationaleError": "compiler.errors",
-    "RepositoryError": "compiler.errors",
-    "SmoothGrad": "compiler.methods",
-    "Taylor": "compiler.methods.lrp.rules",
-    "UnsupportedModelError": "compiler.errors",
-    "WSquare": "compiler.methods.lrp.rules",
-    "ZBox": "compiler.methods.lrp.rules",
-    "ZPlus": "compiler.methods.lrp.rules",
-    "Zero": "compiler.methods.lrp.rules",
-    "compile_model": "compiler.compile",
+    name: module
+    for module, names in {
+        "compiler.artefact.compiled": "Compiled Explanation",
+        "compiler.compile": "compile_model",
+        "compiler.deployment": "Deployment",
+        "compiler.errors": "CheckFailedError ExtensionError InvalidModelError InvalidOptionError "
+        "InvalidReferencesError LargeReferencesError RationaleError RepositoryError UnsupportedModelError",
+        "compiler.manifest": "Manifest",
+        "compiler.methods": "AttnLrp CpLrp DeepShap ExpectedGradients Gradient IntegratedGradients Lrp "
+        "SmoothGrad TreeShap",
+        "compiler.methods.lrp.rules": "STABILISER AlphaBeta Epsilon Flat Gamma GeneralizedGamma Group Own "
+        "Pass RelevanceRule Taylor Term WSquare ZBox ZPlus Zero",
+        "compiler.references.reference_set": "OpenReferences",
+        "compiler.graph.ops": "Ops",
+        "compiler.graph.tensor": "Tensor",
+        "compiler.rules.rule": "Kind Selection Trait Weights rule",
+        "compiler.selection.path": "Concepts",
+    }.items()
+    for name in names.split()
 }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -18,13 +19,17 @@ from compiler.deployment import HERE, Deployment
 from compiler.graph.variants import Variants
 from compiler.lowering import lower, plain_for
 from compiler.lowering.lengths import Size, span_of
+from compiler.manifest import Manifest
 from compiler.memory.fit import Combined, Progress, fit
 from compiler.methods import Method
 from compiler.references.reference_set import OpenReferences
+from compiler.runtime.kernels import found, kernels_of
+from compiler.runtime.session import Held
 from compiler.selection.labelled import FeatureNames
 from compiler.selection.leaf_references import Referenced, prepare_references, shapes_of
-from compiler.selection.path import Targets
+from compiler.selection.path import Concepts, Layers
 from compiler.selection.select import Question, Selection, select
+from compiler.selection.targets import Targets
 
 
 def compile_model(
@@ -37,6 +42,9 @@ def compile_model(
     inputs: Sequence[str] | None = None,
     feature_names: FeatureNames | None = None,
     sizes: Mapping[str, Size] | None = None,
+    layers: Layers = (),
+    concepts: Concepts | None = None,
+    custom_ops: Sequence[str | Path] = (),
     deployment: Deployment = HERE,
     progress: Progress | None = None,
 ) -> Compiled:
@@ -47,8 +55,9 @@ def compile_model(
         method: how to explain, `DeepShap(references)` for instance.
         output: the tensor to explain, an inner one too; by default the first float output.
         logits: explain the tensor of which that one is the Sigmoid, Softmax or LogSoftmax.
-        targets: flat indices into the output's row, "all", or "predicted" (each row's argmax). The default
-            is the only element of a one-element output, class 1 of two (an output [N, 2]), else "predicted".
+        targets: flat indices into the output's row, contrasts of two ("1-0": how much more of element 1
+            than of 0), "all", or "predicted" (each row's argmax). The default is the only element of a
+            one-element output, class 1 of two (an output [N, 2]), else "predicted".
         inputs: the tensors to attribute to, inner ones and integer ids too; by default every float input, or
             the ids that are looked up in the largest table where there is none.
         feature_names: names of the features of one row, or of each explained input's; by default those of the
@@ -56,6 +65,12 @@ def compile_model(
             matched with them by name.
         sizes: lengths that the model leaves open (`{"seq": 128}`), where the references do not say them; one
             may stay open between two (`{"seq": (1, 128)}`) where no references are given.
+        layers: tensors on the way whose attributions the graph answers too, as `<tensor>_attributions`
+            [N, T, …]: names, or "all" for every layer and the explained output.
+        concepts: channels of one tensor on the way: the attribution of each, and what the inputs contribute
+            to the most relevant ones.
+        custom_ops: libraries of kernels that ONNX Runtime loads for operators of the model's own; they are
+            code, and travel with the entries.
         deployment: for what machine: threads, memory budget, storage of references, one entry or two.
         progress: called as `progress(stage, done, total)`, for a bar.
 
@@ -66,18 +81,35 @@ def compile_model(
         InvalidModelError: no ONNX model, damaged, or of an unknown opset.
         UnsupportedModelError: operators without a rule (every one is listed), or rows that mix.
         InvalidReferencesError: references that do not fit the model.
-        InvalidOptionError: an output, target, input or feature name that does not exist, or no logits.
+        InvalidOptionError: an output, target, input, layer or feature name that does not exist, or no logits.
         CheckFailedError: the graph did not reproduce the model, or its attributions do not add up.
     """
-    tell = progress or _silent
+    libraries = found(custom_ops)
+    with kernels_of(libraries):
+        question = Question(output, logits, targets, inputs, feature_names, layers, concepts)
+        graph, manifest, plain, sample = _compiled(
+            model, method, question, sizes or {}, libraries, deployment, progress or _silent
+        )
+    return Compiled(graph, manifest, plain, sample, libraries)
+
+
+def _compiled(
+    model: str | Path | onnx.ModelProto,
+    method: Method,
+    question: Question,
+    sizes: Mapping[str, Size],
+    libraries: Sequence[Path],
+    deployment: Deployment,
+    tell: Progress,
+) -> tuple[Held, Manifest, onnx.ModelProto, Mapping[str, np.ndarray]]:
+    """The story."""
     tell("loading and lowering", 0, 1)
     if isinstance(method.reference_set, OpenReferences):
         check_open(method, deployment)
-    fixed, span = span_of(sizes or {})
+    fixed, span = span_of(sizes)
     if span is not None:
         check_span(span, method, deployment)
     variants = Variants(deployment)
-    question = Question(output, logits, targets, inputs, feature_names)
 
     def made(sizes: Mapping[str, int], tell: Progress) -> tuple[Selection, Referenced, Combined]:
         lowered = with_batch(lower(model, sizes, shapes_of(method.reference_set)))
@@ -95,8 +127,8 @@ def compile_model(
     tell("checking against the original", 0, 1)
     checked = check(selection, referenced, graph)
     plain, notes = plain_for(deployment.provider, selection.lowered)
-    manifest = describe(selection, referenced.set, graph, checked, variants, notes)
-    return Compiled(graph.served, manifest, plain, checked.sample)
+    manifest = describe(selection, referenced.set, graph, checked, variants, notes, libraries)
+    return graph.served, manifest, plain, checked.sample
 
 
 def _silent(*_: object) -> None:

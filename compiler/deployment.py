@@ -9,6 +9,7 @@ from compiler.runtime.machine import available_cores
 
 Provider = Literal["cpu", "cuda"]
 Storage = Literal["float32", "float16"]
+Runtime = Literal["onnxruntime", "openvino", "tensorrt", "any"]
 
 DEFAULT_BUDGET = 4 << 30
 MAX_BATCH = 64  # rows of one request, whatever fits
@@ -27,6 +28,8 @@ class Deployment:
         storage: how baked reference activations are kept; float16 halves them, at an error that the check
             measures.
         one_shot: one entry, in which a BOOL input `explain` decides whether the explanation is computed.
+        runtime: that will load the graph; of others than ONNX Runtime it avoids what they get wrong or lack,
+            and "any" avoids all of that (docs/runtimes.md).
 
     Raises:
         InvalidOptionError: a value that is none of these.
@@ -37,17 +40,24 @@ class Deployment:
     memory_budget: int = DEFAULT_BUDGET
     storage: Storage = "float32"
     one_shot: bool = False
+    runtime: Runtime = "onnxruntime"
 
     def __post_init__(self) -> None:
         for name, value, known in (
             ("provider", self.provider, get_args(Provider)),
             ("storage", self.storage, get_args(Storage)),
+            ("runtime", self.runtime, get_args(Runtime)),
         ):
             if value not in known:
                 raise InvalidOptionError(f"{name} must be one of {', '.join(known)}, not {value!r}.")
         for name, number in (("threads", self.threads), ("memory_budget", self.memory_budget)):
             if number is not None and (isinstance(number, bool) or number != int(number) or number < 1):
                 raise InvalidOptionError(f"{name} must be a whole number, 1 or more, not {number!r}.")
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether other runtimes than ONNX Runtime may load the graph."""
+        return self.runtime != "onnxruntime"
 
     @property
     def cores(self) -> int:

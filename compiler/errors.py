@@ -6,6 +6,7 @@ RationaleError              carries an HTTP `status`, for whoever serves it
 ├── InvalidReferencesError  wrong shape, dtype, names or values
 │   └── LargeReferencesError    more of them than the reader was allowed to take
 ├── InvalidOptionError      a flag or an argument
+├── ExtensionError          an installed package brings a rule that cannot be used
 ├── CheckFailedError        the compiled graph did not pass its own check; nothing was written
 └── RepositoryError         the model repository cannot be read or written
 """
@@ -45,6 +46,12 @@ class InvalidOptionError(RationaleError):
     """A flag, argument or method option that makes no sense, or not for this model."""
 
     status = 422
+
+
+class ExtensionError(RationaleError):
+    """An installed package brings something that cannot be imported or used; names its entry point."""
+
+    status = 500
 
 
 class CheckFailedError(RationaleError):

@@ -29,6 +29,12 @@ DATATYPES = {  # OIP's names of ONNX's types, those that a protocol carries
 }
 
 
+def ends_of(contrast: str) -> tuple[int, int]:
+    """ "1-0": the element that counts, and the one that it is held against."""
+    first, _, second = contrast.partition("-")
+    return int(first), int(second)
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -61,6 +67,7 @@ class ExplainedInput(_Frozen):
     at: tuple[str, ...] | None = None
     standard_error: str | None = None
     feature_names: tuple[str, ...] | None = None
+    takes_missing: bool = Field(default=False, description="whether NaN may be sent, for a missing value")
 
     @property
     def given_names(self) -> tuple[str, ...] | None:
@@ -73,9 +80,44 @@ class ExplainedInput(_Frozen):
         return self.feature_names or self.tensor.elements(count)
 
 
+class ExplainedLayer(_Frozen):
+    """A tensor on the way: `attributions` is a float output [N, T, *tensor.shape]."""
+
+    tensor: TensorSpec
+    attributions: str
+    completeness_gap: float | None = Field(
+        description="largest |explained − base − Σ attributions| over largest |explained − base|, as the "
+        "check measured it; None where ways lead past the layer, or the method promises nothing"
+    )
+
+
+class ExplainedConcepts(_Frozen):
+    """The channels of one tensor on the way, and what each input contributes to the most relevant ones."""
+
+    tensor: TensorSpec
+    axis: int = Field(description="of the tensor, that of its channels")
+    count: int = Field(description="C: channels with heatmaps of their own, largest first")
+    attributions: str = Field(description="name of the output [N, T, channels]")
+    channels: str = Field(description="name of the output [N, T, C], INT64: which channels these are")
+    heatmaps: dict[str, str] = Field(description="by explained input: the output [N, T, C, *its shape]")
+
+
 class Method(_Frozen):
     name: str = Field(description="deepshap, gradient …")
     options: dict[str, Any] = Field(default_factory=dict)
+
+
+class Extension(_Frozen):
+    """What the compile took from outside Rationale: of an installed package, or of a script."""
+
+    group: str = Field(description="of entry points: rationale.lrp_rules …")
+    name: str = Field(description="by which it is asked for")
+    value: str = Field(description="module:attribute")
+    package: str | None = Field(description="None where no installed package brings it")
+    version: str | None = Field(description="of the package")
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.package or self.value} {self.version or ''}".rstrip()
 
 
 class References(_Frozen):
@@ -133,6 +175,9 @@ class Variants(_Frozen):
 
     provider: str = Field(description="of ONNX Runtime: cpu or cuda")
     threads: int = Field(description="of one run")
+    runtime: str = Field(
+        "onnxruntime", description="that the graph was made for: onnxruntime, openvino, tensorrt or any"
+    )
     taken: dict[str, int] = Field(description='how often each stands in the graph, by "task: variant"')
 
 
@@ -164,6 +209,11 @@ class Measured(_Frozen):
     rows_error: float | None = Field(
         description="largest relative difference between a batch and its rows alone; None where the memory "
         "budget holds no batch"
+    )
+    runtime_error: float | None = Field(
+        None,
+        description="of an entry measured elsewhere than in ONNX Runtime: the largest difference of an "
+        "answer from the one there, relative",
     )
     nodes: int
     model_bytes: int
@@ -203,6 +253,13 @@ class Stopped(_Frozen):
     reason: str
 
 
+class CustomOps(_Frozen):
+    """A library of kernels that a server has to load for the graph; it lies beside `model.onnx`."""
+
+    file: str
+    sha256: str
+
+
 class Manifest(_Frozen):
     version: Literal[1] = 1
     model: str = Field(description="the plain model's entry, `NAME`")
@@ -215,13 +272,16 @@ class Manifest(_Frozen):
     )
     inputs: tuple[TensorSpec, ...] = Field(description="every input of the model")
     explained: tuple[ExplainedInput, ...]
+    layers: tuple[ExplainedLayer, ...] = Field((), description="on the way, from the inputs to the output")
+    concepts: ExplainedConcepts | None = None
     outputs: tuple[TensorSpec, ...] = Field(description="the original model's outputs, unchanged")
     explained_output: str = Field(description="the tensor that is explained")
     explained_shape: tuple[int, ...] | None = Field(
         None, description="of explained_output's row; None in entries made before it was recorded"
     )
-    targets: tuple[int, ...] | Literal["predicted"] = Field(
-        description="flat indices into explained_output's row; 'predicted': each row's argmax (T = 1)"
+    targets: tuple[int | str, ...] | Literal["predicted"] = Field(
+        description="flat indices into explained_output's row, or contrasts: '1-0' is element 1 less "
+        "element 0; 'predicted': each row's argmax (T = 1)"
     )
     base_value: str | None = Field(description="name of the output [N, T], None where the method has none")
     explained_value: str = Field(description="name of the output [N, T]")
@@ -243,7 +303,9 @@ class Manifest(_Frozen):
     opset: int
     ir_version: int
     least_onnxruntime: str
+    extensions: tuple[Extension, ...] = Field((), description="what came from outside Rationale")
     tools: dict[str, str] = Field(description="versions of what made the graph")
+    custom_ops: tuple[CustomOps, ...] = Field((), description="libraries of the kernels of own operators")
     measured: Measured
     variants: Variants | None = Field(None, description="None in entries of earlier versions")
     memory: Memory | None = Field(None, description="None in entries made before it was recorded")
@@ -257,6 +319,11 @@ class Manifest(_Frozen):
     @property
     def target_count(self) -> int:
         return 1 if self.targets == "predicted" else len(self.targets)
+
+    @property
+    def contrasts(self) -> tuple[str, ...]:
+        """Those targets that are differences of two elements."""
+        return tuple(t for t in self.targets if isinstance(t, str)) if self.targets != "predicted" else ()
 
     def to_json(self) -> str:
         return self.model_dump_json(indent=2) + "\n"

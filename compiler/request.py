@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from compiler.memory.fit import Progress
     from compiler.methods import Method
     from compiler.references.tables import Columns, Table
-    from compiler.selection.path import Targets
+    from compiler.selection.path import Concepts, Layers
+    from compiler.selection.targets import Targets
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class CompileRequest:
     deployment: Deployment = HERE
     open_references: int | None = None
     logits: bool = False
+    layers: "Layers" = ()
+    concepts: "Concepts | None" = None
+    custom_ops: Sequence[str | Path] = ()
 
     def check(self, *, referenced: bool) -> None:
         """Looks at the method and its options alone, without a model.
@@ -74,6 +78,9 @@ class CompileRequest:
             targets=self.targets,
             inputs=self.inputs,
             sizes=self.sizes,
+            layers=self.layers,
+            concepts=self.concepts,
+            custom_ops=self.custom_ops,
             feature_names=self.features or (table.columns if table else None),
             deployment=self.deployment,
             progress=progress,
@@ -109,22 +116,48 @@ class CompileRequest:
         if not METHODS[self.method].knows(WEIGHTS):
             raise InvalidOptionError(
                 f"{file}: its rows have weights (centroids?), which --method {self.method} does not take; "
-                "deepshap does. Give rows of equal weight."
+                "deepshap and treeshap do. Give rows of equal weight."
             )
         return {WEIGHTS: weights}
 
 
 def parse_targets(text: str | None) -> "Targets":
-    """ "0,3", "all" or "predicted"; None is the default. Raises InvalidOptionError."""
+    """ "0,3,1-0", "all" or "predicted"; None is the default. Raises InvalidOptionError."""
     words: dict[str | None, Targets] = {None: None, "all": "all", "predicted": "predicted"}
     if text is None or text in words:
         return words[text]
     try:
-        return [int(part) for part in text.split(",")]
+        return [part.strip() if "-" in part.strip()[1:] else int(part) for part in text.split(",")]
     except ValueError as error:
         raise InvalidOptionError(
-            f"--targets {text!r}: give indices by commas, 'all' or 'predicted'."
+            f"--targets {text!r}: give indices and contrasts such as 1-0 by commas, 'all' or 'predicted'."
         ) from error
+
+
+def parse_composite(text: str | None) -> "str | Path | None":
+    """A preset's name as it is, FILE.toml as a path."""
+    return Path(text) if text is not None and text.lower().endswith(".toml") else text
+
+
+def parse_layers(given: Sequence[str]) -> "Layers":
+    """ "all" alone, or names."""
+    return "all" if list(given) == ["all"] else given
+
+
+def parse_concepts(text: str | None, axis: int | None) -> "Concepts | None":
+    """ "conv5=4": four channels of the tensor conv5. Raises InvalidOptionError."""
+    from compiler.selection.path import Concepts
+
+    if text is None:
+        if axis is not None:
+            raise InvalidOptionError("--concept-axis belongs to --concepts TENSOR=COUNT.")
+        return None
+    name, _, count = text.rpartition("=")
+    if not name or not count.isdecimal():
+        raise InvalidOptionError(
+            f"--concepts {text!r}: give a tensor and how many channels, such as conv5=4."
+        )
+    return Concepts(name, int(count)) if axis is None else Concepts(name, int(count), axis)
 
 
 def parse_features(given: Sequence[str]) -> "Columns":

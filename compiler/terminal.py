@@ -67,49 +67,68 @@ def _references_line(references: "References") -> str:
 def _variants_line(variants: "Variants") -> str:
     """What stands in the graph how often, and for what machine."""
     taken = ", ".join(f"{count} × {name.split(': ')[1]}" for name, count in variants.taken.items())
-    return f"{taken} ({variants.provider}, {variants.threads} threads)"
+    runtime = f", for {variants.runtime}" * (variants.runtime != "onnxruntime")
+    return f"{taken} ({variants.provider}, {variants.threads} threads{runtime})"
 
 
 def report(manifest: "Manifest") -> None:
     """What was measured, in a few lines."""
     from rich.table import Table
 
-    m = manifest.measured
     table = Table(show_header=False, box=None, pad_edge=False)
+    for row in (*_explained(manifest), *_measured(manifest)):
+        table.add_row(*row)
+    console().print(table)
+    for warning in manifest.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+def _explained(manifest: "Manifest") -> Iterator[tuple[str, str]]:
     names = ", ".join(e.tensor.name for e in manifest.explained)
-    table.add_row(
-        "explains", f"{manifest.explained_output} ({_targets(manifest)}) by {names}, {manifest.method.name}"
+    yield (
+        "explains",
+        f"{manifest.explained_output} ({_targets(manifest)}) by {names}, {manifest.method.name}",
     )
+    if manifest.layers:
+        first, last = manifest.layers[0].tensor.name, manifest.layers[-1].tensor.name
+        yield "layers", f"{len(manifest.layers)}, from {first} to {last}"
+    if manifest.concepts:
+        yield "concepts", f"{manifest.concepts.count} channels of {manifest.concepts.tensor.name}"
     if manifest.method.name in _ABOUT:
-        table.add_row("method", _ABOUT[manifest.method.name])
+        yield "method", _ABOUT[manifest.method.name]
+    if manifest.extensions:
+        yield "extensions", ", ".join(map(str, manifest.extensions))
     if manifest.references:
-        table.add_row("references", _references_line(manifest.references))
+        yield "references", _references_line(manifest.references)
     if manifest.open_references:
-        table.add_row("references", f"come with a request, {manifest.open_references.count} at most")
-    table.add_row("original outputs", f"unchanged to {m.outputs_error:.1e} of the largest")
+        yield "references", f"come with a request, {manifest.open_references.count} at most"
+
+
+def _measured(manifest: "Manifest") -> Iterator[tuple[str, str]]:
+    m = manifest.measured
+    yield "original outputs", f"unchanged to {m.outputs_error:.1e} of the largest"
     if m.completeness_gap is not None:
-        table.add_row(
+        yield (
             "completeness gap",
             f"{m.completeness_gap:.1e} of the largest difference, {m.rows} probe rows"
             + (f"; {m.gap_in_standard_errors:.1f} standard errors" if m.gap_in_standard_errors else ""),
         )
     if m.rows_error is not None:
-        table.add_row("batch or row by row", f"equal to {m.rows_error:.1e}")
-    table.add_row("graph", f"{m.nodes} nodes, {m.model_bytes / 1e6:.1f} MB, {m.latency_ms:.2f} ms a row here")
+        yield "batch or row by row", f"equal to {m.rows_error:.1e}"
+    if m.runtime_error is not None:
+        yield "beside ONNX Runtime", f"equal to {m.runtime_error:.1e} of the largest"
+    yield "graph", f"{m.nodes} nodes, {m.model_bytes / 1e6:.1f} MB, {m.latency_ms:.2f} ms a row here"
     if manifest.memory:
-        table.add_row("memory", memory_line(manifest.memory))
+        yield "memory", memory_line(manifest.memory)
     if manifest.variants and manifest.variants.taken:
-        table.add_row("variants", _variants_line(manifest.variants))
-    console().print(table)
-    for warning in manifest.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        yield "variants", _variants_line(manifest.variants)
 
 
 def _targets(manifest: "Manifest") -> str:
     if isinstance(manifest.targets, str):
         return f"targets: {manifest.targets}"
     words = ", ".join(map(str, manifest.targets))
-    one_of_two = len(manifest.targets) == 1 and manifest.explained_shape == (2,)
+    one_of_two = len(manifest.targets) == 1 and words.isdecimal() and manifest.explained_shape == (2,)
     return f"targets: {words}" + f", class {words} of two" * one_of_two
 
 

@@ -283,5 +283,5 @@ def create_backend(
     from service.backends.onnxruntime import OnnxRuntimeBackend
 
     cores = max(available_cores() // settings.workers, 1)
-    devices = Devices(settings.device, settings.cpu_fallback, cores)
+    devices = Devices(settings.device, settings.cpu_fallback, cores, settings.allow_custom_ops)
     return OnnxRuntimeBackend(settings.max_queue_size, metrics, devices)

@@ -16,6 +16,7 @@ from compiler.manifest import Manifest
 from compiler.references.frames import columns_of, in_order, spread
 from compiler.references.request_time import own_inputs
 from compiler.runtime.gate import Run, explaining
+from compiler.runtime.kernels import kernels_of
 from compiler.runtime.session import Held, ModelFile, Runner, is_float, outline
 
 
@@ -62,11 +63,13 @@ class Compiled:
         manifest: Manifest,
         source: onnx.ModelProto,
         sample: Mapping[str, np.ndarray],
+        custom_ops: Sequence[Path] = (),
     ) -> None:
         self._held = model
         self.manifest = manifest
         self.source = source
         self.sample = sample
+        self.custom_ops = tuple(custom_ops)
 
     @cached_property
     def model(self) -> onnx.ModelProto:
@@ -76,7 +79,8 @@ class Compiled:
     @cached_property
     def run(self) -> Run:
         """`run(inputs, outputs)`: the combined graph, here, on inputs that fit; every row is explained."""
-        return explaining(Runner(self._held), outline(self._held))
+        with kernels_of(self.custom_ops):
+            return explaining(Runner(self._held), outline(self._held))
 
     def explain(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> Explanation:
         """Runs the combined graph here.
@@ -103,7 +107,8 @@ class Compiled:
             )
         words = {name for name, tensor in specs.items() if tensor.elem_type == onnx.TensorProto.STRING}
         rows = {name: self._by_feature(name, given[name], words=name in words) for name in specs}
-        arrays = {name: _fit(name, rows[name], tensor) for name, tensor in specs.items()}
+        missing = {e.tensor.name for e in self.manifest.explained if e.takes_missing}
+        arrays = {name: _fit(name, rows[name], tensor, name in missing) for name, tensor in specs.items()}
         counts = {name: len(a) for name, a in arrays.items() if a.ndim}
         if len(set(counts.values())) > 1:
             raise InvalidOptionError(f"every input needs the same number of rows, not {counts}.")
@@ -145,7 +150,16 @@ class Compiled:
         Raises:
             RepositoryError: the name is not one Triton takes, or the folder cannot be written.
         """
-        return write_entries(self.source, self._held, self.manifest, self.sample, Path(repository), name)
+        with kernels_of(self.custom_ops):
+            return write_entries(
+                self.source,
+                self._held,
+                self.manifest,
+                self.sample,
+                Path(repository),
+                name,
+                self.custom_ops,
+            )
 
     def write_explainer(self, entry: Path, model: str) -> None:
         """Writes the combined graph alone, as one of several explainers of `model`.
@@ -156,11 +170,16 @@ class Compiled:
         Raises:
             RepositoryError: the folder is there already, or cannot be written.
         """
-        write_explainer(self._held, self.manifest.model_copy(update={"model": model}), self.sample, entry)
+        manifest = self.manifest.model_copy(update={"model": model})
+        with kernels_of(self.custom_ops):
+            write_explainer(self._held, manifest, self.sample, entry, self.custom_ops)
 
 
-def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor) -> np.ndarray:
+def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor, missing: bool) -> np.ndarray:
     """Rows [N, …] in the dtype of an input.
+
+    Args:
+        missing: whether NaN is taken, for a missing value.
 
     Raises:
         InvalidOptionError: another shape, no rows, or values that are no numbers or too large.
@@ -179,7 +198,7 @@ def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor) -> np.n
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     if array.dtype.kind not in ("UTO" if dtype.kind == "O" else "fiub") and not is_float(array.dtype):
         raise InvalidOptionError(f"{name!r} holds {array.dtype}; the model takes {dtype}.")
-    return _texts(name, array.astype(object)) if dtype.kind == "O" else _cast(name, array, dtype)
+    return _texts(name, array.astype(object)) if dtype.kind == "O" else _cast(name, array, dtype, missing)
 
 
 def _texts(name: str, array: np.ndarray) -> np.ndarray:
@@ -192,11 +211,11 @@ def _texts(name: str, array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _cast(name: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _cast(name: str, array: np.ndarray, dtype: np.dtype, missing: bool) -> np.ndarray:
     """Floats are rounded; integers and booleans must survive unchanged."""
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
-    kept = np.isfinite(cast) if is_float(dtype) else cast == array
+    kept = np.isfinite(cast) | (missing & (array != array)) if is_float(dtype) else cast == array
     if not kept.all():
         place = tuple(int(i) for i in np.argwhere(~kept)[0])
         raise InvalidOptionError(

@@ -4,8 +4,9 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib import metadata
+from pathlib import Path as FilePath
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import onnx
 import onnxruntime
 
 from compiler.checks.check import Candidate, Checked
+from compiler.combine.concepts import channel_attributions_name, channels_name, concept_attributions_name
 from compiler.combine.outputs import (
     BASE_VALUE,
     EXPLAINED_VALUE,
@@ -29,8 +31,12 @@ from compiler.lowering import Lowered
 from compiler.lowering.lengths import Span, length_warnings
 from compiler.manifest import (
     DATATYPES,
+    CustomOps,
     Digests,
+    ExplainedConcepts,
     ExplainedInput,
+    ExplainedLayer,
+    Extension,
     Manifest,
     OpenLength,
     References,
@@ -39,9 +45,12 @@ from compiler.manifest import (
 )
 from compiler.manifest import Method as MethodEntry
 from compiler.methods import Method
-from compiler.methods.base import OnPaths
+from compiler.methods.base import Extended, OnPaths
 from compiler.references.reference_set import ReferenceSet
 from compiler.references.request_time import describe_open, own_inputs
+from compiler.rules.packages import package_of
+from compiler.rules.rule import find_rule
+from compiler.runtime.kernels import digest
 from compiler.selection.activity import stop_warnings
 from compiler.selection.path import Path
 from compiler.selection.select import Selection
@@ -56,16 +65,19 @@ def describe(
     checked: Checked,
     variants: Variants,
     notes: Sequence[str] = (),
+    libraries: Sequence[FilePath] = (),
 ) -> Manifest:
     """The last stage of a compile: what the graph is, for whoever serves it.
 
     Args:
         notes: what the user is told of the plain model.
+        libraries: of kernels.
 
     Raises:
         InvalidOptionError: feature names that do not fit or repeat.
     """
-    lowered, path, method = _with_span(selection.lowered, graph.span), selection.path, selection.method
+    lowered, path, method, span = selection.lowered, selection.path, selection.method, graph.span
+    lengths = {**lowered.lengths, **({span.name: (span.least, span.most)} if span else {})}
     combined = graph.edges
     every = {v.name: tensor_spec(v) for v in combined.graph.input}
     opened = describe_open(every, path.tensors) if references and references.is_open else None
@@ -75,10 +87,12 @@ def describe(
     specs = {**inner, **inputs}
     names = _feature_names(path.inputs, specs, selection.feature_names)
     originals = {v.name for v in lowered.source.graph.output}
+    kernels = tuple(CustomOps(file=library.name, sha256=digest(library)) for library in libraries)
     return Manifest(
         model="",
         method=MethodEntry(name=method.name, options=method.options),
-        digests=_digests(lowered, path, method, references),
+        digests=_digests(lowered, path, method, references, span, kernels),
+        custom_ops=kernels,
         inputs=tuple(inputs.values()),
         explained=tuple(
             ExplainedInput(
@@ -87,9 +101,12 @@ def describe(
                 at=tuple(s.tensor for s in path.leaves if s.name == i and s.places is not None) or None,
                 standard_error=standard_error_name(i) if has_standard_error(method) else None,
                 feature_names=names[i],
+                takes_missing=path.trees is not None,
             )
             for i in path.inputs
         ),
+        layers=_layers(lowered, combined, checked),
+        concepts=_concepts(lowered, path),
         outputs=tuple(tensor_spec(v) for v in combined.graph.output if v.name in originals and is_tensor(v)),
         explained_output=path.output,
         explained_shape=tuple(lowered.specs[path.output][0][1:]),
@@ -100,7 +117,7 @@ def describe(
         completeness_gap_standard_error=GAP_ERROR if has_gap_error(method) else None,
         references=None if opened else _references(combined, path, references, checked),
         open_references=opened,
-        open_length=_open_length(lowered, combined),
+        open_length=_open_length(span, combined) if span else None,
         stopped=tuple(Stopped(**asdict(stop)) for stop in path.stops),
         points=_points(method, references),
         opset=next(e.version for e in combined.opset_import if e.domain in ("", "ai.onnx")),
@@ -112,19 +129,47 @@ def describe(
             "onnxruntime": onnxruntime.__version__,
             "numpy": np.__version__,
         },
+        extensions=_extensions(lowered, method),
         measured=checked.measured,
         memory=checked.memory,
         variants=variants.describe(),
         one_shot=graph.one_shot,
         warnings=(
             *lowered.warnings,
-            *length_warnings(lowered.lengths),
+            *length_warnings(lengths),
             *notes,
             *path.notes,
             *stop_warnings(path.stops),
             *(references.warnings if references else ()),
             *checked.warnings,
         ),
+    )
+
+
+def _layers(lowered: Lowered, combined: onnx.ModelProto, checked: Checked) -> tuple[ExplainedLayer, ...]:
+    """What has attributions beside the inputs, as the graph answers it."""
+    shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
+    return tuple(
+        ExplainedLayer(
+            tensor=_inner_spec(lowered, name, shapes[attributions_name(name)]),
+            attributions=attributions_name(name),
+            completeness_gap=gap,
+        )
+        for name, gap in checked.layers.items()
+    )
+
+
+def _concepts(lowered: Lowered, path: Path) -> ExplainedConcepts | None:
+    asked = path.concepts
+    if asked is None:
+        return None
+    return ExplainedConcepts(
+        tensor=_inner_spec(lowered, asked.layer, lowered.specs[asked.layer][0][1:]),
+        axis=asked.axis,
+        count=asked.count,
+        attributions=channel_attributions_name(asked.layer),
+        channels=channels_name(asked.layer),
+        heatmaps={name: concept_attributions_name(name) for name in path.inputs},
     )
 
 
@@ -195,7 +240,14 @@ def _names_of(spec: TensorSpec, given: Sequence[str] | None) -> tuple[str, ...] 
     return spec.elements(count)
 
 
-def _digests(lowered: Lowered, path: Path, method: Method, references: ReferenceSet | None) -> Digests:
+def _digests(
+    lowered: Lowered,
+    path: Path,
+    method: Method,
+    references: ReferenceSet | None,
+    span: Span | None,
+    kernels: Sequence[CustomOps],
+) -> Digests:
     options: dict[str, Any] = {
         "method": method.name,
         "options": method.options,
@@ -204,37 +256,40 @@ def _digests(lowered: Lowered, path: Path, method: Method, references: Reference
         "inputs": path.inputs,
         "rationale": metadata.version("rationale"),
     }
-    if spans := _spans(lowered):
-        options["lengths"] = spans
+    if path.layers:
+        options["layers"] = path.layers
+    if path.concepts:
+        options["concepts"] = asdict(path.concepts)
+    if span is not None:
+        options["lengths"] = {span.name: (span.least, span.most)}
+    if brought := _extensions(lowered, method):
+        options["extensions"] = [one.model_dump() for one in brought]
+    if kernels:
+        options["custom_ops"] = [library.sha256 for library in kernels]
     if references and references.is_open:
         options["open_references"] = references.count
-    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
-    parts = [lowered.digest, references.digest or None if references else None, digest]
+    chosen = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+    parts = [lowered.digest, references.digest or None if references else None, chosen]
     whole = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-    return Digests(model=lowered.digest, references=parts[1], options=digest, explanation=whole)
+    return Digests(model=lowered.digest, references=parts[1], options=chosen, explanation=whole)
 
 
-def _with_span(lowered: Lowered, span: Span | None) -> Lowered:
-    if span is None:
-        return lowered
-    return replace(lowered, lengths={**lowered.lengths, span.name: (span.least, span.most)})
+def _extensions(lowered: Lowered, method: Method) -> tuple[Extension, ...]:
+    """What of the answer installed packages bring: rules of operators, and what the method took."""
+    rules = (find_rule(node.op_type, node.domain) for node in lowered.model.graph)
+    found = (package_of(rule) for rule in dict.fromkeys(rules) if rule is not None)
+    brought = dict.fromkeys(one for one in found if one is not None)
+    return (*brought, *(method.extensions if isinstance(method, Extended) else ()))
 
 
-def _spans(lowered: Lowered) -> dict[str, tuple[int, int]]:
-    """The lengths that stay open, by name: from the first to the second."""
-    return {name: size for name, size in lowered.lengths.items() if isinstance(size, tuple)}
-
-
-def _open_length(lowered: Lowered, combined: onnx.ModelProto) -> OpenLength | None:
-    for name, (least, most) in _spans(lowered).items():
-        axes = tuple(
-            (value.name, axis)
-            for value in combined.graph.input
-            for axis, dim in enumerate(value.type.tensor_type.shape.dim)
-            if dim.dim_param == name
-        )
-        return OpenLength(name=name, least=least, most=most, axes=axes)
-    return None
+def _open_length(span: Span, combined: onnx.ModelProto) -> OpenLength:
+    axes = tuple(
+        (value.name, axis)
+        for value in combined.graph.input
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+        if dim.dim_param == span.name
+    )
+    return OpenLength(name=span.name, least=span.least, most=span.most, axes=axes)
 
 
 def _references(

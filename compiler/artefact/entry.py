@@ -1,7 +1,7 @@
 """Written entries, used without a server."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +9,28 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from compiler.artefact.compiled import Compiled
+from compiler.artefact.one_shot import plain_model
 from compiler.artefact.repository import check_name
 from compiler.checks.gate import check_gate
-from compiler.checks.measure import measure
+from compiler.checks.judge import demand
+from compiler.checks.measure import measure, relative_error
 from compiler.checks.probes import probe_rows
+from compiler.combine.outputs import GAP, GAP_ERROR
 from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
 from compiler.memory.budget import rows_that_fit
+from compiler.methods.base import Gap
 from compiler.references.tables import Columns, Table, read_rows
-from compiler.runtime.gate import plain_model
+from compiler.runtime.kernels import digest, kernels_of
+from compiler.runtime.openvino import OpenVinoRunner
+
+RUNTIMES = ("onnxruntime", "openvino")  # that can run an entry here
+_GAPS = {
+    "deepshap": Gap.ROUNDING,
+    "integrated-gradients": Gap.QUADRATURE,
+    "expected-gradients": Gap.SAMPLING,
+}
 
 
 def open_entry(repository: Path, name: str) -> Compiled:
@@ -51,7 +63,13 @@ def open_entry(repository: Path, name: str) -> Compiled:
             raise RepositoryError(
                 f"{folder}: the graph lacks {sorted(missing)} of its manifest. Compile it again."
             )
-    return Compiled(combined, manifest, source, sample)
+    libraries = tuple(explain / "1" / library.file for library in manifest.custom_ops)
+    for library, promised in zip(libraries, manifest.custom_ops, strict=True):
+        if library.parent != explain / "1" or not library.is_file() or digest(library) != promised.sha256:
+            raise RepositoryError(
+                f"{library}: is not the library that the entry was compiled with. Compile it again."
+            )
+    return Compiled(combined, manifest, source, sample, libraries)
 
 
 def _folders(repository: Path, name: str) -> tuple[Path, Path]:
@@ -132,17 +150,54 @@ def _check_table(file: Path, table: Table, manifest: Manifest) -> None:
         )
 
 
-def check_entry(repository: Path, name: str) -> Manifest:
-    """The entry's manifest with measurements made now."""
+def check_entry(repository: Path, name: str, runtime: str = "onnxruntime") -> Manifest:
+    """The entry's manifest with measurements made now.
+
+    Args:
+        runtime: what runs the entry, onnxruntime or openvino; elsewhere than in ONNX Runtime the answers are
+            compared with those there, and judged as at compile time.
+
+    Raises:
+        InvalidOptionError: another runtime, or one that is not installed.
+        CheckFailedError: the runtime does not run the entry, or answers otherwise.
+        RepositoryError: no such entry, or one that cannot be read.
+    """
+    if runtime not in RUNTIMES:
+        raise InvalidOptionError(f"--runtime {runtime!r}: choose {' or '.join(RUNTIMES)}.")
     compiled = open_entry(repository, name)
+    file = _folders(repository, name)[1] / "1" / "model.onnx"
+    with kernels_of(compiled.custom_ops):
+        return _checked(compiled, OpenVinoRunner(file) if runtime != "onnxruntime" else None)
+
+
+def _checked(compiled: Compiled, run: OpenVinoRunner | None) -> Manifest:
     names = [entry.attributions for entry in compiled.manifest.explained]
     probes = probe_rows(compiled.model, compiled.sample)
     if compiled.manifest.one_shot:
         del probes[EXPLAIN]
-        check_gate(compiled.model, probes, [v.name for v in compiled.manifest.outputs])
+        check_gate(compiled.model, probes, [v.name for v in compiled.manifest.outputs], run)
     if (opened := compiled.manifest.open_references) is not None:
         probes[opened.weights.name] = np.abs(probes[opened.weights.name])
     memory = compiled.manifest.memory
     most = rows_that_fit(memory) if memory else MAX_BATCH
-    measured = measure(compiled.source, compiled.model, names, probes, most).measured
-    return compiled.manifest.model_copy(update={"measured": measured})
+    found = measure(compiled.source, compiled.model, names, probes, most, run)
+    if run is None:
+        return compiled.manifest.model_copy(update={"measured": found.measured})
+    error = _beside(compiled, found.answers, probes)
+    measured = found.measured.model_copy(update={"runtime_error": error})
+    warnings = demand(measured, _gap_of(compiled.manifest), bool(compiled.manifest.stopped))
+    return compiled.manifest.model_copy(update={"measured": measured, "warnings": warnings})
+
+
+def _beside(compiled: Compiled, answers: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]) -> float:
+    """The largest relative difference from ONNX Runtime's answers; what is left of a gap is rounding."""
+    there = compiled.run(probes)
+    names = [name for name in there if name not in (GAP, GAP_ERROR)]
+    return max(relative_error(answers[name], there[name]) for name in names)
+
+
+def _gap_of(manifest: Manifest) -> Gap | None:
+    """Why the attributions of a written entry may miss the output's difference."""
+    if manifest.completeness_gap is None:
+        return None
+    return _GAPS.get(manifest.method.name, Gap.ABSORBED)

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 
+import onnx
 import onnx_ir as ir
 
 from compiler.artefact.one_shot import check_gate_names, put_behind_gate
 from compiler.artefact.open_length import any_length, at_longest
+from compiler.artefact.portable import merge_axes, separate_squares
 from compiler.checks.check import Candidate
 from compiler.deployment import Deployment
-from compiler.graph.symbolic_rows import state_shapes
+from compiler.graph.symbolic_rows import ROWS, state_shapes
 from compiler.lowering import Lowered, narrow
 from compiler.lowering.lengths import Span
 from compiler.memory.fit import Combined
@@ -39,7 +41,21 @@ def finish(
     graph = narrow(combined.model, lowered.narrow)
     if span is None:
         state_shapes(graph)
+        _declare_outputs(graph, lowered.source)
+    if deployment.is_portable:
+        merge_axes(graph)
     edges = interface(graph)
     longest = edges if span is None else at_longest(edges, span)
-    served = hold(put_behind_gate(lowered, graph) if deployment.one_shot else graph)
-    return Candidate(served, edges, longest, combined.memory, combined.exact, deployment.one_shot, span)
+    served = put_behind_gate(lowered, graph) if deployment.one_shot else graph
+    if deployment.is_portable:
+        separate_squares(served)
+    return Candidate(hold(served), edges, longest, combined.memory, combined.exact, deployment.one_shot, span)
+
+
+def _declare_outputs(model: ir.Model, source: onnx.ModelProto) -> None:
+    """Outputs whose shape nothing says (a tree ensemble's) have that which the model declares, of N rows."""
+    declared = {value.name: value.type.tensor_type for value in source.graph.output}
+    for value in model.graph.outputs:
+        kind = declared.get(str(value.name))
+        if value.shape is None and kind is not None and kind.HasField("shape") and kind.shape.dim:
+            value.shape = ir.Shape([ROWS, *(dim.dim_value or None for dim in kind.shape.dim[1:])])

@@ -6,7 +6,7 @@ is for the longest (a table of positions, a causal mask, ones).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from math import comb
 
 import numpy as np
 
@@ -61,30 +61,20 @@ def formula(arrays: Arrays, lengths: Sequence[int]) -> Formula | None:
 
 
 def _polynomial(arrays: Arrays, lengths: Sequence[int]) -> Polynomial:
-    count = min(DEGREE + 1, len(lengths) - 1)
-    powers = [[Fraction(n) ** i for i in range(count)] for n in lengths[:count]]
-    found = [
-        _solved(powers, [Fraction(int(a.flat[k])) for a in arrays[:count]]) for k in range(arrays[0].size)
-    ]
-    if any(c.denominator != 1 for row in found for c in row):
-        raise DiffersError("a constant in fractions of the length")
-    coefficients = np.asarray([[int(c) for c in row] for row in found], np.int64).reshape(-1, count)
-    for a, n in zip(arrays, lengths, strict=True):
-        if not np.array_equal(coefficients @ n ** np.arange(count), a.reshape(-1)):
-            raise DiffersError("a constant that is no polynomial of the length")
-    shape = arrays[0].shape
-    return Polynomial(tuple(coefficients[:, i].reshape(shape) for i in range(count)))
+    """Through as many arrays as it has coefficients, and checked with all of them.
 
-
-def _solved(rows: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:
-    """Gauss–Jordan; of Vandermonde rows, so no pivot is 0."""
-    table = [[*row, value] for row, value in zip(rows, right, strict=True)]
-    for i, row in enumerate(table):
-        table[i] = pivot = [v / row[i] for v in row]
-        for j, other in enumerate(table):
-            if j != i:
-                table[j] = [v - other[i] * p for v, p in zip(other, pivot, strict=True)]
-    return [row[-1] for row in table]
+    It is solved in L − longest, where the numbers are small, and written in L.
+    """
+    longest, count = lengths[0], min(DEGREE + 1, len(lengths) - 1)
+    values = np.stack([a.reshape(-1) for a in arrays]).astype(np.int64)
+    steps = np.power.outer(np.subtract(lengths[:count], longest), range(count)).astype(np.float64)
+    around = np.rint(np.linalg.solve(steps, values[:count] - values[0])).astype(np.int64)
+    around[0] += values[0]
+    binomials = [[comb(j, i) * (-longest) ** max(j - i, 0) for j in range(count)] for i in range(count)]
+    coefficients = np.asarray(binomials) @ around
+    if not np.array_equal(np.power.outer(lengths, range(count)) @ coefficients, values):
+        raise DiffersError("a constant that is no polynomial of the length, in whole numbers")
+    return Polynomial(tuple(coefficients.reshape(count, *arrays[0].shape)))
 
 
 def _share(arrays: Arrays, lengths: Sequence[int]) -> Share:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
@@ -72,10 +73,15 @@ def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
 def _leave_to(outer: ir.Graph, combined: ir.Model) -> None:
     """Takes out of the combined graph what only the model's own outputs need: the outer graph has them."""
     originals = {v.name for v in outer.outputs}
-    kept = [v for v in combined.graph.outputs if v.name not in originals]
-    combined.graph.outputs.clear()
-    combined.graph.outputs.extend(kept)
-    passes.RemoveUnusedNodesPass()(combined)
+    restrict(combined, [v for v in combined.graph.outputs if v.name not in originals])
+
+
+def restrict(model: ir.Model, outputs: Sequence[ir.Value]) -> ir.Model:
+    """The same model, in which only these outputs and what they need are left."""
+    model.graph.outputs.clear()
+    model.graph.outputs.extend(outputs)
+    passes.RemoveUnusedNodesPass()(model)
+    return model
 
 
 def _share_weights(outer: ir.Graph, branch: ir.Graph) -> None:
@@ -202,3 +208,41 @@ def _row(value: ir.Value) -> list[int]:
 
 def _value(name: str, dtype: ir.DataType, shape: Sequence[Any]) -> ir.Value:
     return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+
+
+# -- an entry that is read back ------------------------------------------------------------------------
+
+
+def plain_model(proto: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
+    """The plain model that a one-shot graph holds: what computes `outputs`, without the gate."""
+    model = ir.from_proto(proto)
+    restrict(model, [v for v in model.graph.outputs if v.name in outputs])
+    _drop_gate_input(model.graph)
+    return ir.to_proto(model)
+
+
+def open_gate(model: ir.Model) -> None:
+    """Without its gate, in place: the graph computes every tensor of both sides for every row."""
+    graph = model.graph
+    gate = next(node for node in graph if node.op_type == "If" and node.name == EXPLAIN)
+    branch = gate.attributes["then_branch"].as_graph()
+    graph.outputs.clear()
+    branch.outputs.clear()
+    for value in list(branch.initializers.values()):
+        del branch.initializers[str(value.name)]
+        graph.register_initializer(value)
+    nodes = list(branch)
+    branch.remove(nodes)
+    graph.insert_before(gate, nodes)
+    graph.remove(gate, safe=True)
+    for node in nodes:
+        x = node.inputs[0] if node.op_type == "Compress" else None
+        if x is not None and x in graph.inputs:
+            ir.convenience.replace_all_uses_with(node.outputs[0], x)
+    _drop_gate_input(graph)
+
+
+def _drop_gate_input(graph: ir.Graph) -> None:
+    inputs = [v for v in graph.inputs if v.name != EXPLAIN]
+    graph.inputs.clear()
+    graph.inputs.extend(inputs)

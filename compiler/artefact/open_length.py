@@ -163,23 +163,16 @@ def _written(attribute: ir.Attr) -> bytes:
 
 
 class _Formulas:
-    """Formulas as nodes of a graph, each once, before all others."""
+    """Formulas as nodes of a graph, before all others."""
 
     def __init__(self, graph: ir.Graph, source: ir.Value, axis: int) -> None:
         self.op = Nodes(graph, "rationale/length", before=graph[0])
-        self._made: dict[tuple[ir.Value, Formula], ir.Value] = {}
         self.length = self.op.Squeeze(self.op.Shape(source, start=axis, end=axis + 1))
 
     def emit(self, found: Formula, longest: ir.Value) -> ir.Value:
-        key = longest, found
-        if key not in self._made:
-            if isinstance(found, Polynomial):
-                self._made[key] = self._polynomial(found, longest)
-            elif isinstance(found, Share):
-                self._made[key] = self._share(found, longest)
-            else:
-                self._made[key] = self._beginning(found, longest)
-        return self._made[key]
+        if isinstance(found, Polynomial):
+            return self._polynomial(found, longest)
+        return self._share(found, longest) if isinstance(found, Share) else self._beginning(found, longest)
 
     def _polynomial(self, found: Polynomial, like: ir.Value) -> ir.Value:
         total = self.op.constant(found.coefficients[0])
@@ -209,13 +202,12 @@ def merge(models: Sequence[ir.Model], lengths: Sequence[int], name: str) -> ir.M
     """
     graph = models[0].graph
     uses = differences(models)
-    found = {values: formula([_array(v) for v in values], lengths) for values in set(uses.values())}
+    found = {values: formula([_array(v) for v in values], lengths) for values in dict.fromkeys(uses.values())}
     source, axis = _open_axis([list(m.graph.inputs) for m in models])
     formulas = _Formulas(graph, source, axis)
+    emitted = {values: formulas.emit(how, values[0]) for values, how in found.items() if how is not None}
     for (node, i), values in uses.items():
-        how = found[values]
-        if how is not None:
-            node.replace_input_with(i, formulas.emit(how, values[0]))
+        node.replace_input_with(i, emitted.get(values, values[0]))
     for value in [v for node in graph for v in node.outputs if not v.is_graph_output()]:
         value.shape = None
     for edges in ([m.graph.inputs for m in models], [m.graph.outputs for m in models]):

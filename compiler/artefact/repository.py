@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError, UnsupportedModelError
 from compiler.lowering.precision import on_cpu
 from compiler.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, OPEN_SUFFIX, Manifest, TensorSpec
+from compiler.runtime.kernels import register
 from compiler.runtime.session import LOAD_ERRORS, NO_KERNEL, Held, as_ir, save
 
 try:
@@ -49,6 +51,7 @@ def write_entries(
     sample: Mapping[str, np.ndarray],
     repository: Path,
     name: str,
+    libraries: Sequence[Path] = (),
 ) -> Path:
     """Writes `NAME/` and `NAME_explain/`, or `NAME/` alone for a one-shot model; see `Compiled.write`.
 
@@ -56,6 +59,7 @@ def write_entries(
 
     Args:
         sample: one row for each input, with which a server warms up.
+        libraries: of kernels, which each entry takes along.
     """
     check_name(name)
     manifest = manifest.model_copy(update={"model": name})
@@ -69,10 +73,9 @@ def write_entries(
             if manifest.one_shot:
                 explain = plain
             else:
-                _write_entry(new / plain, source, sample, MAX_BATCH)
-            _write_entry(
-                new / explain, combined, sample, manifest.measured.max_batch, gated=manifest.one_shot
-            )
+                _write_entry(new / plain, source, sample, MAX_BATCH, libraries)
+            most = manifest.measured.max_batch
+            _write_entry(new / explain, combined, sample, most, libraries, gated=manifest.one_shot)
             (new / explain / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
             with _locked(repository):
                 stale = _of_another_model(repository, name, manifest)
@@ -85,11 +88,15 @@ def write_entries(
 
 
 def write_explainer(
-    combined: Held, manifest: Manifest, sample: Mapping[str, np.ndarray], entry: Path
+    combined: Held,
+    manifest: Manifest,
+    sample: Mapping[str, np.ndarray],
+    entry: Path,
+    libraries: Sequence[Path] = (),
 ) -> None:
     """Writes one explain entry, and no plain one; see `Compiled.write_explainer`."""
     try:
-        _write_entry(entry, combined, sample, manifest.measured.max_batch, gated=manifest.one_shot)
+        _write_entry(entry, combined, sample, manifest.measured.max_batch, libraries, gated=manifest.one_shot)
         (entry / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
     except OSError as error:
         raise RepositoryError(f"{entry}: cannot be written: {error.strerror or error}.") from error
@@ -169,6 +176,7 @@ def _write_entry(
     model: Held,
     sample: Mapping[str, np.ndarray],
     max_batch: int,
+    libraries: Sequence[Path],
     *,
     gated: bool = False,
 ) -> None:
@@ -176,6 +184,8 @@ def _write_entry(
     (folder / "1").mkdir(parents=True)
     path = folder / "1" / "model.onnx"
     save(_with_free_outputs(as_ir(model)), path)
+    for library in libraries:
+        shutil.copyfile(library, folder / "1" / library.name)
     inputs, outputs = _tensors(path)
     warmup = folder / "warmup"
     warmup.mkdir()
@@ -191,7 +201,8 @@ def _write_entry(
     shapes = {
         spec.name: sample[spec.name].shape[1:] if spec.name in sample else spec.shape for spec in inputs
     }
-    config = _config(folder.name, inputs, outputs, samples, shapes, max_batch)
+    names = [library.name for library in libraries]
+    config = _config(folder.name, inputs, outputs, samples, shapes, max_batch, names)
     (folder / "config.pbtxt").write_text(config, encoding="utf-8")
 
 
@@ -214,6 +225,7 @@ def _tensors(path: Path) -> tuple[list[TensorSpec], list[TensorSpec]]:
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_mem_reuse = False  # it is not run
+    register(options)
     try:
         with _runnable_on_cpu(path) as file:
             session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
@@ -271,10 +283,12 @@ def _config(
     samples: Sequence[Mapping[str, str]],
     shapes: Mapping[str, tuple[int, ...]],
     max_batch: int,
+    libraries: Sequence[str],
 ) -> str:
     """Args:
     samples: for each warmup the file of each input.
     shapes: of the row in it, by input.
+    libraries: of kernels, by their names beside the model.
     """
     from tritonclient.grpc import model_config_pb2  # here, because importing gRPC takes a while
 
@@ -287,6 +301,8 @@ def _config(
     config.dynamic_batching.max_queue_delay_microseconds = QUEUE_DELAY_US
     policy = config.dynamic_batching.default_queue_policy
     policy.max_queue_size, policy.allow_timeout_override = MAX_QUEUE, True
+    for library in libraries:  # Triton takes it as it stands: it has to run in the repository's folder
+        config.model_operations.op_library_filename.append(f"{name}/1/{library}")
     config.instance_group.add(count=1, kind=model_config_pb2.ModelInstanceGroup.KIND_AUTO)
     for batch, files in itertools.product(sorted({1, max_batch}), samples):
         gate = f", {files[EXPLAIN]}" if files.get(EXPLAIN) in GATES else ""

@@ -21,52 +21,43 @@ from compiler.terminal import console, told_plainly
 app = typer.Typer()
 
 
-# What each option's help says of its default takes the place of typer's.
-_optional = typer.Option
-
-Models = Annotated[
-    list[str] | None, typer.Argument(help=f"{', '.join(MODELS)}. Default: all.", metavar="MODEL")
-]
-References = Annotated[
-    str | None,
-    _optional(
-        help="References K, by commas. Default: 10 for images and tokens, 100 and 1000 for credit.",
-        metavar="K,K",
-    ),
-]
-Rows = Annotated[
-    int | None, typer.Option(help="Rows N in one run. Default: 1, and 64 once for credit.", min=1)
-]
-Repeats = Annotated[int, typer.Option(help="Rounds; in each of them every system has its turn.", min=1)]
-Threads = Annotated[int, typer.Option(help="Threads of every system.", min=1)]
-Peers = Annotated[
-    str | None,
-    _optional(help=f"With whom to compare, by commas: {', '.join(PEERS)}. Default: all.", metavar="A,B"),
-]
-AsInstalled = Annotated[
-    bool,
-    typer.Option(
-        "--as-installed",
-        help="Leave memory allocation as the system does it. Without this, every system gets the settings "
-        "that suit PyTorch: freed memory is kept, large pages are used (Linux).",
-    ),
-]
-Out = Annotated[
-    Path | None,
-    _optional(help="Write bench.json (every single time) and plots to this folder.", metavar="FOLDER"),
-]
-
-
 @app.command("bench")
 def bench_command(
-    models: Models = None,
-    references: References = None,
-    rows: Rows = None,
-    repeats: Repeats = 9,
-    threads: Threads = 2,
-    peers: Peers = None,
-    as_installed: AsInstalled = False,
-    out: Out = None,
+    models: Annotated[
+        list[str] | None, typer.Argument(help=f"{', '.join(MODELS)}. Default: all.", metavar="MODEL")
+    ] = None,
+    references: Annotated[
+        str | None,
+        typer.Option(
+            help="References K, by commas. Default: 10 for images and tokens, 100 and 1000 for credit.",
+            metavar="K,K",
+        ),
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="Rows N in one run. Default: 1, and 64 once for credit.", min=1)
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(help="Rounds; in each of them every system has its turn.", min=1)
+    ] = 9,
+    threads: Annotated[int, typer.Option(help="Threads of every system.", min=1)] = 2,
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            help=f"With whom to compare, by commas: {', '.join(PEERS)}. Default: all.", metavar="A,B"
+        ),
+    ] = None,
+    as_installed: Annotated[
+        bool,
+        typer.Option(
+            "--as-installed",
+            help="Leave memory allocation as the system does it. Without this, every system gets the "
+            "settings that suit PyTorch: freed memory is kept, large pages are used (Linux).",
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write bench.json (every single time) and plots to this folder.", metavar="FOLDER"),
+    ] = None,
 ) -> None:
     """Time an explanation beside the plain model, SHAP, captum, and the same idea in PyTorch.
 

@@ -15,9 +15,9 @@ from compiler.artefact.compiled import Compiled
 from compiler.bench.cases import CAPTUM, OURS, SHAP, Case, Settings, outside
 from compiler.bench.device import gpu_name, provider
 from compiler.bench.peers import misses
-from compiler.bench.process import ProcessDiedError, huge_pages, in_a_process
-from compiler.bench.subjects import Ready, Subject, compile_ours, due, make_subject, ready
-from compiler.bench.timing import alternate
+from compiler.bench.process import ProcessDiedError, in_a_process, memory_kept
+from compiler.bench.subjects import Subject, compile_ours, due, make_subject, ready
+from compiler.bench.timing import System, alternate
 from compiler.errors import InvalidOptionError, RationaleError
 from compiler.terminal import progress_bar
 
@@ -76,7 +76,7 @@ def bench(
         RationaleError: all of them did.
     """
     if not settings.as_installed:
-        os.environ.update(huge_pages(os.environ))  # for the processes; this one has its memory already
+        os.environ.update(memory_kept(os.environ))  # for the processes; this one has its memory already
     outcomes: list[Outcome] = []
     failed = []
     for case in cases:
@@ -106,10 +106,9 @@ def measure(case: Case, settings: Settings) -> Outcome:
         )
         errors = {name: _errors(one, exact, sums) for name, one in found.items()}
         times = alternate(
-            [one.system for one in found.values()],
+            list(found.values()),
             settings.repeats,
             lambda done, total: tell(case.label, done, total),
-            as_installed=settings.as_installed,
         )
     known = misses(subject.network)
     systems = {
@@ -122,7 +121,7 @@ def measure(case: Case, settings: Settings) -> Outcome:
 
 def _ready(
     subject: Subject, compiled: Compiled, settings: Settings, tell: Callable[[str], None]
-) -> tuple[dict[str, Ready], dict[str, str]]:
+) -> tuple[dict[str, System], dict[str, str]]:
     """Systems by name, and why others are left out."""
     found, left_out = {}, {}
     for name in (OURS, *settings.peers):
@@ -143,7 +142,7 @@ def _truth(subject: Subject) -> np.ndarray | None:
     return values
 
 
-def _errors(one: Ready, exact: np.ndarray | None, sums: np.ndarray) -> tuple[float | None, float | None]:
+def _errors(one: System, exact: np.ndarray | None, sums: np.ndarray) -> tuple[float | None, float | None]:
     """Its error and its gap."""
     if one.explain is None:
         return None, None

@@ -59,13 +59,9 @@ def make_subject(case: Case, seed: int) -> Subject:
         torch.manual_seed(seed)
         network = NETWORKS[case.model](case.shape[-1])
         count = SIGNAL_ROWS[len(case.shape)]
-        keep_signal(network, torch.cat([_rows(count, case.shape), _references(count, case.shape)]))
-        rows, references = _rows(case.rows, case.shape), _references(case.references, case.shape)
+        keep_signal(network, torch.cat([torch.randn(count, *case.shape), _references(count, case.shape)]))
+        rows, references = torch.randn(case.rows, *case.shape), _references(case.references, case.shape)
     return Subject(network, export(network, rows), rows, references)
-
-
-def _rows(count: int, shape: Sequence[int]) -> Tensor:
-    return torch.randn(count, *shape)
 
 
 def _references(count: int, shape: Sequence[int]) -> Tensor:
@@ -90,21 +86,7 @@ def compile_ours(subject: Subject, threads: int, memory_budget: int | None = Non
     return compile_model(subject.model, method, targets="predicted", deployment=deployment)
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A system that can be timed.
-
-    Attributes:
-        explain: its attributions [N, …]; None where it explains nothing.
-        setup_s: what its preparation took.
-    """
-
-    system: System
-    explain: Callable[[], np.ndarray] | None
-    setup_s: float
-
-
-def ready(name: str, subject: Subject, compiled: Compiled, threads: int) -> Ready:
+def ready(name: str, subject: Subject, compiled: Compiled, threads: int) -> System:
     """A system by its name, with its threads set.
 
     Raises:
@@ -119,7 +101,7 @@ def ready(name: str, subject: Subject, compiled: Compiled, threads: int) -> Read
         given = in_torch(subject)
         run, prepare = best_threads(lambda: EXPLAINERS[name](*given), subject, threads)
         explain = run
-    return Ready(System(name, run, prepare), explain, time.perf_counter() - started)
+    return System(name, run, prepare, explain, time.perf_counter() - started)
 
 
 def in_torch(subject: Subject) -> tuple[nn.Module, Tensor, Tensor]:
@@ -144,13 +126,10 @@ def _ours(subject: Subject, compiled: Compiled, threads: int) -> Made:
 def _forward(subject: Subject, compiled: Compiled, threads: int) -> Made:
     """The plain model over N·(1 + K) rows, which is what the walk has to pass through."""
     runner = session_of(compiled.source.SerializeToString(), threads)
-    rows = torch.cat([subject.rows, subject.references.repeat(len(subject.rows), 1, *_ones(subject.rows))])
+    repeats = (len(subject.rows), *[1] * (subject.rows.ndim - 1))
+    rows = torch.cat([subject.rows, subject.references.repeat(repeats)])
     x = {"x": rows.numpy()}
     return lambda: runner.run(None, x), None, lambda: None
-
-
-def _ones(rows: Tensor) -> list[int]:
-    return [1] * (rows.ndim - 2)
 
 
 def best_threads(

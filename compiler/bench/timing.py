@@ -1,17 +1,15 @@
 """Times of several systems, taken in turn in one process."""
 
-import ctypes
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 BLOCK_S = 0.03  # what takes less is called several times in its turn, after a call that is not timed
 MOST_CALLS = 50
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # glibc's names for what mallopt sets
 REST_S = 0.06  # between turns: threads of ONNX Runtime spin for 40 ms after a run
 
 
@@ -21,11 +19,15 @@ class System:
 
     Attributes:
         prepare: called before each of its turns, outside the time.
+        explain: its attributions [N, …]; None where it explains nothing.
+        setup_s: what its preparation took.
     """
 
     name: str
     run: Callable[[], Any]
     prepare: Callable[[], Any] = lambda: None
+    explain: Callable[[], np.ndarray] | None = None
+    setup_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -46,22 +48,15 @@ def alternate(
     systems: Sequence[System],
     rounds: int,
     tell: Callable[[int, int], None] = lambda *_: None,
-    *,
-    as_installed: bool = False,
 ) -> dict[str, list[list[float]]]:
-    """Seconds of each call in each round, by system: A B C, B C A, C A B …
-
-    Args:
-        as_installed: whether the allocator is left as it is, see `memory_kept`.
-    """
+    """Seconds of each call in each round, by system: A B C, B C A, C A B …"""
     times: dict[str, list[list[float]]] = {system.name: [] for system in systems}
-    with nullcontext() if as_installed else memory_kept():
-        calls = {system.name: _calls(system) for system in systems}
-        for done in range(rounds):
-            for i in range(len(systems)):
-                system = systems[(i + done) % len(systems)]
-                tell(done * len(systems) + i, rounds * len(systems))
-                times[system.name].append(_turn(system, calls[system.name]))
+    calls = {system.name: _calls(system) for system in systems}
+    for done in range(rounds):
+        for i in range(len(systems)):
+            system = systems[(i + done) % len(systems)]
+            tell(done * len(systems) + i, rounds * len(systems))
+            times[system.name].append(_turn(system, calls[system.name]))
     return times
 
 
@@ -95,30 +90,5 @@ def ratio(above: Sequence[Sequence[float]], below: Sequence[Sequence[float]]) ->
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     """The quarter, the median, and three quarters."""
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    low, median, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
     return low, median, high
-
-
-@contextmanager
-def memory_kept() -> Iterator[None]:
-    """This process keeps what it frees, where glibc's allocator can be told, and gives it back at the end.
-
-    PyTorch takes every tensor from malloc, and glibc gives large ones back to the system at once: each
-    operator then pays for fresh pages, six times its own time in the largest MLP. ONNX Runtime has an arena
-    of its own. Whoever serves PyTorch on CPU replaces malloc or does this.
-    """
-    library = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
-    if not hasattr(library, "mallopt") or not hasattr(library, "malloc_trim"):
-        yield
-        return
-    assert library is not None
-    library.mallopt(_MMAP_MAX, 0)
-    library.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-    try:
-        yield
-    finally:
-        library.mallopt(_MMAP_MAX, 65536)
-        library.mallopt(_TRIM_THRESHOLD, 128 << 10)
-        library.malloc_trim(0)

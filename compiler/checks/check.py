@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from compiler.checks.gate import check_gate
 from compiler.checks.judge import demand
-from compiler.checks.measure import measure, storage_error
+from compiler.checks.measure import layer_gap, measure, storage_error
 from compiler.checks.open_probes import with_open_probes, with_open_sample
 from compiler.checks.probes import probe_ids, sample_rows, sound_probes
-from compiler.combine.outputs import attributions_name
+from compiler.combine.outputs import attributions_name, layers_of
 from compiler.lowering import narrow
 from compiler.lowering.lengths import Span
 from compiler.manifest import Measured, Memory
@@ -53,6 +53,7 @@ class Checked:
         answers: of the graph on the probe rows, by name of the output.
         sample: one row for each input that is nobody's, with which a server warms up.
         warnings: for the user.
+        layers: the gap of each layer that is answered, in the graph's order; None where none is promised.
     """
 
     measured: Measured
@@ -60,6 +61,7 @@ class Checked:
     memory: Memory
     sample: Mapping[str, np.ndarray]
     warnings: tuple[str, ...]
+    layers: Mapping[str, float | None]
 
 
 def check(selection: Selection, referenced: Referenced, graph: Candidate) -> Checked:
@@ -74,7 +76,11 @@ def check(selection: Selection, referenced: Referenced, graph: Candidate) -> Che
     references, source, memory = referenced.set, lowered.source, graph.memory
     names = [attributions_name(i) for i in path.inputs]
     probes = with_open_probes(sound_probes(source, graph.longest, _near(selection, referenced)), references)
+    layers = layers_of(graph.edges)
+    names += map(attributions_name, layers)
     found = measure(source, graph.served, names, probes, rows_that_fit(memory))
+    conserving = {name for name in layers if method.gap is not None and path.meets(name)}
+    gaps = {n: layer_gap(found.answers, attributions_name(n)) if n in conserving else None for n in layers}
     if graph.one_shot:
         check_gate(graph.served, probes, [v.name for v in source.graph.output])
     if graph.exact is not None:
@@ -86,6 +92,7 @@ def check(selection: Selection, referenced: Referenced, graph: Candidate) -> Che
         memory,
         with_open_sample(sample_rows(graph.longest, references, probes), references),
         (*demand(found.measured, method.gap, bool(path.stops)), *beyond_budget(memory)),
+        gaps,
     )
 
 

@@ -10,21 +10,24 @@ from compiler.checks.measure import relative_error
 from compiler.combine.outputs import GAP
 from compiler.errors import CheckFailedError
 from compiler.manifest import EXPLAINED
-from compiler.runtime.gate import asking
+from compiler.runtime.gate import Run, asking
 from compiler.runtime.session import Held, Runner
 
 
-def check_gate(model: Held, probes: Mapping[str, np.ndarray], originals: Sequence[str]) -> None:
+def check_gate(
+    model: Held, probes: Mapping[str, np.ndarray], originals: Sequence[str], run: Run | None = None
+) -> None:
     """Runs a one-shot graph with the gate open, closed, and open for some rows.
 
     Args:
         probes: [rows, …] for each input but the gate, two rows or more.
         originals: the outputs of the model itself, which the gate leaves alone.
+        run: the graph elsewhere than in ONNX Runtime.
 
     Raises:
         CheckFailedError: an answer depends on the gate, or on which other rows ask, where it must not.
     """
-    run = Runner(model)
+    run = run or Runner(model)
     rows = max(len(p) for p in probes.values() if p.ndim)
     whole = run(asking(probes))
     for gate in (np.zeros(rows, bool), np.arange(rows) % 2 == 1):

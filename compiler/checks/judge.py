@@ -27,6 +27,12 @@ def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[st
         CheckFailedError: outputs differ, rows mix, or attributions do not add up.
     """
     told = _judge_outputs(measured)
+    limit = max(ROWS_LIMIT, OUTPUT_ROUNDINGS * measured.own_rounding)
+    if measured.runtime_error is not None and not measured.runtime_error <= limit:
+        raise CheckFailedError(
+            f"answers differ from ONNX Runtime's by {measured.runtime_error:.1e} (relative), though the "
+            "graph is the same: see docs/runtimes.md, and compile it with --runtime for where it will run."
+        )
     if measured.rows_error is not None and not measured.rows_error <= ROWS_LIMIT:
         raise CheckFailedError(
             f"explaining a batch differs from explaining its rows one by one by {measured.rows_error:.1e} "

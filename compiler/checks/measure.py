@@ -43,6 +43,7 @@ def measure(
     attributions: Sequence[str],
     probes: Arrays,
     most: int = MAX_BATCH,
+    run: Run | None = None,
 ) -> Measurement:
     """Runs the combined graph beside the original, on the probe rows together and one by one.
 
@@ -50,6 +51,7 @@ def measure(
         attributions: names of the attribution outputs.
         probes: [rows, …] for each input.
         most: rows of a batch that the memory budget holds; below the number of probe rows, each runs alone.
+        run: the combined graph elsewhere than in ONNX Runtime, which still runs the original.
 
     Raises:
         InvalidModelError: ONNX Runtime does not run the original.
@@ -61,7 +63,7 @@ def measure(
     rows = max(len(p) for p in probes.values() if p.ndim)
     own = {v.name: probes[v.name] for v in source.graph.input if v.name in probes}
     original, alone = _run_original(comparable, own)
-    runner = explaining(Runner(combined), graph)
+    runner = explaining(run or Runner(combined), graph)
     singles, latency_ms = _one_by_one(runner, probes, rows)
     together = runner(probes) if most >= rows else _joined(singles)
     _demand_separate_rows(original, own, alone, rows, halves.rounding)
@@ -215,17 +217,13 @@ def _rounded_otherwise(model: ir.Model, seed: int) -> ir.Model:
     return copy
 
 
-def _rows_error(runner: Run, probes: Arrays, together: Arrays, i: int) -> float:
-    alone = runner(_row(probes, i), list(together))
-    return max(relative_error(alone[name], value[i : i + 1], value) for name, value in together.items())
-
-
 def _demand_separate_rows(
     original: Runner, probes: Arrays, outputs: Arrays, rows: int, rounding: float
 ) -> None:
     tensors = {n: v for n, v in outputs.items() if isinstance(v, np.ndarray) and is_float(v.dtype)}
     batched = {n: v for n, v in tensors.items() if v.ndim and len(v) == rows}
-    error = max((_rows_error(original, probes, batched, i) for i in range(rows) if batched), default=0.0)
+    singles = [original(_row(probes, i), list(batched)) for i in range(rows) if batched]
+    error = _batch_error(singles, batched) if batched else 0.0
     if error > max(ROWS_LIMIT, OUTPUT_ROUNDINGS * rounding):
         raise UnsupportedModelError(
             f"the model mixes the rows of a batch: it answers a batch otherwise than its rows one by one "
@@ -262,6 +260,15 @@ def _gap(results: Arrays, sound: np.ndarray) -> float:
     if largest <= noise:
         return 0.0
     return float(largest / difference) if difference else float("inf")
+
+
+def layer_gap(results: Arrays, attributions: str) -> float:
+    """The same of a layer on the way, from its attributions [N, T, …]."""
+    explained = results[EXPLAINED_VALUE].astype(np.float64)
+    base = results[BASE_VALUE].astype(np.float64) if BASE_VALUE in results else 0.0
+    given = results[attributions].astype(np.float64)
+    gap = explained - base - given.reshape(*explained.shape, -1).sum(-1)
+    return _gap({**results, GAP: gap.astype(results[GAP].dtype)}, np.isfinite(gap).all(axis=1))
 
 
 def _difference(results: Arrays, sound: np.ndarray) -> float:

@@ -44,7 +44,10 @@ def _probe(
     if known is None:
         return random.standard_normal(size).astype(dtype)
     pick = known[np.arange(ROWS) % len(known)].astype(np.float64)
-    spread = known.std(axis=0, dtype=np.float64) + 1e-3 * (1 + np.abs(known).mean(dtype=np.float64))
+    held = np.isfinite(known)  # references of trees may miss values
+    middle = np.mean(known, axis=0, dtype=np.float64, where=held | ~held.any(axis=0))
+    spread = np.sqrt(np.mean((known - middle) ** 2, axis=0, dtype=np.float64, where=held | ~held.any(axis=0)))
+    spread = np.nan_to_num(spread) + 1e-3 * (1 + np.abs(known[held]).mean(dtype=np.float64))
     step = np.zeros(ROWS)
     step[ROWS // 3 :], step[2 * ROWS // 3 :] = 0.1, 1.0
     noise = random.standard_normal(pick.shape) * spread
@@ -108,10 +111,16 @@ def sample_rows(
         if tensor.elem_type == onnx.TensorProto.STRING:
             rows[value.name] = np.full(shape, "", object)
         elif known is not None and references is not None:
-            mean = np.average(known.astype(np.float64), axis=0, weights=references.weights)
-            rows[value.name] = mean[None].astype(dtype)
+            held = np.ma.masked_invalid(known.astype(np.float64))  # references of trees may miss values
+            mean = np.ma.average(held, axis=0, weights=_broadcast(references.weights, held))
+            rows[value.name] = np.ma.filled(mean, 0.0)[None].astype(dtype)
         elif value.name in probes and not is_float(dtype) and shape:
             rows[value.name] = probes[value.name][:1]
         else:
             rows[value.name] = np.zeros(shape, dtype)
     return rows
+
+
+def _broadcast(weights: np.ndarray | None, to: np.ndarray) -> np.ndarray | None:
+    """[K] weights for arrays [K, …]."""
+    return None if weights is None else np.broadcast_to(weights.reshape(-1, *[1] * (to.ndim - 1)), to.shape)

@@ -11,7 +11,7 @@ from compiler.cli import entries, references
 from compiler.terminal import Repository, progress_bar, report, told_plainly
 
 if TYPE_CHECKING:
-    from compiler.deployment import Provider, Storage
+    from compiler.deployment import Provider, Runtime, Storage
 
 app = typer.Typer(
     name="rationale",
@@ -37,15 +37,16 @@ def compile_command(
         str,
         typer.Option(
             help="deepshap, gradient, input-x-gradient, integrated-gradients, expected-gradients, "
-            "smoothgrad, lrp, attnlrp or cplrp; docs/methods.md says which one when."
+            "smoothgrad, lrp, attnlrp, cplrp, or treeshap for forests and boosted trees; docs/methods.md "
+            "says which one when."
         ),
     ] = "deepshap",
     references: Annotated[
         Path | None,
         typer.Option(
             help="Rows with which a decision is compared: .npz (an array for each input), .npy, .csv or "
-            ".parquet. deepshap and expected-gradients need them; 50 to 200 typical rows are usual. "
-            "integrated-gradients takes zeros without them.",
+            ".parquet. deepshap, treeshap and expected-gradients need them; 50 to 200 typical rows are "
+            "usual. integrated-gradients takes zeros without them.",
             metavar="FILE",
         ),
     ] = None,
@@ -61,8 +62,9 @@ def compile_command(
     targets: Annotated[
         str | None,
         typer.Option(
-            help="Which elements of the output to explain: indices such as 0,3, 'all', or 'predicted' (each "
-            "row's own largest). Default: the only element, 1 of two (an output [N, 2]), else predicted."
+            help="Which elements of the output to explain: indices such as 0,3, contrasts such as 1-0 (why "
+            "class 1 rather than 0), 'all', or 'predicted' (each row's own largest). Default: the only "
+            "element, 1 of two (an output [N, 2]), else predicted."
         ),
     ] = None,
     output: Annotated[
@@ -86,6 +88,36 @@ def compile_command(
             help="An input to attribute to, or an inner tensor; repeat for several. Default: every float "
             "input, else the token ids.",
             metavar="TENSOR",
+        ),
+    ] = None,
+    layers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--layers",
+            help="An inner tensor whose attributions the graph answers too, or 'all' for every layer; "
+            "repeat for several.",
+            metavar="TENSOR",
+        ),
+    ] = None,
+    concepts: Annotated[
+        str | None,
+        typer.Option(
+            help="An inner tensor, and for how many of its channels to answer what the inputs contribute to "
+            "each: those that are most relevant for the row.",
+            metavar="TENSOR=COUNT",
+        ),
+    ] = None,
+    concept_axis: Annotated[
+        int | None,
+        typer.Option(help="The axis of that tensor on which its channels lie. Default: 1.", metavar="AXIS"),
+    ] = None,
+    custom_ops: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--custom-ops",
+            help="A library of kernels (.so) that ONNX Runtime loads for operators of the model's own; it is "
+            "code, and is copied into the entries. Repeat for several. docs/own-operators.md says more.",
+            metavar="LIBRARY",
         ),
     ] = None,
     size: Annotated[
@@ -134,14 +166,16 @@ def compile_command(
         _of_methods(
             help="lrp: the preset of rules; EpsilonPlus (default), EpsilonAlpha2Beta1, EpsilonPlusFlat, "
             "EpsilonAlpha2Beta1Flat, EpsilonGammaBox (needs --low and --high), ExcitationBackprop, "
-            "GuidedBackprop or Deconvnet."
+            "GuidedBackprop or Deconvnet; or your own, in a file that ends in .toml (docs/methods.md).",
+            metavar="NAME|FILE.toml",
         ),
     ] = None,
     rule: Annotated[
         list[str] | None,
         _of_methods(
             help="lrp: a rule for some layers, such as Conv=gamma:0.25, name:head.*=epsilon:0.1, "
-            "first=zbox:-2:2 or 'last 2=zero'; repeat for several, the last match wins.",
+            "'first=zbox(low=-2, high=2)' or 'last 2=zero'; repeat for several, the last match wins. "
+            "Installed packages may bring more rules (entry points of rationale.lrp_rules).",
             metavar="SELECTOR=RULE",
         ),
     ] = None,
@@ -159,6 +193,13 @@ def compile_command(
             help="Where it will run, cpu or cuda: an operator is computed in the way that is fastest there."
         ),
     ] = "cpu",
+    runtime: Annotated[
+        str,
+        _of_machine(
+            help="What will load it, onnxruntime, openvino, tensorrt or any: the graph avoids what others "
+            "than ONNX Runtime get wrong or lack; docs/runtimes.md says what."
+        ),
+    ] = "onnxruntime",
     threads: Annotated[
         int | None, _of_machine(help="Threads one run may use. Default: this machine's.", min=1)
     ] = None,
@@ -193,12 +234,20 @@ def compile_command(
     with told_plainly():
         from compiler.artefact.repository import check_name
         from compiler.deployment import Deployment, parse_bytes
-        from compiler.request import CompileRequest, parse_features, parse_sizes, parse_targets
+        from compiler.request import (
+            CompileRequest,
+            parse_composite,
+            parse_concepts,
+            parse_features,
+            parse_layers,
+            parse_sizes,
+            parse_targets,
+        )
 
         check_name(name)
         options: dict[str, Any] = {"steps": steps, "samples": samples, "sigma": sigma, "seed": seed}
         options |= {"standard_error": standard_error or None, "rule": rule or None}
-        options |= {"composite": composite, "low": low, "high": high, "epsilon": epsilon}
+        options |= {"composite": parse_composite(composite), "low": low, "high": high, "epsilon": epsilon}
         asked = CompileRequest(
             method,
             options,
@@ -213,9 +262,13 @@ def compile_command(
                 parse_bytes(memory_budget),
                 cast("Storage", storage),
                 one_shot,
+                cast("Runtime", runtime),
             ),
             open_references,
             logits,
+            parse_layers(layers or []),
+            parse_concepts(concepts, concept_axis),
+            custom_ops or (),
         )
         with progress_bar() as progress:
             compiled = asked.compile(model, references, progress)

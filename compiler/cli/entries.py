@@ -74,18 +74,25 @@ def explain_command(
 def check_command(
     name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME")],
     repository: Repository = Path("model_repository"),
+    runtime: Annotated[
+        str,
+        typer.Option(
+            help="What runs the entry, onnxruntime or openvino (pip install 'rationale[openvino]'), where "
+            "its answers are also compared with those of ONNX Runtime."
+        ),
+    ] = "onnxruntime",
 ) -> None:
     """Measure a written entry again: outputs unchanged, attributions complete, rows apart.
 
     The same that `rationale compile` measures before it writes an entry: after an update of ONNX Runtime, or
     on another machine.
 
-    Example: rationale check credit
+    Examples: rationale check credit; rationale check credit --runtime openvino
     """
     with told_plainly():
         from compiler.artefact.entry import check_entry
 
-        report(check_entry(repository, name))
+        report(check_entry(repository, name, runtime))
 
 
 @app.command("evaluate")
@@ -169,8 +176,10 @@ def operators_command() -> None:
     from compiler.cli.operator_table import operator_table
 
     table = Table(box=None, pad_edge=False)
-    for title in ("operator", "opsets", "kind", "methods", "tested by", "how"):
+    for title in ("operator", "opsets", "kind", "methods", "tested by", "how", "package"):
         table.add_column(title, no_wrap=True)
-    for row in operator_table():
-        table.add_row(row.name, row.opsets, row.kind, row.methods, row.tested, row.how)
+    rows = operator_table()
+    table.columns[-1].header = "package" * any(row.package for row in rows)
+    for row in rows:
+        table.add_row(row.name, row.opsets, row.kind, row.methods, row.tested, row.how, row.package)
     console().print(table)

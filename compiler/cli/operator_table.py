@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import onnx
 
+from compiler.graph.own_shapes import is_own
 from compiler.lowering.bodies import has_body
 from compiler.lowering.rewrites.engine import rewritten_operators
+from compiler.rules.packages import package_of
 from compiler.rules.rule import Kind, Rule, Trait, all_rules
 
 ALL = "all"
@@ -35,6 +37,7 @@ class OperatorRow:
             tests are compiled and held against finite differences; see tests/compiler/rules/test_rules.py and
             tests/conformance.
         how: what it computes.
+        package: that brought its rule, where that is not Rationale.
     """
 
     name: str
@@ -43,12 +46,13 @@ class OperatorRow:
     methods: str
     tested: str
     how: str
+    package: str = ""
 
 
 def operator_table() -> list[OperatorRow]:
     """One row for each operator that has a rule or becomes operators that have one."""
     rules = {(rule.domain, rule.op_type): rule for rule in all_rules()}
-    rows = [_row(key, str(rule.kind), _methods(rule), rule.forward) for key, rule in rules.items()]
+    rows = [_of_rule(key, rule) for key, rule in rules.items()]
     rows += [
         _row(key, "rewritten", "as its definition", function)
         for key, function in rewritten_operators().items()
@@ -77,6 +81,11 @@ def _takes_floats(name: str, version: int) -> bool:
     return not schema.deprecated and any("tensor(float)" in kinds.types for kinds in schema.inputs)
 
 
+def _of_rule(key: tuple[str, str], rule: Rule) -> OperatorRow:
+    row, package = _row(key, str(rule.kind), _methods(rule), rule.forward), package_of(rule)
+    return row if package is None else replace(row, tested="", package=f"{package.package} {package.version}")
+
+
 def _row(key: tuple[str, str], kind: str, methods: str, function: Callable[..., Any]) -> OperatorRow:
     return _described(key, kind, methods, _first_line(function.__doc__))
 
@@ -102,7 +111,7 @@ def _opsets(domain: str, op_type: str) -> str:
 
 @cache
 def _schemas() -> list[onnx.defs.OpSchema]:
-    return list(onnx.defs.get_all_schemas_with_history())
+    return [s for s in onnx.defs.get_all_schemas_with_history() if not is_own(s.domain)]
 
 
 def _methods(rule: Rule) -> str:
@@ -113,7 +122,7 @@ def _methods(rule: Rule) -> str:
         "gradients": True,
         "DeepSHAP": not local or rule.deeplift_form is not None,
         "LRP": not local or linear or Trait.CONSERVING in rule.traits,
-        "AttnLRP": not local or linear or rule.relevance_form is not None,
+        "AttnLRP": not local or linear or rule.has_relevance,
     }
     return ALL if all(served.values()) else ", ".join(name for name, yes in served.items() if yes)
 

@@ -1,12 +1,18 @@
 """The combined graph: the model at x, its rules at the references, and the walk back."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from compiler.combine.concepts import emit_channels, emit_heatmaps, names_of_concepts
 from compiler.combine.environment import Environment, MovedEnvironment
-from compiler.combine.outputs import Explained, Seed, emit_outputs, names_of_outputs
+from compiler.combine.layers import layers_asked, layers_walked
+from compiler.combine.of_trees import at_references, emit_of_trees
+from compiler.combine.outputs import Explained, Seed, attributions_name, emit_outputs, names_of_outputs
 from compiler.errors import InvalidOptionError
 from compiler.graph.axis_means import along, mean, open_rows, open_weights
 from compiler.graph.chunk_markers import Chunks
@@ -16,14 +22,15 @@ from compiler.graph.variants import Variants
 from compiler.lowering import Lowered
 from compiler.lowering.rewrites.discrete import spell_out_dequantising
 from compiler.lowering.rows import in_front
+from compiler.manifest import ends_of
 from compiler.memory.fit import Plan, Progress
 from compiler.methods import Method
-from compiler.methods.base import OnPaths
-from compiler.methods.planned import plan
+from compiler.methods.base import OfTrees, OnPaths, Planned, Walked
 from compiler.references.reference_set import ReferenceSet
 from compiler.references.request_time import WEIGHTS, names_of_inputs, references_name
+from compiler.selection.leaves import Leaf
 from compiler.selection.path import Path
-from compiler.walk.backward import walk
+from compiler.walk.backward import Carried, walk
 from compiler.walk.call import Call
 
 
@@ -45,7 +52,8 @@ def combine(
         InvalidOptionError: names that are taken.
     """
     own_inputs = names_of_inputs(path.tensors) if references and references.is_open else set()
-    _check_names(lowered, names_of_outputs(method, path.inputs) | own_inputs)
+    concepts = names_of_concepts(path.concepts, path.inputs) if path.concepts else set()
+    _check_names(lowered, names_of_outputs(method, path.inputs) | own_inputs | concepts)
 
     def build(chunks: Chunks) -> ir.Model:
         return _build(_cloned(lowered, path), method, references, variants, chunks, progress)
@@ -55,6 +63,8 @@ def combine(
 
 def _axes(method: Method, references: ReferenceSet | None) -> dict[str, int]:
     """The axes that can be walked in chunks, with their rows: of those on which a walk lies, the longer."""
+    if isinstance(method, OfTrees):  # whose references are in the tables
+        return {}
     counts = {"K": references.count} if references and not references.is_open else {}
     if not isinstance(method, OnPaths):
         return counts
@@ -88,7 +98,8 @@ def _build(
     graph = lowered.model.graph
     targets = 1 if path.targets == "predicted" else len(path.targets)
     points = method.points if isinstance(method, OnPaths) else 1
-    sizes = {"T": targets, "K": references.count if references else 1, "S": points}
+    channels = path.concepts.count if path.concepts else 1
+    sizes = {"T": targets, "C": channels, "K": references.count if references else 1, "S": points}
     opset = graph.opset_imports.get("", 21)
     op = Ops(graph, opset, sizes, lowered.specs[path.output][1], variants, chunks)
     variants.begin()
@@ -96,18 +107,46 @@ def _build(
     op.bind_batch(at_x.at(_batch_source(lowered, path)))
     calls = [at_x.evaluate_at_sample(node, rule) for node, rule in path.nodes]
     at_x.lift_outputs()
+    if isinstance(method, OfTrees):
+        assert references is not None
+        seed = _seed(op, path, at_x, at_references(at_x, path, references), references.weights)
+        emit_of_trees(at_x, path, method, seed, references)
+        return lowered.model
+    assert isinstance(method, Walked)
     at_r = None if references is None else _references(at_x, references, path)
     if at_r is not None:
         calls = [replace(call, r=at_r.evaluate(call)) for call in calls]
     starts, calls = _onto_paths(at_x, at_r, method, references, path, calls)
     weights = references.weights if references else None
     seed = _seed(op, path, at_x, at_r if method.has_base_value else None, weights)
-    steps, pull = plan(op, method, calls)
-    arriving = walk(
-        op, steps, path.output, seed.multiplier, pull, lambda i: progress("walking back", i, len(steps))
-    )
-    explained = [Explained(s, at_x.at(s.tensor), arriving[s.tensor], starts[s.tensor]) for s in path.leaves]
-    emit_outputs(op, method, explained, seed, references)
+    asked, concepts = layers_asked(path, calls), path.concepts
+    own = (concepts.layer,) if concepts else ()
+    watched = {*asked, *own}
+    steps, pull = method.plan(op, calls, watched) if isinstance(method, Planned) else (calls, method.pull)
+    kept = layers_walked(asked, calls, steps, named=path.layers != "all")
+    _check_names(lowered, {attributions_name(name) for name in kept})
+    layers_walked(own, calls, steps, named=True)
+
+    def walk_from(output: str, multiplier: Carried) -> dict[str, Any]:
+        tell = partial(progress, "walking back")
+        return walk(op, steps, output, multiplier, pull, lambda i: tell(i, len(steps)), {*kept, *own})
+
+    def explained(arriving: Mapping[str, Any]) -> list[Explained]:
+        return [Explained(s, at_x.at(s.tensor), arriving[s.tensor], starts[s.tensor]) for s in path.leaves]
+
+    arriving = walk_from(path.output, seed.multiplier)
+    layers = {
+        n: Explained(Leaf(n, n), at_x.at(n), arriving[n], at_r.at(n) if at_r else None) for n in (*kept, *own)
+    }
+    if concepts is not None:
+        outputs, masked = emit_channels(op, method, concepts, layers[concepts.layer], weights)
+        nothing = {
+            t: op.row_constant(np.zeros((1,) * at_x.at(t).rank, seed.explained.dtype.numpy()))
+            for t in path.tensors
+        }
+        reached = explained(nothing | walk_from(concepts.layer, masked))
+        graph.outputs.extend([*outputs, *emit_heatmaps(op, method, reached, weights)])
+    emit_outputs(op, method, explained(arriving), [layers[n] for n in kept], seed, references)
     return lowered.model
 
 
@@ -183,13 +222,25 @@ def _seed(
         base = None if base is None else _at_winner(op, base, winner)
         explained = op.GatherElements(row, winner, axis=1)
         return Seed(op.reshape(op.one_hot(winner, size, y.dtype), y.shape), explained, base)
-    targets = list(path.targets)
-    ones = np.zeros((len(targets), size), y.dtype.numpy())
-    ones[np.arange(len(targets)), targets] = 1
-    lead = frozenset("T" if len(targets) > 1 else "")
+    ends = [ends_of(t) if isinstance(t, str) else (t, None) for t in path.targets]
+    ones = np.zeros((len(ends), size), y.dtype.numpy())
+    for target, (first, second) in zip(ones, ends, strict=True):
+        target[first] = 1
+        if second is not None:
+            target[second] = -1
+    lead = frozenset("T" if len(ends) > 1 else "")
     seed = replace(op.constant(ones.reshape(-1, *y.shape[1:])), shape=y.shape, lead=lead, rows=True)
-    base = None if base is None else op.Gather(base, targets, axis=1)
-    return Seed(seed, op.Gather(row, targets, axis=1), base)
+    return Seed(seed, _at_targets(op, row, ends), None if base is None else _at_targets(op, base, ends))
+
+
+def _at_targets(op: Ops, row: Tensor, ends: Sequence[tuple[int, int | None]]) -> Tensor:
+    """The elements [1, T] of a row [1, elements], less those that they are held against."""
+    values = op.Gather(row, [first for first, _ in ends], axis=1)
+    if all(second is None for _, second in ends):
+        return values
+    against = op.Gather(row, [second or 0 for _, second in ends], axis=1)
+    held = np.asarray([[second is not None for _, second in ends]], row.dtype.numpy())
+    return op.Sub(values, op.Mul(against, op.row_constant(held)))
 
 
 def _at_winner(op: Ops, base: Tensor, winner: Tensor) -> Tensor:

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from compiler.errors import InvalidReferencesError
 from compiler.graph.axis_means import standard_error
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.methods.base import Averaged, Gap, Method
+from compiler.methods.base import Averaged, Gap, Method, Walked
 from compiler.references.reference_set import ReferenceSet
 from compiler.selection.leaves import Leaf
 
@@ -21,6 +22,13 @@ GAP_ERROR = "completeness_gap_standard_error"
 
 def attributions_name(name: str) -> str:
     return f"{name}_attributions"
+
+
+def layers_of(combined: onnx.ModelProto) -> list[str]:
+    """Names of the layers whose attributions a graph answers: they stand behind all other outputs."""
+    names, suffix = [v.name for v in combined.graph.output], attributions_name("")
+    behind = names[names.index(EXPLAINED_VALUE) :]
+    return [name.removesuffix(suffix) for name in behind if name.endswith(suffix)]
 
 
 def standard_error_name(name: str) -> str:
@@ -78,9 +86,17 @@ class Draws:
 
 
 def emit_outputs(
-    op: Ops, method: Method, explained: Sequence[Explained], seed: Seed, references: ReferenceSet | None
+    op: Ops,
+    method: Walked,
+    explained: Sequence[Explained],
+    layers: Sequence[Explained],
+    seed: Seed,
+    references: ReferenceSet | None,
 ) -> None:
     """Adds the attributions, base value, explained value, gap and standard errors to the graph's outputs.
+
+    Args:
+        layers: what is asked for beside the inputs: attributions that are part of no sum.
 
     Raises:
         InvalidReferencesError: a standard error is asked for, and there is one reference alone.
@@ -92,18 +108,28 @@ def emit_outputs(
         each = [method.attribute(op, e.multiplier, e.x, e.start, weights) for e in parts]
         attributions = together(op, parts, each)
         outputs.append(op.attributions_output(attributions, attributions_name(name)))
-        totals.append(_total(op, outputs[-1], attributions))
+        totals.append(total_of(op, outputs[-1], attributions))
     outputs += _standard_errors(op, method, explained, references)
-    if seed.base is not None:
-        outputs.append(op.rows_output(seed.base, BASE_VALUE))
+    outputs += emit_values(op, method, seed, totals)
+    outputs += _gap_error(op, method, explained, references)
+    op.graph.outputs.extend(outputs)
+    for e in layers:
+        attributions = method.attribute(op, e.multiplier, e.x, e.start, weights)
+        if e.x.shape[0] != 1:  # tokens of all rows one behind the other, as exporters hand them to a Gemm
+            attributions = op.reshape(attributions, (1, *attributions.shape))
+        op.graph.outputs.append(op.attributions_output(attributions, attributions_name(e.at.name)))
+
+
+def emit_values(op: Ops, method: Method, seed: Seed, totals: Sequence[Tensor]) -> list[ir.Value]:
+    """The base value, the explained value and what lies between them beside the totals of attributions."""
+    outputs = [] if seed.base is None else [op.rows_output(seed.base, BASE_VALUE)]
     outputs.append(op.rows_output(seed.explained, EXPLAINED_VALUE))
     if method.gap is not None:
         gap = seed.explained if seed.base is None else op.Sub(seed.explained, seed.base)
         for total in totals:
             gap = op.Sub(gap, op.Cast(total, to=int(gap.dtype)) if total.dtype != gap.dtype else total)
         outputs.append(op.rows_output(gap, GAP))
-    outputs += _gap_error(op, method, explained, references)
-    op.graph.outputs.extend(outputs)
+    return outputs
 
 
 def by_name(explained: Sequence[Explained]) -> dict[str, list[Explained]]:
@@ -137,7 +163,7 @@ def collect(op: Ops, at: Leaf, a: Tensor) -> Tensor:
     return op.reshape(a, shape)
 
 
-def _total(op: Ops, value: ir.Value, x: Tensor) -> Tensor:
+def total_of(op: Ops, value: ir.Value, x: Tensor) -> Tensor:
     """Σ over the features of an attributions output: row shape [1, T]."""
     whole = Tensor(value, (1, op.sizes["T"], *x.shape[1:]), x.dtype, frozenset("N"), rows=True)
     axes = list(range(2, whole.rank))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from onnx.helper import tensor_dtype_to_np_dtype
 
 from compiler.artefact.compiled import Compiled
 from compiler.artefact.entry import open_entry, own_names, read_inputs
@@ -25,11 +26,10 @@ from compiler.evaluate.faithfulness import (
 )
 from compiler.evaluate.randomise import Randomised, randomised_check
 from compiler.evaluate.shapley import Comparison, Sampled, compare, rounds_within
-from compiler.explanations.panels import Estimate, Panel, element_name, panels, parts_of
+from compiler.explanations.panels import Estimate, Panel, element_name, flow, panels, parts_of
 from compiler.manifest import Manifest
 from compiler.references.reference_set import prepare
 from compiler.references.tables import read_rows
-from compiler.runtime.session import BFLOAT16
 
 DRAWN, TOP = 3, 10  # rows that are drawn, and features of a row that have a bar each
 LARGE = 4096  # features; from here on curves have fewer steps and averages fewer draws
@@ -222,10 +222,16 @@ def _panels(entry: _Entry, subject: Subject, pairs: Pairs, sampled: Sequence[Sam
     manifest, targets = entry.compiled.manifest, pairs.positions.shape[1]
     for i, row in enumerate(entry.index[:DRAWN]):
         p = i * targets
-        asked = f"{element_name(manifest, pairs.elements[p])}: {pairs.answers[p]:.4g}"
+        chosen = manifest.targets
+        target = pairs.elements[p] if chosen == "predicted" else chosen[pairs.positions[i, 0]]
+        asked = f"{element_name(manifest, target)}: {pairs.answers[p]:.4g}"
         due = Estimate(sampled[i].values[0], sampled[i].errors[0]) if sampled else None
         parts = parts_of(manifest.explained, pairs.attributions[p], subject.features[i])
-        yield from panels(f"{entry.name} ({_method(manifest)}), row {row}, {asked}", parts, TOP, shapley=due)
+        title = f"{entry.name} ({_method(manifest)}), row {row}, {asked}"
+        yield from panels(title, parts, TOP, shapley=due)
+        if manifest.layers:
+            answer = entry.compiled.explain({name: a[i : i + 1] for name, a in entry.inputs.items()})
+            yield flow(f"{title}: layer by layer", answer, 0, pairs.positions[i, 0])
 
 
 # -- rows ----------------------------------------------------------------------------------------------
@@ -311,7 +317,7 @@ def _match_references(
         reasons = []
         for i, entry in enumerate(compiled):
             try:
-                given = _references_of(entry.manifest, names[i], file)
+                given = _references_of(entry, names[i], file)
             except InvalidReferencesError as error:
                 reasons.append(str(error))
                 continue
@@ -321,25 +327,19 @@ def _match_references(
     return found
 
 
-def _references_of(manifest: Manifest, name: str, file: Path) -> GivenReferences:
+def _references_of(entry: Compiled, name: str, file: Path) -> GivenReferences:
     """Raises InvalidReferencesError where the file is not what the entry was compiled with."""
-    table = read_rows(file, own_names(manifest))
+    table = read_rows(file, own_names(entry.manifest))
     given = table.given
-    shapes = {e.tensor.name: ((1, *e.tensor.shape), _DTYPES[e.tensor.datatype]) for e in manifest.explained}
+    kinds = {v.name: v.type.tensor_type.elem_type for v in entry.source.graph.input}
+    explained = [e.tensor for e in entry.manifest.explained]
+    shapes = {e.name: ((1, *e.shape), tensor_dtype_to_np_dtype(kinds[e.name])) for e in explained}
     weights = table.unequal_weights
     known = prepare(given, weights, shapes)
-    if known.digest != manifest.digests.references:
+    if known.digest != entry.manifest.digests.references:
         raise InvalidReferencesError(
             f"{file}: not the references that {name!r} was compiled with (their digest differs). Give that "
             "file, or leave --references out: the other numbers need none."
         )
     arrays: Mapping[str, np.ndarray] = given if isinstance(given, dict) else {next(iter(shapes)): given}
     return GivenReferences(dict(arrays), weights)
-
-
-_DTYPES: dict[str, np.dtype] = {
-    "FP16": np.dtype(np.float16),
-    "BF16": BFLOAT16,
-    "FP32": np.dtype(np.float32),
-    "FP64": np.dtype(np.float64),
-}

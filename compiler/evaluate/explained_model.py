@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 
 from compiler.artefact.compiled import Compiled
+from compiler.artefact.one_shot import open_gate, restrict
 from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError
-from compiler.manifest import Manifest
-from compiler.runtime.gate import needed_nodes, open_model
+from compiler.manifest import Manifest, ends_of
+from compiler.runtime.kernels import kernels_of
 from compiler.runtime.session import Runner
 
 MAX_TARGETS = 10  # targets of a row that are judged: those with the largest outputs
@@ -53,7 +54,8 @@ class Subject:
         self.features = self.flat(inputs)
         self.baseline = baseline_of(compiled)
         self.is_slope = _is_slope(self.manifest)
-        self._plain = Runner(_answering(compiled), given=True)
+        with kernels_of(compiled.custom_ops):
+            self._plain = Runner(answering(compiled), given=True)
         self._explainer = compiled.run
 
     def flat(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -72,13 +74,23 @@ class Subject:
         return fed
 
     def answer(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """The explained output, flattened: [M, elements] float64 for features x [M, F]."""
+        """The explained output, flattened, and each contrast: [M, elements] float64 for features x [M, F]."""
         name = self.manifest.explained_output
         parts = [
             self._plain(self._fed(x[part], rows[part]), [name])[name].reshape(part.stop - part.start, -1)
             for part in slices(len(x), rows_at_once(x.shape[1]))
         ]
-        return _finite(np.concatenate(parts, dtype=np.float64), "answers")
+        answers = _finite(np.concatenate(parts, dtype=np.float64), "answers")
+        pairs = map(ends_of, self.manifest.contrasts)
+        return np.hstack([answers, *(answers[:, [a]] - answers[:, [b]] for a, b in pairs)])
+
+    @property
+    def columns(self) -> np.ndarray:
+        """[T]: where each target of a list stands in an answer; contrasts stand behind the elements."""
+        elements, contrasts = math.prod(self.manifest.explained_shape or ()), self.manifest.contrasts
+        return np.asarray(
+            [t if isinstance(t, int) else elements + contrasts.index(t) for t in self.manifest.targets]
+        )
 
     def attributions(self, x: np.ndarray, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """[M, t, F] float64: of the targets at `positions` [M, t] in the manifest's list."""
@@ -98,7 +110,7 @@ class Pairs:
 
     Attributes:
         rows: [P], indices of rows.
-        elements: [P], flat indices into the explained output's row.
+        elements: [P], places in an answer: flat indices into the explained output's row, or contrasts.
         positions: [N, t], the same targets as places in the manifest's list.
         attributions: [P, F].
         answers: [P], the explained values.
@@ -115,12 +127,11 @@ def pairs_of(subject: Subject) -> Pairs:
     """Every row with its targets; "predicted" is the row's own argmax, and stays that when x is changed."""
     every = np.arange(len(subject.features))
     answers = subject.answer(subject.features, every)
-    targets = subject.manifest.targets
-    if targets == "predicted":
+    if subject.manifest.targets == "predicted":
         elements = answers.argmax(axis=1, keepdims=True)
         positions = np.zeros_like(elements)
     else:
-        index = np.asarray(targets)
+        index = subject.columns
         positions = np.argsort(-answers[:, index], axis=1, kind="stable")[:, :MAX_TARGETS]
         elements = index[positions]
     attributions = subject.attributions(subject.features, every, positions)
@@ -168,24 +179,15 @@ def baseline_of(compiled: Compiled) -> np.ndarray:
     return np.concatenate([compiled.sample[name].reshape(-1) for name in names], dtype=np.float64)
 
 
-def _answering(compiled: Compiled) -> onnx.ModelProto:
+def answering(compiled: Compiled) -> ir.Model:
     """The plain model with the explained tensor as its only output; where only the lowered graph has that
     tensor, the part of the combined graph that computes it."""
     name = compiled.manifest.explained_output
-    combined = open_model(compiled.model) if compiled.manifest.one_shot else compiled.model
-    for model in (compiled.source, combined):
-        if any(name in node.output for node in model.graph.node):
-            return restricted(model, name)
+    for proto in (compiled.source, compiled.model):
+        model = ir.from_proto(proto)
+        if compiled.manifest.one_shot and proto is compiled.model:
+            open_gate(model)
+        found = [v for node in model.graph for v in node.outputs if v.name == name]
+        if found:
+            return restrict(model, found)
     raise RepositoryError(f"neither graph of the entry computes {name!r}. Compile it again.")
-
-
-def restricted(model: onnx.ModelProto, output: str) -> onnx.ModelProto:
-    """A copy with one tensor as its output, inner ones too, and only the nodes that compute it."""
-    nodes, _ = needed_nodes(model.graph.node, [output])
-    known = [value for value in model.graph.output if value.name == output]
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    del copy.graph.node[:], copy.graph.output[:]
-    copy.graph.node.extend(nodes)
-    copy.graph.output.extend(known or [onnx.ValueInfoProto(name=output)])
-    return copy

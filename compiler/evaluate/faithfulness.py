@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.deployment import MAX_BATCH
-from compiler.evaluate.explained_model import Pairs, Subject
+from compiler.evaluate.explained_model import Pairs, Subject, slices
 
 Tell = Callable[[str, int, int], None]
 PERTURBATIONS = ("baseline", "gaussian")
@@ -100,8 +100,7 @@ def replaced(
 ) -> np.ndarray:
     """[S + 1]: the mean explained output with the features of rank < cut at their baseline."""
     total = np.zeros(len(cuts))
-    for start in range(0, len(ranks), MAX_BATCH):
-        part = slice(start, start + MAX_BATCH)
+    for part in slices(len(ranks), MAX_BATCH):
         rows, elements = pairs.rows[part], pairs.elements[part]
         x = subject.features[rows]
         for i, cut in enumerate(cuts):
@@ -184,8 +183,7 @@ def infidelity(
     random = np.random.default_rng([seed, 3])
     count = counter(tell, "infidelity", draws * len(pairs.rows))
     missed = changed = 0.0
-    for start in range(0, len(pairs.rows), MAX_BATCH):
-        part = slice(start, start + MAX_BATCH)
+    for part in slices(len(pairs.rows), MAX_BATCH):
         rows, elements, shares = pairs.rows[part], pairs.elements[part], pairs.attributions[part]
         x = subject.features[rows]
         for _ in range(draws):

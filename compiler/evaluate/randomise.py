@@ -4,21 +4,21 @@ Adebayo et al., "Sanity Checks for Saliency Maps", 2018: cascading from the last
 are permuted within each tensor, so that their distribution stays.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from compiler import methods
 from compiler.artefact.compiled import Compiled
 from compiler.compile import compile_model
 from compiler.errors import InvalidOptionError, RationaleError
 from compiler.evaluate.explained_model import MAX_TARGETS, GivenReferences, Pairs, Subject
 from compiler.evaluate.faithfulness import Tell
 from compiler.manifest import Manifest
+from compiler.methods import Method
+from compiler.methods.options import METHODS, REFERENCES, WEIGHTS, make_method
 
 _NO_REFERENCES = "a recompile needs the references: give --references FILE"
 MAX_STAGES = 10  # recompiles of a cascade
@@ -173,48 +173,28 @@ def redrawn(model: onnx.ModelProto, layers: Sequence[Layer], seed: Sequence[int]
 # -- recompiling ---------------------------------------------------------------------------------------
 
 
-def method_of(manifest: Manifest, references: GivenReferences | None) -> methods.Method:
+def method_of(manifest: Manifest, references: GivenReferences | None) -> Method:
     """The method that a manifest records.
 
     Raises:
         InvalidOptionError: there are no references but it needs them, or the manifest does not hold all.
     """
-    known = {c.name: c for c in vars(methods).values() if isinstance(c, type) and hasattr(c, "name")}
-    if manifest.method.name not in known:
-        raise InvalidOptionError(f"the method {manifest.method.name!r} cannot be made from its manifest")
-    cls = known[manifest.method.name]
-    wanted = {field.name for field in fields(cls)}
-    needed = {field.name for field in fields(cls) if field.default is MISSING}
-    unknown = sorted(set(manifest.method.options) - wanted)
-    if unknown:
-        raise InvalidOptionError(f"the manifest holds options {unknown} that {cls.__name__} does not take")
-    if "references" in needed and references is None:
+    name, options = manifest.method.name, dict(manifest.method.options)
+    if name not in METHODS:
+        raise InvalidOptionError(f"the method {name!r} cannot be made from its manifest")
+    if references is None and REFERENCES in METHODS[name].needs:
         raise InvalidOptionError(_NO_REFERENCES)
-    given: dict[str, Any] = {}
-    if references is not None:
-        given["references"] = dict(references.arrays)
-        given |= {"weights": references.weights} if "weights" in wanted else {}
-    options = {key: _READ.get(key, _as_is)(value) for key, value in manifest.method.options.items()}
-    made: methods.Method = cls(**given, **options)
-    return made
-
-
-def _as_is(value: Any) -> Any:
-    return value
-
-
-def _rules(recorded: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
-    """LRP's pairs of selector and rule; the manifest holds both as texts."""
-    from compiler.methods.lrp.composites import parse_rule  # here: the other methods need none of it
-
-    return tuple((selector, parse_rule(rule)) for selector, rule in recorded)
-
-
-_READ: dict[str, Callable[[Any], Any]] = {"rules": _rules}  # options that a manifest spells otherwise
+    if options.pop("times_input", False):
+        name = "input-x-gradient"
+    if rules := options.pop("rules", None):
+        options["rule"] = ["=".join(choice) for choice in rules]
+    if references is None:
+        return make_method(name, None, options)
+    return make_method(name, dict(references.arrays), {**options, WEIGHTS: references.weights})
 
 
 def _recompile(
-    compiled: Compiled, method: methods.Method, layers: Sequence[Layer], pairs: Pairs, seed: Sequence[int]
+    compiled: Compiled, method: Method, layers: Sequence[Layer], pairs: Pairs, seed: Sequence[int]
 ) -> Compiled:
     """With the same options; of "predicted", the classes that the model as it is predicts most.
 
@@ -244,11 +224,11 @@ def _compare(
     again: Compiled, inputs: Mapping[str, np.ndarray], pairs: Pairs
 ) -> tuple[float | None, float | None]:
     """Spearman's correlation, signed and absolute, over the pairs whose target is explained again."""
-    targets = [t for t in again.manifest.targets if isinstance(t, int)]
-    place = {element: i for i, element in enumerate(targets)}
+    subject = Subject(again, inputs)
+    place = {element: i for i, element in enumerate(subject.columns.tolist())}
     kept = [p for p, element in enumerate(pairs.elements.tolist()) if element in place]
     positions = np.asarray([[place[pairs.elements[p]]] for p in kept])
-    subject, rows = Subject(again, inputs), pairs.rows[kept]
+    rows = pairs.rows[kept]
     after = subject.attributions(subject.features[rows], rows, positions)[:, 0]
     before = pairs.attributions[kept]
     return mean_spearman(before, after), mean_spearman(np.abs(before), np.abs(after))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from compiler.errors import InvalidOptionError
-from compiler.explanations.panels import Bars, Heat, Panel, Words
+from compiler.explanations.panels import Bars, Flow, Heat, Panel, Words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
@@ -119,17 +119,8 @@ def _bars(panel: Bars, place: "SubFigure") -> None:
             label="Shapley value",
         )
         axes.legend(loc="best", fontsize="small", frameon=False)
-    for i, (value, end) in enumerate(zip(values, _ends(panel), strict=True)):
-        right = value >= 0
-        axes.annotate(
-            f"{value:+.3g}",
-            (end, i),
-            xytext=(3 if right else -3, 0),
-            textcoords="offset points",
-            ha="left" if right else "right",
-            va="center",
-            fontsize="x-small",
-        )
+    ends = axes.barh(y, _ends(panel), alpha=0)
+    axes.bar_label(ends, [f"{value:+.3g}" for value in values], padding=3, fontsize="x-small")
     axes.axvline(0, color="0.3", linewidth=0.8)
     axes.set_yticks(y, panel.labels, fontsize="small")
     axes.set_ylim(len(y) - 0.5, -0.5)
@@ -148,6 +139,25 @@ def _ends(panel: Bars) -> np.ndarray:
     drawn += [(panel.shapley.values, panel.shapley.errors)] if panel.shapley else []
     ends = [sign * values + (0 if errors is None else np.nan_to_num(errors)) for values, errors in drawn]
     return np.asarray(sign * np.max(ends, axis=0))
+
+
+def _flow(panel: Flow, place: "SubFigure") -> None:
+    """What raises to the right, what lowers to the left, and a mark at their sum, from the inputs down."""
+    axes = place.subplots()
+    y = np.arange(len(panel.labels))
+    axes.barh(y, panel.raising, color=RAISES, label="raises")
+    axes.barh(y, panel.lowering, color=LOWERS, label="lowers")
+    axes.plot(panel.raising + panel.lowering, y, "D", color="black", markersize=3.5, label="sum")
+    axes.axvline(panel.due, color="0.3", linewidth=0.8, linestyle=":", label="explained less base value")
+    axes.axvline(0, color="0.3", linewidth=0.8)
+    place.legend(loc="outside lower center", ncols=4, fontsize="x-small", frameon=False)
+    axes.set_yticks(y, panel.labels, fontsize="small")
+    axes.set_ylim(len(y) - 0.5, -0.5)
+    axes.tick_params(axis="x", labelsize="small")
+    axes.set_xlabel("attribution", fontsize="small")
+    axes.set_title(panel.title, fontsize="medium", loc="left")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
 
 
 def _heat(panel: Heat, place: "SubFigure") -> None:
@@ -242,6 +252,7 @@ def _blend(colour: str, share: float) -> str:
 _HEIGHTS: dict[type, Callable[[Any], float]] = {
     Bars: lambda panel: _TITLE_IN + _BAR_IN * len(panel.values),
     Heat: lambda _: _HEAT_IN,
+    Flow: lambda panel: _TITLE_IN + _LINE_IN + _BAR_IN * len(panel.labels),
     Words: lambda panel: 0.6 + _LINE_IN * _lines_of(panel),
 }
 
@@ -251,7 +262,12 @@ def _height(panel: Panel) -> float:
     return _HEIGHTS[type(panel)](panel)
 
 
-_DRAW: dict[type, Callable[[Any, "SubFigure"], None]] = {Bars: _bars, Heat: _heat, Words: _words}
+_DRAW: dict[type, Callable[[Any, "SubFigure"], None]] = {
+    Bars: _bars,
+    Flow: _flow,
+    Heat: _heat,
+    Words: _words,
+}
 
 
 # -- pages ---------------------------------------------------------------------------------------------

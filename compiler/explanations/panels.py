@@ -1,18 +1,19 @@
 """What is drawn of an explanation: bars for tables, a heatmap for images, shaded words for tokens.
 
-There is a panel for each row, target and explained input; the features of all tables of a row share one.
+There is a panel for each row, target and explained input; the features of all tables of a row share one, and
+so do all layers.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from compiler.artefact.compiled import Explanation
 from compiler.explanations.files import targets_of
 from compiler.explanations.words import NUMBERS, Vocabulary, Word
-from compiler.manifest import ExplainedInput, Manifest
+from compiler.manifest import ExplainedConcepts, ExplainedInput, Manifest
 
 _CHANNELS = (1, 3, 4)  # of an image
 _LONGEST_NAME = 34
@@ -56,7 +57,21 @@ class Words:
     values: np.ndarray
 
 
-Panel = Bars | Heat | Words
+@dataclass(frozen=True)
+class Flow:
+    """How attributions flow: of the inputs and each layer [L], what raises and what lowers, summed.
+
+    `due` is explained − base value: what a layer that every way leads through adds up to.
+    """
+
+    title: str
+    labels: tuple[str, ...]
+    raising: np.ndarray
+    lowering: np.ndarray
+    due: float
+
+
+Panel = Bars | Heat | Words | Flow
 
 
 @dataclass(frozen=True)
@@ -82,6 +97,48 @@ def panels_of(answer: Explanation, i: int, row: int, top: int, vocabulary: Vocab
         base = "" if manifest.base_value is None else f", base value {answer[manifest.base_value][i, j]:.4g}"
         said = f"{element_name(manifest, element)}: {answer[manifest.explained_value][i, j]:.4g}{base}"
         yield from panels(f"row {row}, {said}", parts, top, vocabulary)
+        if manifest.layers:
+            yield flow(f"row {row}, {said}: layer by layer", answer, i, j)
+        if manifest.concepts is not None:
+            yield from _concepts(
+                f"row {row}, {said}", manifest.concepts, parts, answer, i, j, top, vocabulary
+            )
+
+
+def _concepts(
+    title: str,
+    concepts: ExplainedConcepts,
+    parts: Sequence[Part],
+    answer: Explanation,
+    i: int,
+    j: int,
+    top: int,
+    vocabulary: Vocabulary,
+) -> Iterator[Panel]:
+    """What the inputs contribute to each of the most relevant channels."""
+    for c, channel in enumerate(answer[concepts.channels][i, j]):
+        share = answer[concepts.attributions][i, j, channel]
+        said = f"{title}: channel {channel} of {_short(concepts.tensor.name)}, {share:+.4g}"
+        heatmaps = [answer[concepts.heatmaps[p.explained.tensor.name]][i, j, c] for p in parts]
+        each = [replace(p, attributions=a, errors=None) for p, a in zip(parts, heatmaps, strict=True)]
+        yield from panels(said, each, top, vocabulary)
+
+
+def flow(title: str, answer: Explanation, i: int, j: int) -> Flow:
+    """How attributions flow through the layers that the entry answers: of row i and target j."""
+    manifest = answer.manifest
+    inputs = [answer[e.attributions][i, j].reshape(-1) for e in manifest.explained]
+    layers = [answer[layer.attributions][i, j].reshape(-1) for layer in manifest.layers]
+    each = [a.astype(np.float64) for a in (np.concatenate(inputs), *layers)]
+    base = 0.0 if manifest.base_value is None else float(answer[manifest.base_value][i, j])
+    names = [_short(e.tensor.name) for e in manifest.explained]
+    return Flow(
+        title,
+        (", ".join(names), *(_short(layer.tensor.name) for layer in manifest.layers)),
+        np.asarray([a[a > 0].sum() for a in each]),
+        np.asarray([a[a < 0].sum() for a in each]),
+        float(answer[manifest.explained_value][i, j]) - base,
+    )
 
 
 def element_name(manifest: Manifest, element: object) -> str:

@@ -32,8 +32,11 @@ def draw_file(
     Raises:
         InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
     """
-    check_kind(out)
     kind, top = out.suffix.lower(), min(top, MOST_BARS)
+    if kind not in (PAGE, *PICTURES):
+        raise InvalidOptionError(f"--plot {out}: choose {', '.join(PICTURES)} or {PAGE}.")
+    if kind in PICTURES:
+        matplotlib_or_advice()
     vocabulary = NUMBERS if tokenizer is None else read_vocabulary(tokenizer)
     compiled = open_entry(repository, name)
     inputs = read_inputs(compiled, file)
@@ -48,12 +51,3 @@ def draw_file(
     write(out.parent, {out.name: drawing(kept, kind)}, "--plot")
     cut = f", {len(kept)} of their {len(panels)} panels" * (len(kept) < len(panels))
     return f"wrote {out}: {drawn} of {rows} row{'s' * (rows > 1)}{cut}"
-
-
-def check_kind(out: Path) -> None:
-    """Raises InvalidOptionError for a file of no known kind, or one for which something is not installed."""
-    kind = out.suffix.lower()
-    if kind not in (PAGE, *PICTURES):
-        raise InvalidOptionError(f"--plot {out}: choose {', '.join(PICTURES)} or {PAGE}.")
-    if kind in PICTURES:
-        matplotlib_or_advice()

@@ -25,7 +25,9 @@ def along(op: Ops, array: np.ndarray, axis: str, *, zeros: bool = False) -> Tens
         op.chunks.whole[value] = axis
     else:
         dtype = ir.DataType.from_numpy(array.dtype)
-        value = _enter(op, axis, op.chunks.axes[axis].cut(array, zeros=zeros))
+        parts = op.chunks.axes[axis].cut(array, zeros=zeros)
+        value = op._node("Chunk", [], op.chunks.enter(axis, parts), domain=DOMAIN)[0]
+        value.dtype, value.shape = dtype, ir.Shape(parts.shape[1:])
     return Tensor(value, (1, *array.shape[1:]), dtype, frozenset({axis}), rows=True)
 
 
@@ -126,16 +128,6 @@ def _reduce(op: Ops, op_type: str, x: Tensor, over: str) -> Tensor:
     axes = op.constant(np.asarray([axis], np.int64)).value
     value = op._node(op_type, [x.value, axes], {"keepdims": 0})[0]
     return replace(x, value=value, lead=x.lead - {over}, split=rest or None)
-
-
-# -- where a chunk's region begins and ends ------------------------------------------------------------------
-
-
-def _enter(op: Ops, axis: str, parts: np.ndarray) -> ir.Value:
-    """The part of an array [chunks, …] that belongs to one chunk."""
-    value = op._node("Chunk", [], op.chunks.enter(axis, parts), domain=DOMAIN)[0]
-    value.dtype, value.shape = ir.DataType.from_numpy(parts.dtype), ir.Shape(parts.shape[1:])
-    return value
 
 
 def _leave(op: Ops, op_type: str, over: str, *tensors: Tensor) -> Tensor:

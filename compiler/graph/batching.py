@@ -103,8 +103,10 @@ elementwise("Cast", "Identity", "IsInf", "IsNaN", "Min")  # which have no rule t
 
 def lifted(node: Node, domain: str) -> Lifted | None:
     """How a node is lifted; None where each row needs a node of its own."""
-    if domain:  # of ai.onnx.ml: tables, one row for each of the batch
+    if domain == "ai.onnx.ml":  # tables, one row for each of the batch
         return node.flat({0})
+    if domain:  # a user's own: the batch is on axis 0 of all that belongs to a row
+        return node.flat([i for i, t in enumerate(node.tensors) if t is not None and (t.rows or t.lead)])
     function = _LIFTINGS.get(node.op_type)
     found = function(node) if function else None
     if found is None:
@@ -120,7 +122,8 @@ def touches_first(node: Node) -> bool:
     if node.op_type in _TOLD_BY_SHAPES or function is None or node.tensors[0] is None:
         return False
     found = function(node)
-    if found is None or not found.stacked or node.x.rank < 2:
+    alone = node.x.rank < 2 and node.op_type != "Concat"  # one number for each row
+    if found is None or not found.stacked or alone:
         return False
     data = range(len(node.tensors)) if found.data is None else found.data
     return any(t.rows for i, t in enumerate(node.tensors) if t is not None and i in data)

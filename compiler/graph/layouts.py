@@ -153,11 +153,22 @@ class Layouts(Emitter):
         sizes = [self.sizes[a] if a in x.lead else 1 for a in x.split[1:]]
         return x.split[0] == "N" and "N" in x.lead and (*sizes, *x.shape) == tuple(shape)
 
-    def attributions_output(self, x: Tensor, name: str) -> ir.Value:
-        """The graph output [N, T, *x.shape[1:]] of a tensor that varies over rows and targets."""
-        targets = self.sizes["T"]
-        x = self.vary(x, frozenset({"N", "T"} if targets > 1 else {"N"}))
-        return self._output(x, (targets, *x.shape[1:]), name)
+    def attributions_output(self, x: Tensor, name: str, axes: Sequence[str] = "T") -> ir.Value:
+        """The graph output [N, T, *x.shape[1:]] of a tensor that varies over rows and targets.
+
+        Args:
+            axes: "TC" for one that varies over concepts, too: [N, T, C, …].
+        """
+        sizes = [self.sizes[a] for a in axes]
+        x = self.vary(x, frozenset({"N", *(a for a, n in zip(axes, sizes, strict=True) if n > 1)}))
+        return self._output(x, (*sizes, *x.shape[1:]), name)
+
+    def along(self, x: Tensor, axis: str) -> Tensor:
+        """`x` whose row [1, n, …] holds what differs along `axis`: n rows [1, …], one behind the other."""
+        order = tuple(a for a in AXES if a in x.lead)
+        assert AXES.index(axis) > max(map(AXES.index, order), default=-1)
+        x = self.in_layout(x, order, (x.shape[1], 1, *x.shape[2:]))
+        return replace(x, shape=x.shape[1:], lead=x.lead | {axis}, split=(*order, axis))
 
     def rows_output(self, x: Tensor, name: str) -> ir.Value:
         """The graph output [N, *x.shape[1:]] of a tensor that varies over rows."""

@@ -10,6 +10,12 @@ import onnx_ir as ir
 from compiler.graph.fold import new_constant
 
 
+def stand_for(old: ir.Value, new: ir.Value) -> None:
+    """Puts `new` in place of `old`, under its name."""
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    (new.name, old.name), new.type, new.shape = (old.name, None), old.type, old.shape
+
+
 class Nodes:
     """`op.Mul(a, b)` appends a node of one output to a graph, or puts it before another node.
 
@@ -44,7 +50,8 @@ class Nodes:
 
     def constant(self, operand: Any) -> ir.Value:
         """An initializer."""
-        array = operand if isinstance(operand, np.ndarray) else np.asarray(operand, np.int64)
+        given = isinstance(operand, np.ndarray | np.generic)  # numpy makes scalars of arrays without axes
+        array = np.asarray(operand) if given else np.asarray(operand, np.int64)
         return new_constant(self.graph, self.fresh("constant"), array)
 
     def fresh(self, what: str) -> str:

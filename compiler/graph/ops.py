@@ -1,7 +1,7 @@
 """Emitting ONNX nodes over rows that a rule never sees.
 
 A rule is written for one row: `m: [1, C, H, W]`. The combined graph needs it for every row of the batch (N),
-every target (T), every reference (K) and every point of a path or draw of noise (S) at once. As in JAX's
+every target (T), concept (C), reference (K) and point of a path or draw of noise (S) at once. As in JAX's
 vmap, a `Tensor` carries the axes it varies over beside the shape it has for one row, and `Ops` lifts each
 operator:
 

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
+from compiler.graph.own_shapes import own_opsets
 from compiler.graph.tensor import Tensor
 from compiler.runtime.session import MOST_SIZES
 
@@ -64,8 +65,14 @@ def infer_outputs(
         if constant is not None:
             data[name] = onnx.numpy_helper.from_array(np.asarray(constant), name)
     version = opset if not domain else max(onnx.defs.onnx_ml_opset_version(), 1)
-    schema = onnx.defs.get_schema(op_type, version, domain)
-    imports = [onnx.helper.make_opsetid(domain, version)]
+    imports = own_opsets({domain: version})
+    try:
+        schema = onnx.defs.get_schema(op_type, imports[0].version, domain)
+    except onnx.defs.SchemaError as error:
+        raise UnsupportedModelError(
+            f"{domain}.{op_type}: the shape of its value is not known. Declare it beside its rule, by "
+            "`@RULE.shape`."
+        ) from error
     try:
         inferred = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=imports)
     except onnx.shape_inference.InferenceError as error:
@@ -132,8 +139,7 @@ def infer_graph(
             told[name] = tuple(array.shape.numpy()), array.dtype
     for name, (shape, dtype) in told.items():
         skeleton.input.append(onnx.helper.make_tensor_value_info(name, int(dtype), shape))
-    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
-    model = onnx.helper.make_model(skeleton, opset_imports=imports)
+    model = onnx.helper.make_model(skeleton, opset_imports=own_opsets(opsets))
     found = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     kinds = (*found.value_info, *found.input, *found.output)
     return {v.name: spec for v in kinds if (spec := spec_of(v.type)) is not None}

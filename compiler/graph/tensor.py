@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-AXES = ("N", "T", "K", "S")
+AXES = ("N", "T", "C", "K", "S")
 STACKED = ("M",)  # in place of the axes of `Tensor.split`: all of them as one
 Lead = frozenset[str]
 NONE: Lead = frozenset()
@@ -17,7 +17,7 @@ class Tensor:
 
     Attributes:
         shape: the shape it has for one row (at batch 1, one target, one reference).
-        lead: the axes among N, T, K, S over which it varies.
+        lead: the axes over which it varies: rows N, targets T, concepts C, references K, points S.
         rows: whether it belongs to a row, even where all rows have the same; False for weights.
         split: the lead axes that stand in front of `shape` in memory; None where it is flat.
     """

@@ -27,6 +27,15 @@ def names_read(node: ir.Node) -> set[str]:
     return {v.name for v in reads(node) if v.name}
 
 
+def reached_from(names: Iterable[str], nodes: Iterable[ir.Node]) -> frozenset[str]:
+    """Names of what the nodes, in their order, make of some values, with these."""
+    found = set(names)
+    for node in nodes:
+        if not found.isdisjoint(names_read(node)):
+            found.update(v.name for v in node.outputs if v.name)
+    return frozenset(found)
+
+
 def nodes_behind(
     nodes: Iterable[ir.Node], values: Iterable[ir.Value], known: Collection[ir.Value] = ()
 ) -> list[ir.Node]:

@@ -28,7 +28,7 @@ class Site:
     Attributes:
         geometry: of the task, hashable: sizes, strides, what else its variants choose by.
         rows: for which it is computed at a batch of one: targets, references and points together.
-        deployment: provider, threads, storage.
+        deployment: provider, threads, storage, runtime.
     """
 
     geometry: Any
@@ -63,7 +63,8 @@ class Variants:
     def describe(self) -> Described:
         """For the manifest."""
         d = self.deployment
-        return Described(provider=d.provider, threads=d.cores, taken=dict(sorted(self.taken.items())))
+        taken = dict(sorted(self.taken.items()))
+        return Described(provider=d.provider, threads=d.cores, runtime=d.runtime, taken=taken)
 
     def begin(self) -> None:
         """A graph is built (again): nothing of it is taken yet."""

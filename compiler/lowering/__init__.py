@@ -5,8 +5,8 @@ constant, widen half precision to float32, rewrite operators that are defined by
 every value for one row.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -24,16 +24,18 @@ from compiler.lowering.batch import (
 )
 from compiler.lowering.bodies import inline_bodies
 from compiler.lowering.control_flow.branches import inline_control_flow, rows_decide
-from compiler.lowering.inference import infer
+from compiler.lowering.inference import infer, note_shapes
 from compiler.lowering.lengths import Shapes, Size, fix_lengths
 from compiler.lowering.limits import check_sizes, fold_weights
 from compiler.lowering.loading.load import load, standardise
 from compiler.lowering.precision import Narrow, narrow, on_cpu, widen
-from compiler.lowering.rewrites.engine import is_rewritten, rewrite, share_prefixes
+from compiler.lowering.rewrites.engine import is_rewritten, rewrite, rewrite_domain, share_prefixes
+from compiler.lowering.rewrites.microsoft import DOMAIN as MICROSOFT
+from compiler.lowering.rewrites.microsoft import needs_gpu
 from compiler.lowering.sizes import at_batch, fold_sizes
 from compiler.rules.rule import find_rule
 
-__all__ = ["Lowered", "lower", "narrow", "plain_for"]
+__all__ = ["Lowered", "lower", "narrow", "plain_for", "with_model"]
 
 
 @dataclass(frozen=True)
@@ -80,13 +82,16 @@ def lower(
     loaded = load(model)
     lowered = standardise(loaded.model)
     lengths = fix_lengths(lowered, sizes or {}, references or {})
+    on_gpu = sorted({node.op_type for node in lowered.graph if needs_gpu(node)})
+    rewrite_domain(lowered, MICROSOFT)
+    given = ir.serde.serialize_model(lowered) if on_gpu else loaded.proto
     fold_weights(lowered)
     freed = lowered.clone()
     fixed = name_batch(freed)
     _free_batch(freed, fixed)
     check_sizes(freed, infer(freed, 1))
     alone = fixed and _needs_one_row(lowered, freed)
-    source = ir.serde.serialize_model(freed) if fixed and not alone else loaded.proto
+    source = ir.serde.serialize_model(freed) if fixed and not alone else given
     halves = widen(lowered)
     settle = _fold_all_sizes if alone else partial(_free_batch, fixed=fixed)
     inline_control_flow(lowered, settle)
@@ -102,15 +107,26 @@ def lower(
         name_batch(lowered)
     else:
         _free_batch(lowered, fixed)
-    specs, constants = at_batch(lowered, 1)
-    check_sizes(lowered, specs)
-    batched = rows_on_axis_0(specs, infer(lowered, 2) if alone else at_batch(lowered, 2)[0])
+    warnings = (*loaded.warnings, *_notes(fixed, halves, on_gpu))
+    known = _known_of(lowered, alone)
+    return Lowered(source, loaded.digest, lowered, halves, *known, warnings, alone, lengths)
+
+
+def with_model(lowered: Lowered, model: ir.Model) -> Lowered:
+    """The same with another graph for the model."""
+    note_shapes(model)
+    specs, constants, batched = _known_of(model, lowered.one_row)
+    return replace(lowered, model=model, specs=specs, constants=constants, batched=batched)
+
+
+def _known_of(model: ir.Model, alone: bool) -> tuple[dict[str, Spec], dict[str, np.ndarray], frozenset[str]]:
+    """`specs`, `constants` and `batched` of a lowered model."""
+    specs, constants = at_batch(model, 1)
+    check_sizes(model, specs)
+    batched = rows_on_axis_0(specs, infer(model, 2) if alone else at_batch(model, 2)[0])
     if alone:
-        batched &= {str(v.name) for v in lowered.graph.inputs}
-    warnings = (*loaded.warnings, *_notes(fixed, halves))
-    return Lowered(
-        source, loaded.digest, lowered, halves, specs, constants, batched, warnings, alone, lengths
-    )
+        batched &= {str(v.name) for v in model.graph.inputs}
+    return specs, constants, batched
 
 
 def _needs_one_row(model: ir.Model, freed: ir.Model) -> bool:
@@ -140,8 +156,11 @@ def _fold_all_sizes(model: ir.Model) -> None:
         continue
 
 
-def _notes(fixed: bool, halves: Narrow) -> list[str]:
+def _notes(fixed: bool, halves: Narrow, on_gpu: Sequence[str]) -> list[str]:
     notes = ["the batch was fixed at 1; it is symbolic in the entries"] if fixed else []
+    if on_gpu:
+        names = ", ".join(on_gpu)
+        notes.append(f"ONNX Runtime has no CPU kernel for this {names}; the entries hold ONNX's operators")
     if halves.dtypes:
         names = " and ".join(sorted(dtype.name.lower() for dtype in halves.dtypes))
         notes.append(f"the model computes in {names}; its explanation does in float32")

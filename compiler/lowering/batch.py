@@ -8,8 +8,9 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from compiler.errors import InvalidModelError, UnsupportedModelError
+from compiler.graph.fold import new_constant
 from compiler.graph.shape_inference import Spec
-from compiler.graph.traverse import names_read
+from compiler.graph.traverse import reached_from
 from compiler.lowering.inference import BATCH, infer_each
 from compiler.runtime.session import Runner
 
@@ -75,8 +76,8 @@ def name_batch(model: ir.Model) -> bool:
 def outputs_grow(model: ir.Model) -> bool:
     """Whether axis 0 of every output is the batch's, as far as shapes are known."""
     one, two = infer_each(model, (1, 2))
-    names = [str(v.name) for v in model.graph.outputs if v.name in one and v.name in two]
-    return all(_doubles(one[name][0], two[name][0]) for name in names)
+    known = {str(v.name) for v in model.graph.outputs} & one.keys() & two.keys()
+    return known <= rows_on_axis_0(one, two)
 
 
 def how_rows_mix(
@@ -163,47 +164,31 @@ def _symbolic(spec: Spec | None, batched: bool) -> ir.Shape | None:
 
 
 def _reshape_rows(model: ir.Model, node: ir.Node, specs: dict[str, Spec]) -> None:
-    output = node.outputs[0]
-    if output.name not in specs or not specs[output.name][0]:
+    shape, _ = specs.get(name := str(node.outputs[0].name), ((), None))
+    if not shape or f"{name}/shape" in model.graph.initializers:  # or done before
         return
-    shape, _ = specs[output.name]
-    name = f"{output.name}/shape"
-    if name in model.graph.initializers:
-        return  # done before
-    target = ir.Value(name=name, const_value=ir.tensor([-1, *shape[1:]], dtype=ir.DataType.INT64, name=name))
-    target.dtype, target.shape = ir.DataType.INT64, ir.Shape([len(shape)])
-    model.graph.register_initializer(target)
-    reshaped = ir.node("Reshape", [node.inputs[0], target], name=node.name)
-    replacement = reshaped.outputs[0]
-    model.graph.insert_before(node, reshaped)
-    ir.convenience.replace_all_uses_with(output, replacement, replace_graph_outputs=True)
-    output.name, replacement.name = None, output.name
-    replacement.type = output.type
-    model.graph.remove(node, safe=True)
+    target = new_constant(model.graph, f"{name}/shape", np.asarray([-1, *shape[1:]], np.int64))
+    node.op_type = "Reshape"
+    node.attributes.clear()
+    node.resize_inputs(2)
+    node.replace_input_with(1, target)
 
 
 def dependent_on_rows(model: ir.Model) -> frozenset[str]:
     """Names of the values that hold rows: whatever data of a batched input flows into."""
-    batched = {v.name for v in model.graph.inputs if v.shape is None or v.shape.rank()}
-    for node in model.graph:
-        if node.op_type not in _SHAPE_READERS and names_read(node) & batched:
-            batched.update(v.name for v in node.outputs)
-    return frozenset(name for name in batched if name)
+    return reached_from(_batched_inputs(model), (n for n in model.graph if n.op_type not in _SHAPE_READERS))
 
 
 def rows_on_axis_0(one: dict[str, Spec], two: dict[str, Spec]) -> frozenset[str]:
     """Names of the values whose axis 0 grows with the batch, by what is known for one row and for two."""
-    return frozenset(n for n, (shape, _) in one.items() if n in two and _doubles(shape, two[n][0]))
-
-
-def _doubles(one: tuple[int, ...], two: tuple[int, ...]) -> bool:
-    return bool(one) and two == (2 * one[0], *one[1:])
+    common = {name: (spec[0], two[name][0]) for name, spec in one.items() if name in two}
+    return frozenset(name for name, (a, b) in common.items() if a and b == (2 * a[0], *a[1:]))
 
 
 def dependent_on_batch(model: ir.Model) -> frozenset[str]:
     """Names of the values that hold rows, or sizes that grow with their number."""
-    reached = {v.name for v in model.graph.inputs if v.shape is None or v.shape.rank()}
-    for node in model.graph:
-        if names_read(node) & reached:
-            reached.update(v.name for v in node.outputs)
-    return frozenset(name for name in reached if name)
+    return reached_from(_batched_inputs(model), model.graph)
+
+
+def _batched_inputs(model: ir.Model) -> list[str]:
+    return [str(v.name) for v in model.graph.inputs if v.shape is None or v.shape.rank()]

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from compiler.errors import UnsupportedModelError
+from compiler.lowering.inference import note_shapes
 
 DOMAIN = "rationale.body"  # of the functions, until they are inlined
 DEEPEST = 8  # bodies within bodies
@@ -32,7 +33,7 @@ def inline_bodies(model: ir.Model, is_known: Callable[[str, str], bool]) -> bool
         ]
         if not nodes:
             break
-        passes.ShapeInferencePass(data_prop=True)(model)
+        note_shapes(model)
         called = [_made_call(model, node) for node in nodes if _has_floats(node)]
         if not any(called):
             break

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 import onnx
 import onnx_ir as ir
 
+from compiler.errors import RationaleError
+from compiler.graph.own_shapes import own_opsets
 from compiler.graph.shape_inference import Spec, may_be_sizes, spec_of
 
 BATCH = "N"
@@ -35,12 +37,23 @@ def known_specs(model: ir.Model) -> dict[str, Spec]:
     return _specs(model, outline) | _specs(model, _inferred(outline, strict_mode=True, data_prop=False))
 
 
+def note_shapes(model: ir.Model) -> None:
+    """Notes, in place, what is known of the types and shapes of what nodes make."""
+    made = {v.name: v for v in _made(model)}
+    inferred = _inferred(_outline(model, noted=True), strict_mode=True, data_prop=True)
+    for info in (*inferred.graph.value_info, *inferred.graph.output):
+        if info.name in made:
+            ir.serde.deserialize_value_info_proto(info, made[info.name])
+
+
 def _inferred(outline: onnx.ModelProto, *, strict_mode: bool, data_prop: bool) -> onnx.ModelProto:
     """The outline as it is where the inference fails: in C, with errors of several kinds."""
     try:
         return onnx.shape_inference.infer_shapes(
             outline, check_type=True, strict_mode=strict_mode, data_prop=data_prop
         )
+    except RationaleError:  # a rule's own shape form
+        raise
     except Exception:
         return outline
 
@@ -55,7 +68,7 @@ def _outline(model: ir.Model, *, noted: bool) -> onnx.ModelProto:
     constants = list(graph.initializers.values())
     proto = onnx.ModelProto(
         ir_version=model.ir_version,
-        opset_import=[onnx.helper.make_opsetid(d, v) for d, v in model.opset_imports.items()],
+        opset_import=own_opsets(model.opset_imports),
         functions=[
             ir.serde.serialize_function(f, create_value_info=model.ir_version >= 10)
             for f in model.functions.values()
@@ -67,7 +80,7 @@ def _outline(model: ir.Model, *, noted: bool) -> onnx.ModelProto:
     proto.graph.initializer.extend(_told(constants))
     for node in graph:
         ir.serde.serialize_node_into(proto.graph.node.add(), node)
-    made = [v for v in _made(model) if v.type is not None and not v.is_graph_output()]
+    made = [v for v in _made(model) if not v.is_graph_output()]
     proto.graph.value_info.extend(_info(v, noted=noted) for v in made)
     proto.graph.output.extend(_info(v, noted=noted or v.producer() is None) for v in graph.outputs)
     return proto

@@ -5,7 +5,7 @@ that call each other twice).
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import onnx
 import onnx_ir as ir
@@ -15,6 +15,7 @@ from compiler.errors import InvalidModelError, UnsupportedModelError
 from compiler.graph.fold import constant_nodes, fold_constants, new_constant
 from compiler.graph.shape_inference import Spec
 from compiler.lowering.inference import known_specs
+from compiler.lowering.subgraphs import inner_protos
 from compiler.runtime.session import model_bytes
 
 MOST_NODES = 50_000  # of a graph with its functions inlined: five times those of large language models
@@ -29,7 +30,7 @@ def check_nodes(proto: onnx.ModelProto, name: str) -> None:
     counts: dict[tuple[str, str, str], int] = {}
 
     def count(nodes: Iterable[onnx.NodeProto]) -> int:
-        return sum(1 + size(node) + sum(count(g.node) for g in _graphs(node)) for node in nodes)
+        return sum(1 + size(node) + sum(count(g.node) for g in inner_protos(node)) for node in nodes)
 
     def size(node: onnx.NodeProto) -> int:
         key = node.domain, node.op_type, node.overload
@@ -47,11 +48,6 @@ def check_nodes(proto: onnx.ModelProto, name: str) -> None:
             f"{name}: it has {nodes} nodes once its functions are inlined; {MOST_NODES} are the most that "
             "can be explained. Export a part of the model, or without functions that repeat."
         )
-
-
-def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        yield from (attribute.g, *attribute.graphs)
 
 
 def check_inputs(proto: onnx.ModelProto, name: str) -> None:

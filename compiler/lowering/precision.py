@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
-from compiler.graph.traverse import graphs_of
+from compiler.lowering.inference import note_shapes
 
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _DTYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
@@ -44,10 +44,10 @@ def widen(model: ir.Model) -> Narrow:
     """Turns float16 and bfloat16 into float32 throughout, in place; returns what had been narrow."""
     edges = [*model.graph.inputs, *model.graph.outputs]
     narrow = {str(v.name): v.dtype for v in edges if v.dtype in HALVES}
-    found = {v.dtype for v in _values(model.graph)} & HALVES | set(narrow.values())
+    found = {v.dtype for v in _values(model)} & HALVES | set(narrow.values())
     for node in model.graph.all_nodes():
         found |= _widen_attributes(node)
-    for value in _values(model.graph):
+    for value in _values(model):
         if value.dtype in HALVES:
             value.type = copy.deepcopy(value.type)  # clones of a model share it
             value.dtype = ir.DataType.FLOAT
@@ -65,19 +65,20 @@ def on_cpu(model: ir.Model) -> tuple[ir.Model, Narrow]:
 
     That is the model itself, or one in float32 between the same inputs and outputs where bfloat16 is in it.
     """
-    twin = passes.InlinePass()(model.clone()).model
+    opsets = model.graph.opset_imports
+    same = passes.InlinePass(
+        lambda function: all(opsets.get(d) == v for d, v in function.opset_imports.items())
+    )
+    twin = same(model.clone()).model  # a function of another opset stays one
     halves = widen(twin)
     return (narrow(twin, halves) if ir.DataType.BFLOAT16 in halves.dtypes else model), halves
 
 
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+def _values(model: ir.Model) -> Iterator[ir.Value]:
     """Every value, those of branches and bodies included."""
-    yield from (*graph.inputs, *graph.initializers.values(), *graph.outputs)
-    for node in graph:
-        yield from node.outputs
-        for attribute in node.attributes.values():
-            for inner in graphs_of(attribute):
-                yield from _values(inner)
+    for graph in model.graphs():
+        yield from (*graph.inputs, *graph.initializers.values(), *graph.outputs)
+        yield from (v for node in graph for v in node.outputs)
 
 
 def _widen_attributes(node: ir.Node) -> set[ir.DataType]:
@@ -98,7 +99,7 @@ def _widen_attributes(node: ir.Node) -> set[ir.DataType]:
 
 def _drop_casts(model: ir.Model) -> None:
     """Removes each Cast from float32 to float32, which is what the model's own casts have become."""
-    passes.ShapeInferencePass()(model)
+    note_shapes(model)
     for node in list(model.graph):
         x = node.inputs[0] if node.op_type == "Cast" and not node.domain else None
         if x is None or x.dtype != ir.DataType.FLOAT or node.outputs[0].dtype != ir.DataType.FLOAT:
@@ -114,7 +115,7 @@ def _drop_casts(model: ir.Model) -> None:
 def narrow(model: ir.Model, to: Narrow) -> ir.Model:
     """Gives a float32 model the inputs and outputs that it had, in place, by a Cast at each; returns it."""
     graph = model.graph
-    taken = {v.name for v in _values(graph)}
+    taken = {v.name for v in _values(model)}
     for i, inside in enumerate(graph.outputs):
         name = str(inside.name)
         if name in to.edges:

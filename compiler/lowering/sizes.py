@@ -7,7 +7,8 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
-from compiler.graph.fold import new_constant, replace_by_constant
+from compiler.graph.fold import replace_by_constant
+from compiler.graph.nodes import Nodes, stand_for
 from compiler.graph.shape_inference import Spec
 from compiler.lowering.inference import infer, infer_each
 from compiler.lowering.limits import fold_weights
@@ -91,19 +92,11 @@ def _row_size(node: ir.Node) -> int | None:
 def _read_row_by_row(model: ir.Model, node: ir.Node, index: np.ndarray) -> None:
     """Gather(x as [N·size], places) becomes x as [N, size] at the places of one row."""
     size, places = int(index[1].flat[0] - index[0].flat[0]), index[0].reshape(-1)
-    name = str(node.outputs[0].name)
-    rows = new_constant(model.graph, f"{name}/rows", np.asarray([-1, size]))
-    x = ir.node("Reshape", [node.inputs[0], rows])
-    added = [x]
+    op = Nodes(model.graph, str(node.outputs[0].name), before=node)
+    x = op.Reshape(node.inputs[0], [-1, size])
     if not np.array_equal(places, np.arange(size)):
-        picked = new_constant(model.graph, f"{name}/places", places)
-        added.append(ir.node("Gather", [x.outputs[0], picked], {"axis": 1}))
-    shape = new_constant(model.graph, f"{name}/row", np.asarray([-1, *index.shape[1:]]))
-    added.append(ir.node("Reshape", [added[-1].outputs[0], shape], name=node.name))
-    model.graph.insert_before(node, added)
-    old, new = node.outputs[0], added[-1].outputs[0]
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    old.name, new.name, new.type = None, name, old.type
+        x = op.Gather(x, places, axis=1)
+    stand_for(node.outputs[0], op.Reshape(x, [-1, *index.shape[1:]]))
     model.graph.remove(node, safe=True)
 
 

@@ -1,19 +1,28 @@
 """The branches and bodies of control flow, as graphs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSequence
 
+import onnx
 import onnx_ir as ir
 
 from compiler.graph.traverse import graphs_of
 
 
-def subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """Every branch and body, from the outside in."""
-    for node in graph:
-        for attribute in node.attributes.values():
-            for inner in graphs_of(attribute):
-                yield inner
-                yield from subgraphs(inner)
+def inner_protos(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The branches and bodies of a node in a file."""
+    return [g for attribute in node.attribute for g in (attribute.g, *attribute.graphs) if g.node]
+
+
+def node_lists(*lists: MutableSequence[onnx.NodeProto]) -> Iterator[MutableSequence[onnx.NodeProto]]:
+    """Lists of nodes in a file, and those of the branches and bodies inside them."""
+    for nodes in lists:
+        yield nodes
+        yield from node_lists(*(graph.node for node in nodes for graph in inner_protos(node)))
+
+
+def all_node_lists(proto: onnx.ModelProto) -> Iterator[MutableSequence[onnx.NodeProto]]:
+    """Those of the graph and of functions."""
+    return node_lists(proto.graph.node, *(function.node for function in proto.functions))
 
 
 def name_outputs(graph: ir.Graph) -> None:

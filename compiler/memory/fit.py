@@ -91,7 +91,7 @@ def _in_chunks(
     build: Build, chunks: Chunks, deployment: Deployment, progress: Progress, *, baked: bool = True
 ) -> Combined:
     model = _sorted(build(chunks))
-    passes.CommonSubexpressionEliminationPass()(model)
+    _share(model)
     size, found = sizes(model, chunks), regions(model.graph)
     half = deployment.storage == "float16"
     held = {v: n // 2 for v, n in size.items()} if half else size
@@ -167,11 +167,19 @@ def _sorted(model: ir.Model) -> ir.Model:
     return model
 
 
+def _share(model: ir.Model) -> None:
+    """Computes what is the same once; the pass forgets what an output is that another value stands for."""
+    kinds = [(v.type, v.shape) for v in model.graph.outputs]
+    passes.CommonSubexpressionEliminationPass()(model)
+    for value, (kind, shape) in zip(model.graph.outputs, kinds, strict=True):
+        value.type, value.shape = kind, shape
+
+
 def _cleaned(model: ir.Model) -> ir.Model:
     """Sorted, without duplicates and without what nothing reads."""
     drop_unused_constants(model.graph)
+    _share(model)
     for cleanup in (
-        passes.CommonSubexpressionEliminationPass(),
         passes.RemoveUnusedNodesPass(),
         passes.DeduplicateInitializersPass(),
         passes.RemoveUnusedOpsetsPass(),

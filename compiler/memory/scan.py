@@ -34,7 +34,9 @@ def bake(
         runner = Runner(extract(model, needed, list(parts), outputs), optimise=False)
         for i in range(count):
             progress("computing the references", i, count)
-            for value, array in _run(runner, parts, outputs, i).items():
+            results = runner({str(v.name): np.asarray(array[i]) for v, array in parts.items()})
+            for value in outputs:
+                array = results[str(value.name)]
                 arrays.setdefault(value, np.empty((count, *array.shape), array.dtype))[i] = array
     for value in values:
         value.dtype = ir.DataType.from_numpy(arrays[value].dtype)
@@ -47,18 +49,8 @@ def baked_sums(
     """What Sum nodes that depend on constants alone come to."""
     leaving = [n.inputs[0] for n in nodes if n.inputs[0] is not None]
     arrays = bake(model, region, chunks, leaving, progress)
-    return {n: _sum(arrays[v]) for n, v in zip(nodes, leaving, strict=True)}
-
-
-def _sum(partial: np.ndarray) -> np.ndarray:
-    return np.asarray(partial.sum(axis=0, dtype=np.float64), partial.dtype)
-
-
-def _run(
-    runner: Runner, parts: Mapping[ir.Value, np.ndarray], outputs: Sequence[ir.Value], i: int
-) -> dict[ir.Value, np.ndarray]:
-    results = runner({str(v.name): np.asarray(array[i]) for v, array in parts.items()})
-    return {v: results[str(v.name)] for v in outputs}
+    totals = {v: np.asarray(a.sum(axis=0, dtype=np.float64), a.dtype) for v, a in arrays.items()}
+    return {n: totals[v] for n, v in zip(nodes, leaving, strict=True)}
 
 
 def in_half(array: np.ndarray) -> np.ndarray:
@@ -213,5 +205,6 @@ def _append(graph: ir.Graph, body: _Body, axis: str) -> None:
     graph.append(scan)
     for i, (value, total) in enumerate(zip(scan.outputs, body.totals, strict=True)):
         value.name, value.type = f"{name}.{i}", body.before[i].type
-        if total is not None:
+        if total is not None:  # which may be an output of the graph
+            value.name, value.shape = total.name, total.shape
             ir.convenience.replace_all_uses_with(total, value, replace_graph_outputs=True)

@@ -5,6 +5,7 @@ from compiler.methods.deepshap import DeepShap
 from compiler.methods.gradients import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad
 from compiler.methods.lrp.attnlrp import AttnLrp, CpLrp
 from compiler.methods.lrp.lrp import Lrp
+from compiler.methods.treeshap import TreeShap
 
 __all__ = [
     "AttnLrp",
@@ -16,4 +17,5 @@ __all__ = [
     "Lrp",
     "Method",
     "SmoothGrad",
+    "TreeShap",
 ]

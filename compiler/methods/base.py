@@ -1,6 +1,6 @@
 """What the compiler asks of a method."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -11,7 +11,10 @@ import numpy.typing as npt
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.references.reference_set import Baseline, OpenReferences
+from compiler.manifest import Extension
+from compiler.references.reference_set import Baseline, OpenReferences, ReferenceSet
+from compiler.trees.ensemble import Ensemble
+from compiler.walk.backward import Pull
 from compiler.walk.call import At, Call
 
 References = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences
@@ -49,6 +52,11 @@ class Method(Protocol):
     def options(self) -> dict[str, Any]:
         """What the manifest records, references aside."""
 
+
+@runtime_checkable
+class Walked(Method, Protocol):
+    """A method that walks back from the output, operator by operator."""
+
     def pull(self, op: Ops, call: Call, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
         """The multiplier of each input of `call`, given the multiplier(s) of its output(s)."""
 
@@ -59,6 +67,36 @@ class Method(Protocol):
 
         Args:
             r: the references, or where `OnPaths.point` lets the path start.
+        """
+
+
+@runtime_checkable
+class OfTrees(Method, Protocol):
+    """A method that needs no walk: it knows the attributions of a tree ensemble from its trees."""
+
+    def attributions(
+        self, op: Ops, ensemble: Ensemble, asked: np.ndarray, x: Tensor, references: ReferenceSet
+    ) -> Tensor:
+        """The attributions of one row, row shape [1, targets · features].
+
+        Args:
+            asked: [columns, targets] how much of each of the ensemble's scores a target is.
+            x: what the ensemble reads, row shape [1, features].
+        """
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """A method that joins operators into layers, or treats a layer by its place among the others."""
+
+    def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
+        """The operators that the walk shall read, in topological order, and how each is pulled back.
+
+        Without it the walk reads every operator as it is, one by one.
+
+        Args:
+            kept: names of values whose multipliers are asked for: what is joined for the sake of time alone
+                leaves them. What the method's definition joins has no such value.
         """
 
 
@@ -96,6 +134,15 @@ class Averaged(Protocol):
 
     def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
         """What is averaged: the attributions of an input by each draw. No other axis of draws is left."""
+
+
+@runtime_checkable
+class Extended(Protocol):
+    """A method that may compute with what is no part of Rationale."""
+
+    @property
+    def extensions(self) -> Sequence[Extension]:
+        """What that is, each once."""
 
 
 @runtime_checkable

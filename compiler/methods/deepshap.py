@@ -5,7 +5,7 @@ Lundberg and Lee, "A Unified Approach to Interpreting Model Predictions", 2017, 
 Every rule keeps summation to delta: Σ m·Δx = Δy, so attributions add up to f(x) − mean f(r).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -61,9 +61,9 @@ class DeepShap:
     def options(self) -> dict[str, Any]:
         return {"standard_error": self.standard_error}
 
-    def plan(self, op: Ops, calls: Sequence[Call]) -> tuple[Sequence[Call], Pull]:
+    def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
         """Linear operators in the order that costs least; what has one multiplier together as one."""
-        return fuse(commute(op, calls)), self.pull
+        return fuse(commute(op, calls, kept), kept), self.pull
 
     def pull(self, op: Ops, call: Call, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
         return _PULL[Kind.LOCAL if call.rule.deeplift_form else call.rule.kind](op, call, m)

@@ -32,6 +32,8 @@ def path_quadrature(steps: int) -> tuple[np.ndarray, np.ndarray]:
 class _Derivative:
     """The plain pullback, at x or at the points to which `point` moved the rules."""
 
+    reference_weights: ClassVar[None] = None
+
     def pull(self, op: Ops, call: Call, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
         return pull_back(call.x, call, m)
 
@@ -51,7 +53,6 @@ class Gradient(_Derivative):
     has_base_value: ClassVar[bool] = False
     gap: ClassVar[Gap | None] = None
     reference_set: ClassVar[None] = None
-    reference_weights: ClassVar[None] = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -89,7 +90,6 @@ class IntegratedGradients(_Derivative):
     gap: ClassVar[Gap | None] = Gap.QUADRATURE
     averages: ClassVar[str] = "K"
     each_reference: ClassVar[bool] = True
-    reference_weights: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         whole_number("steps", self.steps, 1, MAX_STEPS)
@@ -149,7 +149,6 @@ class ExpectedGradients(_Derivative):
     gap: ClassVar[Gap | None] = Gap.SAMPLING
     averages: ClassVar[str] = "S"
     each_reference: ClassVar[bool] = False
-    reference_weights: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         whole_number("samples", self.samples, 2, MAX_SAMPLES)
@@ -219,7 +218,6 @@ class SmoothGrad(_Derivative):
     averages: ClassVar[str] = "S"
     each_reference: ClassVar[bool] = False
     reference_set: ClassVar[None] = None
-    reference_weights: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         whole_number("samples", self.samples, 2, MAX_SAMPLES)

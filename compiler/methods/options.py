@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from compiler.errors import InvalidOptionError
@@ -9,8 +10,9 @@ from compiler.methods.base import Method, References
 from compiler.methods.deepshap import DeepShap
 from compiler.methods.gradients import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad
 from compiler.methods.lrp.attnlrp import AttnLrp, CpLrp
-from compiler.methods.lrp.composites import parse_choice
 from compiler.methods.lrp.lrp import Lrp
+from compiler.methods.lrp.texts import parse_choice
+from compiler.methods.treeshap import TreeShap
 
 REFERENCES, WEIGHTS = "references", "weights"
 
@@ -32,9 +34,15 @@ class Choice:
         return option in self.needs or option in self.takes
 
 
-def make_lrp(rule: Sequence[str] = (), **options: Any) -> Method:
-    """Lrp from its options, rules as `Conv=gamma:0.25`."""
-    return Lrp(rules=tuple(parse_choice(text) for text in rule), **options)
+def make_lrp(rule: Sequence[str] = (), composite: str | Path = "EpsilonPlus", **bounds: Any) -> Method:
+    """Lrp from its options: rules as `Conv=gamma:0.25`, the composite a preset's name or a TOML file.
+
+    Only a `Path` is read, so that an API, which has texts alone, opens no file.
+    """
+    rules = tuple(parse_choice(text) for text in rule)
+    if isinstance(composite, Path):
+        return Lrp.from_toml(composite, rules, **bounds)
+    return Lrp(composite, rules, **bounds)
 
 
 METHODS: dict[str, Choice] = {
@@ -53,6 +61,7 @@ METHODS: dict[str, Choice] = {
     "lrp": Choice(make_lrp, takes=("composite", "rule", "low", "high")),
     "attnlrp": Choice(AttnLrp, takes=("epsilon",)),
     "cplrp": Choice(CpLrp, takes=("epsilon",)),
+    "treeshap": Choice(TreeShap, needs=(REFERENCES,), takes=(WEIGHTS,)),
 }
 
 _ADVICE = {

@@ -36,10 +36,10 @@ def read_npz(file: BinaryIO, most_bytes: int | None = None) -> dict[str, np.ndar
     """Arrays by name. What a member says of its size is looked at before any of it is inflated.
 
     Raises:
-        ValueError: damaged, Python objects, or strange members.
+        ValueError, zipfile.BadZipFile: damaged, Python objects, or strange members.
         LargeReferencesError: more than `most_bytes` in all.
     """
-    with _opened(file) as archive:
+    with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         if len(members) > MOST_MEMBERS:
             raise ValueError(f"an archive of {len(members)} files: {MOST_MEMBERS} at most")
@@ -61,13 +61,6 @@ def write_npz(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
-
-
-def _opened(file: BinaryIO) -> zipfile.ZipFile:
-    try:
-        return zipfile.ZipFile(file)
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"no archive of arrays: {error}") from error
 
 
 def _name(member: zipfile.ZipInfo) -> str:

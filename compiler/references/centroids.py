@@ -125,7 +125,7 @@ def _kmeans(rows: np.ndarray, k: int, random: np.random.Generator) -> np.ndarray
     centres = _spread_out(rows, k, random)
     groups = np.full(len(rows), -1)
     for _ in range(_ROUNDS):
-        nearest = _nearest(rows, centres)[0]
+        nearest = _nearest(rows, centres)
         if np.array_equal(nearest, groups):
             break
         groups = nearest
@@ -148,16 +148,11 @@ def _spread_out(rows: np.ndarray, k: int, random: np.random.Generator) -> np.nda
     return np.stack(chosen)
 
 
-def _nearest(rows: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which centre is nearest to each row, and its squared distance."""
+def _nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Which centre is nearest to each row."""
     squares = (centres**2).sum(axis=1)
-    found, distances = [], []
-    for start in range(0, len(rows), _BLOCK):
-        block = rows[start : start + _BLOCK]
-        away = squares - 2 * block @ centres.T
-        found.append(away.argmin(axis=1))
-        distances.append(away.min(axis=1) + (block**2).sum(axis=1))
-    return np.concatenate(found), np.concatenate(distances)
+    blocks = (rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK))
+    return np.concatenate([(squares - 2 * block @ centres.T).argmin(axis=1) for block in blocks])
 
 
 def _merged(rows: np.ndarray, groups: np.ndarray, least: int) -> np.ndarray:

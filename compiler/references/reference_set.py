@@ -78,10 +78,15 @@ def prepare(
     given: npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences,
     weights: npt.ArrayLike | None,
     inputs: Mapping[str, tuple[tuple[int, ...], np.dtype]],
+    *,
+    missing: bool = False,
 ) -> ReferenceSet:
     """Checks references against the explained inputs (row shape [1, …] and dtype by name).
 
     They are rounded to the model's dtype and kept in float32 where that is narrower, as it is explained.
+
+    Args:
+        missing: whether the model takes NaN, as a missing value.
 
     Raises:
         InvalidReferencesError: names, shape, dtype, NaN or infinity, no rows, or weights that do not fit.
@@ -91,7 +96,7 @@ def prepare(
     if isinstance(given, Baseline):
         given = {name: np.broadcast_to(given.value, (1, *row[1:])) for name, (row, _) in inputs.items()}
     arrays = _by_name(given, list(inputs))
-    checked = {name: _check(name, arrays[name], *inputs[name]) for name in inputs}
+    checked = {name: _check(name, arrays[name], *inputs[name], missing) for name in inputs}
     w = _check_weights(weights, check_count(checked))
     digest = hashlib.sha256()
     for name, array in checked.items():
@@ -152,13 +157,13 @@ def unnamed(names: Sequence[str]) -> InvalidReferencesError:
     )
 
 
-def _check(name: str, given: npt.ArrayLike, row: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    array = as_array(name, given)
+def check_rows(name: str, array: np.ndarray, row: tuple[int, ...], dtype: np.dtype) -> None:
+    """Raises InvalidReferencesError for what is no numbers, no rows of that shape [1, …], or none at all."""
     if array.dtype.kind not in "iub" and not is_float(array.dtype):
         raise InvalidReferencesError(
             f"references of {name!r} hold {array.dtype}, not numbers. The model takes {dtype}."
         )
-    if array.ndim != len(row) or array.shape[1:] != row[1:]:
+    if array.ndim != len(row) or array.shape[1:] != tuple(row[1:]):
         want = "[K" + "".join(f", {n}" for n in row[1:]) + "]"
         surplus = array.ndim == len(row) == 2 and array.shape[1] > row[1]
         raise InvalidReferencesError(
@@ -167,10 +172,18 @@ def _check(name: str, given: npt.ArrayLike, row: tuple[int, ...], dtype: np.dtyp
         )
     if len(array) == 0:
         raise InvalidReferencesError(f"references of {name!r} are empty: at least one row is needed.")
+
+
+def _check(
+    name: str, given: npt.ArrayLike, row: tuple[int, ...], dtype: np.dtype, missing: bool
+) -> np.ndarray:
+    array = as_array(name, given)
+    check_rows(name, array, row, dtype)
     with np.errstate(over="ignore"):
         cast = np.ascontiguousarray(array, dtype)
-    if not np.isfinite(cast).all():
-        place = [int(i) for i in np.argwhere(~np.isfinite(cast))[0]]
+    taken = np.isfinite(cast) | (missing & np.isnan(array))
+    if not taken.all():
+        place = [int(i) for i in np.argwhere(~taken)[0]]
         value = array[tuple(place)]
         fault = (
             f"which is too large for {dtype}. Scale"
@@ -222,14 +235,11 @@ def _merge(
     rows = np.concatenate(
         [np.ascontiguousarray(a).reshape(count, -1).view(np.uint8) for a in arrays.values()], 1
     )
-    keys = [row.tobytes() for row in rows]
-    first = {key: i for i, key in reversed(list(enumerate(keys)))}
-    order = sorted(first.values())
-    if len(order) == count:
+    first: dict[bytes, int] = {}
+    kept = [first.setdefault(row.tobytes(), i) for i, row in enumerate(rows)]
+    if len(first) == count:
         return arrays, weights, count
-    place = {keys[i]: j for j, i in enumerate(order)}
-    total = np.zeros(len(order))
-    for i, key in enumerate(keys):
-        total[place[key]] += 1 / count if weights is None else weights[i]
+    order = list(first.values())
+    total = np.bincount(kept, np.full(count, 1 / count) if weights is None else weights)[order]
     merged = {name: a[order] for name, a in arrays.items()}
     return merged, None if np.allclose(total, total[0], rtol=1e-12, atol=0) else total, count

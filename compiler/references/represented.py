@@ -48,7 +48,10 @@ class StandsFor(BaseModel):
             )
         if known is None or base is None or isinstance(manifest.targets, str):
             return ()
-        return shifts(manifest.explained_output, manifest.targets, base, known, self.rows)
+        elements = {t: b for t, b in zip(manifest.targets, base, strict=True) if isinstance(t, int)}
+        if not elements:  # contrasts alone
+            return ()
+        return shifts(manifest.explained_output, list(elements), list(elements.values()), known, self.rows)
 
 
 def shifts(

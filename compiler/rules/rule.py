@@ -16,6 +16,7 @@ The value may differ from the operator's own node where the pullback needs more 
 What a method may ask of a rule: its kind, its traits, and the forms that it may have beside its pullbacks
 (`deeplift`, which `secant` makes for a function of one value; `relevance`; `layer`). A method chooses where a
 rule is called. It does not ask which operator it is: names stand in messages and in LRP's selectors alone.
+An operator that ONNX does not know says the shape of its value too (`shape`), unless it is elementwise.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,6 +26,7 @@ from typing import Any
 
 from compiler.graph.batching import elementwise
 from compiler.graph.ops import Ops
+from compiler.graph.own_shapes import ShapeForm, broadcast_shape, declare_shape, is_own
 from compiler.graph.tensor import Tensor
 
 Pullback = Callable[[Any], Tensor]
@@ -50,6 +52,7 @@ class Trait(StrEnum):
     NORMALISING = "normalising"  # bilinear: an affine map per channel that is part of the layer beside it
     HOMOGENEOUS = "homogeneous"  # pointwise: f(t·x) = t·f(x) for t > 0, so f(x) = f'(x)·x
     CONSERVING = "conserving"  # local: its relevance form hands all of the relevance back
+    EXPANDED = "expanded"  # local: its relevance form is its first-order expansion at x, so its pullback
     NONNEGATIVE = "nonnegative"  # y ≥ 0 whatever x is
     RISING = "rising"  # pointwise: where x rises, y does not fall
     SMOOTH = "smooth"  # pointwise: without kinks, steps or poles, on a scale of about 1
@@ -118,11 +121,17 @@ class Rule:
     def __call__(self, op: Ops, *inputs: Tensor | None, **attributes: Any) -> Evaluation:
         return self.forward(op, *inputs, **attributes)
 
+    @property
+    def has_relevance(self) -> bool:
+        """Whether it has a rule of its own of layer-wise relevance propagation."""
+        return self.relevance_form is not None or Trait.EXPANDED in self.traits
+
     def deeplift(self, form: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: the operator's own complete DeepLIFT rule, in place of that of its kind.
 
         Called as `form(op, m, xs, rs, y, y_r, **attributes)` with the inputs at x and at r; returns the
-        multiplier of each input. Inputs behind the last of these may not vary.
+        multiplier of each input. Inputs behind the last of these may not vary. Of several outputs, m has all
+        and y the first.
         """
         self.deeplift_form = form
         return form
@@ -139,6 +148,17 @@ class Rule:
             return (op.Mul(m, form(op, xs[0], rs[0], y, y_r, *xs[1:], **attributes)),)
 
         self.deeplift_form = multiplier
+        return form
+
+    def shape(self, form: ShapeForm) -> ShapeForm:
+        """Decorator: the shape of the value, where ONNX does not know the operator.
+
+        Called as `form(*shapes, **attributes)`, with a tuple of whole numbers for each input and None for one
+        that is left out, and with the attributes that it names as keywords. Returns a tuple, or a list of
+        tuples for several outputs. Their type is that of the first input of floats. Elementwise operators
+        need none: their inputs broadcast.
+        """
+        declare_shape(self.op_type, self.domain, form)
         return form
 
     def layer(self, form: Callable[..., Weights | None]) -> Callable[..., Weights | None]:
@@ -162,15 +182,32 @@ _RULES: dict[tuple[str, str], Rule] = {}
 
 
 def rule(
-    op_type: str, *, kind: Kind, domain: str = "", traits: Iterable[Trait] = ()
+    op_type: str, *, kind: Kind | str, domain: str = "", traits: Iterable[Trait | str] = ()
 ) -> Callable[[Callable[..., Evaluation]], Rule]:
-    """Declares the rule of an operator. The newest declaration wins."""
+    """Declares the rule of an operator, or of a model's function of that name. The newest declaration wins.
+
+    Args:
+        op_type: as the node has it, in `domain`.
+        kind: how the output depends on the inputs: what a method does by default.
+        traits: what else is known of the operator.
+
+    Returns:
+        A decorator that makes a `Rule` of a function `forward(op, *inputs, **attributes)`, which returns the
+        value and its pullback. Its methods declare further forms: `secant`, `deeplift`, `layer`,
+        `relevance`, `shape`.
+
+    Raises:
+        ValueError: a kind or trait that does not exist.
+    """
+    kind, known = Kind(kind), frozenset(map(Trait, traits))
 
     def declare(forward: Callable[..., Evaluation]) -> Rule:
-        declared = Rule(op_type, domain, kind, forward, frozenset(traits))
+        declared = Rule(op_type, domain, kind, forward, known)
         _RULES[domain, op_type] = declared
         if Trait.ELEMENTWISE in declared.traits:
             elementwise(op_type, domain=domain)
+            if is_own(domain):
+                declare_shape(op_type, domain, broadcast_shape)
         return declared
 
     return declare
@@ -200,7 +237,7 @@ def local(
         ) -> tuple[Tensor]:
             return (form(op, m, xs[0], rs[0], y, y_r, *xs[1:], **attributes),)
 
-        forward.__doc__ = form.__doc__
+        forward.__doc__, forward.__module__ = form.__doc__, form.__module__
         declared = rule(op_type, kind=Kind.LOCAL, domain=domain, traits=traits)(forward)
         declared.deeplift(deeplift)
         return declared

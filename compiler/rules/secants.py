@@ -10,7 +10,7 @@ import numpy as np
 from compiler.graph.axis_means import typical_size
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.graph.variants import Task
+from compiler.graph.variants import Site, Task
 
 
 def tiny(x: Tensor) -> float:
@@ -31,24 +31,12 @@ def relu_secant(op: Ops, x: Tensor, r: Tensor) -> Tensor:
     return op.Div(above, size)
 
 
-@dataclass(frozen=True)
-class Rescaling:
-    """A multiplier's way back through a ReLU.
-
-    Attributes:
-        size: log2 of the elements of a row.
-        shared: whether all references still share m, as behind the last layer.
-    """
-
-    size: int
-    shared: bool
-
-
+# its geometry: whether all references still share m, as behind the last layer
 rescaled_relu = Task("rescale rule of a ReLU")
 
 
 @rescaled_relu.variant("quotient of baked and x", cost=lambda _: 1.0)
-def relu_by_quotient(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: Rescaling) -> Tensor:
+def relu_by_quotient(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: bool) -> Tensor:
     """m·(x⁺ − r⁺)/(x − r) in three passes over the references, as m/(1 + α·Γ): Γ is baked, α is x's alone.
 
     With B so large that 1/B² is nothing and B² infinite: α = 1/(Bx) or −Bx, and Γ = 1/(Br) or −Br, for
@@ -64,8 +52,8 @@ def relu_by_quotient(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: Rescaling) -> 
     return op.Div(m, op.Add(op.Mul(alpha, gamma), 1.0))
 
 
-@rescaled_relu.variant("quotient of sums", fits=lambda g: g.shared, cost=lambda _: 0.7)
-def relu_by_sums(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: Rescaling) -> Tensor:
+@rescaled_relu.variant("quotient of sums", fits=lambda shared: shared, cost=lambda _: 0.7)
+def relu_by_sums(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: bool) -> Tensor:
     """The same as m·β/(β + Γ) with β = 1/α: two passes, where m·β takes one row instead of K.
 
     What is left of m where both are negative is m/B², so here B² leaves room for it on either side.
@@ -86,10 +74,14 @@ def _baked(op: Ops, r: Tensor, span: "_Span") -> tuple[Tensor, Tensor, Tensor]:
     return gamma, factor, least
 
 
-@rescaled_relu.variant(
-    "clipped quotient", cost=lambda site: 0.5 if site.deployment.storage == "float16" else 2.0
-)
-def relu_by_clip(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: Rescaling) -> Tensor:
+def _clip_cost(site: Site) -> float:
+    """The least where r must fit float16, or where nobody has measured that infinities are kept."""
+    bounded = site.deployment.storage == "float16" or site.deployment.runtime in ("tensorrt", "any")
+    return 0.5 if bounded else 2.0
+
+
+@rescaled_relu.variant("clipped quotient", cost=_clip_cost)
+def relu_by_clip(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: bool) -> Tensor:
     """m·clip(max(x, r)/|x − r|, 0, 1): r alone is baked, so float16 can hold it; seven passes."""
     size = op.Max(op.Abs(op.Sub(x, r)), tiny(x))
     return op.Mul(m, op.Clip(op.Div(op.Max(x, r), size), 0.0, 1.0))

@@ -17,6 +17,7 @@ import onnxruntime as ort
 
 from compiler.errors import CheckFailedError, InvalidModelError, RationaleError
 from compiler.manifest import PLANNED_NODES
+from compiler.runtime.kernels import register
 from compiler.runtime.machine import LARGE_BLOCKS, available_cores
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ _OWN_FAULT = {
     "run": "Where the model itself takes these rows, the fault is Rationale's (or a rule's of your own): "
     "please report it.",
 }
+_UNKNOWN = "is not a registered function/op"
+_NO_LIBRARY = ". Give the library of its kernels (--custom-ops), or its definition as a function of the file"
 NO_KERNEL = ort.capi.onnxruntime_pybind11_state.NotImplemented
 
 
@@ -106,7 +109,8 @@ class Runner:
     def _fault(self, verb: str, error: Exception) -> RationaleError:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         if self._given:
-            return InvalidModelError(f"ONNX Runtime cannot {verb} the model: {reason}")
+            advice = _NO_LIBRARY if _UNKNOWN in reason else ""
+            return InvalidModelError(f"ONNX Runtime cannot {verb} the model: {reason}{advice}")
         text = f"ONNX Runtime {ort.__version__} cannot {verb} a graph that Rationale made of the model"
         return CheckFailedError(f"{text}: {reason}. {_OWN_FAULT[verb]}")
 
@@ -140,6 +144,7 @@ def _session(model: "Held | ir.Model", optimise: bool, threads: int | None) -> o
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # most run a few times only
     options.add_session_config_entry(*LARGE_BLOCKS)
     options.log_severity_level = 4  # what fails is raised
+    register(options)
     if not optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     outline = model.outline if isinstance(model, ModelFile) else model

@@ -5,7 +5,7 @@ at an operator that has none and gives no floats (ArgMax), and where a whole num
 taken (Gather's indices): a choice like that has no multiplier. Each such end is noted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -53,7 +53,7 @@ def flow(lowered: Lowered, ends: Sequence[str]) -> Flow:
     for node in lowered.model.graph:
         if active.isdisjoint(names_read(node)) or made_by(node, ends) or node.op_type in OF_SIZES | _CONSTANT:
             continue
-        about = _Operator(node, find_rule(node.op_type, node.domain), _types(node, opset), lowered)
+        about = _Operator(node, find_rule(node.op_type, node.domain), type_letters(node, opset), lowered)
         first = str(node.outputs[0].name)
         carried = [i for i, v in enumerate(node.inputs) if v is not None and v.name in active]
         kept = [i for i in carried if about.takes(i)]
@@ -99,7 +99,7 @@ class _Operator:
 
     node: ir.Node
     rule: Rule | None
-    types: tuple[Sequence[str], Sequence[str], Mapping[str, bool]]
+    types: tuple[list[str], list[str], dict[str, bool]]
     lowered: Lowered
 
     def takes(self, i: int) -> bool:
@@ -118,7 +118,7 @@ class _Operator:
         """Floats do; whole numbers where the operator takes floats in their place, or has a rule for them."""
         if is_number(self.lowered, value) or (self.rule is not None and Trait.DISCRETE in self.rule.traits):
             return True
-        return bool(kinds) and self.types[2].get(kinds[min(i, len(kinds) - 1)], False)
+        return bool(kinds) and self.types[2].get(kinds[i], False)
 
     def stop(self, i: int, reason: str) -> Stop:
         value, name = self.node.inputs[i], self.node.name or str(self.node.outputs[0].name)
@@ -126,20 +126,15 @@ class _Operator:
         return Stop(name, self.node.op_type, str(value.name), reason)
 
 
-def type_letters(node: ir.Node, opset: int) -> tuple[list[str], list[str]]:
-    """The type parameter of each input and output in the operator's schema, the last one repeated."""
-    inputs, outputs, _ = _types(node, opset)
-    return (
-        [inputs[min(i, len(inputs) - 1)] for i in range(len(node.inputs))] if inputs else [],
-        [outputs[min(i, len(outputs) - 1)] for i in range(len(node.outputs))] if outputs else [],
-    )
-
-
-def _types(node: ir.Node, opset: int) -> tuple[list[str], list[str], dict[str, bool]]:
-    """Type parameters of inputs and outputs, and whether each may stand for floats."""
+def type_letters(node: ir.Node, opset: int) -> tuple[list[str], list[str], dict[str, bool]]:
+    """The type parameter of each input and output in the schema, and whether each may stand for floats."""
     try:
         schema = onnx.defs.get_schema(node.op_type, opset if not node.domain else 1, node.domain)
     except onnx.defs.SchemaError:
         return [], [], {}
     floats = {c.type_param_str: "tensor(float)" in c.allowed_type_strs for c in schema.type_constraints}
-    return [v.type_str for v in schema.inputs], [v.type_str for v in schema.outputs], floats
+    inputs, outputs = (
+        [of[min(i, len(of) - 1)].type_str for i in range(len(values))] if of else []
+        for of, values in ((schema.inputs, node.inputs), (schema.outputs, node.outputs))
+    )
+    return inputs, outputs, floats

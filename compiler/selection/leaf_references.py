@@ -13,13 +13,14 @@ from compiler.errors import InvalidModelError, InvalidReferencesError
 from compiler.graph.fold import extract
 from compiler.graph.traverse import nodes_behind
 from compiler.lowering import Lowered
-from compiler.methods.base import References
+from compiler.methods.base import OfTrees, References
 from compiler.references.reference_set import (
     Baseline,
     OpenReferences,
     ReferenceSet,
     as_array,
     check_count,
+    check_rows,
     prepare,
     unnamed,
 )
@@ -70,7 +71,8 @@ def prepare_references(selection: Selection) -> Referenced:
     given, fed = at_leaves(lowered, path, method.reference_set)
     dtypes = {name: lowered.narrow.edges.get(name, lowered.specs[name][1]) for name in path.tensors}
     rows = {name: (lowered.specs[name][0], dtype.numpy()) for name, dtype in dtypes.items()}
-    return Referenced(prepare(given, method.reference_weights, rows), fed)
+    missing = isinstance(method, OfTrees)
+    return Referenced(prepare(given, method.reference_weights, rows, missing=missing), fed)
 
 
 def at_leaves(lowered: Lowered, path: Path, given: Given) -> tuple[Given, dict[str, np.ndarray]]:
@@ -155,15 +157,7 @@ def _fits(lowered: Lowered, leaf: Leaf, arrays: Mapping[str, np.ndarray]) -> boo
 def _rows_of(lowered: Lowered, name: str, array: np.ndarray) -> np.ndarray:
     """Rows of an input in its dtype."""
     row, dtype = lowered.specs[name][0], lowered.specs[name][1].numpy()
-    if array.shape[1:] != row[1:] or array.ndim != len(row):
-        want = "[K" + "".join(f", {n}" for n in row[1:]) + "]"
-        raise InvalidReferencesError(
-            f"references of {name!r} have shape {list(array.shape)}; the model needs {want}."
-        )
-    if len(array) == 0:
-        raise InvalidReferencesError(f"references of {name!r} are empty: at least one row is needed.")
-    if array.dtype.kind not in "iub" and not is_float(array.dtype):
-        raise InvalidReferencesError(f"references of {name!r} hold {array.dtype}, not numbers.")
+    check_rows(name, array, row, dtype)
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
     if dtype.kind in "iub" and not np.array_equal(cast, array):

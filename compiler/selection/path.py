@@ -5,23 +5,54 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import InvalidOptionError, UnsupportedModelError
-from compiler.graph.traverse import names_read
+from compiler.graph.traverse import names_read, reached_from
 from compiler.lowering import Lowered
 from compiler.lowering.rows import demand_rows
 from compiler.rules.rule import Rule, find_rule
 from compiler.selection.activity import OF_SIZES, Flow, Stop, flow, made_by
 from compiler.selection.float_casts import in_floats
-from compiler.selection.leaves import Chosen, Leaf, choose_leaves, is_float
+from compiler.selection.leaves import Chosen, Leaf, choose_leaves, is_float, keeps_batch
 from compiler.selection.logits import choose_logits, logits_behind
+from compiler.selection.targets import Target, Targets, choose_targets
 from compiler.selection.unsupported import demand_rules, demand_slope
+from compiler.trees.ensemble import Ensemble
 
-Targets = Sequence[int] | Literal["all", "predicted"] | None
-_TWO_CLASSES = (2,)  # a row of them: the winner of two would ask another question from row to row
+Layers = Sequence[str] | Literal["all"]
+
+
+@dataclass(frozen=True)
+class Concepts:
+    """What is asked about the channels of one tensor: see Achtibat et al., "From attribution maps to
+    human-understandable explanations through concept relevance propagation", 2023.
+
+    Args:
+        layer: a tensor on the way to the output, by its name in the file.
+        count: of channels that get a heatmap of their own: those of the largest attributions by size.
+        axis: of the layer, that of its channels; 1 of images, 2 of tokens [N, S, E].
+    """
+
+    layer: str
+    count: int = 5
+    axis: int = 1
+
+
+MOST_NAMED = 12  # values in a message
 _TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
+
+
+@dataclass(frozen=True)
+class Trees:
+    """A tree ensemble whose scores are explained.
+
+    Attributes:
+        reads: the name of the tensor that holds its features.
+    """
+
+    ensemble: Ensemble
+    reads: str
 
 
 @dataclass(frozen=True)
@@ -30,24 +61,30 @@ class Path:
 
     Attributes:
         leaves: the tensors at which it begins, and what each of them explains.
-        targets: flat indices into the output's row, or "predicted".
+        targets: flat indices into the output's row and contrasts of two, or "predicted".
         dependent: names of all values that depend on the explained inputs, in whatever way.
         active: names of the values through which attributions reach them.
         held: see `Flow`.
         stops: where attributions end on the way.
+        layers: values on the way whose attributions are asked for too, in the order of the graph, or "all".
+        concepts: the channels of one of them, one by one.
         nodes: the operators of the path, in topological order, with their rules.
         notes: what the user is told about the choice.
+        trees: what is explained without a walk; there are no nodes then.
     """
 
     leaves: tuple[Leaf, ...]
     output: str
-    targets: tuple[int, ...] | Literal["predicted"]
+    targets: tuple[Target, ...] | Literal["predicted"]
     dependent: frozenset[str]
     active: frozenset[str]
     held: frozenset[tuple[str, int]]
     stops: tuple[Stop, ...]
     nodes: tuple[tuple[ir.Node, Rule], ...]
     notes: tuple[str, ...] = ()
+    layers: tuple[str, ...] | Literal["all"] = ()
+    concepts: Concepts | None = None
+    trees: Trees | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -59,6 +96,14 @@ class Path:
         """Names of the tensors at which the walk ends."""
         return tuple(s.tensor for s in self.leaves)
 
+    def meets(self, name: str) -> bool:
+        """Whether every way from the leaves to the output leads through a value, so that it carries all."""
+        reached = set() if name == self.output else {self.output}
+        for node, _ in reversed(self.nodes):
+            if not reached.isdisjoint(str(v.name) for v in node.outputs):
+                reached |= (names_read(node) & self.active) - {name}
+        return reached.isdisjoint(self.tensors)
+
 
 def choose_path(
     lowered: Lowered,
@@ -68,6 +113,8 @@ def choose_path(
     referenced: Collection[str] = (),
     logits: bool = False,
     scores_for: str | None = None,
+    layers: Layers = (),
+    concepts: Concepts | None = None,
 ) -> tuple[Lowered, Path]:
     """The path from the explained tensors to the output, and the model with integers on it in floats.
 
@@ -75,15 +122,16 @@ def choose_path(
         referenced: names for which references are given.
         logits: explain what the output's last Sigmoid or Softmax is taken of.
         scores_for: the name of a method that prefers scores to the probabilities which are taken of them.
+        layers: values on the way whose attributions are asked for too.
 
     Raises:
-        InvalidOptionError: names that do not exist.
+        InvalidOptionError: names that do not exist, or of layers that do not lie on the way.
         UnsupportedModelError: what has no rule.
     """
     chosen = choose_leaves(lowered, inputs, referenced)
     ends = tuple(s.tensor for s in chosen.leaves)
     _check_types(lowered, ends)
-    name = _choose_output(lowered, output, _reach_forward(lowered.model.graph, ends))
+    name = choose_output(lowered, output, reach_forward(lowered.model.graph, ends))
     notes = chosen.notes
     if logits:
         name = choose_logits(lowered.source, name)
@@ -101,13 +149,15 @@ def choose_path(
     return lowered, Path(
         leaves=leaves,
         output=name,
-        targets=_choose_targets(lowered, name, targets),
-        dependent=_reach_forward(lowered.model.graph, ends),
+        targets=choose_targets(targets, name, lowered.specs[name][0][1:]),
+        dependent=reach_forward(lowered.model.graph, ends),
         active=way.active,
         held=way.flowing.held,
         stops=tuple(dict.fromkeys(stop for first, stop in way.flowing.stops if first in way.needed)),
         nodes=way.nodes,
         notes=notes,
+        layers=_choose_layers(lowered, layers, way, ends, name),
+        concepts=_choose_concepts(lowered, concepts, way, ends, name),
     )
 
 
@@ -184,7 +234,7 @@ def _check_types(lowered: Lowered, tensors: Sequence[str]) -> None:
             )
 
 
-def _choose_output(lowered: Lowered, output: str | None, dependent: frozenset[str]) -> str:
+def choose_output(lowered: Lowered, output: str | None, dependent: frozenset[str]) -> str:
     names = [str(v.name) for v in lowered.model.graph.outputs]
     if output is not None:
         if output not in dependent:
@@ -202,39 +252,60 @@ def _choose_output(lowered: Lowered, output: str | None, dependent: frozenset[st
     )
 
 
-def _choose_targets(lowered: Lowered, output: str, targets: object) -> tuple[int, ...] | Literal["predicted"]:
-    row = lowered.specs[output][0][1:]
-    size = int(np.prod(row))
-    if targets is None and row == _TWO_CLASSES:
-        return (1,)
-    if targets is None:
-        return (0,) if size == 1 else "predicted"
-    if targets == "predicted":
-        return "predicted"
-    if targets == "all":
-        return tuple(range(size))
-    if isinstance(targets, str) or not isinstance(targets, Iterable):
-        raise InvalidOptionError(f"targets {targets!r}: give a list of indices, 'all' or 'predicted'.")
-    given = list(targets)
-    if not given or not all(_is_index(t, size) for t in given):
-        raise InvalidOptionError(f"targets {given}: output {output!r} has indices 0 to {size - 1}.")
-    return tuple(int(t) for t in given)
+def _choose_layers(
+    lowered: Lowered, layers: object, way: _Way, ends: Sequence[str], output: str
+) -> tuple[str, ...] | Literal["all"]:
+    if layers == "all":
+        return "all"
+    if isinstance(layers, str) or not isinstance(layers, Iterable):
+        raise InvalidOptionError(f"layers {layers!r}: give a list of names, or 'all'.")
+    given = list(layers)
+    made = [str(v.name) for n, _ in way.nodes for v in n.outputs if v.name in way.active]
+    unknown = [n for n in given if n not in made and n not in ends]
+    if unknown:
+        raise InvalidOptionError(
+            f"layers {unknown} do not lie on the way from {list(ends)} to {output!r}. Name outputs of "
+            f"operators there: {', '.join(_some(made))} (look them up in Netron; 'all' takes every layer)."
+        )
+    odd = [n for n in given if not lowered.specs.get(n, ((),))[0]]
+    if odd:
+        raise InvalidOptionError(f"layers {odd} have rows of no known size: name others.")
+    return tuple(n for n in made if n in given and n not in ends)
 
 
-def _is_index(target: object, size: int) -> bool:
-    if isinstance(target, bool) or not isinstance(target, int | np.integer):
-        return False
-    return 0 <= int(target) < size
+def _choose_concepts(
+    lowered: Lowered, concepts: Concepts | None, way: _Way, ends: Sequence[str], output: str
+) -> Concepts | None:
+    if concepts is None:
+        return None
+    name = "".join(_choose_layers(lowered, [concepts.layer], way, ends, output))
+    row = lowered.specs[name][0] if name and keeps_batch(lowered, name) else ()
+    if not 1 <= concepts.axis < len(row):
+        raise InvalidOptionError(
+            f"concepts of {concepts.layer!r}: name a tensor behind the inputs that has the batch on axis 0, "
+            f"and the axis {concepts.axis}; a row of it is {list(row[1:])}."
+        )
+    if not 1 <= concepts.count <= row[concepts.axis]:
+        raise InvalidOptionError(
+            f"concepts of {name!r}: it has {row[concepts.axis]} channels on axis {concepts.axis}; ask for 1 "
+            f"to that many, not {concepts.count}."
+        )
+    return concepts
 
 
-def _reach_forward(graph: ir.Graph, ends: Sequence[str]) -> frozenset[str]:
+def foremost(lowered: Lowered, layers: Sequence[str]) -> list[str]:
+    """Those layers that depend on no other one."""
+    behind = {name: reach_forward(lowered.model.graph, [name]) - {name} for name in layers}
+    return [name for name in layers if not any(name in others for others in behind.values())]
+
+
+def _some(names: Sequence[str]) -> list[str]:
+    return [*map(repr, names)] if len(names) <= MOST_NAMED else [*map(repr, names[:MOST_NAMED]), "…"]
+
+
+def reach_forward(graph: ir.Graph, ends: Sequence[str]) -> frozenset[str]:
     """What depends on the `ends` of a walk; each is a value of its own, whatever computes it."""
-    reached = set(ends)
-    for node in graph:
-        computes = node.op_type not in OF_SIZES and not made_by(node, ends)
-        if computes and not reached.isdisjoint(names_read(node)):
-            reached.update(str(v.name) for v in node.outputs if v.name)
-    return frozenset(reached)
+    return reached_from(ends, (n for n in graph if n.op_type not in OF_SIZES and not made_by(n, ends)))
 
 
 def _reach_backward(graph: ir.Graph, output: str, ends: Sequence[str]) -> frozenset[str]:

@@ -1,14 +1,17 @@
 """The second stage of a compile: what is explained, by which inputs, and the operators between."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from compiler.errors import InvalidReferencesError
+from compiler.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
 from compiler.lowering import Lowered
 from compiler.methods import Method
-from compiler.methods.base import ExplainsScores
+from compiler.methods.base import ExplainsScores, OfTrees, OnPaths
+from compiler.selection.ensembles import choose_ensemble
 from compiler.selection.labelled import FeatureNames, by_name
-from compiler.selection.path import Path, Targets, choose_path
+from compiler.selection.logits import choose_logits
+from compiler.selection.path import Concepts, Layers, Path, choose_path, foremost
+from compiler.selection.targets import Targets
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class Question:
     targets: Targets = None
     inputs: Sequence[str] | None = None
     feature_names: FeatureNames | None = None
+    layers: Layers = ()
+    concepts: Concepts | None = None
 
 
 @dataclass(frozen=True)
@@ -40,22 +45,66 @@ class Selection:
 def select(lowered: Lowered, method: Method, question: Question) -> Selection:
     """Finds the path from the explained inputs to the explained output.
 
+    It begins at the first of the layers that are named where an operator before them has no rule.
+
     Raises:
-        InvalidOptionError: an output, target, input or feature name that does not exist, or no logits.
+        InvalidOptionError: an output, target, input, layer or feature name that does not exist, no logits, or
+            layers of a method that walks between inputs.
         UnsupportedModelError: operators without a rule (every one is listed), or rows that mix.
         InvalidReferencesError: a method that needs references has none, or their columns do not fit.
     """
     given = method.reference_set
-    lowered, path = choose_path(
-        lowered,
-        question.output,
-        question.targets,
-        question.inputs,
-        given if isinstance(given, Mapping) else (),
-        question.logits,
-        method.name if isinstance(method, ExplainsScores) else None,
-    )
+    if (question.layers or question.concepts) and isinstance(method, OnPaths):
+        raise InvalidOptionError(
+            f"{method.name} takes its points on a path between inputs, so that one walk explains no layers: "
+            "explain a layer by itself (--input LAYER), or choose deepshap, gradient, lrp or attnlrp."
+        )
+    if isinstance(method, OfTrees):
+        return _of_trees(lowered, method, question)
+    scores_for = method.name if isinstance(method, ExplainsScores) else None
+    referenced = given if isinstance(given, Mapping) else ()
+
+    def path_from(inputs: Sequence[str] | None) -> tuple[Lowered, Path]:
+        return choose_path(
+            lowered,
+            question.output,
+            question.targets,
+            inputs,
+            referenced,
+            question.logits,
+            scores_for,
+            question.layers,
+            question.concepts,
+        )
+
+    try:
+        lowered, path = path_from(question.inputs)
+    except UnsupportedModelError as error:
+        if question.inputs is not None or question.layers == "all" or not question.layers:
+            raise
+        first = foremost(lowered, question.layers)
+        lowered, path = path_from(first)
+        note = f"attributions end at {first}, and the inputs have none: {error}"
+        path = replace(path, notes=(*path.notes, note))
     if given is None and method.has_base_value:
         raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
+    method, names = by_name(method, lowered, path, question.feature_names)
+    return Selection(lowered, path, method, names)
+
+
+def _of_trees(lowered: Lowered, method: Method, question: Question) -> Selection:
+    """The same for a method that needs no walk.
+
+    Raises:
+        InvalidOptionError: besides, layers or concepts, which only a walk meets; logits of plain scores.
+    """
+    if question.layers or question.concepts:
+        raise InvalidOptionError(f"{method.name} walks through no layers: leave --layers and --concepts out.")
+    lowered, path = choose_ensemble(
+        lowered, method.name, question.output, question.targets, question.inputs, method.reference_set
+    )
+    assert path.trees is not None
+    if question.logits and path.trees.ensemble.post_transform == "NONE":
+        choose_logits(lowered.source, path.output)
     method, names = by_name(method, lowered, path, question.feature_names)
     return Selection(lowered, path, method, names)

@@ -13,9 +13,10 @@ from compiler.selection.activity import MOST_TOLD
 from compiler.selection.leaves import keeps_batch
 
 _AVOIDED = frozenset({"LinearClassifier", "LinearRegressor", "Normalizer"})  # skl2onnx can write others
-_TREES = "decision trees (forests, gradient boosting) have no rule yet. shap.TreeExplainer explains them."
+_TREES = "decision trees (forests, gradient boosting) have no slope to walk. --method treeshap explains them."
 _MARGINS = "support vector machines have no rule yet. shap.PermutationExplainer explains any model."
 _FEATURES = "a step that makes features. Do it before the model, and export the steps behind it."
+_BLOCKED = "com.microsoft.nchwc"
 _TODAY = {
     "TreeEnsemble": _TREES,
     "TreeEnsembleClassifier": _TREES,
@@ -115,6 +116,8 @@ def _advice(
     for name in dict.fromkeys(operators.values()):
         if name in _TODAY:
             yield f"{name}: {_TODAY[name]}"
+    if any(path[i].domain == _BLOCKED for i in stuck):
+        yield f"{_BLOCKED}: weights laid out for one machine. Optimise the model at level EXTENDED, not ALL."
     if any(operators[i] not in _TODAY for i in stuck):
         yield "Export the model with other operators: `rationale operators` lists those that have rules."
     waists = [(i, name) for i, name in _waists(path, active, ends, output) if _has_rows(lowered, name)]

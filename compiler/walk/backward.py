@@ -1,7 +1,7 @@
 """The reverse walk, the same for every method."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,8 @@ import numpy as np
 from compiler.errors import UnsupportedModelError
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.rules.rule import Kind
-from compiler.walk.call import Call
+from compiler.rules.rule import Evaluation, Kind, Rule
+from compiler.walk.call import At, Call
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,32 @@ Readers = Mapping[str, list[Call]]
 Pull = Callable[[Ops, Call, Any], Sequence[Carried | None]]
 
 
-def readers_of(calls: Sequence[Call]) -> Readers:
-    """For each value, the calls of the path that depend on it."""
-    readers: dict[str, list[Call]] = defaultdict(list)
+def _never_called(*_: object, **__: object) -> Evaluation:
+    raise NotImplementedError("nothing of the path")
+
+
+_NOBODY = Rule("outside", "", Kind.LOCAL, _never_called)
+_OUTSIDE = Call("outside", _NOBODY, {}, (None,), (), (False,), At((None,), (), (None,)))
+"""Who reads a value that is kept: no call that others can be joined with."""
+
+
+def readers_of(calls: Sequence[Call], kept: Collection[str] = ()) -> Readers:
+    """For each value, the calls of the path that depend on it; of those kept, somebody outside too."""
+    readers: dict[str, list[Call]] = defaultdict(list, {name: [_OUTSIDE] for name in kept})
     for call in calls:
-        for name, varying in zip(call.inputs, call.varying, strict=True):
-            if varying and name is not None:
-                readers[name].append(call)
+        for name in call.sources:
+            readers[name].append(call)
     return readers
 
 
 def walk(
-    op: Ops, calls: Sequence[Call], output: str, seed: Tensor, pull: Pull, advance: Callable[[int], None]
+    op: Ops,
+    calls: Sequence[Call],
+    output: str,
+    seed: Carried,
+    pull: Pull,
+    advance: Callable[[int], None],
+    kept: Collection[str] = (),
 ) -> dict[str, Any]:
     """Hands the seed's multiplier from the explained output back to every value before it.
 
@@ -52,11 +66,13 @@ def walk(
         calls: the operators of the path in topological order.
         pull: the method's choice of multipliers for one call: one per input, None for none.
         advance: called with the number of operators done, for a progress bar.
+        kept: names of values on the way of which it is asked, too, what arrives there.
 
     Returns:
-        What arrives at each value that nothing on the path computes, by name: a multiplier, or relevance
-        if the method's `pull` hands it back.
+        What arrives at each value that nothing on the path computes, and at those kept, by name: a
+        multiplier, or relevance if the method's `pull` hands it back.
     """
+    arrived: dict[str, Carried] = {}
     pending: dict[str, list[Carried]] = defaultdict(list)
     pending[output].append(seed)
     read: dict[str, Tensor] = {}
@@ -69,6 +85,7 @@ def walk(
             _arriving(op, pending.pop(name, []), y)
             for name, y in zip(call.outputs, call.x.outputs, strict=True)
         ]
+        arrived.update((n, m) for n, m in zip(call.outputs, arriving, strict=True) if n in kept)
         if call.rule.kind is not Kind.POINTWISE:
             arriving = [_expand(op, m, y) for m, y in zip(arriving, call.x.outputs, strict=True)]
         try:
@@ -80,7 +97,7 @@ def walk(
         except UnsupportedModelError as error:
             raise UnsupportedModelError(f"{call.rule.op_type} node {call.name!r}: {error}") from error
     op.scope = "rationale"
-    return {name: _gather(op, ms, read.get(name)) for name, ms in pending.items()}
+    return arrived | {name: _gather(op, ms, read.get(name)) for name, ms in pending.items()}
 
 
 def _arriving(op: Ops, ms: Sequence[Carried], y: Tensor) -> Carried:

@@ -48,6 +48,11 @@ class Call:
     x: At
     r: At | None = field(default=None)
 
+    @property
+    def sources(self) -> list[str]:
+        """Names of the inputs that vary, one by one."""
+        return [n for n, varying in zip(self.inputs, self.varying, strict=True) if varying and n is not None]
+
     def at(self, op: Ops, inputs: Sequence[Tensor | None]) -> At:
         """The rule called at another point."""
         return evaluate(op, self.rule, inputs, self.attributes, self.name)

@@ -179,12 +179,18 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def started(arguments: list[str], folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The server as a process in a group of its own, stopped on the way out."""
+def started(
+    arguments: list[str], folder: Path, log: Path, repository: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The server as a process in a group of its own, stopped on the way out.
+
+    It runs in the repository's folder, from which entries name their libraries of kernels.
+    """
     with log.open("wb") as output:
         process = subprocess.Popen(
             arguments,
             env=environment(folder),
+            cwd=repository,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -223,11 +229,12 @@ def run_triton(
         raise TritonError(f"control mode '{control_mode}' is none of {', '.join(CONTROL_MODES)}.")
     fixed = {end: port for end, port in (ports or {}).items() if port}
     check_ports(host, fixed)
+    folder = folder.resolve()  # the server runs elsewhere
     log = log or Path(tempfile.mkdtemp(prefix="triton-")) / "triton.log"
     for attempt in range(1, START_ATTEMPTS + 1):
         chosen = {**dict(zip(ENDS, free_ports(host, len(ENDS)), strict=True)), **fixed}
         arguments = command(repository.resolve(), folder, host, chosen, control_mode, load)
-        with started([*arguments, *extra], folder, log) as process:
+        with started([*arguments, *extra], folder, log, repository) as process:
             addresses = {end: f"{host}:{chosen[end]}" for end in ENDS}
             try:
                 wait_until_ready(process, addresses["http"], log, timeout_s)

@@ -169,9 +169,9 @@ class Predictions(BaseModel):
 class Explanation(BaseModel):
     """Members that the method does not give are absent. With several targets: `targets`, a list of these."""
 
-    target: int | None = Field(
-        description="flat index into a row of the explained output; null where it follows from an output "
-        "that the model does not return"
+    target: int | str | None = Field(
+        description="flat index into a row of the explained output, or a contrast such as '1-0'; null where "
+        "it follows from an output that the model does not return"
     )
     explained_value: float = Field(description="the model's output at the target")
     base_value: float | None = Field(None, description="its mean over the references")
@@ -208,7 +208,9 @@ class ModelList(BaseModel):
 class ModelStatus(ModelReady):
     explainable: bool
     method: str | None = None
-    targets: list[int] | str | None = Field(None, description="flat indices into the explained output's row")
+    targets: list[int | str] | str | None = Field(
+        None, description="flat indices into the explained output's row, or contrasts such as '1-0'"
+    )
     features: dict[str, list[str] | None] = Field(
         description="by input: the names an instance may use; null where features have none"
     )

@@ -59,7 +59,7 @@ async def status(request: Request, model: str) -> ModelStatus:
     explainer = plane.repository.default_explainer(entry)
     manifest = None if explainer is None else explainer.manifest
     names = {item.tensor.name: item.feature_names for item in manifest.explained} if manifest else {}
-    targets: list[int] | str | None = None
+    targets: list[int | str] | str | None = None
     if manifest is not None:
         targets = manifest.targets if isinstance(manifest.targets, str) else list(manifest.targets)
     return ModelStatus(

@@ -120,7 +120,7 @@ def _instances(message: dict[str, Any], body: bytearray, faults: Faults) -> list
     return rows
 
 
-def _targets(manifest: Manifest, tensors: Tensors, rows: int) -> list[Sequence[int | None]]:
+def _targets(manifest: Manifest, tensors: Tensors, rows: int) -> list[Sequence[int | str | None]]:
     """[N][T] flat indices; None for 'predicted' where the explained output is not among the answers."""
     if manifest.targets != "predicted":
         return [manifest.targets] * rows
@@ -131,7 +131,7 @@ def _targets(manifest: Manifest, tensors: Tensors, rows: int) -> list[Sequence[i
 
 
 def _explanation(
-    manifest: Manifest, layout: Sequence[_Part], row: Tensors, t: int, target: int | None
+    manifest: Manifest, layout: Sequence[_Part], row: Tensors, t: int, target: int | str | None
 ) -> dict[str, Any]:
     """One target of one row; `row` holds [T, …] arrays."""
     scalars = {

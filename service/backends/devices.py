@@ -29,11 +29,13 @@ class Devices:
             else all entries there.
         cpu_fallback: whether what asks for a GPU runs on the CPU where that cannot be used.
         cores: of the CPU.
+        custom_ops: whether libraries of kernels are loaded that entries bring.
     """
 
     wanted: Wanted = "auto"
     cpu_fallback: bool = False
     cores: int = field(default_factory=available_cores)
+    custom_ops: bool = False
 
     def of(self, entry: Entry) -> tuple[str, ...]:
         """The device of each instance, cpu or cuda:NUMBER. Raises NoGpuError."""

@@ -14,14 +14,15 @@ import numpy as np
 import onnxruntime as ort
 
 from compiler.errors import RationaleError, RepositoryError
-from compiler.manifest import EXPLAIN, PLANNED_NODES, TensorSpec
+from compiler.manifest import DATATYPES, EXPLAIN, PLANNED_NODES, TensorSpec
+from compiler.runtime.kernels import load_kernels
 from compiler.runtime.machine import LARGE_BLOCKS
 from service.backends.base import fed, run_failure
 from service.backends.devices import CPU, CUDA_PROVIDER, Devices, NoGpuError, providers
 from service.errors import InvalidInputError, NotReadyError
 from service.observability.logs import without_values
 from service.observability.metrics import EntryMetrics, Metrics
-from service.repository.entry import Entry, Warmup, agree
+from service.repository.entry import Entry, Warmup, agree, demand_kernels_allowed
 from service.scheduling.batch import Joined, check_rows
 from service.scheduling.batch_queue import BatchQueue, Compose
 from service.scheduling.cpu_slots import CpuSlots
@@ -30,8 +31,7 @@ from service.tensors import DTYPES, Array, Tensors, from_binary
 
 log = logging.getLogger(__name__)
 
-_OWN_NAMES = {"float32": "float", "float64": "double", "object": "string"}  # numpy's, ONNX Runtime's
-_ORT_TYPES = {f"tensor({_OWN_NAMES.get(dtype.name, dtype.name)})": name for name, dtype in DTYPES.items()}
+_ORT_TYPES = {f"tensor({kind.lower()})": name for kind, name in DATATYPES.items()}
 # ONNX Runtime's Python exceptions have no common base but Exception; these are all a run can raise.
 _ORT_REFUSED = (ort.capi.onnxruntime_pybind11_state.InvalidArgument,)
 _LONG_WARMUP_S = 0.25  # a batch that takes longer is the last size that is warmed
@@ -261,6 +261,10 @@ def load_and_time(
 def _new_sessions(entry: Entry, devices: Devices) -> Sessions:
     """Raises RepositoryError."""
     try:
+        demand_kernels_allowed(entry.custom_ops, allowed=devices.custom_ops)
+    except RepositoryError as error:
+        raise RepositoryError(f"{entry.model_path}: {error}") from error
+    try:
         wanted = devices.of(entry)
         return Sessions(
             {device: _new_session(entry, device, devices.cores) for device in dict.fromkeys(wanted)}, wanted
@@ -315,6 +319,8 @@ def session_options(entry: Entry, cores: int) -> ort.SessionOptions:
     options.add_session_config_entry(*LARGE_BLOCKS)
     if entry.inter_op_threads is not None:
         options.inter_op_num_threads = entry.inter_op_threads
+    for library in entry.custom_ops:
+        load_kernels(options, library)
     return options
 
 

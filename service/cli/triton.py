@@ -35,6 +35,7 @@ OPTIONS = {
     "name": "rationale-triton",
     "environment": {"ORT_DISABLE_TELEMETRY": "1"},  # ONNX Runtime sends no usage events (docs/security.md)
     "security_opt": ["no-new-privileges:true"],
+    "working_dir": "/models",  # from which entries name their libraries of kernels
 }
 STOP_TIMEOUT_S = 40
 HINTS = {

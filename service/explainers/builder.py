@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from compiler.errors import RepositoryError
 from service.errors import CompileFailedError, ConflictError
 from service.explainers import records
 from service.explainers.artifact_store import ArtifactStore
@@ -22,6 +23,7 @@ from service.explainers.records import Artifact, Record, Stage, to_its_end
 from service.explainers.spec import ExplainerSpec, Model, entry_name
 from service.explainers.worker import Order
 from service.observability.metrics import Metrics
+from service.repository.entry import demand_kernels_allowed
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -172,6 +174,7 @@ class Builder:
         self._artifacts = artifacts
         self._timeout_s = settings.compile_timeout_s
         self._memory_bytes = settings.compile_memory_bytes
+        self._custom_ops = settings.allow_custom_ops
         self._references = references
         self._metrics = metrics
         self._cache = metrics.cache("artefacts")
@@ -226,6 +229,11 @@ class Builder:
         spec = ExplainerSpec.model_validate(record.spec)
         references = None if record.references is None else self._references.path(record.references)
         asked = asdict(spec.asked(referenced=references is not None))
+        try:
+            demand_kernels_allowed(model.custom_ops, allowed=self._custom_ops)
+        except RepositoryError as error:
+            raise CompileFailedError(str(error)) from error
+        asked["custom_ops"] = [str(library) for library in model.custom_ops]
         return Order(
             model=str(model.path),
             name=model.name,

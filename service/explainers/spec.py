@@ -10,15 +10,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from compiler import extensions
 from compiler.deployment import Deployment, parse_bytes
 from compiler.errors import RationaleError
-from compiler.request import CompileRequest
+from compiler.request import CompileRequest, parse_concepts
 from service.errors import ConflictError, InvalidExplainerError, UnknownModelError
 from service.repository.entry import Entry, stamp_of
 from service.repository.registry import ModelRegistry
 
 _DIGITS = 16  # of a digest in an entry's name
 Count = Annotated[int, Field(ge=1)]
+Target = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^\d+-\d+$")]
 
 
 class _Strict(BaseModel):
@@ -33,8 +35,11 @@ class MethodOptions(_Strict):
     sigma: float | None = Field(None, description="smoothgrad: standard deviation of the noise")
     seed: int | None = Field(None, description="of the draws")
     standard_error: bool | None = Field(None, description="also answer how far attributions may be off")
-    composite: str | None = Field(None, description="lrp: the preset of rules")
-    rule: list[str] | None = Field(None, description="lrp: SELECTOR=RULE, the last match wins")
+    composite: str | None = Field(None, description="lrp: the preset of rules, by name")
+    rule: list[str] | None = Field(
+        None,
+        description="lrp: SELECTOR=RULE, the last match wins: Conv=gamma:0.25 or first=zbox(low=-1, high=1)",
+    )
     low: float | None = Field(None, description="lrp: the least value of an input")
     high: float | None = Field(None, description="lrp: the largest value of an input")
     epsilon: float | None = Field(None, description="attnlrp, cplrp: what is added to denominators")
@@ -57,12 +62,21 @@ class ExplainerSpec(_Strict):
     logits: bool = Field(
         False, description="explain the tensor before the output's last Sigmoid, Softmax or LogSoftmax"
     )
-    targets: list[Annotated[int, Field(ge=0)]] | Literal["all", "predicted"] | None = Field(
+    targets: list[Target] | Literal["all", "predicted"] | None = Field(
         None,
-        description="indices into the output's row, all, or predicted: each row's own largest; default: the "
-        "only element, 1 of two (an output [N, 2]), else predicted",
+        description="indices into the output's row, contrasts such as '1-0' (element 1 rather than 0), all, "
+        "or predicted: each row's own largest; default: the only element, 1 of two (an output [N, 2]), else "
+        "predicted",
     )
     inputs: list[str] | None = Field(None, description="inputs to attribute to; default: all")
+    layers: list[str] | Literal["all"] = Field(
+        default_factory=list, description="inner tensors whose attributions the graph answers too"
+    )
+    concepts: str | None = Field(
+        None,
+        description="TENSOR=COUNT: for how many channels of an inner tensor to answer what inputs contribute",
+    )
+    concept_axis: Count | None = Field(None, description="of that tensor, that of its channels; default: 1")
     sizes: dict[str, Count] = Field(default_factory=dict, description="lengths that the model leaves open")
     features: list[str] | dict[str, list[str]] | None = Field(
         None, description="feature names, or each explained input's"
@@ -92,6 +106,8 @@ class ExplainerSpec(_Strict):
                 Deployment(memory_budget=parse_bytes(self.memory_budget), storage=self.storage),
                 self.open_references,
                 self.logits,
+                self.layers,
+                parse_concepts(self.concepts, self.concept_axis),
             )
             asked.check(referenced=referenced or self.open_references is not None)
         except RationaleError as error:
@@ -99,9 +115,14 @@ class ExplainerSpec(_Strict):
         return asked
 
     def digest(self, model: str, references: str | None) -> str:
-        """SHA-256 of what decides the outcome: digests of model and references, options, compiler."""
+        """SHA-256 of what decides the outcome: digests of model and references, options, compiler.
+
+        Where installed packages bring rules, their versions too.
+        """
         own = self.model_dump(exclude={"default", "reference_set"}, exclude_defaults=True)
-        parts = [model, references, own, package_version("rationale")]
+        parts: list[Any] = [model, references, own, package_version("rationale")]
+        if brought := extensions.packages():
+            parts.append(brought)
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -122,11 +143,12 @@ def file_digest(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Model:
-    """The model to explain: its entry's name, its file, and the digest of that."""
+    """The model to explain: its entry's name, its file, the digest of that, and libraries of its kernels."""
 
     name: str
     path: Path
     digest: str
+    custom_ops: tuple[Path, ...] = ()
 
 
 class Models:
@@ -158,4 +180,4 @@ class Models:
             )
         if name not in self._digests:
             self._digests[name] = await asyncio.to_thread(file_digest, entry.model_path.parent)
-        return Model(name, entry.model_path, self._digests[name])
+        return Model(name, entry.model_path, self._digests[name], entry.custom_ops)

@@ -50,7 +50,7 @@ def _check_inputs(entry: Entry, inputs: Tensors, faults: Faults) -> None:
     for name, array in inputs.items():
         if name in known:
             with faults:
-                _check_input(known[name], array)
+                _check_input(known[name], array, missing=name in entry.takes_missing)
     if not faults:
         with faults:
             _check_together(entry, inputs)
@@ -76,7 +76,7 @@ def _check_outputs(entry: Entry, outputs: Sequence[str] | None, faults: Faults) 
     return tuple(dict.fromkeys(outputs))
 
 
-def _check_input(spec: TensorSpec, array: Array) -> None:
+def _check_input(spec: TensorSpec, array: Array, *, missing: bool) -> None:
     if array.dtype != DTYPES[spec.datatype]:
         raise InvalidInputError(
             f"input '{spec.name}' is {datatype_of(array)}, but the model takes {spec.datatype}"
@@ -92,7 +92,7 @@ def _check_input(spec: TensorSpec, array: Array) -> None:
         )
     if array.shape[0] == 0:
         raise InvalidInputError(f"input '{spec.name}' is empty: send at least one row")
-    index = first_non_finite(array)
+    index = first_non_finite(np.where(np.isnan(array), 0, array) if missing else array)
     if index is not None:
         raise InvalidInputError(
             f"input '{spec.name}' holds {array[index]} at {list(index)}: send finite numbers "

@@ -73,6 +73,7 @@ class Entry:
     intra_op_threads: int | None = None
     inter_op_threads: int | None = None
     warmups: tuple[Warmup, ...] = ()
+    custom_ops: tuple[Path, ...] = ()  # libraries of kernels, in the entry's own folder
     manifest: Manifest | None = None
     stored: "Entry | None" = None  # the entry on disk that it is a side of; None where it is one itself
     gate: bool | None = None  # what a side feeds to `explain` for every row
@@ -92,6 +93,12 @@ class Entry:
         if self.manifest is None:
             return {}
         return {"method": self.manifest.method.name, "explanation": self.manifest.digests.explanation}
+
+    @functools.cached_property
+    def takes_missing(self) -> frozenset[str]:
+        """Names of the inputs in which NaN is a missing value."""
+        explained = self.manifest.explained if self.manifest is not None else ()
+        return frozenset(item.tensor.name for item in explained if item.takes_missing)
 
     @functools.cached_property
     def input_specs(self) -> dict[str, TensorSpec]:
@@ -157,6 +164,7 @@ def read_entry(folder: Path) -> Entry:
         intra_op_threads=_threads(folder, config, "intra_op_thread_count"),
         inter_op_threads=_threads(folder, config, "inter_op_thread_count"),
         warmups=tuple(_warmup(folder, sample) for sample in config.model_warmup),
+        custom_ops=tuple(_library(folder, name) for name in config.model_operations.op_library_filename),
         manifest=Manifest.read(manifest_path) if manifest_path.exists() else None,
         reshapes={
             spec.name: tuple(spec.reshape.shape)
@@ -314,6 +322,28 @@ def _warmup_input(folder: Path, name: str, given: pb.ModelWarmup.Input) -> Warmu
     if spec.datatype != "BYTES" and len(data) != expected:
         raise RepositoryError(f"{path}: has {len(data)} bytes; one row of '{name}' takes {expected}")
     return WarmupInput(spec, data)
+
+
+def _library(folder: Path, name: str) -> Path:
+    """As Triton finds it from the repository's folder. Raises RepositoryError: no file of the entry's own."""
+    path = folder.parent / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise RepositoryError(
+            f"{folder / 'config.pbtxt'}: op_library_filename '{name}' is outside the entry: a library of "
+            f"kernels must lie in its version folder, as {folder.name}/1/{path.name}"
+        )
+    if not path.is_file():
+        raise RepositoryError(f"{path}: is missing")
+    return path.absolute()
+
+
+def demand_kernels_allowed(libraries: Sequence[Path], *, allowed: bool) -> None:
+    """Raises RepositoryError where libraries would be loaded that nobody allowed."""
+    if libraries and not allowed:
+        raise RepositoryError(
+            f"{libraries[0].name} is a library of kernels, which is code that the gateway would run. Where "
+            "you trust whoever writes the repository, allow it: RATIONALE_ALLOW_CUSTOM_OPS=true"
+        )
 
 
 def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:

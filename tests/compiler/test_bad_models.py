@@ -245,7 +245,7 @@ def test_every_node_without_a_rule_is_listed_at_once() -> None:
 
 def test_an_output_before_the_unknown_node_can_be_explained() -> None:
     rows_of = f"float[N, {FEATURES}]"
-    text = f"g ({rows_of} x) => ({rows_of} y) {{ a = Sigmoid (x) y = com.microsoft.QuickGelu (a) }}"
+    text = f"g ({rows_of} x) => ({rows_of} y) {{ a = Sigmoid (x) y = com.microsoft.SampleOp (a) }}"
     model = parsed(text, opsets='"" : 21, "com.microsoft" : 1')
     compiled = compile_model(model, DeepShap(REFERENCES), output="a", targets=[2])
     x = rows(3, FEATURES, seed=9)

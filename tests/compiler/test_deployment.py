@@ -32,7 +32,14 @@ def test_no_amount_of_memory(text: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"provider": "tpu"}, {"storage": "int8"}, {"threads": 0}, {"memory_budget": 0}, {"threads": True}],
+    [
+        {"provider": "tpu"},
+        {"storage": "int8"},
+        {"runtime": "tvm"},
+        {"threads": 0},
+        {"memory_budget": 0},
+        {"threads": True},
+    ],
 )
 def test_no_machine(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOptionError, match=next(iter(options))):

@@ -34,8 +34,14 @@ OPTIONS = {
     "half a target": ({"targets": [0.5]}, "indices 0 to 2"),
     "a mask": ({"targets": [True, False, True]}, "indices 0 to 2"),
     "a word in a list": ({"targets": ["all"]}, "indices 0 to 2"),
-    "a number": ({"targets": 1}, "give a list of indices, 'all' or 'predicted'"),
-    "another word": ({"targets": "best"}, "give a list of indices, 'all' or 'predicted'"),
+    "a number": (
+        {"targets": 1},
+        r"give a list of indices \(or contrasts such as '1-0'\), 'all' or 'predicted'",
+    ),
+    "another word": (
+        {"targets": "best"},
+        r"give a list of indices \(or contrasts such as '1-0'\), 'all' or 'predicted'",
+    ),
     "no such output": ({"output": "nil"}, r"no tensor 'nil' .*outputs are \['y'\]"),
     "a weight": ({"output": "w1"}, "no tensor 'w1' depends on the explained inputs"),
     "no such input": ({"inputs": ["nil"]}, r"no input \['nil'\]; the model has \['x'\]"),

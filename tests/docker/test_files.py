@@ -85,7 +85,7 @@ def test_compose_and_the_sdk_start_the_same_triton() -> None:
     triton = compose("docker-compose.yml")["triton"]
     assert triton["image"] == triton_command.IMAGE
     assert triton["command"] == list(triton_command.COMMAND)
-    for name in ("environment", "security_opt"):
+    for name in ("environment", "security_opt", "working_dir"):
         assert triton[name] == triton_command.OPTIONS[name]
     assert triton["ports"] == [f"{triton_command.HOST}:{p}:{p}" for p in triton_command.PORTS.values()]
     [mount] = triton["volumes"]

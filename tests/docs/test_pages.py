@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from compiler import Lrp
+from compiler.extensions import GROUPS
 from service.configuration import load_settings
 from service.security.keys import read_keyring
 from tests.docs.commands import commands, faults, faults_in_prose, is_ours, unknown_flag, unknown_settings
@@ -99,10 +101,15 @@ def check_text(block: Block) -> None:
 
 
 def check_toml(block: Block, tmp_path: Path) -> None:
-    """Keys, or settings: the gateway reads both."""
+    """Keys or settings, which the gateway reads, a composite, or a package's entry points."""
     file = tmp_path / "block.toml"
     file.write_text(block.text)
-    if "keys" in tomllib.loads(block.text):
+    found = tomllib.loads(block.text)
+    if "project" in found:
+        assert found["project"]["entry-points"].keys() <= set(GROUPS), block
+    elif "rules" in found:
+        assert Lrp.from_toml(file).rules
+    elif "keys" in found:
         assert read_keyring(file, None, admin_is_local=True).keys
     else:
         load_settings({}, file)

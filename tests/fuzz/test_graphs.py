@@ -24,7 +24,7 @@ from compiler.references.reference_set import prepare
 from compiler.runtime.session import Runner
 from compiler.selection.path import choose_path
 from tests.fuzz.graphs import CLASSES, ROWS, Fuzzed, fuzzed_graphs, in_float32, in_float64
-from tests.references.engine import compute_in_float64
+from tests.references.engine import computing_in_float64
 from tests.references.interpreter import run64
 from tests.tolerances import FUZZED_32, FUZZED_64, FUZZED_SLOPE, KINK
 
@@ -40,8 +40,7 @@ Arrays = dict[str, np.ndarray]
 
 def check_in_float64(graph: Fuzzed) -> None:
     assume(not jumps(graph))
-    with pytest.MonkeyPatch.context() as patch:
-        compute_in_float64(patch)
+    with computing_in_float64():
         lowered = lower(graph.model)
         check_deepshap(graph, lowered)
         check_gradient(graph, lowered)

@@ -19,14 +19,17 @@ PATIENCE_S = 600
 
 
 @contextlib.contextmanager
-def serve(*arguments: str, by: Sequence[str] = ("service.cli",), **settings: str) -> Iterator[Child]:
+def serve(
+    *arguments: str, by: Sequence[str] = ("service.cli",), python: str = sys.executable, **settings: str
+) -> Iterator[Child]:
     """
     Args:
         by: the module that is the command line, and what it takes before `serve`.
+        python: the interpreter, of another environment for one.
         settings: by their names in the environment.
     """
     child = subprocess.Popen(
-        [sys.executable, "-m", *by, "serve", *arguments],
+        [python, "-m", *by, "serve", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

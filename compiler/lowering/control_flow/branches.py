@@ -14,15 +14,16 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from compiler.errors import UnsupportedModelError
+from compiler.graph.nodes import stand_for
 from compiler.graph.traverse import names_read
 from compiler.lowering.batch import dependent_on_batch
 from compiler.lowering.control_flow.bounds import places_read, span
 from compiler.lowering.control_flow.known import constants_of
-from compiler.lowering.control_flow.sequences import infer_shapes, resolve_sequences
-from compiler.lowering.inference import BATCH
+from compiler.lowering.control_flow.sequences import resolve_sequences
+from compiler.lowering.inference import BATCH, note_shapes
 from compiler.lowering.limits import fold_weights
 from compiler.lowering.rewrites.engine import Rewriting
-from compiler.lowering.subgraphs import let_go, name_outputs, subgraphs
+from compiler.lowering.subgraphs import let_go, name_outputs
 
 LIMIT = 20_000  # nodes that unrolling may add
 REASON = "rationale.reason"  # the metadata of a node that stays: why
@@ -44,13 +45,13 @@ def inline_control_flow(model: ir.Model, settle: Callable[[ir.Model], object]) -
     resolve_sequences(model)
     if not _waiting(model.graph):
         return False
-    for graph in subgraphs(model.graph):
+    for graph in model.graph.subgraphs():
         name_outputs(graph)
     passes.LiftSubgraphInitializersToMainGraphPass()(model)
     inliner, changed = _Inliner(model), False
     while _waiting(model.graph):
         settle(model)
-        infer_shapes(model)
+        note_shapes(model)
         inliner.check_shapes()
         nodes = _waiting(model.graph)
         replaced = [inliner.replace(node) for node in nodes]
@@ -65,7 +66,7 @@ def inline_control_flow(model: ir.Model, settle: Callable[[ir.Model], object]) -
         fold_weights(model)
         resolve_sequences(model)
     passes.IdentityEliminationPass()(model)
-    infer_shapes(model)
+    note_shapes(model)
     inliner.check_shapes()
     return changed
 
@@ -128,8 +129,7 @@ class _Inliner:
             own = new.producer() in op.emitted and new not in taken
             value = new if own else op.Identity(new)
             taken.add(value)
-            ir.convenience.replace_all_uses_with(old, value, replace_graph_outputs=True)
-            (value.name, old.name), value.type, value.shape = (old.name, None), old.type, old.shape
+            stand_for(old, value)
         graph.remove(node, safe=True)
         let_go(node)
         return True
@@ -164,19 +164,19 @@ class _Inliner:
         count, start, *initial = [*node.inputs, None][: max(2, len(node.inputs))]
         carried = [_present(v) for v in initial]
         collected: list[list[ir.Value]] = [[] for _ in body.outputs[1 + len(carried) :]]
-        trips = self._trips(op, count, body)
+        most, trips = self._trips(op, count, body)
         running = _Running(op, self.model, start)
-        too_long = trips.most * len(body) + self.added > LIMIT
-        if running.may and too_long and (_endless(body) or trips.count is not None):
+        too_long = most * len(body) + self.added > LIMIT
+        if running.may and too_long and (_endless(body) or trips is not None):
             raise _StaysError(_TOO_LONG)
         t = 0
-        while t < trips.most and running.may:
+        while t < most and running.may:
             if t > LIMIT:
                 raise _StaysError(_TOO_LONG)
             index, true = op.constant(np.asarray(t, np.int64)), op.constant(np.asarray(True))
-            if trips.count is not None:
-                running.go_on(op.Less(index, trips.count), [])
-            self._check_loop(node, running, trips.most, len(carried))
+            if trips is not None:
+                running.go_on(op.Less(index, trips), [])
+            self._check_loop(node, running, most, len(carried))
             going, *new = self._splice(op, body, [index, true, *carried])
             states, parts = new[: len(carried)], new[len(carried) :]
             for values, part in zip(collected, parts, strict=True):
@@ -188,19 +188,22 @@ class _Inliner:
         outputs = body.outputs[1 + len(carried) :]
         return [*carried, *(_stacked(op, like, v) for like, v in zip(outputs, collected, strict=True))]
 
-    def _trips(self, op: Rewriting, count: ir.Value | None, body: ir.Graph) -> "_Trips":
-        """Raises _StaysError: it is computed from data, and nothing bounds it."""
+    def _trips(self, op: Rewriting, count: ir.Value | None, body: ir.Graph) -> tuple[float, ir.Value | None]:
+        """How often a Loop runs at most, infinite without a bound; and how often, [], where that is data.
+
+        Raises _StaysError: it is data, and nothing bounds it.
+        """
         if count is None:
-            return _Trips(places_read(body))
+            return places_read(body), None
         (known,) = constants_of(self.model, [count])
         if known is not None:
-            return _Trips(known.item() if known.item() <= LIMIT else places_read(body))
+            return known.item() if known.item() <= LIMIT else places_read(body), None
         if not self.by_data:
             raise _StaysError("its trip count is not known before the model runs")
         most = min(span(count)[1], places_read(body))
         if most > LIMIT:
             raise _StaysError(_UNBOUNDED_COUNT)
-        return _Trips(most, _scalar(op, count))
+        return most, _scalar(op, count)
 
     def _check_loop(self, node: ir.Node, running: "_Running", most: float, carried: int) -> None:
         """Raises _StaysError: a condition that is data, where it cannot be followed."""
@@ -218,22 +221,6 @@ class _Inliner:
         inputs = [_present(v) for v in node.inputs]
         states, sequences = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
         axes, backwards = (_ints(node, f"scan_input_{name}", count) for name in ("axes", "directions"))
-        states, collected = self._steps(op, body, states, sequences, axes, backwards)
-        directions = _ints(node, "scan_output_directions", len(collected))
-        turned = [v[::-1] if back else v for v, back in zip(collected, directions, strict=True)]
-        places = _ints(node, "scan_output_axes", len(collected))
-        return [*states, *(_joined(op, v, axis) for v, axis in zip(turned, places, strict=True))]
-
-    def _steps(
-        self,
-        op: Rewriting,
-        body: ir.Graph,
-        states: list[ir.Value],
-        sequences: Sequence[ir.Value],
-        axes: Sequence[int],
-        backwards: Sequence[int],
-    ) -> tuple[list[ir.Value], list[list[ir.Value]]]:
-        """The last states, and what each step hands out, by output."""
         lanes = [_slices(op, x, axis, back) for x, axis, back in zip(sequences, axes, backwards, strict=True)]
         collected: list[list[ir.Value]] = [[] for _ in body.outputs[len(states) :]]
         for parts in zip(*lanes, strict=True):
@@ -241,7 +228,10 @@ class _Inliner:
             states = new[: len(states)]
             for values, part in zip(collected, new[len(states) :], strict=True):
                 values.append(part)
-        return states, collected
+        directions = _ints(node, "scan_output_directions", len(collected))
+        turned = [v[::-1] if back else v for v, back in zip(collected, directions, strict=True)]
+        places = _ints(node, "scan_output_axes", len(collected))
+        return [*states, *(_joined(op, v, axis) for v, axis in zip(turned, places, strict=True))]
 
     # -- what they share ------------------------------------------------------------------------------
 
@@ -277,19 +267,6 @@ class _Inliner:
         pairs = list(zip(yes, no, strict=True))
         self.alternatives += [(str(node.name), a, b) for a, b in pairs if a is not b]
         return [a if a is b else op.Where(condition, a, b) for a, b in pairs]
-
-
-@dataclass(frozen=True)
-class _Trips:
-    """How often a Loop runs.
-
-    Attributes:
-        most: infinite where there is no bound up to which it could be unrolled.
-        count: how often it does, where that is data: [].
-    """
-
-    most: float
-    count: ir.Value | None = None
 
 
 class _Running:

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from compiler.graph.fold import LISTS, RANDOM, extract
+from compiler.graph.traverse import graphs_of
 from compiler.lowering.limits import fold_weights
 
 
@@ -20,17 +21,13 @@ def constants_of(model: ir.Model, values: Sequence[ir.Value]) -> list[np.ndarray
     arrays = {}
     if computed:
         nodes = list(dict.fromkeys(n for found in behind for n in found or ()))
-        arrays = _computed(extract(model, nodes, (), list(computed)))
+        alone = extract(model, nodes, (), list(computed))
+        fold_weights(alone)
+        arrays = {str(v.name): _held(v) for v in alone.graph.outputs}
     return [
         None if nodes is None else arrays[str(v.name)] if nodes else _held(v)
         for v, nodes in zip(values, behind, strict=True)
     ]
-
-
-def _computed(model: ir.Model) -> dict[str, np.ndarray]:
-    """The outputs of a model without inputs, by name."""
-    fold_weights(model)
-    return {str(v.name): _held(v) for v in model.graph.outputs}
 
 
 def _held(value: ir.Value) -> np.ndarray:
@@ -50,7 +47,7 @@ def _nodes_behind(value: ir.Value) -> list[ir.Node] | None:
         if done:
             found[node] = None
         elif node not in found:
-            if _has_subgraph(node) or node.op_type in RANDOM | LISTS:
+            if any(graphs_of(a) for a in node.attributes.values()) or node.op_type in RANDOM | LISTS:
                 return None
             waiting.append((node, True))
             for x in node.inputs:
@@ -60,8 +57,3 @@ def _nodes_behind(value: ir.Value) -> list[ir.Node] | None:
                     return None
                 waiting.append((x.producer(), False))
     return list(found)
-
-
-def _has_subgraph(node: ir.Node) -> bool:
-    kinds = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-    return any(a.type in kinds for a in node.attributes.values())

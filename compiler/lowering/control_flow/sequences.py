@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from compiler.errors import UnsupportedModelError
-from compiler.graph.fold import LISTS
-from compiler.lowering.quiet import quiet
+from compiler.graph.nodes import stand_for
+from compiler.lowering.inference import note_shapes
 from compiler.lowering.rewrites.engine import Rewriting
 
 Elements = list[ir.Value]
@@ -24,7 +24,7 @@ def resolve_sequences(model: ir.Model) -> None:
     """
     if not any(n.op_type in _OPERATORS and n.op_type != "Identity" and not n.domain for n in model.graph):
         return
-    infer_shapes(model)
+    note_shapes(model)
     known: dict[ir.Value, Elements] = {}
     for node in list(model.graph):
         if node.domain or node.op_type not in _OPERATORS:
@@ -35,42 +35,11 @@ def resolve_sequences(model: ir.Model) -> None:
         if isinstance(result, list):
             known[node.outputs[0]] = result
         elif result is not None:
-            _replace(op, node.outputs[0], result)
+            old = node.outputs[0]
+            own = result.producer() in op.emitted and not old.is_graph_output()
+            stand_for(old, result if own else op.Identity(result))
             model.graph.remove(node, safe=True)
     RemoveUnusedNodesPass()(model)
-
-
-def infer_shapes(model: ir.Model) -> None:
-    """Notes what shapes are known, in place."""
-    with quiet("onnx_ir.passes.common.shape_inference"):  # a failure leaves shapes unknown
-        ShapeInferencePass(data_prop=True)(model)
-    _forget_types(model.graph)
-
-
-def _forget_types(graph: ir.Graph) -> None:
-    """The pass notes sequences as tensors, and then finds them to be none."""
-    lists: set[ir.Value | None] = set()
-    for node in graph:
-        if node.op_type in LISTS and not node.domain:
-            lists.update(node.outputs)
-        elif node.op_type == "Loop" and not node.domain:
-            lists.update(new for old, new in zip(node.inputs[2:], node.outputs, strict=False) if old in lists)
-        elif node.op_type == "If" and not node.domain:
-            branch = node.attributes["then_branch"].as_graph()
-            made = {v for inner in branch if inner.op_type in LISTS for v in inner.outputs}
-            lists.update(
-                new for old, new in zip(branch.outputs, node.outputs, strict=True) if old in made | lists
-            )
-    for value in lists:
-        if value is not None and isinstance(value.type, ir.TensorType):
-            value.type = value.shape = None
-
-
-def _replace(op: Rewriting, old: ir.Value, new: ir.Value) -> None:
-    if old.is_graph_output() or new.producer() not in op.emitted:
-        new = op.Identity(new)
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    (new.name, old.name), new.type, new.shape = (old.name, None), old.type, old.shape
 
 
 Known = dict[ir.Value, Elements]

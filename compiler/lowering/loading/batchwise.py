@@ -1,11 +1,12 @@
 """Recurrent nodes whose rows come first (layout 1), for which ONNX Runtime has no kernel."""
 
-from collections.abc import Iterable, Iterator, MutableSequence
+from collections.abc import Iterator
 
 import onnx
 from onnx import helper
 
-_Nodes = MutableSequence[onnx.NodeProto]
+from compiler.lowering.subgraphs import all_node_lists
+
 _OPERATORS = frozenset({"RNN", "GRU", "LSTM"})
 _SEQUENCE, _STATE = [1, 0, 2], [1, 0, 2]  # [N, S, I] to [S, N, I]; [N, D, H] to [D, N, H]
 _ANSWER = [2, 0, 1, 3]  # [S, D, N, H] to [N, S, D, H]
@@ -15,12 +16,12 @@ _ROWS_OUT = [_ANSWER, _STATE, _STATE]  # Y, Y_h, Y_c
 
 def without_layout(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """The model with layout 0 and a Transpose before and behind, and what the user is told about it."""
-    if not any(_batchwise(node) for nodes in _node_lists(proto) for node in nodes):
+    if not any(_batchwise(node) for nodes in all_node_lists(proto) for node in nodes):
         return proto, ()
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     found = []
-    for nodes in _node_lists(copy):
+    for nodes in all_node_lists(copy):
         old = list(nodes)
         found += [node.name or node.output[0] for node in old if _batchwise(node)]
         new = [n for node in old for n in (_turned(node) if _batchwise(node) else [node])]
@@ -32,22 +33,6 @@ def without_layout(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, 
 
 def _batchwise(node: onnx.NodeProto) -> bool:
     return node.op_type in _OPERATORS and any(a.name == "layout" and a.i for a in node.attribute)
-
-
-def _node_lists(proto: onnx.ModelProto) -> Iterator[_Nodes]:
-    """The nodes of the graph, of functions, and of what is inside them."""
-    for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
-        yield nodes
-        yield from _inner(nodes)
-
-
-def _inner(nodes: Iterable[onnx.NodeProto]) -> Iterator[_Nodes]:
-    for node in nodes:
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                if graph.node:
-                    yield graph.node
-                    yield from _inner(graph.node)
 
 
 def _turned(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:

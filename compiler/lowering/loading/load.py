@@ -1,9 +1,11 @@
 """Reading an ONNX file with distrust, and bringing it to the opset that is emitted."""
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,10 +22,11 @@ from compiler.lowering.limits import check_inputs, check_nodes
 from compiler.lowering.loading.batchwise import without_layout
 from compiler.lowering.loading.newer import known_to_runtime
 from compiler.lowering.loading.old_scan import scan_by_row
-from compiler.lowering.quiet import quiet
-from compiler.lowering.subgraphs import subgraphs
+from compiler.lowering.rewrites.microsoft import DOMAIN, UNDER_ONNX, WITHOUT_CPU_KERNEL
+from compiler.lowering.subgraphs import node_lists
 from compiler.rules.rule import find_rule
 from compiler.runtime.session import Runner
+from compiler.trees.read import is_ensemble, read_ensemble
 
 OPSET = 21  # every ONNX Runtime since 1.18, every Triton since 24.05
 IR_VERSION = 10
@@ -32,6 +35,7 @@ LONGEST_REASON = 400
 _RESIZE_HAS_MODES = 11
 _RUNTIME_PREFIX = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _UNKNOWN_OPERATOR = "is not a registered function/op"
+_NO_KERNEL = re.compile(r"Could not find an implementation for (\w+)\(")
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto) -> Loaded:
         raise InvalidModelError(
             f"{name}: damaged or not valid ONNX: {_reason(error)}. Export it again."
         ) from error
+    _check_trees(proto)
     served, older = _loadable(proto, name)
     loaded = loaded if served is proto else ir.from_proto(served)
     return Loaded(loaded, served, digest, (*replaced, *turned, *older))
@@ -133,11 +138,7 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 def _attributes(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, onnx.AttributeProto]]:
     """Of every node, those of subgraphs included."""
-    for node in graph.node:
-        for attribute in node.attribute:
-            yield node, attribute
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _attributes(inner)
+    return ((node, a) for nodes in node_lists(graph.node) for node in nodes for a in node.attribute)
 
 
 def _weight_bytes(proto: onnx.ModelProto) -> int:
@@ -209,21 +210,51 @@ def _check_values(proto: onnx.ModelProto, name: str) -> None:
 
 
 def _check(proto: onnx.ModelProto, path: Path | None) -> None:
-    if _weight_bytes(proto) < LARGE:
-        onnx.checker.check_model(proto)
-    elif path is not None:
-        onnx.checker.check_model(str(path))
+    with _own_domains(proto) as found:
+        if _weight_bytes(proto) < LARGE:
+            onnx.checker.check_model(proto)
+        elif path is not None and not found:
+            onnx.checker.check_model(str(path))
+
+
+@contextmanager
+def _own_domains(proto: onnx.ModelProto) -> Iterator[bool]:
+    """What ONNX Runtime puts in ONNX's own domain stands in Microsoft's until left; whether there is any."""
+    version = next((e.version for e in proto.opset_import if e.domain in ("", "ai.onnx")), OPSET)
+    nodes = [n for n in proto.graph.node if _is_under_onnx(n, version)]
+    added = bool(nodes) and DOMAIN not in {entry.domain for entry in proto.opset_import}
+    for node in nodes:
+        node.domain = DOMAIN
+    if added:
+        proto.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    try:
+        yield bool(nodes)
+    finally:
+        for node in nodes:
+            node.domain = ""
+        if added:
+            del proto.opset_import[-1]
+
+
+def _check_trees(proto: onnx.ModelProto) -> None:
+    """What ONNX Runtime words badly, lets pass, or does not survive."""
+    for node in proto.graph.node:
+        if is_ensemble(node.op_type, node.domain):
+            with suppress(UnsupportedModelError):  # sound trees, whatever explains what stands beside them
+                read_ensemble(node)
 
 
 def _loadable(proto: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """The model as ONNX Runtime takes it, since that is what serves it, and what was changed.
 
     An operator it does not know is let through: the compiler lists it with all others that have no rule.
+    So is one that it has kernels of for GPUs alone, and that is rewritten.
     """
     try:
         return known_to_runtime(proto, lambda model: Runner(model, optimise=False, given=True))
     except InvalidModelError as error:
-        if _UNKNOWN_OPERATOR in str(error):
+        missing = _NO_KERNEL.search(str(error))
+        if _UNKNOWN_OPERATOR in str(error) or (missing and missing[1] in WITHOUT_CPU_KERNEL):
             return proto, ()
         advice = "Export it again, or repair what is named."
         if "bfloat16" in str(error):
@@ -268,6 +299,11 @@ def standardise(model: ir.Model) -> ir.Model:
     model = model.clone()
     if "ai.onnx" in model.graph.opset_imports:  # the default domain's other name
         model.graph.opset_imports[""] = model.graph.opset_imports.pop("ai.onnx")
+    for node in model.graph.all_nodes():
+        if _is_under_onnx(node, _opset(model)):
+            node.domain = DOMAIN
+            model.graph.opset_imports.setdefault(DOMAIN, 1)
+    model.graph.opset_imports.setdefault("", OPSET)  # of a graph that is one tree ensemble, none is imported
     for step in (
         passes.RemoveInitializersFromInputsPass(),
         passes.InlinePass(lambda function: find_rule(function.name, function.domain) is None),
@@ -276,7 +312,7 @@ def standardise(model: ir.Model) -> ir.Model:
         passes.RemoveUnusedNodesPass(),
     ):
         model = step(model).model
-    if next(subgraphs(model.graph), None) is None:
+    if next(model.graph.subgraphs(), None) is None:
         passes.IdentityEliminationPass()(model)  # it may leave branches with outputs that are not their own
     _convert_opset(model)
     model.ir_version = max(model.ir_version, IR_VERSION) if _opset(model) > OPSET else IR_VERSION
@@ -304,7 +340,7 @@ def _convert_opset(model: ir.Model) -> None:
         return
     if version > OPSET:
         return
-    with quiet("onnxscript.version_converter"):
+    with _quiet("onnxscript.version_converter"):
         ConvertVersionPass(OPSET, fallback=True)(model)
     if version < _RESIZE_HAS_MODES:
         _keep_corners(model)
@@ -313,6 +349,17 @@ def _convert_opset(model: ir.Model) -> None:
             f"opset {version} cannot be converted to {OPSET}. Export the model with opset {OPSET}, "
             "or convert it with onnx.version_converter and look at its error."
         )
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """A library that logs each step as a warning, and a failure with its traceback: ours says what to do."""
+    logger = logging.getLogger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _keep_corners(model: ir.Model) -> None:
@@ -326,7 +373,12 @@ def _keep_corners(model: ir.Model) -> None:
                 node.attributes[name] = ir.AttrString(name, value)
 
 
-def _since(node: ir.Node, version: int) -> int | None:
+def _is_under_onnx(node: ir.Node | onnx.NodeProto, version: int) -> bool:
+    """Whether ONNX Runtime alone knows it in that opset."""
+    return not node.domain and node.op_type in UNDER_ONNX and _since(node, version) is None
+
+
+def _since(node: ir.Node | onnx.NodeProto, version: int) -> int | None:
     try:
         return int(onnx.defs.get_schema(node.op_type, version, "").since_version)
     except onnx.defs.SchemaError:

@@ -14,6 +14,7 @@ from onnx.inliner import inline_selected_functions
 
 from compiler.errors import InvalidModelError
 from compiler.lowering.bodies import inline_bodies
+from compiler.lowering.subgraphs import all_node_lists
 
 _NEWEST = re.compile(r"support for domain ai\.onnx is till opset (\d+)")
 _IR_VERSION = re.compile(r"max supported IR version: (\d+)")
@@ -122,10 +123,4 @@ def _schema(op_type: str, version: int) -> Any:
 
 def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """Those of functions, branches and bodies too."""
-    pending = [*proto.graph.node, *(n for f in proto.functions for n in f.node)]
-    while pending:
-        node = pending.pop()
-        yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                pending.extend(graph.node)
+    return (node for nodes in all_node_lists(proto) for node in nodes)

@@ -5,6 +5,9 @@ from typing import Any
 import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
+from compiler.graph.nodes import stand_for
+
+_CHANGED = frozenset({"BatchNormalization", "Upsample"})  # by opset 9
 
 
 def scan_by_row(model: ir.Model) -> bool:
@@ -18,16 +21,12 @@ def scan_by_row(model: ir.Model) -> bool:
     """
     nodes = [n for n in model.graph.all_nodes() if not n.domain]
     scans = [n for n in nodes if n.op_type == "Scan"]
-    changed = sorted({n.op_type for n in nodes} & {"BatchNormalization", "Upsample"})
-    if scans and changed:
-        raise UnsupportedModelError(
-            f"a Scan of opset 8 beside {changed} cannot be converted. Export the model with opset 9 or newer."
-        )
+    changed = not _CHANGED.isdisjoint(n.op_type for n in nodes)
     for node in scans:
-        if node.graph is not model.graph or (node.inputs and node.inputs[0] is not None):
+        if changed or node.graph is not model.graph or node.inputs[0] is not None:
             raise UnsupportedModelError(
-                f"Scan node {node.name!r}: of opset 8 and with lengths, or inside of other control flow. "
-                "Export the model with opset 9 or newer."
+                f"Scan node {node.name!r} of opset 8 has lengths, or stands inside of other control flow or "
+                f"beside {sorted(_CHANGED)}. Export the model with opset 9 or newer."
             )
         _replace(model.graph, node)
     return bool(scans)
@@ -53,6 +52,5 @@ def _replace(graph: ir.Graph, node: ir.Node) -> None:
     )
     graph.insert_before(node, outer)
     for old, new in zip(node.outputs, outer.outputs, strict=True):
-        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-        (new.name, old.name), new.type, new.shape = (old.name, None), old.type, old.shape
+        stand_for(old, new)
     graph.remove(node, safe=True)

@@ -7,34 +7,12 @@ import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
-from compiler.lowering.rewrites.engine import rewrites
+from compiler.lowering.rewrites.engine import dtype_of, is_constant, length_of, rank_of, rewrites, sizes_of
 from compiler.rules.linear.products import parse_equation
 
 
-def is_constant(value: ir.Value | None) -> bool:
-    return value is None or value.const_value is not None
-
-
-def rank_of(x: ir.Value) -> int:
-    if x.shape is None:
-        raise UnsupportedModelError(f"the rank of {x.name!r} is not known before the model runs")
-    return x.shape.rank()
-
-
-def _sizes(x: ir.Value, first: int = 0) -> list[int]:
-    """Its sizes from an axis on."""
-    sizes = [] if x.shape is None else list(x.shape)[first:]
-    if x.shape is None or not all(isinstance(n, int) for n in sizes):
-        raise UnsupportedModelError(f"the sizes of {x.name!r} are not known before the model runs")
-    return [int(str(n)) for n in sizes]
-
-
-def _numpy(x: ir.Value) -> Any:
-    return (x.dtype or ir.DataType.FLOAT).numpy()
-
-
 def _ones(x: ir.Value, sizes: Sequence[int]) -> np.ndarray:
-    return np.ones(tuple(sizes), _numpy(x))
+    return np.ones(tuple(sizes), dtype_of(x).numpy())
 
 
 def _powered(op: Any, x: ir.Value, p: int) -> Any:
@@ -49,12 +27,6 @@ def _rooted(op: Any, x: ir.Value, p: int) -> Any:
     if p == 1:
         return x
     return op.Sqrt(x) if p == 2 else op.Pow(x, 1.0 / p)
-
-
-@rewrites("ReduceL1")
-def reduce_l1(op: Any, x: ir.Value, axes: ir.Value | None = None, **attributes: int) -> Any:
-    """Σ|x| over the axes."""
-    return op.ReduceSum(op.Abs(x), axes, **attributes)
 
 
 @rewrites("MeanVarianceNormalization")
@@ -79,11 +51,11 @@ def lp_pool(
     auto_pad: str = "NOTSET",
 ) -> Any:
     """(Σ|x|^p)^(1/p) over each window: a Conv of ones over |x|^p, channel by channel."""
-    channels, n = _sizes(x, 1)[0], len(kernel_shape)
+    channels, n = length_of(x, 1), len(kernel_shape)
     strides, dilations = list(strides or [1] * n), list(dilations or [1] * n)
     pads = list(pads or [0] * 2 * n)
     if ceil_mode and auto_pad == "NOTSET":
-        for i, size in enumerate(_sizes(x, 2)):
+        for i, size in enumerate(sizes_of(x, 2)):
             span = size + pads[i] + pads[n + i] - ((kernel_shape[i] - 1) * dilations[i] + 1)
             more = -span % strides[i]
             if span + more < size + pads[i]:  # no window begins behind the last value
@@ -101,7 +73,7 @@ def cumulative_product(op: Any, x: ir.Value, axis: ir.Value, *, exclusive: int =
         raise UnsupportedModelError("CumProd along an axis that is computed")
     rank = rank_of(x)
     along = int(axis.const_value.numpy().reshape(-1)[0]) % rank
-    count, step = _sizes(x, along)[0], 1
+    count, step = length_of(x, along), 1
     if exclusive:
         x = _shifted(op, x, along, 1, reverse, rank)
     while step < count:
@@ -137,7 +109,7 @@ def power(op: Any, x: ir.Value, n: ir.Value) -> Any:
     """e^(n·ln x), for positive x, where the exponent is computed."""
     if is_constant(n):
         return None
-    same = n if n.dtype == x.dtype else op.Cast(n, to=int(x.dtype or ir.DataType.FLOAT))
+    same = n if n.dtype == x.dtype else op.Cast(n, to=int(dtype_of(x)))
     return op.Exp(op.Mul(same, op.Log(x)))
 
 
@@ -185,7 +157,7 @@ def rms_normalization(op: Any, x: ir.Value, scale: ir.Value, **attributes: Any) 
     if is_constant(scale):
         return None
     axis = int(attributes.get("axis", -1)) % rank_of(x)
-    return op.Mul(op.RMSNormalization(x, _ones(x, _sizes(x, axis)), **attributes), scale)
+    return op.Mul(op.RMSNormalization(x, _ones(x, sizes_of(x, axis)), **attributes), scale)
 
 
 @rewrites("InstanceNormalization")
@@ -193,7 +165,7 @@ def instance_normalization(op: Any, x: ir.Value, scale: ir.Value, bias: ir.Value
     """γ·z + β with z standardised, where γ or β is computed."""
     if is_constant(scale) and is_constant(bias):
         return None
-    ones = _ones(x, _sizes(x, 1)[:1])
+    ones = _ones(x, [length_of(x, 1)])
     z = op.InstanceNormalization(x, ones, 0 * ones, **attributes)
     places = list(range(1, rank_of(x) - 1))
     return op.Add(op.Mul(z, op.Unsqueeze(scale, places)), op.Unsqueeze(bias, places))

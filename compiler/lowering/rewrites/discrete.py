@@ -6,21 +6,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from compiler.lowering.rewrites.arithmetic import is_constant, rank_of
-from compiler.lowering.rewrites.engine import replace_node, rewrites
+from compiler.lowering.rewrites.engine import dtype_of, is_constant, rank_of, replace_node, rewrites
 
 _WHOLE = frozenset({"Round", "Floor", "Ceil", "Sign"})
 _KEEP_WHOLE = frozenset({"Add", "Sub", "Mul", "Neg", "Abs", "Clip", "Max", "Min", "Identity", "Reshape"})
 _DEEPEST = 6
 
 
-def _dtype(x: ir.Value) -> ir.DataType:
-    return x.dtype or ir.DataType.FLOAT
-
-
 def _of(number: float, x: ir.Value) -> np.ndarray:
     """A number in the type of `x`."""
-    return np.asarray(number, _dtype(x).numpy())
+    return np.asarray(number, dtype_of(x).numpy())
 
 
 def _is_whole(x: ir.Value | None, depth: int = 0) -> bool:
@@ -91,9 +86,9 @@ def quantize_linear(
     if (is_constant(scale) and is_constant(zero_point) and not block_size) or "INT" not in target.name:
         return None
     steps = op.Div(x, _per_slice(op, scale, x, axis, block_size))
-    y = op.Cast(op.QuantizeLinear(steps, _of(1, x), np.asarray(0, np.int16)), to=int(_dtype(x)))
+    y = op.Cast(op.QuantizeLinear(steps, _of(1, x), np.asarray(0, np.int16)), to=int(dtype_of(x)))
     if zero_point is not None:
-        offset = op.Cast(zero_point, to=int(_dtype(x)))
+        offset = op.Cast(zero_point, to=int(dtype_of(x)))
         y = op.Add(y, _per_slice(op, offset, x, axis, block_size, zero_point))
     low, high = _limits(target)
     return op.Cast(op.Clip(y, _of(low, x), _of(high, x)), to=int(target))
@@ -135,9 +130,9 @@ def _dequantised(
     block_size: int = 0,
     **_: Any,
 ) -> Any:
-    y = op.Cast(x, to=int(_dtype(scale)))
+    y = op.Cast(x, to=int(dtype_of(scale)))
     if zero_point is not None:
-        offset = op.Cast(zero_point, to=int(_dtype(scale)))
+        offset = op.Cast(zero_point, to=int(dtype_of(scale)))
         y = op.Sub(y, _per_slice(op, offset, x, axis, block_size, zero_point))
     return op.Mul(y, _per_slice(op, scale, x, axis, block_size))
 
@@ -214,6 +209,6 @@ def qlinear_conv(
     """A Conv of dequantised operands, quantised."""
     weight = op.DequantizeLinear(w, w_scale, w_zero, axis=0)
     if bias is not None:
-        bias = op.Mul(op.Cast(bias, to=int(_dtype(x_scale))), op.Mul(x_scale, w_scale))
+        bias = op.Mul(op.Cast(bias, to=int(dtype_of(x_scale))), op.Mul(x_scale, w_scale))
     y = op.Conv(op.DequantizeLinear(x, x_scale, x_zero), weight, bias, **attributes)
     return op.QuantizeLinear(y, y_scale, y_zero)

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from compiler.errors import UnsupportedModelError
-from compiler.graph.nodes import Nodes
-from compiler.lowering.quiet import quiet
+from compiler.graph.nodes import Nodes, stand_for
+from compiler.lowering.inference import note_shapes
 
 Rewrite = Callable[..., Any]
 _REWRITES: dict[tuple[str, str], Rewrite] = {}
@@ -128,8 +127,7 @@ def rewrite(model: ir.Model, only: Collection[str] | None = None) -> None:
     """
     nodes = [n for n in model.graph if only is None or n.op_type in only]
     for _ in range(DEEPEST if nodes else 0):
-        with quiet("onnx_ir.passes.common.shape_inference"):
-            ShapeInferencePass(data_prop=True)(model)
+        note_shapes(model)
         before = set(model.graph)
         late = [node for node in nodes if not _rewrite(model.graph, node)]
         made = [n for n in model.graph if n not in before and is_rewritten(n.op_type, n.domain)]
@@ -140,6 +138,21 @@ def rewrite(model: ir.Model, only: Collection[str] | None = None) -> None:
             return
     for node in nodes:
         _rewrite(model.graph, node, last=True)
+
+
+def rewrite_domain(model: ir.Model, domain: str) -> None:
+    """Replaces, in place, every node of a domain whose operators ONNX does not know, however many in a row.
+
+    Raises:
+        UnsupportedModelError: what stands in the way of one.
+    """
+    nodes = [n for n in model.graph if n.domain == domain and is_rewritten(n.op_type, domain)]
+    while nodes:
+        note_shapes(model)
+        late = [node for node in nodes if not _rewrite(model.graph, node)]
+        if len(late) == len(nodes):
+            _rewrite(model.graph, late[0], last=True)
+        nodes = late
 
 
 def _rewrite(graph: ir.Graph, node: ir.Node, *, last: bool = False) -> bool:
@@ -159,38 +172,59 @@ def replace_node(
     Raises:
         UnsupportedModelError: that, where all `must_be_known`.
     """
-    op = Rewriting(graph, node)
+    op, attributes = Rewriting(graph, node), {a.name: a.value for a in node.attributes.values()}
+    found = (function(op, *node.inputs, **attributes) for function in functions)
     try:
-        _replace(op, graph, node, functions)
+        result = next((r for r in found if r is not None), None)
     except UnsupportedModelError:
         if must_be_known:
             raise
         op.withdraw()
         return False
+    if result is None:
+        return True
+    results = result if isinstance(result, tuple) else (result,)
+    for old, new in zip(node.outputs, results, strict=False):
+        if new is not None and old.name:
+            stand_for(old, new if new.producer() in op.emitted else op.Identity(new))
+            old.name = f"{new.name}/unread"
+    if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+        graph.remove(node, safe=True)
     return True
 
 
-def _replace(op: Rewriting, graph: ir.Graph, node: ir.Node, functions: Collection[Rewrite]) -> None:
-    attributes = {a.name: a.value for a in node.attributes.values()}
-    found = (function(op, *node.inputs, **attributes) for function in functions)
-    result = next((r for r in found if r is not None), None)
-    results = result if isinstance(result, tuple) else (result,)
-    if results[0] is None:
-        return
-    for old, new in zip(node.outputs, results, strict=False):
-        if new is not None and old.name:
-            _stand_for(op, old, new)
-    if not any(v.uses() or v.is_graph_output() for v in node.outputs):
-        graph.remove(node, safe=True)
+# -- what a rewrite asks of its operands ------------------------------------------------------------------
 
 
-def _stand_for(op: Rewriting, old: ir.Value, new: ir.Value) -> None:
-    """`new` in place of `old`, under its name."""
-    if new.producer() is None or new.producer() not in op.emitted:
-        new = op.Identity(new)
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    name, old.name = old.name, f"{old.name}/unread"
-    new.name, new.type, new.shape = name, old.type, old.shape
+def is_constant(value: ir.Value | None) -> bool:
+    return value is None or value.const_value is not None
+
+
+def dtype_of(x: ir.Value) -> ir.DataType:
+    return x.dtype or ir.DataType.FLOAT
+
+
+def rank_of(x: ir.Value) -> int:
+    """Raises UnsupportedModelError where it is not known."""
+    if x.shape is None:
+        raise UnsupportedModelError(f"the rank of {x.name!r} is not known before the model runs")
+    return x.shape.rank()
+
+
+def length_of(x: ir.Value, axis: int) -> int:
+    """Raises UnsupportedModelError where it is not known."""
+    length = None if x.shape is None else x.shape[axis]
+    if not isinstance(length, int):
+        raise UnsupportedModelError(f"axis {axis} of {x.name!r} has no fixed size before the model runs")
+    return length
+
+
+def sizes_of(x: ir.Value, first: int = 0) -> list[int]:
+    """Of its axes from one on; raises UnsupportedModelError where one is not known."""
+    return [length_of(x, axis) for axis in range(first, rank_of(x))]
+
+
+# -- activations, norms and extremes ----------------------------------------------------------------------
 
 
 @rewrites("LogSoftmax")
@@ -211,12 +245,6 @@ def swish(op: Any, x: ir.Value, *, alpha: float = 1.0) -> Any:
     return op.Mul(x, op.Sigmoid(op.Mul(x, float(alpha)) if alpha != 1.0 else x))
 
 
-@rewrites("Mish")
-def mish(op: Any, x: ir.Value) -> Any:
-    """x · tanh(ln(1 + e^x))."""
-    return op.Mul(x, op.Tanh(op.Softplus(x)))
-
-
 @rewrites("Gelu")
 def gelu(op: Any, x: ir.Value, *, approximate: str = "none") -> Any:
     """x/2 · (1 + erf(x/√2)), or its approximation by tanh."""
@@ -226,16 +254,10 @@ def gelu(op: Any, x: ir.Value, *, approximate: str = "none") -> Any:
     return op.Mul(op.Mul(x, 0.5), op.Add(op.Erf(op.Mul(x, float(np.sqrt(0.5)))), 1.0))
 
 
-def _rank(x: ir.Value) -> int:
-    if x.shape is None:
-        raise UnsupportedModelError(f"the rank of {x.name!r} is not known before the model runs")
-    return x.shape.rank()
-
-
 @rewrites("GlobalMaxPool")
 def global_max_pool(op: Any, x: ir.Value) -> Any:
     """The maximum over all spatial axes."""
-    return op.ReduceMax(x, list(range(2, _rank(x))), keepdims=1)
+    return op.ReduceMax(x, list(range(2, rank_of(x))), keepdims=1)
 
 
 @rewrites("GroupNormalization")
@@ -365,14 +387,8 @@ def share_prefixes(model: ir.Model) -> None:
         lengths = range(len(inputs) - 1, 1, -1)
         prefix = next((n for n in lengths if (axis, *inputs[:n]) in known), None)
         known.setdefault((axis, *inputs), node.outputs[0])
-        if prefix is None:
-            continue
-        nested = [known[axis, *inputs[:prefix]], *inputs[prefix:]]
-        shorter = ir.node("Concat", nested, {"axis": axis}, name=node.name)
-        new, old = shorter.outputs[0], node.outputs[0]
-        model.graph.insert_before(node, shorter)
-        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-        new.name, new.type, new.shape, old.name = old.name, old.type, old.shape, None
-        known = {key: new if value is old else value for key, value in known.items()}
-        known = {tuple(new if part is old else part for part in key): v for key, v in known.items()}
-        model.graph.remove(node, safe=True)
+        if prefix is not None:
+            nested = [known[axis, *inputs[:prefix]], *inputs[prefix:]]
+            node.resize_inputs(len(nested))
+            for i, value in enumerate(nested):
+                node.replace_input_with(i, value)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from compiler.lowering.rewrites.engine import idiom
+from compiler.lowering.rewrites.engine import dtype_of, idiom
 
 
 @idiom("Where")
@@ -27,7 +27,7 @@ def masked_rows(op: Any, condition: ir.Value, a: ir.Value, b: ir.Value) -> Any:
     place = axis - x.shape.rank() + condition.shape.rank()
     if place >= 0 and condition.shape[place] != 1:
         return None
-    zero = np.zeros((), (x.dtype or ir.DataType.FLOAT).numpy())
+    zero = np.zeros((), dtype_of(x).numpy())
     shares = op.Softmax(op.Where(condition, zero, x), axis=axis)
     return op.Where(condition, a, shares if cast is None else op.Cast(shares, to=cast))
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
-from compiler.lowering.rewrites.engine import idiom, rewrites
+from compiler.lowering.rewrites.engine import dtype_of, idiom, length_of, rank_of, rewrites, sizes_of
 
 
 @rewrites("CastLike")
@@ -15,16 +15,6 @@ def cast_like(op: Any, x: ir.Value, like: ir.Value, **attributes: Any) -> Any:
     if like.dtype is None:
         raise UnsupportedModelError(f"CastLike: the type of {like.name!r} is not known before the model runs")
     return op.Cast(x, to=int(like.dtype), **attributes)
-
-
-@rewrites("EyeLike")
-def eye_like(op: Any, x: ir.Value, *, dtype: int | None = None, k: int = 0) -> Any:
-    """Ones on a diagonal: of x nothing but its shape counts."""
-    before = x.producer()
-    if before is not None and before.op_type == "ConstantOfShape":
-        return None  # done before
-    chosen = dtype if dtype is not None else int(x.dtype or ir.DataType.FLOAT)
-    return op.EyeLike(op.ConstantOfShape(op.Shape(x)), dtype=chosen, k=k)
 
 
 @rewrites("Compress")
@@ -43,19 +33,17 @@ def compress(op: Any, x: ir.Value, condition: ir.Value, *, axis: int | None = No
 @rewrites("ArrayFeatureExtractor", domain="ai.onnx.ml")
 def array_feature_extractor(op: Any, x: ir.Value, places: ir.Value) -> Any:
     """Some of the last axis of x."""
-    if x.shape is None:
-        raise UnsupportedModelError(f"ArrayFeatureExtractor: the rank of {x.name!r} is not known")
     taken = op.Gather(x, op.Reshape(places, [-1]), axis=-1)
-    return op.Unsqueeze(taken, [0]) if x.shape.rank() == 1 else taken
+    return op.Unsqueeze(taken, [0]) if rank_of(x) == 1 else taken
 
 
 @rewrites("OneHot")
 def one_hot(op: Any, places: ir.Value, depth: ir.Value, values: ir.Value, *, axis: int = -1) -> Any:
     """off + (on − off)·[where the place is]; a float is one exactly where it equals it."""
     count = depth.const_value
-    if count is None or places.shape is None:
+    if count is None:
         raise UnsupportedModelError("OneHot with a depth that is computed: export with static feature sizes")
-    rank = places.shape.rank()
+    rank = rank_of(places)
     along = axis % (rank + 1)
     every = np.arange(int(count.numpy().item())).reshape([-1, *(1 for _ in range(rank - along))])
     off, on = (op.Gather(values, [i], axis=0) for i in (0, 1))
@@ -80,12 +68,8 @@ def tensor_scatter(
     mode: str = "linear",
 ) -> Any:
     """A cache with an update from a place on, each row at its own: a ScatterElements."""
-    if update.shape is None or past.shape is None:
-        raise UnsupportedModelError("TensorScatter of tensors whose rank is not known")
-    rank = update.shape.rank()
-    along, length, size = axis % rank, update.shape[axis], past.shape[axis]
-    if not isinstance(length, int) or not isinstance(size, int):
-        raise UnsupportedModelError("TensorScatter: the lengths of its axis must be known")
+    rank, length, size = rank_of(update), length_of(update, axis), length_of(past, axis)
+    along = axis % rank
     steps = np.arange(length).reshape([-1, *(1 for _ in range(rank - along - 1))])
     if begins is None:
         places = op.Add(np.zeros(1, np.int64), steps)
@@ -103,13 +87,7 @@ def scatter_elements(
     """With products or extremes: x is gathered, combined, and put back, no place twice in one go."""
     if reduction in ("none", "add"):
         return None
-    shape = places.shape
-    length = None if shape is None else shape[axis]
-    if not isinstance(length, int):
-        raise UnsupportedModelError(
-            f"ScatterElements with reduction {reduction!r} at places of no known size"
-        )
-    for i in range(length):  # along an axis, places may repeat; across it they cannot
+    for i in range(length_of(places, axis)):  # along an axis, places may repeat; across it they cannot
         at, u = (op.Slice(v, [i], [i + 1], [axis]) for v in (places, updates))
         combined = _combined(op, reduction, op.GatherElements(x, at, axis=axis), u)
         x = op.ScatterElements(x, at, combined, axis=axis)
@@ -125,10 +103,7 @@ def scatter_nd(op: Any, x: ir.Value, places: ir.Value, updates: ir.Value, *, red
     """With products or extremes: x is gathered, combined, and put back, no place twice in one go."""
     if reduction in ("none", "add"):
         return None
-    shape = places.shape
-    dims = [] if shape is None else [d for d in shape if isinstance(d, int)]
-    if shape is None or len(dims) < len(shape):
-        raise UnsupportedModelError(f"ScatterND with reduction {reduction!r}: how many places is not known")
+    dims = sizes_of(places)
     count = int(np.prod(dims[:-1]))
     rest = op.Shape(updates, start=len(dims) - 1)
     flat_places = op.Reshape(places, [count, dims[-1]])
@@ -165,7 +140,7 @@ def max_unpool(op: Any, x: ir.Value, places: ir.Value, output_shape: ir.Value | 
     if output_shape is None or output_shape.const_value is None:
         return None
     shape = output_shape.const_value.numpy()
-    zeros = np.zeros(int(shape.prod()), (x.dtype or ir.DataType.FLOAT).numpy())
+    zeros = np.zeros(int(shape.prod()), dtype_of(x).numpy())
     flat_x, flat_places = (op.Reshape(v, [-1]) for v in (x, places))
     return op.Reshape(op.ScatterElements(zeros, flat_places, flat_x, axis=0), shape)
 

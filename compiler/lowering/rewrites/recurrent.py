@@ -10,8 +10,8 @@ what enters an activation of a gate, not the cell, and a row of length 0 ends in
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -23,10 +23,16 @@ State = ir.Value | None  # None: zeros, as at a start that the model does not gi
 Activation = Callable[[ir.Value], ir.Value]
 LONGEST = 2_000  # steps; a step is some 12 nodes, and some 40 in a graph with an explanation
 _MOVES = frozenset("Expand Slice Transpose Reshape Unsqueeze Squeeze Identity Cast Gather".split())
-# ONNX Runtime's: ONNX gives Affine and ScaledTanh none, and a ThresholdedRelu of its own has 1
-_ALPHA = {"Affine": 0.0, "Elu": 1.0, "HardSigmoid": 0.2, "LeakyRelu": 0.01, "ScaledTanh": 0.0}
-_ALPHA["ThresholdedRelu"] = 0.0
-_BETA = {"Affine": 0.0, "HardSigmoid": 0.5, "ScaledTanh": 0.0}
+# ONNX Runtime's defaults: ONNX gives Affine and ScaledTanh none, and a ThresholdedRelu of its own has 1
+_ACTIVATIONS: dict[str, dict[str, float]] = {
+    "Affine": {"alpha": 0.0, "beta": 0.0},
+    "Elu": {"alpha": 1.0},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "LeakyRelu": {"alpha": 0.01},
+    "ScaledTanh": {"alpha": 0.0, "beta": 0.0},
+    "ThresholdedRelu": {"alpha": 0.0},
+    **{name: {} for name in ("Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")},
+}
 
 
 @dataclass(frozen=True)
@@ -330,32 +336,21 @@ def _activations(
 ) -> list[Activation]:
     """Each takes its alpha and beta from the lists in turn, if it has one, and its default then."""
     left = {"alpha": list(alphas or ()), "beta": list(betas or ())}
-    functions = []
+    functions: list[Activation] = []
     for name in names:
-        known = next((n for n in _FUNCTIONS if n.lower() == name.lower()), None)
+        known = next((n for n in _ACTIVATIONS if n.lower() == name.lower()), None)
         if known is None:
-            raise UnsupportedModelError(f"its activation {name!r} is not one of ONNX's {sorted(_FUNCTIONS)}")
-        given = {
-            key: left[key].pop(0) if left[key] else defaults[known]
-            for key, defaults in (("alpha", _ALPHA), ("beta", _BETA))
-            if known in defaults
-        }
-        functions.append(_bound(op, known, given))
+            raise UnsupportedModelError(
+                f"its activation {name!r} is not one of ONNX's {sorted(_ACTIVATIONS)}"
+            )
+        given = {key: left[key].pop(0) if left[key] else own for key, own in _ACTIVATIONS[known].items()}
+        functions.append(partial(_activated, op, known, given))
     return functions
 
 
-def _bound(op: Rewriting, name: str, given: dict[str, float]) -> Activation:
-    return lambda z: _FUNCTIONS[name](op, z, **given)
-
-
-def _own(name: str) -> Callable[..., ir.Value]:
-    """The operator of that name, with its attributes."""
-    return lambda op, z, **given: getattr(op, name)(z, **given)
-
-
-_FUNCTIONS: dict[str, Callable[..., ir.Value]] = {
-    "Affine": lambda op, z, alpha, beta: op.Add(op.Mul(z, alpha), beta),
-    "ScaledTanh": lambda op, z, alpha, beta: op.Mul(op.Tanh(op.Mul(z, beta)), alpha),
-    **{n: _own(n) for n in "Elu HardSigmoid LeakyRelu Relu Sigmoid Softplus Softsign Tanh".split()},
-    "ThresholdedRelu": _own("ThresholdedRelu"),
-}
+def _activated(op: Rewriting, name: str, given: dict[str, float], z: ir.Value) -> ir.Value:
+    if name == "Affine":
+        return op.Add(op.Mul(z, given["alpha"]), given["beta"])
+    if name == "ScaledTanh":
+        return op.Mul(op.Tanh(op.Mul(z, given["beta"])), given["alpha"])
+    return cast("ir.Value", getattr(op, name)(z, **given))

@@ -6,14 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
-from compiler.lowering.rewrites.engine import rewrites
-
-
-def _length(value: ir.Value, axis: int, what: str) -> int:
-    length = None if value.shape is None else value.shape[axis]
-    if not isinstance(length, int):
-        raise UnsupportedModelError(f"{what}: axis {axis} of {value.name!r} has no fixed size")
-    return length
+from compiler.lowering.rewrites.engine import dtype_of, length_of, rewrites
 
 
 @rewrites("STFT")
@@ -34,11 +27,11 @@ def stft(
     if given is not None:
         size = int(given.numpy().item())
     elif window is not None:
-        size = _length(window, 0, "STFT")
+        size = length_of(window, 0)
     else:
         raise UnsupportedModelError("STFT needs a window or a frame length")
-    stride, parts = int(step.numpy().item()), _length(signal, 2, "STFT")
-    count = (_length(signal, 1, "STFT") - size) // stride + 1
+    stride, parts = int(step.numpy().item()), length_of(signal, 2)
+    count = (length_of(signal, 1) - size) // stride + 1
     places = np.arange(count)[:, None] * stride + np.arange(size)
     frames = op.Gather(signal, places, axis=1)  # [N, frames, size, 1 or 2]
     if window is not None:
@@ -68,14 +61,14 @@ def deform_conv(
     strides: list[int] | None = None,
 ) -> Any:
     """The product of the weights with what GridSample reads at each tap's place plus its offset."""
-    channels, height, width = (_length(x, axis, "DeformConv") for axis in (1, 2, 3))
-    filters = _length(w, 0, "DeformConv")
-    kernel = kernel_shape or [_length(w, axis, "DeformConv") for axis in (2, 3)]
-    out = [_length(offset, axis, "DeformConv") for axis in (2, 3)]
+    channels, height, width = (length_of(x, axis) for axis in (1, 2, 3))
+    filters = length_of(w, 0)
+    kernel = kernel_shape or [length_of(w, axis) for axis in (2, 3)]
+    out = [length_of(offset, axis) for axis in (2, 3)]
     taps, places = kernel[0] * kernel[1], out[0] * out[1]
     base = _tap_places(kernel, out, strides or [1, 1], dilations or [1, 1], pads or [0] * 4)
     moved = op.Reshape(offset, [-1, taps, 2, *out])
-    moved = op.Add(op.Transpose(moved, perm=[0, 1, 3, 4, 2]), base.astype(_numpy(x)))
+    moved = op.Add(op.Transpose(moved, perm=[0, 1, 3, 4, 2]), base.astype(dtype_of(x).numpy()))
     rows, columns = (op.Gather(moved, [i], axis=4) for i in (0, 1))
     grid = op.Concat(_as_grid(op, columns, width), _as_grid(op, rows, height), axis=4)
     plane = op.Reshape(x, [-1, channels // offset_group, height, width])
@@ -87,10 +80,6 @@ def deform_conv(
     y = op.MatMul(op.Reshape(w, [group, filters // group, depth]), taken)
     y = op.Reshape(y, [-1, filters, *out])
     return y if b is None else op.Add(y, op.Reshape(b, [-1, 1, 1]))
-
-
-def _numpy(x: ir.Value) -> np.dtype:
-    return (x.dtype or ir.DataType.FLOAT).numpy()
 
 
 def _tap_places(
@@ -134,8 +123,8 @@ def roi_align(
         begin, end = (op.Gather(ends, [j], axis=1) for j in (i, i + 2))
         length = op.Sub(end, begin) if aligned else op.Max(op.Sub(end, begin), 1.0)
         steps = (np.arange(parts * sampling_ratio)[None] + 0.5) / (parts * sampling_ratio)
-        places = op.Add(begin, op.Mul(length, steps.astype(_numpy(x))))
-        axes.append((places, _length(x, axis, "RoiAlign")))
+        places = op.Add(begin, op.Mul(length, steps.astype(dtype_of(x).numpy())))
+        axes.append((places, length_of(x, axis)))
     plane = op.Gather(x, rows, axis=0)
     return (_means if mode == "avg" else _largest)(op, plane, axes, sampling_ratio)
 

@@ -25,12 +25,6 @@ ACTIVATION = Rule("activation", "", Kind.POINTWISE, _never_called)
 LONGEST = 32  # operators of an activation or a deviation that are looked at before the search gives up
 
 
-def sources(call: Call) -> list[str]:
-    """Names of the inputs that vary, each once."""
-    names = (n for n, varying in zip(call.inputs, call.varying, strict=True) if varying)
-    return list(dict.fromkeys(str(n) for n in names))
-
-
 def hold(calls: Sequence[Call], held: Held) -> list[Call]:
     """The calls without those inputs among what varies, and without those in which nothing varies any more.
 
@@ -56,7 +50,7 @@ def reaching(calls: Sequence[Call], outputs: Sequence[str]) -> list[Call]:
     kept = []
     for call in reversed(calls):
         if read.intersection(call.outputs):
-            read.update(sources(call))
+            read.update(call.sources)
             kept.append(call)
     return kept[::-1]
 
@@ -64,7 +58,7 @@ def reaching(calls: Sequence[Call], outputs: Sequence[str]) -> list[Call]:
 def free_names(calls: Sequence[Call]) -> set[str]:
     """Names of what varies and is computed by none of the calls: the explained inputs."""
     computed = {name for call in calls for name in call.outputs}
-    return {name for call in calls for name in sources(call)} - computed
+    return {name for call in calls for name in call.sources} - computed
 
 
 def shares(calls: Sequence[Call]) -> Held:
@@ -88,7 +82,7 @@ def _is_activated(producers: Mapping[str, Call], name: str) -> bool:
     """Whether a value is an activation's, moved, scaled or shifted at most."""
     call = producers.get(name)
     while call is not None and is_plain(call):
-        call = producers.get(sources(call)[0])
+        call = producers.get(call.sources[0])
     return call is not None and call.rule.kind is Kind.POINTWISE
 
 
@@ -130,7 +124,7 @@ def _averaged_square(producers: Mapping[str, Call], name: str) -> str | None:
         call = producers.get(name)
         if call is None or sum(call.varying) != 1:
             return None
-        (name,) = sources(call)
+        (name,) = call.sources
         if Trait.AVERAGING in call.rule.traits:
             return _square_of(producers.get(name)) if bends else None
         bends = bends or call.rule.kind is Kind.POINTWISE
@@ -141,10 +135,10 @@ def _averaged_square(producers: Mapping[str, Call], name: str) -> str | None:
 
 def _square_of(call: Call | None) -> str | None:
     """v, if the call is v² or another pointwise function of v alone."""
-    if call is None or len(sources(call)) != 1:
+    if call is None or len(set(call.sources)) != 1:
         return None
     squares = call.rule.kind is Kind.POINTWISE or (is_product(call) and all(call.varying))
-    return sources(call)[0] if squares else None
+    return call.sources[0] if squares else None
 
 
 def activations(calls: Sequence[Call]) -> list[Call]:

@@ -11,15 +11,12 @@ Both are `Lrp`'s walk with the ε-rule for every layer, and
     activation        R unchanged
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
-from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.errors import UnsupportedModelError
 from compiler.graph.ops import Ops
-from compiler.graph.tensor import Tensor
 from compiler.methods.base import Gap
 from compiler.methods.lrp.attention import (
     activations,
@@ -32,16 +29,16 @@ from compiler.methods.lrp.attention import (
     shares,
 )
 from compiler.methods.lrp.layers import Layer, is_linear, is_product, join
-from compiler.methods.lrp.lrp import Propagation
+from compiler.methods.lrp.lrp import Propagated, Propagation
 from compiler.methods.lrp.modified import Bounds
 from compiler.methods.lrp.rules import STABILISER, Epsilon, Zero
 from compiler.rules.rule import Kind, Trait
-from compiler.walk.backward import Carried, Pull, Relevance
+from compiler.walk.backward import Pull
 from compiler.walk.call import Call
 
 
 @dataclass(frozen=True)
-class AttnLrp:
+class AttnLrp(Propagated):
     """Relevance of the inputs for an output of a transformer, through its attention.
 
     Args:
@@ -54,22 +51,16 @@ class AttnLrp:
     epsilon: float = STABILISER
 
     name: ClassVar[str] = "attnlrp"
-    has_base_value: ClassVar[bool] = False
     gap: ClassVar[Gap | None] = Gap.ABSORBED
-    explains_scores: ClassVar[bool] = True
-    reference_set: ClassVar[None] = None
-    reference_weights: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
-        if not number or not 0 <= self.epsilon < np.inf:
-            raise InvalidOptionError(f"epsilon must be a number of at least 0, not {self.epsilon!r}.")
+        Epsilon(self.epsilon)  # refuses it
 
     @property
     def options(self) -> dict[str, Any]:
         return {"epsilon": self.epsilon}
 
-    def plan(self, op: Ops, calls: Sequence[Call]) -> tuple[Sequence[Call], Pull]:
+    def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
         calls = conditions(calls)
         read = self.read(activations(hold(calls, deviations(calls))))
         _demand_rules(read)
@@ -81,14 +72,6 @@ class AttnLrp:
     def read(self, calls: Sequence[Call]) -> Sequence[Call]:
         """The calls by which relevance is handed back."""
         return calls
-
-    def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
-        raise NotImplementedError("relevance is propagated by layers: see `plan`")
-
-    def attribute(
-        self, op: Ops, m: Carried, x: Tensor, r: Tensor | None, weights: np.ndarray | None
-    ) -> Tensor:
-        return m.tensor if isinstance(m, Relevance) else op.Mul(m, x)
 
 
 @dataclass(frozen=True)
@@ -124,7 +107,7 @@ def _demand_rules(calls: Sequence[Call]) -> None:
     missing = [
         call
         for call in calls
-        if call.rule.kind is Kind.LOCAL and not is_linear(call) and call.rule.relevance_form is None
+        if call.rule.kind is Kind.LOCAL and not is_linear(call) and not call.rule.has_relevance
     ]
     if missing:
         lines = "".join(

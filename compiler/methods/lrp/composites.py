@@ -1,4 +1,4 @@
-"""Which rule goes where: selectors, the composites of the literature, and their text form.
+"""Which rule goes where: selectors, and the composites of the literature.
 
 A selector is one of
 
@@ -13,13 +13,11 @@ and the last selector that matches a node decides.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from compiler.errors import InvalidOptionError
 from compiler.methods.lrp.layers import Layer, is_linear, preparations, sums
 from compiler.methods.lrp.rules import (
-    RULES,
     AlphaBeta,
     DeconvRelu,
     Epsilon,
@@ -81,7 +79,6 @@ COMPOSITES = {
 class Selector:
     """A parsed selector. `span` counts layers from 1, or from the end where it is negative."""
 
-    text: str
     op_type: str | None = None
     name: re.Pattern[str] | None = None
     span: tuple[int, int] | None = None
@@ -109,7 +106,7 @@ def parse_selector(text: str) -> Selector:
         raise InvalidOptionError(f"a selector is a text, not {text!r}.")
     if text.startswith("name:"):
         try:
-            return Selector(text, name=re.compile(text.removeprefix("name:")))
+            return Selector(name=re.compile(text.removeprefix("name:")))
         except re.error as error:
             raise InvalidOptionError(
                 f"selector {text!r}: no regular expression ({error}). Brackets and other signs that shall "
@@ -117,14 +114,14 @@ def parse_selector(text: str) -> Selector:
             ) from error
     op_type, _, place = text.rpartition(":") if ":" in text else ("", "", text)
     if not op_type and _TYPE.fullmatch(place):
-        return Selector(text, op_type=place)
+        return Selector(op_type=place)
     span = _span(place.strip())
     if span is None or (op_type and not _TYPE.fullmatch(op_type)):
         raise InvalidOptionError(
             f"selector {text!r} is not known: give an operator type (Conv), name:REGEX, a place among the "
             "layers (first, last, first 3, last 2, 4-6), or both (Conv:first)."
         )
-    return Selector(text, op_type=op_type or None, span=span)
+    return Selector(op_type=op_type or None, span=span)
 
 
 def _span(place: str) -> tuple[int, int] | None:
@@ -139,37 +136,6 @@ def _span(place: str) -> tuple[int, int] | None:
     else:
         span = int(first), int(last or first)
     return span if span[0] <= span[1] and 0 not in span else None
-
-
-def parse_rule(text: str) -> RelevanceRule:
-    """A rule from `name:number:number …`, its fields in order.
-
-    Raises:
-        InvalidOptionError: with the rules that are known, or the fields that the rule has.
-    """
-    name, *values = text.split(":")
-    if name not in RULES:
-        raise InvalidOptionError(f"rule {text!r} is not known; there are {', '.join(RULES)}.")
-    names = [field.name for field in fields(RULES[name])]
-    try:
-        numbers = [float(v) for v in values]
-    except ValueError as error:
-        raise InvalidOptionError(f"rule {text!r}: give numbers for {', '.join(names)}.") from error
-    if len(numbers) > len(names):
-        known = ":".join([name, *(n.upper() for n in names)])
-        raise InvalidOptionError(f"rule {text!r} has too many numbers; the form is {known}.")
-    return RULES[name](*numbers)
-
-
-def parse_choice(text: str) -> Choice:
-    """`Conv=gamma:0.25` as it is written on the command line."""
-    selector, equals, rule = text.rpartition("=")
-    if not equals or not selector:
-        raise InvalidOptionError(
-            f"rule {text!r}: give SELECTOR=RULE, such as Conv=gamma:0.25 or 'first=zbox:-2:2'."
-        )
-    parse_selector(selector)
-    return selector, parse_rule(rule)
 
 
 def assign(
@@ -232,7 +198,7 @@ def takes(rule: RelevanceRule, call: Call, layer: Layer | None) -> bool:
     if isinstance(rule, Taylor | GuidedRelu | DeconvRelu):
         return True
     if isinstance(rule, Own):
-        return call.rule.relevance_form is not None
+        return call.rule.has_relevance
     if isinstance(rule, Pass):
         weighted = layer is not None or moving or len(call.outputs) > 1
         return not weighted and sum(call.varying) == 1 and _keeps_shape(call)
@@ -267,8 +233,3 @@ def _nothing_found(
         f"rule {text}={rule} matches nothing. The layers are, in order: {', '.join(known[:20])}{more}; the "
         f"operator types {types}."
     )
-
-
-def recorded(choices: Iterable[Choice]) -> list[Any]:
-    """For the manifest."""
-    return [[selector, str(rule)] for selector, rule in choices]

@@ -113,9 +113,7 @@ def as_layer(op: Ops, call: Call) -> Layer | None:
 
 def join(op: Ops, calls: Sequence[Call]) -> tuple[list[Call], dict[str, Layer]]:
     """The calls with each affine map made part of the layer beside it, and all layers by their output."""
-    readers = Counter(
-        name for call in calls for name, varying in zip(call.inputs, call.varying, strict=True) if varying
-    )
+    readers = Counter(name for call in calls for name in call.sources)
     layers: dict[str, Layer] = {}
     joined: list[Call] = []
     for call in calls:
@@ -138,8 +136,7 @@ def _mark(calls: Sequence[Call], layers: dict[str, Layer]) -> dict[str, Layer]:
     """The layers, with what is known of their inputs' signs."""
     known: set[str | None] = set()
     for call in calls:
-        sources = [n for n, varying in zip(call.inputs, call.varying, strict=True) if varying]
-        if Trait.NONNEGATIVE in call.rule.traits or (_keeps_signs(call) and known.issuperset(sources)):
+        if Trait.NONNEGATIVE in call.rule.traits or (_keeps_signs(call) and known.issuperset(call.sources)):
             known.update(call.outputs)
     return {n: replace(layer, nonnegative=layer.call.inputs[0] in known) for n, layer in layers.items()}
 
@@ -154,12 +151,11 @@ def _keeps_signs(call: Call) -> bool:
     return call.rule.kind is Kind.SELECTION or Trait.AVERAGING in call.rule.traits
 
 
-def _sole_source(call: Call, layers: dict[str, Layer], readers: Counter[str | None]) -> Layer | None:
+def _sole_source(call: Call, layers: dict[str, Layer], readers: Counter[str]) -> Layer | None:
     """The layer whose output this call reads, if nothing else does."""
-    sources = [n for n, varying in zip(call.inputs, call.varying, strict=True) if varying]
-    if len(sources) != 1 or readers[sources[0]] != 1:
+    if len(call.sources) != 1 or readers[call.sources[0]] != 1:
         return None
-    layer = layers.get(str(sources[0]))
+    layer = layers.get(call.sources[0])
     return layer if layer is not None and layer.weights is not None else None
 
 
@@ -211,7 +207,7 @@ def _behind(op: Ops, layer: Layer, call: Call) -> Layer | None:
 
 
 def _join_forward(
-    op: Ops, calls: Sequence[Call], layers: dict[str, Layer], readers: Counter[str | None]
+    op: Ops, calls: Sequence[Call], layers: dict[str, Layer], readers: Counter[str]
 ) -> tuple[list[Call], dict[str, Layer]]:
     """What no layer before took becomes part of the one behind: linear(f·x + g) + b."""
     behind = {layer.call.inputs[0]: layer for layer in layers.values() if layer.weights is not None}

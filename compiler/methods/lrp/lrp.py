@@ -1,12 +1,13 @@
 """Layer-wise relevance propagation.
 
-Bach et al., 2015; Montavon et al., 2019 (see `lrp_rules`). The walk starts with the output's own value: with
+Bach et al., 2015; Montavon et al., 2019 (see `lrp.rules`). The walk starts with the output's own value: with
 m = 1, since relevance is m times the value. What is carried is the multiplier m wherever R = m·x says all,
 so that ReLUs and sums need no denominator, and R itself where x may vanish while its relevance does not.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,62 +15,58 @@ import numpy as np
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
+from compiler.manifest import Extension
 from compiler.methods.base import Gap, pull_back
 from compiler.methods.lrp.attention import activations, conditions
-from compiler.methods.lrp.composites import COMPOSITES, Choice, assign, parse_selector, recorded
+from compiler.methods.lrp.composite_file import read_composite
+from compiler.methods.lrp.composites import COMPOSITES, Choice, assign, parse_selector
 from compiler.methods.lrp.layers import Layer, is_linear, is_product, join
 from compiler.methods.lrp.modified import Bounds, hand_back, multiplier
+from compiler.methods.lrp.registry import check_rule, origins
 from compiler.methods.lrp.rules import (
-    AlphaBeta,
     Bound,
     DeconvRelu,
     Epsilon,
-    Flat,
-    Gamma,
-    GeneralizedGamma,
     GuidedRelu,
-    Own,
     Pass,
     RelevanceRule,
     Taylor,
-    WSquare,
-    ZBox,
     Zero,
-    ZPlus,
     check_bounds,
 )
 from compiler.rules.rule import Kind, Trait
 from compiler.walk.backward import Carried, Pull, Relevance
 from compiler.walk.call import Call
 
-__all__ = [
-    "AlphaBeta",
-    "Epsilon",
-    "Flat",
-    "Gamma",
-    "GeneralizedGamma",
-    "Lrp",
-    "Own",
-    "Pass",
-    "Propagation",
-    "Taylor",
-    "WSquare",
-    "ZBox",
-    "ZPlus",
-    "Zero",
-]
+
+class Propagated:
+    """What methods have in common that hand back relevance, layer by layer."""
+
+    has_base_value: ClassVar[bool] = False
+    explains_scores: ClassVar[bool] = True
+    reference_set: ClassVar[None] = None
+    reference_weights: ClassVar[None] = None
+
+    def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
+        raise NotImplementedError("relevance is propagated by layers: see `plan`")
+
+    def attribute(
+        self, op: Ops, m: Carried, x: Tensor, r: Tensor | None, weights: np.ndarray | None
+    ) -> Tensor:
+        return m.tensor if isinstance(m, Relevance) else op.Mul(m, x)
 
 
 @dataclass(frozen=True, eq=False)
-class Lrp:
+class Lrp(Propagated):
     """Relevance of the inputs for an output, by rules chosen for each operator.
 
     Args:
         composite: the preset that `rules` refine: EpsilonPlus, EpsilonAlpha2Beta1, EpsilonPlusFlat,
             EpsilonAlpha2Beta1Flat, EpsilonGammaBox or ExcitationBackprop. GuidedBackprop and Deconvnet are
-            gradients with other ReLUs: they take no rules, and their attributions promise no sum.
+            gradients with other ReLUs: they take no rules, and their attributions promise no sum. `from_toml`
+            reads a file of your own.
         rules: pairs of selector and rule, such as ("Conv", Gamma(0.25)), ("name:head.*", Epsilon(0.1)) or
-            ("first", ZBox()); the last match wins. See `lrp_composites`.
+            ("first", ZBox()); the last match wins. See `lrp.composites`.
         low, high: bounds of the model's input for ZBox: numbers, or arrays that broadcast to it.
 
     Raises:
@@ -82,10 +79,6 @@ class Lrp:
     high: Bound = None
 
     name: ClassVar[str] = "lrp"
-    has_base_value: ClassVar[bool] = False
-    explains_scores: ClassVar[bool] = True
-    reference_set: ClassVar[None] = None
-    reference_weights: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if self.composite not in COMPOSITES:
@@ -98,9 +91,28 @@ class Lrp:
             if not isinstance(choice, tuple | list) or len(choice) != 2:
                 raise InvalidOptionError(f"rules are pairs of a selector and a rule, not {choice!r}.")
             parse_selector(choice[0])
-            if not isinstance(choice[1], RelevanceRule):
-                raise InvalidOptionError(f"{choice[1]!r} is not a rule: give one such as Epsilon(1e-6).")
+            check_rule(choice[1])
         check_bounds("Lrp", self.low, self.high)
+
+    @classmethod
+    def from_toml(
+        cls, path: str | Path, rules: Sequence[Choice] = (), low: Bound = None, high: Bound = None
+    ) -> "Lrp":
+        """The composite in a file, whose form docs/methods.md shows.
+
+        Args:
+            rules: follow those of the file, so that they win.
+            low, high: in place of the file's.
+
+        Raises:
+            InvalidOptionError: the file, the key, and what may stand there.
+        """
+        read = read_composite(Path(path))
+        bounds = {k: v for k, v in (("low", low), ("high", high)) if v is not None}
+        try:
+            return cls(**{**read, **bounds, "rules": (*read["rules"], *rules)})
+        except InvalidOptionError as error:
+            raise InvalidOptionError(f"{path}: {error}") from error
 
     @property
     def gap(self) -> Gap | None:
@@ -111,9 +123,14 @@ class Lrp:
         bounds = {
             k: np.asarray(v).tolist() for k, v in (("low", self.low), ("high", self.high)) if v is not None
         }
-        return {"composite": self.composite, "rules": recorded(self.rules), **bounds}
+        rules = [[selector, str(rule)] for selector, rule in self.rules]
+        return {"composite": self.composite, "rules": rules, **bounds}
 
-    def plan(self, op: Ops, calls: Sequence[Call]) -> tuple[Sequence[Call], Pull]:
+    @property
+    def extensions(self) -> tuple[Extension, ...]:
+        return origins(rule for _, rule in self.rules)
+
+    def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
         composite = COMPOSITES[self.composite]
         joined, layers = (calls, {}) if composite.is_gradient else join(op, activations(conditions(calls)))
         rules = assign(joined, layers, composite, self.rules)
@@ -122,15 +139,12 @@ class Lrp:
             _demand_rules(joined, rules)
         return joined, Propagation(layers, rules, rest, Bounds(joined, self.low, self.high)).pull
 
-    def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
-        raise NotImplementedError("relevance is propagated by layers: see `plan`")
-
     def attribute(
         self, op: Ops, m: Carried, x: Tensor, r: Tensor | None, weights: np.ndarray | None
     ) -> Tensor:
         if COMPOSITES[self.composite].is_gradient:
             return op.expand(multiplier(op, m, x, Taylor()), x.shape)
-        return m.tensor if isinstance(m, Relevance) else op.Mul(m, x)
+        return super().attribute(op, m, x, r, weights)
 
 
 def _demand_rules(calls: Sequence[Call], rules: Mapping[str, RelevanceRule]) -> None:
@@ -228,23 +242,19 @@ def _pointwise(op: Ops, call: Call, m: Carried, _: RelevanceRule) -> Sequence[Ca
     return pull_back(call.x, call, m)
 
 
-def _selection(op: Ops, call: Call, m: Carried, _: RelevanceRule) -> Sequence[Carried | None]:
-    """To the winner."""
-    return _moved(op, call, m)
-
-
 def _local(op: Ops, call: Call, m: Any, rule: RelevanceRule) -> Sequence[Carried | None]:
     """The operator's own rule."""
-    if call.rule.relevance_form is None:
-        raise UnsupportedModelError(f"{call.rule.op_type} has no relevance form")
     form, at = call.rule.relevance_form, call.x
-    leaving = form(op, multiplier(op, m, at.y, rule), list(at.inputs), at.y, **call.attributes)
+    m = multiplier(op, m, at.y, rule)
+    if form is None:
+        return pull_back(at, call, m)
+    leaving = form(op, m, list(at.inputs), at.y, **call.attributes)
     return [g if varying else None for g, varying in zip(leaving, call.varying, strict=False)]
 
 
 _PULL: dict[Kind, Callable[[Ops, Call, Any, RelevanceRule], Sequence[Carried | None]]] = {
     Kind.BILINEAR: _linear,
     Kind.POINTWISE: _pointwise,
-    Kind.SELECTION: _selection,
+    Kind.SELECTION: lambda op, call, m, _: _moved(op, call, m),  # to the winner
     Kind.LOCAL: _local,
 }

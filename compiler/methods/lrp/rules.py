@@ -12,9 +12,10 @@ where every term reads x itself; where a term reads something else (ones, bounds
 relevance does not, and R_x leaves.
 """
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import ClassVar
+from dataclasses import Field, dataclass, fields, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -94,36 +95,94 @@ class Group:
     only: float = 0.0  # +1: where y > 0, −1: where y < 0
 
 
+NAME = re.compile(r"[A-Za-z_][\w-]*")
 RULES: dict[str, type["RelevanceRule"]] = {}
-"""By the names that the command line takes."""
+"""By the names that the command line takes: ours, and those that this process declared."""
 
 
 @dataclass(frozen=True)
 class RelevanceRule:
     """Base of all rules. One without groups modifies no layer: the method knows what it stands for.
 
-    A rule of one's own is a frozen dataclass with a name, which the command line then takes, and `groups`.
-    Its fields of floats are checked to be numbers of at least 0; one called `epsilon` is the stabiliser.
+    A rule of one's own is a frozen dataclass with a name and `groups`. Its fields are its parameters, in
+    their order: floats are checked to be numbers of at least 0, and int, bool and str to be that; one called
+    `epsilon` is the stabiliser. The command line knows it by an entry point of `rationale.lrp_rules`.
+
+    Raises:
+        InvalidOptionError: a subclass with the name of one of ours; a parameter of another type.
     """
 
     name: ClassVar[str]
 
     def __init_subclass__(cls) -> None:
-        if "name" in vars(cls):
-            RULES[cls.name] = cls
+        if "name" not in vars(cls):
+            return
+        if not is_own(cls) and cls.name in RULES and is_own(RULES[cls.name]):
+            raise InvalidOptionError(
+                f"class {cls.__qualname__}: one of Rationale's own rules has the name {cls.name!r}. Choose "
+                "another."
+            )
+        RULES[cls.name] = cls
 
     def __post_init__(self) -> None:
-        _check(self, **{f.name: getattr(self, f.name) for f in fields(self) if f.type is float})
+        for f in fields(self):
+            value, kind = getattr(self, f.name), kind_of(f)
+            if not fits(kind, value) or (kind is float and not 0 <= value < np.inf):
+                who = f"{type(self).__name__}: {f.name}"
+                raise InvalidOptionError(f"{who} must be {_WANTED[kind]}, not {value!r}.")
 
     def groups(self) -> tuple[Group, ...]:
         return ()
 
     def __str__(self) -> str:
-        """The form that the command line takes, such as `gamma:0.25`; defaults at its end are left out."""
-        values = [(getattr(self, f.name), f.default) for f in fields(self)]
-        while values and values[-1][0] is not None and values[-1][0] == values[-1][1]:
-            values.pop()
-        return ":".join([self.name, *(str(float(value)) for value, _ in values)])
+        """The form that the command line takes, such as `gamma:0.25`; defaults at its end are left out.
+
+        A call, such as `zbox(epsilon=0.1)`, where values cannot stand between colons.
+        """
+        given = [(f, getattr(self, f.name)) for f in fields(self) if f.init]
+        while given and _equal(given[-1][1], given[-1][0].default):
+            given.pop()
+        texts = [_text(kind_of(f), value) for f, value in given]
+        if None not in texts:
+            return ":".join([self.name, *filter(None, texts)])
+        named = [f"{f.name}={np.asarray(v).tolist()!r}" for f, v in given if not _equal(v, f.default)]
+        return f"{self.name}({', '.join(named)})"
+
+
+def is_own(cls: type[RelevanceRule]) -> bool:
+    """Whether a rule is one of Rationale's."""
+    return cls.__module__ == __name__
+
+
+_WANTED = {float: "a number of at least 0", int: "a whole number", bool: "True or False", str: "a text"}
+_NAMED = {kind.__name__: kind for kind in _WANTED}  # under `from __future__ import annotations`
+
+
+def kind_of(field: "Field[Any]") -> Any:
+    """Its type: float, int, bool or str, or anything else, of which only the rule knows what it takes."""
+    return _NAMED.get(field.type, field.type) if isinstance(field.type, str) else field.type
+
+
+def fits(kind: Any, value: Any) -> bool:
+    """Whether a value is of that type."""
+    if kind in (float, int):
+        number = int | float if kind is float else int
+        return isinstance(value, number) and not isinstance(value, bool)
+    return kind not in _WANTED or isinstance(value, kind)
+
+
+def _equal(value: Any, default: Any) -> bool:
+    return value is default or (isinstance(value, bool | int | float | str) and bool(value == default))
+
+
+def _text(kind: Any, value: Any) -> str | None:
+    """Between colons; None where it cannot stand there."""
+    if kind in (float, bool):
+        return str(kind(value))
+    if kind is str:
+        return value if NAME.fullmatch(value) else None
+    array = np.asarray(value)
+    return str(array.tolist()) if array.dtype.kind in "iuf" else None
 
 
 def _plain(bias: Modified = SAME) -> tuple[Group, ...]:
@@ -269,10 +328,6 @@ class ZBox(RelevanceRule):
                 "or the bounds of the model's input to Lrp(low=…, high=…)."
             )
 
-    def __str__(self) -> str:
-        given = [] if self.low is None else [str(np.asarray(b).tolist()) for b in (self.low, self.high)]
-        return ":".join([self.name, *given, *([str(self.epsilon)] if self.epsilon != STABILISER else [])])
-
     def groups(self) -> tuple[Group, ...]:
         terms = (
             Term(itself, SAME),
@@ -327,11 +382,3 @@ def check_bounds(who: str, low: Bound, high: Bound) -> None:
             f"{who}: low and high must be given together, as finite numbers with low ≤ high, the smallest "
             f"and largest values an input may take: not {low!r} and {high!r}."
         )
-
-
-def _check(rule: RelevanceRule, **numbers: float) -> None:
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
-            raise InvalidOptionError(
-                f"{type(rule).__name__}: {name} must be a number of at least 0, not {value!r}."
-            )

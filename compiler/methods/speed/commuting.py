@@ -3,7 +3,7 @@
 Nothing here depends on the method: products of matrices and diagonals, in the order that costs least.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +15,13 @@ from compiler.walk.backward import Readers, readers_of
 from compiler.walk.call import At, Call, evaluate
 
 
-def commute(op: Ops, calls: Sequence[Call]) -> list[Call]:
-    """The calls with factors of channels in the weights of the layers behind, and means before layers."""
-    return _means_first(op, _factors_absorbed(op, calls))
+def commute(op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> list[Call]:
+    """The calls with factors of channels in the weights of the layers behind, and means before layers.
+
+    Args:
+        kept: values whose multipliers stay what they are.
+    """
+    return _means_first(op, _factors_absorbed(op, calls, kept), kept)
 
 
 def _handed_on(_op: Ops, x: Tensor, *_: Tensor | None) -> Evaluation:
@@ -27,13 +31,13 @@ def _handed_on(_op: Ops, x: Tensor, *_: Tensor | None) -> Evaluation:
 _ABSORBED = Rule("absorbed", "", Kind.BILINEAR, _handed_on)
 
 
-def _factors_absorbed(op: Ops, calls: Sequence[Call]) -> list[Call]:
+def _factors_absorbed(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
     """A factor of each channel (a BatchNormalization), through a ReLU, into the weights of all its readers.
 
     On the way back the factor would be one more pass over the references. It commutes with multipliers,
     which are diagonal, so it may as well scale the columns that the layer's adjoint ends in.
     """
-    readers = readers_of(calls)
+    readers = readers_of(calls, kept)
     changed: dict[str, Call] = {}
     for call in calls:
         factor = _channel_factor(op, call)
@@ -112,12 +116,12 @@ def _with_weight(op: Ops, layer: Call, x: Tensor, weight: Tensor) -> Call:
     return replace(layer, x=replace(layer.x, inputs=inputs, pullbacks=pullbacks))
 
 
-def _means_first(op: Ops, calls: Sequence[Call]) -> list[Call]:
+def _means_first(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
     """A mean over places behind a layer that treats each place alone is walked as if it stood before it.
 
     On the way back the layer then meets fewer places: a quarter of them for a pool of 2×2.
     """
-    readers = readers_of(calls)
+    readers = readers_of(calls, kept)
     order = list(calls)
     for layer in calls:
         reading = readers[layer.outputs[0]]

@@ -5,7 +5,7 @@ leaves it, summation to delta allows a single multiplier, Δy/Δx, and walking t
 the same.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,28 +20,30 @@ from compiler.walk.call import At, Call
 LARGEST_FACTOR = 4.0  # of a group of smooth operators: their secant supposes a scale of about 1
 
 
-def fuse(calls: Sequence[Call]) -> list[Call]:
-    """The calls, in their order, with every group that has one multiplier as one call."""
+def fuse(calls: Sequence[Call], kept: Collection[str] = ()) -> list[Call]:
+    """The calls, in their order, with every group that has one multiplier as one call.
+
+    Args:
+        kept: values that no group hides.
+    """
     fused: list[Call] = []
     taken: set[str] = set()
-    readers = readers_of(calls)
+    readers = readers_of(calls, kept)
     producers = {name: call for call in calls for name in call.outputs}
+    order = {call.outputs[0]: i for i, call in enumerate(calls)}
     for call in reversed(calls):
         if call.outputs[0] in taken:
             continue
         group = _smooth_group(call, readers, producers) or _risen_selection(call, readers, producers)
         taken.update(name for member in group for name in member.outputs)
+        group.sort(key=lambda member: order[member.outputs[0]])
         fused.append(_one_call(group) if len(group) > 1 else call)
     return fused[::-1]
 
 
-def _varying(call: Call) -> list[str]:
-    return [name for name, v in zip(call.inputs, call.varying, strict=True) if v and name is not None]
-
-
 def _risen_selection(call: Call, readers: Readers, producers: Mapping[str, Call]) -> list[Call]:
     """A selection behind a function that never falls: x and y rise together, so the function cancels."""
-    source = producers.get(_varying(call)[0])
+    source = producers.get(call.sources[0])
     if call.rule.kind is not Kind.SELECTION or source is None or Trait.RISING not in source.rule.traits:
         return []
     alone = len(readers[source.outputs[0]]) == 1 and sum(source.varying) == 1
@@ -55,9 +57,9 @@ def _smooth_group(call: Call, readers: Readers, producers: Mapping[str, Call]) -
     group = [call]
     while True:
         inside = {name for member in group for name in member.outputs}
-        entering = {name for member in group for name in _varying(member)} - inside
+        entering = {name for member in group for name in member.sources} - inside
         if len(entering) == 1:
-            return group[::-1] if _has_curvature(group) else []
+            return group if _has_curvature(group) else []
         joining = _next_member(group, entering, readers, producers)
         if joining is None:
             return []
@@ -102,14 +104,14 @@ def _one_call(group: Sequence[Call]) -> Call:
     if last.rule.kind is Kind.SELECTION:
         return replace(
             last,
-            inputs=(_varying(first)[0], *last.inputs[1:]),
+            inputs=(first.sources[0], *last.inputs[1:]),
             x=_entering_at(last.x, first.x, first.varying),
             r=_entering_at(last.reference, first.reference, first.varying),
         )
-    ordered = _ordered(group)
-    (name,) = {n for m in ordered for n in _varying(m)} - {n for m in ordered for n in m.outputs}
-    at_x, at_r = (_value(ordered, name, at) for at in ("x", "r"))
-    rule = Rule("group", "", Kind.POINTWISE, _composition(ordered, name))
+    (name,) = {n for m in group for n in m.sources} - {n for m in group for n in m.outputs}
+    reader, i = next((m, m.inputs.index(name)) for m in group if name in m.inputs)
+    at_x, at_r = reader.x.inputs[i], reader.reference.inputs[i]
+    rule = Rule("group", "", Kind.POINTWISE, _composition(group, name))
     return Call(
         name=last.name,
         rule=rule,
@@ -125,27 +127,6 @@ def _one_call(group: Sequence[Call]) -> Call:
 def _entering_at(selection: At, source: At, varying: Sequence[bool]) -> At:
     x = next(t for t, v in zip(source.inputs, varying, strict=True) if v)
     return replace(selection, inputs=(x, *selection.inputs[1:]))
-
-
-def _ordered(group: Sequence[Call]) -> list[Call]:
-    """In topological order."""
-    waiting, done = list(group), list[Call]()
-    while waiting:
-        pending = {name for call in waiting for name in call.outputs}
-        ready = [call for call in waiting if not pending & set(_varying(call))]
-        done += ready
-        waiting = [call for call in waiting if call not in ready]
-    return done
-
-
-def _value(group: Sequence[Call], name: str, at: str) -> Tensor:
-    """The tensor that enters the group, at x or at r."""
-    for call in group:
-        point: At = getattr(call, at)
-        for held, tensor in zip(call.inputs, point.inputs, strict=True):
-            if held == name and tensor is not None:
-                return tensor
-    raise KeyError(name)
 
 
 def _composition(group: Sequence[Call], name: str) -> Callable[..., Evaluation]:

@@ -134,18 +134,17 @@ def conv_transpose_rule(
     pads = list(pads or [0] * (2 * n)) if auto_pad != "VALID" or output_shape is not None else [0] * (2 * n)
 
     if w.rows or (b is not None and b.rows):
+        size = (t - pads[i] - pads[n + i] + a for i, (t, a) in enumerate(zip(whole, more, strict=True)))
         geometry = Geometry(
-            size=x.shape[2:],
-            out=tuple(
-                t - pads[i] - pads[n + i] + a for i, (t, a) in enumerate(zip(whole, more, strict=True))
-            ),
+            size=tuple(size),
+            out=x.shape[2:],
             kernel=w.shape[2:],
             strides=tuple(strides),
             dilations=tuple(dilations),
             pads=tuple(pads),
             group=group,
-            channels=x.shape[1],
-            filters=w.shape[1] * group,
+            channels=w.shape[1] * group,
+            filters=x.shape[1],
         )
         return conv_transpose_of_rows(op, x, w, b, geometry)
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.errors import UnsupportedModelError
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.rules.rule import Evaluation, Kind, Trait, Weights, local, rule
@@ -182,9 +181,7 @@ def _without_repetition(term: str, equation: Equation) -> tuple[str, list[tuple[
     written, pairs = "", []
     for label in term:
         if label in written:
-            fresh = next(free, None)
-            if fresh is None:
-                raise UnsupportedModelError("an equation with more than 52 indices")
+            fresh = next(free)
             pairs.append((label, fresh))
             label = fresh
         written += label

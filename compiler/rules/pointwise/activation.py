@@ -9,7 +9,6 @@ from compiler.graph.tensor import Tensor
 from compiler.rules.pointwise.unary import unary
 from compiler.rules.rule import Evaluation, Kind, Trait, rule
 from compiler.rules.secants import (
-    Rescaling,
     exp_secant,
     jump_secant,
     relu_secant,
@@ -43,8 +42,7 @@ def relu_multiplier(
 ) -> tuple[Tensor]:
     """The secant (x⁺ − r⁺)/(x − r), in fewer passes over memory than by itself."""
     x, r = xs[0], rs[0]
-    geometry = Rescaling(math.prod(x.shape).bit_length(), shared=bool(r.lead - m.lead - x.lead))
-    return (rescaled_relu(op, m, x, r, geometry=geometry),)
+    return (rescaled_relu(op, m, x, r, geometry=bool(r.lead - m.lead - x.lead)),)
 
 
 @rule("LeakyRelu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS])

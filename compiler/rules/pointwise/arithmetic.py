@@ -76,7 +76,7 @@ def div_shapley(
     return op.Mul(m, middle), op.Mul(m, slope)
 
 
-@rule("Max", kind=Kind.LOCAL, traits=[ELEMENTWISE, Trait.CONSERVING])
+@rule("Max", kind=Kind.LOCAL, traits=[ELEMENTWISE, Trait.CONSERVING, Trait.EXPANDED])
 def maximum(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
     """y = max(a, b); ties go to b."""
 
@@ -102,13 +102,6 @@ def max_shapley(
         relu_secant(op, op.Sub(b, a), op.Sub(b_r, a)), relu_secant(op, op.Sub(b, a_r), op.Sub(b_r, a_r))
     )
     return op.Mul(m, op.Mul(slope_a, 0.5)), op.Mul(m, op.Mul(slope_b, 0.5))
-
-
-@maximum.relevance
-def max_winner(op: Ops, m: Tensor, xs: list[Tensor], y: Tensor) -> tuple[Tensor, Tensor]:
-    """To the winner; ties go to b."""
-    first = op.Greater(xs[0], xs[1])
-    return op.Where(first, m, 0.0), op.Where(first, 0.0, m)
 
 
 def _quotient(op: Ops, a: Tensor, b: Tensor, y: Tensor) -> Tensor:

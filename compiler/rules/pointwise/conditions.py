@@ -86,7 +86,9 @@ _combines("Or", "y = a + b − a·b.", lambda op, other: op.Sub(1.0, other))
 _combines("Xor", "y = a + b − 2·a·b.", lambda op, other: op.Sub(1.0, op.Mul(other, 2.0)))
 
 
-@rule("Where", kind=Kind.LOCAL, traits=[DISCRETE, ELEMENTWISE, Trait.CONSERVING, Trait.CHOOSING])
+@rule(
+    "Where", kind=Kind.LOCAL, traits=[DISCRETE, ELEMENTWISE, Trait.CONSERVING, Trait.EXPANDED, Trait.CHOOSING]
+)
 def where(op: Ops, condition: Tensor, a: Tensor, b: Tensor) -> Evaluation:
     """y = c·a + (1 − c)·b with a condition c."""
 
@@ -114,9 +116,3 @@ def where_multiplier(
     gain = op.Sub(halfway(op, a, a_r), halfway(op, b, b_r))
     to_c = op.Where(op.Xor(c, c_r), op.Mul(m, gain), 0.0)
     return to_c, to_a, op.Sub(m, to_a)
-
-
-@where.relevance
-def where_relevance(op: Ops, m: Tensor, xs: list[Tensor], y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """To what was chosen; the condition is held constant."""
-    return m, op.Where(xs[0], m, 0.0), op.Where(xs[0], 0.0, m)

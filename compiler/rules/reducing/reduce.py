@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.errors import UnsupportedModelError
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.rules.moving.shape import ints
@@ -20,12 +19,8 @@ def reduced_axes(x: Tensor, axes: Tensor | None, noop: int) -> list[int]:
         UnsupportedModelError: they are computed.
     """
     if axes is None or 0 in axes.shape:
-        chosen = [] if noop else list(range(x.rank))
-    elif axes.constant is None:
-        raise UnsupportedModelError("a reduction over computed axes")
-    else:
-        chosen = sorted(int(a) % x.rank for a in axes.constant.reshape(-1))
-    return chosen
+        return [] if noop else list(range(x.rank))
+    return sorted(a % x.rank for a in ints(axes, "axes"))
 
 
 def kept(x: Tensor, axes: Sequence[int]) -> list[int]:

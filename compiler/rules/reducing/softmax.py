@@ -12,20 +12,20 @@ from compiler.rules.secants import phi
 SHORT = 32  # elements of a row up to which operators run along the references instead
 
 
-@rule("Softmax", kind=Kind.LOCAL, traits=[Trait.SHARING])
+@rule("Softmax", kind=Kind.LOCAL, traits=[Trait.SHARING, Trait.EXPANDED])
 def softmax(op: Ops, x: Tensor, *, axis: int = -1) -> Evaluation:
-    """p = e^z/Σe^z;  m_z = p·(m − Σ p·m)."""
+    """p = e^z/Σe^z;  m_z = p·(m − Σ p·m).
+
+    Relevance R_i = z_i·(R_i − p_i·Σ R_j) (AttnLRP, proposition 3.1) with R = m·p is that too: as a multiplier
+    it needs no care for masks of −inf.
+    """
     axis = axis % x.rank
     p = op.Softmax(x, axis=axis)
 
     def softmax_pullback(m: Tensor) -> Tensor:
-        return _gradient(op, m, p, axis)
+        return op.Mul(p, op.Sub(m, op.ReduceSum(op.Mul(p, m), [axis], keepdims=1)))
 
     return p, softmax_pullback
-
-
-def _gradient(op: Ops, m: Tensor, p: Tensor, axis: int) -> Tensor:
-    return op.Mul(p, op.Sub(m, op.ReduceSum(op.Mul(p, m), [axis], keepdims=1)))
 
 
 @softmax.deeplift
@@ -64,12 +64,3 @@ def _multiplier(
     w = op.Mul(op.Exp(op.Sub(op.Max(z, z_r), op.Max(lse, lse_r))), op.Div(of_z, of_lse))
     scaled = op.Mul(op.Mul(op.Max(p, p_r), of_p), m)
     return op.Sub(scaled, op.Mul(w, op.ReduceSum(scaled, [axis], keepdims=1)))
-
-
-@softmax.relevance
-def softmax_relevance(op: Ops, m: Tensor, xs: list[Tensor], y: Tensor, *, axis: int = -1) -> tuple[Tensor]:
-    """R_i = z_i·(R_i − p_i·Σ R_j) (AttnLRP, proposition 3.1) with R = m·p: the gradient.
-
-    As a multiplier it needs no care for masks of −inf.
-    """
-    return (_gradient(op, m, y, axis % y.rank),)

@@ -1,8 +1,9 @@
 """Pooling: averages are linear, maxima select."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -81,7 +82,7 @@ def scattered(op: Ops, v: Tensor, to: Tensor, g: PoolGeometry) -> Tensor:
 
 
 def _unpool_cost(site: Site) -> float:
-    return 1.0
+    return math.inf if site.deployment.is_portable else 1.0  # neither OpenVINO nor TensorRT has MaxUnpool
 
 
 @send_back.variant("unpooled", fits=lambda g: g.tiles, cost=_unpool_cost)
@@ -116,7 +117,7 @@ def average_pool(
     window = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations, strict=True)]
     size, channels = x.shape[2:], x.shape[1]
     pads = explicit_pads(auto_pad, pads, size, window, strides)
-    attributes = {
+    attributes: dict[str, Any] = {
         "kernel_shape": list(kernel_shape),
         "ceil_mode": ceil_mode,
         "count_include_pad": count_include_pad,
@@ -128,9 +129,9 @@ def average_pool(
 
     def average_pool_pullback(m: Tensor) -> Tensor:
         dtype = x.dtype.numpy()
-        weight = _mean_of_ones(op, attributes, size, y.shape[2:], dtype)
+        weight = 1 / np.maximum(_counts(attributes, size, y.shape[2:]), 1)
         kernel = np.ones((channels, 1, *kernel_shape), dtype)
-        spread = op.Mul(m, weight)
+        spread = op.Mul(m, op.constant(weight.astype(dtype)))
         if list(kernel_shape) == strides and size == tuple(
             k * o for k, o in zip(strides, m.shape[2:], strict=True)
         ):
@@ -151,31 +152,17 @@ def average_pool(
     return y, average_pool_pullback
 
 
-def _mean_of_ones(
-    op: Ops, attributes: dict[str, object], size: Sequence[int], out: Sequence[int], dtype: np.dtype
-) -> Tensor:
-    """1/(the number each window is divided by): the pool of ones over the number of ones in it."""
-    ones = op.constant(np.ones((1, 1, *size), dtype))
-    mean = op.AveragePool(ones, **attributes)
-    valid = op.constant(_valid_counts(attributes, size, out, dtype))
-    return op.Div(mean, valid)
-
-
-def _valid_counts(
-    attributes: dict[str, object], size: Sequence[int], out: Sequence[int], dtype: np.dtype
-) -> np.ndarray:
-    """How many inputs (padding left out) lie in each window: [1, 1, *out]."""
-    counts = np.ones((1, 1), dtype)
-    n = len(size)
+def _counts(attributes: Mapping[str, Any], size: Sequence[int], out: Sequence[int]) -> np.ndarray:
+    """What each window is divided by: how many values lie in it, padding among them if that counts."""
+    counts, n = np.ones((1, 1)), len(size)
     for i in range(n):
-        kernel, stride, dilation, begin = (
-            attributes[key][i]  # type: ignore[index]  # lists of ints, made above
-            for key in ("kernel_shape", "strides", "dilations", "pads")
+        kernel, stride, dilation, before = (
+            attributes[key][i] for key in ("kernel_shape", "strides", "dilations", "pads")
         )
-        starts = np.arange(out[i]) * stride - begin
-        taps = starts[:, None] + np.arange(kernel) * dilation
-        valid = ((taps >= 0) & (taps < size[i])).sum(axis=1).astype(dtype)
-        counts = counts[..., None] * valid
+        after = attributes["pads"][n + i]
+        low, high = (-before, size[i] + after) if attributes["count_include_pad"] else (0, size[i])
+        taps = (np.arange(out[i]) * stride - before)[:, None] + np.arange(kernel) * dilation
+        counts = counts[..., None] * ((taps >= low) & (taps < high)).sum(axis=1)
     return counts
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,13 @@ class Resampling:
     roi: tuple[tuple[float, float], ...]
     aspect: bool
 
-    def of(self, i: int) -> "Resampling":
-        """Along the i-th of its axes alone, as axis 2 of four."""
+    def of(self, chosen: Sequence[int]) -> "Resampling":
+        """Along some of its axes alone."""
         return Resampling(
-            axes=(2,),
-            sizes=None if self.sizes is None else (self.sizes[i],),
-            scales=None if self.scales is None else (self.scales[i],),
-            roi=(self.roi[i],),
+            axes=tuple(self.axes[i] for i in chosen),
+            sizes=None if self.sizes is None else tuple(self.sizes[i] for i in chosen),
+            scales=None if self.scales is None else tuple(self.scales[i] for i in chosen),
+            roi=tuple(self.roi[i] for i in chosen),
             aspect=False,
         )
 
@@ -103,13 +103,7 @@ def _changing(x: Tensor, what: Resampling, mode: str) -> Resampling:
     same = [s == x.shape[a] for a, s in zip(what.axes, what.sizes or (), strict=False)]
     same = [s == 1.0 for s in what.scales] if what.scales is not None else same
     kept = [i for i, s in enumerate(same) if not s or (mode == CROP and what.roi[i] != (0.0, 1.0))]
-    return Resampling(
-        axes=tuple(what.axes[i] for i in kept),
-        sizes=None if what.sizes is None else tuple(what.sizes[i] for i in kept),
-        scales=None if what.scales is None else tuple(what.scales[i] for i in kept),
-        roi=tuple(what.roi[i] for i in kept),
-        aspect=False,
-    )
+    return what.of(kept)
 
 
 def _resampled(op: Ops, x: Tensor, what: Resampling, how: Mapping[str, Any]) -> Tensor:
@@ -160,7 +154,7 @@ def _matrix(op: Ops, x: Tensor, what: Resampling, i: int, how: Mapping[str, Any]
     eye = np.eye(n, dtype=x.dtype.numpy())
     if not what.aspect:
         basis = op.constant(eye.reshape(n, 1, n, 1))
-        moved = _resized(op, basis, what.of(i), {**how, "extrapolation_value": 0.0})
+        moved = _resized(op, basis, replace(what.of([i]), axes=(2,)), {**how, "extrapolation_value": 0.0})
         return op.reshape(moved, (n, moved.shape[2]))
     shape = [n, *(n if a == axis else x.shape[a] if a in what.axes else 1 for a in range(x.rank))]
     unit = eye.reshape(n, *(n if a == axis else 1 for a in range(x.rank)))

@@ -106,6 +106,8 @@ def session_options(config):
     options.inter_op_num_threads = max(0, integer(parameters, "inter_op_thread_count"))
     options.enable_cpu_mem_arena = boolean(parameters, "enable_mem_arena", options.enable_cpu_mem_arena)
     options.enable_mem_pattern = boolean(parameters, "enable_mem_pattern", options.enable_mem_pattern)
+    for library in config.get("model_operations", {}).get("op_library_filename", []):
+        options.register_custom_ops_library(library)  # from where the server runs, as the C++ backend does
     if DEVICE_ALLOCATOR in parameters:
         options.add_session_config_entry(DEVICE_ALLOCATOR, parameters[DEVICE_ALLOCATOR])
     return options

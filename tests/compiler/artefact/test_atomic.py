@@ -87,21 +87,9 @@ def test_a_repository_that_is_no_folder(tmp_path: Path, compiled: Compiled) -> N
     assert contents(tmp_path) == {"file": b"kept"}
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_may_not_be_written(tmp_path: Path, compiled: Compiled) -> None:
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(RepositoryError, match="cannot be written: Permission denied"):
-            compiled.write(tmp_path, "m")
-    finally:
-        tmp_path.chmod(0o700)
-
-
 def test_a_refused_folder_is_told_plainly(
     tmp_path: Path, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As above, for those who run tests as root."""
-
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -121,17 +109,17 @@ def test_compiling_again_replaces_both_entries(tmp_path: Path, compiled: Compile
     assert contents(tmp_path / "fresh").keys() == {k for k in contents(tmp_path) if not k.startswith("fresh")}
 
 
-@pytest.mark.parametrize("stray", ["2/model.onnx", "thesis.doc", "src/main.py"])
+@pytest.mark.parametrize("stray", [".", "2/model.onnx", "thesis.doc", "src/main.py"])
 @pytest.mark.parametrize("entry", ["m", "m_explain"])
 def test_a_folder_of_someone_else_is_spared(
     tmp_path: Path, compiled: Compiled, stray: str, entry: str
 ) -> None:
     path = tmp_path / entry / stray
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("precious")
     with pytest.raises(RepositoryError, match=r"not written by `rationale compile`.* Choose another --name"):
         compiled.write(tmp_path, "m")
-    assert contents(tmp_path) == {f"{entry}/{stray}": b"precious"}
+    assert contents(tmp_path) == {str(path.relative_to(tmp_path)): b"precious"}
 
 
 def test_two_compiles_of_one_name_at_once(tmp_path: Path, compiled: Compiled, other: Compiled) -> None:

@@ -16,7 +16,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from compiler import Compiled, DeepShap, Gradient, Manifest, compile_model
 from compiler.artefact import repository
 from compiler.artefact.entry import check_entry, open_entry
-from compiler.errors import InvalidOptionError, RepositoryError, UnsupportedModelError
+from compiler.errors import InvalidOptionError, UnsupportedModelError
 from tests.compiler.models import FEATURES, cnn, contents, mlp, parsed, rows, two_inputs
 
 R = rows(4, FEATURES)
@@ -179,21 +179,6 @@ def assert_bytes(item: pb.ModelWarmup.Input, data: bytes) -> None:
     assert len(data) == TYPE_BYTES[kind] * count
     if kind in ("TYPE_FP32", "TYPE_FP64"):
         assert np.isfinite(np.frombuffer(data, np.float32 if kind == "TYPE_FP32" else np.float64)).all()
-
-
-@pytest.mark.parametrize("strange", ["a file in it", "a file in its place"])
-def test_what_somebody_else_wrote_is_spared(tmp_path: Path, compiled: Compiled, strange: str) -> None:
-    target = tmp_path / "m_explain"
-    if strange == "a file in it":
-        target.mkdir()
-    file = target / "notes.txt" if strange == "a file in it" else target
-    file.write_text("mine")
-    with pytest.raises(
-        RepositoryError, match=r"m_explain: is there and was not written by .* Choose another"
-    ):
-        compiled.write(tmp_path, "m")
-    assert file.read_text() == "mine"
-    assert not (tmp_path / "m").exists()
 
 
 def test_the_warmup_row_is_the_mean_of_the_references(tmp_path: Path, compiled: Compiled) -> None:

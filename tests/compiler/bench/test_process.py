@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from compiler.bench.process import ProcessDiedError, huge_pages, in_a_process, run_module
+from compiler.bench.process import ProcessDiedError, in_a_process, memory_kept, run_module
 
 
 def adds(a: int, b: int) -> tuple[int, int]:
@@ -29,19 +29,19 @@ def test_variables_of_this_process_are_there(monkeypatch: pytest.MonkeyPatch) ->
     assert in_a_process(os.getenv, "RATIONALE_LOOK") == "here"
 
 
+KEPT = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2147483647"
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}),
-        (
-            {"GLIBC_TUNABLES": "glibc.malloc.check=1"},
-            {"GLIBC_TUNABLES": "glibc.malloc.check=1:glibc.malloc.hugetlb=1"},
-        ),
-        ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, {}),
+        ({}, f"{KEPT}:glibc.malloc.hugetlb=1"),
+        ({"GLIBC_TUNABLES": "glibc.malloc.check=1"}, f"glibc.malloc.check=1:{KEPT}:glibc.malloc.hugetlb=1"),
+        ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, f"glibc.malloc.hugetlb=0:{KEPT}"),
     ],
 )
-def test_huge_pages_leave_what_is_set(given: dict[str, str], expected: dict[str, str]) -> None:
-    assert huge_pages(given) == expected
+def test_kept_memory_leaves_what_is_set(given: dict[str, str], expected: str) -> None:
+    assert memory_kept(given) == {"GLIBC_TUNABLES": expected}
 
 
 @pytest.mark.parametrize(("how", "said"), [("killed", "was ended"), ("raises", "ValueError: raises")])

@@ -288,8 +288,11 @@ REFUSED = {
     "no model": (("compile", "no.onnx", *BASE[2:]), r"no\.onnx: cannot be read: No such file"),
     "references that are not there": ((*BASE[:3], "no.npy", *BASE[4:]), r"no\.npy: cannot be read"),
     "references of a strange kind": ((*BASE[:3], "r.xlsx", *BASE[4:]), r"use \.npz, \.npy, \.csv, \.parquet"),
-    "targets in words": ((*BASE, "--targets", "0,one"), "--targets '0,one': give indices by commas"),
-    "targets without end": ((*BASE, "--targets", "0,"), "give indices by commas"),
+    "targets in words": (
+        (*BASE, "--targets", "0,one"),
+        "--targets '0,one': give indices and contrasts such as 1-0 by commas",
+    ),
+    "targets without end": ((*BASE, "--targets", "0,"), "give indices and contrasts such as 1-0 by commas"),
     "targets outside": ((*BASE, "--targets", "3"), "indices 0 to 2"),
     "an unknown output": ((*BASE, "--output", "nil"), "no tensor 'nil'"),
     "an unknown input": ((*BASE, "--input", "nil"), r"no input \['nil'\]"),
@@ -345,7 +348,7 @@ def test_names_that_look_like_markup_are_printed_as_they_are(place: Path) -> Non
             "explain",
             ["--input", "--save", "--top", "--rows", "without a server", "Example: rationale explain"],
         ),
-        ("check", ["--repository", "Measure a written entry again", "Example: rationale check"]),
+        ("check", ["--repository", "Measure a written entry again", "Examples: rationale check"]),
         ("operators", ["List the operators that can be explained"]),
     ],
 )

@@ -95,7 +95,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "an error of the gradient": ("--method gradient --standard-error", "takes no --standard-error: that is"),
     "references of smoothgrad": (
         "--method smoothgrad --sigma 1 --references r.npy",
-        "takes no --references: that is for deepshap, integrated-gradients and expected-gradients",
+        "takes no --references: that is for deepshap, integrated-gradients, expected-gradients and treeshap",
     ),
     "smoothgrad without sigma": ("--method smoothgrad", "needs --sigma: the noise's standard deviation"),
     "expected-gradients without references": (

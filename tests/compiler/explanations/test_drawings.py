@@ -13,8 +13,19 @@ from typer.testing import CliRunner, Result
 
 from compiler import DeepShap, Gradient, Lrp, compile_model
 from compiler.errors import InvalidOptionError
-from compiler.explanations.drawings import fitting
-from compiler.explanations.panels import Bars, Estimate, Heat, Panel, Part, Words, bars, panels, panels_of
+from compiler.explanations.drawings import fitting, picture
+from compiler.explanations.panels import (
+    Bars,
+    Estimate,
+    Flow,
+    Heat,
+    Panel,
+    Part,
+    Words,
+    bars,
+    panels,
+    panels_of,
+)
 from compiler.explanations.words import NUMBERS, Word, read_vocabulary
 from compiler.manifest import ExplainedInput, TensorSpec
 from compiler.methods.base import Method
@@ -106,6 +117,19 @@ def test_where_the_channels_are(shape: tuple[int, ...], drawn: tuple[int, ...], 
     assert (found.picture is not None) == has_picture
     if found.picture is not None:
         assert (found.picture.min(), found.picture.max()) == (0, 1)
+
+
+def test_layers_share_a_picture_of_how_attributions_flow() -> None:
+    """Which adds up to explained − base at every layer of a chain."""
+    x = rows(2, 2, 6, 8, seed=1)
+    *_, flow = panels_drawn(cnn(), DeepShap(rows(4, 2, 6, 8)), x[:1], targets=["2-0"], layers=["c", "r", "y"])
+    assert isinstance(flow, Flow)
+    assert flow.title.startswith("row 0, y[2-0]: ")
+    assert flow.labels == ("x", "c", "r", "y")
+    assert (flow.raising > 0).all()
+    assert (flow.lowering < 0).all()
+    np.testing.assert_allclose(flow.raising + flow.lowering, np.full(4, flow.due), rtol=1e-4)
+    assert picture([flow]).startswith(b"\x89PNG")
 
 
 def test_what_is_no_picture_has_bars() -> None:

@@ -210,6 +210,7 @@ TOUCHES = {
     "of a number alone": (Node("Softmax", [_of_rows(4)], {"axis": 0}), False),
     "of what is no row": (Node("Softmax", [_of_rows(4, 5, rows=False)], {"axis": 0}), False),
     "beside what is one": (Node("Concat", [_of_rows(4, 5, rows=False), _of_rows(2, 5)], {"axis": 0}), True),
+    "numbers beside numbers": (Node("Concat", [_of_rows(1), _of_rows(1)], {"axis": 0}), True),
     "an index alone": (Node("Gather", [_of_rows(4, 5, rows=False), _of_rows(2)], {"axis": 0}), False),
     "told by its shape": (Node("Transpose", [_of_rows(4, 5)], {"perm": [1, 0]}), False),
     "element by element": (Node("Relu", [_of_rows(4, 5)], {}), False),

@@ -2,10 +2,13 @@
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
-from compiler import DeepShap, compile_model
+from compiler import DeepShap, Gradient, compile_model
 from compiler.errors import UnsupportedModelError
+from compiler.lowering import lower
+from compiler.lowering.batch import free_batch
 from compiler.runtime.session import Runner
 from tests.compiler.models import parsed, rows
 
@@ -179,6 +182,18 @@ def test_it_is_explained_row_by_row(name: str) -> None:
         np.testing.assert_allclose(alone[0], answer["x_attributions"][i], atol=1e-6)
 
 
+def test_a_step_that_one_row_alone_can_take_hides_nothing_of_the_others() -> None:
+    """Of two rows no axis 0 can be squeezed; that the batch is on axis 1 for a while is seen all the same."""
+    body = f"""{_OVER} a = Unsqueeze (m, zero) t = Tanh (a) u = Squeeze (t, zero) {_BACK}
+        s = Squeeze (h, zero) e = Exp (s) y = Unsqueeze (e, zero)"""
+    model = _model(body, "float[1, 4, 6] x", "float[1, 4, 6] y")
+    assert not lower(model).one_row
+    t = np.tanh(X.astype(np.float64))
+    want = (np.exp(t) * (1 - t**2)).reshape(3, 1, 24) * np.eye(24)[[5, 23]]
+    got = compile_model(model, Gradient(), targets=[5, 23]).explain(X)["x_attributions"].reshape(3, 2, 24)
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
 BESIDE = {
     "inside another axis": """
         mz = Transpose <perm = [1, 0, 2]> (z)
@@ -239,6 +254,21 @@ def test_rows_that_mix_on_another_axis_are_refused(name: str) -> None:
         compile_model(model, DeepShap(REFERENCES))
 
 
+def test_shapes_are_noted_where_the_batch_is_on_axis_0() -> None:
+    model = ir.from_proto(_model(f"{_OVER} u = Tanh (m) {_BACK} {_END}"))
+    free_batch(model, fixed=False)
+    shapes = {v.name: v.shape for node in model.graph for v in node.outputs}
+    assert shapes["m"] is shapes["u"] is None
+    assert shapes["t"] == ir.Shape(["N", 4, 6])
+
+
+@pytest.mark.parametrize("node", ["Softmax <axis = 0> (x)", "CumSum (x, start)"])
+def test_a_node_that_mixes_rows_on_axis_0_is_named(node: str) -> None:
+    words = rf"{node.split()[0]} node 'h': it works on axis 0, the batch, and .* mixes the rows of a batch"
+    with pytest.raises(UnsupportedModelError, match=words):
+        compile_model(_model(f"h = {node} {_END}"), DeepShap(REFERENCES))
+
+
 def test_a_model_for_batches_of_another_size_alone_is_not_said_to_mix_rows() -> None:
     model = _model(f"{_OVER} f = Reshape (m, five_rows) u = Tanh (f) {_BACK} {_END}")
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([4, 5, 6]), "five_rows"))
@@ -258,3 +288,22 @@ def test_an_output_without_a_row_for_each_of_the_batch_is_refused(why: str) -> N
     model = _model(f"{_OVER} f = Reshape (x, tall)", outputs=f"{kind} {name}")
     with pytest.raises(UnsupportedModelError, match=f"'{name}' cannot be explained, since {why}"):
         compile_model(model, DeepShap(REFERENCES))
+
+
+def test_a_number_of_each_row_beside_another_is_each_rows_own() -> None:
+    """[N] and [N] one behind the other, [2·N], are no rows [N, 2]."""
+    body = """
+        a = Cast <to = 1> (i)  b = Cast <to = 1> (j)
+        both = Concat <axis = 0> (a, b)
+        pair = Reshape (both, halves)
+        p, q = Split <axis = 0, num_outputs = 2> (pair)
+        first = Unsqueeze (p, two)  second = Unsqueeze (q, two)
+        c = Squeeze (first, zero)  d = Squeeze (second, zero)
+        s = Mul (x, c)  t = Mul (s, d)  y = Add (t, c)
+    """
+    text = f"g (float[N, 4] x, int32[N] i, int32[N] j) => (float[N, 4] y) {{ {body} }}"
+    model = parsed(text, {"halves": np.array([2, -1]), "two": np.array([2]), "zero": np.array([0])})
+    x, i, j = rows(3, 4), np.int32([1, 2, 3]), np.int32([5, 7, 9])
+    answer = compile_model(model, DeepShap({"x": rows(2, 4)}), targets=[0]).explain({"x": x, "i": i, "j": j})
+    np.testing.assert_allclose(answer["y"], x * (i * j)[:, None] + i[:, None], rtol=1e-6)
+    assert np.abs(answer["completeness_gap"]).max() <= 1e-4

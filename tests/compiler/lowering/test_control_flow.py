@@ -70,6 +70,27 @@ def test_a_branch_may_answer_with_what_stands_outside() -> None:
     assert_same(parsed(text, {"w": W}), straight(THEN))
 
 
+def test_a_branch_may_hand_on_an_output_of_the_model() -> None:
+    text = """g (float[N, 3] x) => (float[N, 3] t, float[N, 3] y) <bool c = {1}> {
+        t = Mul (x, w)
+        u = If (c) <then_branch = yes () => (float[N, 3] a) { a = Identity (t) },
+                    else_branch = no () => (float[N, 3] b) { b = Tanh (t) }>
+        y = Sin (u)
+    }"""
+    assert_same(parsed(text, {"w": W}), straight("t = Mul (x, w)  y = Sin (t)"))
+
+
+@pytest.mark.parametrize("condition", ["<bool c = {1}>", ""], ids=["constant", "data"])
+def test_a_branch_may_answer_with_a_constant_of_its_own(condition: str) -> None:
+    text = f"""g (float[N, 3] x{"" if condition else ", bool c"}) => (float[N, 3] y) {condition} {{
+        k = If (c) <then_branch = yes () => (float[3] a) <float[3] a = {{0.5, -1, 2}}> {{ }},
+                    else_branch = no () => (float[3] b) {{ b = Abs (w) }}>
+        t = Mul (x, k)  y = Tanh (t)
+    }}"""
+    others = {} if condition else {"c": np.asarray(True)}
+    assert_same(parsed(text, {"w": W}), straight(THEN), **others)
+
+
 def test_a_condition_on_sizes_is_constant() -> None:
     text = f"""g (float[N, 3] x) => (float[N, 3] y) <int64[1] three = {{3}}> {{
         s = Shape <start = 1> (x)  e = Equal (s, three)  y = If (e) {BRANCHES}

@@ -192,6 +192,15 @@ def test_pytorch_s_own_exports(dtype: torch.dtype, dynamo: bool) -> None:
     assert any("its explanation does in float32" in w for w in compiled.manifest.warnings)
 
 
+def test_the_parts_of_an_answer_add_up_in_its_type() -> None:
+    """From floats of one type to an answer in another."""
+    model = parsed("g (float[N, 3] x) => (double[N, 3] y) { t = Tanh (x) y = Cast <to = 11> (t) }")
+    got = compile_model(model, DeepShap(rows(4, 3, seed=1)), targets="all").explain(rows(2, 3, seed=2))
+    assert got["explained_value"].dtype == np.float64
+    assert got["x_attributions"].dtype == np.float32
+    assert largest(got["completeness_gap"]) <= COMPLETE_32
+
+
 def test_references_are_rounded_as_the_model_rounds_its_rows() -> None:
     model = in_dtype("perceptron", "bfloat16", "bfloat16")
     given = rows(3, 5) + np.float32(1e-4)

@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto
 
 from compiler.lowering import lower
+from rationale.testing import Sample, Var
 from tests.compiler.models import parsed
 from tests.compiler.samples import SAMPLES
-from tests.compiler.samples.sample import Sample, Var
 from tests.references.interpreter import run64
 from tests.tolerances import COMPLETE_64, PARITY_32
 
@@ -202,6 +202,18 @@ def test_a_rewrite_answers_as_the_operator(case: tuple[Sample, str]) -> None:
     assert inside == left.split()
 
 
+@pytest.mark.parametrize("axis", [-1, 0, 1, 2])
+def test_a_scale_for_each_block_of_an_axis(axis: int) -> None:
+    scale = array(*(2 if i == axis % 3 else n for i, n in enumerate((2, 4, 6))), low=0.1, high=0.5)
+    size = (2, 4, 6)[axis] // 2
+    how = {"given_as": {0: TensorProto.INT8}, **SINGLE, **BARE}
+    sample = one("DequantizeLinear", Var((2, 4, 6)), scale, axis=axis, block_size=size, how=how)
+    x = sample.draw(1, 3, np.float32)
+    (y,) = run64(lowered(sample.model(np.float32)), x).values()
+    want = np.trunc(3 * x["x0_row"][0]) * scale.repeat(size, axis)
+    np.testing.assert_allclose(y[0], want, rtol=PARITY_32)
+
+
 # -- where a rewrite does not apply ---------------------------------------------------------------------
 
 LEFT = [
@@ -312,6 +324,11 @@ def test_an_idiom_answers_as_its_nodes(name: str) -> None:
     assert [n.op_type for n in made.graph.node] == left.split()
     x = RANDOM.uniform(-30, 30, (N, 3, 4))
     assert_same(model, made, {"x": x}, PARITY_32)
+
+
+def test_a_slice_from_a_place_that_is_computed_stays() -> None:
+    model = small("n = Shape <end = 1> (x)  y = Slice (x, n, end, axis)")
+    assert [n.op_type for n in lowered(model).graph.node] == ["Shape", "Slice"]
 
 
 PLACES = np.asarray([[[0, 1], [2, 3], [-1, 0]], [[1, 1], [0, -4], [2, 2]]])  # [2, 3, 2] of a plane of 3 by 4

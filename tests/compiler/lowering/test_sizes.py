@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from compiler import AttnLrp, DeepShap, Gradient, compile_model
+from compiler.lowering.inference import infer
 from compiler.lowering.sizes import fold_sizes
 from compiler.methods import Method
 from tests.compiler.models import parsed, rows
@@ -113,6 +114,40 @@ def test_a_number_of_elements() -> None:
     )
     assert found["b"] == 3
     assert "a" not in found
+
+
+@pytest.mark.parametrize("columns", [4, 97])
+def test_a_size_that_some_batches_alone_have_stays(columns: int) -> None:
+    """x of 2 rows has no lines of 97, and x of 97 rows none of 4."""
+    found = folded(
+        f"""g (float[N, 6] x) => (float[M, {columns}] y) <int64[2] lines = {{-1, {columns}}}> {{
+            l = Reshape (x, lines)
+            size = Shape (l)
+            t = Tanh (l)
+            y = Reshape (t, size)
+        }}"""
+    )
+    assert "size" not in found
+
+
+def test_a_shape_follows_from_sizes_that_are_computed() -> None:
+    model = ir.from_proto(
+        parsed(
+            """g (float[N, 6] x) => (float[A, B] y) <int64[1] six = {6}, float[1, 1] w = {2}> {
+                n = Shape <end = 1> (x)
+                target = Concat <axis = 0> (n, six)
+                y = Expand (w, target)
+            }"""
+        )
+    )
+    assert infer(model, 5)["y"] == ((5, 6), ir.DataType.FLOAT)
+
+
+def test_what_is_computed_asks_for_another_round() -> None:
+    text = "g (float[N, 6] x) => (float[N, 6] y, int64[1] size) { y = Relu (x) size = Shape <start = 1> (x) }"
+    model = ir.from_proto(parsed(text))
+    assert fold_sizes(model)
+    assert not fold_sizes(model)
 
 
 def test_a_graph_without_sizes_is_left_alone() -> None:

@@ -52,6 +52,7 @@ WEIGHTS = np.random.default_rng(3).random(K) + 0.1
 
 MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], Any]] = {
     "perceptron": (lambda: mlp(WIDE), rows(K, 5)),
+    "one output": (lambda: mlp((5, 60, 1), last="Sigmoid"), rows(K, 5)),
     "two inputs": (two_inputs, {"a": rows(K, 3), "b": rows(K, 4, seed=1)}),
     "images": (cnn, rows(K, 2, 6, 8)),
 }
@@ -101,6 +102,7 @@ def inputs_of(model: onnx.ModelProto, count: int = 2) -> dict[str, np.ndarray]:
 
 CASES = [("perceptron", method) for method in METHODS]
 CASES += [(name, method) for name in ("two inputs", "images") for method in ("deepshap", "equal weights")]
+CASES += [("one output", "deepshap")]
 CASES += [("images", "integrated, references in chunks")]
 
 

@@ -317,6 +317,22 @@ def test_of_two_activations_none_is_the_gate() -> None:
     assert_close(answer["v_attributions"][:, 0], half)
 
 
+@pytest.mark.parametrize("squeezed", ["Mul (x, c)", "Add (x, x)"])
+def test_a_gate_of_an_average_that_is_of_no_square_gets_one_half(squeezed: str) -> None:
+    """x·σ(mean cx): as a squeeze and excitation, and no deviation that would be held constant."""
+    text = f"""s (double[N, 4] x) => (double[N, 4] y) <int64[1] axis = {{1}}> {{
+        z = {squeezed}
+        m = ReduceMean (z, axis)
+        s = Sigmoid (m)
+        y = Mul (x, s)
+    }}"""
+    c = rows(4, seed=18).astype(np.float64) if "c" in squeezed else np.full(4, 2.0)
+    x = rows(N, 4, seed=19).astype(np.float64)
+    answer = explain(parsed(text, {"c": c} if "c" in squeezed else {}), AttnLrp(0.0), x)
+    share = c * x / (c * x).sum(axis=1, keepdims=True)
+    assert_close(answer["x_attributions"], answer["y"][:, :, None] * (np.eye(4) + share[:, None]) / 2)
+
+
 REFUSED = {
     "a quotient": (
         "q = Softplus (x) r = Transpose (x) y = Div (r, q)",

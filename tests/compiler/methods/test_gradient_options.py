@@ -30,6 +30,14 @@ TOO_FEW: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.parametrize("method", [DeepShap, IntegratedGradients, ExpectedGradients])
+def test_methods_of_references_are_told_apart_by_what_they_are_not_by_their_rows(method: Any) -> None:
+    """Arrays have no truth and no hash."""
+    one, other = (method(rows(3, 4)) for _ in range(2))
+    assert one != other
+    assert len({one, other, one}) == 2
+
+
 @pytest.mark.parametrize("name", TOO_FEW)
 def test_one_reference_has_no_spread(name: str) -> None:
     with pytest.raises(InvalidReferencesError, match="at least two different references"):

@@ -13,9 +13,10 @@ from compiler import Gradient, Lrp, compile_model
 from compiler.errors import InvalidOptionError
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.methods.lrp import lrp, rules
-from compiler.methods.lrp.composites import COMPOSITES, Choice, parse_rule
+from compiler.methods.lrp import rules as lrp
+from compiler.methods.lrp.composites import COMPOSITES, Choice
 from compiler.methods.lrp.rules import RelevanceRule, itself, negative, positive
+from compiler.methods.lrp.texts import parse_rule
 from tests.compiler.methods.lrp_models import averages, network, spellings
 from tests.compiler.models import parsed
 from tests.references import lrp as reference
@@ -41,7 +42,7 @@ RULES: dict[str, tuple[RelevanceRule, Callable[..., np.ndarray]]] = {
 }
 
 
-OF_LAYERS = [lrp.ZBox(-4, 4) if r is lrp.ZBox else r() for r in rules.RULES.values() if r().groups()]
+OF_LAYERS = [lrp.ZBox(-4, 4) if r is lrp.ZBox else r() for r in lrp.RULES.values() if r().groups()]
 
 
 def test_every_rule_of_layers_has_a_matrix_form() -> None:
@@ -95,9 +96,13 @@ def test_rule_against_its_matrix_form(layer: str, rule: str) -> None:
     assert_equal(relevance(model, (("first", ours),), x, targets), expected(model, by_matrix, x, targets))
 
 
+class Earlier(RelevanceRule):
+    """What a notebook declared before it was changed."""
+
+
 def test_a_rule_of_ones_own_is_one_dataclass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here |W|·|x| + |b|."""
-    monkeypatch.setitem(rules.RULES, "absolute", RelevanceRule)  # which the class puts itself in place of
+    monkeypatch.setitem(lrp.RULES, "absolute", Earlier)  # which the class puts itself in place of
 
     def size(op: Ops, v: Tensor) -> Tensor:
         return op.Abs(v)
@@ -107,8 +112,8 @@ def test_a_rule_of_ones_own_is_one_dataclass(monkeypatch: pytest.MonkeyPatch) ->
         epsilon: float = 0.1
         name: ClassVar[str] = "absolute"
 
-        def groups(self) -> tuple[rules.Group, ...]:
-            return (rules.Group((rules.Term(size, size, size),)),)
+        def groups(self) -> tuple[lrp.Group, ...]:
+            return (lrp.Group((lrp.Term(size, size, size),)),)
 
     def by_matrix(W: np.ndarray, b: np.ndarray, x: np.ndarray, R: np.ndarray) -> np.ndarray:
         return reference.shared(np.abs(W * x), np.abs(b), R, 0.2)
@@ -217,6 +222,18 @@ def test_lrp_zero_is_input_times_gradient(net: str) -> None:
     assert_equal(relevance(model, rules, x, [0, 3]), want)
 
 
+@pytest.mark.parametrize("turned", [0, 1])
+def test_a_normalisation_behind_a_gemm_is_part_of_it(turned: int) -> None:
+    random = np.random.default_rng(5)
+    w, held = random.standard_normal((4, 6)), {k: random.standard_normal(6) for k in "stm"}
+    text = f"c = Gemm <transB = {turned}> (x, w)  y = BatchNormalization <epsilon = 0.0> (c, s, t, m, v)"
+    weights = {"w": w.T.copy() if turned else w, **held, "v": np.full(6, 0.7)}
+    model = parsed(f"g (double[N, 4] x) => (double[N, 6] y) {{ {text} }}", weights)
+    x = rows((4,))
+    want = x[:, None] * (w * held["s"] / np.sqrt(0.7)).T[[0, 5]]
+    assert_equal(relevance(model, (("Gemm", lrp.Zero()),), x, [0, 5]), want)
+
+
 def test_a_normalisation_read_beside_its_layer_stays_apart() -> None:
     """c is read twice: the normalisation cannot be part of the Gemm. With LRP-0 that is the gradient."""
     random = np.random.default_rng(5)
@@ -321,3 +338,9 @@ def test_a_normalisation_before_a_grouped_convolution_stays_apart() -> None:
     product = compile_model(model, Gradient(times_input=True), targets=[0, 40])
     want = run64(product.model, {"x": x}, ["x_attributions"])["x_attributions"]
     assert_equal(relevance(model, rules, x, [0, 40]), want)
+
+
+@pytest.mark.parametrize("choice", [("Conv",), ("Conv", lrp.Zero(), 1), "Co", 3])
+def test_a_choice_is_a_selector_and_a_rule(choice: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="rules are pairs of a selector and a rule"):
+        Lrp(rules=[choice])

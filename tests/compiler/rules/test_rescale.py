@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from compiler import DeepShap, compile_model
 from tests.compiler.models import parsed, rows
 from tests.references.interpreter import run64
-from tests.tolerances import FUSED_64
+from tests.tolerances import FINITE_DIFFERENCE, FUSED_64
 
 VALUES = [0.0, 1e-7, -1e-7, 1e-3, -1e-3, 0.5, -0.5, 1.0, -1.0, 30.0, -30.0]
 PAIRS = np.array(list(product(VALUES, VALUES)), np.float32).T
@@ -53,6 +53,22 @@ def test_a_relu_is_exact_where_signs_agree(relus: list[str]) -> None:
     np.testing.assert_array_equal(alone(relus, x, r)[same], (x - r)[same])
 
 
+@pytest.mark.parametrize("op_type", ["ThresholdedRelu", "Shrink", "LeakyRelu", "Elu", "Selu", "HardSigmoid"])
+@pytest.mark.usefixtures("float64_engine")
+def test_a_sum_that_stays_where_it_was_is_explained_by_the_slope_there(op_type: str) -> None:
+    """a + b is the reference's, a and b are not: the multiplier at the tie is what they are explained by."""
+    z, h = np.array([[-1.5, -0.75, -0.25, 0.25, 0.75, 1.5]]), 1e-6
+    model = parsed(
+        f"g (double[N, 6] a, double[N, 6] b) => (double[N, 6] y) {{ z = Add (a, b) y = {op_type} (z) }}"
+    )
+    high, low = (run64(model, {"a": z, "b": np.full_like(z, step)})["y"] for step in (h, -h))
+    compiled = compile_model(model, DeepShap({"a": z, "b": 0 * z}), targets="all")
+    answer = run64(compiled.model, {"a": z + 0.5, "b": 0 * z - 0.5})
+    want = np.diag((high - low)[0] / (2 * h)) / 2
+    np.testing.assert_allclose(answer["a_attributions"][0], want, atol=FINITE_DIFFERENCE)
+    np.testing.assert_allclose(answer["b_attributions"][0], -want, atol=FINITE_DIFFERENCE)
+
+
 @relus
 def test_no_value_of_a_relu_is_subnormal(relus: list[str]) -> None:
     """What stands for nothing is 0 or a normal number: a subnormal one takes ten times as long to compute."""
@@ -80,7 +96,7 @@ def test_a_multiplier_that_references_share_takes_a_variant_of_its_own() -> None
 class Unfused(DeepShap):
     """DeepSHAP, operator by operator."""
 
-    def plan(self, _op: Any, calls: Any) -> Any:
+    def plan(self, _op: Any, calls: Any, _kept: Any = ()) -> Any:
         return calls, self.pull
 
 
@@ -145,6 +161,24 @@ def test_fusion_changes_nothing(name: str) -> None:
         assert np.abs(answers[0][key] - want).max() <= FUSED_64 * np.abs(want).max(initial=1.0), key
 
 
+def planned(name: str) -> list[str]:
+    """The operators that are walked back."""
+    body, weights = GROUPS[name]
+    singles = {k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in weights.items()}
+    model = parsed(f"g (float[N, 3, 4, 6] x) => (float[N, C, H, W] y) {{ {body} }}", singles)
+    seen: list[list[str]] = []
+
+    class Listing(DeepShap):
+        def plan(self, op: Any, calls: Any, kept: Any = ()) -> Any:
+            fused, pull = super().plan(op, calls, kept)
+            seen.append([call.rule.op_type for call in fused])
+            return fused, pull
+
+    compile_model(model, Listing(rows(3, 3, 4, 6)), targets=[0])
+    (operators,) = seen
+    return operators
+
+
 @pytest.mark.parametrize(
     ("name", "count"),
     [
@@ -157,16 +191,11 @@ def test_fusion_changes_nothing(name: str) -> None:
     ],
 )
 def test_what_is_fused(name: str, count: int) -> None:
-    body, weights = GROUPS[name]
-    singles = {k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in weights.items()}
-    model = parsed(f"g (float[N, 3, 4, 6] x) => (float[N, C, H, W] y) {{ {body} }}", singles)
-    seen: list[int] = []
+    assert len(planned(name)) == count
 
-    class Counting(DeepShap):
-        def plan(self, op: Any, calls: Any) -> Any:
-            fused, pull = super().plan(op, calls)
-            seen.append(len(fused))
-            return fused, pull
 
-    compile_model(model, Counting(rows(3, 3, 4, 6)), targets=[0])
-    assert seen == [count]
+@pytest.mark.parametrize("name", ["normalised before a layer", "scaled before two layers"])
+def test_a_factor_of_channels_goes_into_the_layers_behind(name: str) -> None:
+    operators = planned(name)
+    assert operators.count("absorbed") == 1
+    assert not {"BatchNormalization", "Mul"} & set(operators)

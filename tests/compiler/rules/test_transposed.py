@@ -13,7 +13,7 @@ from onnx import TensorShapeProto, ValueInfoProto, helper
 
 from compiler import DeepShap, Gradient, compile_model
 from compiler.errors import InvalidModelError
-from tests.compiler.rules.test_rules import targets_of
+from rationale.testing.harness import targets_of
 from tests.compiler.samples import SAMPLES, Sample
 from tests.tolerances import PARITY_32
 

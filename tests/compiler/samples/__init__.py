@@ -6,13 +6,13 @@ multiplier cannot pass.
 
 import numpy as np
 
+from rationale.testing import Sample, Var
 from tests.compiler.samples.awkward import awkward_samples
 from tests.compiler.samples.discrete import discrete_samples
 from tests.compiler.samples.mathematics import math_samples
 from tests.compiler.samples.moving import moving_samples
 from tests.compiler.samples.recurrent import recurrent_samples
 from tests.compiler.samples.resampling import resampling_samples
-from tests.compiler.samples.sample import Sample, Var
 from tests.compiler.samples.weights import weight_samples
 
 __all__ = ["SAMPLES", "Sample", "Var"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from tests.compiler.samples.sample import Sample, Var
+from rationale.testing import Sample, Var
 
 BOOL, INT8, INT64 = TensorProto.BOOL, TensorProto.INT8, TensorProto.INT64
 
@@ -144,6 +144,7 @@ def _products() -> list[Sample]:
             bare=True,
             note="all vary",
         ),
+        Sample("Gemm", [a, Var((4, 3))], {"transB": 1}, bare=True, note="transB, both vary"),
         Sample("Gemm", [Var((3,)), _array(4, 3), _number(0.7)], {"transB": 1, "alpha": -0.5}, note="scaled"),
         Sample("Einsum", [a, b], {"equation": "ij,jk"}, bare=True, note="no output", result=(2, 4)),
         Sample("Einsum", [Var((3,)), Var((4,))], {"equation": "n i , n j -> n j i"}, note="outer"),

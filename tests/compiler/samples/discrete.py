@@ -3,7 +3,7 @@
 import numpy as np
 from onnx import TensorProto
 
-from tests.compiler.samples.sample import Sample, Var
+from rationale.testing import Sample, Var
 
 BOOL, INT32, INT64 = TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64
 INT8, UINT8 = TensorProto.INT8, TensorProto.UINT8

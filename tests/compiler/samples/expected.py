@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from tests.compiler.samples.sample import Sample, Var
+from rationale.testing import Sample, Var
 from tests.references.coalitions import Group, Player, attributions
 from tests.references.interpreter import run64
 from tests.references.multipliers import FORMULAS, Flow, starting

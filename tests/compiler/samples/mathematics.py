@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.compiler.samples.sample import Sample, Var
+from rationale.testing import Sample, Var
 
 
 def math_samples() -> list[Sample]:

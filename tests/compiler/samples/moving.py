@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.compiler.samples.sample import Sample, Var
+from rationale.testing import Sample, Var
 
 
 def _ints(*numbers: int) -> np.ndarray:
@@ -34,6 +34,7 @@ def _borders() -> list[Sample]:
     return [
         *samples,
         Sample("Pad", [Var((3, 4)), _ints(2, 0, 1, 3), Var()], bare=True, note="border varies"),
+        Sample("Pad", [Var((3, 4)), _ints(2, 0, 1, 3), Var((1,))], bare=True, note="list of one border"),
         *(Sample("CenterCropPad", [Var((3, 5, 5)), s], {"axes": a}, note=n) for n, s, a in crop),
         Sample("CenterCropPad", [Var((5, 4)), _ints(2, 7)], bare=True, note="all axes"),
     ]

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.compiler.samples.sample import Sample, Var
+from rationale.testing import Sample, Var
 
 SIZE, WIDTH = 3, 2  # of a state, and of a step's input
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}

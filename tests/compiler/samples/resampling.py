@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.compiler.samples.sample import Sample, Var
+from rationale.testing import Sample, Var
 
 
 def _ints(*numbers: int) -> np.ndarray:
@@ -113,6 +113,7 @@ def _spectra() -> list[Sample]:
             "DFT", [Var((4, 3, 2)), np.asarray(7), one], {"inverse": 1, "onesided": 1}, note="to real, odd"
         ),
         Sample("DFT", [complex_, None, np.asarray(0)], bare=True, note="axis 0"),
+        Sample("DFT", [Var((5, 3, 2))], note="no axis"),
         Sample("STFT", [Var((17, 1)), np.asarray(3), window], note="window", result=(5, 3, 2)),
         Sample("STFT", [Var((17, 2)), np.asarray(4), None, np.asarray(6)], {"onesided": 0}, note="length"),
         Sample(

@@ -1,6 +1,6 @@
 """Layers whose weights vary from row to row, and rows of scores that are masked everywhere."""
 
-from tests.compiler.samples.sample import Sample, Var
+from rationale.testing import Sample, Var
 
 
 def weight_samples() -> list[Sample]:

@@ -1,6 +1,7 @@
 """Which elements of the output are explained where none are named."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from typer.testing import CliRunner
 
 from compiler import DeepShap, Lrp, compile_model
 from compiler.cli.compile import app
+from compiler.evaluate.evaluate import Settings, evaluate
+from compiler.explanations.panels import Flow
 from tests.compiler.models import FEATURES, HIDDEN, mlp, parsed, rows
 
 REFERENCES = rows(4, FEATURES)
@@ -82,3 +85,50 @@ def test_compile_and_check_say_which_of_two_classes_it_is(
         assert done.exit_code == 0, done.output
         assert re.search(rf"^explains +{words}, deepshap *$", done.stdout, re.MULTILINE), done.stdout
         assert done.stderr == ""
+
+
+CONTRASTS: dict[str, Callable[[], Any]] = {"deepshap": lambda: DeepShap(REFERENCES), "lrp": Lrp}
+
+
+@pytest.mark.parametrize("method", CONTRASTS)
+def test_a_contrast_is_the_difference_of_two_explanations(method: str) -> None:
+    """Where the rules are linear in the seed, as all of them are."""
+    x = rows(6, FEATURES, seed=2)
+    compiled = compile_model(mlp(last="Identity"), CONTRASTS[method](), targets=["2-0", 0, 2])
+    assert compiled.manifest.targets == ("2-0", 0, 2)
+    answer = compiled.explain(x)
+    for name in ("x_attributions", "explained_value"):
+        value = answer[name]
+        np.testing.assert_allclose(value[:, 0], value[:, 2] - value[:, 1], atol=1e-6)
+    if method == "deepshap":
+        total = answer["x_attributions"].sum(axis=2) + answer["base_value"]
+        np.testing.assert_allclose(total, answer["explained_value"], atol=1e-5)
+
+
+def test_contrasts_on_the_command_line(tmp_path: Path) -> None:
+    onnx.save(mlp(last="Identity"), tmp_path / "m.onnx")
+    common = ["compile", str(tmp_path / "m.onnx"), "--name", "m", "--method", "lrp"]
+    common += ["--repository", str(tmp_path / "r"), "--targets"]
+    result = CliRunner().invoke(app, [*common, "1, 2-0"])
+    assert result.exit_code == 0, result.output
+    assert "1, 2-0" in result.output
+    for wrong in ("1-1", "5-0", "a-b", "1-2-3", "-1"):
+        result = CliRunner().invoke(app, [*common, wrong])
+        assert result.exit_code != 0
+        assert "contrasts" in result.output
+
+
+def test_a_contrast_is_evaluated(tmp_path: Path) -> None:
+    """As a difference of the model's answers: deleting features lowers it."""
+    np.save(tmp_path / "x.npy", rows(12, FEATURES, seed=2))
+    compiled = compile_model(mlp(last="Identity"), Lrp(), targets=["2-0", 1], layers="all")
+    compiled.write(tmp_path / "r", "m")
+    (found,) = evaluate(tmp_path / "r", ["m"], tmp_path / "x.npy", settings=Settings(rows=12))
+    assert found.targets == 2
+    assert found.randomised.stages
+    assert any("y[2-0]" in panel.title for panel in found.panels)
+    flows = [panel for panel in found.panels if isinstance(panel, Flow)]
+    assert flows
+    for flow in flows:  # the bias of the last layer is kept there
+        assert flow.labels == ("x", "z1", "y")
+        np.testing.assert_allclose(flow.raising[-1] + flow.lowering[-1], flow.due, rtol=1e-5)

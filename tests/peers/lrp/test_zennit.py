@@ -6,6 +6,7 @@ next to nothing here; `test_norms_with_epsilon` shows what that is worth.
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from torch import nn
 
 from compiler import Lrp, compile_model
 from compiler.bench.networks import import_torchvision
-from compiler.methods.lrp import lrp
+from compiler.methods.lrp import rules as lrp
 from compiler.methods.lrp.rules import RelevanceRule
-from tests.peers.lrp.zennit_values import zennit_gradients, zennit_values
+from tests.peers.lrp.zennit_values import zennit_gradients, zennit_layers, zennit_values
 from tests.peers.networks import (
     CLASSES,
     FEATURES,
@@ -111,6 +112,58 @@ def test_composite(name: str, composite: str) -> None:
     compiled = compile_model(exported(name), Lrp(composite, low=LOW, high=HIGH), targets=TARGETS)
     got = compiled.explain(given.x)["x_attributions"]
     assert_agree(got, zennit_values(given.fresh(), theirs, given.x, TARGETS))
+
+
+OWN = f"""
+base = "EpsilonAlpha2Beta1"
+low = {LOW}
+high = {HIGH}
+
+[rules]
+Conv = "generalizedgamma(0.3)"
+Gemm = "epsilon:0.1"
+"name:^/7/" = "zplus()"
+"Conv:2-2" = "alphabeta(alpha=3, beta=2)"
+last = "epsilon(0.05)"
+first = "zbox(epsilon=1e-5)"
+"""
+
+
+def test_a_composite_in_a_file(tmp_path: Path) -> None:
+    """By type, name and place; zennit's finds the same modules by their names."""
+    given = case("vgg")
+    (tmp_path / "own.toml").write_text(OWN)
+    compiled = compile_model(exported("vgg"), Lrp.from_toml(tmp_path / "own.toml"), targets=TARGETS)
+    by_name = [
+        (["7"], rules.ZPlus()),
+        (["3"], rules.AlphaBeta(3, 2)),
+        (["19"], rules.Epsilon(0.05)),
+        (["0"], rules.ZBox(**box(given.x), stabilizer=1e-5)),
+    ]
+    by_type = [
+        (Activation, rules.Pass()),
+        (AvgPool, rules.Norm()),
+        (Convolution, rules.Gamma(0.3)),
+        (Linear, rules.Epsilon(0.1)),
+    ]
+    theirs = composites.NameLayerMapComposite(by_name, by_type, canonizers=NETWORKS["vgg"][2]())
+    got = compiled.explain(given.x)["x_attributions"]
+    assert_agree(got, zennit_values(given.fresh(), theirs, given.x, TARGETS))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_layer(name: str) -> None:
+    """Of the walk that also reaches the input; a convolution with its BatchNormalization is one layer."""
+    given = case(name)
+    compiled = compile_model(exported(name), Lrp("EpsilonPlus"), targets=TARGETS, layers="all")
+    answer = compiled.explain(given.x)
+    theirs = zennit_layers(
+        given.fresh(), composites.EpsilonPlus(canonizers=NETWORKS[name][2]()), given.x, TARGETS
+    )
+    layers = compiled.manifest.layers
+    assert len(layers) == len(theirs)
+    for layer, due in zip(layers, theirs, strict=True):
+        assert_agree(answer[layer.attributions], due)
 
 
 @pytest.mark.parametrize("composite", ["EpsilonPlus", "EpsilonGammaBox"])

@@ -4,7 +4,7 @@ A layer above each sum hands back relevance, or a multiplier, by its rule; what 
 on which. Every network is exported with its sums as Add and, as zennit has them, as the ReduceSum of a stack.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -16,13 +16,13 @@ import torch
 from torch import nn
 
 from compiler import Lrp, compile_model
-from compiler.methods.lrp import lrp
+from compiler.methods.lrp import rules as lrp
 from compiler.methods.lrp.rules import RelevanceRule
 from tests.peers.lrp.test_zennit import COMPOSITES, HIGH, LOW, TARGETS, box
 from tests.peers.lrp.zennit_values import zennit_values
 from tests.peers.networks import CLASSES, FEATURES, Case, build, export, without_chatter
 from tests.references.deeplift import Sum
-from tests.references.engine import compute_in_float64
+from tests.references.engine import computing_in_float64
 from tests.references.interpreter import run64
 from tests.tolerances import ZENNIT_64
 
@@ -125,8 +125,9 @@ def exported(name: str, form: str) -> onnx.ModelProto:
 
 
 @pytest.fixture(autouse=True)
-def float64_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    compute_in_float64(monkeypatch)
+def float64_engine() -> Iterator[None]:
+    with computing_in_float64():
+        yield
 
 
 def assert_agree(model: onnx.ModelProto, method: Lrp, x: np.ndarray, want: np.ndarray) -> None:

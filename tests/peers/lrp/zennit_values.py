@@ -23,6 +23,23 @@ def zennit_values(network: nn.Module, composite: Composite, x: np.ndarray, targe
     return _values(network, composite, x, targets, lambda output: output)
 
 
+def zennit_layers(
+    network: nn.Module, composite: Composite, x: np.ndarray, targets: list[int]
+) -> list[np.ndarray]:
+    """Relevances [N, T, …] of the output of each layer with weights, from the input on."""
+    seen: dict[nn.Module, list[torch.Tensor]] = {}
+
+    def keep(module: nn.Module, _: object, output: torch.Tensor) -> None:
+        output.retain_grad()
+        seen.setdefault(module, []).append(output)
+
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            module.register_forward_hook(keep)
+    zennit_values(network, composite, x, targets)
+    return [np.stack([y.grad.numpy() for y in ys if y.grad is not None], axis=1) for ys in seen.values()]
+
+
 def zennit_gradients(
     network: nn.Module, composite: Composite, x: np.ndarray, targets: list[int]
 ) -> np.ndarray:

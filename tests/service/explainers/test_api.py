@@ -9,7 +9,10 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
+from pydantic import ValidationError
 
+from compiler import Concepts
+from service.errors import InvalidExplainerError
 from service.explainers.spec import ExplainerSpec
 from tests.service import handmade as made
 from tests.service.explaining import (
@@ -295,6 +298,21 @@ async def test_ensure_makes_what_nobody_named(folder: Path, sets: Sets) -> None:
             f"/v2/models/{entry.name}/infer", json={**explained_by("x"), "parameters": {}}
         )
         assert answer.status_code == 200
+
+
+def test_layers_contrasts_and_concepts_are_asked_for_as_on_the_command_line() -> None:
+    spec = ExplainerSpec.model_validate(
+        {"method": "lrp", "targets": [2, "1-0"], "layers": ["h1"], "concepts": "h1=2", "concept_axis": 1}
+    )
+    asked = spec.asked(referenced=False)
+    assert asked.targets == [2, "1-0"]
+    assert asked.layers == ["h1"]
+    assert asked.concepts == Concepts("h1", 2)
+    for wrong in ({"targets": ["1-"]}, {"targets": [-1]}, {"layers": "some"}, {"concept_axis": 0}):
+        with pytest.raises(ValidationError):
+            ExplainerSpec.model_validate({"method": "lrp", **wrong})
+    with pytest.raises(InvalidExplainerError, match="--concepts 'h1'"):
+        ExplainerSpec(method="lrp", concepts="h1").asked(referenced=False)
 
 
 def test_logits_are_asked_for_by_a_flag() -> None:

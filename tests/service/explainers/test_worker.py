@@ -19,7 +19,10 @@ from service.errors import CompileFailedError
 from service.explainers.builder import Progress, compile_entry
 from service.explainers.worker import Order
 from service.repository.entry import read_entry
+from tests.compiler.packages import Packages, packages
 from tests.service.explaining import write_plain
+
+__all__ = ["packages"]  # a fixture, found by its name
 
 ENOUGH = 4 << 30
 LONG_S = 300
@@ -60,6 +63,20 @@ async def test_it_tells_how_far_it_is_and_writes_a_sound_entry(order: Order) -> 
     assert entry.manifest.method.name == "integrated-gradients"
     assert size == sum(p.stat().st_size for p in Path(order.entry).rglob("*") if p.is_file())
     assert workers() == []
+
+
+async def test_it_knows_the_rules_of_installed_packages(
+    order: Order, packages: Packages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages.install_absolute()
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages.folder), *sys.path]))
+    rules = ["MatMul=absolute:0.2", "first=absolute(epsilon=0.1)"]
+    asked = asdict(CompileRequest("lrp", {"rule": rules}, targets="all"))
+    await compile_entry(replace(order, asked=asked), LONG_S, lambda _: None)
+    manifest = read_entry(Path(order.entry)).manifest
+    assert manifest is not None
+    assert manifest.method.options["rules"] == [["MatMul", "absolute:0.2"], ["first", "absolute:0.1"]]
+    assert [str(one) for one in manifest.extensions] == ["absolute of example-rules 1.2"]
 
 
 async def test_what_the_compiler_refuses_is_told(order: Order, tmp_path: Path) -> None:

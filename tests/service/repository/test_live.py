@@ -439,7 +439,7 @@ async def test_what_triton_cannot_load_is_listed(folder: Path) -> None:
     (folder / "broken" / "1" / "model.onnx").write_bytes(b"no model")
     ports = dict(zip(("http", "grpc", "metrics"), free_ports("127.0.0.1", 3), strict=True))
     arguments = command(folder, DEFAULT_FOLDER, "127.0.0.1", ports, "none", ())
-    with started([*arguments, "--exit-on-error=false"], DEFAULT_FOLDER, folder.parent / "triton.log"):
+    with started([*arguments, "--exit-on-error=false"], DEFAULT_FOLDER, folder.parent / "triton.log", folder):
         began_s = time.monotonic()
         async with gateway(folder, triton=f"127.0.0.1:{ports['grpc']}", triton_wait_s=600) as (client, _):
             assert time.monotonic() - began_s < 300

@@ -1,4 +1,4 @@
-"""What a sample is: one node with the inputs it is drawn from."""
+"""What a sample is: one node with the inputs it is drawn from; the model of it, and rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,10 @@ class Var:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One node `op_type(*operands, **attributes)`; float64 arrays are constants of x's type."""
+    """One node `op_type(*operands, **attributes)`; float64 arrays are constants of x's type.
+
+    Give it unequal dimensions, so that a transposed or mis-summed multiplier cannot pass.
+    """
 
     op_type: str
     operands: Sequence[Var | np.ndarray | None]
@@ -61,7 +64,7 @@ class Sample:
                 wide = operand.astype(dtype) if operand.dtype == np.float64 else operand
                 initializers.append(numpy_helper.from_array(wide, name))
         results = [f"y{i}" for i in range(self.outputs)]
-        attributes = {k: kind if v == "own" else v for k, v in self.attributes.items()}
+        attributes: dict[str, Any] = {k: kind if v == "own" else v for k, v in self.attributes.items()}
         every = [*results, *(f"unread{i}" for i in range(self.unread))]
         nodes = self._discrete(names, initializers, dtype)
         nodes += [helper.make_node(self.op_type, names, every, "the_node", domain=self.domain, **attributes)]
@@ -86,7 +89,8 @@ class Sample:
         )
         imports = [helper.make_opsetid("", self.opset), helper.make_opsetid("ai.onnx.ml", 3)]
         functions = [onnx.parser.parse_function(self.function)] if self.function else []
-        imports += [helper.make_opsetid(function.domain, 1) for function in functions]
+        own = {*(function.domain for function in functions), self.domain} - {"", "ai.onnx.ml"}
+        imports += [helper.make_opsetid(domain, 1) for domain in sorted(own)]
         model = helper.make_model(graph, functions=functions, opset_imports=imports, ir_version=10)
         return onnx.shape_inference.infer_shapes(model)
 

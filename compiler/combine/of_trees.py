@@ -1,0 +1,75 @@
+"""The combined graph of a method that needs no walk: a tree ensemble's attributions, from tables."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from compiler.combine.environment import Environment, MovedEnvironment
+from compiler.combine.outputs import Seed, attributions_name, emit_values, total_of
+from compiler.graph.axis_means import along
+from compiler.graph.fold import extract
+from compiler.graph.tensor import Tensor
+from compiler.graph.traverse import nodes_behind
+from compiler.lowering import Lowered
+from compiler.manifest import ends_of
+from compiler.methods.base import OfTrees
+from compiler.references.reference_set import ReferenceSet
+from compiler.runtime.session import Runner
+from compiler.selection.path import Path
+
+
+def scores_at(lowered: Lowered, path: Path, references: ReferenceSet) -> np.ndarray:
+    """[K, …] the explained output at the references, as the model itself answers it."""
+    graph, (leaf,) = lowered.model.graph, path.tensors
+    values = {str(v.name): v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
+    nodes = nodes_behind(graph, [values[path.output]], [values[leaf]])
+    part = extract(lowered.model, nodes, [values[leaf]], [values[path.output]])
+    run = Runner(part, optimise=False, given=True)
+    return np.asarray(run({leaf: references.arrays[leaf]})[path.output])
+
+
+def at_references(at_x: Environment, path: Path, references: ReferenceSet) -> MovedEnvironment:
+    """The explained output at the references; no other value is asked for there."""
+    held = {path.output: along(at_x.op, scores_at(at_x.lowered, path, references), "K")}
+    return MovedEnvironment(at_x, "reference", held, path.dependent)
+
+
+def emit_of_trees(
+    at_x: Environment, path: Path, method: OfTrees, seed: Seed, references: ReferenceSet
+) -> None:
+    """Adds the attributions and what they are compared with to the graph's outputs."""
+    assert path.trees is not None
+    op, (leaf,) = at_x.op, path.leaves
+    op.scope = "trees"
+    x, columns = at_x.at(leaf.tensor), path.trees.ensemble.columns
+    asked = _asked(path, columns)
+    found = method.attributions(op, path.trees.ensemble, asked, at_x.at(path.trees.reads), references)
+    found = op.reshape(found, (1, asked.shape[1], *x.shape[1:]))
+    op.scope = "attributions"
+    output = op.attributions_output(_of_target(at_x, path, seed, found), attributions_name(leaf.name))
+    values = emit_values(op, method, seed, [total_of(op, output, replace(x, dtype=found.dtype))])
+    op.graph.outputs.extend([output, *values])
+
+
+def _asked(path: Path, columns: int) -> np.ndarray:
+    """[columns, targets] how much of each score a target is; all of them where the row decides."""
+    if path.targets == "predicted":
+        return np.eye(columns)
+    asked = np.zeros((columns, len(path.targets)))
+    for i, target in enumerate(path.targets):
+        first, against = ends_of(target) if isinstance(target, str) else (target, None)
+        asked[first, i] += 1
+        if against is not None:
+            asked[against, i] -= 1
+    return asked
+
+
+def _of_target(at_x: Environment, path: Path, seed: Seed, found: Tensor) -> Tensor:
+    """Attributions [1, targets, …] along the axis T, or those of the predicted class."""
+    op = at_x.op
+    if path.targets == "predicted":
+        chosen = op.reshape(seed.multiplier, (1, found.shape[1], *(1 for _ in found.shape[2:])))
+        return op.ReduceSum(op.Mul(found, chosen), [1], keepdims=0)
+    if found.shape[1] == 1:
+        return op.reshape(found, (1, *found.shape[2:]))
+    return op.along(op.vary(found, frozenset("N")), "T")

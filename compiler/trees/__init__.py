@@ -1,0 +1,1 @@
+"""Tree ensembles: read from ONNX into one form, and their Shapley values as tables."""

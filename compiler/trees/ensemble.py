@@ -1,0 +1,117 @@
+"""A tree ensemble in one form, whichever ONNX operator held it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+MOST_PATHS = 1 << 40  # of leaves that are counted: beyond, the number says nothing more
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Trees over one row of features, whose leaves are added up.
+
+    The nodes of all trees stand in one sequence. A split divides the numbers of its feature at bounds, in
+    ascending order: a number is past a bound where it is larger, or as large and the bound is not strict.
+    From one bound to the next, the outcome flips.
+
+    Attributes:
+        roots: [trees] the first node of each.
+        feature: [nodes] of a split; −1 of a leaf.
+        yes, no: [nodes] the next node by a split's outcome.
+        below: [nodes] the outcome before the first bound.
+        missing: [nodes] the outcome for NaN.
+        first: [nodes + 1] where the bounds of each split begin.
+        bounds: their numbers.
+        strict: whether a number has to be larger than the bound.
+        leaf: [nodes] a row of `weights`; −1 of a split.
+        weights: [leaves, columns] float64, what a leaf adds to each column of the scores.
+        post_transform: what the operator makes of the scores, "NONE" for nothing.
+    """
+
+    roots: np.ndarray
+    feature: np.ndarray
+    yes: np.ndarray
+    no: np.ndarray
+    below: np.ndarray
+    missing: np.ndarray
+    first: np.ndarray
+    bounds: np.ndarray
+    strict: np.ndarray
+    leaf: np.ndarray
+    weights: np.ndarray
+    post_transform: str = "NONE"
+
+    @property
+    def columns(self) -> int:
+        return int(self.weights.shape[1])
+
+    def bounds_of(self, node: int) -> slice:
+        return slice(int(self.first[node]), int(self.first[node + 1]))
+
+    def leaves_below(self) -> np.ndarray:
+        """[nodes] how many ways lead from each node to a leaf; at most MOST_PATHS."""
+        counts = np.zeros(len(self.feature), np.int64)
+        for node in self.upwards():
+            split = self.feature[node] >= 0
+            below = counts[self.yes[node]] + counts[self.no[node]] if split else 1
+            counts[node] = min(int(below), MOST_PATHS)
+        return counts
+
+    def depth(self) -> int:
+        """Splits on the longest way from a root to a leaf; raises as `upwards` does."""
+        heights = np.zeros(len(self.feature), np.int64)
+        for node in self.upwards():
+            if self.feature[node] >= 0:
+                heights[node] = 1 + max(heights[self.yes[node]], heights[self.no[node]])
+        return int(heights[self.roots].max())
+
+    def upwards(self) -> list[int]:
+        """The nodes that a row can reach, each behind those that follow it.
+
+        Raises:
+            ValueError: a node follows itself.
+        """
+        entered, done = 1, 2
+        state = np.zeros(len(self.feature), np.int8)
+        order: list[int] = []
+        pending = [int(r) for r in self.roots]
+        while pending:
+            node = pending[-1]
+            if state[node] == 0 and self.feature[node] >= 0:
+                state[node] = entered
+                following = (int(self.yes[node]), int(self.no[node]))
+                if any(state[n] == entered for n in following):
+                    raise ValueError(node)
+                pending += [n for n in following if state[n] == 0]
+                continue
+            pending.pop()
+            if state[node] != done:
+                state[node] = done
+                order.append(node)
+        return order
+
+    def scores(self, x: np.ndarray) -> np.ndarray:
+        """[N, columns] float64: the sum of the leaves that each row reaches, without base values."""
+        total = np.zeros((len(x), self.columns))
+        for root in self.roots:
+            at = np.full(len(x), root)
+            while (split := self.feature[at] >= 0).any():
+                for node in np.unique(at[split]):
+                    rows = at == node
+                    passed = self.outcome(int(node), x[rows, self.feature[node]])
+                    at[rows] = np.where(passed, self.yes[node], self.no[node])
+            total += self.weights[self.leaf[at]]
+        return total
+
+    def outcome(self, node: int, x: np.ndarray) -> np.ndarray:
+        """Whether numbers of a split's feature pass it."""
+        own = self.bounds_of(node)
+        flips = past(x, self.bounds[own], self.strict[own]).sum(axis=1)
+        return np.asarray(np.where(np.isnan(x), self.missing[node], self.below[node] ^ (flips % 2 == 1)))
+
+
+def past(x: np.ndarray, bounds: np.ndarray, strict: np.ndarray) -> np.ndarray:
+    """[len(x), bounds] whether each number is past each bound; NaN is past none."""
+    numbers = x[:, None]
+    return np.asarray(np.where(strict, numbers > bounds, numbers >= bounds))

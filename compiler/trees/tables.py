@@ -1,0 +1,247 @@
+"""Shapley values of a tree ensemble over a reference set, as tables that hold them for every row.
+
+The game: a coalition's features come from the row, all others from a reference, and its worth is the mean of
+the ensemble's scores (Lundberg et al., "From local explanations to global understanding with explainable AI
+for trees", 2020: interventional). It is a sum over leaves, each a function of the conditions that a row
+satisfies, whatever the number of references.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from compiler.deployment import in_words
+from compiler.errors import UnsupportedModelError
+from compiler.trees.ensemble import Ensemble
+from compiler.trees.groups import MOST_STATES, Bounds, Group, Leaf, Tree, grouped
+from compiler.trees.leaves import leaf_values
+
+MOST_LEAVES = 1 << 16  # of all trees
+MOST_LEAVES_OF_TREE = 1 << 12
+MOST_BYTES = 256 << 20  # of all tables
+_AT_ONCE = 1 << 22  # numbers of a batch of leaves
+_FLOAT = 4  # bytes
+_WIDTHS = tuple(sorted({n << shift for n in (2, 3) for shift in range(24)} | {1}))
+
+
+class Test(StrEnum):
+    """What a bit says of a number."""
+
+    REACHED = "reached"  # x ≥ bound
+    REACHED_OR_MISSING = "reached or missing"
+    PASSED = "passed"  # x > bound
+    PASSED_OR_MISSING = "passed or missing"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Groups whose tables are equally wide.
+
+    Attributes:
+        bits, steps: [groups, slots] which bits a group reads, and by how many rows each goes on.
+        starts: [groups] the row where no bit is set.
+        table: [rows, width] float64.
+        owners: [groups, width] the column of the attributions to which a number belongs; −1 for none.
+    """
+
+    bits: np.ndarray
+    steps: np.ndarray
+    starts: np.ndarray
+    table: np.ndarray
+    owners: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """The attributions [targets, features] of a row as sums over tables.
+
+    Attributes:
+        bits: for each of them a feature, a test and a bound.
+    """
+
+    targets: int
+    features: int
+    bits: tuple[tuple[int, Test, float], ...]
+    blocks: tuple[Block, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(b.table.size for b in self.blocks) * _FLOAT
+
+
+def build_tables(
+    ensemble: Ensemble, values: np.ndarray, references: np.ndarray, weights: np.ndarray | None
+) -> Tables:
+    """The tables of an ensemble.
+
+    Args:
+        values: [leaves, targets], what a leaf adds to each target.
+        references: [K, features], NaN for a missing value.
+        weights: [K], their sum 1; None where all are equal.
+
+    Raises:
+        UnsupportedModelError: too many leaves, or tables that would be too large; says how large.
+    """
+    _check_leaves(ensemble)
+    trees = list(grouped(ensemble, (values != 0).any(axis=1)))
+    _check_sizes(trees, values)
+    share = np.full(len(references), 1 / len(references)) if weights is None else weights
+    layout = _Layout(trees, values, references.shape[1])
+    for tree in trees:
+        pieces = {f: bounds.pieces(references[:, f]) for f, bounds in tree.bounds.items()}
+        owners = {id(leaf): group for group in tree.groups for leaf in group.leaves}
+        for leaf, own in _leaf_tables([leaf for g in tree.groups for leaf in g.leaves], pieces, share):
+            layout.add(owners[id(leaf)], leaf, own)
+    return layout.finished()
+
+
+def _check_leaves(ensemble: Ensemble) -> None:
+    each = ensemble.leaves_below()[ensemble.roots]
+    for count, most, what in (
+        (int(each.sum()), MOST_LEAVES, f"{len(each)} trees have"),
+        (int(each.max()), MOST_LEAVES_OF_TREE, "the largest tree has"),
+    ):
+        if count > most:
+            raise UnsupportedModelError(
+                f"{what} {count} leaves, and Shapley values as tables are made for {most} at most. Train "
+                "with fewer or smaller trees (max_depth, num_leaves), or take shap.TreeExplainer."
+            )
+
+
+def _check_sizes(trees: Sequence[Tree], values: np.ndarray) -> None:
+    groups = [group for tree in trees for group in tree.groups]
+    deep = [group for group in groups if group.rows > MOST_STATES]
+    size = sum(group.rows * len(_columns(group, values)) for group in groups) * _FLOAT
+    if not deep and size <= MOST_BYTES:
+        return
+    leaves = sum(len(group.leaves) for group in groups)
+    told = f"{leaves} leaves in {len(trees)} trees make {len(groups)} tables of {in_words(size)} together"
+    if deep:
+        widest = max(len(group.states) for group in deep)
+        told += f"; {len(deep)} leaves depend on up to {widest} features each, 2^{widest} rows of a table"
+    raise UnsupportedModelError(
+        f"{told}: at most {in_words(MOST_BYTES)} in all, and {MOST_STATES} rows of each (leaves on 12 "
+        "features), are kept in a graph. Train with a max_depth (6 to 8), or with fewer trees, or take "
+        "shap.TreeExplainer."
+    )
+
+
+def _columns(group: Group, values: np.ndarray) -> list[tuple[int, int]]:
+    """Target and feature of each column of a group's table."""
+    targets = np.flatnonzero((values[[leaf.row for leaf in group.leaves]] != 0).any(axis=0)).tolist()
+    return [(t, f) for t in targets for f in group.states]
+
+
+def _leaf_tables(
+    leaves: Sequence[Leaf], pieces: dict[int, np.ndarray], share: np.ndarray
+) -> Iterator[tuple[Leaf, np.ndarray]]:
+    """Each leaf with its Shapley values [2^k, k], for a leaf of value 1."""
+    depths = Counter(len(leaf.satisfied) for leaf in leaves)
+    for k in sorted(depths):
+        own = [leaf for leaf in leaves if len(leaf.satisfied) == k]
+        step = max(1, _AT_ONCE // (k << k))
+        for i in range(0, len(own), step):
+            some = own[i : i + step]
+            found = leaf_values(np.stack([_patterns(leaf, pieces, share) for leaf in some]))
+            yield from zip(some, found, strict=True)
+
+
+def _patterns(leaf: Leaf, pieces: dict[int, np.ndarray], share: np.ndarray) -> np.ndarray:
+    """[2^k] the share of the references for each pattern of satisfied conditions."""
+    code = np.zeros(len(share), np.int64)
+    for feature, satisfied in leaf.satisfied.items():
+        code = 2 * code + satisfied[pieces[feature]]
+    return np.bincount(code, share, minlength=1 << len(leaf.satisfied))
+
+
+class _Layout:
+    """Where the table of each group lies."""
+
+    def __init__(self, trees: Sequence[Tree], values: np.ndarray, features: int) -> None:
+        self.values, self.features, self.targets = values, features, values.shape[1]
+        self.bits: dict[tuple[int, Test, float], int] = {}
+        self.columns: dict[int, dict[tuple[int, int], int]] = {}
+        self.places: dict[int, tuple[np.ndarray, int]] = {}
+        self.blocks: list[Block] = []
+        self.rooms: dict[int, list[tuple[Tree, Group]]] = {}
+        for tree in trees:
+            for group in tree.groups:
+                own = {column: i for i, column in enumerate(_columns(group, values))}
+                self.columns[id(group)] = own
+                width = _WIDTHS[int(np.searchsorted(_WIDTHS, len(own)))]
+                self.rooms.setdefault(width, []).append((tree, group))
+        for width in sorted(self.rooms):
+            self.blocks.append(self._block(width, self.rooms[width]))
+
+    def _block(self, width: int, members: Sequence[tuple[Tree, Group]]) -> Block:
+        table = np.zeros((sum(group.rows for _, group in members), width))
+        slots = [list(self._slots(tree, group)) for tree, group in members]
+        most = max(len(s) for s in slots)
+        bits, steps = np.zeros((len(members), most), np.int64), np.zeros((len(members), most), np.int64)
+        owners, starts = np.full((len(members), width), -1), np.zeros(len(members), np.int64)
+        row = 0
+        for i, ((_, group), own) in enumerate(zip(members, slots, strict=True)):
+            bits[i, : len(own)] = [bit for bit, _ in own]
+            steps[i, : len(own)] = [step for _, step in own]
+            starts[i] = row
+            for (target, feature), column in self.columns[id(group)].items():
+                owners[i, column] = target * self.features + feature
+            self.places[id(group)] = table, row
+            row += group.rows
+        return Block(bits, steps, starts, table, owners)
+
+    def _slots(self, tree: Tree, group: Group) -> Iterator[tuple[int, int]]:
+        """The bits of which a row of the table is made, and by how much each goes on."""
+        stride = group.rows
+        for (feature, states), size in zip(group.states.items(), group.sizes, strict=True):
+            stride //= size
+            for bit, step in _bits(feature, states, tree.bounds[feature]):
+                yield self.bits.setdefault(bit, len(self.bits)), step * stride
+
+    def add(self, group: Group, leaf: Leaf, own: np.ndarray) -> None:
+        """Adds a leaf's Shapley values [2^k, k] to its group's table."""
+        table, row = self.places[id(group)]
+        columns, code, k = self.columns[id(group)], np.zeros(1, np.int64), len(leaf.satisfied)
+        shift = {feature: k - 1 - i for i, feature in enumerate(leaf.satisfied)}
+        for (feature, states), size in zip(group.states.items(), group.sizes, strict=True):
+            bits = np.zeros(size, np.int64)
+            if feature in shift:
+                bits[states] = leaf.satisfied[feature].astype(np.int64) << shift[feature]
+            code = (code[:, None] + bits).reshape(-1)
+        found = own[code]
+        for target in np.flatnonzero(self.values[leaf.row]):
+            to = [columns[int(target), feature] for feature in leaf.satisfied]
+            table[row : row + group.rows, to] += self.values[leaf.row, target] * found
+
+    def finished(self) -> Tables:
+        return Tables(self.targets, self.features, tuple(self.bits), tuple(self.blocks))
+
+
+def _bits(feature: int, states: np.ndarray, bounds: Bounds) -> Iterator[tuple[tuple[int, Test, float], int]]:
+    """The tests of a feature's number that lead to its state, with what each adds to it.
+
+    NaN goes on from state 0 past as many bounds as lead to its own; or is a bit of its own.
+    """
+    pieces, missing = states[:-1], int(states[-1])
+    alike = np.flatnonzero(pieces == missing)
+    passed = int(alike[0]) if len(alike) else 0
+    for i in np.flatnonzero(np.diff(pieces)).tolist():
+        strict, with_missing = bool(bounds.strict[i]), i < passed
+        yield (
+            (feature, _TESTS[strict, with_missing], float(bounds.numbers[i])),
+            int(pieces[i + 1] - pieces[i]),
+        )
+    if not len(alike):
+        yield (feature, Test.MISSING, 0.0), missing
+
+
+_TESTS = {
+    (False, False): Test.REACHED,
+    (False, True): Test.REACHED_OR_MISSING,
+    (True, False): Test.PASSED,
+    (True, True): Test.PASSED_OR_MISSING,
+}

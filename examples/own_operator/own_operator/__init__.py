@@ -1,0 +1,1 @@
+"""An operator, Snake, and an LRP rule, Absolute, for Rationale: an example to copy."""

@@ -1,0 +1,22 @@
+"""An LRP rule: every input takes part by the size of its contribution, z = |W|·|x| + |b|."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.methods.lrp.rules import STABILISER, Group, RelevanceRule, Term
+from rationale import Ops, Tensor
+
+
+def absolute(op: Ops, v: Tensor) -> Tensor:
+    return op.Abs(v)
+
+
+@dataclass(frozen=True)
+class Absolute(RelevanceRule):
+    """R_j = Σ_k |x_j·w_jk| / (Σ_j |x_j·w_jk| + |b_k|) · R_k."""
+
+    epsilon: float = STABILISER
+    name: ClassVar[str] = "absolute"
+
+    def groups(self) -> tuple[Group, ...]:
+        return (Group((Term(absolute, absolute, absolute),)),)

@@ -1,0 +1,16 @@
+"""For whoever brings rules, and for whoever measures explanations.
+
+The tests of operators' rules, the project's own:
+
+    from rationale.testing import Sample, Var, check_rule
+
+    check_rule(Sample("Snake", [Var((3, 4))], {"alpha": 0.7}, domain="example", function=DEFINITION))
+
+And our explanations under Quantus's and captum's metrics: see `rationale.testing.metrics`.
+"""
+
+from rationale.testing.harness import check_rule
+from rationale.testing.metrics import captum_explain, quantus_explain, torch_module
+from rationale.testing.sample import Sample, Var
+
+__all__ = ["Sample", "Var", "captum_explain", "check_rule", "quantus_explain", "torch_module"]

@@ -1,0 +1,78 @@
+"""Graphs in float64, for which ONNX Runtime lacks kernels: by ONNX's reference evaluator, or another one."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, Protocol
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+from compiler.errors import InvalidModelError
+from compiler.runtime.session import ModelFile
+
+Rows = dict[str, np.ndarray]
+_FAULTS = (RuntimeError, ValueError, IndexError)  # so many rows, say, that a model is not made for
+_RUNNERS = ("graph.fold", "memory.scan", "checks.measure", "checks.check", "lowering.batch")
+
+
+class Run(Protocol):
+    """Runs a model: its outputs, or those named, by name."""
+
+    def __call__(
+        self,
+        model: onnx.ModelProto,
+        inputs: Mapping[str, np.ndarray],
+        outputs: Sequence[str] | None = None,
+        /,
+    ) -> Rows: ...
+
+
+def by_onnx(
+    model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None, /
+) -> Rows:
+    """As ONNX's reference evaluator does, in the numbers that the model has."""
+    evaluator = ReferenceEvaluator(model, new_ops=[Erf])
+    names = list(outputs or evaluator.output_names)
+    with np.errstate(all="ignore"):  # infinities are part of a graph's arithmetic
+        return dict(zip(names, evaluator.run(names, dict(inputs)), strict=True))
+
+
+class Erf(OpRun):
+    """In float64, where the evaluator's own is right to 3e-8."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
+        return (np.vectorize(math.erf, otypes=[x.dtype])(x),)
+
+
+class _Runner:
+    """`compiler.runtime.session.Runner`'s interface on another engine."""
+
+    def __init__(self, run: Run, model: Any, **_: Any) -> None:
+        held = model.load() if isinstance(model, ModelFile) else model
+        self.run = run
+        self.model = held if isinstance(held, onnx.ModelProto) else ir.serde.serialize_model(held)
+
+    def __call__(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None) -> Rows:
+        try:
+            return self.run(self.model, inputs, outputs)
+        except _FAULTS as error:
+            raise InvalidModelError(f"the interpreter cannot run the model: {error}") from error
+
+
+@contextmanager
+def computing_by(run: Run) -> Iterator[None]:
+    """The compiler folds constants and checks graphs by `run`. Nothing is timed: its seconds mean nothing."""
+    with ExitStack() as stack:
+        for module in _RUNNERS:
+            stack.enter_context(patch(f"compiler.{module}.Runner", partial(_Runner, run)))
+        for limit in ("LATENCY_SECONDS", "BATCH_SECONDS"):
+            stack.enter_context(patch(f"compiler.checks.measure.{limit}", 0.0))
+        yield

@@ -1,0 +1,180 @@
+"""Shapley values of random tree ensembles against the enumeration of every coalition."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from compiler import TreeShap, compile_model
+from tests.references import trees as of
+from tests.tolerances import COMPLETE_32, COMPLETE_64, PARITY_32
+
+K, N = 7, 9
+PLAIN = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
+
+
+def assert_exact(
+    model: onnx.ModelProto,
+    trees: list[of.Node],
+    name: str,
+    columns: list[int],
+    grid: Sequence[float] = of.GRID,
+    **more: Any,
+) -> None:
+    """Attributions of some columns of the trees' scores, and what they add up to."""
+    references, x = of.rows(1, K, grid=grid), of.rows(2, N, grid=grid)
+    answer = compile_model(model, TreeShap(references), **more).explain(x)
+    due = of.shapley(lambda z: of.scores(trees, z), x, references)[:, columns]
+    assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
+    difference = answer["explained_value"] - answer["base_value"]
+    scores = of.scores(trees, x) - of.scores(trees, references).mean(axis=0)
+    assert np.abs(difference - scores[:, columns]).max() <= PARITY_32 * np.abs(scores).max()
+    assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32 * np.abs(difference).max()
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    np.testing.assert_array_equal(answer[name], session.run([name], {"x": x})[0])
+
+
+@pytest.mark.parametrize("modes", [*((mode,) for mode in PLAIN), PLAIN], ids="-".join)
+def test_every_mode_with_ties_and_missing_values(modes: tuple[str, ...]) -> None:
+    trees = of.random_trees(len(modes[0]), modes)
+    assert_exact(of.regressor(trees, base_values=[0.3]), trees, "y", [0])
+
+
+@pytest.mark.parametrize(
+    "modes", [("MEMBER",), ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")], ids="-".join
+)
+def test_sets(modes: tuple[str, ...]) -> None:
+    trees = of.random_trees(3, modes, grid=of.MEMBERS)
+    assert_exact(of.ensemble(trees), trees, "y", [0], of.MEMBERS)
+
+
+def test_in_float64() -> None:
+    trees = of.random_trees(4, PLAIN)
+    references, x = (of.rows(seed, count).astype(np.float64) for seed, count in ((1, K), (2, N)))
+    weights = np.arange(1, K + 1)
+    compiled = compile_model(of.ensemble(trees, dtype=np.float64), TreeShap(references, weights))
+    due = of.shapley(lambda z: of.scores(trees, z), x, references, weights)
+    answer = compiled.explain(x)
+    assert answer["x_attributions"].dtype == np.float64
+    assert np.abs(answer["x_attributions"] - due).max() <= COMPLETE_64
+    assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_64
+
+
+def test_weights_of_references_count() -> None:
+    trees, references, x = of.random_trees(5, ("LEQ",)), of.rows(1, K), of.rows(2, N)
+    weights = np.random.default_rng(0).random(K)
+    answer = compile_model(of.regressor(trees), TreeShap(references, weights)).explain(x)
+    due = of.shapley(lambda z: of.scores(trees, z), x, references, weights)
+    assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
+
+
+@pytest.mark.parametrize(
+    ("targets", "columns"), [("all", [0, 1, 2]), ([2], [2]), ([1, 0], [1, 0])], ids=["all", "one", "two"]
+)
+def test_columns(targets: object, columns: list[int]) -> None:
+    trees = of.random_trees(6, ("LEQ", "GT"), columns=3)
+    model = of.regressor(trees, base_values=[0.1, 0.2, 0.3])
+    assert_exact(model, trees, "y", columns, targets=targets)
+
+
+def test_contrasts_are_differences() -> None:
+    trees, references, x = of.random_trees(6, ("LT",), columns=3), of.rows(1, K), of.rows(2, N)
+    every, contrast = (
+        compile_model(of.regressor(trees), TreeShap(references), targets=targets).explain(x)["x_attributions"]
+        for targets in ("all", ["2-0"])
+    )
+    assert np.abs(contrast[:, 0] - (every[:, 2] - every[:, 0])).max() <= PARITY_32 * np.abs(every).max()
+
+
+def test_the_predicted_class_of_each_row() -> None:
+    trees, references, x = of.random_trees(7, ("LEQ",), columns=3), of.rows(1, K), of.rows(2, 40)
+    model = of.classifier(trees, 3)
+    answer, every = (
+        compile_model(model, TreeShap(references), targets=targets).explain(x)
+        for targets in ("predicted", "all")
+    )
+    winner = of.scores(trees, x).argmax(axis=1)
+    assert len(set(winner)) == 3
+    np.testing.assert_array_equal(answer["x_attributions"][:, 0], every["x_attributions"][range(40), winner])
+    assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32
+
+
+def test_an_average_of_trees() -> None:
+    trees, references, x = of.random_trees(8, ("LEQ",)), of.rows(1, K), of.rows(2, N)
+    answer = compile_model(of.regressor(trees, aggregate_function="AVERAGE"), TreeShap(references)).explain(x)
+    due = of.shapley(lambda z: of.scores(trees, z) / len(trees), x, references)
+    assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
+
+
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC"])
+@pytest.mark.parametrize("signed", [True, False], ids=["signed", "positive"])
+def test_one_score_for_two_classes(transform: str, signed: bool) -> None:
+    trees = of.random_trees(9, ("LEQ",))
+    if not signed:
+        trees = [_positive(tree) for tree in trees]
+    references, x = of.rows(1, K), of.rows(2, N)
+    model = of.classifier(trees, 2, only=0, post_transform=transform, base_values=[0.25])
+    compiled = compile_model(model, TreeShap(references), targets="all")
+    answer = compiled.explain(x)
+    due = of.shapley(lambda z: of.scores(trees, z), x, references)[:, 0]
+    assert np.abs(answer["x_attributions"][:, 1] - due).max() <= PARITY_32 * np.abs(due).max()
+    assert np.abs(answer["x_attributions"][:, 0] + due).max() <= PARITY_32 * np.abs(due).max()
+    if transform == "LOGISTIC":
+        assert compiled.manifest.explained_output == "p_margin"
+        np.testing.assert_allclose(answer["p"], 1 / (1 + np.exp(-answer["explained_value"])), atol=1e-6)
+        assert any("margin" in warning for warning in compiled.manifest.warnings)
+    else:
+        np.testing.assert_array_equal(answer["p"], answer["explained_value"])
+
+
+def _positive(node: of.Node) -> of.Node:
+    if isinstance(node, of.Leaf):
+        return of.Leaf(tuple(abs(w) for w in node.weights))
+    return of.Split(
+        node.feature, node.mode, node.numbers, node.missing, _positive(node.yes), _positive(node.no)
+    )
+
+
+def test_the_margin_of_a_softmax() -> None:
+    trees, references, x = of.random_trees(10, ("LEQ",), columns=3), of.rows(1, K), of.rows(2, N)
+    model = of.classifier(trees, 3, post_transform="SOFTMAX", base_values=[0.1, 0.2, 0.3])
+    answer = compile_model(model, TreeShap(references), targets="all").explain(x)
+    due = of.shapley(lambda z: of.scores(trees, z), x, references)
+    assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
+    powers = np.exp(answer["explained_value"])
+    np.testing.assert_allclose(answer["p"], powers / powers.sum(axis=1, keepdims=True), atol=1e-6)
+
+
+def test_batches_and_threads_answer_the_same_bits() -> None:
+    """ONNX Runtime's own tree operator does not: its threads share the trees out by the batch."""
+    trees = of.random_trees(11, PLAIN, features=20, trees=60, depth=5)
+    references, x = of.rows(1, 30, 20), of.rows(2, 64, 20)
+    compiled = compile_model(of.regressor(trees, 20), TreeShap(references))
+    answers = []
+    for threads, batch in ((1, 64), (2, 64), (1, 3), (2, 1)):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(compiled.model.SerializeToString(), options)
+        parts = [session.run(["x_attributions"], {"x": x[i : i + batch]})[0] for i in range(0, 64, batch)]
+        answers.append(np.concatenate(parts))
+    for answer in answers[1:]:
+        np.testing.assert_array_equal(answer, answers[0])
+
+
+def test_an_input_that_is_moved() -> None:
+    """[N, 1, 5] in float64, reshaped and cast before the trees read it."""
+    trees, references, x = of.random_trees(12, ("LEQ",)), of.rows(1, K), of.rows(2, N)
+    model = of.regressor(trees)
+    graph = model.graph
+    shape = onnx.numpy_helper.from_array(np.array([-1, 5]), "shape")
+    graph.initializer.append(shape)
+    graph.node[0].input[0] = "flat"
+    graph.node.insert(0, onnx.helper.make_node("Reshape", ["cast", "shape"], ["flat"]))
+    graph.node.insert(0, onnx.helper.make_node("Cast", ["x"], ["cast"], to=onnx.TensorProto.FLOAT))
+    graph.input[0].CopyFrom(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.DOUBLE, ["N", 1, 5]))
+    answer = compile_model(model, TreeShap(references[:, None].astype(np.float64))).explain(x[:, None])
+    due = of.shapley(lambda z: of.scores(trees, z), x, references)
+    assert np.abs(answer["x_attributions"][:, :, 0] - due).max() <= PARITY_32 * np.abs(due).max()

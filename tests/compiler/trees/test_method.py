@@ -1,0 +1,138 @@
+"""`treeshap` from the command line to the entries, and what it refuses."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+from compiler import (
+    DeepShap,
+    Deployment,
+    InvalidOptionError,
+    InvalidReferencesError,
+    Manifest,
+    OpenReferences,
+    TreeShap,
+    UnsupportedModelError,
+    compile_model,
+)
+from compiler.cli.compile import app
+from tests.references import trees as of
+
+TREES = of.random_trees(1, ("LEQ", "LT"), columns=3)
+REFERENCES, X = of.rows(1, 7), of.rows(2, 4)
+
+
+def call(*arguments: object) -> str:
+    done = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    onnx.save(of.classifier(TREES, 3, post_transform="SOFTMAX"), tmp_path / "m.onnx")
+    np.save(tmp_path / "r.npy", REFERENCES)
+    np.save(tmp_path / "x.npy", X)
+    repository = ("--repository", tmp_path / "repository")
+    call(
+        *("compile", tmp_path / "m.onnx", "--name", "m", "--method", "treeshap", "--targets", "all"),
+        *("--references", tmp_path / "r.npy", *repository),
+    )
+    manifest = Manifest.read(tmp_path / "repository" / "m_explain" / "explanation.json")
+    assert (manifest.method.name, manifest.explained_output) == ("treeshap", "p_margin")
+    assert manifest.explained[0].takes_missing
+    assert manifest.references is not None
+    assert manifest.references.base_value is not None
+    call("check", "m", *repository)
+    saved = tmp_path / "answer.npz"
+    call("explain", "m", "--input", tmp_path / "x.npy", *repository, "--save", saved)
+    due = of.shapley(lambda z: of.scores(TREES, z), X, REFERENCES)
+    with np.load(saved) as answer:
+        np.testing.assert_allclose(answer["x_attributions"], due, atol=1e-5)
+    call("evaluate", "m", "--input", tmp_path / "x.npy", *repository)
+
+
+def test_one_entry_for_both() -> None:
+    model = of.regressor(TREES)
+    gated = compile_model(model, TreeShap(REFERENCES), targets=[1], deployment=Deployment(one_shot=True))
+    apart = compile_model(model, TreeShap(REFERENCES), targets=[1])
+    np.testing.assert_array_equal(gated.explain(X)["x_attributions"], apart.explain(X)["x_attributions"])
+
+
+def test_the_same_bytes_each_time() -> None:
+    first, second = (compile_model(of.regressor(TREES), TreeShap(REFERENCES)) for _ in range(2))
+    assert first.model.SerializeToString() == second.model.SerializeToString()
+    assert first.manifest.digests == second.manifest.digests
+
+
+def network() -> onnx.ModelProto:
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    return of.model_of(node, 5, {"y": 5})
+
+
+def scaled() -> onnx.ModelProto:
+    model = of.regressor(TREES)
+    model.graph.node[0].input[0] = "scaled"
+    model.graph.node.insert(0, onnx.helper.make_node("Neg", ["x"], ["scaled"]))
+    return model
+
+
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "a network": (network(), {}, UnsupportedModelError, "is made by Relu node 'y'"),
+    "a scaler before": (scaled(), {}, UnsupportedModelError, "made by Neg node .*--input scaled"),
+    "layers": (of.regressor(TREES), {"layers": "all"}, InvalidOptionError, "walks through no layers"),
+    "logits": (of.regressor(TREES), {"logits": True}, InvalidOptionError, "--logits"),
+    "no such target": (of.regressor(TREES), {"targets": [3]}, InvalidOptionError, "indices 0 to 2"),
+    "a normal quantile": (
+        of.regressor(TREES, post_transform="PROBIT"),
+        {},
+        UnsupportedModelError,
+        "something else of its scores than PROBIT",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_it_does_not_explain(name: str) -> None:
+    model, options, error, words = REFUSED[name]
+    with pytest.raises(error, match=words):
+        compile_model(model, TreeShap(REFERENCES), **options)
+
+
+def test_what_stands_behind_a_scaler_is_explained_by_name() -> None:
+    references, x = np.nan_to_num(REFERENCES), np.nan_to_num(X)
+    answer = compile_model(scaled(), TreeShap({"x": -references}), inputs=["scaled"], targets="all").explain(
+        -x
+    )
+    due = of.shapley(lambda z: of.scores(TREES, z), x, references)
+    np.testing.assert_allclose(answer["scaled_attributions"], due, atol=1e-5)
+
+
+def test_references_that_come_with_a_request() -> None:
+    with pytest.raises(InvalidOptionError, match="cannot come with a request"):
+        compile_model(of.regressor(TREES), TreeShap(OpenReferences(4)))
+
+
+def test_infinite_references_and_rows_are_refused() -> None:
+    references = REFERENCES.copy()
+    references[2, 1] = np.inf
+    with pytest.raises(InvalidReferencesError, match=re.escape("hold inf at [2, 1]")):
+        compile_model(of.regressor(TREES), TreeShap(references))
+    with pytest.raises(InvalidOptionError, match="holds inf"):
+        compile_model(of.regressor(TREES), TreeShap(REFERENCES)).explain(references)
+
+
+def test_other_methods_name_it() -> None:
+    with pytest.raises(UnsupportedModelError, match="--method treeshap explains them"):
+        compile_model(of.regressor(TREES), DeepShap(np.zeros((2, 5))))
+
+
+def test_the_warmup_row_has_no_holes() -> None:
+    """It is the mean of what the references hold, by their weights."""
+    references = np.array([[1, np.nan, 0, 0, 0], [3, np.nan, np.nan, 0, 4]], np.float32)
+    compiled = compile_model(of.regressor(TREES), TreeShap(references, [1, 3]))
+    np.testing.assert_allclose(compiled.sample["x"], [[2.5, 0, 0, 0, 3]])

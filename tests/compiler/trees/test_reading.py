@@ -1,0 +1,156 @@
+"""Tree operators that are no trees: a clear error each, soon, before ONNX Runtime looks at them."""
+
+import time
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler import InvalidModelError, TreeShap, UnsupportedModelError, compile_model
+from compiler.trees.read import read_ensemble
+from tests.references import trees as of
+
+STUMP = {
+    "nodes_treeids": [0, 0, 0],
+    "nodes_nodeids": [0, 1, 2],
+    "nodes_featureids": [0, 0, 0],
+    "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+    "nodes_values": [0.0, 0.0, 0.0],
+    "nodes_truenodeids": [1, 0, 0],
+    "nodes_falsenodeids": [2, 0, 0],
+    "target_treeids": [0, 0],
+    "target_nodeids": [1, 2],
+    "target_ids": [0, 0],
+    "target_weights": [1.0, 2.0],
+    "n_targets": 1,
+}
+SPLITS = {"nodes_modes": ["BRANCH_LEQ", "BRANCH_LEQ", "LEAF"]}
+BAD = {
+    "a node that follows itself": ({"nodes_truenodeids": [0, 0, 0]}, "node 0 .* follows itself"),
+    "a circle": (
+        SPLITS | {"nodes_truenodeids": [1, 0, 0], "nodes_falsenodeids": [2, 2, 0]},
+        "follows itself",
+    ),
+    "a dangling node": ({"nodes_falsenodeids": [7, 0, 0]}, "nodes_falsenodeids names node 7 of tree 0"),
+    "a dangling leaf": ({"target_nodeids": [1, 9]}, "target_nodeids names node 9 of tree 0"),
+    "a node twice": ({"nodes_nodeids": [0, 1, 1]}, "node 1 of tree 0 is there twice"),
+    "thresholds too few": ({"nodes_values": [0.0]}, "nodes_values has 1 entries where 3 are due"),
+    "modes too few": ({"nodes_modes": ["LEAF"]}, "nodes_modes has 1 entries"),
+    "weights too few": ({"target_weights": [1.0]}, "target_weights has 1 entries where 2 are due"),
+    "no nodes": ({name: [] for name in STUMP} | {"n_targets": 1}, "has no nodes"),
+    "an unknown mode": ({"nodes_modes": ["BRANCH_OR", "LEAF", "LEAF"]}, r"nodes_modes holds \['OR'\]"),
+    "a threshold that is no number": ({"nodes_values": [np.nan, 0.0, 0.0]}, "a threshold is nan"),
+    "a weight that is no number": ({"target_weights": [1.0, np.inf]}, "a weight is inf"),
+    "a score that is not there": ({"target_ids": [0, 5]}, "a leaf adds to score 5 of 1"),
+    "a feature that is not there": ({"nodes_featureids": [9, 0, 0]}, "splits by feature 9, and a row has 5"),
+    "a negative feature": ({"nodes_featureids": [-1, 0, 0]}, "splits by feature -1"),
+    "no number of scores": ({"n_targets": 0}, "how many scores"),
+    "trees among each other": (
+        {
+            "nodes_treeids": [0, 1, 0],
+            "nodes_modes": ["LEAF"] * 3,
+            "target_treeids": [0, 0],
+            "target_nodeids": [0, 2],
+        },
+        "do not stand together",
+    ),
+    "another aggregate": ({"aggregate_function": "MEDIAN"}, "aggregate_function is 'MEDIAN'"),
+}
+
+
+def made(**changed: Any) -> onnx.ModelProto:
+    given = {name: value for name, value in {**STUMP, **changed}.items() if value != []}
+    node = onnx.helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", **given)
+    return of.model_of(node, 5, {"y": 1})
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_tree_is_refused(name: str) -> None:
+    changed, words = BAD[name]
+    with pytest.raises(InvalidModelError, match=words):
+        compile_model(made(**changed), TreeShap(np.zeros((2, 5))))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "words"),
+    [
+        ("tree_roots", [99], "tree_roots"),
+        ("nodes_truenodeids", [99], "nodes_truenodeids names 99"),
+        ("nodes_featureids", [7], "splits by feature 7"),
+        ("leaf_targetids", [3], "a leaf adds to score 3 of 1"),
+        ("nodes_trueleafs", [], "nodes_trueleafs has 0 entries"),
+    ],
+)
+def test_the_newer_operator_too(attribute: str, value: list[int], words: str) -> None:
+    model = of.ensemble(of.random_trees(0, ("LEQ",)))
+    (node,) = model.graph.node
+    given = next(a for a in node.attribute if a.name == attribute)
+    given.ints[: len(value) or len(given.ints)] = value
+    with pytest.raises(InvalidModelError, match=words):
+        compile_model(model, TreeShap(np.zeros((2, 5))))
+
+
+def test_sets_that_do_not_fit() -> None:
+    model = of.ensemble(of.random_trees(0, ("MEMBER",), grid=of.MEMBERS))
+    given = next(a for a in model.graph.node[0].attribute if a.name == "membership_values")
+    given.t.CopyFrom(onnx.numpy_helper.from_array(np.array([1.0, 2.0, np.nan], np.float32), "sets"))
+    with pytest.raises(InvalidModelError, match="membership_values hold 1 sets where"):
+        compile_model(model, TreeShap(np.zeros((2, 5))))
+
+
+def chain(depth: int) -> onnx.ModelProto:
+    """One tree that is a list of splits."""
+    node: of.Node = of.Leaf((0.0,))
+    for i in range(depth):
+        node = of.Split(i % 5, "LEQ", (float(i),), False, of.Leaf((float(i),)), node)
+    return of.regressor([node])
+
+
+def test_a_tree_that_is_deeper_than_onnx_runtime_survives() -> None:
+    started = time.monotonic()
+    with pytest.raises(InvalidModelError, match="20000 splits on one way, and ONNX Runtime takes 2000"):
+        compile_model(chain(20_000), TreeShap(np.zeros((2, 5))))
+    assert time.monotonic() - started < 30
+
+
+def test_a_forest_of_a_hundred_thousand_leaves() -> None:
+    trees = [
+        of.Split(i % 5, "LEQ", (float(i),), False, of.Leaf((1.0,)), of.Leaf((2.0,))) for i in range(50_000)
+    ]
+    started = time.monotonic()
+    with pytest.raises(UnsupportedModelError, match=r"50000 trees have 100000 leaves, and .* 65536 at most"):
+        compile_model(of.regressor(trees), TreeShap(np.zeros((2, 5))))
+    assert time.monotonic() - started < 60
+
+
+def test_leaves_on_too_many_features_are_refused_with_their_sizes() -> None:
+    node: of.Node = of.Leaf((1.0,))
+    for i in range(14):
+        node = of.Split(i, "LEQ", (0.0,), False, node, of.Leaf((0.0,)))
+    with pytest.raises(UnsupportedModelError, match=r"1 leaves depend on up to 14 features each, 2\^14 rows"):
+        compile_model(of.regressor([node], 14), TreeShap(np.zeros((2, 14))))
+
+
+def test_leaves_that_are_not_added_up() -> None:
+    model = made(aggregate_function="MAX")
+    with pytest.raises(UnsupportedModelError, match="takes the MAX of its trees"):
+        compile_model(model, TreeShap(np.zeros((2, 5))))
+
+
+def test_nodes_that_several_lead_to_are_read_as_they_are() -> None:
+    """LightGBM's converter writes sets as comparisons in a row with one node behind all of them."""
+    model = made(
+        nodes_treeids=[0] * 4,
+        nodes_nodeids=[0, 1, 2, 3],
+        nodes_featureids=[0] * 4,
+        nodes_modes=["BRANCH_EQ", "BRANCH_EQ", "LEAF", "LEAF"],
+        nodes_values=[1.0, 2.0, 0.0, 0.0],
+        nodes_truenodeids=[2, 2, 0, 0],
+        nodes_falsenodeids=[1, 3, 0, 0],
+        target_nodeids=[2, 3],
+    )
+    ensemble = read_ensemble(model.graph.node[0], 5)
+    x = np.array([[1, 0, 0, 0, 0], [2, 0, 0, 0, 0], [3, 0, 0, 0, 0]], np.float32)
+    np.testing.assert_array_equal(ensemble.scores(x)[:, 0], [1, 1, 2])
+    assert ensemble.leaves_below()[0] == 3

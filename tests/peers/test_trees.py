@@ -1,0 +1,204 @@
+"""Forests and boosted trees, exported to ONNX, against shap.TreeExplainer with the same references.
+
+On public credit data (UCI "Default of Credit Card Clients") where it lies beside the project, else on rows
+like it.
+"""
+
+import csv
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightgbm
+import numpy as np
+import onnx
+import pytest
+import xgboost
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.tree import DecisionTreeClassifier
+
+from compiler import Deployment, TreeShap, compile_model
+from compiler.artefact.entry import open_entry
+from tests.references.trees import shapley
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # deprecations inside what they import
+    import shap
+    from onnxmltools import convert_lightgbm, convert_xgboost
+    from onnxmltools.convert.common.data_types import FloatTensorType
+    from skl2onnx import to_onnx
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "taiwan_credit_default.csv"
+TRAINED, K, N = 4000, 1000, 12
+OF_RANGE = 1e-5  # the largest error, of the range of the explained output
+
+
+@dataclass(frozen=True)
+class Credit:
+    """x: [rows, 23] float32; label 0 or 1; level 0, 1 or 2; amount: a number."""
+
+    x: np.ndarray
+    label: np.ndarray
+    level: np.ndarray
+    amount: np.ndarray
+
+
+@pytest.fixture(scope="module")
+def credit() -> Credit:
+    random = np.random.default_rng(3)
+    if DATA.exists():
+        with DATA.open(newline="") as file:
+            _, *rows = csv.reader(file)
+        table = random.permutation(np.array(rows[: 2 * TRAINED], np.float32))
+        x, label = table[:, 1:-1], table[:, -1].astype(int)
+    else:
+        x = np.round(random.normal(size=(2 * TRAINED, 23)) * 10 ** random.integers(0, 5, 23)).astype(
+            np.float32
+        )
+        label = (x[:, 0] / x[:, 0].std() + random.normal(size=len(x)) > 1).astype(int)
+    level = np.digitize(x[:, 5], np.quantile(x[:, 5], [0.3, 0.8])) % 3
+    return Credit(x, label, level, x[:, 17] / (1 + np.abs(x[:, 11])))
+
+
+def sklearn_model(estimator: Any) -> onnx.ModelProto:
+    options = {"zipmap": False} if hasattr(estimator, "predict_proba") else None
+    return to_onnx(estimator, np.zeros((1, 23), np.float32), options=options)
+
+
+def booster_model(estimator: Any) -> onnx.ModelProto:
+    convert = convert_xgboost if type(estimator).__name__.startswith("XGB") else convert_lightgbm
+    return convert(estimator, initial_types=[("X", FloatTensorType([None, 23]))])
+
+
+SMALL = {"n_estimators": 25, "max_depth": 4, "random_state": 0}
+MODELS: dict[str, tuple[Callable[[], Any], str, Callable[[Any], onnx.ModelProto]]] = {
+    "gradient boosting": (lambda: GradientBoostingClassifier(**SMALL), "label", sklearn_model),
+    "regression": (lambda: GradientBoostingRegressor(**SMALL), "amount", sklearn_model),
+    "a forest": (lambda: RandomForestClassifier(10, max_depth=7, random_state=0), "label", sklearn_model),
+    "three classes": (
+        lambda: RandomForestClassifier(10, max_depth=5, random_state=0),
+        "level",
+        sklearn_model,
+    ),
+    "a forest of numbers": (
+        lambda: RandomForestRegressor(10, max_depth=7, random_state=0),
+        "amount",
+        sklearn_model,
+    ),
+    "extra trees": (lambda: ExtraTreesClassifier(10, max_depth=7, random_state=0), "label", sklearn_model),
+    "a tree": (lambda: DecisionTreeClassifier(max_depth=8, random_state=0), "label", sklearn_model),
+    "histograms": (
+        lambda: HistGradientBoostingClassifier(max_iter=25, max_depth=5, random_state=0),
+        "label",
+        sklearn_model,
+    ),
+    "XGBoost": (lambda: xgboost.XGBClassifier(**SMALL, n_jobs=1), "label", booster_model),
+    "XGBoost of three classes": (lambda: xgboost.XGBClassifier(**SMALL, n_jobs=1), "level", booster_model),
+    "XGBoost of numbers": (lambda: xgboost.XGBRegressor(**SMALL, n_jobs=1), "amount", booster_model),
+    "LightGBM": (
+        lambda: lightgbm.LGBMClassifier(**SMALL, n_jobs=1, verbose=-1),
+        "label",
+        booster_model,
+    ),
+    "LightGBM of numbers": (
+        lambda: lightgbm.LGBMRegressor(**SMALL, n_jobs=1, verbose=-1),
+        "amount",
+        booster_model,
+    ),
+}
+
+
+def own_scores(estimator: Any, x: np.ndarray) -> np.ndarray:
+    """[N, columns]: what the estimator itself answers, before any Sigmoid or Softmax."""
+    if isinstance(estimator, xgboost.XGBModel):
+        scores = estimator.predict(x, output_margin=True)
+    elif isinstance(estimator, lightgbm.LGBMModel):
+        scores = estimator.predict(x, raw_score=True)
+    else:
+        answers = ("decision_function", "predict_proba", "predict")
+        scores = getattr(estimator, next(a for a in answers if hasattr(estimator, a)))(x)
+    return np.asarray(scores).reshape(len(x), -1)
+
+
+def peer(estimator: Any, x: np.ndarray, references: np.ndarray) -> np.ndarray:
+    """[N, columns, F]: shap's values, by all references."""
+    background = shap.maskers.Independent(references, max_samples=len(references))
+    explainer = shap.TreeExplainer(estimator, background, feature_perturbation="interventional")
+    values = np.asarray(explainer.shap_values(x, check_additivity=False))
+    return values[:, None] if values.ndim == 2 else np.moveaxis(values, 2, 1)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the converters and boosters, about themselves
+@pytest.mark.parametrize("name", MODELS)
+def test_agrees_with_shap(credit: Credit, name: str) -> None:
+    make, label, convert = MODELS[name]
+    estimator = make().fit(credit.x[:TRAINED], getattr(credit, label)[:TRAINED])
+    references, x = credit.x[TRAINED : TRAINED + K], credit.x[-N:]
+    compiled = compile_model(convert(estimator), TreeShap(references), targets="all")
+    answer = compiled.explain(x)
+    due, base = peer(estimator, x, references), own_scores(estimator, references).mean(axis=0)
+    ours = answer["X_attributions"][:, -due.shape[1] :]  # of two classes, boosters have one score
+    span = np.ptp(compiled.explain(credit.x[: 2 * K])["explained_value"])
+    assert np.abs(ours - due).max() <= OF_RANGE * span
+    assert np.abs(answer["base_value"][0, -due.shape[1] :] - base).max() <= OF_RANGE * span
+    assert np.abs(answer["completeness_gap"]).max() <= OF_RANGE * span
+    assert np.abs(due).max() > 1000 * OF_RANGE * span, "nothing to compare"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["XGBoost", "LightGBM"])
+def test_missing_values(credit: Credit, name: str) -> None:
+    """In rows and references, as the booster was trained."""
+    make, label, convert = MODELS[name]
+    holes = np.random.default_rng(0).random(credit.x.shape) < 0.05
+    given = np.where(holes, np.nan, credit.x).astype(np.float32)
+    estimator = make().fit(given[:TRAINED], getattr(credit, label)[:TRAINED])
+    references, x = given[TRAINED : TRAINED + K], given[-N:]
+    compiled = compile_model(convert(estimator), TreeShap(references))
+    due = peer(estimator, x, references)
+    answer = compiled.explain(x)
+    span = np.ptp(answer["explained_value"])
+    assert np.abs(answer["X_attributions"] - due).max() <= OF_RANGE * span
+    assert np.abs(answer["completeness_gap"]).max() <= OF_RANGE * span
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_native_categories() -> None:
+    """shap refuses them with references (shap #2662); enumeration does not."""
+    random = np.random.default_rng(0)
+    x = np.concatenate([random.integers(0, 8, (2000, 2)), random.normal(size=(2000, 2))], axis=1).astype(
+        np.float32
+    )
+    y = (x[:, 0] % 3 == 1) * x[:, 2] + (x[:, 1] == 2) * 2 + x[:, 3]
+    estimator = lightgbm.LGBMRegressor(n_estimators=15, max_depth=4, n_jobs=1, verbose=-1)
+    estimator.fit(x, y, categorical_feature=[0, 1])
+    model = convert_lightgbm(estimator, initial_types=[("X", FloatTensorType([None, 4]))])
+    references, rows = x[:50], x[-4:]
+    found = compile_model(model, TreeShap(references)).explain(rows)["X_attributions"]
+    due = shapley(lambda z: own_scores(estimator, z), rows, references)
+    assert np.abs(found - due).max() <= OF_RANGE * np.ptp(y)
+
+
+@pytest.mark.parametrize("one_shot", [False, True])
+def test_a_classifier_of_scikit_learn_is_written_and_read_back(tmp_path: Path, one_shot: bool) -> None:
+    """ONNX does not say what shape a tree ensemble's outputs have, and skl2onnx gives the batch no name."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal((200, 4)).astype(np.float32)
+    network = GradientBoostingClassifier(n_estimators=5, max_depth=2).fit(x, x[:, 0] + x[:, 1] * x[:, 2] > 0)
+    model = to_onnx(network, x[:1], options={"zipmap": False})
+    compiled = compile_model(model, TreeShap(x[:50]), deployment=Deployment(one_shot=one_shot))
+    compiled.write(tmp_path, "m")
+    answer = open_entry(tmp_path, "m").explain(x[50:60])
+    np.testing.assert_allclose(answer["probabilities"], network.predict_proba(x[50:60]), atol=1e-6)
+    total = answer["X_attributions"].sum(axis=2) + answer["base_value"]
+    np.testing.assert_allclose(total[:, 0], network.decision_function(x[50:60]), atol=1e-5)
+    assert {v.name: v.shape for v in compiled.manifest.outputs} == {"label": (), "probabilities": (2,)}
