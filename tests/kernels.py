@@ -1,5 +1,6 @@
 """An operator that a kernel library computes, NegPos of onnxruntime-extensions, and its rule."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,11 +9,13 @@ from unittest.mock import patch
 
 import numpy as np
 import onnx
-import onnxruntime_extensions
 
 from compiler.graph import own_shapes
 from compiler.rules import rule as rule_module
 from rationale import Kind, Trait, rule
+
+with patch.dict(os.environ):  # it chooses another protobuf for child processes, with other errors
+    import onnxruntime_extensions
 
 DOMAIN = "ai.onnx.contrib"
 LIBRARY = Path(onnxruntime_extensions.get_library_path())

@@ -126,12 +126,20 @@ def _resampled(op: Ops, x: Tensor, what: Resampling, how: Mapping[str, Any]) -> 
 
 
 def _scales(x: Tensor, what: Resampling) -> tuple[float, ...] | None:
-    """Of every axis; None where they round to other sizes, or follow from all of them."""
-    lengths = np.asarray([x.shape[a] for a in what.axes], np.float32)
-    chosen = np.asarray(what.sizes if what.scales is None else what.scales, np.float32)
-    chosen = chosen / lengths if what.scales is None else chosen
-    if what.aspect or (what.sizes is not None and tuple((chosen * lengths).astype(int)) != what.sizes):
+    """Of every axis; None where they round to other sizes, or to other places, or follow from all sizes.
+
+    ONNX's scales are float32: places in float64 are right with those alone that it holds exactly.
+    """
+    if what.aspect:
         return None
+    lengths = np.asarray([x.shape[a] for a in what.axes], np.promote_types(x.dtype.numpy(), np.float32))
+    if what.sizes is None:
+        chosen = np.asarray(what.scales, np.float32)
+    else:
+        exact = what.sizes / lengths
+        chosen = exact.astype(np.float32)
+        if (chosen != exact).any() or tuple((chosen * lengths).astype(int)) != what.sizes:
+            return None
     scales = np.ones(x.rank, np.float32)
     scales[list(what.axes)] = chosen
     return tuple(float(s) for s in scales)
