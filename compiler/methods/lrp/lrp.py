@@ -21,7 +21,7 @@ from compiler.methods.lrp.attention import activations, conditions
 from compiler.methods.lrp.composite_file import read_composite
 from compiler.methods.lrp.composites import COMPOSITES, Choice, assign, parse_selector
 from compiler.methods.lrp.layers import Layer, is_linear, is_product, join
-from compiler.methods.lrp.modified import Bounds, hand_back, multiplier
+from compiler.methods.lrp.modified import Bounds, hand_back, multiplier, relevance_of
 from compiler.methods.lrp.registry import check_rule, origins
 from compiler.methods.lrp.rules import (
     Bound,
@@ -53,7 +53,7 @@ class Propagated:
     def attribute(
         self, op: Ops, m: Carried, x: Tensor, r: Tensor | None, weights: np.ndarray | None
     ) -> Tensor:
-        return m.tensor if isinstance(m, Relevance) else op.Mul(m, x)
+        return relevance_of(op, m, x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +202,7 @@ class Propagation:
 
 def _passed(op: Ops, call: Call, m: Carried) -> Sequence[Carried | None]:
     """R unchanged, in equal shares to the inputs that vary."""
-    relevance = m.tensor if isinstance(m, Relevance) else op.Mul(m, call.x.y)
+    relevance = relevance_of(op, m, call.x.y)
     count = sum(call.varying)
     share = Relevance(relevance if count == 1 else op.Mul(relevance, 1 / count))
     return [share if varying else None for varying in call.varying]
@@ -214,7 +214,7 @@ def _moved(op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
     if not any(isinstance(part, Relevance) for part in parts):
         return pull_back(call.x, call, m)
     pairs = zip(parts, call.x.outputs, strict=True)
-    tensors = tuple(p.tensor if isinstance(p, Relevance) else op.Mul(p, y) for p, y in pairs)
+    tensors = tuple(relevance_of(op, part, y) for part, y in pairs)
     leaving = pull_back(call.x, call, tensors if len(tensors) > 1 else tensors[0])
     return [None if r is None else Relevance(r) for r in leaving]
 

@@ -27,6 +27,7 @@ from compiler.methods.lrp.rules import (
     negative,
     positive,
 )
+from compiler.rules.pointwise.conditions import number
 from compiler.rules.rule import Pullback
 from compiler.walk.backward import Carried, Relevance
 from compiler.walk.call import Call
@@ -93,10 +94,15 @@ def stabilised(op: Ops, z: Tensor, epsilon: float) -> Tensor:
     return op.Where(op.Less(z, 0.0), op.Sub(z, epsilon), op.Add(z, epsilon))
 
 
+def relevance_of(op: Ops, m: Carried, y: Tensor) -> Tensor:
+    """What arrives, as relevance of y, which may be a whole number."""
+    return m.tensor if isinstance(m, Relevance) else op.Mul(m, number(op, y))
+
+
 def multiplier(op: Ops, m: Carried, y: Tensor, rule: RelevanceRule) -> Tensor:
     """What arrives, as a multiplier of y: R/(y + ε·sign y), with the rule's ε, which enters here alone."""
     if isinstance(m, Relevance):
-        return op.Div(m.tensor, stabilised(op, y, _epsilon(rule)))
+        return op.Div(m.tensor, stabilised(op, number(op, y), _epsilon(rule)))
     if isinstance(rule, Epsilon) and rule.epsilon:
         return op.Div(op.Mul(m, y), stabilised(op, y, rule.epsilon))
     return m
@@ -111,7 +117,7 @@ def hand_back(op: Ops, rule: RelevanceRule, layer: Layer, m: Carried, bounds: Bo
     if isinstance(rule, Zero | Epsilon) and not rule.epsilon and not isinstance(m, Relevance):
         return _pullback(op, layer)(m)
     y = layer.call.x.y
-    relevance = m.tensor if isinstance(m, Relevance) else op.Mul(m, y)
+    relevance = relevance_of(op, m, y)
     groups = rule.groups()
     stand_ins = _stand_ins(op, groups, layer, bounds.of(op, rule, layer) if isinstance(rule, ZBox) else {})
     leaving: dict[Operand, Tensor] = {}

@@ -72,7 +72,6 @@ EVALUATOR_LRP = {  # where LRP's graph alone has what the evaluator lacks
 }
 
 _ELSEWHERE = "LRP has no references near which rows are drawn, and these lie where the model is not defined"
-_STEPS = "a fault: at a QuantizeLinear LRP multiplies a float by a whole number, which nothing loads"
 
 LRP_NOT_COMPILED = {
     **dict.fromkeys(
@@ -92,16 +91,5 @@ LRP_NOT_COMPILED = {
             "Pow-real 1.7",
         ),
         _ELSEWHERE,
-    ),
-    **dict.fromkeys(
-        (
-            "QuantizeLinear-[3,4]x[]x[]",
-            "QuantizeLinear-per channel",
-            "QLinearMatMul-[3,4]x[]x[]x[4,5]x[]x[]x[]x[]",
-            "QLinearConv-[3,4,5]x[]x[]x[2,3,2,2]x[2]x[2]x[]x[]",
-            "QuantizeLinear-limits",
-            "QuantizeLinear-no zero, last axis",
-        ),
-        _STEPS,
     ),
 }
