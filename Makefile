@@ -23,7 +23,7 @@ demo: env-demo ## explain four loan applicants: compile, serve, ask over HTTP (n
 	@$(DEMO)/rationale demo
 
 test: env-test triton ## the tests, against a real Triton too; ARGS="-k name" picks some
-	@$(TEST)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+	@$(TEST)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: env-test triton ## only the tests that take minutes: run them before a release
 	@$(TEST)/python -m pytest -m slow $(ARGS)

@@ -11,6 +11,8 @@ from hypothesis.internal.conjecture import providers
 from compiler.runtime.machine import available_cores
 
 MOST_WORKERS = 4  # each takes a gigabyte, and starts servers of its own
+# Whose files take minutes each: begun last, one of them would keep all workers but one waiting.
+LONG = ("tests/conformance", "tests/compiler/networks", "tests/compiler/runtimes")
 
 # torch's threads sleep where they wait for each other: on cores that others use too they take longer to wait
 # than to compute. Read when torch is loaded, and by child processes.
@@ -36,7 +38,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Workers are told tests by their ids: of two with the same, one would not be run."""
+    """Long files first. Workers are told tests by their ids: of two with the same, one would not be run."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
     twice = [name for name, times in Counter(item.nodeid for item in items).items() if times > 1]
     if twice:
         raise pytest.UsageError(f"several tests are called {', '.join(twice)}")
