@@ -29,12 +29,13 @@ class Environment:
         graph = lowered.model.graph
         owned = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
         self._values = {str(v.name): v for v in owned}
+        self._replaced: dict[ir.Value, str] = {}  # outputs that another value stands for, by their names
         self._of_rows = dependent_on_batch(lowered.model)
         self._in_front = in_front
         self._x: dict[str, Tensor] = {}
 
     def at(self, name: str) -> Tensor:
-        for node in _unknown_behind(name, self._is_known, self.producer):
+        for node in _unknown_behind(name, self._is_known, self):
             self._lift(node)
         if name not in self._x:
             lifted = not self.lies_flat(name)
@@ -59,10 +60,10 @@ class Environment:
 
     def _lift(self, node: ir.Node) -> None:
         """A node off the path whose rows lie otherwise, or that only one row's sizes decide."""
-        inputs = [None if v is None else self.at(str(v.name)) for v in node.inputs]
+        inputs = [None if v is None else self.at(self.name_of(v)) for v in node.inputs]
         self.op.scope = f"forward/{node.name}"
         outputs = emit_as(self.op, node, inputs, "sample")
-        self._x.update(zip((str(v.name) for v in node.outputs), outputs, strict=True))
+        self._x.update(zip(map(self.name_of, node.outputs), outputs, strict=True))
 
     def evaluate_at_sample(self, node: ir.Node, rule: Rule) -> Call:
         """Calls the rule at x; what it emits takes the node's place in the graph."""
@@ -84,17 +85,19 @@ class Environment:
 
     def lift_outputs(self) -> None:
         """Puts lifted outputs in place of the model's own; all of them where it is one row's alone."""
-        for i, value in enumerate(self.op.graph.outputs):
-            name = str(value.name)
-            computed = name in self._x and name in self.lowered.batched and self._x[name].shape[:1] == (1,)
-            if self.lies_flat(name) or not (self.lowered.one_row or computed):
-                continue
-            y = self.at(name)
+        names = [str(value.name) for value in self.op.graph.outputs]
+        lifted = {i: self.at(name) for i, name in enumerate(names) if self._has_to_be_lifted(name)}
+        for i, y in lifted.items():
             of_batch = y.shape[:1] == (1,)  # else the output has no axis for it
             batched = self.op.Identity(self.op.flat(y) if of_batch else self.op.stacked(y)).value
-            value.name, batched.name = f"{name}/row", name
+            self._replaced[value := self.op.graph.outputs[i]] = names[i]
+            value.name, batched.name = f"{names[i]}/row", names[i]
             batched.dtype, batched.shape = y.dtype, ir.Shape(["N", *(y.shape[1:] if of_batch else y.shape)])
             self.op.graph.outputs[i] = batched
+
+    def _has_to_be_lifted(self, name: str) -> bool:
+        computed = name in self._x and name in self.lowered.batched and self._x[name].shape[:1] == (1,)
+        return not self.lies_flat(name) and (self.lowered.one_row or computed)
 
     def _check_outputs(self, node: ir.Node, at: At) -> None:
         unruled = [v.name for v in node.outputs[len(at.outputs) :] if v.name in self.active]
@@ -128,6 +131,10 @@ class Environment:
         self._values[name], self._x[name] = new.value, new
         return new
 
+    def name_of(self, value: ir.Value) -> str:
+        """In the model, whatever the graph calls it by now."""
+        return self._replaced.get(value, str(value.name))
+
     def producer(self, name: str) -> ir.Node:
         node = self._values[name].producer()
         assert node is not None
@@ -151,7 +158,7 @@ class MovedEnvironment:
 
     def at(self, name: str) -> Tensor:
         """The value there; itself where it does not depend on what is explained."""
-        for node in _unknown_behind(name, self._is_known, self.origin.producer):
+        for node in _unknown_behind(name, self._is_known, self.origin):
             self._emit(node)
         return self._there[name] if name in self._there else self.origin.at(name)
 
@@ -160,10 +167,10 @@ class MovedEnvironment:
         return name in self._there or not elsewhere
 
     def _emit(self, node: ir.Node) -> None:
-        inputs = [None if v is None else self.at(str(v.name)) for v in node.inputs]
+        inputs = [None if v is None else self.at(self.origin.name_of(v)) for v in node.inputs]
         self.op.scope = f"{self.scope}/{node.name}"
         outputs = emit_as(self.op, node, inputs, self.scope)
-        self._there.update(zip((str(v.name) for v in node.outputs), outputs, strict=True))
+        self._there.update(zip(map(self.origin.name_of, node.outputs), outputs, strict=True))
 
     def evaluate(self, call: Call) -> At:
         """The call's rule, there."""
@@ -174,15 +181,13 @@ class MovedEnvironment:
         return at
 
 
-def _unknown_behind(
-    name: str, is_known: Callable[[str], bool], producer: Callable[[str], ir.Node]
-) -> Iterator[ir.Node]:
+def _unknown_behind(name: str, is_known: Callable[[str], bool], at_x: Environment) -> Iterator[ir.Node]:
     """The nodes that a value needs, each when all that it reads is known: a chain of them may be longer than
     Python's stack."""
     pending = [name]
     while pending:
-        node = None if is_known(pending[-1]) else producer(pending[-1])
-        before = [] if node is None else [str(v.name) for v in node.inputs if v is not None]
+        node = None if is_known(pending[-1]) else at_x.producer(pending[-1])
+        before = [] if node is None else [at_x.name_of(v) for v in node.inputs if v is not None]
         missing = [n for n in before if not is_known(n)]
         if node is not None and not missing:
             yield node

@@ -1,7 +1,7 @@
 """Axis 0 is the batch: made symbolic where it was fixed at 1, and followed through the graph."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -12,7 +12,7 @@ from compiler.graph.fold import new_constant
 from compiler.graph.shape_inference import Spec
 from compiler.graph.traverse import reached_from
 from compiler.lowering.inference import BATCH, infer_each
-from compiler.runtime.session import Runner
+from compiler.runtime.session import Runner, is_float
 
 SAME = 1e-3  # of the largest value: rows that mix differ by far more
 _SHAPE_READERS = frozenset({"Shape", "Size"})
@@ -94,6 +94,22 @@ def how_rows_mix(
         outputs: those that are compared; all of them by default.
         in_front: whether rows have to stand on axis 0 of the answer, or on an axis before it.
     """
+    rows = _two_rows(model)
+    if rows is None:
+        return None
+    try:
+        both, alone = _answers(model, single or model, rows, outputs)
+    except InvalidModelError as error:
+        return f"the model does not run on batches of two rows and of one: {error}"
+    apart = all(_hold_apart(both[name], [a[name] for a in alone], in_front) for name in both)
+    return None if apart else "the model mixes the rows of a batch: it answers two otherwise than one by one"
+
+
+def _two_rows(model: ir.Model) -> dict[str, np.ndarray] | None:
+    """Floats are drawn; of others a row of zeros and one of ones: ids of every table, both sides of a mask.
+
+    None where a shape or type is not known, and for texts.
+    """
     random = np.random.default_rng(0)
     rows = {}
     for value in model.graph.inputs:
@@ -104,15 +120,27 @@ def how_rows_mix(
         if len(shape) < len(dims):
             return None
         draw = random.uniform(0.2, 0.8, shape) if value.dtype.is_floating_point() else np.zeros(shape)
+        if shape and not value.dtype.is_floating_point():
+            draw[1] = 1
         rows[str(value.name)] = draw.astype(value.dtype.numpy())
+    return rows
+
+
+def _answers(
+    model: ir.Model, single: ir.Model, rows: Mapping[str, np.ndarray], outputs: Sequence[str] | None
+) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
+    """To both rows and to each; for zeros in place of ones (lengths, say) where it does not run on these."""
+    together = Runner(model, optimise=False, given=True)
+    one = Runner(single, optimise=False, given=True)
+
+    def answers(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
+        each = [{n: a[i : i + 1] if a.ndim else a for n, a in rows.items()} for i in range(2)]
+        return together(rows, outputs), [one(row, outputs) for row in each]
+
     try:
-        both = Runner(model, optimise=False, given=True)(rows, outputs)
-        run = Runner(single or model, optimise=False, given=True)
-        alone = [run({n: a[i : i + 1] if a.ndim else a for n, a in rows.items()}, outputs) for i in range(2)]
-    except InvalidModelError as error:
-        return f"the model does not run on batches of two rows and of one: {error}"
-    apart = all(_hold_apart(both[name], [a[name] for a in alone], in_front) for name in both)
-    return None if apart else "the model mixes the rows of a batch: it answers two otherwise than one by one"
+        return answers(rows)
+    except InvalidModelError:
+        return answers({n: a if is_float(a.dtype) else np.zeros_like(a) for n, a in rows.items()})
 
 
 def _hold_apart(both: np.ndarray, alone: Sequence[np.ndarray], in_front: bool) -> bool:
