@@ -174,6 +174,14 @@ STAYS: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
         ),
         r"3 nodes on the way to 'y' have no rule:.*chooses between sequences.*SequenceInsert .* node 'l'",
     ),
+    "shapes that are not said": (
+        lambda: graph(
+            "y = If (c) <then_branch = t () => (p) { p = Identity (x) }, "
+            "else_branch = e () => (q) { q = Concat <axis = 1> (x, x) }>",
+            "bool c",
+        ),
+        r"node .y.: .*chooses between the shapes .* Both must be the same",
+    ),
     "two shapes": (
         lambda: graph(
             "y = If (c) <then_branch = t () => (float[N, 3, 4] p) { p = Relu (x) }, "

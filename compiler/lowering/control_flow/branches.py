@@ -20,7 +20,7 @@ from compiler.lowering.batch import dependent_on_batch
 from compiler.lowering.control_flow.bounds import places_read, span
 from compiler.lowering.control_flow.known import constants_of
 from compiler.lowering.control_flow.sequences import resolve_sequences
-from compiler.lowering.inference import BATCH, note_shapes
+from compiler.lowering.inference import BATCH, infer, note_shapes
 from compiler.lowering.limits import fold_weights
 from compiler.lowering.rewrites.engine import Rewriting
 from compiler.lowering.subgraphs import let_go, name_outputs
@@ -65,9 +65,10 @@ def inline_control_flow(model: ir.Model, settle: Callable[[ir.Model], object]) -
         passes.RemoveUnusedNodesPass()(model)
         fold_weights(model)
         resolve_sequences(model)
-    passes.IdentityEliminationPass()(model)
     note_shapes(model)
     inliner.check_shapes()
+    passes.IdentityEliminationPass()(model)
+    note_shapes(model)
     return changed
 
 
@@ -136,13 +137,16 @@ class _Inliner:
 
     def check_shapes(self) -> None:
         """Raises UnsupportedModelError: what a condition chooses between must have one shape."""
-        for name, a, b in self.alternatives:
-            if a.shape is None or b.shape is None:
+        unknown = any(v.shape is None for _, *pair in self.alternatives for v in pair)
+        alone = infer(self.model, 1) if unknown else {}  # a Where of two shapes leaves all others unnoted
+        for name, *pair in self.alternatives:
+            a, b = (alone.get(str(v.name), (None,))[0] if v.shape is None else v.shape for v in pair)
+            if a is None or b is None:
                 continue
-            if len(a.shape) != len(b.shape) or any(map(_differ, a.shape, b.shape)):
+            if len(a) != len(b) or any(map(_differ, a, b)):
                 raise UnsupportedModelError(
-                    f"node {name!r}: a condition that is data chooses between the shapes {a.shape} and "
-                    f"{b.shape}. Both must be the same."
+                    f"node {name!r}: a condition that is data chooses between the shapes {list(a)} and "
+                    f"{list(b)}. Both must be the same."
                 )
 
     # -- the operators --------------------------------------------------------------------------------
@@ -265,7 +269,8 @@ class _Inliner:
         no: Sequence[ir.Value],
     ) -> list[ir.Value]:
         pairs = list(zip(yes, no, strict=True))
-        self.alternatives += [(str(node.name), a, b) for a, b in pairs if a is not b]
+        name = str(node.name or node.outputs[0].name)
+        self.alternatives += [(name, a, b) for a, b in pairs if a is not b]
         return [a if a is b else op.Where(condition, a, b) for a, b in pairs]
 
 
