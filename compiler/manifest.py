@@ -105,6 +105,11 @@ class ExplainedConcepts(_Frozen):
 class Method(_Frozen):
     name: str = Field(description="deepshap, gradient …")
     options: dict[str, Any] = Field(default_factory=dict)
+    gap: str | None = Field(
+        None,
+        description="why attributions may miss the output's difference: rounding, quadrature, sampling or "
+        "absorbed; None where no sum is promised, and in entries made before it was recorded",
+    )
 
 
 class Extension(_Frozen):

@@ -90,7 +90,7 @@ def describe(
     kernels = tuple(CustomOps(file=library.name, sha256=digest(library)) for library in libraries)
     return Manifest(
         model="",
-        method=MethodEntry(name=method.name, options=method.options),
+        method=MethodEntry(name=method.name, options=method.options, gap=method.gap),
         digests=_digests(lowered, path, method, references, span, kernels),
         custom_ops=kernels,
         inputs=tuple(inputs.values()),

@@ -26,11 +26,6 @@ from compiler.runtime.kernels import digest, kernels_of
 from compiler.runtime.openvino import OpenVinoRunner
 
 RUNTIMES = ("onnxruntime", "openvino")  # that can run an entry here
-_GAPS = {
-    "deepshap": Gap.ROUNDING,
-    "integrated-gradients": Gap.QUADRATURE,
-    "expected-gradients": Gap.SAMPLING,
-}
 
 
 def open_entry(repository: Path, name: str) -> Compiled:
@@ -197,7 +192,5 @@ def _beside(compiled: Compiled, answers: Mapping[str, np.ndarray], probes: Mappi
 
 
 def _gap_of(manifest: Manifest) -> Gap | None:
-    """Why the attributions of a written entry may miss the output's difference."""
-    if manifest.completeness_gap is None:
-        return None
-    return _GAPS.get(manifest.method.name, Gap.ABSORBED)
+    """Why the attributions of a written entry may miss the output's difference, as far as it says so."""
+    return next((gap for gap in Gap if gap == manifest.method.gap), None)

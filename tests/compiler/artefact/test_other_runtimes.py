@@ -55,6 +55,13 @@ def test_an_entry_for_onnx_runtime_is_refused_where_openvino_confuses_its_weight
     assert check_entry(folder, "credit").measured.runtime_error is None
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_an_entry_says_by_what_its_gap_is_judged(tmp_path: Path, name: str) -> None:
+    manifest = check_entry(written(tmp_path, METHODS[name], "onnxruntime"), "credit")
+    assert manifest.method.gap == METHODS[name].gap
+    assert (manifest.method.gap is None) == (manifest.completeness_gap is None)
+
+
 def test_slopes_have_no_gap_and_are_compared_all_the_same(tmp_path: Path) -> None:
     folder = written(tmp_path, METHODS["gradient"], "onnxruntime")
     with pytest.raises(CheckFailedError, match=r"differ from ONNX Runtime's .* docs/runtimes.md"):
