@@ -53,13 +53,13 @@ def _schema(op_type: str, domain: str, form: ShapeForm) -> defs.OpSchema:
     """Any number of inputs and outputs, of any type."""
     parameter = defs.OpSchema.FormalParameter
     variadic = defs.OpSchema.FormalParameterOption.Variadic
-    several = {"param_option": variadic, "is_homogeneous": False, "min_arity": 0}
+    several: dict[str, Any] = {"param_option": variadic, "is_homogeneous": False, "min_arity": 0}
     schema = defs.OpSchema(
         op_type,
         domain,
         OWN_VERSION,
-        inputs=[parameter("inputs", "T", **several)],  # type: ignore[arg-type]  # of mixed types
-        outputs=[parameter("outputs", "T", **several)],  # type: ignore[arg-type]
+        inputs=[parameter("inputs", "T", **several)],
+        outputs=[parameter("outputs", "T", **several)],
         type_constraints=[("T", list(defs.get_schema("Identity").inputs[0].types), "")],
     )
     schema.set_type_and_shape_inference_function(lambda context: _infer(context, op_type, domain, form))

@@ -44,7 +44,9 @@ def load_kernels(options: ort.SessionOptions, library: Path) -> None:
 
 
 def found(libraries: Sequence[str | Path]) -> tuple[Path, ...]:
-    """Absolute paths; raises InvalidOptionError for a file that is not there, or two of one name."""
+    """Absolute paths; raises InvalidOptionError for no list, a file that is not there, or two of one name."""
+    if not isinstance(libraries, list | tuple) or not all(isinstance(f, str | Path) for f in libraries):
+        raise InvalidOptionError(f"custom_ops {libraries!r}: give a list of the files of libraries.")
     paths = tuple(Path(library).absolute() for library in libraries)
     for path in paths:
         if not path.is_file():

@@ -11,6 +11,7 @@ from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.graph.traverse import names_read, reached_from
 from compiler.lowering import Lowered
 from compiler.lowering.rows import demand_rows
+from compiler.methods.base import whole_number
 from compiler.rules.rule import Rule, find_rule
 from compiler.selection.activity import OF_SIZES, Flow, Stop, flow, made_by
 from compiler.selection.float_casts import in_floats
@@ -32,11 +33,19 @@ class Concepts:
         layer: a tensor on the way to the output, by its name in the file.
         count: of channels that get a heatmap of their own: those of the largest attributions by size.
         axis: of the layer, that of its channels; 1 of images, 2 of tokens [N, S, E].
+
+    Raises:
+        InvalidOptionError: a count or an axis that is no whole number.
     """
 
     layer: str
     count: int = 5
     axis: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in (("count", self.count), ("axis", self.axis)):
+            whole_number(f"concepts of {self.layer!r}: {name}", value, 0)
+            object.__setattr__(self, name, int(value))
 
 
 MOST_NAMED = 12  # values in a message
@@ -278,6 +287,8 @@ def _choose_concepts(
 ) -> Concepts | None:
     if concepts is None:
         return None
+    if not isinstance(concepts, Concepts):
+        raise InvalidOptionError(f"concepts {concepts!r}: give Concepts(layer, count).")
     name = "".join(_choose_layers(lowered, [concepts.layer], way, ends, output))
     row = lowered.specs[name][0] if name and keeps_batch(lowered, name) else ()
     if not 1 <= concepts.axis < len(row):

@@ -13,7 +13,7 @@ Target = int | str
 """A flat index into the output's row; or a contrast, "1-0": element 1 less element 0."""
 Targets = Sequence[Target] | Literal["all", "predicted"] | None
 
-_CONTRAST = re.compile(r"(\d{1,18})-(\d{1,18})")
+_CONTRAST = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 _TWO_CLASSES = (2,)  # a row of them: the winner of two would ask another question from row to row
 
 

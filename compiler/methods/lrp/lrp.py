@@ -87,6 +87,8 @@ class Lrp(Propagated):
             )
         if COMPOSITES[self.composite].is_gradient and self.rules:
             raise InvalidOptionError(f"composite {self.composite} takes no rules: it is a gradient.")
+        if not isinstance(self.rules, Sequence):
+            raise InvalidOptionError(f"rules must be a list of selectors and rules, not {self.rules!r}.")
         for choice in self.rules:
             if not isinstance(choice, tuple | list) or len(choice) != 2:
                 raise InvalidOptionError(f"rules are pairs of a selector and a rule, not {choice!r}.")

@@ -375,7 +375,7 @@ def check_bounds(who: str, low: Bound, high: Bound) -> None:
     try:
         bounds = [np.asarray(b, np.float64) for b in (low, high)]
         fits = bool((bounds[0] <= bounds[1]).all()) and all(np.isfinite(b).all() for b in bounds)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         fits = False
     if not fits:
         raise InvalidOptionError(

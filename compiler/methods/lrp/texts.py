@@ -6,6 +6,7 @@ does: `zbox(low=-1, high=1, epsilon=1e-9)`.
 
 import ast
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
@@ -92,7 +93,7 @@ def _of_call(text: str, arguments: str, parameters: Parameters) -> dict[str, Any
     for name, value in given.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         kind = kind_of(parameters[name])
-        given[name] = float(value) if number and kind is not int else value
+        given[name] = _float(value) if number and kind is not int else value
         if not fits(kind, given[name]):
             raise InvalidOptionError(f"rule {text!r}: give {_values(parameters)}.")
     return given
@@ -139,6 +140,13 @@ def _values(parameters: Parameters) -> str:
     for f in parameters.values():
         kinds.setdefault(_PLURALS.get(kind_of(f), "numbers or lists"), []).append(f.name)
     return ", ".join(f"{what} for {', '.join(names)}" for what, names in kinds.items())
+
+
+def _float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # of a whole number
+        return math.inf if number > 0 else -math.inf
 
 
 def _truth(text: str) -> bool:

@@ -344,3 +344,10 @@ def test_a_normalisation_before_a_grouped_convolution_stays_apart() -> None:
 def test_a_choice_is_a_selector_and_a_rule(choice: Any) -> None:
     with pytest.raises(InvalidOptionError, match="rules are pairs of a selector and a rule"):
         Lrp(rules=[choice])
+
+
+@pytest.mark.parametrize("rules", [None, (("Conv", lrp.Zero()) for _ in range(1))])
+def test_rules_are_a_list(rules: Any) -> None:
+    """Not what can be read once: the checks would leave nothing of it."""
+    with pytest.raises(InvalidOptionError, match="rules must be a list of selectors and rules"):
+        Lrp(rules=rules)

@@ -130,6 +130,13 @@ def test_what_has_no_concepts(name: str) -> None:
         compile_model(branched(), Lrp(), concepts=concepts, targets=[0])
 
 
+@pytest.mark.parametrize("given", [{"count": "2"}, {"count": True}, {"axis": 1.0}, {"axis": -1}])
+def test_counts_and_axes_are_whole_numbers(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOptionError, match=f"concepts of 'd': {next(iter(given))} must be a whole"):
+        Concepts("d", **given)
+    assert Concepts("d", np.int64(2)) == Concepts("d", 2)
+
+
 def test_a_method_on_paths_has_none() -> None:
     with pytest.raises(InvalidOptionError, match="explain a layer by itself"):
         compile_model(branched(), IntegratedGradients(R[:1]), concepts=Concepts("d", 2))
