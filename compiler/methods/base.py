@@ -75,13 +75,20 @@ class OfTrees(Method, Protocol):
     """A method that needs no walk: it knows the attributions of a tree ensemble from its trees."""
 
     def attributions(
-        self, op: Ops, ensemble: Ensemble, asked: np.ndarray, x: Tensor, references: ReferenceSet
+        self,
+        op: Ops,
+        ensemble: Ensemble,
+        asked: np.ndarray,
+        x: Tensor,
+        references: ReferenceSet,
+        owners: np.ndarray | None = None,
     ) -> Tensor:
-        """The attributions of one row, row shape [1, targets · features].
+        """The attributions of one row, row shape [1, targets · players].
 
         Args:
             asked: [columns, targets] how much of each of the ensemble's scores a target is.
             x: what the ensemble reads, row shape [1, features].
+            owners: [features] the player of each; None where each feature is a player.
         """
 
 

@@ -49,11 +49,16 @@ class TreeShap:
         return {}
 
     def attributions(
-        self, op: Ops, ensemble: Ensemble, asked: np.ndarray, x: Tensor, references: ReferenceSet
+        self,
+        op: Ops,
+        ensemble: Ensemble,
+        asked: np.ndarray,
+        x: Tensor,
+        references: ReferenceSet,
+        owners: np.ndarray | None = None,
     ) -> Tensor:
         """Looks up what was computed for every pattern of conditions that a row can satisfy."""
         (rows,) = references.arrays.values()
-        tables = build_tables(
-            ensemble, ensemble.weights @ asked, rows.reshape(len(rows), -1), references.weights
-        )
-        return emit_tables(op, tables, op.reshape(x, (1, tables.features)), op.dtype)
+        rows = rows.reshape(len(rows), -1)
+        tables = build_tables(ensemble, ensemble.weights @ asked, rows, references.weights, owners)
+        return emit_tables(op, tables, op.reshape(x, (1, rows.shape[1])), op.dtype)

@@ -18,19 +18,19 @@ _CHUNK = 32  # numbers that are added at once
 
 
 def emit_tables(op: Ops, tables: Tables, x: Tensor, dtype: ir.DataType) -> Tensor:
-    """The attributions, row shape [1, targets · features].
+    """The attributions, row shape [1, targets · players].
 
     Args:
         x: row shape [1, features].
         dtype: in which they are summed.
     """
-    columns = tables.targets * tables.features
+    columns = tables.targets * tables.players
     if not tables.blocks:
         return op.row_constant(np.zeros((1, columns), dtype.numpy()))
     bits, place = _bits(op, tables, x, dtype)
     found = [_look_up(op, block, place, bits, dtype) for block in tables.blocks]
-    owners = np.concatenate([block.owners.reshape(-1) for block in tables.blocks])
-    return _sums(op, _joined(op, found), owners, columns)
+    to = np.concatenate([block.columns.reshape(-1) for block in tables.blocks])
+    return _sums(op, _joined(op, found), to, columns)
 
 
 def _bits(op: Ops, tables: Tables, x: Tensor, dtype: ir.DataType) -> tuple[Tensor, np.ndarray]:

@@ -6,8 +6,7 @@ for trees", 2020: interventional). It is a sum over leaves, each a function of t
 satisfies, whatever the number of references.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -45,26 +44,26 @@ class Block:
         bits, steps: [groups, slots] which bits a group reads, and by how many rows each goes on.
         starts: [groups] the row where no bit is set.
         table: [rows, width] float64.
-        owners: [groups, width] the column of the attributions to which a number belongs; −1 for none.
+        columns: [groups, width] the column of the attributions to which a number belongs; −1 for none.
     """
 
     bits: np.ndarray
     steps: np.ndarray
     starts: np.ndarray
     table: np.ndarray
-    owners: np.ndarray
+    columns: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """The attributions [targets, features] of a row as sums over tables.
+    """The attributions [targets, players] of a row as sums over tables.
 
     Attributes:
         bits: for each of them a feature, a test and a bound.
     """
 
     targets: int
-    features: int
+    players: int
     bits: tuple[tuple[int, Test, float], ...]
     blocks: tuple[Block, ...]
 
@@ -74,7 +73,11 @@ class Tables:
 
 
 def build_tables(
-    ensemble: Ensemble, values: np.ndarray, references: np.ndarray, weights: np.ndarray | None
+    ensemble: Ensemble,
+    values: np.ndarray,
+    references: np.ndarray,
+    weights: np.ndarray | None,
+    owners: np.ndarray | None = None,
 ) -> Tables:
     """The tables of an ensemble.
 
@@ -82,20 +85,24 @@ def build_tables(
         values: [leaves, targets], what a leaf adds to each target.
         references: [K, features], NaN for a missing value.
         weights: [K], their sum 1; None where all are equal.
+        owners: [features] the player 0 … P − 1 of each feature: a player's features come from the row, or
+            from a reference, all together. None where each feature is a player.
 
     Raises:
         UnsupportedModelError: too many leaves, or tables that would be too large; says how large.
     """
     _check_leaves(ensemble)
+    owners = np.arange(references.shape[1]) if owners is None else owners
     trees = list(grouped(ensemble, (values != 0).any(axis=1)))
-    _check_sizes(trees, values)
+    _check_sizes(trees, values, owners)
     share = np.full(len(references), 1 / len(references)) if weights is None else weights
-    layout = _Layout(trees, values, references.shape[1])
+    layout = _Layout(trees, values, owners)
     for tree in trees:
         pieces = {f: bounds.pieces(references[:, f]) for f, bounds in tree.bounds.items()}
-        owners = {id(leaf): group for group in tree.groups for leaf in group.leaves}
-        for leaf, own in _leaf_tables([leaf for g in tree.groups for leaf in g.leaves], pieces, share):
-            layout.add(owners[id(leaf)], leaf, own)
+        groups = {id(leaf): group for group in tree.groups for leaf in group.leaves}
+        leaves = [leaf for g in tree.groups for leaf in g.leaves]
+        for leaf, own in _leaf_tables(leaves, pieces, share, owners):
+            layout.add(groups[id(leaf)], leaf, own)
     return layout.finished()
 
 
@@ -112,10 +119,10 @@ def _check_leaves(ensemble: Ensemble) -> None:
             )
 
 
-def _check_sizes(trees: Sequence[Tree], values: np.ndarray) -> None:
+def _check_sizes(trees: Sequence[Tree], values: np.ndarray, owners: np.ndarray) -> None:
     groups = [group for tree in trees for group in tree.groups]
     deep = [group for group in groups if group.rows > MOST_STATES]
-    size = sum(group.rows * len(_columns(group, values)) for group in groups) * _FLOAT
+    size = sum(group.rows * len(_columns(group, values, owners)) for group in groups) * _FLOAT
     if not deep and size <= MOST_BYTES:
         return
     leaves = sum(len(group.leaves) for group in groups)
@@ -130,39 +137,49 @@ def _check_sizes(trees: Sequence[Tree], values: np.ndarray) -> None:
     )
 
 
-def _columns(group: Group, values: np.ndarray) -> list[tuple[int, int]]:
-    """Target and feature of each column of a group's table."""
+def _columns(group: Group, values: np.ndarray, owners: np.ndarray) -> list[tuple[int, int]]:
+    """Target and player of each column of a group's table."""
     targets = np.flatnonzero((values[[leaf.row for leaf in group.leaves]] != 0).any(axis=0)).tolist()
-    return [(t, f) for t in targets for f in group.states]
+    return [(t, p) for t in targets for p in _players(group.states, owners)]
+
+
+def _players(features: Iterable[int], owners: np.ndarray) -> dict[int, list[int]]:
+    """Their players, in the order in which features meet them, with the features of each."""
+    found: dict[int, list[int]] = {}
+    for feature in features:
+        found.setdefault(int(owners[feature]), []).append(feature)
+    return found
 
 
 def _leaf_tables(
-    leaves: Sequence[Leaf], pieces: dict[int, np.ndarray], share: np.ndarray
+    leaves: Sequence[Leaf], pieces: dict[int, np.ndarray], share: np.ndarray, owners: np.ndarray
 ) -> Iterator[tuple[Leaf, np.ndarray]]:
-    """Each leaf with its Shapley values [2^k, k], for a leaf of value 1."""
-    depths = Counter(len(leaf.satisfied) for leaf in leaves)
-    for k in sorted(depths):
-        own = [leaf for leaf in leaves if len(leaf.satisfied) == k]
+    """Each leaf with its Shapley values [2^k, k], for a leaf of value 1 whose path has k players."""
+    by_count: dict[int, list[Leaf]] = {}
+    for leaf in leaves:
+        by_count.setdefault(len(_players(leaf.satisfied, owners)), []).append(leaf)
+    for k, own in sorted(by_count.items()):
         step = max(1, _AT_ONCE // (k << k))
         for i in range(0, len(own), step):
             some = own[i : i + step]
-            found = leaf_values(np.stack([_patterns(leaf, pieces, share) for leaf in some]))
+            found = leaf_values(np.stack([_patterns(leaf, pieces, share, owners) for leaf in some]))
             yield from zip(some, found, strict=True)
 
 
-def _patterns(leaf: Leaf, pieces: dict[int, np.ndarray], share: np.ndarray) -> np.ndarray:
-    """[2^k] the share of the references for each pattern of satisfied conditions."""
-    code = np.zeros(len(share), np.int64)
-    for feature, satisfied in leaf.satisfied.items():
-        code = 2 * code + satisfied[pieces[feature]]
-    return np.bincount(code, share, minlength=1 << len(leaf.satisfied))
+def _patterns(leaf: Leaf, pieces: dict[int, np.ndarray], share: np.ndarray, owners: np.ndarray) -> np.ndarray:
+    """[2^k] the share of the references for each pattern of players whose conditions they satisfy."""
+    code, players = np.zeros(len(share), np.int64), _players(leaf.satisfied, owners)
+    for features in players.values():
+        code = 2 * code + np.all([leaf.satisfied[f][pieces[f]] for f in features], axis=0)
+    return np.bincount(code, share, minlength=1 << len(players))
 
 
 class _Layout:
     """Where the table of each group lies."""
 
-    def __init__(self, trees: Sequence[Tree], values: np.ndarray, features: int) -> None:
-        self.values, self.features, self.targets = values, features, values.shape[1]
+    def __init__(self, trees: Sequence[Tree], values: np.ndarray, owners: np.ndarray) -> None:
+        self.values, self.owners, self.targets = values, owners, values.shape[1]
+        self.players = int(owners.max()) + 1
         self.bits: dict[tuple[int, Test, float], int] = {}
         self.columns: dict[int, dict[tuple[int, int], int]] = {}
         self.places: dict[int, tuple[np.ndarray, int]] = {}
@@ -170,7 +187,7 @@ class _Layout:
         self.rooms: dict[int, list[tuple[Tree, Group]]] = {}
         for tree in trees:
             for group in tree.groups:
-                own = {column: i for i, column in enumerate(_columns(group, values))}
+                own = {column: i for i, column in enumerate(_columns(group, values, owners))}
                 self.columns[id(group)] = own
                 width = _WIDTHS[int(np.searchsorted(_WIDTHS, len(own)))]
                 self.rooms.setdefault(width, []).append((tree, group))
@@ -182,17 +199,17 @@ class _Layout:
         slots = [list(self._slots(tree, group)) for tree, group in members]
         most = max(len(s) for s in slots)
         bits, steps = np.zeros((len(members), most), np.int64), np.zeros((len(members), most), np.int64)
-        owners, starts = np.full((len(members), width), -1), np.zeros(len(members), np.int64)
+        columns, starts = np.full((len(members), width), -1), np.zeros(len(members), np.int64)
         row = 0
         for i, ((_, group), own) in enumerate(zip(members, slots, strict=True)):
             bits[i, : len(own)] = [bit for bit, _ in own]
             steps[i, : len(own)] = [step for _, step in own]
             starts[i] = row
-            for (target, feature), column in self.columns[id(group)].items():
-                owners[i, column] = target * self.features + feature
+            for (target, player), column in self.columns[id(group)].items():
+                columns[i, column] = target * self.players + player
             self.places[id(group)] = table, row
             row += group.rows
-        return Block(bits, steps, starts, table, owners)
+        return Block(bits, steps, starts, table, columns)
 
     def _slots(self, tree: Tree, group: Group) -> Iterator[tuple[int, int]]:
         """The bits of which a row of the table is made, and by how much each goes on."""
@@ -205,20 +222,23 @@ class _Layout:
     def add(self, group: Group, leaf: Leaf, own: np.ndarray) -> None:
         """Adds a leaf's Shapley values [2^k, k] to its group's table."""
         table, row = self.places[id(group)]
-        columns, code, k = self.columns[id(group)], np.zeros(1, np.int64), len(leaf.satisfied)
-        shift = {feature: k - 1 - i for i, feature in enumerate(leaf.satisfied)}
-        for (feature, states), size in zip(group.states.items(), group.sizes, strict=True):
-            bits = np.zeros(size, np.int64)
-            if feature in shift:
-                bits[states] = leaf.satisfied[feature].astype(np.int64) << shift[feature]
-            code = (code[:, None] + bits).reshape(-1)
-        found = own[code]
+        columns, players = self.columns[id(group)], _players(leaf.satisfied, self.owners)
+        axis = {feature: i for i, feature in enumerate(group.states)}
+        code = np.zeros(group.sizes, np.int64)
+        for features in players.values():
+            holds = np.ones((1,) * len(axis), bool)
+            for f in features:
+                bits = np.zeros(group.sizes[axis[f]], bool)
+                bits[group.states[f]] = leaf.satisfied[f]
+                holds = holds & bits.reshape([-1 if i == axis[f] else 1 for i in range(len(axis))])
+            code = 2 * code + holds
+        found = own[code.reshape(-1)]
         for target in np.flatnonzero(self.values[leaf.row]):
-            to = [columns[int(target), feature] for feature in leaf.satisfied]
+            to = [columns[int(target), player] for player in players]
             table[row : row + group.rows, to] += self.values[leaf.row, target] * found
 
     def finished(self) -> Tables:
-        return Tables(self.targets, self.features, tuple(self.bits), tuple(self.blocks))
+        return Tables(self.targets, self.players, tuple(self.bits), tuple(self.blocks))
 
 
 def _bits(feature: int, states: np.ndarray, bounds: Bounds) -> Iterator[tuple[tuple[int, Test, float], int]]:

@@ -94,28 +94,29 @@ def shapley(
     x: np.ndarray,
     references: np.ndarray,
     weights: np.ndarray | None = None,
+    owners: Sequence[int] | None = None,
 ) -> np.ndarray:
-    """[N, columns, F]: every coalition's worth is the mean of f over the references, elsewhere the row."""
-    count = x.shape[1]
+    """[N, columns, P]: every coalition's worth is the mean of f over the references, elsewhere the row.
+
+    Args:
+        owners: the player of each feature; by default each is one.
+    """
+    owned = np.arange(x.shape[1]) if owners is None else np.asarray(owners)
+    count = int(owned.max()) + 1
+
+    def worth_of(chosen: Sequence[int]) -> np.ndarray:
+        mixed = [np.where(np.isin(owned, chosen), row, references) for row in x]
+        return np.stack([np.average(f(rows), axis=0, weights=weights) for rows in mixed])
+
     worth = {
-        chosen: np.stack(
-            [np.average(f(_mixed(row, references, chosen)), axis=0, weights=weights) for row in x]
-        )
-        for size in range(count + 1)
-        for chosen in combinations(range(count), size)
+        chosen: worth_of(chosen) for size in range(count + 1) for chosen in combinations(range(count), size)
     }
-    found = np.zeros((*next(iter(worth.values())).shape, count))
+    found = np.zeros((*worth[()].shape, count))
     for chosen, value in worth.items():
         share = 1 / (count * math.comb(count - 1, len(chosen))) if len(chosen) < count else 0
         for j in set(range(count)).difference(chosen):
             found[:, :, j] += share * (worth[tuple(sorted((*chosen, j)))] - value)
     return found
-
-
-def _mixed(row: np.ndarray, references: np.ndarray, chosen: Sequence[int]) -> np.ndarray:
-    mixed = references.copy()
-    mixed[:, list(chosen)] = row[list(chosen)]
-    return mixed
 
 
 # -- as ONNX ---------------------------------------------------------------------------------------------

@@ -1,0 +1,60 @@
+"""Features that come from the row or from a reference together, against every coalition of their players."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from compiler.trees.read import read_ensemble
+from compiler.trees.tables import Tables, build_tables
+from compiler.trees.tables import Test as Bit
+from tests.references import trees as of
+from tests.tolerances import COMPLETE_64
+
+K, N = 7, 9
+PLAIN = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
+TESTS = {
+    Bit.REACHED: lambda x, bound: x >= bound,
+    Bit.REACHED_OR_MISSING: lambda x, bound: not x < bound,
+    Bit.PASSED: lambda x, bound: x > bound,
+    Bit.PASSED_OR_MISSING: lambda x, bound: not x <= bound,
+    Bit.MISSING: lambda x, _: np.isnan(x),
+}
+
+
+def looked_up(tables: Tables, x: np.ndarray) -> np.ndarray:
+    """[N, targets, players]"""
+    found = np.zeros((len(x), tables.targets * tables.players + 1))  # numbers of no column end in the last
+    for row, out in zip(x, found, strict=True):
+        bits = np.array([TESTS[test](row[feature], bound) for feature, test, bound in tables.bits], int)
+        for block in tables.blocks:
+            places = block.starts + (bits[block.bits] * block.steps).sum(axis=1)
+            np.add.at(out, block.columns, block.table[places])
+    return found[:, :-1].reshape(len(x), tables.targets, tables.players)
+
+
+@pytest.mark.parametrize(
+    "owners", [[0, 1, 2, 3, 4], [0, 1, 0, 2, 1], [2, 0, 0, 0, 1], [0, 0, 0, 0, 0]], ids=str
+)
+def test_exact(owners: Sequence[int]) -> None:
+    trees = of.random_trees(3, PLAIN, columns=2)
+    references, x = of.rows(1, K), of.rows(2, N)
+    weights = np.arange(1, K + 1) / np.arange(1, K + 1).sum()
+    ensemble = read_ensemble(of.regressor(trees).graph.node[0], 5)
+    found = looked_up(build_tables(ensemble, ensemble.weights, references, weights, np.array(owners)), x)
+    due = of.shapley(lambda z: of.scores(trees, z), x, references, weights, owners)
+    assert found.shape == due.shape == (N, 2, max(owners) + 1)
+    assert np.abs(found - due).max() <= COMPLETE_64
+
+
+def test_a_leaf_on_many_features_of_few_players() -> None:
+    """Twelve features make 4,096 rows; the transform is over two players."""
+    leaf: of.Node = of.Leaf((1.0,))
+    for i in range(12):
+        leaf = of.Split(i, "LEQ", (0.0,), False, leaf, of.Leaf((0.5,)))
+    references, x = of.rows(1, K, 12), of.rows(2, N, 12)
+    owners = np.arange(12) // 7
+    ensemble = read_ensemble(of.regressor([leaf], 12).graph.node[0], 12)
+    found = looked_up(build_tables(ensemble, ensemble.weights, references, None, owners), x)
+    due = of.shapley(lambda z: of.scores([leaf], z), x, references, owners=owners.tolist())
+    assert np.abs(found - due).max() <= COMPLETE_64
