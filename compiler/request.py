@@ -92,11 +92,16 @@ class CompileRequest:
 
     def _method(self, references: Path | None) -> "tuple[Method, Table | None]":
         """The method, and what the reference file holds."""
-        from compiler.methods.options import REFERENCES, check_options, make_method
+        from compiler.methods.options import COVERS, REFERENCES, check_options, make_method
         from compiler.references.reference_set import OpenReferences
         from compiler.references.tables import read_rows
 
-        k = self.open_references
+        k, covers = self.open_references, self.options.get(COVERS)
+        if references is None and k is None and isinstance(covers, Path):
+            check_options(self.method, {COVERS})
+            table = read_rows(covers, self.features)
+            options = {**self.options, COVERS: table.given, **self._weights(covers, table)}
+            return make_method(self.method, None, options), table
         if references is None:
             return make_method(self.method, None if k is None else OpenReferences(k), self.options), None
         given = {key for key, value in self.options.items() if value is not None}

@@ -45,8 +45,8 @@ def compile_command(
         Path | None,
         typer.Option(
             help="Rows with which a decision is compared: .npz (an array for each input), .npy, .csv or "
-            ".parquet. deepshap, treeshap and expected-gradients need them; 50 to 200 typical rows are "
-            "usual. integrated-gradients takes zeros without them.",
+            ".parquet. deepshap and expected-gradients need them; 50 to 200 typical rows are usual. "
+            "integrated-gradients takes zeros without them, treeshap --covers.",
             metavar="FILE",
         ),
     ] = None,
@@ -187,6 +187,14 @@ def compile_command(
             help="attnlrp, cplrp: what is added to denominators; it absorbs relevance. Default: 1e-6."
         ),
     ] = None,
+    covers: Annotated[
+        Path | None,
+        _of_methods(
+            help="treeshap without references: rows by which it is counted how many reach each node of the "
+            "trees, best those of the training; a file as --references takes.",
+            metavar="FILE",
+        ),
+    ] = None,
     provider: Annotated[
         str,
         _of_machine(
@@ -248,6 +256,7 @@ def compile_command(
         options: dict[str, Any] = {"steps": steps, "samples": samples, "sigma": sigma, "seed": seed}
         options |= {"standard_error": standard_error or None, "rule": rule or None}
         options |= {"composite": parse_composite(composite), "low": low, "high": high, "epsilon": epsilon}
+        options |= {"covers": covers}
         asked = CompileRequest(
             method,
             options,

@@ -108,8 +108,8 @@ def _build(
     calls = [at_x.evaluate_at_sample(node, rule) for node, rule in path.nodes]
     at_x.lift_outputs()
     if isinstance(method, OfTrees):
-        assert references is not None
-        seed = _seed(op, path, at_x, at_references(at_x, path, references), references.weights)
+        base, weights = at_references(at_x, path, references), references.weights if references else None
+        seed = _seed(op, path, at_x, base, weights)
         emit_of_trees(at_x, path, method, seed, references)
         return lowered.model
     assert isinstance(method, Walked)

@@ -1,6 +1,7 @@
 """The combined graph of a method that needs no walk: a tree ensemble's attributions, from tables."""
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -16,26 +17,47 @@ from compiler.methods.base import OfTrees
 from compiler.references.reference_set import ReferenceSet
 from compiler.runtime.session import Runner
 from compiler.selection.path import Path
+from compiler.trees.covers import expected_scores
 
 
-def scores_at(lowered: Lowered, path: Path, references: ReferenceSet) -> np.ndarray:
-    """[K, …] the explained output at the references, as the model itself answers it."""
+def output_at(lowered: Lowered, path: Path, rows: np.ndarray) -> np.ndarray:
+    """[K, …] the explained output at rows of what is explained, as the model itself answers it."""
     graph, (leaf,) = lowered.model.graph, path.tensors
     values = {str(v.name): v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     nodes = nodes_behind(graph, [values[path.output]], [values[leaf]])
     part = extract(lowered.model, nodes, [values[leaf]], [values[path.output]])
     run = Runner(part, optimise=False, given=True)
-    return np.asarray(run({leaf: references.arrays[leaf]})[path.output])
+    return np.asarray(run({leaf: rows})[path.output])
 
 
-def at_references(at_x: Environment, path: Path, references: ReferenceSet) -> MovedEnvironment:
-    """The explained output at the references; no other value is asked for there."""
-    held = {path.output: along(at_x.op, scores_at(at_x.lowered, path, references), "K")}
+def at_references(at_x: Environment, path: Path, references: ReferenceSet | None) -> MovedEnvironment:
+    """The explained output at the references; no other value is asked for there.
+
+    Without references, what the trees' covers expect of it.
+
+    Raises:
+        InvalidReferencesError: there are no covers either.
+    """
+    if references is None:
+        rows = _expected(at_x.lowered, path)
+    else:
+        rows = output_at(at_x.lowered, path, references.arrays[path.tensors[0]])
+    held = {path.output: along(at_x.op, rows, "K")}
     return MovedEnvironment(at_x, "reference", held, path.dependent)
 
 
+def _expected(lowered: Lowered, path: Path) -> np.ndarray:
+    """[1, …]: the leaves' mean, and what the model adds to its leaves at any row."""
+    assert path.trees is not None
+    ensemble, (row, dtype) = path.trees.ensemble, lowered.specs[path.tensors[0]]
+    due = expected_scores(ensemble)
+    answered = output_at(lowered, path, np.zeros(row, dtype.numpy()))
+    at_zero = ensemble.scores(np.zeros((1, prod(row[1:]))))
+    return np.asarray(answered + (due - at_zero).reshape(answered.shape), answered.dtype)
+
+
 def emit_of_trees(
-    at_x: Environment, path: Path, method: OfTrees, seed: Seed, references: ReferenceSet
+    at_x: Environment, path: Path, method: OfTrees, seed: Seed, references: ReferenceSet | None
 ) -> None:
     """Adds the attributions and what they are compared with to the graph's outputs."""
     assert path.trees is not None

@@ -80,7 +80,7 @@ class OfTrees(Method, Protocol):
         ensemble: Ensemble,
         asked: np.ndarray,
         x: Tensor,
-        references: ReferenceSet,
+        references: ReferenceSet | None,
         owners: np.ndarray | None = None,
     ) -> Tensor:
         """The attributions of one row, row shape [1, targets · players].
@@ -88,6 +88,7 @@ class OfTrees(Method, Protocol):
         Args:
             asked: [columns, targets] how much of each of the ensemble's scores a target is.
             x: what the ensemble reads, row shape [1, features].
+            references: the rows of `reference_set`.
             owners: [features] the player of each; None where each feature is a player.
         """
 

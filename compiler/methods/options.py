@@ -14,7 +14,7 @@ from compiler.methods.lrp.lrp import Lrp
 from compiler.methods.lrp.texts import parse_choice
 from compiler.methods.treeshap import TreeShap
 
-REFERENCES, WEIGHTS = "references", "weights"
+REFERENCES, WEIGHTS, COVERS = "references", "weights", "covers"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ METHODS: dict[str, Choice] = {
     "lrp": Choice(make_lrp, takes=("composite", "rule", "low", "high")),
     "attnlrp": Choice(AttnLrp, takes=("epsilon",)),
     "cplrp": Choice(CpLrp, takes=("epsilon",)),
-    "treeshap": Choice(TreeShap, needs=(REFERENCES,), takes=(WEIGHTS,)),
+    "treeshap": Choice(TreeShap, takes=(REFERENCES, WEIGHTS, COVERS)),
 }
 
 _ADVICE = {

@@ -1,19 +1,22 @@
-"""Exact Shapley values of tree ensembles over a reference set: tables that a row is looked up in.
+"""Exact Shapley values of tree ensembles, over a reference set or by the covers of their nodes.
 
-Lundberg et al., "From local explanations to global understanding with explainable AI for trees", 2020,
-"interventional"; docs/decisions/0032-trees-as-tables.md says how they become tables.
+Lundberg et al., "From local explanations to global understanding with explainable AI for trees", 2020;
+docs/decisions/0032-trees-as-tables.md says how they become tables that a row is looked up in.
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from compiler.errors import InvalidOptionError
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.methods.base import Gap, References
-from compiler.references.reference_set import ReferenceSet
+from compiler.references.reference_set import OpenReferences, ReferenceSet
+from compiler.trees.covers import counted
 from compiler.trees.emit import emit_tables
 from compiler.trees.ensemble import Ensemble
 from compiler.trees.tables import build_tables
@@ -21,24 +24,45 @@ from compiler.trees.tables import build_tables
 
 @dataclass(frozen=True, eq=False)
 class TreeShap:
-    """Shapley values of a tree ensemble's scores: a coalition's features come from the row, others from a
-    reference. Exact, and the time of an answer does not depend on how many references there are.
+    """Shapley values of a tree ensemble's scores, exact, in time that does not depend on how many rows are
+    given.
+
+    With references a coalition's features come from the row, all others from a reference (interventional).
+    Without, at a split by a feature outside the coalition a row goes both ways, by the shares of the rows
+    that did so in training (path-dependent).
 
     Args:
-        references: one array [K, F]; NaN where a value is missing.
-        weights: K weights of the references (they are normalised); None for equal weights.
+        references: one array [K, F]; NaN where a value is missing. None for path-dependent values.
+        weights: K weights of the references or covers (they are normalised); None for equal weights.
+        covers: for path-dependent values, rows [R, F] by which nodes' covers are counted; by default the
+            model's own (nodes_hitrates), which few converters write.
+
+    Raises:
+        InvalidOptionError: references and covers, or weights of neither.
     """
 
-    references: References
+    references: References | None = None
     weights: npt.ArrayLike | None = None
+    covers: References | None = None
 
     name: ClassVar[str] = "treeshap"
     has_base_value: ClassVar[bool] = True
     gap: ClassVar[Gap | None] = Gap.ROUNDING
 
+    def __post_init__(self) -> None:
+        if self.references is not None and self.covers is not None:
+            raise InvalidOptionError(
+                "treeshap compares a row with references, or goes by covers: give one of the two."
+            )
+        if isinstance(self.covers, OpenReferences):
+            raise InvalidOptionError("covers cannot come with a request: give rows.")
+        if self.weights is not None and self.reference_set is None:
+            raise InvalidOptionError("weights are for references or covers: give either.")
+
     @property
-    def reference_set(self) -> References:
-        return self.references
+    def reference_set(self) -> References | None:
+        """Covers too: by these rows the base value is the mean output, as it is by references."""
+        return self.covers if self.references is None else self.references
 
     @property
     def reference_weights(self) -> npt.ArrayLike | None:
@@ -46,7 +70,7 @@ class TreeShap:
 
     @property
     def options(self) -> dict[str, Any]:
-        return {}
+        return {} if self.references is not None else {"path_dependent": True}
 
     def attributions(
         self,
@@ -54,11 +78,17 @@ class TreeShap:
         ensemble: Ensemble,
         asked: np.ndarray,
         x: Tensor,
-        references: ReferenceSet,
+        references: ReferenceSet | None,
         owners: np.ndarray | None = None,
     ) -> Tensor:
         """Looks up what was computed for every pattern of conditions that a row can satisfy."""
-        (rows,) = references.arrays.values()
-        rows = rows.reshape(len(rows), -1)
-        tables = build_tables(ensemble, ensemble.weights @ asked, rows, references.weights, owners)
-        return emit_tables(op, tables, op.reshape(x, (1, rows.shape[1])), op.dtype)
+        count = prod(x.shape[1:])
+        rows, weights = None, None
+        if references is not None:
+            (rows,), weights = references.arrays.values(), references.weights
+            rows = rows.reshape(len(rows), count)
+        if self.references is None and rows is not None:
+            ensemble, rows = counted(ensemble, rows, weights), None
+        owners = np.arange(count) if owners is None else owners
+        tables = build_tables(ensemble, ensemble.weights @ asked, rows, weights, owners)
+        return emit_tables(op, tables, op.reshape(x, (1, count)), op.dtype)

@@ -15,7 +15,8 @@ from compiler.references.reference_set import OpenReferences
 from compiler.selection.path import Path
 
 FeatureNames = Sequence[str] | Mapping[str, Sequence[str]]
-_OPTIONS = ("references", "low", "high", "sigma")  # of methods: what has a value for each feature
+_ROWS = ("references", "covers")
+_OPTIONS = (*_ROWS, "low", "high", "sigma")  # of methods: what has a value for each feature
 
 
 def by_name(
@@ -55,7 +56,7 @@ class _Features:
             return {name: self.array(option, name, value) for name, value in given.items()}
         if len(self.path.inputs) == 1:
             return self.array(option, self.path.inputs[0], given)
-        if option != "references" or columns_of(given) is None:
+        if option not in _ROWS or columns_of(given) is None:
             return given
         inputs = {name: self.names.get(name, self.column(name)) for name in self.path.inputs}
         fault = partial(_fault, option, "")
@@ -64,7 +65,7 @@ class _Features:
     def array(self, option: str, name: str, given: Any) -> Any:
         """One input's, in the order of its features."""
         columns = columns_of(given)
-        labels = elements_of(given) if columns is None and option != "references" else columns
+        labels = elements_of(given) if columns is None and option not in _ROWS else columns
         if labels is None:
             return given
         row = self.lowered.specs[name][0][1:] if name in self.path.inputs else None
@@ -75,7 +76,7 @@ class _Features:
         if columns is None:
             return np.asarray(given)[positions_of(labels, names, fault)]
         rows = in_order(given, names, fault)
-        return rows[0] if option != "references" and len(rows) == 1 else rows
+        return rows[0] if option not in _ROWS and len(rows) == 1 else rows
 
     @property
     def own(self) -> set[str]:
@@ -88,5 +89,5 @@ class _Features:
 
 
 def _fault(option: str, whose: str, text: str) -> RationaleError:
-    kind = InvalidReferencesError if option == "references" else InvalidOptionError
+    kind = InvalidReferencesError if option in _ROWS else InvalidOptionError
     return kind(f"{option}{whose}: {text}")

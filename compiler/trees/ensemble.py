@@ -27,6 +27,7 @@ class Ensemble:
         leaf: [nodes] a row of `weights`; −1 of a split.
         weights: [leaves, columns] float64, what a leaf adds to each column of the scores.
         post_transform: what the operator makes of the scores, "NONE" for nothing.
+        share: [nodes] of the rows that reach a split, the share that passes it; None where nothing says.
     """
 
     roots: np.ndarray
@@ -41,6 +42,7 @@ class Ensemble:
     leaf: np.ndarray
     weights: np.ndarray
     post_transform: str = "NONE"
+    share: np.ndarray | None = None
 
     @property
     def columns(self) -> int:

@@ -12,6 +12,7 @@ from math import prod
 
 import numpy as np
 
+from compiler.errors import InvalidReferencesError
 from compiler.trees.ensemble import Ensemble
 
 MOST_STATES = 4096  # of a group
@@ -39,10 +40,12 @@ class Leaf:
     Attributes:
         row: of the ensemble's weights.
         satisfied: by feature, for which pieces its conditions hold.
+        shares: by feature, the share of the cover that goes this way at its splits, one times the other.
     """
 
     row: int
     satisfied: dict[int, np.ndarray]
+    shares: dict[int, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +85,9 @@ def grouped(ensemble: Ensemble, used: np.ndarray) -> Iterator[Tree]:
 
     Args:
         used: [leaves] whether a leaf adds anything to what is explained.
+
+    Raises:
+        InvalidReferencesError: covers that leave out a split.
     """
     for root in ensemble.roots:
         nodes = _reached(ensemble, int(root))
@@ -124,7 +130,7 @@ def _passing(ensemble: Ensemble, node: int, bounds: Bounds) -> np.ndarray:
 
 def _groups(ensemble: Ensemble, root: int, bounds: dict[int, Bounds], used: np.ndarray) -> Iterator[Group]:
     """Depth first; the groups of both sides of a split are joined when both are there."""
-    pending: list[tuple[int, dict[int, np.ndarray]] | None] = [(root, {})]
+    pending: list[tuple[int, dict[int, np.ndarray], dict[int, float]] | None] = [(root, {}, {})]
     done: list[list[Group]] = []
     while pending:
         step = pending.pop()
@@ -133,21 +139,38 @@ def _groups(ensemble: Ensemble, root: int, bounds: dict[int, Bounds], used: np.n
             merged = _merged(left[0], right[0]) if len(left) == len(right) == 1 else None
             done.append([*left, *right] if merged is None else [merged])
             continue
-        node, held = step
+        node, held, shares = step
         feature = int(ensemble.feature[node])
         if feature < 0:
             row = int(ensemble.leaf[node])
-            done.append([_alone(Leaf(row, held))] if held and used[row] else [])
+            done.append([_alone(Leaf(row, held, shares))] if held and used[row] else [])
             continue
         passing = _passing(ensemble, node, bounds[feature])
         before = held.get(feature)
         pending.append(None)  # then join what came of both sides
-        sides = (ensemble.yes[node], passing), (ensemble.no[node], ~passing)
-        here = [(int(to), there if before is None else there & before) for to, there in sides]
-        met = [(to, {**held, feature: holds}) for to, holds in here if holds.any()]
+        share = _share(ensemble, node)
+        sides = (ensemble.yes[node], passing, share), (ensemble.no[node], ~passing, 1 - share)
+        here = [(int(to), there if before is None else there & before, part) for to, there, part in sides]
+        met = [
+            (to, {**held, feature: holds}, {**shares, feature: shares.get(feature, 1.0) * part})
+            for to, holds, part in here
+            if holds.any() or (part > 0 and ensemble.share is not None)
+        ]
         done += [[]] * (2 - len(met))  # no number takes the other side
         pending += met
     yield from done.pop()
+
+
+def _share(ensemble: Ensemble, node: int) -> float:
+    """Of the split's cover, what passes it; 0 where covers count for nothing."""
+    share = 0.0 if ensemble.share is None else float(ensemble.share[node])
+    if np.isnan(share):
+        raise InvalidReferencesError(
+            f"no row of the covers reaches node {node} of the trees (counted from 0), a split by feature "
+            f"{ensemble.feature[node]}: how often it is passed is unknown. Give more rows, best those of the "
+            "training, or references instead of covers."
+        )
+    return share
 
 
 def _alone(leaf: Leaf) -> Group:

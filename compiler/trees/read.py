@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from compiler.errors import InvalidModelError, UnsupportedModelError
+from compiler.trees.covers import share_of
 from compiler.trees.ensemble import Ensemble
 
 OPERATORS = ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor")
@@ -200,8 +201,15 @@ class _Attributed(_Reader):
                 leaf=leaf,
                 weights=weights,
                 post_transform=self.word("post_transform", _TRANSFORMS, "NONE"),
+                share=self._share(following[0], following[1], split),
             )
         )
+
+    def _share(self, yes: np.ndarray, no: np.ndarray, split: np.ndarray) -> np.ndarray | None:
+        rates = self.floats("nodes_hitrates")
+        if not len(rates):
+            return None
+        return share_of(self.floats("nodes_hitrates", len(split)), yes, no, split)
 
     def _modes(self, count: int) -> np.ndarray:
         given = [

@@ -1,14 +1,18 @@
-"""Shapley values of a tree ensemble over a reference set, as tables that hold them for every row.
+"""Shapley values of a tree ensemble, as tables that hold them for every row.
 
-The game: a coalition's features come from the row, all others from a reference, and its worth is the mean of
-the ensemble's scores (Lundberg et al., "From local explanations to global understanding with explainable AI
-for trees", 2020: interventional). It is a sum over leaves, each a function of the conditions that a row
-satisfies, whatever the number of references.
+Two games (Lundberg et al., "From local explanations to global understanding with explainable AI for trees",
+2020). Interventional: a coalition's features come from the row, all others from a reference, and its worth is
+the mean of the ensemble's scores over these. Path-dependent: at a split by a feature outside the coalition a
+row goes both ways, by the shares of the cover ("Consistent individualized feature attribution for tree
+ensembles", 2018, algorithm 1). Both are a sum over leaves, each a function of the conditions that a row
+satisfies.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import reduce
+from math import prod
 
 import numpy as np
 
@@ -23,6 +27,8 @@ MOST_LEAVES_OF_TREE = 1 << 12
 MOST_BYTES = 256 << 20  # of all tables
 _AT_ONCE = 1 << 22  # numbers of a batch of leaves
 _FLOAT = 4  # bytes
+_Players = dict[int, list[int]]  # with the features of each
+_Patterns = Callable[[Leaf, _Players], np.ndarray]  # [2^k]: how often each pattern of conditions is met
 _WIDTHS = tuple(sorted({n << shift for n in (2, 3) for shift in range(24)} | {1}))
 
 
@@ -75,7 +81,7 @@ class Tables:
 def build_tables(
     ensemble: Ensemble,
     values: np.ndarray,
-    references: np.ndarray,
+    references: np.ndarray | None,
     weights: np.ndarray | None,
     owners: np.ndarray | None = None,
 ) -> Tables:
@@ -83,25 +89,30 @@ def build_tables(
 
     Args:
         values: [leaves, targets], what a leaf adds to each target.
-        references: [K, features], NaN for a missing value.
+        references: [K, features], NaN for a missing value; None for the path-dependent game, by the covers
+            of the ensemble.
         weights: [K], their sum 1; None where all are equal.
         owners: [features] the player 0 … P − 1 of each feature: a player's features come from the row, or
-            from a reference, all together. None where each feature is a player.
+            from a reference, all together. None where each feature of the references is a player.
 
     Raises:
         UnsupportedModelError: too many leaves, or tables that would be too large; says how large.
+        InvalidReferencesError: covers that leave out a split.
     """
     _check_leaves(ensemble)
-    owners = np.arange(references.shape[1]) if owners is None else owners
+    if owners is None:
+        assert references is not None
+        owners = np.arange(references.shape[1])
+    if references is not None:
+        ensemble = replace(ensemble, share=None)
     trees = list(grouped(ensemble, (values != 0).any(axis=1)))
     _check_sizes(trees, values, owners)
-    share = np.full(len(references), 1 / len(references)) if weights is None else weights
     layout = _Layout(trees, values, owners)
     for tree in trees:
-        pieces = {f: bounds.pieces(references[:, f]) for f, bounds in tree.bounds.items()}
+        patterns = _expected if references is None else _Counted(tree, references, weights)
         groups = {id(leaf): group for group in tree.groups for leaf in group.leaves}
         leaves = [leaf for g in tree.groups for leaf in g.leaves]
-        for leaf, own in _leaf_tables(leaves, pieces, share, owners):
+        for leaf, own in _leaf_tables(leaves, patterns, owners):
             layout.add(groups[id(leaf)], leaf, own)
     return layout.finished()
 
@@ -143,35 +154,49 @@ def _columns(group: Group, values: np.ndarray, owners: np.ndarray) -> list[tuple
     return [(t, p) for t in targets for p in _players(group.states, owners)]
 
 
-def _players(features: Iterable[int], owners: np.ndarray) -> dict[int, list[int]]:
+def _players(features: Iterable[int], owners: np.ndarray) -> _Players:
     """Their players, in the order in which features meet them, with the features of each."""
-    found: dict[int, list[int]] = {}
+    found: _Players = {}
     for feature in features:
         found.setdefault(int(owners[feature]), []).append(feature)
     return found
 
 
 def _leaf_tables(
-    leaves: Sequence[Leaf], pieces: dict[int, np.ndarray], share: np.ndarray, owners: np.ndarray
+    leaves: Sequence[Leaf], patterns: _Patterns, owners: np.ndarray
 ) -> Iterator[tuple[Leaf, np.ndarray]]:
     """Each leaf with its Shapley values [2^k, k], for a leaf of value 1 whose path has k players."""
-    by_count: dict[int, list[Leaf]] = {}
+    by_count: dict[int, list[tuple[Leaf, _Players]]] = {}
     for leaf in leaves:
-        by_count.setdefault(len(_players(leaf.satisfied, owners)), []).append(leaf)
+        players = _players(leaf.satisfied, owners)
+        by_count.setdefault(len(players), []).append((leaf, players))
     for k, own in sorted(by_count.items()):
         step = max(1, _AT_ONCE // (k << k))
         for i in range(0, len(own), step):
             some = own[i : i + step]
-            found = leaf_values(np.stack([_patterns(leaf, pieces, share, owners) for leaf in some]))
-            yield from zip(some, found, strict=True)
+            found = leaf_values(np.stack([patterns(leaf, players) for leaf, players in some]))
+            yield from zip([leaf for leaf, _ in some], found, strict=True)
 
 
-def _patterns(leaf: Leaf, pieces: dict[int, np.ndarray], share: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """[2^k] the share of the references for each pattern of players whose conditions they satisfy."""
-    code, players = np.zeros(len(share), np.int64), _players(leaf.satisfied, owners)
-    for features in players.values():
-        code = 2 * code + np.all([leaf.satisfied[f][pieces[f]] for f in features], axis=0)
-    return np.bincount(code, share, minlength=1 << len(players))
+class _Counted:
+    """The share of the references for each pattern of players whose conditions they satisfy."""
+
+    def __init__(self, tree: Tree, references: np.ndarray, weights: np.ndarray | None) -> None:
+        self.pieces = {f: bounds.pieces(references[:, f]) for f, bounds in tree.bounds.items()}
+        self.share = np.full(len(references), 1 / len(references)) if weights is None else weights
+
+    def __call__(self, leaf: Leaf, players: _Players) -> np.ndarray:
+        code = np.zeros(len(self.share), np.int64)
+        for features in players.values():
+            each = [leaf.satisfied[f][self.pieces[f]] for f in features]
+            code = 2 * code + reduce(np.logical_and, each)
+        return np.bincount(code, self.share, minlength=1 << len(players))
+
+
+def _expected(leaf: Leaf, players: _Players) -> np.ndarray:
+    """The same by the shares of the cover: each player goes the leaf's way by itself."""
+    shares = (prod(leaf.shares[f] for f in features) for features in players.values())
+    return reduce(np.kron, [np.array([1 - share, share]) for share in shares])
 
 
 class _Layout:
@@ -222,17 +247,18 @@ class _Layout:
     def add(self, group: Group, leaf: Leaf, own: np.ndarray) -> None:
         """Adds a leaf's Shapley values [2^k, k] to its group's table."""
         table, row = self.places[id(group)]
-        columns, players = self.columns[id(group)], _players(leaf.satisfied, self.owners)
-        axis = {feature: i for i, feature in enumerate(group.states)}
-        code = np.zeros(group.sizes, np.int64)
+        columns, code = self.columns[id(group)], np.zeros(1, np.int64)
+        shift = {feature: i for i, feature in enumerate(leaf.satisfied)}
+        for (feature, states), size in zip(group.states.items(), group.sizes, strict=True):
+            bits = np.zeros(size, np.int64)
+            if feature in shift:
+                bits[states] = leaf.satisfied[feature].astype(np.int64) << shift[feature]
+            code = (code[:, None] + bits).reshape(-1)
+        players, pattern = _players(leaf.satisfied, self.owners), np.zeros_like(code)
         for features in players.values():
-            holds = np.ones((1,) * len(axis), bool)
-            for f in features:
-                bits = np.zeros(group.sizes[axis[f]], bool)
-                bits[group.states[f]] = leaf.satisfied[f]
-                holds = holds & bits.reshape([-1 if i == axis[f] else 1 for i in range(len(axis))])
-            code = 2 * code + holds
-        found = own[code.reshape(-1)]
+            all_of = sum(1 << shift[f] for f in features)
+            pattern = 2 * pattern + (code & all_of == all_of)
+        found = own[pattern]
         for target in np.flatnonzero(self.values[leaf.row]):
             to = [columns[int(target), player] for player in players]
             table[row : row + group.rows, to] += self.values[leaf.row, target] * found

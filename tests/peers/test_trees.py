@@ -5,8 +5,9 @@ like it.
 """
 
 import csv
+import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,57 @@ def test_missing_values(credit: Credit, name: str) -> None:
     span = np.ptp(answer["explained_value"])
     assert np.abs(answer["X_attributions"] - due).max() <= OF_RANGE * span
     assert np.abs(answer["completeness_gap"]).max() <= OF_RANGE * span
+
+
+COUNTED = ("gradient boosting", "regression", "a tree", "histograms", "XGBoost of numbers", "LightGBM")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", COUNTED)
+def test_path_dependent_by_the_rows_of_the_training(credit: Credit, name: str) -> None:
+    """Covers are counts of rows there, not sums of Hessians. shap takes the boosters' own contributions."""
+    make, label, convert = MODELS[name]
+    estimator, given = make().fit(credit.x[:TRAINED], getattr(credit, label)[:TRAINED]), credit.x[-N:]
+    compiled = compile_model(convert(estimator), TreeShap(covers=credit.x[:TRAINED]))
+    assert_path_dependent(compiled.explain(given), estimator, given)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_path_dependent_by_the_covers_of_the_model(credit: Credit) -> None:
+    """XGBoost's are sums of Hessians, which no row tells: what they are is written into the ONNX node."""
+    make, label, convert = MODELS["XGBoost"]
+    estimator, given = make().fit(credit.x[:TRAINED], getattr(credit, label)[:TRAINED]), credit.x[-N:]
+    model = convert(estimator)
+    (trees,) = (node for node in model.graph.node if node.op_type == "TreeEnsembleClassifier")
+    ints = {a.name: a.ints for a in trees.attribute}
+    keys = list(zip(ints["nodes_treeids"], ints["nodes_nodeids"], strict=True))
+    sides = dict(
+        zip(keys, zip(ints["nodes_truenodeids"], ints["nodes_falsenodeids"], strict=True), strict=True)
+    )
+    known: dict[tuple[int, int], float] = {}
+    for tree, dump in enumerate(estimator.get_booster().get_dump(with_stats=True, dump_format="json")):
+        pending = [(json.loads(dump), 0)]
+        while pending:
+            node, number = pending.pop()
+            known[tree, number] = node["cover"]
+            children = {child["nodeid"]: child for child in node.get("children", ())}
+            ways = zip((node.get("yes"), node.get("no")), sides[tree, number], strict=True)
+            pending += [(children[own], to) for own, to in ways if children]
+    covers = [known[key] for key in keys]
+    trees.attribute.append(onnx.helper.make_attribute("nodes_hitrates", covers))
+    assert_path_dependent(compile_model(model, TreeShap()).explain(given), estimator, given)
+
+
+def assert_path_dependent(answer: Mapping[str, np.ndarray], estimator: Any, x: np.ndarray) -> None:
+    explainer = shap.TreeExplainer(estimator, feature_perturbation="tree_path_dependent")
+    due = np.asarray(explainer.shap_values(x, check_additivity=False))
+    due = due[:, None] if due.ndim == 2 else np.moveaxis(due, 2, 1)
+    span = np.ptp(answer["explained_value"])
+    assert np.abs(answer["X_attributions"] - due[:, -1:]).max() <= OF_RANGE * span
+    base = np.atleast_1d(explainer.expected_value)[-1]
+    assert np.abs(answer["base_value"] - base).max() <= OF_RANGE * span
+    assert np.abs(answer["completeness_gap"]).max() <= OF_RANGE * span
+    assert np.abs(due).max() > 1000 * OF_RANGE * span, "nothing to compare"
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -89,6 +89,77 @@ def scores(trees: Sequence[Node], x: np.ndarray) -> np.ndarray:
     return np.array([[leaf(tree, row) for tree in trees] for row in x]).sum(axis=1)
 
 
+Worth = Callable[[Sequence[int]], np.ndarray]  # of a coalition of players: [N, columns]
+
+
+def interventional(
+    f: Callable[[np.ndarray], np.ndarray],
+    x: np.ndarray,
+    references: np.ndarray,
+    weights: np.ndarray | None = None,
+    owners: Sequence[int] | None = None,
+) -> Worth:
+    """The mean of f over the references, with the coalition's features from the row.
+
+    Args:
+        owners: the player of each feature; by default each is one.
+    """
+    owned = np.arange(x.shape[1]) if owners is None else np.asarray(owners)
+
+    def worth(chosen: Sequence[int]) -> np.ndarray:
+        mixed = [np.where(np.isin(owned, chosen), row, references) for row in x]
+        return np.stack([np.average(f(rows), axis=0, weights=weights) for rows in mixed])
+
+    return worth
+
+
+Covers = dict[int, float]  # by the id of a node
+
+
+def covers_of(trees: Sequence[Node], rows: np.ndarray) -> Covers:
+    """How many rows reach each node."""
+    found: Covers = {}
+    pending = [(tree, rows) for tree in trees]
+    while pending:
+        node, own = pending.pop()
+        found[id(node)] = len(own)
+        if isinstance(node, Split):
+            passed = np.array([node.passed(float(row[node.feature])) for row in own], bool)
+            pending += [(node.yes, own[passed]), (node.no, own[~passed])]
+    return found
+
+
+def path_dependent(
+    trees: Sequence[Node], x: np.ndarray, covers: Covers, owners: Sequence[int] | None = None
+) -> Worth:
+    """EXPVALUE of Lundberg et al., "Consistent individualized feature attribution for tree ensembles", 2018,
+    algorithm 1.
+    """
+    owned = range(x.shape[1]) if owners is None else owners
+
+    def expected(node: Node, row: np.ndarray, chosen: Sequence[int]) -> np.ndarray:
+        if isinstance(node, Leaf):
+            return np.array(node.weights)
+        if owned[node.feature] in chosen:
+            return expected(node.yes if node.passed(float(row[node.feature])) else node.no, row, chosen)
+        sides = [(covers[id(side)], side) for side in (node.yes, node.no) if covers[id(side)]]
+        return sum(cover * expected(side, row, chosen) for cover, side in sides) / covers[id(node)]
+
+    return lambda chosen: np.stack([sum(expected(tree, row, chosen) for tree in trees) for row in x])
+
+
+def shapley_of(worth: Worth, count: int) -> np.ndarray:
+    """[N, columns, P] by every coalition of the players."""
+    worth = _remembered(worth)
+    found = np.zeros((*worth(()).shape, count))
+    for size in range(count):
+        for chosen in combinations(range(count), size):
+            share, value = 1 / (count * math.comb(count - 1, size)), worth(chosen)
+            for j in set(range(count)).difference(chosen):
+                found[:, :, j] += share * (worth((*chosen, j)) - value)
+    return found
+
+
 def shapley(
     f: Callable[[np.ndarray], np.ndarray],
     x: np.ndarray,
@@ -96,27 +167,21 @@ def shapley(
     weights: np.ndarray | None = None,
     owners: Sequence[int] | None = None,
 ) -> np.ndarray:
-    """[N, columns, P]: every coalition's worth is the mean of f over the references, elsewhere the row.
+    """[N, columns, P]: of the interventional game."""
+    count = x.shape[1] if owners is None else max(owners) + 1
+    return shapley_of(interventional(f, x, references, weights, owners), count)
 
-    Args:
-        owners: the player of each feature; by default each is one.
-    """
-    owned = np.arange(x.shape[1]) if owners is None else np.asarray(owners)
-    count = int(owned.max()) + 1
 
-    def worth_of(chosen: Sequence[int]) -> np.ndarray:
-        mixed = [np.where(np.isin(owned, chosen), row, references) for row in x]
-        return np.stack([np.average(f(rows), axis=0, weights=weights) for rows in mixed])
+def _remembered(worth: Worth) -> Worth:
+    known: dict[frozenset[int], np.ndarray] = {}
 
-    worth = {
-        chosen: worth_of(chosen) for size in range(count + 1) for chosen in combinations(range(count), size)
-    }
-    found = np.zeros((*worth[()].shape, count))
-    for chosen, value in worth.items():
-        share = 1 / (count * math.comb(count - 1, len(chosen))) if len(chosen) < count else 0
-        for j in set(range(count)).difference(chosen):
-            found[:, :, j] += share * (worth[tuple(sorted((*chosen, j)))] - value)
-    return found
+    def once(chosen: Sequence[int]) -> np.ndarray:
+        key = frozenset(chosen)
+        if key not in known:
+            known[key] = worth(chosen)
+        return known[key]
+
+    return once
 
 
 # -- as ONNX ---------------------------------------------------------------------------------------------
