@@ -15,6 +15,7 @@ from compiler.graph.tensor import Tensor
 from compiler.trees.tables import Block, Tables, Test
 
 _CHUNK = 32  # numbers that are added at once
+_EVEN = 8  # numbers: where a row of them starts decides in which order ONNX Runtime adds what is no multiple
 
 
 def emit_tables(op: Ops, tables: Tables, x: Tensor, dtype: ir.DataType) -> Tensor:
@@ -94,7 +95,7 @@ def _sums(op: Ops, x: Tensor, owners: np.ndarray, columns: int) -> Tensor:
         counts = np.bincount(owners[order], minlength=columns)
         last = counts.max(initial=0) <= _CHUNK
         chunks = np.ones(columns, np.int64) if last else -(-counts // _CHUNK)
-        width = int(max(counts.max(initial=1), 1)) if last else _CHUNK
+        width = -(-int(max(counts.max(initial=1), 1)) // _EVEN) * _EVEN if last else _CHUNK
         starts = np.cumsum(chunks) - chunks
         within = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
         index = np.full((int(chunks.sum()), width), x.shape[1])  # a 0 stands behind all numbers
