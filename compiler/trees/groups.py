@@ -1,8 +1,8 @@
 """Leaves in groups that share a table: which of their conditions a row satisfies is the row of the table.
 
 Of each feature, a group tells apart as many states as its leaves do. Sibling subtrees become one group,
-bottom-up, where one table is not much larger than two: a split whose sides have the same features costs
-nothing then.
+bottom-up, where one table is at most twice as large as two: what a row reads of them is then as little as
+of one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from compiler.errors import InvalidReferencesError
 from compiler.trees.ensemble import Ensemble
 
 MOST_STATES = 4096  # of a group
-_GROWTH = 1.25  # of a table by a merge: fewer groups are worth it
+_GROWTH = 2  # of a table by a merge: fewer groups are worth it
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,7 +29,6 @@ _AT_ONCE = 1 << 22  # numbers of a batch of leaves
 _FLOAT = 4  # bytes
 _Players = dict[int, list[int]]  # with the features of each
 _Patterns = Callable[[Leaf, _Players], np.ndarray]  # [2^k]: how often each pattern of conditions is met
-_WIDTHS = tuple(sorted({n << shift for n in (2, 3) for shift in range(24)} | {1}))
 
 
 class Test(StrEnum):
@@ -43,39 +42,34 @@ class Test(StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
-    """Groups whose tables are equally wide.
-
-    Attributes:
-        bits, steps: [groups, slots] which bits a group reads, and by how many rows each goes on.
-        starts: [groups] the row where no bit is set.
-        table: [rows, width] float64.
-        columns: [groups, width] the column of the attributions to which a number belongs; −1 for none.
-    """
-
-    bits: np.ndarray
-    steps: np.ndarray
-    starts: np.ndarray
-    table: np.ndarray
-    columns: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
 class Tables:
-    """The attributions [targets, players] of a row as sums over tables.
+    """The attributions [targets, players] of a row as sums of numbers, a few of each group of leaves.
+
+    Those of a group stand one behind the other, from a place on that the row decides.
 
     Attributes:
         bits: for each of them a feature, a test and a bound.
+        reads, steps: [groups, slots] which bits a group reads, and by how many numbers each goes on.
+        starts: [groups] the place where no bit is set.
+        numbers: float64; the last is 0, and is all there is of the last group.
+        group, within, column: [Σ numbers of each group] whose a number is, how far behind the first of its
+            group it stands, and to which of the attributions it is added.
     """
 
     targets: int
     players: int
     bits: tuple[tuple[int, Test, float], ...]
-    blocks: tuple[Block, ...]
+    reads: np.ndarray
+    steps: np.ndarray
+    starts: np.ndarray
+    numbers: np.ndarray
+    group: np.ndarray
+    within: np.ndarray
+    column: np.ndarray
 
     @property
     def nbytes(self) -> int:
-        return sum(b.table.size for b in self.blocks) * _FLOAT
+        return self.numbers.size * _FLOAT
 
 
 def build_tables(
@@ -206,39 +200,20 @@ class _Layout:
         self.values, self.owners, self.targets = values, owners, values.shape[1]
         self.players = int(owners.max()) + 1
         self.bits: dict[tuple[int, Test, float], int] = {}
-        self.columns: dict[int, dict[tuple[int, int], int]] = {}
-        self.places: dict[int, tuple[np.ndarray, int]] = {}
-        self.blocks: list[Block] = []
-        self.rooms: dict[int, list[tuple[Tree, Group]]] = {}
-        for tree in trees:
-            for group in tree.groups:
-                own = {column: i for i, column in enumerate(_columns(group, values, owners))}
-                self.columns[id(group)] = own
-                width = _WIDTHS[int(np.searchsorted(_WIDTHS, len(own)))]
-                self.rooms.setdefault(width, []).append((tree, group))
-        for width in sorted(self.rooms):
-            self.blocks.append(self._block(width, self.rooms[width]))
-
-    def _block(self, width: int, members: Sequence[tuple[Tree, Group]]) -> Block:
-        table = np.zeros((sum(group.rows for _, group in members), width))
-        slots = [list(self._slots(tree, group)) for tree, group in members]
-        most = max(len(s) for s in slots)
-        bits, steps = np.zeros((len(members), most), np.int64), np.zeros((len(members), most), np.int64)
-        columns, starts = np.full((len(members), width), -1), np.zeros(len(members), np.int64)
-        row = 0
-        for i, ((_, group), own) in enumerate(zip(members, slots, strict=True)):
-            bits[i, : len(own)] = [bit for bit, _ in own]
-            steps[i, : len(own)] = [step for _, step in own]
-            starts[i] = row
-            for (target, player), column in self.columns[id(group)].items():
-                columns[i, column] = target * self.players + player
-            self.places[id(group)] = table, row
-            row += group.rows
-        return Block(bits, steps, starts, table, columns)
+        members = [(tree, group) for tree in trees for group in tree.groups]
+        self.columns = {id(g): {c: i for i, c in enumerate(_columns(g, values, owners))} for _, g in members}
+        self.slots = [list(self._slots(tree, group)) for tree, group in members]
+        sizes = [group.rows * len(self.columns[id(group)]) for _, group in members]
+        self.starts = np.cumsum([0, *sizes])
+        self.numbers = np.zeros(self.starts[-1] + 1)
+        self.tables = {
+            id(group): self.numbers[start : start + size].reshape(group.rows, -1)
+            for (_, group), start, size in zip(members, self.starts, sizes, strict=False)
+        }
 
     def _slots(self, tree: Tree, group: Group) -> Iterator[tuple[int, int]]:
-        """The bits of which a row of the table is made, and by how much each goes on."""
-        stride = group.rows
+        """The bits of which a row of the table is made, and by how many numbers each goes on."""
+        stride = group.rows * len(self.columns[id(group)])
         for (feature, states), size in zip(group.states.items(), group.sizes, strict=True):
             stride //= size
             for bit, step in _bits(feature, states, tree.bounds[feature]):
@@ -246,8 +221,7 @@ class _Layout:
 
     def add(self, group: Group, leaf: Leaf, own: np.ndarray) -> None:
         """Adds a leaf's Shapley values [2^k, k] to its group's table."""
-        table, row = self.places[id(group)]
-        columns, code = self.columns[id(group)], np.zeros(1, np.int64)
+        table, columns, code = self.tables[id(group)], self.columns[id(group)], np.zeros(1, np.int64)
         shift = {feature: i for i, feature in enumerate(leaf.satisfied)}
         for (feature, states), size in zip(group.states.items(), group.sizes, strict=True):
             bits = np.zeros(size, np.int64)
@@ -261,10 +235,30 @@ class _Layout:
         found = own[pattern]
         for target in np.flatnonzero(self.values[leaf.row]):
             to = [columns[int(target), player] for player in players]
-            table[row : row + group.rows, to] += self.values[leaf.row, target] * found
+            table[:, to] += self.values[leaf.row, target] * found
 
     def finished(self) -> Tables:
-        return Tables(self.targets, self.players, tuple(self.bits), tuple(self.blocks))
+        reads, steps = (
+            np.zeros((len(self.starts), max(map(len, self.slots), default=0)), np.int64) for _ in range(2)
+        )
+        for i, own in enumerate(self.slots):
+            reads[i, : len(own)] = [bit for bit, _ in own]
+            steps[i, : len(own)] = [step for _, step in own]
+        widths = [len(columns) for columns in self.columns.values()]
+        return Tables(
+            self.targets,
+            self.players,
+            tuple(self.bits),
+            reads,
+            steps,
+            self.starts,
+            self.numbers,
+            group=np.repeat(np.arange(len(widths)), widths),
+            within=np.concatenate([np.arange(width) for width in [0, *widths]]),
+            column=np.array(
+                [t * self.players + p for own in self.columns.values() for t, p in own], np.int64
+            ),
+        )
 
 
 def _bits(feature: int, states: np.ndarray, bounds: Bounds) -> Iterator[tuple[tuple[int, Test, float], int]]:

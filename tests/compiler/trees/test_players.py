@@ -24,13 +24,12 @@ TESTS = {
 
 def looked_up(tables: Tables, x: np.ndarray) -> np.ndarray:
     """[N, targets, players]"""
-    found = np.zeros((len(x), tables.targets * tables.players + 1))  # numbers of no column end in the last
+    found = np.zeros((len(x), tables.targets * tables.players))
     for row, out in zip(x, found, strict=True):
         bits = np.array([TESTS[test](row[feature], bound) for feature, test, bound in tables.bits], int)
-        for block in tables.blocks:
-            places = block.starts + (bits[block.bits] * block.steps).sum(axis=1)
-            np.add.at(out, block.columns, block.table[places])
-    return found[:, :-1].reshape(len(x), tables.targets, tables.players)
+        places = tables.starts + (bits[tables.reads] * tables.steps).sum(axis=1)
+        np.add.at(out, tables.column, tables.numbers[places[tables.group] + tables.within])
+    return found.reshape(len(x), tables.targets, tables.players)
 
 
 @pytest.mark.parametrize(
