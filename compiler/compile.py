@@ -28,6 +28,7 @@ from compiler.runtime.session import Held
 from compiler.selection.labelled import FeatureNames
 from compiler.selection.leaf_references import Referenced, prepare_references, shapes_of
 from compiler.selection.path import Concepts, Layers
+from compiler.selection.players import Groups
 from compiler.selection.select import Question, Selection, select
 from compiler.selection.targets import Targets
 
@@ -41,6 +42,7 @@ def compile_model(
     targets: Targets = None,
     inputs: Sequence[str] | None = None,
     feature_names: FeatureNames | None = None,
+    groups: Groups | None = None,
     sizes: Mapping[str, Size] | None = None,
     layers: Layers = (),
     concepts: Concepts | None = None,
@@ -63,6 +65,9 @@ def compile_model(
         feature_names: names of the features of one row, or of each explained input's; by default those of the
             columns, where references (or a method's bounds) are a table such as a DataFrame. Its columns are
             matched with them by name.
+        groups: names of features by the name of their group ("job*": all that begin so): then
+            `group_attributions` [N, T, P] are those of the manifest's `players`, and inputs with a feature in
+            a group have no attributions of their own. Features of such inputs in no group are players too.
         sizes: lengths that the model leaves open (`{"seq": 128}`), where the references do not say them; one
             may stay open between two (`{"seq": (1, 128)}`) where no references are given.
         layers: tensors on the way whose attributions the graph answers too, as `<tensor>_attributions`
@@ -81,12 +86,13 @@ def compile_model(
         InvalidModelError: no ONNX model, damaged, or of an unknown opset.
         UnsupportedModelError: operators without a rule (every one is listed), or rows that mix.
         InvalidReferencesError: references that do not fit the model.
-        InvalidOptionError: an output, target, input, layer or feature name that does not exist, or no logits.
+        InvalidOptionError: an output, target, input, layer or feature name that does not exist, no logits, or
+            groups that overlap.
         CheckFailedError: the graph did not reproduce the model, or its attributions do not add up.
     """
     libraries = found(custom_ops)
     with kernels_of(libraries):
-        question = Question(output, logits, targets, inputs, feature_names, layers, concepts)
+        question = Question(output, logits, targets, inputs, feature_names, layers, concepts, groups)
         graph, manifest, plain, sample = _compiled(
             model, method, question, sizes or {}, libraries, deployment, progress or _silent
         )
@@ -108,7 +114,7 @@ def _compiled(
         check_open(method, deployment)
     fixed, span = span_of(sizes)
     if span is not None:
-        check_span(span, method, deployment)
+        check_span(span, method, deployment, grouped=bool(question.groups))
     variants = Variants(deployment)
 
     def made(sizes: Mapping[str, int], tell: Progress) -> tuple[Selection, Referenced, Combined]:

@@ -18,6 +18,7 @@ PLANNED_NODES = (
     3_000  # above: ONNX Runtime's search for buffers to reuse takes time that grows with their square
 )
 EXPLAIN, EXPLAINED = "explain", "explained"  # a one-shot graph's own input and output
+GROUPS = "group"  # what all players together are called where a tensor would be
 _AS_THEY_ARE = ("BOOL", *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64)))
 DATATYPES = {  # OIP's names of ONNX's types, those that a protocol carries
     "FLOAT": "FP32",
@@ -35,6 +36,11 @@ def ends_of(contrast: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
+def elements(tensor: str, count: int) -> tuple[str, ...]:
+    """x[0], x[1] …: features without names."""
+    return tuple(f"{tensor}[{i}]" for i in range(count))
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,9 +52,23 @@ class TensorSpec(_Frozen):
     datatype: str = Field(description="as OIP spells it: FP32, INT64, BYTES …")
     shape: tuple[int, ...]
 
-    def elements(self, count: int) -> tuple[str, ...]:
-        """x[0], x[1] …"""
-        return tuple(f"{self.name}[{i}]" for i in range(count))
+
+class Attributed(_Frozen):
+    """One output of attributions, [N, T, *tensor.shape]: those of an explained input, or of all players.
+
+    `feature_names` and `at` are those of the input, or `feature_names` are those of the players.
+    """
+
+    tensor: TensorSpec
+    attributions: str
+    standard_error: str | None = None
+    feature_names: tuple[str, ...] | None = None
+    at: tuple[str, ...] | None = None
+    of_players: bool = False
+
+    def names(self, count: int) -> tuple[str, ...]:
+        """Of the `count` flattened features of a row: given ones, else x[0], x[1] …"""
+        return self.feature_names or elements(self.tensor.name, count)
 
 
 class ExplainedInput(_Frozen):
@@ -58,12 +78,13 @@ class ExplainedInput(_Frozen):
     in which its elements are looked up, summed to one value for each of them.
 
     `attributions` is a float tensor [N, T, *tensor.shape], and so is `standard_error`, their standard errors,
-    where the graph gives them. `feature_names` names the flattened features
+    where the graph gives them; where a feature is in a group, the players' output holds them instead, and
+    both are None. `feature_names` names the flattened features
     of one row in row-major order; None where they are too many to be named (images).
     """
 
     tensor: TensorSpec
-    attributions: str
+    attributions: str | None
     at: tuple[str, ...] | None = None
     standard_error: str | None = None
     feature_names: tuple[str, ...] | None = None
@@ -72,12 +93,29 @@ class ExplainedInput(_Frozen):
     @property
     def given_names(self) -> tuple[str, ...] | None:
         """Of the features of a table, where somebody gave them; None for x[0], x[1] …"""
-        made_up = self.tensor.elements(len(self.feature_names or ()))
+        made_up = elements(self.tensor.name, len(self.feature_names or ()))
         return None if self.feature_names == made_up or len(self.tensor.shape) != 1 else self.feature_names
 
-    def names(self, count: int) -> tuple[str, ...]:
-        """Of the `count` flattened features of a row: given ones, else x[0], x[1] …"""
-        return self.feature_names or self.tensor.elements(count)
+    def by(self, attributions: str, standard_error: str | None = None) -> Attributed:
+        """As an output attributes to it."""
+        return Attributed(
+            tensor=self.tensor,
+            attributions=attributions,
+            standard_error=standard_error,
+            feature_names=self.feature_names,
+            at=self.at,
+        )
+
+
+class Player(_Frozen):
+    """A group of features, or a feature that stands beside groups and is in none."""
+
+    name: str
+    features: tuple[str, ...] = Field(min_length=1, description="names of its members")
+    kind: Literal["player", "sum"] = Field(
+        description="player: its attribution is that of one player, whose features are present or absent "
+        "together; sum: that of its features, added up"
+    )
 
 
 class ExplainedLayer(_Frozen):
@@ -277,6 +315,11 @@ class Manifest(_Frozen):
     )
     inputs: tuple[TensorSpec, ...] = Field(description="every input of the model")
     explained: tuple[ExplainedInput, ...]
+    players: tuple[Player, ...] = Field(
+        (), description="where features are in groups: groups, then the other features of the same inputs"
+    )
+    group_attributions: str | None = Field(None, description="name of the output [N, T, players]")
+    group_standard_error: str | None = Field(None, description="name of the output [N, T, players]")
     layers: tuple[ExplainedLayer, ...] = Field((), description="on the way, from the inputs to the output")
     concepts: ExplainedConcepts | None = None
     outputs: tuple[TensorSpec, ...] = Field(description="the original model's outputs, unchanged")
@@ -324,6 +367,26 @@ class Manifest(_Frozen):
     @property
     def target_count(self) -> int:
         return 1 if self.targets == "predicted" else len(self.targets)
+
+    @property
+    def attributed(self) -> tuple[Attributed, ...]:
+        """Every output whose attributions add up: those of explained inputs, and of all players."""
+        inputs = (e.by(e.attributions, e.standard_error) for e in self.explained if e.attributions)
+        if self.group_attributions is None:
+            return tuple(inputs)
+        players = Attributed(
+            tensor=TensorSpec(name=GROUPS, datatype="FP32", shape=(len(self.players),)),
+            attributions=self.group_attributions,
+            standard_error=self.group_standard_error,
+            feature_names=tuple(player.name for player in self.players),
+            of_players=True,
+        )
+        return (*inputs, players)
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """As they were asked for: the players that are no single feature of that name."""
+        return {p.name: list(p.features) for p in self.players if p.features != (p.name,)}
 
     @property
     def contrasts(self) -> tuple[str, ...]:

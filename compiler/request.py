@@ -45,6 +45,7 @@ class CompileRequest:
     layers: "Layers" = ()
     concepts: "Concepts | None" = None
     custom_ops: Sequence[str | Path] = ()
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def check(self, *, referenced: bool) -> None:
         """Looks at the method and its options alone, without a model.
@@ -81,6 +82,7 @@ class CompileRequest:
             layers=self.layers,
             concepts=self.concepts,
             custom_ops=self.custom_ops,
+            groups=self.groups,
             feature_names=self.features or (table.columns if table else None),
             deployment=self.deployment,
             progress=progress,
@@ -178,6 +180,21 @@ def parse_features(given: Sequence[str]) -> "Columns":
             )
         features[name] = [part.strip() for part in names.split(",")]
     return features
+
+
+def parse_groups(given: Sequence[str]) -> dict[str, list[str]]:
+    """ "housing=own,rent,free" …: features by the name of their group. Raises InvalidOptionError."""
+    groups: dict[str, list[str]] = {}
+    for text in given:
+        name, _, features = text.partition("=")
+        if not name.strip() or not features.strip():
+            raise InvalidOptionError(
+                f"--group {text!r}: give a name and features by commas, such as housing=own,rent,free."
+            )
+        if name.strip() in groups:
+            raise InvalidOptionError(f"--group {text!r}: {name.strip()!r} is given twice: name it once.")
+        groups[name.strip()] = [feature.strip() for feature in features.split(",")]
+    return groups
 
 
 def parse_sizes(given: Sequence[str]) -> "dict[str, Size]":

@@ -89,6 +89,8 @@ def _explained(manifest: "Manifest") -> Iterator[tuple[str, str]]:
         "explains",
         f"{manifest.explained_output} ({_targets(manifest)}) by {names}, {manifest.method.name}",
     )
+    if manifest.players:
+        yield "players", _players_line(manifest)
     if manifest.layers:
         first, last = manifest.layers[0].tensor.name, manifest.layers[-1].tensor.name
         yield "layers", f"{len(manifest.layers)}, from {first} to {last}"
@@ -102,6 +104,16 @@ def _explained(manifest: "Manifest") -> Iterator[tuple[str, str]]:
         yield "references", _references_line(manifest.references)
     if manifest.open_references:
         yield "references", f"come with a request, {manifest.open_references.count} at most"
+
+
+def _players_line(manifest: "Manifest") -> str:
+    """Groups with their sizes, and how many features beside them are in none."""
+    groups, kind = manifest.groups, manifest.players[0].kind
+    sizes = ", ".join(f"{name} ({len(own)})" for name, own in list(groups.items())[:_SHOWN])
+    more = f", {len(groups) - _SHOWN} more groups" if len(groups) > _SHOWN else ""
+    alone = len(manifest.players) - len(groups)
+    line = sizes + more + (f" and {alone} features" if alone else "")
+    return line + ("; each one player" if kind == "player" else "; each the sum of its features")
 
 
 def _measured(manifest: "Manifest") -> Iterator[tuple[str, str]]:

@@ -40,7 +40,8 @@ class Explanation(dict[str, np.ndarray]):
         Args:
             target: this one alone, by its position among the targets.
             inputs: explained inputs, by default all. Images and other arrays go one at a time, in the shape
-                that they have (SHAP's image plot wants channels last).
+                that they have (SHAP's image plot wants channels last). Where features are in groups, "group"
+                stands for the inputs that these touch.
 
         Raises:
             InvalidOptionError: no such target or input, an array beside others, or shap is not installed.

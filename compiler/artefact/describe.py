@@ -2,12 +2,11 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -20,12 +19,14 @@ from compiler.combine.outputs import (
     EXPLAINED_VALUE,
     GAP,
     GAP_ERROR,
+    GROUP_ATTRIBUTIONS,
+    GROUP_ERROR,
     attributions_name,
     has_gap_error,
     has_standard_error,
     standard_error_name,
 )
-from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.errors import UnsupportedModelError
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered
 from compiler.lowering.lengths import Span, length_warnings
@@ -39,23 +40,24 @@ from compiler.manifest import (
     Extension,
     Manifest,
     OpenLength,
+    Player,
     References,
     Stopped,
     TensorSpec,
 )
 from compiler.manifest import Method as MethodEntry
 from compiler.methods import Method
-from compiler.methods.base import Extended, OnPaths
+from compiler.methods.base import Extended, OnPaths, Walked
 from compiler.references.reference_set import ReferenceSet
 from compiler.references.request_time import describe_open, own_inputs
 from compiler.rules.packages import package_of
 from compiler.rules.rule import find_rule
 from compiler.runtime.kernels import digest
 from compiler.selection.activity import stop_warnings
+from compiler.selection.labelled import features_of
+from compiler.selection.leaves import Leaf
 from compiler.selection.path import Path
 from compiler.selection.select import Selection
-
-NAMED_FEATURES = 4096  # inputs with more features, or with inner axes, are answered as arrays
 
 
 def describe(
@@ -83,9 +85,10 @@ def describe(
     opened = describe_open(every, path.tensors) if references and references.is_open else None
     inputs = {name: spec for name, spec in every.items() if name not in own_inputs(opened)}
     shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
-    inner = {s.name: _inner_spec(lowered, s.tensor, shapes[attributions_name(s.name)]) for s in path.leaves}
+    inner = {s.name: _inner_spec(lowered, s.tensor, _row_of(lowered, s, shapes)) for s in path.leaves}
     specs = {**inner, **inputs}
-    names = _feature_names(path.inputs, specs, selection.feature_names)
+    names = features_of(path.inputs, {i: specs[i].shape for i in path.inputs}, selection.feature_names)
+    spread = has_standard_error(method)
     originals = {v.name for v in lowered.source.graph.output}
     kernels = tuple(CustomOps(file=library.name, sha256=digest(library)) for library in libraries)
     return Manifest(
@@ -97,14 +100,17 @@ def describe(
         explained=tuple(
             ExplainedInput(
                 tensor=specs[i],
-                attributions=attributions_name(i),
+                attributions=attributions_name(i) if i in path.ungrouped else None,
                 at=tuple(s.tensor for s in path.leaves if s.name == i and s.places is not None) or None,
-                standard_error=standard_error_name(i) if has_standard_error(method) else None,
+                standard_error=standard_error_name(i) if spread and i in path.ungrouped else None,
                 feature_names=names[i],
                 takes_missing=path.trees is not None,
             )
             for i in path.inputs
         ),
+        players=_players(path, method),
+        group_attributions=GROUP_ATTRIBUTIONS if path.players else None,
+        group_standard_error=GROUP_ERROR if path.players and spread else None,
         layers=_layers(lowered, combined, checked),
         concepts=_concepts(lowered, path),
         outputs=tuple(tensor_spec(v) for v in combined.graph.output if v.name in originals and is_tensor(v)),
@@ -144,6 +150,15 @@ def describe(
             *checked.warnings,
         ),
     )
+
+
+def _players(path: Path, method: Method) -> tuple[Player, ...]:
+    """A walk gives each feature its own attribution, of which those of a group are a sum."""
+    if path.players is None:
+        return ()
+    kind: Literal["player", "sum"] = "sum" if isinstance(method, Walked) else "player"
+    each = zip(path.players.names, path.players.members, strict=True)
+    return tuple(Player(name=name, features=features, kind=kind) for name, features in each)
 
 
 def _layers(lowered: Lowered, combined: onnx.ModelProto, checked: Checked) -> tuple[ExplainedLayer, ...]:
@@ -194,50 +209,15 @@ def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
     return TensorSpec(name=value.name, datatype=DATATYPES[kind], shape=dims[1:])
 
 
+def _row_of(lowered: Lowered, leaf: Leaf, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape of one row of what a leaf explains, as the graph answers it."""
+    own = tuple(lowered.specs[leaf.name][0][1:]) if leaf.name in lowered.specs else leaf.row
+    return shapes.get(attributions_name(leaf.name), own)
+
+
 def _inner_spec(lowered: Lowered, name: str, shape: tuple[int, ...]) -> TensorSpec:
     """Of the shape that its attributions have."""
     return TensorSpec(name=name, datatype=DATATYPES[lowered.specs[name][1].name], shape=shape)
-
-
-def _feature_names(
-    explained: Sequence[str],
-    specs: Mapping[str, TensorSpec],
-    given: Sequence[str] | Mapping[str, Sequence[str]] | None,
-) -> dict[str, tuple[str, ...] | None]:
-    if given is not None and not isinstance(given, Mapping):
-        if len(explained) != 1:
-            raise InvalidOptionError(f"name the features of each input: {list(explained)}.")
-        given = {explained[0]: given}
-    unknown = sorted(set(given or {}) - set(explained))
-    if unknown:
-        raise InvalidOptionError(f"feature names for {unknown}; the explained inputs are {list(explained)}.")
-    names = {i: _names_of(specs[i], (given or {}).get(i)) for i in explained}
-    every = [n for group in names.values() if group for n in group]
-    repeated = sorted({n for n in every if every.count(n) > 1}) if len(set(every)) < len(every) else []
-    if repeated:
-        raise InvalidOptionError(f"feature names must be unique; {repeated} are not.")
-    return names
-
-
-def _names_of(spec: TensorSpec, given: Sequence[str] | None) -> tuple[str, ...] | None:
-    count = math.prod(spec.shape)
-    if -1 in spec.shape:
-        if given is not None:
-            raise InvalidOptionError(
-                f"{spec.name!r} has no fixed number of features, so they have no names: give its length."
-            )
-        return None
-    if given is not None:
-        if isinstance(given, str) or not all(isinstance(n, str) and n.strip() for n in given):
-            raise InvalidOptionError(f"feature names of {spec.name!r} must be a list of words: {given!r}.")
-        if len(given) != count:
-            raise InvalidOptionError(
-                f"{len(given)} feature names for {spec.name!r}, which has {count} features a row."
-            )
-        return tuple(given)
-    if len(spec.shape) != 1 or count > NAMED_FEATURES:
-        return None
-    return spec.elements(count)
 
 
 def _digests(
@@ -256,6 +236,8 @@ def _digests(
         "inputs": path.inputs,
         "rationale": metadata.version("rationale"),
     }
+    if path.players:
+        options["groups"] = dict(zip(path.players.names, path.players.members, strict=True))
     if path.layers:
         options["layers"] = path.layers
     if path.concepts:

@@ -81,9 +81,9 @@ def _folders(repository: Path, name: str) -> tuple[Path, Path]:
 
 def _promised(manifest: Manifest) -> set[str]:
     named = [manifest.base_value, manifest.explained_value, manifest.completeness_gap]
-    named += [manifest.completeness_gap_standard_error, *(e.standard_error for e in manifest.explained)]
+    named += [manifest.completeness_gap_standard_error, *(e.standard_error for e in manifest.attributed)]
     named += [EXPLAINED] if manifest.one_shot else []
-    return {name for name in named if name} | {e.attributions for e in manifest.explained}
+    return {name for name in named if name} | {e.attributions for e in manifest.attributed}
 
 
 def _sample(model: onnx.ModelProto, warmup: Path) -> dict[str, np.ndarray]:
@@ -166,7 +166,7 @@ def check_entry(repository: Path, name: str, runtime: str = "onnxruntime") -> Ma
 
 
 def _checked(compiled: Compiled, run: OpenVinoRunner | None) -> Manifest:
-    names = [entry.attributions for entry in compiled.manifest.explained]
+    names = [entry.attributions for entry in compiled.manifest.attributed]
     probes = probe_rows(compiled.model, compiled.sample)
     if compiled.manifest.one_shot:
         del probes[EXPLAIN]

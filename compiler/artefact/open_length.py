@@ -28,13 +28,18 @@ TRIED = 2 * LOOKED_AT  # a length that another axis has too may give a graph of 
 SAME = 1e-4  # of the largest value: float32 adds in the same order, but for a kernel's choice by the length
 
 
-def check_span(span: Span, method: Method, deployment: Deployment) -> None:
+def check_span(span: Span, method: Method, deployment: Deployment, *, grouped: bool) -> None:
     """Raises InvalidOptionError for what has one length by its nature."""
     if method.reference_set is not None:
         raise InvalidOptionError(
             f"{method.name} has references, which are of one length, and what is computed of them is stored: "
             f"give one length ({span.name}={span.most}), or take a method without references, such as "
             "gradient, lrp or attnlrp."
+        )
+    if grouped:
+        raise InvalidOptionError(
+            "groups are of features that are known one by one: give one length "
+            f"({span.name}={span.most}), or leave the groups out."
         )
     if deployment.one_shot:
         raise InvalidOptionError(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import InvalidOptionError
-from compiler.manifest import ExplainedInput, Manifest
+from compiler.manifest import Attributed, Manifest
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -27,15 +27,14 @@ def shap_explanation(
     except ModuleNotFoundError as error:
         raise InvalidOptionError("to_shap() needs the shap package: pip install shap.") from error
     tensors = [e.tensor.name for e in explained]
+    known = rows.keys() >= set(tensors) and not any(e.of_players for e in explained)
     errors = [e.standard_error for e in explained if e.standard_error]
     one = target is not None or manifest.target_count == 1
     return shap.Explanation(
         values=_of_target(_side_by_side(answer, [e.attributions for e in explained], 2), target),
         base_values=_of_target(answer[manifest.base_value], target) if manifest.base_value else None,
         error_std=_of_target(_side_by_side(answer, errors, 2), target) if errors else None,
-        data=_side_by_side(rows, tensors, 1)
-        if rows.keys() >= set(tensors)
-        else None,  # inner ones are unknown
+        data=_side_by_side(rows, tensors, 1) if known else None,  # not of inner tensors, nor of groups
         feature_names=_feature_names(answer, explained),
         output_names=None if one else [str(t) for t in manifest.targets],
     )
@@ -48,9 +47,9 @@ def _check_target(target: int | None, count: int) -> None:
         )
 
 
-def _chosen(manifest: Manifest, inputs: Sequence[str] | None) -> list[ExplainedInput]:
-    """The explained inputs that were asked for: tables, or a single one of any shape."""
-    known = {e.tensor.name: e for e in manifest.explained}
+def _chosen(manifest: Manifest, inputs: Sequence[str] | None) -> list[Attributed]:
+    """What was asked for: explained inputs and players that are tables, or a single one of any shape."""
+    known = {e.tensor.name: e for e in manifest.attributed}
     names = list(known) if inputs is None else list(inputs)
     if isinstance(inputs, str) or not names or len({*names} & {*known}) < len(names):
         raise InvalidOptionError(
@@ -79,7 +78,7 @@ def _of_target(array: np.ndarray, target: int | None) -> np.ndarray:
     return np.moveaxis(array, 1, -1) if target is None else array[:, target]
 
 
-def _feature_names(answer: Arrays, explained: Sequence[ExplainedInput]) -> list[str] | None:
+def _feature_names(answer: Arrays, explained: Sequence[Attributed]) -> list[str] | None:
     """Of the features side by side; of a single input None where it has none."""
     if len(explained) == 1:
         return list(explained[0].feature_names or ()) or None

@@ -12,7 +12,7 @@ from compiler.checks.judge import demand
 from compiler.checks.measure import layer_gap, measure, storage_error
 from compiler.checks.open_probes import with_open_probes, with_open_sample
 from compiler.checks.probes import probe_ids, sample_rows, sound_probes
-from compiler.combine.outputs import attributions_name, layers_of
+from compiler.combine.outputs import attributions_name, layers_of, names_of_attributions
 from compiler.lowering import narrow
 from compiler.lowering.lengths import Span
 from compiler.manifest import Measured, Memory
@@ -74,7 +74,7 @@ def check(selection: Selection, referenced: Referenced, graph: Candidate) -> Che
     """
     lowered, path, method = selection.lowered, selection.path, selection.method
     references, source, memory = referenced.set, lowered.source, graph.memory
-    names = [attributions_name(i) for i in path.inputs]
+    names = [*names_of_attributions(path)]
     probes = with_open_probes(sound_probes(source, graph.longest, _near(selection, referenced)), references)
     layers = layers_of(graph.edges)
     names += map(attributions_name, layers)

@@ -137,6 +137,15 @@ def compile_command(
             metavar="[INPUT=]A,B,C",
         ),
     ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Features that are explained together: housing=own,rent,free, or job=job_* for all that "
+            "begin so; repeat for several. Under treeshap a group is one player, else it is the sum of its "
+            "features.",
+            metavar="NAME=A,B,C",
+        ),
+    ] = None,
     steps: Annotated[
         int | None,
         _of_methods(help="integrated-gradients: points on the path from a reference. Default: 50."),
@@ -247,6 +256,7 @@ def compile_command(
             parse_composite,
             parse_concepts,
             parse_features,
+            parse_groups,
             parse_layers,
             parse_sizes,
             parse_targets,
@@ -278,6 +288,7 @@ def compile_command(
             parse_layers(layers or []),
             parse_concepts(concepts, concept_axis),
             custom_ops or (),
+            parse_groups(group or []),
         )
         with progress_bar() as progress:
             compiled = asked.compile(model, references, progress)

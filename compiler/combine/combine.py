@@ -12,7 +12,14 @@ from compiler.combine.concepts import emit_channels, emit_heatmaps, names_of_con
 from compiler.combine.environment import Environment, MovedEnvironment
 from compiler.combine.layers import layers_asked, layers_walked
 from compiler.combine.of_trees import at_references, emit_of_trees
-from compiler.combine.outputs import Explained, Seed, attributions_name, emit_outputs, names_of_outputs
+from compiler.combine.outputs import (
+    Explained,
+    Seed,
+    attributions_name,
+    check_group_names,
+    emit_outputs,
+    names_of_outputs,
+)
 from compiler.errors import InvalidOptionError
 from compiler.graph.axis_means import along, mean, open_rows, open_weights
 from compiler.graph.chunk_markers import Chunks
@@ -53,7 +60,7 @@ def combine(
     """
     own_inputs = names_of_inputs(path.tensors) if references and references.is_open else set()
     concepts = names_of_concepts(path.concepts, path.inputs) if path.concepts else set()
-    _check_names(lowered, names_of_outputs(method, path.inputs) | own_inputs | concepts)
+    _check_names(lowered, names_of_outputs(method, path) | own_inputs | concepts)
 
     def build(chunks: Chunks) -> ir.Model:
         return _build(_cloned(lowered, path), method, references, variants, chunks, progress)
@@ -125,6 +132,7 @@ def _build(
     steps, pull = method.plan(op, calls, watched) if isinstance(method, Planned) else (calls, method.pull)
     kept = layers_walked(asked, calls, steps, named=path.layers != "all")
     _check_names(lowered, {attributions_name(name) for name in kept})
+    check_group_names(path, kept)
     layers_walked(own, calls, steps, named=True)
 
     def walk_from(output: str, multiplier: Carried) -> dict[str, Any]:
@@ -146,7 +154,7 @@ def _build(
         }
         reached = explained(nothing | walk_from(concepts.layer, masked))
         graph.outputs.extend([*outputs, *emit_heatmaps(op, method, reached, weights)])
-    emit_outputs(op, method, explained(arriving), [layers[n] for n in kept], seed, references)
+    emit_outputs(op, method, explained(arriving), [layers[n] for n in kept], seed, references, path.players)
     return lowered.model
 
 

@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 
 from compiler.combine.environment import Environment, MovedEnvironment
-from compiler.combine.outputs import Seed, attributions_name, emit_values, total_of
+from compiler.combine.outputs import Seed, emit_values, names_of_attributions, total_of
 from compiler.graph.axis_means import along
 from compiler.graph.fold import extract
 from compiler.graph.tensor import Tensor
@@ -65,11 +65,15 @@ def emit_of_trees(
     op.scope = "trees"
     x, columns = at_x.at(leaf.tensor), path.trees.ensemble.columns
     asked = _asked(path, columns)
-    found = method.attributions(op, path.trees.ensemble, asked, at_x.at(path.trees.reads), references)
-    found = op.reshape(found, (1, asked.shape[1], *x.shape[1:]))
+    players, (name,) = path.players, names_of_attributions(path)
+    owners, row = (players.of[leaf.name], (len(players.names),)) if players else (None, x.shape[1:])
+    found = method.attributions(op, path.trees.ensemble, asked, at_x.at(path.trees.reads), references, owners)
+    found = op.reshape(found, (1, asked.shape[1], *row))
     op.scope = "attributions"
-    output = op.attributions_output(_of_target(at_x, path, seed, found), attributions_name(leaf.name))
-    values = emit_values(op, method, seed, [total_of(op, output, replace(x, dtype=found.dtype))])
+    output = op.attributions_output(_of_target(at_x, path, seed, found), name)
+    values = emit_values(
+        op, method, seed, [total_of(op, output, replace(x, shape=(1, *row), dtype=found.dtype))]
+    )
     op.graph.outputs.extend([output, *values])
 
 

@@ -1,23 +1,28 @@
 """What the combined graph answers beside the model's own outputs, and under which names."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from compiler.errors import InvalidReferencesError
+from compiler.combine.players import by_player
+from compiler.errors import InvalidOptionError, InvalidReferencesError
 from compiler.graph.axis_means import standard_error
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
+from compiler.manifest import GROUPS
 from compiler.methods.base import Averaged, Gap, Method, Walked
 from compiler.references.reference_set import ReferenceSet
 from compiler.selection.leaves import Leaf
+from compiler.selection.path import Path
+from compiler.selection.players import Players
 
 BASE_VALUE, EXPLAINED_VALUE, GAP = "base_value", "explained_value", "completeness_gap"
 GAP_ERROR = "completeness_gap_standard_error"
+GROUP_ATTRIBUTIONS, GROUP_ERROR = f"{GROUPS}_attributions", f"{GROUPS}_standard_error"
 
 
 def attributions_name(name: str) -> str:
@@ -35,12 +40,32 @@ def standard_error_name(name: str) -> str:
     return f"{name}_standard_error"
 
 
-def names_of_outputs(method: Method, inputs: Sequence[str]) -> set[str]:
-    """Every name that the combined graph needs for itself."""
-    names = {BASE_VALUE, EXPLAINED_VALUE, GAP, *map(attributions_name, inputs)}
+def names_of_attributions(path: Path) -> tuple[str, ...]:
+    """The outputs that add up: one for each input without groups, and one for all players."""
+    return (*map(attributions_name, path.ungrouped), *((GROUP_ATTRIBUTIONS,) if path.players else ()))
+
+
+def names_of_outputs(method: Method, path: Path) -> set[str]:
+    """Every name that the combined graph needs for itself.
+
+    Raises:
+        InvalidOptionError: an input's attributions would be called like those of the players.
+    """
+    attributions = names_of_attributions(path)
+    check_group_names(path, path.ungrouped)
+    names = {BASE_VALUE, EXPLAINED_VALUE, GAP, *attributions}
     if has_standard_error(method):
-        names.update(map(standard_error_name, inputs))
+        names.update(map(standard_error_name, path.ungrouped), {GROUP_ERROR} if path.players else ())
     return names | ({GAP_ERROR} if has_gap_error(method) else set())
+
+
+def check_group_names(path: Path, tensors: Sequence[str]) -> None:
+    """Raises InvalidOptionError where one of them would be explained by an output that players need."""
+    if path.players is not None and GROUPS in tensors:
+        raise InvalidOptionError(
+            f"{GROUPS!r} would be explained by {GROUP_ATTRIBUTIONS!r}, which is the output of all groups: "
+            "rename the tensor, or leave it or the groups out."
+        )
 
 
 def has_standard_error(method: Method) -> bool:
@@ -92,6 +117,7 @@ def emit_outputs(
     layers: Sequence[Explained],
     seed: Seed,
     references: ReferenceSet | None,
+    players: Players | None = None,
 ) -> None:
     """Adds the attributions, base value, explained value, gap and standard errors to the graph's outputs.
 
@@ -104,12 +130,14 @@ def emit_outputs(
     op.scope = "attributions"
     weights = references.weights if references else None
     outputs, totals = [], []
+    found = {}
     for name, parts in by_name(explained).items():
         each = [method.attribute(op, e.multiplier, e.x, e.start, weights) for e in parts]
-        attributions = together(op, parts, each)
-        outputs.append(op.attributions_output(attributions, attributions_name(name)))
+        found[name] = together(op, parts, each)
+    for name, attributions in _attributed(op, players, found, attributions_name).items():
+        outputs.append(op.attributions_output(attributions, name))
         totals.append(total_of(op, outputs[-1], attributions))
-    outputs += _standard_errors(op, method, explained, references)
+    outputs += _standard_errors(op, method, explained, references, players)
     outputs += emit_values(op, method, seed, totals)
     outputs += _gap_error(op, method, explained, references)
     op.graph.outputs.extend(outputs)
@@ -130,6 +158,15 @@ def emit_values(op: Ops, method: Method, seed: Seed, totals: Sequence[Tensor]) -
             gap = op.Sub(gap, op.Cast(total, to=int(gap.dtype)) if total.dtype != gap.dtype else total)
         outputs.append(op.rows_output(gap, GAP))
     return outputs
+
+
+def _attributed(
+    op: Ops, players: Players | None, values: Mapping[str, Tensor], name: Callable[[str], str]
+) -> dict[str, Tensor]:
+    """What is said of each explained tensor, or of all players together, by the name of its output."""
+    grouped = players.of if players else {}
+    own = {name(tensor): value for tensor, value in values.items() if tensor not in grouped}
+    return {**own, name(GROUPS): by_player(op, players, values)} if players else own
 
 
 def by_name(explained: Sequence[Explained]) -> dict[str, list[Explained]]:
@@ -171,17 +208,23 @@ def total_of(op: Ops, value: ir.Value, x: Tensor) -> Tensor:
 
 
 def _standard_errors(
-    op: Ops, method: Method, explained: Sequence[Explained], references: ReferenceSet | None
+    op: Ops,
+    method: Method,
+    explained: Sequence[Explained],
+    references: ReferenceSet | None,
+    players: Players | None,
 ) -> list[ir.Value]:
     if not (isinstance(method, Averaged) and method.standard_error):
         return []
     draws = _draws(op, method, references)
-    outputs = []
+    drawn = {}
     for name, parts in by_name(explained).items():
         each = [op.expand(method.spread(op, e.multiplier, e.x, e.start), e.x.shape) for e in parts]
-        error = draws.standard_error(op, together(op, parts, each))
-        outputs.append(op.attributions_output(error, standard_error_name(name)))
-    return outputs
+        drawn[name] = together(op, parts, each)
+    return [
+        op.attributions_output(draws.standard_error(op, values), name)
+        for name, values in _attributed(op, players, drawn, standard_error_name).items()
+    ]
 
 
 def _gap_error(

@@ -11,7 +11,15 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from compiler.artefact.compiled import Compiled
 from compiler.artefact.entry import open_entry, own_names, read_inputs
 from compiler.errors import InvalidOptionError, InvalidReferencesError
-from compiler.evaluate.explained_model import GivenReferences, Pairs, Subject, baseline_of, pairs_of
+from compiler.evaluate.explained_model import (
+    GivenReferences,
+    Pairs,
+    Subject,
+    baseline_of,
+    is_slope,
+    owners_of,
+    pairs_of,
+)
 from compiler.evaluate.faithfulness import (
     PERTURBATIONS,
     Curve,
@@ -146,7 +154,7 @@ def evaluate(
         raise InvalidOptionError(f"entries {list(names)}: give one name or several different ones.")
     compiled = [open_entry(repository, name) for name in names]
     for c in compiled:
-        _check_features(c.manifest)
+        _check_features(c.manifest, chosen)
     sets = _match_references(compiled, names, references)
     entries = [
         _Entry(name, c, *_draw_rows(c, file, chosen), r)
@@ -166,7 +174,8 @@ def _check_shapley(entries: Sequence[_Entry], most: int) -> None:
     for e in entries:
         if e.references and e.without_shapley is None:
             rows = len(next(iter(e.inputs.values())))
-            rounds_within(most, rows, len(e.spread), len(e.references.shares))
+            players = int(owners_of(e.compiled.manifest).max()) + 1
+            rounds_within(most, rows, players, len(e.references.shares))
 
 
 def _evaluate_one(
@@ -183,7 +192,7 @@ def _evaluate_one(
     subject, seed, spread = Subject(entry.compiled, entry.inputs), settings.seed, entry.spread
     pairs = pairs_of(subject)
     steps, draws, redraws = (25, 25, 1) if subject.features.shape[1] >= LARGE else (100, 100, 5)
-    cuts = cuts_of(subject.features.shape[1], steps)
+    cuts = cuts_of(pairs.attributions.shape[1], steps)
     baseline, whose = _curve_baseline(entry, entries)
     key = _question(entry.compiled.manifest, baseline)
     if key not in controls:
@@ -226,7 +235,7 @@ def _panels(entry: _Entry, subject: Subject, pairs: Pairs, sampled: Sequence[Sam
         target = pairs.elements[p] if chosen == "predicted" else chosen[pairs.positions[i, 0]]
         asked = f"{element_name(manifest, target)}: {pairs.answers[p]:.4g}"
         due = Estimate(sampled[i].values[0], sampled[i].errors[0]) if sampled else None
-        parts = parts_of(manifest.explained, pairs.attributions[p], subject.features[i])
+        parts = parts_of(manifest, pairs.attributions[p], subject.features[i])
         title = f"{entry.name} ({_method(manifest)}), row {row}, {asked}"
         yield from panels(title, parts, TOP, shapley=due)
         if manifest.layers:
@@ -261,8 +270,13 @@ def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arra
     return {name: a[index] for name, a in inputs.items()}, spread, index
 
 
-def _check_features(manifest: Manifest) -> None:
+def _check_features(manifest: Manifest, settings: Settings) -> None:
     """Raises InvalidOptionError where what is explained cannot be replaced in a row of the file."""
+    if manifest.players and (is_slope(manifest) or settings.perturbation != "baseline"):
+        raise InvalidOptionError(
+            "what attributions per unit of each feature foretell is not known of a group: evaluate an entry "
+            "without groups, or one whose attributions add up, with --perturbation baseline."
+        )
     unfit = [e.tensor.name for e in manifest.explained if e.at or e.tensor not in manifest.inputs]
     if unfit:
         raise InvalidOptionError(
@@ -277,7 +291,8 @@ def _check_features(manifest: Manifest) -> None:
 def _question(manifest: Manifest, baseline: np.ndarray) -> object:
     """Entries with the same key have the same curve for the same order of features."""
     inputs = tuple(e.tensor.name for e in manifest.explained)
-    return manifest.digests.model, manifest.explained_output, manifest.targets, inputs, baseline.tobytes()
+    asked = manifest.digests.model, manifest.explained_output, manifest.targets, inputs, manifest.players
+    return *asked, baseline.tobytes()
 
 
 def _curve_baseline(entry: _Entry, entries: Sequence[_Entry]) -> tuple[np.ndarray, str]:

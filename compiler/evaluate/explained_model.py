@@ -1,7 +1,7 @@
 """A compiled entry as two functions of its features: what the model answers, and how that is explained.
 
 N rows, F features of one row (those of all explained inputs, flattened and side by side), T targets of the
-entry, of which t are judged.
+entry, of which t are judged. Without groups of features each one is a player.
 """
 
 import math
@@ -15,7 +15,7 @@ from compiler.artefact.compiled import Compiled
 from compiler.artefact.one_shot import open_gate, restrict
 from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError
-from compiler.manifest import Manifest, ends_of
+from compiler.manifest import Manifest, elements, ends_of
 from compiler.runtime.kernels import kernels_of
 from compiler.runtime.session import Runner
 
@@ -45,6 +45,7 @@ class Subject:
         features: [N, F] float64, the rows of the file.
         baseline: [F], the row that the compiler left for warmup: the mean of the references, else zeros.
         is_slope: attributions are output per unit of input, rather than shares of the output.
+        owner: [F], the player of each feature, which are replaced together; without groups 0 … F − 1.
     """
 
     def __init__(self, compiled: Compiled, inputs: Mapping[str, np.ndarray]) -> None:
@@ -53,7 +54,8 @@ class Subject:
         self._inputs = dict(inputs)
         self.features = self.flat(inputs)
         self.baseline = baseline_of(compiled)
-        self.is_slope = _is_slope(self.manifest)
+        self.is_slope = is_slope(self.manifest)
+        self.owner = owners_of(self.manifest)
         with kernels_of(compiled.custom_ops):
             self._plain = Runner(answering(compiled), given=True)
         self._explainer = compiled.run
@@ -93,8 +95,8 @@ class Subject:
         )
 
     def attributions(self, x: np.ndarray, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """[M, t, F] float64: of the targets at `positions` [M, t] in the manifest's list."""
-        names = [e.attributions for e in self.manifest.explained]
+        """[M, t, players] float64: of the targets at `positions` [M, t] in the manifest's list."""
+        names = [e.attributions for e in self.manifest.attributed]
         done = []
         for part in slices(len(x), self.manifest.measured.max_batch):
             outputs = self._explainer(self._fed(x[part], rows[part]), names)
@@ -112,7 +114,7 @@ class Pairs:
         rows: [P], indices of rows.
         elements: [P], places in an answer: flat indices into the explained output's row, or contrasts.
         positions: [N, t], the same targets as places in the manifest's list.
-        attributions: [P, F].
+        attributions: [P, players].
         answers: [P], the explained values.
     """
 
@@ -163,7 +165,22 @@ def _finite(array: np.ndarray, verb: str) -> np.ndarray:
     return array
 
 
-def _is_slope(manifest: Manifest) -> bool:
+def owners_of(manifest: Manifest) -> np.ndarray:
+    """[F]: where the attribution of each feature stands among those of a row, side by side."""
+    alone = sum(math.prod(e.tensor.shape) for e in manifest.explained if e.attributions)
+    place = {feature: alone + i for i, p in enumerate(manifest.players) for feature in p.features}
+    owners, start = list[int](), 0
+    for e in manifest.explained:
+        size = math.prod(e.tensor.shape)
+        if e.attributions is None:
+            owners += [place[feature] for feature in e.feature_names or elements(e.tensor.name, size)]
+        else:
+            owners += range(start, start + size)
+            start += size
+    return np.asarray(owners)
+
+
+def is_slope(manifest: Manifest) -> bool:
     """What promises no sum is a slope, unless it was multiplied by the input."""
     return manifest.completeness_gap is None and not manifest.method.options.get("times_input", False)
 

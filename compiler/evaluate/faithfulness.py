@@ -2,7 +2,7 @@
 
 Petsiuk et al., "RISE", 2018 (deletion and insertion); Yeh et al., "On the (In)fidelity and Sensitivity of
 Explanations", 2019. P pairs of a row and a target, F features, S steps, D draws; docs/evaluation.md says how
-to read the numbers.
+to read the numbers. Where features are in groups, those of a player are replaced together.
 """
 
 from collections.abc import Callable
@@ -78,16 +78,16 @@ def _area(fractions: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def ranks_of(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """[P, F]: 0 for the largest score of each row; ties in random order."""
+    """[P, players]: 0 for the largest score of each row; ties in random order."""
     order = np.lexsort((random.random(scores.shape), -scores), axis=1)
     ranks = np.empty_like(order)
     np.put_along_axis(ranks, order, np.arange(scores.shape[1])[None], axis=1)
     return ranks
 
 
-def cuts_of(features: int, steps: int) -> np.ndarray:
-    """[S + 1]: how many features are replaced after each step, 0 to F; one at a time where they fit."""
-    return np.unique(np.linspace(0, features, min(steps, features) + 1).round().astype(np.int64))
+def cuts_of(players: int, steps: int) -> np.ndarray:
+    """[S + 1]: how many players are replaced after each step, 0 to all; one at a time where they fit."""
+    return np.unique(np.linspace(0, players, min(steps, players) + 1).round().astype(np.int64))
 
 
 def replaced(
@@ -98,13 +98,13 @@ def replaced(
     baseline: np.ndarray,
     tell: Callable[[int], None],
 ) -> np.ndarray:
-    """[S + 1]: the mean explained output with the features of rank < cut at their baseline."""
+    """[S + 1]: the mean explained output with the features of players of rank < cut at their baseline."""
     total = np.zeros(len(cuts))
     for part in slices(len(ranks), MAX_BATCH):
         rows, elements = pairs.rows[part], pairs.elements[part]
         x = subject.features[rows]
         for i, cut in enumerate(cuts):
-            mixed = np.where(ranks[part] < cut, baseline, x)
+            mixed = np.where((ranks[part] < cut)[:, subject.owner], baseline, x)
             total[i] += subject.answer(mixed, rows)[np.arange(len(rows)), elements].sum()
             tell(len(rows))
     return total / len(ranks)
@@ -187,7 +187,7 @@ def infidelity(
         rows, elements, shares = pairs.rows[part], pairs.elements[part], pairs.attributions[part]
         x = subject.features[rows]
         for _ in range(draws):
-            step, told = _perturb(random, kind, x, baseline, spread, shares, subject.is_slope)
+            step, told = _perturb(random, kind, x, baseline, spread, shares, subject)
             after = subject.answer(x - step, rows)[np.arange(len(rows)), elements]
             change = pairs.answers[part] - after
             missed += ((told - change) ** 2).sum()
@@ -204,16 +204,16 @@ def _perturb(
     baseline: np.ndarray,
     spread: np.ndarray,
     attributions: np.ndarray,
-    is_slope: bool,
+    subject: Subject,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The perturbation I [M, F], and the change I·Φ [M] that the attributions foretell for it."""
     away = x - baseline
     if kind == "baseline":
-        chosen = random.random(x.shape) < 0.5
-        shares = attributions * away if is_slope else attributions
-        return np.where(chosen, away, 0.0), (shares * chosen).sum(axis=1)
+        chosen = random.random(attributions.shape) < 0.5
+        shares = attributions * away if subject.is_slope else attributions
+        return np.where(chosen[:, subject.owner], away, 0.0), (shares * chosen).sum(axis=1)
     step = random.standard_normal(x.shape) * spread * GAUSSIAN_SIGMA
-    if is_slope:
+    if subject.is_slope:
         return step, (attributions * step).sum(axis=1)
     near = np.abs(away) <= NEAR_BASELINE * spread
     step = np.where(near, 0.0, step)

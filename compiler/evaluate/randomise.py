@@ -209,6 +209,8 @@ def _recompile(
         output=manifest.explained_output,
         targets=targets,
         inputs=[e.tensor.name for e in manifest.explained],
+        feature_names={e.tensor.name: e.feature_names for e in manifest.explained if e.feature_names},
+        groups=manifest.groups,
     )
     if again.manifest.digests.references != manifest.digests.references:
         raise InvalidOptionError(_NO_REFERENCES)  # the method has others by default

@@ -5,7 +5,8 @@ permutation of the features for each reference and takes it forwards and backwar
 (Mitchell, Cooper, Frank and Holmes, "Sampling Permutations for Shapley Value Estimation", 2022). What a round
 finds adds up to f(x) − Σ_k w_k·f(r_k), and is exact where f is a sum of terms in at most two features.
 
-F features, K references, t targets of a row, P pairs of a row and a target.
+F features, K references, t targets of a row, P pairs of a row and a target. A player is a feature, or all
+features of a group.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ Answer = Callable[[np.ndarray], np.ndarray]  # rows of features [M, F] → [M, t
 
 @dataclass(frozen=True)
 class Sampled:
-    """Shapley values [t, F] of one row, the mean over independent rounds, and their standard errors."""
+    """Shapley values [t, players] of one row, the mean over independent rounds, and their standard errors."""
 
     values: np.ndarray
     errors: np.ndarray
@@ -73,14 +74,15 @@ def compare(
         InvalidOptionError: fewer answers than LEAST_ROUNDS take.
     """
     background, weights = subject.flat(references.arrays), references.shares
-    rows, features = subject.features.shape
-    each = 2 * len(background) * (features - 1)
-    rounds = rounds_within(most, rows, features, len(background))
+    rows, players = len(subject.features), pairs.attributions.shape[1]
+    each = 2 * len(background) * (players - 1)
+    rounds = rounds_within(most, rows, players, len(background))
     count = counter(tell, "Shapley values", rows)
     found = []
     for i, x in enumerate(subject.features):
         answer = _answer_of(subject, i, pairs.elements[pairs.rows == i])
-        found.append(sample(answer, x, background, weights, rounds, np.random.default_rng([seed, 5, i])))
+        random = np.random.default_rng([seed, 5, i])
+        found.append(sample(answer, x, background, weights, rounds, random, subject.owner))
         count(1)
     evaluations = sum(1 + len(background) + each * row.rounds for row in found)
     return _compared(pairs.attributions, found, evaluations), found
@@ -140,17 +142,21 @@ def sample(
     weights: np.ndarray,
     rounds: int,
     random: np.random.Generator,
+    owner: np.ndarray | None = None,
 ) -> Sampled:
     """Takes rounds, `rounds` at most, until they are precise.
 
     Args:
         x: [F]; references: [K, F]; weights: [K], of sum 1.
+        owner: [F], the player of each feature; None where each is one.
     """
+    owner = np.arange(len(x)) if owner is None else owner
+    players = int(owner.max()) + 1
     ends = answer(references), answer(x[None])
-    mean = squares = np.zeros((ends[1].shape[1], len(x)))  # Welford's sums
+    mean = squares = np.zeros((ends[1].shape[1], players))  # Welford's sums
     for n in range(1, rounds + 1):
-        ranks = ranks_of(np.zeros(references.shape), random)
-        pair = [_walk(answer, x, references, ends, r) for r in (ranks, len(x) - 1 - ranks)]
+        ranks = ranks_of(np.zeros((len(references), players)), random)
+        pair = [_walk(answer, x, references, ends, r, owner) for r in (ranks, players - 1 - ranks)]
         found = np.tensordot(weights, (pair[0] + pair[1]) / 2, axes=1).T
         before, mean = mean, mean + (found - mean) / n
         squares = squares + (found - before) * (found - mean)
@@ -166,14 +172,15 @@ def _walk(
     references: np.ndarray,
     ends: tuple[np.ndarray, np.ndarray],
     ranks: np.ndarray,
+    owner: np.ndarray,
 ) -> np.ndarray:
-    """[K, F, t]: what each feature adds, put into each reference in the order of its rank."""
-    k, features = references.shape
-    values = np.empty((k, features + 1, ends[0].shape[1]))
+    """[K, players, t]: what each player adds, put into each reference in the order of its rank."""
+    k, players = ranks.shape
+    values = np.empty((k, players + 1, ends[0].shape[1]))
     values[:, 0], values[:, -1] = ends
-    steps = np.stack(np.divmod(np.arange(k * (features - 1)), max(features - 1, 1)))
-    for part in slices(steps.shape[1], rows_at_once(features)):
+    steps = np.stack(np.divmod(np.arange(k * (players - 1)), max(players - 1, 1)))
+    for part in slices(steps.shape[1], rows_at_once(len(x))):
         which, step = steps[:, part]
-        mixed = np.where(ranks[which] <= step[:, None], x, references[which])
+        mixed = np.where((ranks[which] <= step[:, None])[:, owner], x, references[which])
         values[which, step + 1] = answer(mixed)
     return np.take_along_axis(np.diff(values, axis=1), ranks[:, :, None], axis=1)

@@ -118,7 +118,7 @@ def _target(asked: object, target: object) -> str:
 def _features(answer: Explanation, i: int, j: int, top: int) -> Iterator[str]:
     """The largest attributions, those of all inputs together."""
     told = []
-    for entry in answer.manifest.explained:
+    for entry in answer.manifest.attributed:
         values = answer[entry.attributions][i, j].reshape(-1)
         names = entry.names(len(values))
         errors = answer[entry.standard_error][i, j].reshape(-1) if entry.standard_error else None

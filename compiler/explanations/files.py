@@ -128,7 +128,7 @@ def _rows_of(answer: Explanation, first: int) -> _Rows:
     values += [manifest.completeness_gap_standard_error]
     said |= {name: answer[name].reshape(-1) for name in values if name}
     attributions, errors = Columns(), Columns()
-    for explained in manifest.explained:
+    for explained in manifest.attributed:
         names = explained.names(math.prod(answer[explained.attributions].shape[2:]))
         if len(names) > MOST_COLUMNS:
             raise InvalidOptionError(

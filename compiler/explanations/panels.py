@@ -6,14 +6,14 @@ so do all layers.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from compiler.artefact.compiled import Explanation
 from compiler.explanations.files import targets_of
 from compiler.explanations.words import NUMBERS, Vocabulary, Word
-from compiler.manifest import ExplainedConcepts, ExplainedInput, Manifest
+from compiler.manifest import Attributed, ExplainedConcepts, Manifest
 
 _CHANNELS = (1, 3, 4)  # of an image
 _LONGEST_NAME = 34
@@ -76,9 +76,9 @@ Panel = Bars | Heat | Words | Flow
 
 @dataclass(frozen=True)
 class Part:
-    """An explained input of one row: its attributions and, where known, its values and standard errors."""
+    """An explained input of one row, or all players: attributions; values and standard errors where known."""
 
-    explained: ExplainedInput
+    explained: Attributed
     attributions: np.ndarray
     values: np.ndarray | None
     errors: np.ndarray | None
@@ -93,22 +93,19 @@ def panels_of(answer: Explanation, i: int, row: int, top: int, vocabulary: Vocab
     """
     manifest = answer.manifest
     for j, element in enumerate(targets_of(answer)[i]):
-        parts = [_part(answer, e, i, j) for e in manifest.explained]
+        parts = [_part(answer, e, (i, j)) for e in manifest.attributed]
         base = "" if manifest.base_value is None else f", base value {answer[manifest.base_value][i, j]:.4g}"
         said = f"{element_name(manifest, element)}: {answer[manifest.explained_value][i, j]:.4g}{base}"
         yield from panels(f"row {row}, {said}", parts, top, vocabulary)
         if manifest.layers:
             yield flow(f"row {row}, {said}: layer by layer", answer, i, j)
         if manifest.concepts is not None:
-            yield from _concepts(
-                f"row {row}, {said}", manifest.concepts, parts, answer, i, j, top, vocabulary
-            )
+            yield from _concepts(f"row {row}, {said}", manifest.concepts, answer, i, j, top, vocabulary)
 
 
 def _concepts(
     title: str,
     concepts: ExplainedConcepts,
-    parts: Sequence[Part],
     answer: Explanation,
     i: int,
     j: int,
@@ -119,15 +116,15 @@ def _concepts(
     for c, channel in enumerate(answer[concepts.channels][i, j]):
         share = answer[concepts.attributions][i, j, channel]
         said = f"{title}: channel {channel} of {_short(concepts.tensor.name)}, {share:+.4g}"
-        heatmaps = [answer[concepts.heatmaps[p.explained.tensor.name]][i, j, c] for p in parts]
-        each = [replace(p, attributions=a, errors=None) for p, a in zip(parts, heatmaps, strict=True)]
+        inputs = (e.by(concepts.heatmaps[e.tensor.name]) for e in answer.manifest.explained)
+        each = [_part(answer, e, (i, j, c)) for e in inputs]
         yield from panels(said, each, top, vocabulary)
 
 
 def flow(title: str, answer: Explanation, i: int, j: int) -> Flow:
     """How attributions flow through the layers that the entry answers: of row i and target j."""
     manifest = answer.manifest
-    inputs = [answer[e.attributions][i, j].reshape(-1) for e in manifest.explained]
+    inputs = [answer[e.attributions][i, j].reshape(-1) for e in manifest.attributed]
     layers = [answer[layer.attributions][i, j].reshape(-1) for layer in manifest.layers]
     each = [a.astype(np.float64) for a in (np.concatenate(inputs), *layers)]
     base = 0.0 if manifest.base_value is None else float(answer[manifest.base_value][i, j])
@@ -169,17 +166,24 @@ def panels(
             yield _heat(several, part)
 
 
-def parts_of(explained: Sequence[ExplainedInput], attributions: np.ndarray, values: np.ndarray) -> list[Part]:
-    """Of attributions and values [F] of all explained inputs, side by side."""
-    ends = np.cumsum([math.prod(e.tensor.shape) for e in explained])[:-1]
-    each = zip(explained, np.split(attributions, ends), np.split(values, ends), strict=True)
-    return [Part(e, a.reshape(e.tensor.shape), v.reshape(e.tensor.shape), None) for e, a, v in each]
+def parts_of(manifest: Manifest, attributions: np.ndarray, values: np.ndarray) -> list[Part]:
+    """Of attributions of all that has some, and of values [F] of all explained inputs, side by side."""
+    tensors = [e.tensor for e in manifest.explained]
+    ends = np.cumsum([math.prod(t.shape) for t in tensors])[:-1]
+    each = zip(tensors, np.split(values, ends), strict=True)
+    known = {t.name: v.reshape(t.shape) for t, v in each}
+    ends = np.cumsum([math.prod(e.tensor.shape) for e in manifest.attributed])[:-1]
+    return [
+        Part(e, a.reshape(e.tensor.shape), None if e.of_players else known[e.tensor.name], None)
+        for e, a in zip(manifest.attributed, np.split(attributions, ends), strict=True)
+    ]
 
 
-def _part(answer: Explanation, e: ExplainedInput, i: int, j: int) -> Part:
-    values = answer.inputs.get(e.tensor.name)
-    errors = answer[e.standard_error][i, j] if e.standard_error else None
-    return Part(e, answer[e.attributions][i, j], None if values is None else values[i], errors)
+def _part(answer: Explanation, e: Attributed, at: tuple[int, ...]) -> Part:
+    """Of a row and a target, and a channel where it is a concept's."""
+    values = None if e.of_players else answer.inputs.get(e.tensor.name)
+    errors = answer[e.standard_error][at] if e.standard_error else None
+    return Part(e, answer[e.attributions][at], None if values is None else values[at[0]], errors)
 
 
 def _is_table(part: Part) -> bool:

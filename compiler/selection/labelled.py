@@ -1,5 +1,6 @@
-"""What a method is given by name: references and bounds in tables, put into the order of the features."""
+"""Features by name: references and bounds in tables are put into their order."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,12 +10,14 @@ import numpy as np
 
 from compiler.errors import InvalidOptionError, InvalidReferencesError, RationaleError
 from compiler.lowering import Lowered
+from compiler.manifest import elements
 from compiler.methods import Method
 from compiler.references.frames import are_positions, columns_of, elements_of, in_order, positions_of, spread
 from compiler.references.reference_set import OpenReferences
 from compiler.selection.path import Path
 
 FeatureNames = Sequence[str] | Mapping[str, Sequence[str]]
+NAMED_FEATURES = 4096  # inputs with more features, or with inner axes, are answered as arrays
 _ROWS = ("references", "covers")
 _OPTIONS = (*_ROWS, "low", "high", "sigma")  # of methods: what has a value for each feature
 
@@ -38,6 +41,53 @@ def by_name(
     changed: Any = method  # a frozen dataclass, as all methods are
     changed = replace(changed, **{option: features.arrays(option, value) for option, value in given.items()})
     return changed, features.names or names
+
+
+def features_of(
+    explained: Sequence[str], rows: Mapping[str, Sequence[int]], given: FeatureNames | None
+) -> dict[str, tuple[str, ...] | None]:
+    """Names of the flattened features of each explained tensor; None where they are too many, or not known.
+
+    Args:
+        rows: the shape of one row of each; −1 is a length that stays open.
+
+    Raises:
+        InvalidOptionError: names that do not fit or repeat.
+    """
+    if given is not None and not isinstance(given, Mapping):
+        if len(explained) != 1:
+            raise InvalidOptionError(f"name the features of each input: {list(explained)}.")
+        given = {explained[0]: given}
+    unknown = sorted(set(given or {}) - set(explained))
+    if unknown:
+        raise InvalidOptionError(f"feature names for {unknown}; the explained inputs are {list(explained)}.")
+    names = {i: _names_of(i, rows[i], (given or {}).get(i)) for i in explained}
+    every = [n for group in names.values() if group for n in group]
+    repeated = sorted({n for n in every if every.count(n) > 1}) if len(set(every)) < len(every) else []
+    if repeated:
+        raise InvalidOptionError(f"feature names must be unique; {repeated} are not.")
+    return names
+
+
+def _names_of(name: str, row: Sequence[int], given: Sequence[str] | None) -> tuple[str, ...] | None:
+    count = math.prod(row)
+    if -1 in row:
+        if given is not None:
+            raise InvalidOptionError(
+                f"{name!r} has no fixed number of features, so they have no names: give its length."
+            )
+        return None
+    if given is not None:
+        if isinstance(given, str) or not all(isinstance(n, str) and n.strip() for n in given):
+            raise InvalidOptionError(f"feature names of {name!r} must be a list of words: {given!r}.")
+        if len(given) != count:
+            raise InvalidOptionError(
+                f"{len(given)} feature names for {name!r}, which has {count} features a row."
+            )
+        return tuple(given)
+    if len(row) != 1 or count > NAMED_FEATURES:
+        return None
+    return elements(name, count)
 
 
 @dataclass(frozen=True)

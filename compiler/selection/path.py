@@ -17,6 +17,7 @@ from compiler.selection.activity import OF_SIZES, Flow, Stop, flow, made_by
 from compiler.selection.float_casts import in_floats
 from compiler.selection.leaves import Chosen, Leaf, choose_leaves, is_float, keeps_batch
 from compiler.selection.logits import choose_logits, logits_behind
+from compiler.selection.players import Players
 from compiler.selection.targets import Target, Targets, choose_targets
 from compiler.selection.unsupported import demand_rules, demand_slope
 from compiler.trees.ensemble import Ensemble
@@ -80,6 +81,7 @@ class Path:
         nodes: the operators of the path, in topological order, with their rules.
         notes: what the user is told about the choice.
         trees: what is explained without a walk; there are no nodes then.
+        players: who attributions are given to where features are in groups.
     """
 
     leaves: tuple[Leaf, ...]
@@ -94,11 +96,17 @@ class Path:
     layers: tuple[str, ...] | Literal["all"] = ()
     concepts: Concepts | None = None
     trees: Trees | None = None
+    players: Players | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of what is explained: inputs, or inner tensors."""
         return tuple(dict.fromkeys(s.name for s in self.leaves))
+
+    @property
+    def ungrouped(self) -> tuple[str, ...]:
+        """Those of them of which no feature is in a group: each has attributions of its own."""
+        return tuple(name for name in self.inputs if self.players is None or name not in self.players.of)
 
     @property
     def tensors(self) -> tuple[str, ...]:

@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from compiler.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
 from compiler.lowering import Lowered
+from compiler.manifest import elements
 from compiler.methods import Method
 from compiler.methods.base import ExplainsScores, OfTrees, OnPaths
 from compiler.selection.ensembles import choose_ensemble
-from compiler.selection.labelled import FeatureNames, by_name
+from compiler.selection.labelled import FeatureNames, by_name, features_of
 from compiler.selection.logits import choose_logits
 from compiler.selection.path import Concepts, Layers, Path, choose_path, foremost
+from compiler.selection.players import Groups, choose_players
 from compiler.selection.targets import Targets
 
 
@@ -25,6 +28,7 @@ class Question:
     feature_names: FeatureNames | None = None
     layers: Layers = ()
     concepts: Concepts | None = None
+    groups: Groups | None = None
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,8 @@ def select(lowered: Lowered, method: Method, question: Question) -> Selection:
     It begins at the first of the layers that are named where an operator before them has no rule.
 
     Raises:
-        InvalidOptionError: an output, target, input, layer or feature name that does not exist, no logits, or
-            layers of a method that walks between inputs.
+        InvalidOptionError: an output, target, input, layer or feature name that does not exist, no logits,
+            groups that do not fit, or layers of a method that walks between inputs.
         UnsupportedModelError: operators without a rule (every one is listed), or rows that mix.
         InvalidReferencesError: a method that needs references has none, or their columns do not fit.
     """
@@ -88,8 +92,7 @@ def select(lowered: Lowered, method: Method, question: Question) -> Selection:
         path = replace(path, notes=(*path.notes, note))
     if given is None and method.has_base_value:
         raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
-    method, names = by_name(method, lowered, path, question.feature_names)
-    return Selection(lowered, path, method, names)
+    return _named(lowered, path, method, question)
 
 
 def _of_trees(lowered: Lowered, method: Method, question: Question) -> Selection:
@@ -106,5 +109,15 @@ def _of_trees(lowered: Lowered, method: Method, question: Question) -> Selection
     assert path.trees is not None
     if question.logits and path.trees.ensemble.post_transform == "NONE":
         choose_logits(lowered.source, path.output)
+    return _named(lowered, path, method, question)
+
+
+def _named(lowered: Lowered, path: Path, method: Method, question: Question) -> Selection:
+    """With names of features, and the players that are groups of them."""
     method, names = by_name(method, lowered, path, question.feature_names)
+    if question.groups:
+        rows = {name: tuple(lowered.specs[name][0][1:]) for name in path.inputs}
+        known = features_of(path.inputs, rows, names)
+        features = {i: named or elements(i, prod(rows[i])) for i, named in known.items()}
+        path = replace(path, players=choose_players(question.groups, features))
     return Selection(lowered, path, method, names)

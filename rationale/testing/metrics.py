@@ -31,7 +31,7 @@ def quantus_explain(compiled: Compiled) -> Callable[..., np.ndarray]:
     The model that Quantus hands over besides is not asked; see `torch_module`.
 
     Raises:
-        InvalidOptionError: several inputs; and on a call, a target that `compiled` does not explain.
+        InvalidOptionError: several inputs, or groups; on a call, a target that `compiled` does not explain.
     """
     name = _only_input(compiled)
     predict = _predictions(compiled)
@@ -40,7 +40,7 @@ def quantus_explain(compiled: Compiled) -> Callable[..., np.ndarray]:
         rows = {name: np.asarray(inputs)}
         answer = compiled.explain(rows)
         places = _places(compiled, np.asarray(targets).reshape(-1), lambda: predict(rows))
-        found = answer[compiled.manifest.explained[0].attributions]
+        found = answer[compiled.manifest.attributed[0].attributions]
         return np.asarray(found[np.arange(len(found)), places])
 
     return explain
@@ -91,6 +91,10 @@ def _only_input(compiled: Compiled) -> str:
     if len(names) != 1 or [e.tensor.name for e in compiled.manifest.explained] != names:
         raise InvalidOptionError(
             f"metrics of other tools know one input, and the model has {names}: explain it by its only input."
+        )
+    if compiled.manifest.players:
+        raise InvalidOptionError(
+            "metrics of other tools know features and no groups: compile without groups."
         )
     return names[0]
 

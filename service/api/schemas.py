@@ -179,7 +179,9 @@ class Explanation(BaseModel):
     completeness_gap_standard_error: float | None = Field(
         None, description="of a gap that is a sampling error; a gap of several of it is a fault"
     )
-    attributions: ByFeature = Field(description="by feature name, or nested lists by input name")
+    attributions: ByFeature = Field(
+        description="by name of the feature or group, or nested lists by input name"
+    )
     standard_errors: ByFeature | None = Field(
         None, description="of the attributions, where they are means and the entry was compiled to tell"
     )

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from compiler.manifest import Manifest
 from service.errors import MalformedError, NotExplainableError
 from service.faults import Faults
-from service.inference.features import Instances, named_tensors
+from service.inference.features import Instances, unshared
 from service.inference.request import Answer, InferenceRequest, name_of, parse_json
 from service.tensors import Array, Tensors
 
@@ -59,10 +59,11 @@ def predictions(outputs: Sequence[str], tensors: Tensors) -> list[Any]:
 def explanations(manifest: Manifest, tensors: Tensors) -> list[dict[str, Any]]:
     """Per row one explanation, or {"targets": […]} where T > 1. Made for orjson."""
     rows = len(tensors[manifest.explained_value])
-    targets, named = _targets(manifest, tensors, rows), named_tensors(manifest)
+    targets = _targets(manifest, tensors, rows)
+    named = unshared({item.tensor.name: item.feature_names for item in manifest.attributed})
     layout = [
         (item.attributions, item.standard_error, item.tensor.name, named.get(item.tensor.name))
-        for item in manifest.explained
+        for item in manifest.attributed
     ]
     answers: list[dict[str, Any]] = []
     for i in range(rows):

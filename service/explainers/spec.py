@@ -81,6 +81,11 @@ class ExplainerSpec(_Strict):
     features: list[str] | dict[str, list[str]] | None = Field(
         None, description="feature names, or each explained input's"
     )
+    groups: dict[str, list[str]] = Field(
+        default_factory=dict,
+        description="features by the name of their group; group_attributions are those of the manifest's "
+        "players",
+    )
     memory_budget: str = Field("4GB", description="for references and one row's work together")
     storage: Literal["float32", "float16"] = Field("float32", description="of baked references")
     default: bool | None = Field(
@@ -108,6 +113,7 @@ class ExplainerSpec(_Strict):
                 self.logits,
                 self.layers,
                 parse_concepts(self.concepts, self.concept_axis),
+                groups=self.groups,
             )
             asked.check(referenced=referenced or self.open_references is not None)
         except RationaleError as error:

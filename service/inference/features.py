@@ -1,7 +1,7 @@
 """Rows of named features → tensors, as v1's instances and references in JSON are written."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,18 +70,18 @@ def form_of(entry: Entry, manifest: Manifest | None) -> Form:
     opened = own_inputs(manifest.open_references) if manifest else ()
     specs = tuple(spec for spec in entry.inputs if spec.name not in opened)
     inputs = {spec.name for spec in specs}
+    named = {item.tensor.name: item.feature_names for item in manifest.explained} if manifest else {}
     features = {
         feature: (name, index)
-        for name, names in named_tensors(manifest).items()
+        for name, names in unshared(named).items()
         for index, feature in enumerate(names)
         if name in inputs
     }
     return Form(specs, features)
 
 
-def named_tensors(manifest: Manifest | None) -> dict[str, tuple[str, ...]]:
-    """Explained tensors whose features have names that no other tensor's features share."""
-    named = {item.tensor.name: item.feature_names for item in manifest.explained} if manifest else {}
+def unshared(named: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
+    """Tensors with names of their features, if no other tensor's features share one."""
     uses = Counter(feature for names in named.values() for feature in names or ())
     return {
         name: names for name, names in named.items() if names and all(uses[feature] == 1 for feature in names)

@@ -231,14 +231,16 @@ def spec_of(manifest: Manifest) -> ExplainerSpec:
     options: dict[str, Any] = {k: v for k, v in manifest.method.options.items() if v is not False}
     if not options.keys() <= MethodOptions.model_fields.keys():
         raise InvalidInputError(f"{manifest.method.name} cannot be made anew with other references")
-    names = [item.feature_names for item in manifest.explained]
+    names = {e.tensor.name: list(e.feature_names) for e in manifest.explained if e.feature_names}
+    alone = next(iter(names.values()), None) if len(manifest.explained) == 1 else None
     return ExplainerSpec(
         method=manifest.method.name,
         options=MethodOptions(**options),
         output=manifest.explained_output,
         targets=manifest.targets if isinstance(manifest.targets, str) else list(manifest.targets),
         inputs=[item.tensor.name for item in manifest.explained],
-        features=list(names[0]) if len(names) == 1 and names[0] is not None else None,
+        features=names if manifest.groups and not alone else alone,
+        groups=manifest.groups,
         default=False,
     )
 
@@ -263,4 +265,5 @@ def _way(entry: Entry) -> tuple[object, ...]:
         manifest.explained_output,
         manifest.targets,
         tuple(item.tensor.name for item in manifest.explained),
+        manifest.players,
     )

@@ -360,7 +360,7 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
     promised |= {EXPLAINED: (1,)} if manifest.one_shot else {}
     promised |= {
         name: (manifest.target_count, *item.tensor.shape)
-        for item in manifest.explained
+        for item in manifest.attributed
         for name in (item.attributions, item.standard_error)
         if name is not None
     }
@@ -384,6 +384,8 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
             raise RepositoryError(
                 f"{path}: the feature names of '{item.tensor.name}' are not one distinct name per feature"
             )
+    if len({player.name for player in manifest.players}) < len(manifest.players):
+        raise RepositoryError(f"{path}: the names of its players are not distinct")
 
 
 def _same_size(left: Sequence[int], right: Sequence[int]) -> bool:

@@ -27,7 +27,7 @@ from compiler.explanations.panels import (
     panels_of,
 )
 from compiler.explanations.words import NUMBERS, Word, read_vocabulary
-from compiler.manifest import ExplainedInput, TensorSpec
+from compiler.manifest import Attributed, TensorSpec
 from compiler.methods.base import Method
 from service.cli.main import app
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
@@ -46,7 +46,7 @@ def part(
     attributions: np.ndarray, values: np.ndarray | None = None, at: tuple[str, ...] | None = None
 ) -> Part:
     spec = TensorSpec(name="x", datatype="FP32", shape=attributions.shape)
-    return Part(ExplainedInput(tensor=spec, attributions="x_attributions", at=at), attributions, values, None)
+    return Part(Attributed(tensor=spec, attributions="x_attributions", at=at), attributions, values, None)
 
 
 # -- panels --------------------------------------------------------------------------------------------

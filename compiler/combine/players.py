@@ -1,0 +1,41 @@
+"""Attributions of players: sums over the features that each is made of."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
+from compiler.selection.players import Players
+
+
+def by_player(op: Ops, players: Players, values: Mapping[str, Tensor]) -> Tensor:
+    """Σ over each player's features: row shape [1, P].
+
+    Players of as many features are summed together, each along an axis of its own: in the same order for one
+    row as for many, which the sums of a MatMul are not.
+
+    Args:
+        values: of the features, by explained tensor: row shape [1, *its row].
+    """
+    dtype = next(iter(values.values())).dtype
+    flat = [_cast(op, op.reshape(values[tensor], (1, of.size)), dtype) for tensor, of in players.of.items()]
+    x = flat[0] if len(flat) == 1 else op.Concat(*flat, axis=1)
+    of = np.concatenate(list(players.of.values()))
+    elements = np.split(np.argsort(of, kind="stable"), np.cumsum(np.bincount(of))[:-1])
+    parts, placed = [], list[int]()
+    for size in sorted({len(own) for own in elements}):
+        chosen = [p for p, own in enumerate(elements) if len(own) == size]
+        part = op.Gather(x, np.concatenate([elements[p] for p in chosen]), axis=1)
+        if size > 1:
+            part = op.ReduceSum(op.reshape(part, (1, len(chosen), size)), [2], keepdims=0)
+        parts.append(part)
+        placed += chosen
+    if len(parts) == 1:
+        return parts[0]
+    return op.Gather(op.Concat(*parts, axis=1), np.argsort(placed), axis=1)
+
+
+def _cast(op: Ops, x: Tensor, dtype: ir.DataType) -> Tensor:
+    return x if x.dtype == dtype else op.Cast(x, to=int(dtype))
