@@ -126,6 +126,31 @@ def test_shap_has_the_targets_on_its_last_axis(compiled: Compiled) -> None:
     assert (predicted.shape, predicted.output_names) == ((3, FEATURES), None)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # within shap
+def test_players_stand_in_place_of_their_features(shap: ModuleType) -> None:
+    from matplotlib import pyplot
+
+    references, x = {"a": rows(4, 3), "b": rows(4, 4)}, {"a": rows(6, 3, seed=1), "b": rows(6, 4, seed=2)}
+    compiled = compile_model(
+        two_inputs(), DeepShap(references), targets=[1], groups={"ends": ["b[0]", "b[3]"]}
+    )
+    answer = compiled.explain(x)
+    whole = answer.to_shap()
+    assert whole.feature_names == ["a[0]", "a[1]", "a[2]", "ends", "b[1]", "b[2]"]
+    assert whole.data is None  # a group has no one value
+    np.testing.assert_array_equal(whole.values[:, 3:], answer["group_attributions"][:, 0])
+    np.testing.assert_allclose(whole.base_values + whole.values.sum(1), answer["y"][:, 1], atol=1e-6)
+    np.testing.assert_array_equal(answer.to_shap(inputs=["group"]).values, answer["group_attributions"][:, 0])
+    np.testing.assert_array_equal(answer.to_shap(inputs=["a"]).data, x["a"])
+    with pytest.raises(InvalidOptionError, match=r"different names out of \['a', 'group'\]"):
+        answer.to_shap(inputs=["b"])
+    for plot, drawn in {"bar": whole, "beeswarm": whole, "heatmap": whole, "waterfall": whole[1]}.items():
+        getattr(shap.plots, plot)(drawn, show=False)
+        texts = {text.get_text() for text in pyplot.gcf().findobj(mpl.text.Text)}
+        pyplot.close("all")
+        assert any("ends" in text for text in texts)
+
+
 PLOTS = {
     "bar": lambda explanation: explanation,
     "beeswarm": lambda explanation: explanation,

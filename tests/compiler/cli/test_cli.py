@@ -168,6 +168,25 @@ def test_features_choose_columns_by_name(place: Path) -> None:
     assert manifest.digests == compile_model("m.onnx", DeepShap(np.load("r.npy"))).manifest.digests
 
 
+def test_groups(place: Path) -> None:
+    groups = ("--group", "money=debt, income", "--group", "rest=y*")
+    done = call("compile", "m.onnx", "--references", "r.csv", "--name", "m", *groups)
+    assert done.exit_code == 0, done.output
+    line = r"^players +money \(2\), rest \(1\) and 2 features; each the sum of its features"
+    assert re.search(line, done.stdout, re.MULTILINE)
+    manifest = Manifest.read(place / "model_repository" / "m_explain" / "explanation.json")
+    assert [(p.name, p.features) for p in manifest.players] == [
+        ("money", ("debt", "income")),
+        ("rest", ("years",)),
+        ("age", ("age",)),
+        ("cards", ("cards",)),
+    ]
+    done = call("explain", "m", "--input", "wide.csv", "--top", "4")
+    assert done.exit_code == 0, done.output
+    assert {line.split()[-1] for line in done.stdout.splitlines()[1:5]} == {"money", "rest", "age", "cards"}
+    assert call("check", "m").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("given", "expected"), [("0,2", (0, 2)), ("all", (0, 1, 2)), ("predicted", "predicted"), ("1", (1,))]
 )
@@ -297,6 +316,12 @@ REFUSED = {
     "an unknown output": ((*BASE, "--output", "nil"), "no tensor 'nil'"),
     "an unknown input": ((*BASE, "--input", "nil"), r"no input \['nil'\]"),
     "few features": ((*BASE, "--features", "a,b"), "2 feature names for 'x', which has 5"),
+    "a group without features": (
+        (*BASE, "--group", "a="),
+        "--group 'a=': give a name and features by commas",
+    ),
+    "a group twice": ((*BASE, "--group", "a=x[0]", "--group", "a=x[1]"), "'a' is given twice: name it once"),
+    "a group of unknown features": ((*BASE, "--group", "a=x[9]"), r"no explained feature is called 'x\[9\]'"),
     "empty features": ((*BASE, "--features", "a,,b,c,d"), "must be a list of words"),
     "a repository that is a file": (
         (*BASE, "--repository", "r.npy"),

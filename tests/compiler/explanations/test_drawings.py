@@ -91,6 +91,26 @@ def test_tables_of_several_inputs_share_their_bars() -> None:
     assert drawn[0].labels[3] == "4 others"
 
 
+def test_players_are_bars_beside_the_features_of_other_inputs() -> None:
+    references = {"a": rows(4, 3), "b": rows(4, 4)}
+    compiled = compile_model(
+        two_inputs(), DeepShap(references), targets=[1], groups={"ends": ["b[0]", "b[3]"]}
+    )
+    answer = compiled.explain({"a": rows(2, 3, seed=1), "b": rows(2, 4, seed=2)})
+    (panel,) = panels_of(answer, 1, 1, 9, NUMBERS)
+    assert isinstance(panel, Bars)
+    assert {label.split(" = ")[0] for label in panel.labels} == {
+        "a[0]",
+        "a[1]",
+        "a[2]",
+        "ends",
+        "b[1]",
+        "b[2]",
+    }
+    place = panel.labels.index("ends")
+    assert panel.values[place] == pytest.approx(answer["group_attributions"][1, 0, 0])
+
+
 def test_an_image_is_a_heatmap_of_its_channels_sum() -> None:
     references = rows(3, *(d.dim_value for d in cnn().graph.input[0].type.tensor_type.shape.dim[1:]))
     (drawn,) = panels_drawn(cnn(), DeepShap(references), references[:1] * 2, targets=[1])

@@ -95,6 +95,26 @@ def test_a_row_for_each_row_and_target(place: Path, kind: str) -> None:
             np.testing.assert_allclose(table[column], got, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", TABLES)
+def test_columns_of_players(place: Path, kind: str) -> None:
+    """A group by its name, beside features of another input."""
+    model, method = two_inputs(), DeepShap({"a": rows(K, 3), "b": rows(K, 4)})
+    compiled = compile_model(model, method, targets=[1], groups={"ends": ["b[3]", "b[0]"]})
+    compiled.write("model_repository", "m")
+    x = {"a": rows(N, 3, seed=9), "b": rows(N, 4, seed=8)}
+    np.savez("x.npz", **x)
+    done = CliRunner().invoke(app, ["explain", "m", "--input", "x.npz", "--save", f"a.{kind}", "--top", "6"])
+    assert done.exit_code == 0, done.output
+    table, want = TABLES[kind](place / f"a.{kind}"), compiled.explain(x)
+    own = ["row", "target", "explained_value", "base_value", "completeness_gap"]
+    assert list(table) == [*own, "a[0]", "a[1]", "a[2]", "ends", "b[1]", "b[2]"]
+    np.testing.assert_allclose(table["ends"], want["group_attributions"][:, 0, 0], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(table["a[2]"], want["a_attributions"][:, 0, 2], rtol=1e-4, atol=1e-6)
+    told = dict(line.split()[::-1] for line in done.stdout.splitlines()[2:8])
+    assert told.keys() == {*list(table)[5:]}
+    assert float(told["ends"]) == pytest.approx(want["group_attributions"][0, 0, 0], rel=1e-4)
+
+
 def test_every_tensor(place: Path) -> None:
     want = written().explain(X)
     assert explain("--save", "a.npz").stdout.startswith("wrote a.npz: y [150, 3], x_attributions [150, 3, 5]")

@@ -124,6 +124,18 @@ async def test_integrated_gradients(folder: Path, quick: Gate) -> None:  # noqa:
     np.testing.assert_allclose(answer[ATTRIBUTIONS], wanted[ATTRIBUTIONS], rtol=1e-5, atol=1e-6)
 
 
+async def test_groups_stay(folder: Path, quick: Gate) -> None:  # noqa: ARG001
+    names, groups = list("abcde"), {"ends": ["e", "a"]}
+    compile_model(mlp(), DeepShap(BASE), targets=[1], feature_names=names, groups=groups).write(
+        folder / "models", "net"
+    )
+    async with administered(folder) as client:
+        answer = arrays(await ask(client, tensor("x_references", R)))
+    wanted = compile_model(mlp(), DeepShap(R), targets=[1]).explain(X)[ATTRIBUTIONS]
+    due = np.concatenate([wanted[..., [0, 4]].sum(-1, keepdims=True), wanted[..., 1:4]], axis=-1)
+    np.testing.assert_allclose(answer["group_attributions"], due, rtol=1e-5, atol=1e-6)
+
+
 async def test_over_v1(client: httpx.AsyncClient) -> None:
     names = ["age", "income", "debt", "years", "cards"]
     named = [dict(zip(names, row, strict=True)) for row in R.tolist()]
