@@ -37,10 +37,12 @@ if TYPE_CHECKING:
         AttnLrp,
         CpLrp,
         DeepShap,
+        ExactShap,
         ExpectedGradients,
         Gradient,
         IntegratedGradients,
         Lrp,
+        PermutationShap,
         SmoothGrad,
         TreeShap,
     )
@@ -77,6 +79,7 @@ __all__ = [
     "DeepShap",
     "Deployment",
     "Epsilon",
+    "ExactShap",
     "ExpectedGradients",
     "Explanation",
     "ExtensionError",
@@ -97,6 +100,7 @@ __all__ = [
     "Ops",
     "Own",
     "Pass",
+    "PermutationShap",
     "RationaleError",
     "RelevanceRule",
     "RepositoryError",
@@ -126,8 +130,8 @@ _HOME = {
         "compiler.errors": "CheckFailedError ExtensionError InvalidModelError InvalidOptionError "
         "InvalidReferencesError LargeReferencesError RationaleError RepositoryError UnsupportedModelError",
         "compiler.manifest": "Manifest",
-        "compiler.methods": "AttnLrp CpLrp DeepShap ExpectedGradients Gradient IntegratedGradients Lrp "
-        "SmoothGrad TreeShap",
+        "compiler.methods": "AttnLrp CpLrp DeepShap ExactShap ExpectedGradients Gradient IntegratedGradients "
+        "Lrp PermutationShap SmoothGrad TreeShap",
         "compiler.methods.lrp.rules": "STABILISER AlphaBeta Epsilon Flat Gamma GeneralizedGamma Group Own "
         "Pass RelevanceRule Taylor Term WSquare ZBox ZPlus Zero",
         "compiler.references.reference_set": "OpenReferences",

@@ -53,6 +53,7 @@ from compiler.references.request_time import describe_open, own_inputs
 from compiler.rules.packages import package_of
 from compiler.rules.rule import find_rule
 from compiler.runtime.kernels import digest
+from compiler.runtime.session import is_float
 from compiler.selection.activity import stop_warnings
 from compiler.selection.labelled import features_of
 from compiler.selection.leaves import Leaf
@@ -104,7 +105,7 @@ def describe(
                 at=tuple(s.tensor for s in path.leaves if s.name == i and s.places is not None) or None,
                 standard_error=standard_error_name(i) if spread and i in path.ungrouped else None,
                 feature_names=names[i],
-                takes_missing=path.trees is not None,
+                takes_missing=path.trees is not None or _holds_missing(references, i, path),
             )
             for i in path.inputs
         ),
@@ -159,6 +160,12 @@ def _players(path: Path, method: Method) -> tuple[Player, ...]:
     kind: Literal["player", "sum"] = "sum" if isinstance(method, Walked) else "player"
     each = zip(path.players.names, path.players.members, strict=True)
     return tuple(Player(name=name, features=features, kind=kind) for name, features in each)
+
+
+def _holds_missing(references: ReferenceSet | None, name: str, path: Path) -> bool:
+    """Whether a method that knows nothing of the model has references with missing values, which it took."""
+    array = references.arrays.get(name) if references and path.game else None
+    return array is not None and is_float(array.dtype) and bool(np.isnan(array).any())
 
 
 def _layers(lowered: Lowered, combined: onnx.ModelProto, checked: Checked) -> tuple[ExplainedLayer, ...]:

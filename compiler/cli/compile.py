@@ -37,16 +37,17 @@ def compile_command(
         str,
         typer.Option(
             help="deepshap, gradient, input-x-gradient, integrated-gradients, expected-gradients, "
-            "smoothgrad, lrp, attnlrp, cplrp, or treeshap for forests and boosted trees; docs/methods.md "
-            "says which one when."
+            "smoothgrad, lrp, attnlrp, cplrp, treeshap for forests and boosted trees; or, for any model "
+            "whatever is in it, exactshap (up to 12 players) and permutationshap; docs/methods.md says which "
+            "one when."
         ),
     ] = "deepshap",
     references: Annotated[
         Path | None,
         typer.Option(
             help="Rows with which a decision is compared: .npz (an array for each input), .npy, .csv or "
-            ".parquet. deepshap and expected-gradients need them; 50 to 200 typical rows are usual. "
-            "integrated-gradients takes zeros without them, treeshap --covers.",
+            ".parquet. deepshap, exactshap, permutationshap and expected-gradients need them; 50 to 200 "
+            "typical rows are usual. integrated-gradients takes zeros without them, treeshap --covers.",
             metavar="FILE",
         ),
     ] = None,
@@ -157,6 +158,13 @@ def compile_command(
             "copies (default 50)."
         ),
     ] = None,
+    permutations: Annotated[
+        int | None,
+        _of_methods(
+            help="permutationshap: pairs of orders in which features join; a row costs 2 · features · pairs "
+            "· references rows of the model. Default: 10."
+        ),
+    ] = None,
     sigma: Annotated[
         float | None,
         _of_methods(help="smoothgrad: standard deviation of the noise, in the input's own units."),
@@ -264,6 +272,7 @@ def compile_command(
 
         check_name(name)
         options: dict[str, Any] = {"steps": steps, "samples": samples, "sigma": sigma, "seed": seed}
+        options |= {"permutations": permutations}
         options |= {"standard_error": standard_error or None, "rule": rule or None}
         options |= {"composite": parse_composite(composite), "low": low, "high": high, "epsilon": epsilon}
         options |= {"covers": covers}

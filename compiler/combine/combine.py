@@ -11,6 +11,7 @@ import onnx_ir as ir
 from compiler.combine.concepts import emit_channels, emit_heatmaps, names_of_concepts
 from compiler.combine.environment import Environment, MovedEnvironment
 from compiler.combine.layers import layers_asked, layers_walked
+from compiler.combine.of_coalitions import emit_of_coalitions, mixing_of
 from compiler.combine.of_trees import at_references, emit_of_trees
 from compiler.combine.outputs import (
     Explained,
@@ -32,7 +33,7 @@ from compiler.lowering.rows import in_front
 from compiler.manifest import ends_of
 from compiler.memory.fit import Plan, Progress
 from compiler.methods import Method
-from compiler.methods.base import OfTrees, OnPaths, Planned, Walked
+from compiler.methods.base import OfCoalitions, OfTrees, OnPaths, Planned, Walked
 from compiler.references.reference_set import ReferenceSet
 from compiler.references.request_time import WEIGHTS, names_of_inputs, references_name
 from compiler.selection.leaves import Leaf
@@ -70,7 +71,7 @@ def combine(
 
 def _axes(method: Method, references: ReferenceSet | None) -> dict[str, int]:
     """The axes that can be walked in chunks, with their rows: of those on which a walk lies, the longer."""
-    if isinstance(method, OfTrees):  # whose references are in the tables
+    if isinstance(method, OfTrees | OfCoalitions):  # whose references are in a part of their own
         return {}
     counts = {"K": references.count} if references and not references.is_open else {}
     if not isinstance(method, OnPaths):
@@ -89,7 +90,8 @@ def _cloned(lowered: Lowered, path: Path) -> tuple[Lowered, Path, frozenset[str]
     nodes = tuple((copies[n], r) for n, r in path.nodes)
     on_path = {node for node, _ in nodes}
     spell_out_dequantising(model.graph, [n for n in copies.values() if n not in on_path])
-    return replace(lowered, model=model), replace(path, nodes=nodes), in_front(lowered)
+    called = {path.output} if path.game and not lowered.one_row else set()  # its rows were looked at
+    return replace(lowered, model=model), replace(path, nodes=nodes), in_front(lowered) | called
 
 
 def _build(
@@ -112,6 +114,12 @@ def _build(
     variants.begin()
     at_x = Environment(op, lowered, front, path.active, path.held)
     op.bind_batch(at_x.at(_batch_source(lowered, path)))
+    if isinstance(method, OfCoalitions):
+        assert references is not None
+        mixing = mixing_of(lowered, path, method, references, variants.deployment)
+        at_x.lift_outputs()
+        emit_of_coalitions(at_x, mixing, method, _seed(op, path, at_x, None, None))
+        return lowered.model
     calls = [at_x.evaluate_at_sample(node, rule) for node, rule in path.nodes]
     at_x.lift_outputs()
     if isinstance(method, OfTrees):

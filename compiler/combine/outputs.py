@@ -14,7 +14,7 @@ from compiler.graph.axis_means import standard_error
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.manifest import GROUPS
-from compiler.methods.base import Averaged, Gap, Method, Walked
+from compiler.methods.base import Averaged, Gap, Method, OfCoalitions, Walked
 from compiler.references.reference_set import ReferenceSet
 from compiler.selection.leaves import Leaf
 from compiler.selection.path import Path
@@ -69,7 +69,7 @@ def check_group_names(path: Path, tensors: Sequence[str]) -> None:
 
 
 def has_standard_error(method: Method) -> bool:
-    return isinstance(method, Averaged) and method.standard_error
+    return isinstance(method, Averaged | OfCoalitions) and method.standard_error
 
 
 def has_gap_error(method: Method) -> bool:

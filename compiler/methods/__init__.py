@@ -5,17 +5,20 @@ from compiler.methods.deepshap import DeepShap
 from compiler.methods.gradients import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad
 from compiler.methods.lrp.attnlrp import AttnLrp, CpLrp
 from compiler.methods.lrp.lrp import Lrp
+from compiler.methods.permutation import ExactShap, PermutationShap
 from compiler.methods.treeshap import TreeShap
 
 __all__ = [
     "AttnLrp",
     "CpLrp",
     "DeepShap",
+    "ExactShap",
     "ExpectedGradients",
     "Gradient",
     "IntegratedGradients",
     "Lrp",
     "Method",
+    "PermutationShap",
     "SmoothGrad",
     "TreeShap",
 ]

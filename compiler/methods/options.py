@@ -12,6 +12,7 @@ from compiler.methods.gradients import ExpectedGradients, Gradient, IntegratedGr
 from compiler.methods.lrp.attnlrp import AttnLrp, CpLrp
 from compiler.methods.lrp.lrp import Lrp
 from compiler.methods.lrp.texts import parse_choice
+from compiler.methods.permutation import ExactShap, PermutationShap
 from compiler.methods.treeshap import TreeShap
 
 REFERENCES, WEIGHTS, COVERS = "references", "weights", "covers"
@@ -62,6 +63,10 @@ METHODS: dict[str, Choice] = {
     "attnlrp": Choice(AttnLrp, takes=("epsilon",)),
     "cplrp": Choice(CpLrp, takes=("epsilon",)),
     "treeshap": Choice(TreeShap, takes=(REFERENCES, WEIGHTS, COVERS)),
+    "exactshap": Choice(ExactShap, needs=(REFERENCES,), takes=(WEIGHTS,)),
+    "permutationshap": Choice(
+        PermutationShap, needs=(REFERENCES,), takes=(WEIGHTS, "permutations", "seed", "standard_error")
+    ),
 }
 
 _ADVICE = {

@@ -179,6 +179,8 @@ def _check(
 ) -> np.ndarray:
     array = as_array(name, given)
     check_rows(name, array, row, dtype)
+    if dtype.kind in "iub" and not (np.isfinite(array).all() and np.array_equal(array.astype(dtype), array)):
+        raise whole_numbers(name, dtype)
     with np.errstate(over="ignore"):
         cast = np.ascontiguousarray(array, dtype)
     taken = np.isfinite(cast) | (missing & np.isnan(array))
@@ -193,7 +195,11 @@ def _check(
         raise InvalidReferencesError(
             f"references of {name!r} hold {value} at {place}, {fault} or drop such rows."
         )
-    return cast.astype(np.float32) if cast.dtype.itemsize < 4 else cast
+    return cast.astype(np.float32) if is_float(cast.dtype) and cast.dtype.itemsize < 4 else cast
+
+
+def whole_numbers(name: str, dtype: np.dtype) -> InvalidReferencesError:
+    return InvalidReferencesError(f"references of {name!r} must be whole numbers that {dtype} holds.")
 
 
 def as_array(name: str, given: npt.ArrayLike) -> np.ndarray:

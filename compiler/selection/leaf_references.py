@@ -13,7 +13,7 @@ from compiler.errors import InvalidModelError, InvalidReferencesError
 from compiler.graph.fold import extract
 from compiler.graph.traverse import nodes_behind
 from compiler.lowering import Lowered
-from compiler.methods.base import OfTrees, References
+from compiler.methods.base import OfCoalitions, OfTrees, References
 from compiler.references.reference_set import (
     Baseline,
     OpenReferences,
@@ -23,6 +23,7 @@ from compiler.references.reference_set import (
     check_rows,
     prepare,
     unnamed,
+    whole_numbers,
 )
 from compiler.runtime.session import Runner, is_float
 from compiler.selection.leaves import Leaf
@@ -71,7 +72,7 @@ def prepare_references(selection: Selection) -> Referenced:
     given, fed = at_leaves(lowered, path, method.reference_set)
     dtypes = {name: lowered.narrow.edges.get(name, lowered.specs[name][1]) for name in path.tensors}
     rows = {name: (lowered.specs[name][0], dtype.numpy()) for name, dtype in dtypes.items()}
-    missing = isinstance(method, OfTrees)
+    missing = isinstance(method, OfTrees | OfCoalitions)
     return Referenced(prepare(given, method.reference_weights, rows, missing=missing), fed)
 
 
@@ -161,7 +162,7 @@ def _rows_of(lowered: Lowered, name: str, array: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
     if dtype.kind in "iub" and not np.array_equal(cast, array):
-        raise InvalidReferencesError(f"references of {name!r} must be whole numbers that {dtype} holds.")
+        raise whole_numbers(name, dtype)
     return np.asarray(cast)
 
 

@@ -1,10 +1,11 @@
 """What is explained: which output, which of its elements, which inputs; and the operators between."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import InvalidOptionError, UnsupportedModelError
@@ -65,6 +66,19 @@ class Trees:
     reads: str
 
 
+@dataclass(frozen=True, eq=False)
+class Game:
+    """Who plays for the explained output.
+
+    Attributes:
+        players: how many.
+        of: by the name of an explained tensor, which player each element of its row is: 0 to players − 1.
+    """
+
+    players: int
+    of: Mapping[str, np.ndarray]
+
+
 @dataclass(frozen=True)
 class Path:
     """The operators whose multipliers are needed.
@@ -82,6 +96,7 @@ class Path:
         notes: what the user is told about the choice.
         trees: what is explained without a walk; there are no nodes then.
         players: who attributions are given to where features are in groups.
+        game: of a method that calls the model for coalitions of players; there are no nodes then.
     """
 
     leaves: tuple[Leaf, ...]
@@ -97,6 +112,7 @@ class Path:
     concepts: Concepts | None = None
     trees: Trees | None = None
     players: Players | None = None
+    game: Game | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -157,7 +173,7 @@ def choose_path(
         notes += more
     way = _way_to(lowered, name, chosen)
     leaves = tuple(s for s in chosen.leaves if s.tensor in way.active)
-    _check_shapes(lowered, [s.tensor for s in leaves])
+    check_shapes(lowered, [s.tensor for s in leaves])
     dtype = lowered.specs[leaves[0].tensor][1]
     floats = in_floats(lowered, [n for n, _ in way.nodes], way.active, way.flowing.held, dtype)
     if floats is not lowered:
@@ -195,7 +211,7 @@ class _Way:
 
 def _way_to(lowered: Lowered, output: str, chosen: Chosen) -> _Way:
     graph, ends = lowered.model.graph, tuple(s.tensor for s in chosen.leaves)
-    flowing, needed = flow(lowered, ends), _reach_backward(graph, output, ends)
+    flowing, needed = flow(lowered, ends), reach_backward(graph, output, ends)
     demand_slope(graph, output, chosen.names, flowing.active, needed)
     active = flowing.active & needed
     between = _between(graph, active, ends)
@@ -226,7 +242,7 @@ def _prefer_scores(
     )
 
 
-def _check_shapes(lowered: Lowered, tensors: Sequence[str]) -> None:
+def check_shapes(lowered: Lowered, tensors: Sequence[str]) -> None:
     """Raises UnsupportedModelError for explained tensors whose features are not countable."""
     values = {str(v.name): v for v in lowered.model.graph.inputs}
     for name in tensors:
@@ -327,7 +343,7 @@ def reach_forward(graph: ir.Graph, ends: Sequence[str]) -> frozenset[str]:
     return reached_from(ends, (n for n in graph if n.op_type not in OF_SIZES and not made_by(n, ends)))
 
 
-def _reach_backward(graph: ir.Graph, output: str, ends: Sequence[str]) -> frozenset[str]:
+def reach_backward(graph: ir.Graph, output: str, ends: Sequence[str]) -> frozenset[str]:
     reached = {output}
     for node in reversed(graph):
         if any(v.name in reached for v in node.outputs) and not made_by(node, ends):

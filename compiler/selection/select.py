@@ -8,7 +8,8 @@ from compiler.errors import InvalidOptionError, InvalidReferencesError, Unsuppor
 from compiler.lowering import Lowered
 from compiler.manifest import elements
 from compiler.methods import Method
-from compiler.methods.base import ExplainsScores, OfTrees, OnPaths
+from compiler.methods.base import ExplainsScores, OfCoalitions, OfTrees, OnPaths
+from compiler.selection.coalitions import choose_game
 from compiler.selection.ensembles import choose_ensemble
 from compiler.selection.labelled import FeatureNames, by_name, features_of
 from compiler.selection.logits import choose_logits
@@ -65,6 +66,8 @@ def select(lowered: Lowered, method: Method, question: Question) -> Selection:
         )
     if isinstance(method, OfTrees):
         return _of_trees(lowered, method, question)
+    if isinstance(method, OfCoalitions):
+        return _of_coalitions(lowered, method, question)
     scores_for = method.name if isinstance(method, ExplainsScores) else None
     referenced = given if isinstance(given, Mapping) else ()
 
@@ -101,8 +104,7 @@ def _of_trees(lowered: Lowered, method: Method, question: Question) -> Selection
     Raises:
         InvalidOptionError: besides, layers or concepts, which only a walk meets; logits of plain scores.
     """
-    if question.layers or question.concepts:
-        raise InvalidOptionError(f"{method.name} walks through no layers: leave --layers and --concepts out.")
+    _demand_no_layers(method, question)
     lowered, path = choose_ensemble(
         lowered, method.name, question.output, question.targets, question.inputs, method.reference_set
     )
@@ -121,3 +123,30 @@ def _named(lowered: Lowered, path: Path, method: Method, question: Question) -> 
         features = {i: named or elements(i, prod(rows[i])) for i, named in known.items()}
         path = replace(path, players=choose_players(question.groups, features))
     return Selection(lowered, path, method, names)
+
+
+def _of_coalitions(lowered: Lowered, method: OfCoalitions, question: Question) -> Selection:
+    """The same for a method that needs no rules.
+
+    Raises:
+        InvalidOptionError: besides, layers or concepts, which only a walk meets; too many players.
+    """
+    _demand_no_layers(method, question)
+    lowered, path = choose_game(
+        lowered,
+        method.name,
+        question.output,
+        question.targets,
+        question.inputs,
+        method.reference_set,
+        question.logits,
+    )
+    assert path.game is not None
+    method.coalitions(path.game.players)
+    named, names = by_name(method, lowered, path, question.feature_names)
+    return Selection(lowered, path, named, names)
+
+
+def _demand_no_layers(method: Method, question: Question) -> None:
+    if question.layers or question.concepts:
+        raise InvalidOptionError(f"{method.name} walks through no layers: leave --layers and --concepts out.")

@@ -32,6 +32,7 @@ class MethodOptions(_Strict):
 
     steps: int | None = Field(None, description="integrated-gradients: points on the path")
     samples: int | None = Field(None, description="expected-gradients, smoothgrad: draws")
+    permutations: int | None = Field(None, description="permutationshap: pairs of orders of the features")
     sigma: float | None = Field(None, description="smoothgrad: standard deviation of the noise")
     seed: int | None = Field(None, description="of the draws")
     standard_error: bool | None = Field(None, description="also answer how far attributions may be off")

@@ -9,7 +9,15 @@ import onnx
 import pytest
 from typer.testing import CliRunner, Result
 
-from compiler import ExpectedGradients, IntegratedGradients, Manifest, SmoothGrad, compile_model
+from compiler import (
+    ExactShap,
+    ExpectedGradients,
+    IntegratedGradients,
+    Manifest,
+    PermutationShap,
+    SmoothGrad,
+    compile_model,
+)
 from compiler.artefact.entry import open_entry
 from compiler.errors import InvalidOptionError
 from compiler.methods.options import METHODS, make_method
@@ -45,6 +53,15 @@ COMMANDS: dict[str, tuple[str, Any]] = {
     "smoothgrad": (
         "--method smoothgrad --samples 9 --sigma 0.25 --seed 2 --standard-error",
         SmoothGrad(9, 0.25, 2, standard_error=True),
+    ),
+    "exactshap": ("--method exactshap --references r.npy", ExactShap(REFERENCES)),
+    "permutationshap": (
+        "--method permutationshap --references r.npy --permutations 3 --seed 2 --standard-error",
+        PermutationShap(REFERENCES, 3, 2, standard_error=True),
+    ),
+    "permutationshap by default": (
+        "--method permutationshap --references r.npy",
+        PermutationShap(REFERENCES),
     ),
     "smoothgrad by default": ("--method smoothgrad --sigma 0.1", SmoothGrad(50, 0.1)),
 }
@@ -95,7 +112,8 @@ REFUSED: dict[str, tuple[str, str]] = {
     "an error of the gradient": ("--method gradient --standard-error", "takes no --standard-error: that is"),
     "references of smoothgrad": (
         "--method smoothgrad --sigma 1 --references r.npy",
-        "takes no --references: that is for deepshap, integrated-gradients, expected-gradients and treeshap",
+        "takes no --references: that is for deepshap, integrated-gradients, expected-gradients, treeshap, "
+        "exactshap and permutationshap",
     ),
     "smoothgrad without sigma": ("--method smoothgrad", "needs --sigma: the noise's standard deviation"),
     "expected-gradients without references": (
