@@ -142,8 +142,8 @@ def compile_command(
         list[str] | None,
         typer.Option(
             help="Features that are explained together: housing=own,rent,free, or job=job_* for all that "
-            "begin so; repeat for several. Under treeshap a group is one player, else it is the sum of its "
-            "features.",
+            "begin so; repeat for several. Under treeshap, exactshap and permutationshap a group is one "
+            "player, else it is the sum of its features.",
             metavar="NAME=A,B,C",
         ),
     ] = None,

@@ -5,7 +5,7 @@ c·K + k takes its players' features from the row, all others from reference k. 
 depend on the rows beside it, and neither does the memory: docs/decisions/0034-coalitions.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.graph.traverse import reads
 from compiler.lowering import Lowered
-from compiler.manifest import ends_of
+from compiler.manifest import GROUPS, ends_of
 from compiler.memory.sizes import peak, sizes
 from compiler.methods.base import Coalitions, OfCoalitions
 from compiler.references.reference_set import ReferenceSet
@@ -112,20 +112,29 @@ def emit_of_coalitions(at_x: Environment, mixing: Mixing, method: OfCoalitions, 
         value.shape = ir.Shape(["N", *(inside.shape or ())])
     op.graph.append(scan)
     base = Tensor(scan.outputs[0], seed.explained.shape, seed.explained.dtype, frozenset("N"), rows=True)
-    found = {leaf.name: _of_leaf(op, mixing, scan.outputs[1], leaf.tensor) for leaf in path.leaves}
-    outputs = [op.attributions_output(values, attributions_name(name)) for name, values in found.items()]
+    found = _each(op, mixing, scan.outputs[1], attributions_name)
+    outputs = [op.attributions_output(values, name) for name, values in found.items()]
     totals = [total_of(op, *pair) for pair in zip(outputs, found.values(), strict=True)]
     if method.standard_error:
-        for leaf in path.leaves:
-            error = _of_leaf(op, mixing, scan.outputs[2], leaf.tensor)
-            outputs.append(op.attributions_output(error, standard_error_name(leaf.name)))
+        errors = _each(op, mixing, scan.outputs[2], standard_error_name)
+        outputs += [op.attributions_output(values, name) for name, values in errors.items()]
     op.graph.outputs.extend([*outputs, *emit_values(op, method, replace(seed, base=base), totals)])
 
 
-def _of_leaf(op: Ops, mixing: Mixing, found: ir.Value, tensor: str) -> Tensor:
-    """What of [N, T, players] belongs to the elements of one explained tensor."""
-    of, dtype = mixing.game.of[tensor], op.dtype
-    if len(mixing.path.leaves) > 1:
+def _each(op: Ops, mixing: Mixing, found: ir.Value, name: Callable[[str], str]) -> dict[str, Tensor]:
+    """What of [N, T, players] belongs to the elements of each explained tensor, or to groups of them, by the
+    name of its output."""
+    path, of = mixing.path, mixing.game.of
+    own = {leaf.name: of[leaf.tensor] for leaf in path.leaves if leaf.name in path.ungrouped}
+    if path.players is not None:
+        own[GROUPS] = np.arange(len(path.players.names))
+    return {name(tensor): _of(op, mixing, found, players) for tensor, players in own.items()}
+
+
+def _of(op: Ops, mixing: Mixing, found: ir.Value, of: np.ndarray) -> Tensor:
+    """What of [N, T, players] belongs to some of them: row shape [1, *shape of these]."""
+    dtype = op.dtype
+    if not np.array_equal(of.reshape(-1), np.arange(mixing.game.players)):
         indices = op.constant(of.reshape(-1).astype(np.int64)).value
         found = op._node("Gather", [found, indices], {"axis": 2})[0]
     axes = ("N", "T") if op.sizes["T"] > 1 else ("N",)

@@ -26,6 +26,7 @@ from compiler.selection.path import (
     reach_backward,
     reach_forward,
 )
+from compiler.selection.players import Players
 from compiler.selection.targets import Targets, choose_targets
 
 _ROWS = 3  # on which the shape of an output is looked at that nothing says
@@ -85,7 +86,7 @@ def choose_game(
         held=frozenset(),
         stops=(),
         nodes=(),
-        game=_each_element(lowered, leaves),
+        game=of_players(lowered, leaves, None),
         notes=_kept_note(lowered, leaves, needed),
     )
 
@@ -110,11 +111,14 @@ def _leaves(lowered: Lowered, inputs: Sequence[str] | None, referenced: Sequence
     return tuple(Leaf(n, n) for n in floats or numbers)
 
 
-def _each_element(lowered: Lowered, leaves: Sequence[Leaf]) -> Game:
-    """Every element of what is explained is a player."""
-    of, count = {}, 0
+def of_players(lowered: Lowered, leaves: Sequence[Leaf], players: Players | None) -> Game:
+    """Groups and what stands beside them are the first players, each element of all other tensors is one."""
+    of, count = {}, len(players.names) if players else 0
     for leaf in leaves:
         row = lowered.specs[leaf.tensor][0][1:]
+        if players and leaf.name in players.of:
+            of[leaf.tensor] = players.of[leaf.name].reshape(row)
+            continue
         of[leaf.tensor] = np.arange(count, count + prod(row)).reshape(row)
         count += prod(row)
     return Game(count, of)

@@ -9,7 +9,7 @@ from compiler.lowering import Lowered
 from compiler.manifest import elements
 from compiler.methods import Method
 from compiler.methods.base import ExplainsScores, OfCoalitions, OfTrees, OnPaths
-from compiler.selection.coalitions import choose_game
+from compiler.selection.coalitions import choose_game, of_players
 from compiler.selection.ensembles import choose_ensemble
 from compiler.selection.labelled import FeatureNames, by_name, features_of
 from compiler.selection.logits import choose_logits
@@ -141,10 +141,13 @@ def _of_coalitions(lowered: Lowered, method: OfCoalitions, question: Question) -
         method.reference_set,
         question.logits,
     )
+    selection = _named(lowered, path, method, question)
+    path = selection.path
+    if path.players is not None:
+        path = replace(path, game=of_players(lowered, path.leaves, path.players))
     assert path.game is not None
     method.coalitions(path.game.players)
-    named, names = by_name(method, lowered, path, question.feature_names)
-    return Selection(lowered, path, named, names)
+    return replace(selection, path=path)
 
 
 def _demand_no_layers(method: Method, question: Question) -> None:

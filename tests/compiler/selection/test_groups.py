@@ -13,6 +13,7 @@ from compiler import (
     Compiled,
     DeepShap,
     Deployment,
+    ExactShap,
     ExpectedGradients,
     Explanation,
     Gradient,
@@ -21,12 +22,14 @@ from compiler import (
     Lrp,
     Manifest,
     OpenReferences,
+    PermutationShap,
     SmoothGrad,
     TreeShap,
     compile_model,
 )
 from compiler.artefact.entry import open_entry
 from compiler.methods import Method
+from compiler.runtime.session import Runner
 from compiler.selection.path import Concepts
 from tests.compiler.models import FEATURES, NAMES, cnn, mlp, parsed, rows
 from tests.references import trees as of
@@ -220,6 +223,61 @@ def test_players_of_trees_against_every_coalition(targets: Any) -> None:
     of_sums = apart["x_attributions"][..., [4, 1, 2]].sum(-1)
     assert np.abs(found["group_attributions"][..., 0] - of_sums).max() > 0.01  # a player is no sum
     assert np.abs(found["completeness_gap"]).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    "method", [ExactShap(REFERENCES, [1, 2, 3, 4]), PermutationShap(REFERENCES, 200)], ids=str
+)
+@pytest.mark.parametrize("targets", ["all", "predicted"])
+def test_players_of_any_model_against_every_coalition(method: Any, targets: Any) -> None:
+    """Across inputs, and beside the features of one that no group touches."""
+    groups = {"A": ["x[3]", "y[0]", "x[1]", "x[2]"], "B": ["y[2]", "y[1]"]}  # x[0], x[4]; z[0], z[1]
+    options = {"targets": targets, "groups": groups}
+    compiled = compile_model(network(), method, **options)
+    found = compiled.explain(X)
+    assert {p.kind for p in compiled.manifest.players} == {"player"}
+    weights = np.arange(1, 5) / 10 if isinstance(method, ExactShap) else None
+    w, v = rows(10, 7, seed=1).astype(float), rows(7, 2, seed=2).astype(float)
+    x, references = (np.concatenate([a[n] for n in "xyz"], axis=1) for a in (X, REFERENCES))
+    owners = [2, 0, 0, 0, 3, 0, 1, 1, 4, 5]
+    due = of.shapley(lambda z: np.tanh(z @ w) @ v, x, references, weights, owners)
+    if targets == "predicted":
+        due = np.take_along_axis(due, found["out"].argmax(axis=1)[:, None, None], axis=1)
+    near = 1e-5 if isinstance(method, ExactShap) else 0.05 * np.abs(due).max()
+    np.testing.assert_allclose(found["group_attributions"], due[..., :4], atol=near)
+    np.testing.assert_allclose(found["z_attributions"], due[..., 4:], atol=near)
+    assert np.abs(found["completeness_gap"]).max() < 1e-5
+    assert "x_attributions" not in found
+
+
+def test_the_standard_error_of_a_player() -> None:
+    """Over seeds, the spread of what is found is what each answer says of itself."""
+    found, told = [], []
+    for seed in range(30):
+        method = PermutationShap(REFERENCES, 8, seed, standard_error=True)
+        answer = compile_model(network(), method, targets=[1], groups=GROUPS).explain(X)
+        found.append(answer["group_attributions"])
+        told.append(answer["group_standard_error"])
+    ratio = np.sqrt(np.mean(np.square(told))) / np.sqrt(np.mean(np.var(found, axis=0, ddof=1)))
+    assert 0.8 < ratio < 1.25
+
+
+def test_groups_make_an_image_small_enough_to_enumerate() -> None:
+    x, references = rows(N, 2, 6, 8, seed=5), rows(K, 2, 6, 8, seed=6)
+    with pytest.raises(InvalidOptionError, match="at most 12 players, not 96"):
+        compile_model(cnn(), ExactShap(references), targets=[0])
+    quarters = np.arange(8) // 4 + 2 * (np.arange(6) // 3)[:, None]
+    owners = np.broadcast_to(quarters, (2, 6, 8)).ravel()
+    groups = {f"q{i}": [f"x[{j}]" for j in np.flatnonzero(owners == i)] for i in range(4)}
+    compiled = compile_model(cnn(), ExactShap(references), targets=[0], groups=groups)
+    plain = Runner(cnn())
+    due = of.shapley(
+        lambda z: plain({"x": z.reshape(-1, 2, 6, 8).astype(np.float32)})["y"][:, :1].astype(float),
+        x.reshape(N, -1),
+        references.reshape(K, -1),
+        owners=owners.tolist(),
+    )
+    np.testing.assert_allclose(compiled.explain(x)["group_attributions"], due, atol=1e-5)
 
 
 # -- names ---------------------------------------------------------------------------------------------
