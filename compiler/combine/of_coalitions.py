@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from compiler.combine.environment import Environment
 from compiler.combine.outputs import Seed, attributions_name, emit_values, standard_error_name, total_of
+from compiler.combine.players import outputs_of
 from compiler.deployment import Deployment, in_words
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.graph.chunk_markers import Chunks
@@ -21,7 +22,7 @@ from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.graph.traverse import reads
 from compiler.lowering import Lowered
-from compiler.manifest import GROUPS, ends_of
+from compiler.manifest import ends_of
 from compiler.memory.sizes import peak, sizes
 from compiler.methods.base import Coalitions, OfCoalitions
 from compiler.references.reference_set import ReferenceSet
@@ -124,10 +125,7 @@ def emit_of_coalitions(at_x: Environment, mixing: Mixing, method: OfCoalitions, 
 def _each(op: Ops, mixing: Mixing, found: ir.Value, name: Callable[[str], str]) -> dict[str, Tensor]:
     """What of [N, T, players] belongs to the elements of each explained tensor, or to groups of them, by the
     name of its output."""
-    path, of = mixing.path, mixing.game.of
-    own = {leaf.name: of[leaf.tensor] for leaf in path.leaves if leaf.name in path.ungrouped}
-    if path.players is not None:
-        own[GROUPS] = np.arange(len(path.players.names))
+    own = outputs_of(mixing.path, mixing.game.of)
     return {name(tensor): _of(op, mixing, found, players) for tensor, players in own.items()}
 
 

@@ -7,7 +7,19 @@ import onnx_ir as ir
 
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
+from compiler.manifest import GROUPS
+from compiler.selection.path import Path
 from compiler.selection.players import Players
+
+
+def outputs_of(path: Path, of: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Whose attributions each output holds, by the tensor that it explains; all groups together are one.
+
+    Args:
+        of: by explained tensor, which player each element of its row is: those of `path.players` first.
+    """
+    own = {name: of[name] for name in path.ungrouped}
+    return {**own, GROUPS: np.arange(len(path.players.names))} if path.players else own
 
 
 def by_player(op: Ops, players: Players, values: Mapping[str, Tensor]) -> Tensor:
