@@ -1,7 +1,7 @@
 """What the combined graph answers beside the model's own outputs, and under which names."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,12 +130,12 @@ def emit_outputs(
     op.scope = "attributions"
     weights = references.weights if references else None
     outputs, totals = [], []
-    found = {}
-    for name, parts in by_name(explained).items():
-        each = [method.attribute(op, e.multiplier, e.x, e.start, weights) for e in parts]
-        found[name] = together(op, parts, each)
-    for name, attributions in _attributed(op, players, found, attributions_name).items():
-        outputs.append(op.attributions_output(attributions, name))
+
+    def attributed(e: Explained) -> Tensor:
+        return method.attribute(op, e.multiplier, e.x, e.start, weights)
+
+    for name, attributions in _by_output(op, players, explained, attributed):
+        outputs.append(op.attributions_output(attributions, attributions_name(name)))
         totals.append(total_of(op, outputs[-1], attributions))
     outputs += _standard_errors(op, method, explained, references, players)
     outputs += emit_values(op, method, seed, totals)
@@ -160,13 +160,19 @@ def emit_values(op: Ops, method: Method, seed: Seed, totals: Sequence[Tensor]) -
     return outputs
 
 
-def _attributed(
-    op: Ops, players: Players | None, values: Mapping[str, Tensor], name: Callable[[str], str]
-) -> dict[str, Tensor]:
-    """What is said of each explained tensor, or of all players together, by the name of its output."""
-    grouped = players.of if players else {}
-    own = {name(tensor): value for tensor, value in values.items() if tensor not in grouped}
-    return {**own, name(GROUPS): by_player(op, players, values)} if players else own
+def _by_output(
+    op: Ops, players: Players | None, explained: Sequence[Explained], value: Callable[[Explained], Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """Values of each explained tensor without a group, by its name, and then of all players together."""
+    grouped = {}
+    for name, parts in by_name(explained).items():
+        found = together(op, parts, [value(e) for e in parts])
+        if players is None or name not in players.of:
+            yield name, found
+        else:
+            grouped[name] = found
+    if players is not None:
+        yield GROUPS, by_player(op, players, grouped)
 
 
 def by_name(explained: Sequence[Explained]) -> dict[str, list[Explained]]:
@@ -217,13 +223,13 @@ def _standard_errors(
     if not (isinstance(method, Averaged) and method.standard_error):
         return []
     draws = _draws(op, method, references)
-    drawn = {}
-    for name, parts in by_name(explained).items():
-        each = [op.expand(method.spread(op, e.multiplier, e.x, e.start), e.x.shape) for e in parts]
-        drawn[name] = together(op, parts, each)
+
+    def drawn(e: Explained) -> Tensor:
+        return op.expand(method.spread(op, e.multiplier, e.x, e.start), e.x.shape)
+
     return [
-        op.attributions_output(draws.standard_error(op, values), name)
-        for name, values in _attributed(op, players, drawn, standard_error_name).items()
+        op.attributions_output(draws.standard_error(op, values), standard_error_name(name))
+        for name, values in _by_output(op, players, explained, drawn)
     ]
 
 

@@ -315,6 +315,16 @@ def test_layers_contrasts_and_concepts_are_asked_for_as_on_the_command_line() ->
         ExplainerSpec(method="lrp", concepts="h1").asked(referenced=False)
 
 
+def test_groups_are_asked_for_by_their_features() -> None:
+    groups = {"ends": ["a", "d"]}
+    spec = ExplainerSpec.model_validate({"method": "lrp", "groups": groups})
+    assert spec.asked(referenced=False).groups == groups
+    assert len({ExplainerSpec(method="lrp", groups=g).digest("m", None) for g in ({}, groups)}) == 2
+    for wrong in ({"ends": "a"}, [["a"]], {"ends": [1]}):
+        with pytest.raises(ValidationError):
+            ExplainerSpec.model_validate({"method": "lrp", "groups": wrong})
+
+
 def test_logits_are_asked_for_by_a_flag() -> None:
     """What it leaves out has the digest that it had before there was one."""
     plain, logits = ExplainerSpec(), ExplainerSpec(logits=True)
