@@ -12,10 +12,16 @@ from compiler.rules.rule import find_rule
 from compiler.selection.activity import MOST_TOLD
 from compiler.selection.leaves import keeps_batch
 
-_AVOIDED = frozenset({"LinearClassifier", "LinearRegressor", "Normalizer"})  # skl2onnx can write others
+_AVOIDED = frozenset({"LinearClassifier", "LinearRegressor"})  # skl2onnx can write others
 _TREES = "decision trees (forests, gradient boosting) have no slope to walk. --method treeshap explains them."
-_MARGINS = "support vector machines have no rule yet. shap.PermutationExplainer explains any model."
-_FEATURES = "a step that makes features. Do it before the model, and export the steps behind it."
+_MARGINS = (
+    "support vector machines have no rule, but for a linear SVMRegressor. shap.PermutationExplainer explains "
+    "any model."
+)
+_FEATURES = (
+    "a step that makes features, through which --method treeshap alone goes. Do it before the model, and "
+    "export the steps behind it."
+)
 _BLOCKED = "com.microsoft.nchwc"
 _TODAY = {
     "TreeEnsemble": _TREES,
@@ -24,8 +30,7 @@ _TODAY = {
     "SVMClassifier": _MARGINS,
     "SVMRegressor": _MARGINS,
     **dict.fromkeys(
-        "Binarizer CastMap CategoryMapper DictVectorizer FeatureVectorizer Imputer LabelEncoder "
-        "OneHotEncoder".split(),
+        "CastMap CategoryMapper DictVectorizer FeatureVectorizer LabelEncoder OneHotEncoder".split(),
         _FEATURES,
     ),
 }

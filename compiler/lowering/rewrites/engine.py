@@ -309,12 +309,6 @@ def celu(op: Any, x: ir.Value, *, alpha: float = 1.0) -> Any:
     return op.Mul(op.Elu(op.Mul(x, 1.0 / alpha)), float(alpha))
 
 
-@rewrites("Scaler", domain="ai.onnx.ml")
-def scaler(op: Any, x: ir.Value, *, offset: list[float], scale: list[float]) -> Any:
-    """(x − offset) · scale, per feature."""
-    return op.Mul(op.Sub(x, np.asarray(offset, np.float32)), np.asarray(scale, np.float32))
-
-
 @idiom("Where")
 def guarded_softplus(_op: Any, condition: ir.Value, a: ir.Value, b: ir.Value) -> Any:
     """Where(βx > 20, x, softplus(βx)/β) is softplus(βx)/β: PyTorch guards an overflow that ONNX has not."""

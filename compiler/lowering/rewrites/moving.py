@@ -30,13 +30,6 @@ def compress(op: Any, x: ir.Value, condition: ir.Value, *, axis: int | None = No
     return op.Gather(x, places, axis=axis)
 
 
-@rewrites("ArrayFeatureExtractor", domain="ai.onnx.ml")
-def array_feature_extractor(op: Any, x: ir.Value, places: ir.Value) -> Any:
-    """Some of the last axis of x."""
-    taken = op.Gather(x, op.Reshape(places, [-1]), axis=-1)
-    return op.Unsqueeze(taken, [0]) if rank_of(x) == 1 else taken
-
-
 @rewrites("OneHot")
 def one_hot(op: Any, places: ir.Value, depth: ir.Value, values: ir.Value, *, axis: int = -1) -> Any:
     """off + (on − off)·[where the place is]; a float is one exactly where it equals it."""

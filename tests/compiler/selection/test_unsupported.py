@@ -10,7 +10,6 @@ import pytest
 from sklearn.base import is_classifier
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import GradientBoostingRegressor, RandomForestClassifier
-from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
@@ -69,19 +68,12 @@ def said(model: onnx.ModelProto) -> str:
 
 
 MISSING = {
-    "linear": (LinearRegression(), "black_op={'LinearRegressor'}"),
-    "logistic": (make_pipeline(StandardScaler(), LogisticRegression()), "black_op={'LinearClassifier'}"),
-    "normalised": (
-        make_pipeline(Normalizer(), LogisticRegression()),
-        "black_op={'LinearClassifier', 'Normalizer'}",
-    ),
     "forest": (
         RandomForestClassifier(3, random_state=0),
         "decision trees .* have no slope to walk.*--method treeshap",
     ),
     "boosting": (GradientBoostingRegressor(n_estimators=3), "decision trees .* have no slope to walk"),
-    "margins": (SVC(), "support vector machines have no rule yet.*PermutationExplainer"),
-    "imputed": (make_pipeline(SimpleImputer(), LogisticRegression()), "Imputer: .* Do it before the model"),
+    "margins": (SVC(), "support vector machines have no rule.*PermutationExplainer"),
     "categories": (categories(), "OneHotEncoder: .*--input transformed_column"),
     "neighbours": (KNeighborsClassifier(), "conditions alone .TopK node .*PermutationExplainer"),
 }
