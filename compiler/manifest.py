@@ -30,6 +30,9 @@ DATATYPES = {  # OIP's names of ONNX's types, those that a protocol carries
 }
 
 
+FLOATS = frozenset({"FP16", "BF16", "FP32", "FP64"})
+
+
 def ends_of(contrast: str) -> tuple[int, int]:
     """ "1-0": the element that counts, and the one that it is held against."""
     first, _, second = contrast.partition("-")

@@ -137,7 +137,10 @@ class Compiled:
         names = explained.feature_names if explained else None
         if explained and explained.given_names is None and set(map(str, labels)) != set(names or ()):
             names = None  # nobody gave them: by position
-        return in_order(rows, names, lambda text: InvalidOptionError(f"{name!r}: {text}"), words=words)
+        missing = explained is not None and explained.takes_missing
+        return in_order(
+            rows, names, lambda text: InvalidOptionError(f"{name!r}: {text}"), words=words, missing=missing
+        )
 
     def write(self, repository: str | Path, name: str) -> Path:
         """Writes `NAME/` and `NAME_explain/` into a Triton model repository, each at once or not at all.

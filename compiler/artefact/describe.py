@@ -32,6 +32,7 @@ from compiler.lowering import Lowered
 from compiler.lowering.lengths import Span, length_warnings
 from compiler.manifest import (
     DATATYPES,
+    FLOATS,
     CustomOps,
     Digests,
     ExplainedConcepts,
@@ -105,7 +106,8 @@ def describe(
                 at=tuple(s.tensor for s in path.leaves if s.name == i and s.places is not None) or None,
                 standard_error=standard_error_name(i) if spread and i in path.ungrouped else None,
                 feature_names=names[i],
-                takes_missing=path.trees is not None or _holds_missing(references, i, path),
+                takes_missing=(path.trees is not None and specs[i].datatype in FLOATS)
+                or _holds_missing(references, i, path),
             )
             for i in path.inputs
         ),

@@ -56,6 +56,8 @@ def _probe(
 
 def _probe_integers(size: tuple[int, ...], dtype: np.dtype, known: np.ndarray | None) -> np.ndarray:
     """The known rows; of fewer, the same ids in other places."""
+    if dtype.kind == "O" and (known is None or not size):
+        return np.full(size, "", object)
     if known is None or not size:
         return np.ones(size, dtype) if size and dtype.kind in "iub" else np.zeros(size, dtype)
     if len(known) >= ROWS:
@@ -100,7 +102,7 @@ def sample_rows(
 ) -> dict[str, np.ndarray]:
     """One row for each input that is nobody's: the (weighted) mean of the references, zeros elsewhere.
 
-    Integers have no mean: theirs is the first probe row, which the model is known to take.
+    Integers and texts have no mean: theirs is the first probe row, which the model is known to take.
     """
     rows = {}
     for value in model.graph.input:
@@ -108,14 +110,14 @@ def sample_rows(
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         known = None if references is None else references.arrays.get(value.name)
         shape = tuple(d.dim_value or 1 for d in tensor.shape.dim)
-        if tensor.elem_type == onnx.TensorProto.STRING:
+        if value.name in probes and not is_float(dtype) and shape:
+            rows[value.name] = probes[value.name][:1]
+        elif tensor.elem_type == onnx.TensorProto.STRING:
             rows[value.name] = np.full(shape, "", object)
         elif known is not None and references is not None:
             held = np.ma.masked_invalid(known.astype(np.float64))  # references of trees may miss values
             mean = np.ma.average(held, axis=0, weights=_broadcast(references.weights, held))
             rows[value.name] = np.ma.filled(mean, 0.0)[None].astype(dtype)
-        elif value.name in probes and not is_float(dtype) and shape:
-            rows[value.name] = probes[value.name][:1]
         else:
             rows[value.name] = np.zeros(shape, dtype)
     return rows

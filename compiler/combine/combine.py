@@ -12,7 +12,7 @@ from compiler.combine.concepts import emit_channels, emit_heatmaps, names_of_con
 from compiler.combine.environment import Environment, MovedEnvironment
 from compiler.combine.layers import layers_asked, layers_walked
 from compiler.combine.of_coalitions import emit_of_coalitions, mixing_of
-from compiler.combine.of_trees import at_references, emit_of_trees
+from compiler.combine.of_trees import at_references, emit_of_trees, with_values
 from compiler.combine.outputs import (
     Explained,
     Seed,
@@ -123,6 +123,7 @@ def _build(
     calls = [at_x.evaluate_at_sample(node, rule) for node, rule in path.nodes]
     at_x.lift_outputs()
     if isinstance(method, OfTrees):
+        references = with_values(lowered, path, references)
         base, weights = at_references(at_x, path, references), references.weights if references else None
         seed = _seed(op, path, at_x, base, weights)
         emit_of_trees(at_x, path, method, seed, references)

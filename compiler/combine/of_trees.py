@@ -1,14 +1,16 @@
 """The combined graph of a method that needs no walk: a tree ensemble's attributions, from tables."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from compiler.combine.environment import Environment, MovedEnvironment
-from compiler.combine.outputs import Seed, emit_values, names_of_attributions, total_of
+from compiler.combine.outputs import Seed, attributions_name, emit_values, total_of
 from compiler.graph.axis_means import along
 from compiler.graph.fold import extract
+from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.graph.traverse import nodes_behind
 from compiler.lowering import Lowered
@@ -20,14 +22,22 @@ from compiler.selection.path import Path
 from compiler.trees.covers import expected_scores
 
 
-def output_at(lowered: Lowered, path: Path, rows: np.ndarray) -> np.ndarray:
-    """[K, …] the explained output at rows of what is explained, as the model itself answers it."""
-    graph, (leaf,) = lowered.model.graph, path.tensors
+def with_values(lowered: Lowered, path: Path, references: ReferenceSet | None) -> ReferenceSet | None:
+    """The references with what the trees read of them, and the explained output there, by their names."""
+    if references is None:
+        return None
+    return replace(references, arrays={**references.arrays, **_values_at(lowered, path, references.arrays)})
+
+
+def _values_at(lowered: Lowered, path: Path, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """[K, …] of what the trees read and of the explained output, as the model itself has them."""
+    assert path.trees is not None
+    graph, asked = lowered.model.graph, {path.trees.reads, path.output}
     values = {str(v.name): v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
-    nodes = nodes_behind(graph, [values[path.output]], [values[leaf]])
-    part = extract(lowered.model, nodes, [values[leaf]], [values[path.output]])
-    run = Runner(part, optimise=False, given=True)
-    return np.asarray(run({leaf: rows})[path.output])
+    known, wanted = [values[t] for t in path.tensors], [values[name] for name in asked - set(path.tensors)]
+    nodes = nodes_behind(graph, wanted, known)
+    run = Runner(extract(lowered.model, nodes, known, wanted), optimise=False, given=True)
+    return {**{t: rows[t] for t in path.tensors}, **run(rows)}
 
 
 def at_references(at_x: Environment, path: Path, references: ReferenceSet | None) -> MovedEnvironment:
@@ -35,46 +45,68 @@ def at_references(at_x: Environment, path: Path, references: ReferenceSet | None
 
     Without references, what the trees' covers expect of it.
 
+    Args:
+        references: `with_values`.
+
     Raises:
         InvalidReferencesError: there are no covers either.
     """
-    if references is None:
-        rows = _expected(at_x.lowered, path)
-    else:
-        rows = output_at(at_x.lowered, path, references.arrays[path.tensors[0]])
-    held = {path.output: along(at_x.op, rows, "K")}
-    return MovedEnvironment(at_x, "reference", held, path.dependent)
+    rows = _expected(at_x.lowered, path) if references is None else references.arrays[path.output]
+    return MovedEnvironment(at_x, "reference", {path.output: along(at_x.op, rows, "K")}, path.dependent)
 
 
 def _expected(lowered: Lowered, path: Path) -> np.ndarray:
     """[1, …]: the leaves' mean, and what the model adds to its leaves at any row."""
     assert path.trees is not None
-    ensemble, (row, dtype) = path.trees.ensemble, lowered.specs[path.tensors[0]]
-    due = expected_scores(ensemble)
-    answered = output_at(lowered, path, np.zeros(row, dtype.numpy()))
-    at_zero = ensemble.scores(np.zeros((1, prod(row[1:]))))
-    return np.asarray(answered + (due - at_zero).reshape(answered.shape), answered.dtype)
+    due = expected_scores(path.trees.ensemble)
+    specs = {t: lowered.specs[t] for t in path.tensors}
+    there = _values_at(lowered, path, {t: np.zeros(row, dtype.numpy()) for t, (row, dtype) in specs.items()})
+    answered = there[path.output]
+    off = due - path.trees.ensemble.scores(there[path.trees.reads].reshape(1, -1))
+    return np.asarray(answered + off.reshape(answered.shape), answered.dtype)
 
 
 def emit_of_trees(
     at_x: Environment, path: Path, method: OfTrees, seed: Seed, references: ReferenceSet | None
 ) -> None:
-    """Adds the attributions and what they are compared with to the graph's outputs."""
+    """Adds the attributions and what they are compared with to the graph's outputs.
+
+    Args:
+        references: `with_values`.
+    """
     assert path.trees is not None
-    op, (leaf,) = at_x.op, path.leaves
+    op, trees = at_x.op, path.trees
     op.scope = "trees"
-    x, columns = at_x.at(leaf.tensor), path.trees.ensemble.columns
-    asked = _asked(path, columns)
-    players, (name,) = path.players, names_of_attributions(path)
-    owners, row = (players.of[leaf.name], (len(players.names),)) if players else (None, x.shape[1:])
-    found = method.attributions(op, path.trees.ensemble, asked, at_x.at(path.trees.reads), references, owners)
-    found = op.reshape(found, (1, asked.shape[1], *row))
+    read = references and replace(references, arrays={trees.reads: references.arrays[trees.reads]})
+    met, owners = np.unique(trees.owners, return_inverse=True)  # a player of no feature has no column
+    asked = _asked(path, trees.ensemble.columns)
+    found = method.attributions(op, trees.ensemble, asked, at_x.at(trees.reads), read, owners)
+    found = op.reshape(found, (1, asked.shape[1], len(met)))
     op.scope = "attributions"
-    output = op.attributions_output(_of_target(at_x, path, seed, found), name)
-    values = emit_values(
-        op, method, seed, [total_of(op, output, replace(x, shape=(1, *row), dtype=found.dtype))]
-    )
-    op.graph.outputs.extend([output, *values])
+    found = _of_target(at_x, path, seed, found)
+    outputs, totals, first = [], list[Tensor](), 0
+    for leaf in path.leaves:
+        row = at_x.at(leaf.tensor).shape[1:]
+        own = _of_leaf(op, found, met, first, row)
+        outputs.append(op.attributions_output(own, attributions_name(leaf.name)))
+        totals.append(total_of(op, outputs[-1], own))
+        first += prod(row)
+    op.graph.outputs.extend([*outputs, *emit_values(op, method, seed, totals)])
+
+
+def _of_leaf(op: Ops, found: Tensor, met: np.ndarray, first: int, row: tuple[int, ...]) -> Tensor:
+    """The attributions [1, *row] of the players from `first` on, where `found` has those that were met."""
+    count = prod(row)
+    place = np.searchsorted(met, np.arange(first, first + count))
+    there = np.isin(np.arange(first, first + count), met)
+    if not there.any():
+        return op.row_constant(np.zeros((1, *row), found.dtype.numpy()))
+    if there.all() and count == len(met):
+        return op.reshape(found, (1, *row))
+    own = op.Gather(found, np.where(there, place, 0), axis=1)
+    if not there.all():
+        own = op.Mul(own, op.row_constant(there[None].astype(found.dtype.numpy())))
+    return op.reshape(own, (1, *row))
 
 
 def _asked(path: Path, columns: int) -> np.ndarray:

@@ -39,6 +39,24 @@ class Part:
         return self.table.shape[0], len(self.labels)
 
 
+class Labelled:
+    """Rows [K, F] whose columns have names: a table itself."""
+
+    def __init__(self, rows: np.ndarray, labels: Sequence[str]) -> None:
+        self._rows, self._labels = rows, list(labels)
+
+    def __getitem__(self, label: str) -> np.ndarray:
+        return np.asarray(self._rows[:, self._labels.index(label)])
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return self._labels
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._rows.shape
+
+
 def columns_of(given: object) -> list[Any] | None:
     """The labels of a table's columns; None for anything else."""
     for attribute in ("column_names", "columns"):  # pyarrow's `columns` are values
@@ -88,12 +106,15 @@ def positions_of(labels: Sequence[Any], names: Sequence[str] | None, fault: Faul
     return [place[name] for name in names]
 
 
-def in_order(table: Any, names: Sequence[str] | None, fault: Fault, *, words: bool = False) -> np.ndarray:
+def in_order(
+    table: Any, names: Sequence[str] | None, fault: Fault, *, words: bool = False, missing: bool = False
+) -> np.ndarray:
     """A table as [N, F], its columns in the order of the features.
 
     Args:
         names: as for `positions_of`.
         words: whether its values may be anything; else numbers alone.
+        missing: whether numbers may be missing: they are NaN.
 
     Raises:
         RationaleError: as `positions_of`; values that are no numbers, or are missing.
@@ -106,7 +127,8 @@ def in_order(table: Any, names: Sequence[str] | None, fault: Fault, *, words: bo
     except (TypeError, KeyError) as error:  # of a table that is not computed yet, such as polars' LazyFrame
         raise fault(f"the columns of a {type(table).__name__} cannot be read: {error}") from error
     if not words:
-        columns = [_numbers(a, str(label), fault) for a, label in zip(columns, chosen, strict=True)]
+        named = zip(columns, map(str, chosen), strict=True)
+        columns = [numbers_of(column, label, fault, missing=missing) for column, label in named]
     return np.stack(columns, axis=1) if columns else np.zeros((table.shape[0], 0))
 
 
@@ -134,7 +156,7 @@ def spread(
     return {name: Part(table, [next(ordered) for _ in features or ()]) for name, features in inputs.items()}
 
 
-def _numbers(column: np.ndarray, label: str, fault: Fault) -> np.ndarray:
+def numbers_of(column: np.ndarray, label: str, fault: Fault, *, missing: bool) -> np.ndarray:
     """Its numbers: of a column of objects too, where they are that, as nullable types are."""
     if column.dtype == object:
         column = np.asarray([_number(value, label, fault) for value in column])
@@ -143,7 +165,7 @@ def _numbers(column: np.ndarray, label: str, fault: Fault) -> np.ndarray:
         return column
     if not is_float(column.dtype):
         raise fault(f"column {label!r} holds {column.dtype}, not numbers. Encode it as for training.")
-    if np.isnan(column).any():
+    if not missing and np.isnan(column).any():
         row = int(np.flatnonzero(np.isnan(column))[0])
         raise fault(f"column {label!r} has no value in row {row}. Impute, or drop such rows.")
     return column

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from compiler.errors import InvalidOptionError, InvalidReferencesError
 from compiler.runtime.session import is_float
 
+_SHOWN = 60  # characters of a value in a message
 MAX_OPEN = 10_000  # references that a graph takes as an input: beyond, nobody would send them with a request
 
 
@@ -158,8 +159,14 @@ def unnamed(names: Sequence[str]) -> InvalidReferencesError:
 
 
 def check_rows(name: str, array: np.ndarray, row: tuple[int, ...], dtype: np.dtype) -> None:
-    """Raises InvalidReferencesError for what is no numbers, no rows of that shape [1, …], or none at all."""
-    if array.dtype.kind not in "iub" and not is_float(array.dtype):
+    """Raises InvalidReferencesError for what is no numbers, no rows of that shape [1, …], or none at all.
+
+    Args:
+        dtype: of the input; objects where it holds text.
+    """
+    if dtype.kind == "O":
+        _check_text(name, array)
+    elif array.dtype.kind not in "iub" and not is_float(array.dtype):
         raise InvalidReferencesError(
             f"references of {name!r} hold {array.dtype}, not numbers. The model takes {dtype}."
         )
@@ -174,11 +181,24 @@ def check_rows(name: str, array: np.ndarray, row: tuple[int, ...], dtype: np.dty
         raise InvalidReferencesError(f"references of {name!r} are empty: at least one row is needed.")
 
 
+def _check_text(name: str, array: np.ndarray) -> None:
+    odd = [i for i, value in np.ndenumerate(array) if not isinstance(value, str)]
+    if odd:
+        value, place = array[odd[0]], [int(i) for i in odd[0]]
+        raise InvalidReferencesError(
+            f"references of {name!r} hold {str(value)[:_SHOWN]!r} at {place}, where texts are due. Write "
+            "numbers as for training, and a missing value as the text that the model knows for it, or drop "
+            "such rows."
+        )
+
+
 def _check(
     name: str, given: npt.ArrayLike, row: tuple[int, ...], dtype: np.dtype, missing: bool
 ) -> np.ndarray:
     array = as_array(name, given)
     check_rows(name, array, row, dtype)
+    if dtype.kind == "O":  # of one length each, so that equal ones are of equal bytes
+        return np.ascontiguousarray(array, np.str_)
     if dtype.kind in "iub" and not (np.isfinite(array).all() and np.array_equal(array.astype(dtype), array)):
         raise whole_numbers(name, dtype)
     with np.errstate(over="ignore"):

@@ -1,11 +1,12 @@
 """The tree ensemble that makes the explained output, read so that its scores are explained without a walk.
 
-Between the explained input and the ensemble, and between its scores and the output, stands nothing but what
-moves values. What the ensemble makes of its scores (LOGISTIC, SOFTMAX) is left out: explained is the margin,
-which the graph answers beside the probabilities.
+Between the model's inputs and the ensemble may stand any preprocessing, as long as no feature that the
+ensemble reads is made of two of theirs: all features of one element are one player then. Between the scores
+and the output stands nothing but what moves values. What the ensemble makes of its scores (LOGISTIC, SOFTMAX)
+is left out: explained is the margin, which the graph answers beside the probabilities.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -19,8 +20,18 @@ from compiler.lowering.rows import demand_rows
 from compiler.methods.base import References
 from compiler.references.reference_set import OpenReferences
 from compiler.runtime.session import Runner
-from compiler.selection.leaves import Chosen, Leaf, choose_leaves
-from compiler.selection.path import Path, Trees, choose_output, reach_forward
+from compiler.selection.activity import made_by
+from compiler.selection.leaves import Leaf, raw_leaves
+from compiler.selection.path import (
+    MOST_NAMED,
+    Path,
+    Trees,
+    check_shapes,
+    choose_output,
+    reach_backward,
+    reach_forward,
+)
+from compiler.selection.provenance import made_of
 from compiler.selection.targets import Targets, choose_targets
 from compiler.trees.ensemble import Ensemble
 from compiler.trees.read import OPERATORS, is_ensemble, read_ensemble
@@ -54,41 +65,43 @@ def choose_ensemble(
             f"{method} computes its tables from the references: they cannot come with a request. Give a "
             "reference set."
         )
-    chosen = choose_leaves(lowered, inputs, references if isinstance(references, Mapping) else ())
-    ends = tuple(s.tensor for s in chosen.leaves)
+    leaves = raw_leaves(lowered, inputs)
+    check_shapes(lowered, [s.tensor for s in leaves])
+    ends = tuple(s.tensor for s in leaves)
     name = choose_output(lowered, output, reach_forward(lowered.model.graph, ends))
     node, scores = _ensemble_behind(lowered, method, name)
     read = node.inputs[0]
     assert read is not None
-    leaf = _leaf_behind(method, node, read, chosen)
-    shape, dtype = lowered.specs[str(read.name)]
+    reads = str(read.name)
+    owners = _owners(lowered, method, reads, leaves)
+    shape, dtype = lowered.specs[reads]
     ensemble = read_ensemble(ir.serde.serialize_node(node), prod(shape[1:]), dtype.numpy())
-    notes = chosen.notes
+    notes: tuple[str, ...] = ()
     if ensemble.post_transform != "NONE":
         lowered, margin = _with_margin(lowered, node, scores, ensemble)
         notes += _margin_notes(name, margin, ensemble)
         name = margin or name
     if name not in lowered.specs:
         lowered = _with_spec(lowered, name, ensemble, scores.dtype or ir.DataType.FLOAT)
-    demand_rows(lowered, name, {name, leaf.tensor})
+    demand_rows(lowered, name, {name, *ends})
     return lowered, Path(
-        leaves=(leaf,),
+        leaves=leaves,
         output=name,
         targets=choose_targets(targets, name, lowered.specs[name][0][1:]),
-        dependent=reach_forward(lowered.model.graph, (leaf.tensor,)),
-        active=frozenset({leaf.tensor, name}),
+        dependent=reach_forward(lowered.model.graph, ends),
+        active=frozenset({*ends, name}),
         held=frozenset(),
         stops=(),
         nodes=(),
         notes=notes,
-        trees=Trees(ensemble, str(read.name)),
+        trees=Trees(ensemble, reads, owners),
     )
 
 
 def _ensemble_behind(lowered: Lowered, method: str, output: str) -> tuple[ir.Node, ir.Value]:
     """The tree ensemble whose scores are the output, and these."""
     value = next(v for node in lowered.model.graph for v in node.outputs if v.name == output)
-    scores = _behind_moves(value, ())
+    scores = _behind_moves(value)
     node = scores.producer()
     if node is not None and is_ensemble(node.op_type, node.domain) and scores is node.outputs[-1]:
         return node, scores
@@ -99,19 +112,46 @@ def _ensemble_behind(lowered: Lowered, method: str, output: str) -> tuple[ir.Nod
     )
 
 
-def _leaf_behind(method: str, node: ir.Node, read: ir.Value, chosen: Chosen) -> Leaf:
-    """What is explained and moved to where the ensemble reads it."""
-    start = _behind_moves(read, [s.tensor for s in chosen.leaves])
-    leaf = next((s for s in chosen.leaves if s.tensor == start.name), None)
-    if leaf is not None:
-        return leaf
-    producer = start.producer()
-    made = "" if producer is None else f", made by {producer.op_type} node {producer.name or start.name!r}"
-    raise UnsupportedModelError(
-        f"{method} explains what a tree ensemble reads, and {node.op_type} node {node.name or read.name!r} "
-        f"reads {start.name!r}{made}, which is none of what is explained ({', '.join(chosen.names)}). "
-        f"Explain that (--input {read.name}), with references of it or of the model's inputs."
-    )
+def _owners(lowered: Lowered, method: str, tensor: str, leaves: Sequence[Leaf]) -> np.ndarray:
+    """[features] of what an ensemble reads: of which element of the leaves each is made.
+
+    Elements are counted from the first of the first leaf on; whose a constant feature is makes no difference.
+
+    Raises:
+        UnsupportedModelError: a feature that is made of several elements, or of what is not explained.
+    """
+    graph = lowered.model.graph
+    ends = [s.tensor for s in leaves]
+    behind = reach_backward(graph, tensor, ends)
+    nodes = [n for n in graph if not made_by(n, ends) and any(v.name in behind for v in n.outputs)]
+    players, words = dict[str, np.ndarray](), list[str]()
+    for name in (*ends, *(str(v.name) for v in graph.inputs)):
+        if name not in players and name in lowered.specs:
+            row = lowered.specs[name][0]
+            players[name] = len(words) + np.arange(prod(row)).reshape(row)
+            words += [f"{name}[{', '.join(map(str, i[1:]))}]" for i in np.ndindex(*row)]
+    explained = sum(players[end].size for end in ends)
+    made = made_of(lowered, nodes, players, tensor)
+    for feature, of in enumerate(made.of):
+        if len(of) > 1:
+            raise UnsupportedModelError(
+                f"{method} has a player for each element of {', '.join(s.name for s in leaves)}, and feature "
+                f"{feature} of {tensor!r}, which the trees read, is made of several: {_some(words, of)} "
+                f"({made.joined[of]}). Explain what the trees read (--input {tensor}), with references of it "
+                "or of the model's inputs; or leave that step out of the model."
+            )
+        if max(of, default=0) >= explained:
+            raise UnsupportedModelError(
+                f"{method} explains all that the trees read: feature {feature} of {tensor!r} is made of "
+                f"{_some(words, of)}, which is none of what is explained "
+                f"({', '.join(s.name for s in leaves)}). Explain that too, or {tensor!r} itself (--input)."
+            )
+    return np.asarray([min(of, default=0) for of in made.of])
+
+
+def _some(words: Sequence[str], of: Collection[int]) -> str:
+    named = [words[i] for i in sorted(of)]
+    return ", ".join([*named[:MOST_NAMED], *["…"] * (len(named) > MOST_NAMED)])
 
 
 def _margin_notes(output: str, margin: str | None, ensemble: Ensemble) -> tuple[str, ...]:
@@ -123,14 +163,13 @@ def _margin_notes(output: str, margin: str | None, ensemble: Ensemble) -> tuple[
     )
 
 
-def _behind_moves(value: ir.Value, ends: Collection[str]) -> ir.Value:
-    """Of what the value was moved, no further than one of the ends."""
-    while value.name not in ends:
+def _behind_moves(value: ir.Value) -> ir.Value:
+    """Of what the value was moved."""
+    while True:
         node = value.producer()
         if node is None or node.domain or node.op_type not in _MOVES or node.inputs[0] is None:
-            break
+            return value
         value = node.inputs[0]
-    return value
 
 
 def _with_spec(lowered: Lowered, name: str, ensemble: Ensemble, dtype: ir.DataType) -> Lowered:

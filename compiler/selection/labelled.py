@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from compiler.errors import InvalidOptionError, InvalidReferencesError, RationaleError
 from compiler.lowering import Lowered
@@ -125,7 +126,8 @@ class _Features:
         names, fault = self.names.get(name) if whole else None, partial(_fault, option, f" of {name!r}")
         if columns is None:
             return np.asarray(given)[positions_of(labels, names, fault)]
-        rows = in_order(given, names, fault)
+        text = self.lowered.specs[name][1] == ir.DataType.STRING
+        rows = in_order(given, names, fault, words=text, missing=self.path.trees is not None)
         return rows[0] if option not in _ROWS and len(rows) == 1 else rows
 
     @property

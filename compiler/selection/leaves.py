@@ -76,6 +76,22 @@ def choose_leaves(lowered: Lowered, inputs: Sequence[str] | None, referenced: Co
     return _default_ids(lowered, list(values))
 
 
+def raw_leaves(lowered: Lowered, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
+    """The named tensors, or every input that has rows, whatever they hold: text and integers too.
+
+    Raises:
+        InvalidOptionError: names that do not exist, or hold no rows.
+    """
+    values = {str(v.name): v for v in lowered.model.graph.inputs}
+    if inputs is None:
+        return tuple(Leaf(name, name) for name, v in values.items() if _has_rows(v))
+    _check_names(lowered, inputs)
+    for name in inputs:
+        if name in values:
+            _check_rows(values[name])
+    return tuple(Leaf(n, n) if n in values else _inner_leaf(lowered, n) for n in inputs)
+
+
 def is_float(lowered: Lowered, value: ir.Value) -> bool:
     """Whether a value may carry attributions; True where its type is not known."""
     spec = lowered.specs.get(str(value.name))
@@ -85,6 +101,13 @@ def is_float(lowered: Lowered, value: ir.Value) -> bool:
 
 def _has_rows(value: ir.Value) -> bool:
     return value.shape is not None and value.shape.rank() > 0
+
+
+def _check_rows(value: ir.Value) -> None:
+    if not _has_rows(value):
+        raise InvalidOptionError(
+            f"input {[value.name]} is one number for the whole batch: it has no attributions per row."
+        )
 
 
 def _check_names(lowered: Lowered, inputs: Sequence[str]) -> None:
@@ -104,10 +127,7 @@ def _leaves_at(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
     values = {str(v.name): v for v in lowered.model.graph.inputs}
     if name not in values:
         return (_inner_leaf(lowered, name),)
-    if not _has_rows(values[name]):
-        raise InvalidOptionError(
-            f"input {[name]} is one number for the whole batch: it has no attributions per row."
-        )
+    _check_rows(values[name])
     if is_float(lowered, values[name]):
         return (Leaf(name, name),)
     found = lookups(lowered, name)

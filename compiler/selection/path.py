@@ -60,10 +60,13 @@ class Trees:
 
     Attributes:
         reads: the name of the tensor that holds its features.
+        owners: [features] the player of each: an element of the leaves' rows, counted from the first of the
+            first leaf on.
     """
 
     ensemble: Ensemble
     reads: str
+    owners: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,6 +347,7 @@ def reach_forward(graph: ir.Graph, ends: Sequence[str]) -> frozenset[str]:
 
 
 def reach_backward(graph: ir.Graph, output: str, ends: Sequence[str]) -> frozenset[str]:
+    """What an output is computed from, no further than the `ends` of a walk."""
     reached = {output}
     for node in reversed(graph):
         if any(v.name in reached for v in node.outputs) and not made_by(node, ends):

@@ -83,7 +83,6 @@ def scaled() -> onnx.ModelProto:
 
 REFUSED: dict[str, tuple[Any, ...]] = {
     "a network": (network(), {}, UnsupportedModelError, "is made by Relu node 'y'"),
-    "a scaler before": (scaled(), {}, UnsupportedModelError, "made by Neg node .*--input scaled"),
     "layers": (of.regressor(TREES), {"layers": "all"}, InvalidOptionError, "walks through no layers"),
     "logits": (of.regressor(TREES), {"logits": True}, InvalidOptionError, "--logits"),
     "no such target": (of.regressor(TREES), {"targets": [3]}, InvalidOptionError, "indices 0 to 2"),
