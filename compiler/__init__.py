@@ -18,6 +18,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime reads it when it is im
 if TYPE_CHECKING:
     from compiler.artefact.compiled import Compiled, Explanation
     from compiler.compile import compile_model
+    from compiler.conversion.convert import Converted, convert
     from compiler.deployment import Deployment
     from compiler.errors import (
         CheckFailedError,
@@ -75,6 +76,7 @@ __all__ = [
     "CheckFailedError",
     "Compiled",
     "Concepts",
+    "Converted",
     "CpLrp",
     "DeepShap",
     "Deployment",
@@ -118,6 +120,7 @@ __all__ = [
     "ZPlus",
     "Zero",
     "compile_model",
+    "convert",
     "rule",
 ]
 
@@ -126,6 +129,7 @@ _HOME = {
     for module, names in {
         "compiler.artefact.compiled": "Compiled Explanation",
         "compiler.compile": "compile_model",
+        "compiler.conversion.convert": "Converted convert",
         "compiler.deployment": "Deployment",
         "compiler.errors": "CheckFailedError ExtensionError InvalidModelError InvalidOptionError "
         "InvalidReferencesError LargeReferencesError RationaleError RepositoryError UnsupportedModelError",

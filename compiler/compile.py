@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from compiler.checks.check import check
 from compiler.checks.open_probes import check_open
 from compiler.combine.combine import combine
 from compiler.combine.one_row import with_batch
+from compiler.conversion.convert import Converted, convert, example_of, is_fitted
 from compiler.deployment import HERE, Deployment
 from compiler.graph.variants import Variants
 from compiler.lowering import lower, plain_for
@@ -34,7 +36,7 @@ from compiler.selection.targets import Targets
 
 
 def compile_model(
-    model: str | Path | onnx.ModelProto,
+    model: str | Path | onnx.ModelProto | Converted | Any,
     method: Method,
     *,
     output: str | None = None,
@@ -53,7 +55,9 @@ def compile_model(
     """Compiles a model and one of its explanations into a single ONNX graph.
 
     Args:
-        model: a path, or a model in memory. Axis 0 of its inputs is the batch.
+        model: a path, or a model in memory. Axis 0 of its inputs is the batch. A fitted model of another
+            library is converted, and how far the ONNX model is from it on the references is printed first;
+            see `convert`.
         method: how to explain, `DeepShap(references)` for instance.
         output: the tensor to explain, an inner one too; by default the first float output.
         logits: explain the tensor of which that one is the Sigmoid, Softmax or LogSoftmax.
@@ -91,11 +95,25 @@ def compile_model(
         CheckFailedError: the graph did not reproduce the model, or its attributions do not add up.
     """
     libraries = found(custom_ops)
+    if is_fitted(model):
+        model = convert(model, example_of(method))
+    if isinstance(model, Converted):
+        print(model.report)
+        method, names = model.asked_of(method)
+        feature_names = names if feature_names is None else feature_names
     with kernels_of(libraries):
         question = Question(output, logits, targets, inputs, feature_names, layers, concepts, groups)
         graph, manifest, plain, sample = _compiled(
-            model, method, question, sizes or {}, libraries, deployment, progress or _silent
+            model.model if isinstance(model, Converted) else model,
+            method,
+            question,
+            sizes or {},
+            libraries,
+            deployment,
+            progress or _silent,
         )
+    if isinstance(model, Converted):
+        manifest = model.noted(manifest)
     return Compiled(graph, manifest, plain, sample, libraries)
 
 

@@ -299,6 +299,25 @@ class Stopped(_Frozen):
     reason: str
 
 
+class Parity(_Frozen):
+    """How far the ONNX model is from the fitted model of which it was made, on the reference rows."""
+
+    model: str = Field(description="the fitted model's class: xgboost.XGBClassifier …")
+    converter: str = Field(description="what made it ONNX, and its version")
+    rows: int
+    error: float = Field(description="largest |ONNX − fitted| of a score or probability")
+    output_range: float = Field(description="largest less smallest of what the fitted model answers")
+    row: int = Field(description="where the error is largest")
+    labels: int | None = Field(description="rows whose label differs; None where it has none")
+    missing_rows: int = Field(description="rows with missing values")
+    missing_error: float | None = Field(description="largest on these; None where there are none")
+
+    @property
+    def relative(self) -> float:
+        """The error, of the output's range."""
+        return self.error / self.output_range if self.output_range else self.error
+
+
 class CustomOps(_Frozen):
     """A library of kernels that a server has to load for the graph; it lies beside `model.onnx`."""
 
@@ -358,6 +377,7 @@ class Manifest(_Frozen):
     tools: dict[str, str] = Field(description="versions of what made the graph")
     custom_ops: tuple[CustomOps, ...] = Field((), description="libraries of the kernels of own operators")
     measured: Measured
+    parity: Parity | None = Field(None, description="None where the model was given as ONNX")
     variants: Variants | None = Field(None, description="None in entries of earlier versions")
     memory: Memory | None = Field(None, description="None in entries made before it was recorded")
     warnings: tuple[str, ...] = ()

@@ -28,6 +28,7 @@ class CompileRequest:
         options: of the method, by their Python names (`standard_error`); those that are None were not given.
         features: their names, or each input's, which also choose the columns of a table of references.
         open_references: K, where references come with each request and those given are examples.
+        allow_pickle: whether the model's file may be a pickle, which is a program.
 
     The others are the arguments of `compile_model`.
     """
@@ -46,6 +47,7 @@ class CompileRequest:
     concepts: "Concepts | None" = None
     custom_ops: Sequence[str | Path] = ()
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    allow_pickle: bool = False
 
     def check(self, *, referenced: bool) -> None:
         """Looks at the method and its options alone, without a model.
@@ -63,16 +65,25 @@ class CompileRequest:
     def compile(
         self, model: Path, references: Path | None = None, progress: "Progress | None" = None
     ) -> "Compiled":
-        """Compiles `model` with the references in a file.
+        """Compiles `model`, ONNX or a fitted model's file, with the references in a file.
 
         Raises:
-            RationaleError: as `compile_model` and `read_rows` do.
+            RationaleError: as `compile_model`, `read_fitted` and `read_rows` do.
         """
         from compiler.compile import compile_model
+        from compiler.conversion.convert import columns_of_model
+        from compiler.conversion.files import is_fitted_file, read_fitted
 
-        method, table = self._method(references)
+        given: Any = model
+        columns, names = self.features, self.features
+        if is_fitted := is_fitted_file(model):
+            given = read_fitted(model, allow_pickle=self.allow_pickle)
+            columns, names = self.features or columns_of_model(given), None
+        method, table = self._method(references, columns, labelled=is_fitted)
+        if table is not None and not is_fitted:
+            names = self.features or table.columns
         compiled = compile_model(
-            model,
+            given,
             method,
             output=self.output,
             logits=self.logits,
@@ -83,7 +94,7 @@ class CompileRequest:
             concepts=self.concepts,
             custom_ops=self.custom_ops,
             groups=self.groups,
-            feature_names=self.features or (table.columns if table else None),
+            feature_names=names,
             deployment=self.deployment,
             progress=progress,
         )
@@ -92,26 +103,34 @@ class CompileRequest:
             compiled.manifest = compiled.manifest.model_copy(update={"warnings": warnings})
         return compiled
 
-    def _method(self, references: Path | None) -> "tuple[Method, Table | None]":
-        """The method, and what the reference file holds."""
+    def _method(
+        self, references: Path | None, columns: "Columns" = None, *, labelled: bool = False
+    ) -> "tuple[Method, Table | None]":
+        """The method, and what the file of references, or covers, holds.
+
+        Args:
+            columns: of a table, that are taken.
+            labelled: whether the method gets a table with its columns' names, where they have any.
+        """
         from compiler.methods.options import COVERS, REFERENCES, check_options, make_method
+        from compiler.references.frames import Labelled
         from compiler.references.reference_set import OpenReferences
         from compiler.references.tables import read_rows
 
         k, covers = self.open_references, self.options.get(COVERS)
-        if references is None and k is None and isinstance(covers, Path):
-            check_options(self.method, {COVERS})
-            table = read_rows(covers, self.features)
-            options = {**self.options, COVERS: table.given, **self._weights(covers, table)}
-            return make_method(self.method, None, options), table
-        if references is None:
+        file = references or (covers if isinstance(covers, Path) and k is None else None)
+        if file is None:
             return make_method(self.method, None if k is None else OpenReferences(k), self.options), None
         given = {key for key, value in self.options.items() if value is not None}
-        check_options(self.method, {REFERENCES, *given})  # before a file is read that may be large
-        table = read_rows(references, self.features)
-        options = {**self.options, **self._weights(references, table)}
-        references_given = table.given if k is None else OpenReferences(k, table.given)
-        return make_method(self.method, references_given, options), table
+        check_options(self.method, {REFERENCES, *given} if references else given)  # before a file is read
+        table = read_rows(file, columns)
+        options = {**self.options, **self._weights(file, table)}
+        rows: Any = table.given
+        if labelled and table.columns is not None and isinstance(rows, np.ndarray):
+            rows = Labelled(rows, table.columns)
+        if references is None:
+            return make_method(self.method, None, {**options, COVERS: rows}), table
+        return make_method(self.method, rows if k is None else OpenReferences(k, rows), options), table
 
     def _weights(self, file: Path, table: "Table") -> dict[str, Any]:
         """Of the rows, where they have any and the method asks."""

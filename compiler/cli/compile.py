@@ -29,7 +29,14 @@ _of_machine = partial(typer.Option, rich_help_panel="Options for the machine tha
 
 @app.command("compile")
 def compile_command(
-    model: Annotated[Path, typer.Argument(help="The ONNX model.", metavar="MODEL.onnx")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="The model: .onnx, or a fitted one that is converted first: XGBoost's .json or .ubj, "
+            "LightGBM's .txt, CatBoost's .cbm, or a .joblib or .pkl (with --allow-pickle).",
+            metavar="MODEL",
+        ),
+    ],
     name: Annotated[
         str, typer.Option(help="What it is served as: the entries NAME and NAME_explain.", metavar="NAME")
     ],
@@ -121,6 +128,14 @@ def compile_command(
             metavar="LIBRARY",
         ),
     ] = None,
+    allow_pickle: Annotated[
+        bool,
+        typer.Option(
+            "--allow-pickle",
+            help="Read a model from a pickle (.joblib, .pkl). A pickle is a program that runs as it is read: "
+            "only for files that you trust.",
+        ),
+    ] = False,
     size: Annotated[
         list[str] | None,
         typer.Option(
@@ -247,7 +262,7 @@ def compile_command(
         ),
     ] = False,
 ) -> None:
-    """Compile MODEL.onnx and its explanation into a model repository.
+    """Compile MODEL and its explanation into a model repository.
 
     Writes two entries that `rationale serve` and Triton serve as they are: NAME, the plain model, and
     NAME_explain, one graph that also returns attributions, base value and completeness gap. Nothing is
@@ -298,6 +313,7 @@ def compile_command(
             parse_concepts(concepts, concept_axis),
             custom_ops or (),
             parse_groups(group or []),
+            allow_pickle,
         )
         with progress_bar() as progress:
             compiled = asked.compile(model, references, progress)

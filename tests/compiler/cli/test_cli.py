@@ -361,7 +361,8 @@ def test_names_that_look_like_markup_are_printed_as_they_are(place: Path) -> Non
         (
             "compile",
             [
-                "MODEL.onnx",
+                "[OPTIONS] {MODEL}",
+                "--allow-pickle",
                 "--references",
                 "--features",
                 "50 to 200 typical rows",

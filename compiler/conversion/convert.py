@@ -1,0 +1,188 @@
+"""A fitted model of another library → ONNX, and how far that is from the model itself."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module, metadata
+from typing import Any, Protocol, cast
+
+import onnx
+
+from compiler.conversion.graphs import AsOnnx
+from compiler.conversion.parity import measure, said, warnings_of
+from compiler.conversion.rows import Features, part_of
+from compiler.errors import InvalidModelError, InvalidOptionError, RationaleError, UnsupportedModelError
+from compiler.manifest import Manifest, Parity
+from compiler.methods.base import Method
+from compiler.references.reference_set import Baseline, OpenReferences
+
+_REASON = 300  # characters of what a library says
+
+
+@dataclass(frozen=True)
+class Library:
+    """One whose models are converted.
+
+    Attributes:
+        module: ours, with `as_onnx`; it is imported when such a model comes.
+        converter: the package that writes ONNX.
+    """
+
+    module: str
+    converter: str
+
+
+_LIBRARIES = {  # by the module in which a class, or one that it derives from, stands; the first that fits
+    "xgboost": Library("compiler.conversion.xgboost", "onnxmltools"),
+    "lightgbm": Library("compiler.conversion.lightgbm", "onnxmltools"),
+    "catboost": Library("compiler.conversion.catboost", "catboost"),
+    "torch": Library("compiler.conversion.torch", "torch"),
+    "sklearn": Library("compiler.conversion.sklearn", "skl2onnx"),
+}
+
+
+class _Module(Protocol):
+    def features(self, model: Any) -> Features:
+        """What a fitted model knows of its columns."""
+
+    def as_onnx(self, model: Any, example: Any) -> AsOnnx:
+        """Converts a model; raises RationaleError, or what its converter raises."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A fitted model as ONNX; `compile_model` takes it as it takes a file.
+
+    Attributes:
+        model: its inputs are one tensor `x` [N, F] of float32, or a tensor [N, 1] for each column where
+            columns have names or types of their own.
+        columns: names of the columns that it reads; None where the model knows none.
+        by_column: whether each of these is an input of its own.
+        parity: how far the ONNX model is from the fitted one; None where there were no rows to compare.
+    """
+
+    model: onnx.ModelProto
+    columns: tuple[str, ...] | None = None
+    by_column: bool = False
+    parity: Parity | None = None
+
+    @property
+    def report(self) -> str:
+        """The parity in a line."""
+        return "parity: not measured, without references" if self.parity is None else said(self.parity)
+
+    def noted(self, manifest: Manifest) -> Manifest:
+        """The manifest with the parity, and a warning where it is more than rounding."""
+        if self.parity is None:
+            return manifest
+        warnings = (*warnings_of(self.parity), *manifest.warnings)
+        return manifest.model_copy(update={"parity": self.parity, "warnings": warnings})
+
+    def asked_of(self, method: Method) -> tuple[Method, tuple[str, ...] | None]:
+        """The method with those columns of its references that the model reads, where they are a table.
+
+        And names of the one input's features, where no table says them.
+        """
+        given: Any = getattr(method, "references", None)
+        opened = isinstance(given, OpenReferences)
+        rows = given.examples if opened else given
+        chosen = part_of(rows, self.columns)
+        if chosen is rows:
+            return method, None if self.by_column else self.columns
+        changed: Any = method  # a frozen dataclass, as all methods are
+        return replace(changed, references=replace(given, examples=chosen) if opened else chosen), None
+
+
+def is_fitted(model: object) -> bool:
+    """Whether it is a model of a library that is converted; nothing is imported to find out."""
+    return _library(model) is not None
+
+
+def convert(model: Any, example: Any = None) -> Converted:
+    """Converts a fitted model, and compares the ONNX model with it.
+
+    Args:
+        model: a fitted scikit-learn estimator or pipeline, an XGBoost, LightGBM or CatBoost model (a booster,
+            or of their scikit-learn classes), or a `torch.nn.Module`.
+        example: rows such as it takes: an array, a DataFrame, or for several inputs of a module a mapping
+            from the argument's name to an array. `compile_model` takes the references. A module needs some,
+            and so does a pipeline of named columns.
+
+    Raises:
+        InvalidModelError: nothing that can be converted, or not fitted.
+        InvalidOptionError: the converter is not installed.
+        UnsupportedModelError: the converter does not know the model, or a part of it.
+        InvalidReferencesError: an example that does not fit the model.
+    """
+    name = _name(model)
+    with _converting(model) as (module, converter):
+        made = module.as_onnx(model, example)
+        parity = None
+        if made.feeds is not None:
+            parity = measure(made.proto, made.feeds, made.answers, name, converter)
+    return Converted(made.proto, made.columns, made.by_column, parity)
+
+
+def columns_of_model(model: Any) -> tuple[str, ...] | None:
+    """Names of the columns that a model was fitted on, where it knows them; raises as `convert` does."""
+    with _converting(model) as (module, _):
+        return module.features(model).names
+
+
+def example_of(method: Method) -> Any:
+    """The references of a method, as an example; None where there are none."""
+    given = method.reference_set
+    if isinstance(given, OpenReferences):
+        return given.examples
+    return None if isinstance(given, Baseline) else given
+
+
+def _library(model: object) -> Library | None:
+    classes = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
+    return next((library for name, library in _LIBRARIES.items() if name in classes), None)
+
+
+def _name(model: object) -> str:
+    """xgboost.XGBClassifier."""
+    kind = type(model)
+    return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+
+
+def _refusal(name: str, converter: str, error: Exception) -> RationaleError:
+    reason = " ".join(str(error).split()).rstrip(".")[:_REASON] or type(error).__name__
+    if type(error).__name__ == "NotFittedError":
+        return InvalidModelError(f"{name} is not fitted: {reason}.")
+    return UnsupportedModelError(
+        f"{name}: {converter} cannot convert it ({type(error).__name__}: {reason}). Convert it yourself, "
+        "with a converter of your own for what is named, and compile that file."
+    )
+
+
+@contextmanager
+def _converting(model: Any) -> Iterator[tuple[_Module, str]]:
+    """The module for a model's library and its converter's version; what the latter raises is told.
+
+    Converters warn of their own past and future: nobody hears it.
+    """
+    library, name = _library(model), _name(model)
+    if library is None:
+        raise InvalidModelError(
+            f"{name} is not a model: give a path, an onnx.ModelProto, a fitted scikit-learn, XGBoost, "
+            "LightGBM or CatBoost model, or a torch.nn.Module."
+        )
+    try:
+        converter = f"{library.converter} {metadata.version(library.converter)}"
+    except metadata.PackageNotFoundError as error:
+        raise InvalidOptionError(
+            f"{name} is converted by {library.converter}, which is not installed: "
+            "pip install 'rationale[sklearn]', or convert it yourself and compile that file."
+        ) from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield cast("_Module", import_module(library.module)), converter
+        except RationaleError:
+            raise
+        except Exception as error:
+            raise _refusal(name, converter, error) from error

@@ -1,0 +1,72 @@
+"""Files that other libraries save fitted models in."""
+
+from pathlib import Path
+from typing import Any
+
+from compiler.errors import InvalidModelError, InvalidOptionError
+
+PICKLES = (".joblib", ".pkl", ".pickle")
+_REASON = 300  # characters of what a library says
+
+
+def is_fitted_file(path: Path) -> bool:
+    """By its ending; anything else is taken for ONNX."""
+    return path.suffix.lower() in (*PICKLES, *_READERS)
+
+
+def read_fitted(path: Path, *, allow_pickle: bool = False) -> Any:
+    """Reads a model that XGBoost, LightGBM or CatBoost saved, or a pickle.
+
+    Raises:
+        InvalidOptionError: a pickle, which may do anything as it is read, without leave; or the library is
+            not installed.
+        InvalidModelError: the file cannot be read.
+    """
+    kind = path.suffix.lower()
+    if kind in PICKLES and not allow_pickle:
+        raise InvalidOptionError(
+            f"{path}: a pickle is a program that runs as it is read, with your rights. If you made it, or "
+            "trust who did, add --allow-pickle."
+        )
+    if not path.is_file():
+        raise InvalidModelError(f"{path}: cannot be read: no such file.")
+    read = _READERS.get(kind, _pickle)
+    try:
+        return read(path)
+    except ModuleNotFoundError as error:
+        raise InvalidOptionError(
+            f"{path}: reading it needs {error.name}, which is not installed: pip install what saved it."
+        ) from error
+    except Exception as error:  # whatever a library, or a pickle, raises
+        reason = " ".join(str(error).split()).rstrip(".")[:_REASON]
+        raise InvalidModelError(
+            f"{path}: cannot be read ({type(error).__name__}: {reason}). Save it again, with the versions of "
+            "the libraries that are installed here."
+        ) from error
+
+
+def _pickle(path: Path) -> Any:
+    import joblib
+
+    return joblib.load(path)
+
+
+def _xgboost(path: Path) -> Any:
+    import xgboost as xgb
+
+    return xgb.Booster(model_file=str(path))
+
+
+def _lightgbm(path: Path) -> Any:
+    import lightgbm as lgb
+
+    return lgb.Booster(model_file=str(path))
+
+
+def _catboost(path: Path) -> Any:
+    import catboost
+
+    return catboost.CatBoost().load_model(str(path))
+
+
+_READERS = {".json": _xgboost, ".ubj": _xgboost, ".txt": _lightgbm, ".cbm": _catboost}

@@ -1,0 +1,160 @@
+"""scikit-learn: an estimator or a pipeline, boosters of XGBoost and LightGBM inside it too."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from skl2onnx import convert_sklearn, update_registered_converter
+from skl2onnx.common.data_types import FloatTensorType, StringTensorType
+from skl2onnx.common.shape_calculator import (
+    calculate_linear_classifier_output_shapes,
+    calculate_linear_regressor_output_shapes,
+)
+from sklearn.base import BaseEstimator, is_classifier
+from sklearn.utils.validation import check_is_fitted
+
+from compiler.conversion.graphs import INPUT, AsOnnx, tidied
+from compiler.conversion.rows import Features, Rows, rows_of
+from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.lowering.loading.load import without_zip_maps
+
+OPSETS = {"": 17, "ai.onnx.ml": 3}  # trees as TreeEnsembleRegressor and -Classifier
+
+
+def as_onnx(model: Any, example: Any) -> AsOnnx:
+    """Raises what skl2onnx does, and UnsupportedModelError for what predicts nothing."""
+    if not hasattr(model, "predict"):
+        raise UnsupportedModelError(
+            f"sklearn.{type(model).__name__} predicts nothing: give an estimator, or a pipeline that ends "
+            "in one."
+        )
+    check_is_fitted(model)
+    known = features(model)
+    rows = None if example is None else rows_of(example, known)
+    by_column = _splits_columns(model, rows)
+    if rows is None and (by_column or known.count is None):
+        raise InvalidOptionError(
+            f"sklearn.{type(model).__name__} takes columns by name or type: give references, or "
+            "`convert(model, example)` a DataFrame of rows such as it takes."
+        )
+    given, types = _without_names(model), _types(known, rows, by_column=by_column)
+    names = [name for name, _ in types]
+    options = {id(given): {"zipmap": False}} if hasattr(model, "predict_proba") else None
+    proto, _ = without_zip_maps(
+        convert_sklearn(given, initial_types=types, target_opset=OPSETS, options=options)
+    )
+    tidied(proto, names)
+    read = [value.name for value in proto.graph.input]
+    columns = tuple(read) if by_column else (rows.names if rows else known.names)
+    if rows is None:
+        return AsOnnx(proto, columns=columns)
+    feeds = {name: rows.fed(names.index(name)) for name in read} if by_column else {INPUT: _whole(rows)}
+    return AsOnnx(proto, feeds, tuple(_answers(model, rows)), columns, by_column)
+
+
+def features(model: Any) -> Features:
+    names = getattr(model, "feature_names_in_", None)
+    count = getattr(model, "n_features_in_", None)
+    return Features(None if count is None else int(count), None if names is None else tuple(map(str, names)))
+
+
+def _types(known: Features, rows: Rows | None, *, by_column: bool) -> list[tuple[str, Any]]:
+    """The inputs: one of numbers (or of texts), or one for each column. Whole numbers are floats too."""
+    if rows is None:
+        return [(INPUT, FloatTensorType([None, known.count]))]
+    kinds = [StringTensorType if words else FloatTensorType for words in rows.has_words]
+    if by_column:
+        return [(rows.called(i), kind([None, 1])) for i, kind in enumerate(kinds)]
+    return [(INPUT, kinds[0]([None, len(kinds)]))]
+
+
+def _splits_columns(model: Any, rows: Rows | None) -> bool:
+    """Whether it reads columns by name, or they are of different types."""
+    by_name = any(
+        not callable(columns) and any(isinstance(c, str) for c in np.atleast_1d(columns))
+        for part in _fitted_parts(model)
+        for _, _, columns in getattr(part, "transformers_", ())
+    )
+    return by_name or (rows is not None and 0 < sum(rows.has_words) < len(rows.columns))
+
+
+def _without_names(model: Any) -> Any:
+    """A copy in which boosters have no names of features, with converters of theirs registered."""
+    kinds = {type(part).__module__.partition(".")[0] for part in _fitted_parts(model)}
+    if kinds.isdisjoint(_BOOSTERS):
+        return model
+    model = copy.deepcopy(model)
+    for part in _fitted_parts(model):
+        register = _BOOSTERS.get(type(part).__module__.partition(".")[0])
+        if register is not None:
+            register(part)
+    return model
+
+
+def _fitted_parts(model: Any) -> Iterator[Any]:
+    """The fitted estimators inside of it: parameters of some hold what was never fitted."""
+    seen, waiting = set[int](), [model]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list | tuple):
+            waiting += part
+        elif isinstance(part, np.ndarray) and part.dtype == object:
+            waiting += list(part.reshape(-1))
+        elif isinstance(part, BaseEstimator) and id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            waiting += vars(part).values()
+
+
+def _register_xgboost(part: Any) -> None:
+    from onnxmltools.convert.xgboost.operator_converters.XGBoost import convert_xgboost
+
+    from compiler.conversion.xgboost import check_booster
+
+    booster = part.get_booster()
+    check_booster(booster)
+    booster.feature_names = booster.feature_types = None
+    _register(part, "XGBoost", convert_xgboost)
+
+
+def _register_lightgbm(part: Any) -> None:
+    from onnxmltools.convert.lightgbm.operator_converters.LightGbm import convert_lightgbm
+
+    _register(part, "LightGbm", convert_lightgbm)
+
+
+_BOOSTERS = {"xgboost": _register_xgboost, "lightgbm": _register_lightgbm}
+
+
+def _register(part: Any, library: str, convert: Any) -> None:
+    """Tells skl2onnx of a class; as documented there, for the whole process."""
+    shapes, options = calculate_linear_regressor_output_shapes, None
+    if is_classifier(part):
+        shapes = calculate_linear_classifier_output_shapes
+        options = {"nocl": [True, False], "zipmap": [True, False, "columns"]}
+    kind = type(part)
+    if library == "LightGbm" and options is None:
+        options = {"split": None}
+    update_registered_converter(kind, f"{library}{kind.__name__}", shapes, convert, options=options)
+
+
+def _whole(rows: Rows) -> np.ndarray:
+    """[K, F] as the ONNX model takes them."""
+    return np.concatenate([rows.fed(i) for i in range(len(rows.columns))], axis=1)
+
+
+def _answers(model: Any, rows: Rows) -> Iterator[np.ndarray | None]:
+    """Of a classifier labels, then probabilities or scores, as its ONNX model; else numbers."""
+    given = rows.frame() if hasattr(model, "feature_names_in_") else _array(rows)
+    answer = np.asarray(model.predict(given))
+    yield answer
+    if is_classifier(model):
+        ask = getattr(model, "predict_proba", None) or getattr(model, "decision_function", None)
+        yield None if ask is None else np.asarray(ask(given))
+
+
+def _array(rows: Rows) -> np.ndarray:
+    if not any(rows.has_words):
+        return rows.numbers()
+    return np.stack([column.astype(object) for column in rows.columns], axis=1)

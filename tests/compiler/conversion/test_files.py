@@ -1,0 +1,105 @@
+"""Fitted models from files: what the command makes of them, and what it refuses."""
+
+from pathlib import Path
+from typing import Any
+
+import joblib
+import lightgbm as lgb
+import numpy as np
+import pytest
+import xgboost as xgb
+from sklearn.ensemble import HistGradientBoostingClassifier
+from typer.testing import CliRunner
+
+from compiler import Manifest
+from compiler.cli.compile import app
+from tests.compiler.conversion.data import ASKED, FEATURES, LOANS, REFERENCES, TWO, K
+from tests.tolerances import PARITY_32
+
+SMALL: dict[str, Any] = {"n_estimators": 4, "max_depth": 3}
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    """One model for each kind of file, by the file's name."""
+    models = {
+        "model.json": xgb.XGBClassifier(**SMALL),
+        "model.ubj": xgb.XGBClassifier(**SMALL),
+        "model.joblib": HistGradientBoostingClassifier(max_iter=4, max_depth=3),
+    }
+    table = LOANS.set_axis([name.replace(" ", "_") for name in FEATURES], axis=1)
+    models["model.txt"] = lgb.LGBMClassifier(verbose=-1, **SMALL)
+    for name, model in models.items():
+        model.fit(table if name.endswith("txt") else LOANS, TWO)
+    for name in ("model.json", "model.ubj"):
+        models[name].save_model(folder / name)
+    models["model.txt"].booster_.save_model(folder / "model.txt")
+    joblib.dump(models["model.joblib"], folder / "model.joblib")
+    return models
+
+
+def call(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [str(a) for a in arguments])
+    return done.exit_code, done.output
+
+
+def test_each_kind_of_file(tmp_path: Path) -> None:
+    for name, model in saved(tmp_path).items():
+        table = REFERENCES.assign(home="rent")[["home", *FEATURES[::-1]]].fillna(0)
+        asked = ASKED[FEATURES].fillna(0)
+        if name.endswith("txt"):
+            table.columns, asked.columns = ([c.replace(" ", "_") for c in t.columns] for t in (table, asked))
+        table.to_csv(tmp_path / "r.csv", index=False)
+        asked.to_csv(tmp_path / "x.csv", index=False)
+        repository = ("--repository", tmp_path / "repository")
+        code, output = call(
+            *("compile", tmp_path / name, "--name", "m", "--method", "treeshap", *repository),
+            *("--references", tmp_path / "r.csv", *(["--allow-pickle"] if "joblib" in name else [])),
+        )
+        assert code == 0, output
+        assert output.startswith("parity: ")
+        manifest = Manifest.read(tmp_path / "repository" / "m_explain" / "explanation.json")
+        assert manifest.explained[0].feature_names == tuple(asked.columns)
+        assert manifest.parity is not None
+        assert (manifest.parity.rows, manifest.parity.relative < PARITY_32) == (K, True)
+        answer = ("explain", "m", "--input", tmp_path / "x.csv", "--save", tmp_path / "answer.npz")
+        code, output = call(*answer, *repository)
+        assert code == 0, output
+        with np.load(tmp_path / "answer.npz") as found:
+            due = model.predict_proba(asked)
+            assert np.abs(found["probabilities"] - due).max() <= PARITY_32
+        assert call("check", "m", *repository)[0] == 0
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path("touched"),)
+
+
+def test_a_pickle_is_not_read_without_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("m.pkl", "m.joblib", "m.PICKLE"):
+        joblib.dump(Evil(), name)
+        code, output = call("compile", name, "--name", "m", "--method", "gradient")
+        assert code == 2
+        assert "a pickle is a program that runs as it is read" in output
+        assert "--allow-pickle" in output
+        assert not Path("touched").exists()
+
+
+@pytest.mark.parametrize("name", ["m.json", "m.ubj", "m.txt", "m.pkl", "m.joblib"])
+def test_a_file_that_holds_none(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = ("compile", tmp_path / name, "--name", "m", "--method", "gradient", "--allow-pickle")
+    code, output = call(*command)
+    assert (code, "no such file" in output) == (2, True), output
+    (tmp_path / name).write_bytes(b"\x80garbage{")
+    code, output = call(*command)
+    assert (code, "cannot be read" in output) == (2, True), output
+    capfd.readouterr()
+
+
+def test_a_pickle_of_something_else(tmp_path: Path) -> None:
+    joblib.dump({"weights": [1, 2]}, tmp_path / "m.pkl")
+    code, output = call(
+        "compile", tmp_path / "m.pkl", "--name", "m", "--method", "gradient", "--allow-pickle"
+    )
+    assert (code, "dict is not a model" in output) == (2, True), output

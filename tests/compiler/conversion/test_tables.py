@@ -1,0 +1,228 @@
+"""Fitted models of tables, compiled as they are: held against what they answer themselves."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import lightgbm as lgb
+import numpy as np
+import pandas as pd
+import pytest
+import xgboost as xgb
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import (
+    ExtraTreesRegressor,
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.tree import DecisionTreeClassifier
+
+from compiler import (
+    InvalidModelError,
+    InvalidOptionError,
+    InvalidReferencesError,
+    RationaleError,
+    TreeShap,
+    UnsupportedModelError,
+    compile_model,
+    convert,
+)
+from compiler.runtime.session import Runner
+from tests.compiler.conversion.data import AMOUNT, ASKED, FEATURES, LOANS, REFERENCES, THREE, TWO, K, N
+from tests.references import trees as of
+from tests.tolerances import PARITY_32
+
+SMALL = {"n_estimators": 6, "max_depth": 3}
+QUIET = {**SMALL, "verbose": -1}
+WORDS = pd.Series(["no", "yes"])[TWO].set_axis(LOANS.index)
+
+
+def stopped_early() -> xgb.XGBClassifier:
+    model = xgb.XGBClassifier(n_estimators=80, max_depth=3, early_stopping_rounds=2, learning_rate=1.0)
+    model.fit(LOANS[:200], TWO[:200], eval_set=[(LOANS[200:], TWO[200:])], verbose=False)
+    assert model.best_iteration + 1 < model.get_booster().num_boosted_rounds()
+    return model
+
+
+CLASSIFIERS: dict[str, Callable[[], Any]] = {
+    "xgboost": lambda: xgb.XGBClassifier(**SMALL).fit(LOANS, TWO),
+    "xgboost of three": lambda: xgb.XGBClassifier(**SMALL).fit(LOANS, THREE),
+    "xgboost stopped early": stopped_early,
+    "lightgbm of words": lambda: lgb.LGBMClassifier(**QUIET).fit(LOANS, WORDS),
+    "lightgbm of three": lambda: lgb.LGBMClassifier(**QUIET).fit(LOANS, THREE),
+    "histogram boosting": lambda: HistGradientBoostingClassifier(max_iter=6, max_depth=3).fit(LOANS, TWO),
+}
+WHOLE: dict[str, Callable[[], Any]] = {  # of rows without gaps
+    "gradient boosting": lambda: GradientBoostingClassifier(**SMALL).fit(LOANS.fillna(0), TWO),
+    "random forest": lambda: RandomForestClassifier(**SMALL).fit(LOANS.fillna(0), THREE),
+    "tree of words": lambda: DecisionTreeClassifier(max_depth=3).fit(LOANS.fillna(0), WORDS),
+}
+NUMBERS: dict[str, Callable[[], Any]] = {
+    "xgboost": lambda: xgb.XGBRegressor(**SMALL).fit(LOANS, AMOUNT),
+    "xgboost of logits": lambda: xgb.XGBRegressor(objective="reg:logistic", **SMALL).fit(LOANS, TWO),
+    "lightgbm": lambda: lgb.LGBMRegressor(**QUIET).fit(LOANS, AMOUNT),
+    "lightgbm's booster": lambda: lgb.LGBMClassifier(**QUIET).fit(LOANS, TWO).booster_,
+    "extra trees of an array": lambda: ExtraTreesRegressor(**SMALL).fit(LOANS.fillna(0).to_numpy(), AMOUNT),
+}
+
+
+def assert_same(found: np.ndarray, due: np.ndarray) -> None:
+    due = np.asarray(due).reshape(N, -1)
+    assert np.abs(found.reshape(N, -1)[:, -due.shape[1] :] - due).max() <= PARITY_32 * np.ptp(due)
+
+
+def answer_of(
+    model: Any, capsys: pytest.CaptureFixture[str], references: Any = REFERENCES, asked: Any = ASKED
+) -> dict[str, np.ndarray]:
+    """What the compiled model answers; what is said of it first, and what its manifest keeps."""
+    compiled = compile_model(model, TreeShap(references))
+    parity = compiled.manifest.parity
+    assert parity is not None
+    assert capsys.readouterr().out.startswith(f"parity: {parity.model} as ONNX ({parity.converter}) differs")
+    assert (parity.rows, parity.labels in (0, None), parity.relative < PARITY_32) == (K, True, True)
+    assert compiled.manifest.explained[0].feature_names == tuple(FEATURES)
+    return compiled.explain(asked)
+
+
+@pytest.mark.parametrize("name", [*CLASSIFIERS, *WHOLE])
+def test_classifiers(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model = {**CLASSIFIERS, **WHOLE}[name]()
+    asked, references = (rows.fillna(0) if name in WHOLE else rows for rows in (ASKED, REFERENCES))
+    shuffled = references[FEATURES[::-1]].assign(default="n/a")
+    answer = answer_of(model, capsys, shuffled, asked)
+    assert_same(answer["probabilities"], model.predict_proba(asked))
+    np.testing.assert_array_equal(answer["label"], model.predict(asked))
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model = NUMBERS[name]()
+    asked, references = (rows.fillna(0) if "trees" in name else rows for rows in (ASKED, REFERENCES))
+    answer = answer_of(model, capsys, references, asked)
+    found = answer["probabilities"] if "probabilities" in answer else answer["variable"]
+    assert_same(found, model.predict(asked.to_numpy() if "trees" in name else asked))
+
+
+def test_the_shapley_values_are_those_of_the_booster_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    booster = xgb.train({"max_depth": 3, "objective": "binary:logistic"}, xgb.DMatrix(LOANS, TWO), 6)
+    answer = answer_of(booster, capsys)
+    assert_same(answer["probabilities"], booster.predict(xgb.DMatrix(ASKED)))
+
+    def margin(x: np.ndarray) -> np.ndarray:
+        found = booster.predict(xgb.DMatrix(x, feature_names=FEATURES), output_margin=True)
+        return np.asarray(found, np.float64)[:, None]
+
+    due = of.shapley(margin, ASKED.to_numpy(), REFERENCES.to_numpy())
+    assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
+
+
+def test_the_fitted_model_is_left_as_it_was() -> None:
+    model = CLASSIFIERS["xgboost"]()
+    before = copy.deepcopy(model.get_booster().save_raw())
+    convert(model, REFERENCES)
+    assert model.get_booster().save_raw() == before
+    pipeline = make_pipeline(StandardScaler().set_output(transform="pandas"), xgb.XGBRegressor(**SMALL))
+    pipeline.fit(LOANS, AMOUNT)
+    convert(pipeline, REFERENCES)
+    assert pipeline[-1].get_booster().feature_names == FEATURES
+
+
+def test_the_same_bytes_each_time() -> None:
+    for make in (CLASSIFIERS["xgboost"], CLASSIFIERS["lightgbm of three"], WHOLE["tree of words"]):
+        model = make()
+        first, second = (convert(model).model.SerializeToString(deterministic=True) for _ in range(2))
+        assert first == second
+
+
+@pytest.mark.parametrize(
+    "last",
+    [LogisticRegression(), xgb.XGBClassifier(**SMALL), lgb.LGBMClassifier(**QUIET)],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_pipelines_of_named_columns(last: Any) -> None:
+    home = np.resize(["own", "rent", "with parents"], len(LOANS))
+    table = LOANS.assign(home=home, branch=home, late=np.resize([0, 1, 3, 0], len(LOANS)))
+    numbers = ("numbers", SimpleImputer(), ["income now", "age"])
+    classes = ("classes", OneHotEncoder(handle_unknown="ignore"), ["home", "late"])
+    pipeline = make_pipeline(ColumnTransformer([numbers, classes]), last).fit(table, TWO)
+    converted = convert(pipeline, table[:K])
+    assert converted.columns == ("age", "income now", "home", "late")
+    assert converted.parity is not None
+    assert converted.parity.relative < PARITY_32
+    assert (converted.parity.missing_rows, converted.parity.labels) == (4, 0)
+    asked = table[-N:].assign(home="unknown")
+    fed = {name: asked[name].to_numpy()[:, None] for name in converted.columns}
+    fed = {name: a.astype(object if a.dtype.kind == "O" else np.float32) for name, a in fed.items()}
+    assert_same(Runner(converted.model)(fed)["probabilities"], pipeline.predict_proba(asked))
+
+
+def categorical() -> pd.DataFrame:
+    return LOANS.assign(rate=pd.Categorical(np.resize(["a", "b", "c"], len(LOANS))))
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], Any, type[RationaleError], str]] = {
+    "categories of xgboost": (
+        lambda: xgb.XGBClassifier(enable_categorical=True, **SMALL).fit(categorical(), TWO),
+        None,
+        UnsupportedModelError,
+        r"categorical features \['rate'\] are unknown to onnxmltools: one-hot encode",
+    ),
+    "another booster": (
+        lambda: xgb.XGBRegressor(booster="gblinear").fit(LOANS.fillna(0), AMOUNT),
+        None,
+        UnsupportedModelError,
+        "booster 'gblinear' is unknown",
+    ),
+    "not fitted": (lambda: RandomForestClassifier(), None, InvalidModelError, "is not fitted: This Random"),
+    "no predictions": (
+        lambda: StandardScaler().fit(LOANS),
+        None,
+        UnsupportedModelError,
+        "StandardScaler predicts nothing",
+    ),
+    "missing columns": (
+        CLASSIFIERS["xgboost"],
+        REFERENCES[["age", "rate"]],
+        InvalidReferencesError,
+        r"columns \['income now', 'debt', 'years'\] are missing; the model was fitted on \['age'",
+    ),
+    "too few columns": (
+        CLASSIFIERS["xgboost"],
+        np.zeros((3, 4)),
+        InvalidReferencesError,
+        "they have 4 columns; the model was fitted on 5",
+    ),
+    "one row without its axis": (
+        CLASSIFIERS["xgboost"],
+        np.zeros(5),
+        InvalidReferencesError,
+        r"shape \[5\]; a table \[K, F\] is due",
+    ),
+    "words for numbers": (
+        CLASSIFIERS["lightgbm of three"],
+        REFERENCES.assign(debt="much"),
+        InvalidReferencesError,
+        "column 'debt' holds .*not numbers",
+    ),
+    "names without rows": (
+        lambda: make_pipeline(
+            ColumnTransformer([("scaled", StandardScaler(), ["age"])]), LogisticRegression()
+        ).fit(LOANS, TWO),
+        None,
+        InvalidOptionError,
+        "takes columns by name or type: give references",
+    ),
+    "no model": (lambda: {"a": 1}, None, InvalidModelError, "dict is not a model: give a path"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_converted(name: str) -> None:
+    make, example, kind, words = REFUSED[name]
+    with pytest.raises(kind, match=words):
+        convert(make(), example)

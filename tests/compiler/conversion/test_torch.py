@@ -1,0 +1,69 @@
+"""torch modules, compiled as they are."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from compiler import DeepShap, Gradient, InvalidOptionError, UnsupportedModelError, compile_model, convert
+from tests.tolerances import COMPLETE_32, PARITY_32
+
+RANDOM = np.random.default_rng(0)
+REFERENCES = {"x": RANDOM.normal(size=(6, 5)), "other": RANDOM.normal(size=(6, 3))}
+ASKED = {"x": RANDOM.normal(size=(4, 5)), "other": RANDOM.normal(size=(4, 3))}
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(5, 7), torch.nn.Linear(3, 7)
+        self.last, self.drop = torch.nn.Linear(7, 2), torch.nn.Dropout()
+
+    def forward(
+        self, x: torch.Tensor, other: torch.Tensor, scale: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        both = self.drop(torch.relu(self.first(x) + self.second(other)))
+        y: torch.Tensor = self.last(both)
+        return y if scale is None else y * scale
+
+
+def test_a_module_of_two_inputs(capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    net = Net()
+    compiled = compile_model(net, DeepShap(REFERENCES), targets="all")
+    assert capsys.readouterr().out.startswith("parity: tests.Net as ONNX (torch ")
+    assert net.training
+    answer = compiled.explain(ASKED)
+    with torch.no_grad():
+        due = net.eval()(*(torch.from_numpy(a).float() for a in ASKED.values())).numpy()
+    np.testing.assert_allclose(answer["output"], due, atol=PARITY_32)
+    assert answer["other_attributions"].shape == (4, 2, 3)
+    assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32 * np.abs(due).max()
+    assert str(Path(__file__).parent) not in str(compiled.model)
+
+
+def test_one_reference_leaves_the_batch_open() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.BatchNorm1d(3), torch.nn.ReLU())
+    answer = compile_model(net, DeepShap(REFERENCES["x"][:1])).explain(ASKED["x"])
+    assert answer["input_attributions"].shape == (4, 1, 5)
+
+
+def test_an_example_for_a_method_without_references() -> None:
+    net = torch.nn.Linear(5, 3)
+    compiled = compile_model(convert(net, torch.zeros(3, 5)), Gradient(), targets=[1])
+    due = np.broadcast_to(net.weight.detach().numpy()[1], (4, 1, 5))
+    np.testing.assert_allclose(compiled.explain(ASKED["x"])["input_attributions"], due, atol=PARITY_32)
+
+
+def test_what_cannot_be_converted() -> None:
+    with pytest.raises(InvalidOptionError, match=r"takes \['input'\], and is exported with rows such as it"):
+        compile_model(torch.nn.Linear(5, 3), Gradient())
+    with pytest.raises(InvalidOptionError, match=r"takes \['x', 'other', 'scale'\]: give a mapping"):
+        compile_model(Net(), DeepShap(REFERENCES["x"]))
+    with pytest.raises(InvalidOptionError, match=r"but the example has \['x'\]"):
+        convert(Net(), {"x": REFERENCES["x"]})
+    with pytest.raises(InvalidOptionError, match="not rows of numbers"):
+        convert(torch.nn.Linear(5, 3), np.array([["a"] * 5]))
+    with pytest.raises(UnsupportedModelError, match=r"torch .* cannot convert it .*shapes cannot be multipl"):
+        convert(torch.nn.Linear(5, 3), np.zeros((2, 4)))
