@@ -388,6 +388,11 @@ class Manifest(_Frozen):
         return EXPLAIN_SUFFIX if self.open_references is None else OPEN_SUFFIX
 
     @property
+    def takes_missing(self) -> frozenset[str]:
+        """Names of the inputs in which NaN is a missing value."""
+        return frozenset(item.tensor.name for item in self.explained if item.takes_missing)
+
+    @property
     def target_count(self) -> int:
         return 1 if self.targets == "predicted" else len(self.targets)
 

@@ -118,7 +118,8 @@ def _inputs(registry: ModelRegistry, entry: Entry, request: InferenceRequest) ->
         manifest = entry.manifest or _manifest_of(registry, entry)
         return request.instances.tensors(entry, manifest, request.faults)
     if request.faults:
-        tell_all(request.faults, entry, request.inputs, request.outputs)
+        missing = registry.takes_missing(entry)
+        tell_all(request.faults, entry, request.inputs, request.outputs, missing)
     return request.inputs
 
 

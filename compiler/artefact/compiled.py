@@ -108,7 +108,7 @@ class Compiled:
             )
         words = {name for name, tensor in specs.items() if tensor.elem_type == onnx.TensorProto.STRING}
         rows = {name: self._by_feature(name, given[name], words=name in words) for name in specs}
-        missing = {e.tensor.name for e in self.manifest.explained if e.takes_missing}
+        missing = self.manifest.takes_missing
         arrays = {name: _fit(name, rows[name], tensor, name in missing) for name, tensor in specs.items()}
         counts = {name: len(a) for name, a in arrays.items() if a.ndim}
         if len(set(counts.values())) > 1:
@@ -222,8 +222,10 @@ def _cast(name: str, array: np.ndarray, dtype: np.dtype, missing: bool) -> np.nd
     kept = np.isfinite(cast) | (missing & (array != array)) if is_float(dtype) else cast == array
     if not kept.all():
         place = tuple(int(i) for i in np.argwhere(~kept)[0])
+        fault = f"which cannot be explained as {dtype}. Impute, scale"
+        if array[place] != array[place]:
+            fault = "a missing value (an empty cell of a table), which this model does not take. Impute"
         raise InvalidOptionError(
-            f"{name!r} holds {array[place]} at {list(place)}, which cannot be explained as {dtype}. "
-            "Impute, scale or drop such rows."
+            f"{name!r} holds {array[place]} at {list(place)}, {fault} or drop such rows."
         )
     return cast

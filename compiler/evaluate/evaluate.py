@@ -350,7 +350,8 @@ def _references_of(entry: Compiled, name: str, file: Path) -> GivenReferences:
     explained = [e.tensor for e in entry.manifest.explained]
     shapes = {e.name: ((1, *e.shape), tensor_dtype_to_np_dtype(kinds[e.name])) for e in explained}
     weights = table.unequal_weights
-    known = prepare(given, weights, shapes)
+    missing = bool(entry.manifest.takes_missing)
+    known = prepare(given, weights, shapes, missing=missing)
     if known.digest != entry.manifest.digests.references:
         raise InvalidReferencesError(
             f"{file}: not the references that {name!r} was compiled with (their digest differs). Give that "

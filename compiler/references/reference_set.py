@@ -207,11 +207,11 @@ def _check(
     if not taken.all():
         place = [int(i) for i in np.argwhere(~taken)[0]]
         value = array[tuple(place)]
-        fault = (
-            f"which is too large for {dtype}. Scale"
-            if np.isfinite(value)
-            else "which is not a finite number. Impute"
-        )
+        fault = "which is not a finite number. Impute"
+        if np.isfinite(value):
+            fault = f"which is too large for {dtype}. Scale"
+        elif np.isnan(value):
+            fault = "a missing value (an empty cell of a table), which this model does not take. Impute"
         raise InvalidReferencesError(
             f"references of {name!r} hold {value} at {place}, {fault} or drop such rows."
         )

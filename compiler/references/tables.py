@@ -207,22 +207,25 @@ def _lines(source: Source, text: io.TextIOWrapper) -> Iterator[str]:
 
 
 def _are_numbers(cells: Sequence[str]) -> bool:
+    """Whether it is a row rather than a header; cells may be empty, but not all of them."""
+    given = [cell for cell in cells if cell.strip()]
     try:
-        return all(isinstance(float(cell), float) for cell in cells)
+        return bool(given) and all(isinstance(float(cell), float) for cell in given)
     except ValueError:
         return False
 
 
 def _number(path: str, line: int, column: str, cell: str) -> float:
+    """NaN for an empty cell, which is refused where the rows are checked unless the model takes it."""
+    if not cell.strip():
+        return np.nan
     try:
         return float(cell)
     except ValueError:
         _check_commas(path, f"line {line}", cell)
-        column, cell = column[:_SHOWN], cell[:_SHOWN]
-        what = f"{cell!r} is not a number" if cell.strip() else "the cell is empty"
         raise InvalidReferencesError(
-            f"{path}: line {line}, column {column!r}: {what}. Encode, impute or drop it, or choose "
-            "other columns when compiling (--features)."
+            f"{path}: line {line}, column {column[:_SHOWN]!r}: {cell[:_SHOWN]!r} is not a number. Encode or "
+            "drop it, or choose other columns when compiling (--features)."
         ) from None
 
 

@@ -131,7 +131,7 @@ class DataPlane:
         """
         if not self.serves:
             raise NotReadyError(self.state.value)
-        rows, wanted = check_request(entry, inputs, outputs)
+        rows, wanted = check_request(entry, inputs, outputs, self.repository.takes_missing(entry))
         size = self._answer_bytes(entry, inputs, wanted, rows)
         key = self.answers.key(entry, inputs, wanted)
         if key is not None and (found := self.answers.find(key)) is not None:

@@ -1,5 +1,6 @@
 """Rows of named features → tensors, as v1's instances and references in JSON are written."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,10 +47,14 @@ class Instances:
 
 @dataclass(frozen=True)
 class Form:
-    """How an entry's instances may be written: `features` maps a name to (input, flat index)."""
+    """How an entry's instances may be written: `features` maps a name to (input, flat index).
+
+    `missing` names the inputs in which null is a missing value: NaN, which JSON has no word for.
+    """
 
     inputs: tuple[TensorSpec, ...]
     features: dict[str, tuple[str, int]]
+    missing: frozenset[str] = frozenset()
 
     def names(self) -> list[str]:
         """What an object must hold: the features, and the inputs that have none."""
@@ -77,7 +82,8 @@ def form_of(entry: Entry, manifest: Manifest | None) -> Form:
         for index, feature in enumerate(names)
         if name in inputs
     }
-    return Form(specs, features)
+    floats = frozenset(spec.name for spec in specs if DTYPES[spec.datatype].kind == "f")
+    return Form(specs, features, floats & manifest.takes_missing if manifest else frozenset())
 
 
 def unshared(named: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
@@ -104,7 +110,7 @@ def to_tensors(form: Form, instances: Sequence[Any], faults: Faults, called: str
         return tensors
     for spec in form.inputs:
         with faults:
-            tensors[spec.name] = _stack(spec, [row[spec.name] for row in rows])
+            tensors[spec.name] = _stack(form, spec, [row[spec.name] for row in rows])
     return tensors
 
 
@@ -131,7 +137,7 @@ def _split_object(form: Form, instance: dict[str, Any], where: str, faults: Faul
     for name, value in instance.items():
         if name in form.features and not (name in specs and isinstance(value, list)):
             tensor, index = form.features[name]
-            if (wrong := _scalar_fault(specs[tensor], value)) is not None:
+            if (wrong := _scalar_fault(form, specs[tensor], value)) is not None:
                 faults.note(f"{where}: feature '{name}' {wrong}")
             named.setdefault(tensor, {})[index] = value
         elif name in specs:
@@ -178,7 +184,7 @@ def _array_row(spec: TensorSpec, data: Any, where: str) -> _Row:
     return _Row(values, shape)
 
 
-def _stack(spec: TensorSpec, rows: Sequence[_Row]) -> Array:
+def _stack(form: Form, spec: TensorSpec, rows: Sequence[_Row]) -> Array:
     shapes = {row.shape for row in rows}
     if len(shapes) > 1:
         raise InvalidInputError(
@@ -186,6 +192,8 @@ def _stack(spec: TensorSpec, rows: Sequence[_Row]) -> Array:
             "send them in requests of their own"
         )
     values = [value for row in rows for value in row.values]
+    if spec.name in form.missing:
+        values = [math.nan if value is None else value for value in values]
     return from_values(spec.name, spec.datatype, (len(rows), *shapes.pop()), values)
 
 
@@ -198,11 +206,15 @@ _SCALARS: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
-def _scalar_fault(spec: TensorSpec, value: Any) -> str | None:
+def _scalar_fault(form: Form, spec: TensorSpec, value: Any) -> str | None:
     """What is wrong with the value of a feature."""
     allowed, said = _SCALARS[DTYPES[spec.datatype].kind]
     if type(value) in allowed:
         return None
     if isinstance(value, list):
         return "is one value, not a list"
+    if value is None and spec.name in form.missing:
+        return None
+    if value is None:
+        return f"must be {said}, not null: the model takes no missing values in '{spec.name}'"
     return f"must be {said}, not {json_type_name(value)[:80]}"

@@ -1,7 +1,7 @@
 """What is asked of a request's tensors, and of those that a model answers with."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -16,26 +16,38 @@ _TINY = 32  # values: so few are looked at sooner one by one than by numpy
 
 
 def check_request(
-    entry: Entry, inputs: Tensors, outputs: Sequence[str] | None = None
+    entry: Entry,
+    inputs: Tensors,
+    outputs: Sequence[str] | None = None,
+    missing: Collection[str] = (),
 ) -> tuple[int, tuple[str, ...]]:
-    """The number of rows N, and the outputs to compute. Raises InvalidInputError where they do not fit."""
+    """The number of rows N, and the outputs to compute.
+
+    Args:
+        missing: inputs in which NaN is a missing value.
+
+    Raises:
+        InvalidInputError: inputs or outputs that do not fit.
+    """
     faults = Faults()
-    _check_inputs(entry, inputs, faults)
+    _check_inputs(entry, inputs, missing, faults)
     wanted = _check_outputs(entry, outputs, faults)
     faults.tell()
     return len(next(iter(inputs.values()))), wanted
 
 
-def tell_all(faults: Faults, entry: Entry, inputs: Tensors, outputs: Sequence[str] | None) -> None:
+def tell_all(
+    faults: Faults, entry: Entry, inputs: Tensors, outputs: Sequence[str] | None, missing: Collection[str]
+) -> None:
     """Raises `faults` together with what else is wrong, but for references: another entry may take those."""
     faults.parts.update(name for name in entry.input_specs if _is_of_references(name))
     own = {name: array for name, array in inputs.items() if not _is_of_references(name)}
-    _check_inputs(entry, own, faults)
+    _check_inputs(entry, own, missing, faults)
     _check_outputs(entry, outputs, faults)
     faults.tell()
 
 
-def _check_inputs(entry: Entry, inputs: Tensors, faults: Faults) -> None:
+def _check_inputs(entry: Entry, inputs: Tensors, missing: Collection[str], faults: Faults) -> None:
     known = entry.input_specs
     if inputs.keys() != known.keys():
         named = {
@@ -50,7 +62,7 @@ def _check_inputs(entry: Entry, inputs: Tensors, faults: Faults) -> None:
     for name, array in inputs.items():
         if name in known:
             with faults:
-                _check_input(known[name], array, missing=name in entry.takes_missing)
+                _check_input(known[name], array, missing=name in missing)
     if not faults:
         with faults:
             _check_together(entry, inputs)

@@ -2,7 +2,7 @@
 
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +86,7 @@ def parse_rows(body: bytes, kind: str, entry: Entry, manifest: Manifest | None, 
     except InvalidReferencesError as error:
         raise InvalidInputError(str(error)) from error
     columns = table.columns if None in table.arrays else None
-    return check_rows(_by_input(table, entry, manifest), entry, table.weights, columns)
+    return check_rows(_by_input(table, entry, manifest), entry, table.weights, columns, _missing(manifest))
 
 
 def check_rows(
@@ -94,15 +94,23 @@ def check_rows(
     entry: Entry,
     weights: Any = None,
     features: tuple[str, ...] | None = None,
+    missing: Collection[str] = (),
 ) -> Rows:
-    """Reference rows in the dtypes of the entry's inputs. Raises InvalidInputError."""
+    """Reference rows in the dtypes of the entry's inputs.
+
+    Args:
+        missing: inputs in which NaN is a missing value.
+
+    Raises:
+        InvalidInputError: they do not fit.
+    """
     specs = {spec.name: spec for spec in entry.inputs}
     unknown = [name[:80] for name in given if name not in specs]
     if unknown or not given:
         raise InvalidInputError(
             f"references are given for {unknown[:10] or 'nothing'}; model '{entry.name}' takes {list(specs)}"
         )
-    arrays = {name: _fit(specs[name], array) for name, array in given.items()}
+    arrays = {name: _fit(specs[name], array, missing=name in missing) for name, array in given.items()}
     counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) > 1:
         raise InvalidInputError(f"every input needs the same number of references, not {counts}")
@@ -135,7 +143,12 @@ def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes:
         entry,
         message.get("weights"),
         _feature_names(entry, manifest),
+        _missing(manifest),
     )
+
+
+def _missing(manifest: Manifest | None) -> Collection[str]:
+    return () if manifest is None else manifest.takes_missing
 
 
 def _explained(entry: Entry, manifest: Manifest | None) -> list[str]:
@@ -167,7 +180,7 @@ def _by_input(table: Table, entry: Entry, manifest: Manifest | None) -> Tensors:
     return {explained[0]: table.arrays[None]}
 
 
-def _fit(spec: TensorSpec, array: Array) -> Array:
+def _fit(spec: TensorSpec, array: Array, *, missing: bool) -> Array:
     """Rows in the input's dtype: floats are rounded, everything else must survive unchanged."""
     dtype, named = DTYPES[spec.datatype], f"references of '{spec.name}'"
     if array.dtype.kind not in "fiub" or dtype.kind == "O":
@@ -179,7 +192,8 @@ def _fit(spec: TensorSpec, array: Array) -> Array:
     with np.errstate(all="ignore"):
         cast = np.ascontiguousarray(array, dtype)
         lost = None if dtype.kind == "f" else np.argwhere(cast != array)
-    wrong = first_non_finite(cast) if lost is None else tuple(map(int, lost[0])) if len(lost) else None
+    numbers = np.where(np.isnan(cast), 0, cast) if missing and lost is None else cast
+    wrong = first_non_finite(numbers) if lost is None else tuple(map(int, lost[0])) if len(lost) else None
     if wrong is not None:
         raise InvalidInputError(
             f"{named} hold {array[wrong]} at {list(wrong)}, which does not fit {spec.datatype}: impute, "

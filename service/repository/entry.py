@@ -95,12 +95,6 @@ class Entry:
         return {"method": self.manifest.method.name, "explanation": self.manifest.digests.explanation}
 
     @functools.cached_property
-    def takes_missing(self) -> frozenset[str]:
-        """Names of the inputs in which NaN is a missing value."""
-        explained = self.manifest.explained if self.manifest is not None else ()
-        return frozenset(item.tensor.name for item in explained if item.takes_missing)
-
-    @functools.cached_property
     def input_specs(self) -> dict[str, TensorSpec]:
         return {spec.name: spec for spec in self.inputs}
 

@@ -100,6 +100,12 @@ class ModelRegistry:
             return entry
         return self.defaults.get(entry.name) or self.compiled(entry.name)
 
+    def takes_missing(self, entry: Entry) -> frozenset[str]:
+        """Names of the inputs in which NaN is a missing value, as what explains `entry` says."""
+        explainer = self.default_explainer(entry)
+        manifest = None if explainer is None else explainer.manifest
+        return frozenset() if manifest is None else manifest.takes_missing
+
     def explainer_name(self, entry: Entry) -> str | None:
         """Under which name `explainer` gives it; None for a model, and for what has none."""
         if entry.manifest is None:

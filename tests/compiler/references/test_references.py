@@ -41,7 +41,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "objects": (np.full((4, FEATURES), None), "hold object, not numbers"),
     "complex numbers": (R.astype(np.complex128), "hold complex128, not numbers"),
     "dates": (np.full((4, FEATURES), np.datetime64("2024-01-01")), "not numbers"),
-    "NaN": (with_value(np.nan), r"hold nan at \[1, 2\], which is not a finite number\. Impute or drop"),
+    "NaN": (with_value(np.nan), r"hold nan at \[1, 2\], a missing value .* does not take\. Impute or drop"),
     "infinity": (
         with_value(-np.inf),
         r"hold -inf at \[1, 2\], which is not a finite number\. Impute or drop",
@@ -204,7 +204,6 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path) -> None:
 
 CSV = {
     "words": ("a,b\n1,2\n3,red\n", "line 3, column 'b': 'red' is not a number. .*--features"),
-    "an empty cell": ("a,b\n1,\n", "line 2, column 'b': the cell is empty. Encode, impute or drop"),
     "ragged": ("a,b\n1,2\n3\n", "line 3 has 1 cells where 2 are due"),
     "ragged after blank lines": ("1,2\n\n\n3\n", "line 4 has 1 cells where 2 are due"),
     "semicolons": ("a;b\n1;2\n", "line 2 is divided by ';': write the file with commas"),
@@ -220,6 +219,12 @@ def test_a_csv_that_cannot_be_used(tmp_path: Path, name: str) -> None:
     content, words = CSV[name]
     with pytest.raises(InvalidReferencesError, match=f"(?s)r\\.csv: .*{words}"):
         read_rows(written(tmp_path / "r.csv", content))
+
+
+@pytest.mark.parametrize("text", ["a,b,c\n1,,3\n4,5, \n", "1,,3\n4,5, \n"], ids=["header", "none"])
+def test_an_empty_cell_is_a_missing_value(tmp_path: Path, text: str) -> None:
+    rows = read_rows(written(tmp_path / "r.csv", text)).arrays[None]
+    np.testing.assert_array_equal(rows, [[1, np.nan, 3], [4, 5, np.nan]])
 
 
 class Huge(io.BytesIO):
@@ -283,7 +288,7 @@ def test_nulls_of_a_parquet_file_are_refused_with_the_rows(tmp_path: Path, kind:
     columns = {name: [1.0] * 3 for name in "abcd"} | {"e": pa.array([True, None, False]).cast(kind)}
     parquet.write_table(pa.table(columns), tmp_path / "r.parquet")
     rows_ = read_rows(tmp_path / "r.parquet").arrays[None]
-    with pytest.raises(InvalidReferencesError, match=r"hold nan at \[1, 4\], which is not a finite number"):
+    with pytest.raises(InvalidReferencesError, match=r"hold nan at \[1, 4\], a missing value"):
         compile_model(mlp(), DeepShap(rows_))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -54,6 +55,49 @@ def test_the_commands(tmp_path: Path) -> None:
     with np.load(saved) as answer:
         np.testing.assert_allclose(answer["x_attributions"], due, atol=1e-5)
     call("evaluate", "m", "--input", tmp_path / "x.npy", *repository)
+
+
+def test_empty_cells_are_missing_values(tmp_path: Path) -> None:
+    """Rows of a file have them; a model that takes no missing value says so."""
+    rows = {"r.csv": of.rows(1, 7), "x.csv": of.rows(2, 4)}
+    for name, array in rows.items():
+        assert np.isnan(array).any()
+        cells = (",".join("" if np.isnan(v) else repr(float(v)) for v in row) for row in array)
+        (tmp_path / name).write_text("\n".join(["a,b,c,d,e", *cells]) + "\n")
+    onnx.save(of.regressor(TREES), tmp_path / "m.onnx")
+    onnx.save(network(), tmp_path / "n.onnx")
+    repository, targets = ("--repository", tmp_path / "repository"), ("--targets", "all")
+    references = ("--references", tmp_path / "r.csv")
+    call(
+        *("compile", tmp_path / "m.onnx", "--name", "m", "--method", "treeshap"),
+        *(*references, *repository, *targets),
+    )
+    saved = tmp_path / "answer.npz"
+    call("explain", "m", "--input", tmp_path / "x.csv", *repository, "--save", saved)
+    due = of.shapley(lambda z: of.scores(TREES, z), rows["x.csv"], rows["r.csv"])
+    with np.load(saved) as answer:
+        np.testing.assert_allclose(answer["x_attributions"], due, atol=1e-5)
+    call("evaluate", "m", "--input", tmp_path / "x.csv", *references, *repository)
+    compile_model(network(), DeepShap(np.zeros((1, 5)))).write(tmp_path / "repository", "n")
+    for command in (
+        ("compile", tmp_path / "n.onnx", "--name", "n", *references),
+        ("explain", "n", "--input", tmp_path / "x.csv"),
+    ):
+        done = CliRunner().invoke(app, [str(a) for a in (*command, *repository)])
+        assert done.exit_code == 2, done.output
+        assert "a missing value (an empty cell of a table), which this model does not take" in done.output
+
+
+def test_missing_values_of_tables_in_memory() -> None:
+    """NaN in a DataFrame, in rows and in references."""
+    table = pd.DataFrame(of.rows(1, 7), columns=list("abcde"))
+    answer = compile_model(of.regressor(TREES), TreeShap(table), targets="all").explain(
+        pd.DataFrame(X, columns=list("abcde"))[list("edcba")]
+    )
+    due = of.shapley(lambda z: of.scores(TREES, z), X, of.rows(1, 7))
+    np.testing.assert_allclose(answer["x_attributions"], due, atol=1e-5)
+    with pytest.raises(InvalidReferencesError, match="has no value in row"):
+        compile_model(network(), DeepShap(table))
 
 
 def test_one_entry_for_both() -> None:

@@ -126,7 +126,10 @@ async def test_floats_keep_their_short_form(client: httpx.AsyncClient) -> None:
     [
         ([], "instances is empty"),
         ([{}], "instances[0]: missing 'income', 'debt', 'age_of_account', 'late_payments'"),
-        ([named(made.X[0]) | {"debt": None}], "feature 'debt' must be a number, not null"),
+        (
+            [named(made.X[0]) | {"debt": None}],
+            "must be a number, not null: the model takes no missing values in 'x'",
+        ),
         ([named(made.X[0]) | {"debt": True}], "feature 'debt' must be a number, not a boolean"),
         ([named(made.X[0]) | {"debt": 1e39}], "input 'x' holds inf at [0, 1]"),
         ([[1, 2, [3], 4]], "instances[0] is ragged"),

@@ -1,23 +1,62 @@
-"""NaN in rows for trees: a missing value, which the explanation of trees takes."""
+"""NaN, and null in JSON, in rows for trees: a missing value, which the explanation of trees takes."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from compiler import TreeShap, compile_model
 from service.errors import InvalidInputError
 from service.inference.validation import check_request
+from service.references.formats import parse_rows
 from service.repository.registry import read_repository
+from service.settings import Settings
 from tests.references import trees as of
+from tests.service.conftest import gateway
 
 
 def test_nan_is_a_missing_value_to_trees_alone(tmp_path: Path) -> None:
     compile_model(of.regressor(of.random_trees(1, ("LEQ",))), TreeShap(of.rows(1, 4))).write(tmp_path, "m")
-    entries = read_repository(tmp_path).entries
+    registry = read_repository(tmp_path)
     x = np.array([[1, 2, np.nan, 4, 5]], np.float32)
-    assert check_request(entries["m_explain"], {"x": x})[0] == 1
-    with pytest.raises(InvalidInputError, match="holds inf at"):
-        check_request(entries["m_explain"], {"x": np.where(np.isnan(x), np.inf, x)})
-    with pytest.raises(InvalidInputError, match="holds nan at"):
-        check_request(entries["m"], {"x": x})
+    for name in ("m", "m_explain"):
+        entry = registry.entries[name]
+        missing = registry.takes_missing(entry)
+        assert check_request(entry, {"x": x}, None, missing)[0] == 1
+        with pytest.raises(InvalidInputError, match="holds inf at"):
+            check_request(entry, {"x": np.where(np.isnan(x), np.inf, x)}, None, missing)
+        with pytest.raises(InvalidInputError, match="holds nan at"):
+            check_request(entry, {"x": x})
+
+
+async def test_null_is_a_missing_value(tmp_path: Path) -> None:
+    trees, names = of.random_trees(1, ("LEQ",)), ["age", "income", "debt", "years", "rate"]
+    compiled = compile_model(of.regressor(trees), TreeShap(of.rows(1, 4)), feature_names=names)
+    compiled.write(tmp_path, "m")
+    rows = of.rows(2, 3)
+    assert np.isnan(rows).any()
+    due = compiled.explain(rows)
+    values = [[None if np.isnan(v) else float(v) for v in row] for row in rows]
+    forms = [dict(zip(names, values[0], strict=True)), values[1], {"x": values[2]}]
+    async with gateway(Settings(repository=tmp_path)) as client:
+        answer = (await client.post("/v1/models/m:explain", json={"instances": forms})).json()
+        assert_allclose(answer["predictions"], due["y"], rtol=1e-6)
+        found = [[told["attributions"][name] for name in names] for told in answer["explanations"]]
+        assert_allclose(found, due["x_attributions"][:, 0], rtol=1e-6)
+        answer = (await client.post("/v1/models/m:predict", json={"instances": forms})).json()
+        assert_allclose(answer["predictions"], due["y"], rtol=1e-6)
+        wrong = [{**forms[0], "age": "old"}]
+        answer = await client.post("/v1/models/m:explain", json={"instances": wrong})
+        assert answer.json()["detail"] == "instances[0]: feature 'age' must be a number, not a string"
+
+
+def test_uploaded_references_have_missing_values_where_the_model_takes_them(tmp_path: Path) -> None:
+    compile_model(of.regressor(of.random_trees(1, ("LEQ",))), TreeShap(of.rows(1, 4))).write(tmp_path, "m")
+    entries = read_repository(tmp_path).entries
+    entry, manifest = entries["m"], entries["m_explain"].manifest
+    for kind, body in ((".csv", b"1,,3,4,5\n6,7,8,9,\n"), (".json", b"[[1,null,3,4,5],[6,7,8,9,null]]")):
+        rows = parse_rows(body, kind, entry, manifest, 10**6).arrays["x"]
+        np.testing.assert_array_equal(rows, [[1, np.nan, 3, 4, 5], [6, 7, 8, 9, np.nan]])
+        with pytest.raises(InvalidInputError, match="nan|null"):
+            parse_rows(body, kind, entry, None, 10**6)
