@@ -58,5 +58,5 @@ def test_uploaded_references_have_missing_values_where_the_model_takes_them(tmp_
     for kind, body in ((".csv", b"1,,3,4,5\n6,7,8,9,\n"), (".json", b"[[1,null,3,4,5],[6,7,8,9,null]]")):
         rows = parse_rows(body, kind, entry, manifest, 10**6).arrays["x"]
         np.testing.assert_array_equal(rows, [[1, np.nan, 3, 4, 5], [6, 7, 8, 9, np.nan]])
-        with pytest.raises(InvalidInputError, match="nan|null"):
+        with pytest.raises(InvalidInputError, match=r"nan|null"):
             parse_rows(body, kind, entry, None, 10**6)
