@@ -1,6 +1,6 @@
 """What a compile is asked for in plain values, as a command line or an API has them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,14 +73,19 @@ class CompileRequest:
         from compiler.compile import compile_model
         from compiler.conversion.convert import columns_of_model
         from compiler.conversion.files import is_fitted_file, read_fitted
+        from compiler.references.of_model import columns_of_inputs, text_columns
 
         given: Any = model
-        columns, names = self.features, self.features
+        columns, names, texts = self.features, self.features, frozenset[str]()
         if is_fitted := is_fitted_file(model):
             given = read_fitted(model, allow_pickle=self.allow_pickle)
             columns, names = self.features or columns_of_model(given), None
-        method, table = self._method(references, columns, labelled=is_fitted)
-        if table is not None and not is_fitted:
+        else:
+            single, texts = columns_of_inputs(model)
+            columns = self.features or single
+        labelled = is_fitted or columns is not self.features
+        method, table = self._method(references, columns, text_columns(columns, texts), labelled=labelled)
+        if table is not None and not labelled:
             names = self.features or table.columns
         compiled = compile_model(
             given,
@@ -104,12 +109,18 @@ class CompileRequest:
         return compiled
 
     def _method(
-        self, references: Path | None, columns: "Columns" = None, *, labelled: bool = False
+        self,
+        references: Path | None,
+        columns: "Columns" = None,
+        texts: Collection[str] = (),
+        *,
+        labelled: bool = False,
     ) -> "tuple[Method, Table | None]":
         """The method, and what the file of references, or covers, holds.
 
         Args:
             columns: of a table, that are taken.
+            texts: those that hold text.
             labelled: whether the method gets a table with its columns' names, where they have any.
         """
         from compiler.methods.options import COVERS, REFERENCES, check_options, make_method
@@ -123,7 +134,7 @@ class CompileRequest:
             return make_method(self.method, None if k is None else OpenReferences(k), self.options), None
         given = {key for key, value in self.options.items() if value is not None}
         check_options(self.method, {REFERENCES, *given} if references else given)  # before a file is read
-        table = read_rows(file, columns)
+        table = read_rows(file, columns, texts)
         options = {**self.options, **self._weights(file, table)}
         rows: Any = table.given
         if labelled and table.columns is not None and isinstance(rows, np.ndarray):

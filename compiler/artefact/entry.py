@@ -18,9 +18,10 @@ from compiler.checks.probes import probe_rows
 from compiler.combine.outputs import GAP, GAP_ERROR
 from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError
-from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
+from compiler.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
 from compiler.memory.budget import rows_that_fit
 from compiler.methods.base import Gap
+from compiler.references.of_model import text_columns
 from compiler.references.tables import Columns, Table, read_rows
 from compiler.runtime.kernels import digest, kernels_of
 from compiler.runtime.openvino import OpenVinoRunner
@@ -113,13 +114,26 @@ def read_inputs(compiled: Compiled, file: Path) -> dict[str, np.ndarray]:
     Raises:
         InvalidOptionError, InvalidReferencesError: with what to do.
     """
-    table = read_rows(file, own_names(compiled.manifest))
+    table = read_table(file, compiled.manifest)
     _check_table(file, table, compiled.manifest)
     return compiled.fit(table.given)
 
 
+def read_table(file: Path, manifest: Manifest) -> Table:
+    """Rows of an entry's inputs in a file; raises InvalidReferencesError."""
+    names = own_names(manifest)
+    texts = [spec.name for spec in manifest.inputs if spec.datatype == DATATYPES["STRING"]]
+    return read_rows(file, names, text_columns(names, texts))
+
+
 def own_names(manifest: Manifest) -> Columns:
-    """Feature names that someone gave, by which a table's columns are found; None for x[0], x[1] …"""
+    """Feature names that someone gave, by which a table's columns are found; None for x[0], x[1] …
+
+    Several inputs of one feature each are its columns by their own names.
+    """
+    if len(manifest.inputs) > 1 and all(spec.shape == (1,) for spec in manifest.inputs):
+        given = {e.tensor.name: e.given_names for e in manifest.explained}
+        return {spec.name: given.get(spec.name) or (spec.name,) for spec in manifest.inputs}
     named = {e.tensor.name: e.given_names for e in manifest.explained if e.tensor in manifest.inputs}
     names = {name: given for name, given in named.items() if given}
     if len(names) < len(manifest.explained):

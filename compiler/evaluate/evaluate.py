@@ -9,7 +9,7 @@ import numpy as np
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from compiler.artefact.compiled import Compiled
-from compiler.artefact.entry import open_entry, own_names, read_inputs
+from compiler.artefact.entry import open_entry, read_inputs, read_table
 from compiler.errors import InvalidOptionError, InvalidReferencesError
 from compiler.evaluate.explained_model import (
     GivenReferences,
@@ -35,9 +35,8 @@ from compiler.evaluate.faithfulness import (
 from compiler.evaluate.randomise import Randomised, randomised_check
 from compiler.evaluate.shapley import Comparison, Sampled, compare, rounds_within
 from compiler.explanations.panels import Estimate, Panel, element_name, flow, panels, parts_of
-from compiler.manifest import Manifest
+from compiler.manifest import FLOATS, Manifest
 from compiler.references.reference_set import prepare
-from compiler.references.tables import read_rows
 
 DRAWN, TOP = 3, 10  # rows that are drawn, and features of a row that have a bar each
 LARGE = 4096  # features; from here on curves have fewer steps and averages fewer draws
@@ -283,6 +282,12 @@ def _check_features(manifest: Manifest, settings: Settings) -> None:
             f"{unfit} are token ids or inner tensors: the measures replace and perturb features of a float "
             "input. Evaluate an entry that explains float inputs, such as the part behind the embedding."
         )
+    other = [e.tensor.name for e in manifest.explained if e.tensor.datatype not in FLOATS]
+    if other:
+        raise InvalidOptionError(
+            f"{other} hold no floats, which the measures replace and perturb. Evaluate an entry that "
+            "explains floats alone, such as one of what stands behind the encoders (compile with --input)."
+        )
 
 
 # -- baselines -----------------------------------------------------------------------------------------
@@ -344,7 +349,7 @@ def _match_references(
 
 def _references_of(entry: Compiled, name: str, file: Path) -> GivenReferences:
     """Raises InvalidReferencesError where the file is not what the entry was compiled with."""
-    table = read_rows(file, own_names(entry.manifest))
+    table = read_table(file, entry.manifest)
     given = table.given
     kinds = {v.name: v.type.tensor_type.elem_type for v in entry.source.graph.input}
     explained = [e.tensor for e in entry.manifest.explained]

@@ -3,11 +3,12 @@
 import csv
 import io
 import itertools
+import math
 import tokenize
 import zipfile
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -64,12 +65,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Source:
-    """An open file, what errors call it, and what is wanted of it; see `read_stream`."""
+    """An open file, what errors call it, and what is wanted of it; see `read_stream`.
+
+    Attributes:
+        texts: names of the columns that are read as they are, as texts.
+    """
 
     file: BinaryIO
     name: str
     columns: Sequence[str] | None
     most_bytes: int | None
+    texts: Collection[str] = ()
 
     def check_bytes(self, size: int) -> None:
         """Raises LargeReferencesError where arrays of `size` bytes are too much."""
@@ -77,12 +83,13 @@ class Source:
             raise LargeReferencesError(f"{self.name}: more than {self.most_bytes} bytes of numbers.")
 
 
-def read_rows(path: Path, columns: Columns = None) -> Table:
+def read_rows(path: Path, columns: Columns = None, texts: Collection[str] = ()) -> Table:
     """Reads .npz, .npy, .csv or .parquet: references, or rows to explain.
 
     Args:
         columns: which columns of a table to take, in that order, or which each input takes; None takes all.
             A file without column names is taken as it stands.
+        texts: names of the columns of a table that hold text.
 
     Raises:
         InvalidReferencesError: the file cannot be read, or holds something that is no number.
@@ -94,13 +101,18 @@ def read_rows(path: Path, columns: Columns = None) -> Table:
         if path.is_dir():
             raise IsADirectoryError(0, "it is a folder")
         with path.open("rb") as file:
-            return read_stream(file, kind, str(path), columns)
+            return read_stream(file, kind, str(path), columns, texts=texts)
     except OSError as error:
         raise InvalidReferencesError(f"{path}: cannot be read: {error.strerror or error}.") from error
 
 
 def read_stream(
-    file: BinaryIO, kind: str, name: str, columns: Columns = None, most_bytes: int | None = None
+    file: BinaryIO,
+    kind: str,
+    name: str,
+    columns: Columns = None,
+    most_bytes: int | None = None,
+    texts: Collection[str] = (),
 ) -> Table:
     """The same from an open file.
 
@@ -114,7 +126,7 @@ def read_stream(
     """
     wanted = [c for names in columns.values() for c in names] if isinstance(columns, Mapping) else columns
     try:
-        table = _READERS[kind](Source(file, name, wanted, most_bytes))
+        table = _READERS[kind](Source(file, name, wanted, most_bytes, texts))
     except MemoryError as error:
         raise InvalidReferencesError(
             f"{name}: needs more memory than there is: give fewer rows, or the file in parts."
@@ -126,10 +138,10 @@ def read_stream(
         raise InvalidReferencesError(
             f"{name}: damaged, or not what its name says: {reason}. Write or copy it again."
         ) from error
-    return _divided(name, table, columns) if isinstance(columns, Mapping) else table
+    return _divided(name, table, columns, texts) if isinstance(columns, Mapping) else table
 
 
-def _divided(file: str, table: Table, columns: Mapping[str, Sequence[str]]) -> Table:
+def _divided(file: str, table: Table, columns: Mapping[str, Sequence[str]], texts: Collection[str]) -> Table:
     """The columns of a table as the rows of several inputs; arrays that have names stay as they are."""
     rows = table.arrays.get(None)
     if rows is None:
@@ -142,7 +154,11 @@ def _divided(file: str, table: Table, columns: Mapping[str, Sequence[str]]) -> T
             "Give a table with a header, or a .npz with an array for each."
         )
     index = {name: _find(file, table.columns, chosen) for name, chosen in columns.items()}
-    return replace(table, arrays={name: rows[:, i] for name, i in index.items()}, columns=None)
+    arrays: dict[str | None, np.ndarray] = {}
+    for name, places in index.items():
+        words = any(table.columns[i] in texts for i in places)
+        arrays[name] = rows[:, places] if words else rows[:, places].astype(np.float64)
+    return replace(table, arrays=arrays, columns=None)
 
 
 def _read_npz(source: Source) -> Table:
@@ -180,7 +196,7 @@ def _read_lines(source: Source, lines: Iterator[str]) -> Table:
     index = _choose(source.name, header, source.columns)
     names = header or tuple(str(i) for i in range(len(first)))
     places = index or range(len(first))
-    numbers = array("d")
+    numbers, words = array("d"), {j: list[str]() for j, i in enumerate(places) if names[i] in source.texts}
     for row in itertools.chain([first] if header is None else [], filter(None, reader)):
         line = reader.line_num
         if len(row) != len(first):
@@ -188,13 +204,18 @@ def _read_lines(source: Source, lines: Iterator[str]) -> Table:
                 f"{source.name}: line {line} has {len(row)} cells where {len(first)} are due. Repair it, or "
                 "write the file again."
             )
-        numbers.extend(_number(source.name, line, names[i], row[i]) for i in places)
+        for j, i in enumerate(places):
+            if j in words:
+                words[j].append(row[i])
+            numbers.append(math.nan if j in words else _number(source.name, line, names[i], row[i]))
         source.check_bytes(len(numbers) * numbers.itemsize)
-    rows = np.frombuffer(numbers, np.float64) if numbers else np.zeros(0)
+    rows = (np.frombuffer(numbers, np.float64) if numbers else np.zeros(0)).reshape(-1, len(places))
+    if words:
+        rows = rows.astype(object)
+    for j, column in words.items():
+        rows[:, j] = column
     columns = source.columns
-    return Table(
-        {None: rows.reshape(-1, len(places))}, tuple(columns) if index and columns is not None else header
-    )
+    return Table({None: rows}, tuple(columns) if index and columns is not None else header)
 
 
 def _lines(source: Source, text: io.TextIOWrapper) -> Iterator[str]:
@@ -274,12 +295,13 @@ def _read_parquet(source: Source) -> Table:
     index = _choose(source.name, header, source.columns)
     chosen = list(index or range(len(header)))
     for i in chosen:
-        _check_type(source.name, file.schema_arrow.field(i))
+        if header[i] not in source.texts:
+            _check_type(source.name, file.schema_arrow.field(i))
     source.check_bytes(file.metadata.num_rows * len(chosen) * np.dtype(np.float64).itemsize)
     table = file.read(None if index is None else [header[i] for i in index])
     if table.num_columns != len(chosen):
         raise ValueError("columns whose names have points in them")
-    read = [_column(source.name, header[i], table.column(header[i] if index else i)) for i in chosen]
+    read = [_column(source, header[i], table.column(header[i] if index else i)) for i in chosen]
     rows = np.stack(read, axis=1) if read else np.zeros((table.num_rows, 0))
     return Table({None: rows}, tuple(header[i] for i in chosen))
 
@@ -290,9 +312,11 @@ def _check_type(path: str, field: Any) -> None:
         raise _no_numbers(path, field.name, field.type)
 
 
-def _column(path: str, name: str, column: Any) -> np.ndarray:
-    """A column as float64; nulls are NaN, and refused where the rows are checked."""
-    array = column.to_numpy()
+def _column(source: Source, name: str, column: Any) -> np.ndarray:
+    """A column as float64, or of texts as objects; nulls are NaN, and refused where the rows are checked."""
+    if name in source.texts:
+        return np.asarray(column.to_pylist(), object)
+    path, array = source.name, column.to_numpy()
     if array.dtype.kind in "fiub":
         with np.errstate(invalid="ignore"):  # a NaN that signals becomes one that does not
             return np.asarray(array, np.float64)

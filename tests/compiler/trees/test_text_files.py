@@ -1,0 +1,99 @@
+"""Columns of text in files: references and rows of a model with an input for each column."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pyarrow as pa
+import pytest
+from click.testing import Result
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+from compiler import Manifest, TreeShap, compile_model
+from compiler.artefact.entry import open_entry, read_inputs
+from service.cli.main import app
+from tests.compiler.models import parsed
+from tests.references import trees as of
+
+KINDS = ["own", "rent", "free"]
+SPLIT = of.random_trees(5, ("LEQ", "LT"), features=4)
+RANDOM = np.random.default_rng(4)
+AGE = RANDOM.normal(size=9).astype(np.float32)
+HOUSING = np.array([*KINDS, "a, b", *RANDOM.choice(KINDS, 5)])
+CODE = RANDOM.choice(["1", "2", "03"], 9)  # digits, which are text all the same
+
+
+def model() -> onnx.ModelProto:
+    """Trees of age, three one-hot columns of housing, whose codes are not read."""
+    text = """g (float[N, 1] age, string[N, 1] housing, string[N, 1] code) => (float[N, 4] z) {
+        ones = ai.onnx.ml.OneHotEncoder <cats_strings = ["own", "rent", "free"], zeros = 1> (housing)
+        flat = Reshape (ones, shape)
+        z = Concat <axis = 1> (age, flat)
+    }"""
+    made = parsed(text, {"shape": np.array([-1, 3])}, opsets='"" : 21, "ai.onnx.ml" : 3')
+    trees = of.regressor(SPLIT, 4)
+    (node,) = trees.graph.node
+    node.input[0] = "z"
+    made.graph.node.append(node)
+    made.graph.output[0].CopyFrom(trees.graph.output[0])
+    return made
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(model(), "m.onnx")
+    columns = {"code": CODE, "age": AGE, "housing": HOUSING}  # in another order than the inputs
+    lines = [f'{c},{float(a)!r},"{h}"' for c, a, h in zip(CODE, AGE, HOUSING, strict=True)]
+    Path("r.csv").write_text("\n".join([",".join(columns), *lines]) + "\n")
+    parquet.write_table(pa.table(columns), "r.parquet")
+    np.savez("r.npz", **{name: column[:, None] for name, column in columns.items()})
+    return tmp_path
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def compiled_with(file: str, place: Path) -> Result:
+    options = ("--method", "treeshap", "--references", file, "--name", "m")
+    return call("compile", "m.onnx", *options, "--repository", place)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npz"])
+def test_from_file_to_answer(kind: str, place: Path) -> None:
+    done = compiled_with(f"r.{kind}", place)
+    assert done.exit_code == 0, done.output
+    entry = open_entry(place, "m")
+    rows = read_inputs(entry, place / f"r.{kind}")
+    assert rows["housing"].tolist() == HOUSING[:, None].tolist()
+    assert rows["code"].tolist() == CODE[:, None].tolist()
+    references = {"age": AGE[:, None], "housing": HOUSING[:, None], "code": CODE[:, None]}
+    due = compile_model(model(), TreeShap(references)).explain(references)
+    answer = entry.explain(rows)
+    np.testing.assert_array_equal(answer["housing_attributions"], due["housing_attributions"])
+    assert np.abs(due["housing_attributions"]).max() > 0.1
+    assert not answer["code_attributions"].any()
+    done = call("explain", "m", "--input", f"r.{kind}", "--repository", place, "--save", "a.csv")
+    assert done.exit_code == 0, done.output
+
+
+def test_what_their_columns_are_called(place: Path) -> None:
+    compiled_with("r.csv", place)
+    explained = Manifest.read(place / "m_explain" / "explanation.json").explained
+    assert [e.feature_names for e in explained] == [("age",), ("housing",), ("code",)]
+
+
+def test_measures_of_floats_alone(place: Path) -> None:
+    compiled_with("r.csv", place)
+    done = call("evaluate", "m", "--input", "r.csv", "--repository", ".")
+    assert done.exit_code == 2
+    assert "['housing', 'code'] hold no floats" in " ".join(done.output.split())
+
+
+def test_a_column_of_numbers_that_holds_text(place: Path) -> None:
+    Path("r.csv").write_text("age,housing,code\nold,own,1\n")
+    done = compiled_with("r.csv", place)
+    assert done.exit_code == 2
+    assert "column 'age': 'old' is not a number" in " ".join(done.output.split())
