@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from compiler.manifest import Manifest
     from compiler.methods import (
         AttnLrp,
+        Auto,
         CpLrp,
         DeepShap,
         ExactShap,
@@ -73,6 +74,7 @@ __all__ = [
     "STABILISER",
     "AlphaBeta",
     "AttnLrp",
+    "Auto",
     "CheckFailedError",
     "Compiled",
     "Concepts",
@@ -134,8 +136,8 @@ _HOME = {
         "compiler.errors": "CheckFailedError ExtensionError InvalidModelError InvalidOptionError "
         "InvalidReferencesError LargeReferencesError RationaleError RepositoryError UnsupportedModelError",
         "compiler.manifest": "Manifest",
-        "compiler.methods": "AttnLrp CpLrp DeepShap ExactShap ExpectedGradients Gradient IntegratedGradients "
-        "Lrp PermutationShap SmoothGrad TreeShap",
+        "compiler.methods": "AttnLrp Auto CpLrp DeepShap ExactShap ExpectedGradients Gradient "
+        "IntegratedGradients Lrp PermutationShap SmoothGrad TreeShap",
         "compiler.methods.lrp.rules": "STABILISER AlphaBeta Epsilon Flat Gamma GeneralizedGamma Group Own "
         "Pass RelevanceRule Taylor Term WSquare ZBox ZPlus Zero",
         "compiler.references.reference_set": "OpenReferences",

@@ -18,15 +18,17 @@ from compiler.combine.combine import combine
 from compiler.combine.one_row import with_batch
 from compiler.conversion.convert import Converted, convert, example_of, is_fitted
 from compiler.deployment import HERE, Deployment
+from compiler.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
 from compiler.graph.variants import Variants
 from compiler.lowering import lower, plain_for
 from compiler.lowering.lengths import Size, span_of
 from compiler.manifest import Manifest
 from compiler.memory.fit import Combined, Progress, fit
-from compiler.methods import Method
+from compiler.methods import Auto, Method
 from compiler.references.reference_set import OpenReferences
 from compiler.runtime.kernels import found, kernels_of
 from compiler.runtime.session import Held
+from compiler.selection.automatic import ways_of
 from compiler.selection.labelled import FeatureNames
 from compiler.selection.leaf_references import Referenced, prepare_references, shapes_of
 from compiler.selection.path import Concepts, Layers
@@ -58,7 +60,8 @@ def compile_model(
         model: a path, or a model in memory. Axis 0 of its inputs is the batch. A fitted model of another
             library is converted, and how far the ONNX model is from it on the references is printed first;
             see `convert`.
-        method: how to explain, `DeepShap(references)` for instance.
+        method: how to explain, `DeepShap(references)` for instance; `Auto(references)` takes what is exact
+            for the model.
         output: the tensor to explain, an inner one too; by default the first float output.
         logits: explain the tensor of which that one is the Sigmoid, Softmax or LogSoftmax.
         targets: flat indices into the output's row, contrasts of two ("1-0": how much more of element 1
@@ -117,6 +120,9 @@ def compile_model(
     return Compiled(graph, manifest, plain, sample, libraries)
 
 
+_Story = tuple[Held, Manifest, onnx.ModelProto, Mapping[str, np.ndarray]]
+
+
 def _compiled(
     model: str | Path | onnx.ModelProto,
     method: Method,
@@ -125,8 +131,10 @@ def _compiled(
     libraries: Sequence[Path],
     deployment: Deployment,
     tell: Progress,
-) -> tuple[Held, Manifest, onnx.ModelProto, Mapping[str, np.ndarray]]:
+) -> _Story:
     """The story."""
+    if isinstance(method, Auto):
+        return _automatic(model, method, question, sizes, libraries, deployment, tell)
     tell("loading and lowering", 0, 1)
     if isinstance(method.reference_set, OpenReferences):
         check_open(method, deployment)
@@ -153,6 +161,34 @@ def _compiled(
     plain, notes = plain_for(deployment.provider, selection.lowered)
     manifest = describe(selection, referenced.set, graph, checked, variants, notes, libraries)
     return graph.served, manifest, plain, checked.sample
+
+
+def _automatic(
+    model: str | Path | onnx.ModelProto,
+    asked: Auto,
+    question: Question,
+    sizes: Mapping[str, Size],
+    libraries: Sequence[Path],
+    deployment: Deployment,
+    tell: Progress,
+) -> _Story:
+    """By the first method of those that fit of which a graph can be made; a warning says which, and why."""
+    tell("choosing a method", 0, 1)
+    fixed, _ = span_of(sizes)
+    lowered = with_batch(lower(model, fixed, shapes_of(asked.reference_set)))
+    ways, declined = ways_of(lowered, asked, question), ""
+    for way in ways:
+        try:
+            story = _compiled(model, way.method, question, sizes, libraries, deployment, tell)
+        except (UnsupportedModelError, InvalidOptionError, CheckFailedError) as error:
+            if way is ways[-1]:
+                raise
+            declined += f"; {way.method.name} was tried before: {error}"
+            continue
+        graph, manifest, plain, sample = story
+        warnings = (f"auto takes {way.why}{declined}", *manifest.warnings)
+        return graph, manifest.model_copy(update={"warnings": warnings}), plain, sample
+    raise AssertionError("no way, and no error that says so")
 
 
 def _silent(*_: object) -> None:

@@ -45,8 +45,8 @@ def compile_command(
         typer.Option(
             help="deepshap, gradient, input-x-gradient, integrated-gradients, expected-gradients, "
             "smoothgrad, lrp, attnlrp, cplrp, treeshap for forests and boosted trees; or, for any model "
-            "whatever is in it, exactshap (up to 12 players) and permutationshap; docs/methods.md says which "
-            "one when."
+            "whatever is in it, exactshap (up to 12 features) and permutationshap; auto takes what is exact "
+            "for the model, and says which and why. docs/methods.md says which one when."
         ),
     ] = "deepshap",
     references: Annotated[

@@ -30,8 +30,11 @@ from compiler.selection.activity import made_by
 from compiler.selection.path import Game, Path, reach_backward
 
 MOST_MIXED = 50_000_000  # rows of the model for one row to explain: hours of a small network
-AT_ONCE = 4096  # mixed rows: more of them are no quicker
+AT_ONCE = 1024  # mixed rows: more of them are slower, since they leave the caches
 SHARE = 8  # of the memory budget, what the model may take for the rows that it gets at once
+
+_CHOSEN = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64})
+"""Types that ONNX Runtime's Where takes; other numbers among the inputs are whole ones."""
 
 
 @dataclass(frozen=True)
@@ -258,13 +261,21 @@ class _Chunk:
             if name not in mixing.game.of:
                 held[name] = op.Expand(x, [mixing.size, *(1 for _ in shape)])
                 continue
-            r = op.Gather(self._shared(references.arrays[name]), k)
-            held[name] = op.Where(self._mask(masks, mixing.game.of[name]), x, r)
+            held[name] = self._mixed(self._mask(masks, mixing.game.of[name]), x, references.arrays[name], k)
         y = self._evaluate(held)
         answers = self._at_targets(op.Reshape(y, [mixing.size, -1]), winner)
         answers.dtype = self.op.dtype
         self.body.outputs.append(answers)
         return self.body
+
+    def _mixed(self, mask: ir.Value, x: ir.Value, references: np.ndarray, k: ir.Value) -> ir.Value:
+        """The row's elements where their players are in the coalition, else those of reference k."""
+        op, dtype = self.nodes, ir.DataType.from_numpy(references.dtype)
+        if dtype in _CHOSEN:
+            return op.Where(mask, x, op.Gather(self._shared(references), k))
+        wide = op.Cast(x, to=ir.DataType.INT64.value)
+        r = op.Gather(self._shared(references.astype(np.int64)), k)
+        return op.Cast(op.Where(mask, wide, r), to=dtype.value)
 
     def _mask(self, masks: ir.Value, of: np.ndarray) -> ir.Value:
         """[size, *row]: whether each element's player is in the coalition."""

@@ -1,5 +1,6 @@
 """Attribution methods: frozen dataclasses that say where rules are called."""
 
+from compiler.methods.auto import Auto
 from compiler.methods.base import Method
 from compiler.methods.deepshap import DeepShap
 from compiler.methods.gradients import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad
@@ -10,6 +11,7 @@ from compiler.methods.treeshap import TreeShap
 
 __all__ = [
     "AttnLrp",
+    "Auto",
     "CpLrp",
     "DeepShap",
     "ExactShap",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.errors import InvalidOptionError
+from compiler.methods.auto import Auto
 from compiler.methods.base import Method, References
 from compiler.methods.deepshap import DeepShap
 from compiler.methods.gradients import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad
@@ -63,6 +64,7 @@ METHODS: dict[str, Choice] = {
     "attnlrp": Choice(AttnLrp, takes=("epsilon",)),
     "cplrp": Choice(CpLrp, takes=("epsilon",)),
     "treeshap": Choice(TreeShap, takes=(REFERENCES, WEIGHTS, COVERS)),
+    "auto": Choice(Auto, needs=(REFERENCES,), takes=(WEIGHTS,)),
     "exactshap": Choice(ExactShap, needs=(REFERENCES,), takes=(WEIGHTS,)),
     "permutationshap": Choice(
         PermutationShap, needs=(REFERENCES,), takes=(WEIGHTS, "permutations", "seed", "standard_error")

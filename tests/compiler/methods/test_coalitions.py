@@ -194,6 +194,25 @@ def test_other_precisions(dtype: type) -> None:
     np.testing.assert_allclose(answer["x_attributions"].reshape(5, 3, 6), due, atol=limit)
 
 
+def test_small_whole_numbers_and_conditions() -> None:
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 21]>
+        g (int8[N, 2] a, bool[N, 1] b) => (float[N, 1] y) {
+            f = Cast<to=1>(a)
+            c = Cast<to=1>(b)
+            one = Constant<value: tensor = int64[1] {1}>()
+            p = ReduceProd(f, one)
+            y = Mul(p, c)
+        }""")
+    a, b = np.array([[1, 2], [-3, 4], [5, 6]], np.int8), np.array([[True], [False], [True]])
+    r_a, r_b = np.array([[7, -1], [2, 2]], np.int8), np.array([[False], [True]])
+    answer = compile_model(model, ExactShap({"a": r_a, "b": r_b})).explain({"a": a, "b": b})
+    x, references = (np.concatenate(pair, axis=1).astype(float) for pair in ((a, b), (r_a, r_b)))
+    due = of.shapley(lambda z: z.prod(axis=1, keepdims=True), x, references)
+    np.testing.assert_allclose(answer["a_attributions"], due[..., :2], atol=NEAR)
+    np.testing.assert_allclose(answer["b_attributions"], due[..., 2:], atol=NEAR)
+
+
 # -- orders that are drawn ---------------------------------------------------------------------------------
 
 

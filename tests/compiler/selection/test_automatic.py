@@ -1,0 +1,159 @@
+"""`Auto` takes what is exact for the explained output, and says which and why."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import parser
+from typer.testing import CliRunner
+
+from compiler import (
+    Auto,
+    Deployment,
+    InvalidOptionError,
+    InvalidReferencesError,
+    Manifest,
+    RationaleError,
+    compile_model,
+)
+from compiler.cli.compile import app
+from tests.references import trees as of
+
+FOREST = of.random_trees(3, ("LEQ", "GT"), features=5, columns=3)
+NEAR = 1e-5
+
+
+def network(body: str, features: int = 5) -> onnx.ModelProto:
+    """Of h = x·w, and constants."""
+    weights = ", ".join(str((-1) ** i * (i + 1) / 4) for i in range(features))
+    return parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 21]>
+        g (float[N, {features}] x) => (float[N, 1] y) {{
+            w = Constant<value: tensor = float[{features}, 1] {{{weights}}}>()
+            two = Constant<value: tensor = float {{2.0}}>()
+            zero = Constant<value: tensor = float {{0.0}}>()
+            one = Constant<value: tensor = int64[1] {{1}}>()
+            h = MatMul(x, w)
+            {body}
+        }}""")
+
+
+def rows(seed: int, count: int, features: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, features)).astype(np.float32)
+
+
+LINEAR = {
+    "a quotient": "a = Div(h, two) b = Sub(a, h) c = Sum(a, b, h) y = Add(c, two)",
+    "in float64": "a = Cast<to=11>(h) b = Neg(a) y = Cast<to=1>(b)",
+    "side by side": "a = Concat<axis=1>(h, h) y = ReduceSum(a, one)",
+}
+NOT_LINEAR = {
+    "a square": "y = Mul(h, h)",
+    "a quotient of two": "a = Abs(h) b = Add(a, two) y = Div(h, b)",
+    "a gate": "g = Greater(h, zero) f = Cast<to=1>(g) y = Mul(h, f)",
+    "a step": "a = Cast<to=7>(h) y = Cast<to=1>(a)",
+    "a kink": "y = Relu(h)",
+}
+
+
+@pytest.mark.parametrize("body", [*LINEAR, *NOT_LINEAR])
+def test_linear_or_enumerated(body: str) -> None:
+    model = network((LINEAR | NOT_LINEAR)[body])
+    references, x = rows(1, 4, 5), rows(2, 3, 5)
+    compiled = compile_model(model, Auto(references, np.arange(1, 5)))
+    assert compiled.manifest.method.name == ("deepshap" if body in LINEAR else "exactshap")
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    due = of.shapley(lambda z: session.run(["y"], {"x": z})[0], x, references, np.arange(1, 5))
+    np.testing.assert_allclose(compiled.explain(x)["x_attributions"], due, atol=NEAR)
+
+
+CHOICES: dict[str, tuple[Callable[[], onnx.ModelProto], int, dict[str, Any], str, str]] = {
+    "scores of trees": (
+        lambda: of.classifier(FOREST, 3, 13),
+        13,
+        {},
+        "treeshap",
+        "treeshap, exact: what is explained is the score of one tree ensemble",
+    ),
+    "a probability of trees": (
+        lambda: of.classifier(FOREST, 3, post_transform="SOFTMAX"),
+        5,
+        {},
+        "exactshap",
+        "exactshap, exact: the model is called for every coalition of 5 features",
+    ),
+    "a probability of trees with many features": (
+        lambda: of.classifier(FOREST, 3, 13, post_transform="SOFTMAX"),
+        13,
+        {},
+        "permutationshap",
+        "permutationshap, which estimates Shapley values: no exact method",
+    ),
+    "many features": (
+        lambda: network("y = Relu(h)", 13),
+        13,
+        {},
+        "deepshap",
+        "deepshap, which approximates Shapley values: no exact method fits",
+    ),
+    "a layer too": (
+        lambda: network("y = Relu(h)"),
+        5,
+        {"layers": ["h"]},
+        "deepshap",
+        "deepshap, which approximates Shapley values",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_which_and_why(name: str) -> None:
+    model, features, question, method, why = CHOICES[name]
+    compiled = compile_model(model(), Auto(rows(1, 4, features)), **question)
+    assert compiled.manifest.method.name == method
+    assert compiled.manifest.warnings[0].startswith(f"auto takes {why}")
+    assert not compiled.manifest.explained_output.endswith("_margin")
+
+
+def test_the_next_one_where_a_graph_cannot_be_made() -> None:
+    """4,096 coalitions and 20,000 references are more calls than anybody waits for."""
+    references = rows(1, 20_000, 12)
+    compiled = compile_model(network("y = Relu(h)", 12), Auto(references))
+    assert compiled.manifest.method.name == "deepshap"
+    assert "exactshap was tried before: " in compiled.manifest.warnings[0]
+
+
+def test_the_command_says_it(tmp_path: Path) -> None:
+    onnx.save(of.regressor(FOREST), tmp_path / "m.onnx")
+    np.save(tmp_path / "r.npy", rows(1, 4, 5))
+    asked = ["compile", tmp_path / "m.onnx", "--name", "m", "--method", "auto", "--targets", "all"]
+    asked += ["--references", tmp_path / "r.npy", "--repository", tmp_path / "repository"]
+    done = CliRunner().invoke(app, [str(a) for a in asked])
+    assert done.exit_code == 0, done.output
+    assert "warning: auto takes treeshap, exact" in done.stderr
+    assert "by x, treeshap" in done.stdout
+    manifest = Manifest.read(tmp_path / "repository" / "m_explain" / "explanation.json")
+    assert manifest.method.name == "treeshap"
+
+
+REFUSALS: dict[str, tuple[dict[str, Any], type[RationaleError], str]] = {
+    "an output": ({"output": "z"}, InvalidOptionError, "no tensor 'z' depends on"),
+    "targets": ({"targets": [7]}, InvalidOptionError, "has indices 0 to 0"),
+    "a budget": ({"deployment": Deployment(memory_budget=10)}, InvalidOptionError, "memory budget"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_no_way(name: str) -> None:
+    question, kind, text = REFUSALS[name]
+    with pytest.raises(kind, match=text):
+        compile_model(network("y = Relu(h)", 13), Auto(rows(1, 4, 13)), **question)
+
+
+def test_references_that_do_not_fit() -> None:
+    with pytest.raises(InvalidReferencesError, match=r"have shape \[4, 6\]"):
+        compile_model(network("y = Relu(h)"), Auto(rows(1, 4, 6)))
