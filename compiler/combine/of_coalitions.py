@@ -273,9 +273,19 @@ class _Chunk:
         op, dtype = self.nodes, ir.DataType.from_numpy(references.dtype)
         if dtype in _CHOSEN:
             return op.Where(mask, x, op.Gather(self._shared(references), k))
+        if references.dtype.kind == "U":
+            return op.Where(mask, x, op.Gather(self._text(references), k))
         wide = op.Cast(x, to=ir.DataType.INT64.value)
         r = op.Gather(self._shared(references.astype(np.int64)), k)
         return op.Cast(op.Where(mask, wide, r), to=dtype.value)
+
+    def _text(self, array: np.ndarray) -> ir.Value:
+        """A constant of texts, of the main graph."""
+        tensor = ir.StringTensor([text.encode() for text in array.reshape(-1)], shape=ir.Shape(array.shape))
+        value = ir.Value(name=self.op._fresh("texts"), const_value=tensor)
+        tensor.name, value.shape, value.dtype = value.name, tensor.shape, ir.DataType.STRING
+        self.op.graph.register_initializer(value)
+        return value
 
     def _mask(self, masks: ir.Value, of: np.ndarray) -> ir.Value:
         """[size, *row]: whether each element's player is in the coalition."""

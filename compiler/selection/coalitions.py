@@ -96,7 +96,10 @@ def _leaves(lowered: Lowered, inputs: Sequence[str] | None, referenced: Sequence
     played = {n: v for n, v in values.items() if v.shape is not None and v.shape.rank() > 0}
     if inputs is not None:
         own = [name for name in inputs if name in played]
-        inner = [s for s in choose_leaves(lowered, list(inputs)).leaves if s.name not in own]
+        if isinstance(inputs, str) or len(set(inputs)) < len(inputs):
+            return choose_leaves(lowered, inputs).leaves  # which says what is wrong
+        others = [name for name in inputs if name not in own]
+        inner = choose_leaves(lowered, others).leaves if others or not own else ()
         found = {s.name: s for s in (*(Leaf(n, n) for n in own), *inner)}
         return tuple(found[name] for name in inputs)
     named = [n for n in values if n in referenced]
@@ -104,11 +107,11 @@ def _leaves(lowered: Lowered, inputs: Sequence[str] | None, referenced: Sequence
         return _leaves(lowered, named + [n for n in referenced if n not in named], ())
     floats = [n for n, v in played.items() if is_float(lowered, v)]
     numbers = [n for n, v in played.items() if v.dtype != ir.DataType.STRING]
-    if not (floats or numbers):
+    if not played:
         raise UnsupportedModelError(
-            f"none of the model's inputs {list(values)} holds rows of numbers that references could replace."
+            f"none of the model's inputs {list(values)} holds rows that references could replace."
         )
-    return tuple(Leaf(n, n) for n in floats or numbers)
+    return tuple(Leaf(n, n) for n in floats or numbers or played)
 
 
 def of_players(lowered: Lowered, leaves: Sequence[Leaf], players: Players | None) -> Game:
