@@ -409,7 +409,7 @@ ROWS_REFUSED = {
         "age,income,debt,years,cards\n1,2,3,4,five\n",
         "line 2, column 'cards': 'five' is not a number",
     ),
-    "NaN": ("1,2,3,4,nan\n", r"'x' holds nan at \[0, 4\].* Impute, scale or drop"),
+    "NaN": ("1,2,3,4,nan\n", r"'x' holds nan at \[0, 4\], a missing value.* Impute or drop"),
     "too large a number": ("1,2,3,4,1e300\n", r"'x' holds 1e\+300 at \[0, 4\]"),
     "too few cells": ("1,2,3,4\n", r"'x' has shape \[1, 4\]; the model takes \[N, 5\], N ≥ 1"),
     "no rows": ("age,income,debt,years,cards\n", r"'x' has shape \[0, 5\]; the model takes \[N, 5\], N ≥ 1"),

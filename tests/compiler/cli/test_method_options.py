@@ -113,7 +113,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "references of smoothgrad": (
         "--method smoothgrad --sigma 1 --references r.npy",
         "takes no --references: that is for deepshap, integrated-gradients, expected-gradients, treeshap, "
-        "exactshap and permutationshap",
+        "auto, exactshap and permutationshap",
     ),
     "smoothgrad without sigma": ("--method smoothgrad", "needs --sigma: the noise's standard deviation"),
     "expected-gradients without references": (
