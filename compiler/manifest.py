@@ -82,14 +82,16 @@ class ExplainedInput(_Frozen):
 
     `attributions` is a float tensor [N, T, *tensor.shape], and so is `standard_error`, their standard errors,
     where the graph gives them; where a feature is in a group, the players' output holds them instead, and
-    both are None. `feature_names` names the flattened features
-    of one row in row-major order; None where they are too many to be named (images).
+    both are None. `interactions` is a float tensor [N, T, F, F] of the flattened features of one row, whose
+    sum over the last axis is the attributions. `feature_names` names these features in row-major order; None
+    where they are too many to be named (images).
     """
 
     tensor: TensorSpec
     attributions: str | None
     at: tuple[str, ...] | None = None
     standard_error: str | None = None
+    interactions: str | None = None
     feature_names: tuple[str, ...] | None = None
     takes_missing: bool = Field(default=False, description="whether NaN may be sent, for a missing value")
 

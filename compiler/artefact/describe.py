@@ -23,7 +23,9 @@ from compiler.combine.outputs import (
     GROUP_ERROR,
     attributions_name,
     has_gap_error,
+    has_interactions,
     has_standard_error,
+    interactions_name,
     standard_error_name,
 )
 from compiler.errors import UnsupportedModelError
@@ -105,6 +107,7 @@ def describe(
                 attributions=attributions_name(i) if i in path.ungrouped else None,
                 at=tuple(s.tensor for s in path.leaves if s.name == i and s.places is not None) or None,
                 standard_error=standard_error_name(i) if spread and i in path.ungrouped else None,
+                interactions=interactions_name(i) if has_interactions(method) else None,
                 feature_names=names[i],
                 takes_missing=(path.trees is not None and specs[i].datatype in FLOATS)
                 or _holds_missing(references, i, path),

@@ -12,7 +12,13 @@ from compiler.checks.judge import demand
 from compiler.checks.measure import layer_gap, measure, storage_error
 from compiler.checks.open_probes import with_open_probes, with_open_sample
 from compiler.checks.probes import probe_ids, sample_rows, sound_probes
-from compiler.combine.outputs import attributions_name, layers_of, names_of_attributions
+from compiler.combine.outputs import (
+    attributions_name,
+    has_interactions,
+    interactions_name,
+    layers_of,
+    names_of_attributions,
+)
 from compiler.lowering import narrow
 from compiler.lowering.lengths import Span
 from compiler.manifest import Measured, Memory
@@ -78,6 +84,7 @@ def check(selection: Selection, referenced: Referenced, graph: Candidate) -> Che
     probes = with_open_probes(sound_probes(source, graph.longest, _near(selection, referenced)), references)
     layers = layers_of(graph.edges)
     names += map(attributions_name, layers)
+    names += map(interactions_name, path.ungrouped if has_interactions(method) else ())
     found = measure(source, graph.served, names, probes, rows_that_fit(memory))
     conserving = {name for name in layers if method.gap is not None and path.meets(name)}
     gaps = {n: layer_gap(found.answers, attributions_name(n)) if n in conserving else None for n in layers}

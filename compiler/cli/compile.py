@@ -227,6 +227,10 @@ def compile_command(
             metavar="FILE",
         ),
     ] = None,
+    interactions: Annotated[
+        bool,
+        _of_methods("--interactions", help="treeshap: also return the interaction of each two features."),
+    ] = False,
     provider: Annotated[
         str,
         _of_machine(
@@ -290,7 +294,7 @@ def compile_command(
         options |= {"permutations": permutations}
         options |= {"standard_error": standard_error or None, "rule": rule or None}
         options |= {"composite": parse_composite(composite), "low": low, "high": high, "epsilon": epsilon}
-        options |= {"covers": covers}
+        options |= {"covers": covers, "interactions": interactions or None}
         asked = CompileRequest(
             method,
             options,

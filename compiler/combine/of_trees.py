@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from compiler.combine.environment import Environment, MovedEnvironment
-from compiler.combine.outputs import Seed, attributions_name, emit_values, total_of
+from compiler.combine.outputs import Seed, attributions_name, emit_values, interactions_name, total_of
 from compiler.graph.axis_means import along
 from compiler.graph.fold import extract
 from compiler.graph.ops import Ops

@@ -14,7 +14,7 @@ from compiler.graph.axis_means import standard_error
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.manifest import GROUPS
-from compiler.methods.base import Averaged, Gap, Method, OfCoalitions, Walked
+from compiler.methods.base import Averaged, Gap, Method, OfCoalitions, OfTrees, Walked
 from compiler.references.reference_set import ReferenceSet
 from compiler.selection.leaves import Leaf
 from compiler.selection.path import Path
@@ -40,6 +40,14 @@ def standard_error_name(name: str) -> str:
     return f"{name}_standard_error"
 
 
+def interactions_name(name: str) -> str:
+    return f"{name}_interactions"
+
+
+def has_interactions(method: Method) -> bool:
+    return isinstance(method, OfTrees) and method.interactions
+
+
 def names_of_attributions(path: Path) -> tuple[str, ...]:
     """The outputs that add up: one for each input without groups, and one for all players."""
     return (*map(attributions_name, path.ungrouped), *((GROUP_ATTRIBUTIONS,) if path.players else ()))
@@ -56,6 +64,8 @@ def names_of_outputs(method: Method, path: Path) -> set[str]:
     names = {BASE_VALUE, EXPLAINED_VALUE, GAP, *attributions}
     if has_standard_error(method):
         names.update(map(standard_error_name, path.ungrouped), {GROUP_ERROR} if path.players else ())
+    if has_interactions(method):
+        names.update(map(interactions_name, path.ungrouped))
     return names | ({GAP_ERROR} if has_gap_error(method) else set())
 
 

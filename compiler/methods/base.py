@@ -74,6 +74,10 @@ class Walked(Method, Protocol):
 class OfTrees(Method, Protocol):
     """A method that needs no walk: it knows the attributions of a tree ensemble from its trees."""
 
+    @property
+    def interactions(self) -> bool:
+        """Whether the graph shall return the interactions of each two players."""
+
     def attributions(
         self,
         op: Ops,
@@ -90,6 +94,23 @@ class OfTrees(Method, Protocol):
             x: what the ensemble reads, row shape [1, features].
             references: the rows of `reference_set`.
             owners: [features] the player of each; None where each feature is a player.
+        """
+
+    def interaction_values(
+        self,
+        op: Ops,
+        ensemble: Ensemble,
+        asked: np.ndarray,
+        x: Tensor,
+        references: ReferenceSet | None,
+        attributions: Tensor,
+        owners: np.ndarray | None = None,
+    ) -> Tensor:
+        """The interactions of each two players of one row, row shape [1, targets · players · players]; the
+        sum over one of them is the other's attribution.
+
+        Args:
+            attributions: row shape [1, targets · players].
         """
 
 

@@ -17,9 +17,9 @@ from compiler.graph.tensor import Tensor
 from compiler.methods.base import Gap, References
 from compiler.references.reference_set import OpenReferences, ReferenceSet
 from compiler.trees.covers import counted
-from compiler.trees.emit import emit_tables
+from compiler.trees.emit import emit_interactions, emit_tables
 from compiler.trees.ensemble import Ensemble
-from compiler.trees.tables import build_tables
+from compiler.trees.tables import Tables, build_tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +36,8 @@ class TreeShap:
         weights: K weights of the references or covers (they are normalised); None for equal weights.
         covers: for path-dependent values, rows [R, F] by which nodes' covers are counted; by default the
             model's own (nodes_hitrates), which few converters write.
+        interactions: also return `<input>_interactions` [N, T, F, F]: half the Shapley interaction of two
+            features for either, and on the diagonal what an attribution holds beside them.
 
     Raises:
         InvalidOptionError: references and covers, or weights of neither.
@@ -44,6 +46,7 @@ class TreeShap:
     references: References | None = None
     weights: npt.ArrayLike | None = None
     covers: References | None = None
+    interactions: bool = False
 
     name: ClassVar[str] = "treeshap"
     has_base_value: ClassVar[bool] = True
@@ -70,7 +73,8 @@ class TreeShap:
 
     @property
     def options(self) -> dict[str, Any]:
-        return {} if self.references is not None else {"path_dependent": True}
+        known = {"path_dependent": self.references is None, "interactions": self.interactions}
+        return {name: True for name, chosen in known.items() if chosen}
 
     def attributions(
         self,
@@ -82,6 +86,33 @@ class TreeShap:
         owners: np.ndarray | None = None,
     ) -> Tensor:
         """Looks up what was computed for every pattern of conditions that a row can satisfy."""
+        tables = self._tables(ensemble, asked, x, references, owners)
+        return emit_tables(op, tables, _flat(op, x), op.dtype)
+
+    def interaction_values(
+        self,
+        op: Ops,
+        ensemble: Ensemble,
+        asked: np.ndarray,
+        x: Tensor,
+        references: ReferenceSet | None,
+        attributions: Tensor,
+        owners: np.ndarray | None = None,
+    ) -> Tensor:
+        """From tables of their own."""
+        tables = self._tables(ensemble, asked, x, references, owners, pairs=True)
+        return emit_interactions(op, tables, _flat(op, x), attributions)
+
+    def _tables(
+        self,
+        ensemble: Ensemble,
+        asked: np.ndarray,
+        x: Tensor,
+        references: ReferenceSet | None,
+        owners: np.ndarray | None,
+        *,
+        pairs: bool = False,
+    ) -> Tables:
         count = prod(x.shape[1:])
         rows, weights = None, None
         if references is not None:
@@ -90,5 +121,8 @@ class TreeShap:
         if self.references is None and rows is not None:
             ensemble, rows = counted(ensemble, rows, weights), None
         owners = np.arange(count) if owners is None else owners
-        tables = build_tables(ensemble, ensemble.weights @ asked, rows, weights, owners)
-        return emit_tables(op, tables, op.reshape(x, (1, count)), op.dtype)
+        return build_tables(ensemble, ensemble.weights @ asked, rows, weights, owners, pairs=pairs)
+
+
+def _flat(op: Ops, x: Tensor) -> Tensor:
+    return op.reshape(x, (1, prod(x.shape[1:])))

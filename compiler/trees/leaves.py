@@ -1,4 +1,4 @@
-"""Shapley values of one leaf, for every pattern of satisfied conditions.
+"""Shapley values of one leaf, and interactions of its features, for every pattern of satisfied conditions.
 
 A leaf of value 1 with k features on its path is the product of k conditions. With H[b] the share of the
 references that satisfy the pattern b ∈ {0, 1}^k, a row that satisfies a has for feature j the Shapley value
@@ -19,14 +19,40 @@ def leaf_values(patterns: np.ndarray) -> np.ndarray:
     Args:
         patterns: [L, 2^k] float64, H of L leaves; the first feature is the highest bit.
     """
-    count, states = patterns.shape
-    k = states.bit_length() - 1
-    nodes, weights = np.polynomial.legendre.leggauss((k + 1) // 2)
-    q, share = (nodes + 1) / 2, weights / 2
-    out = np.empty((count, states, k))
-    points = np.broadcast_to(patterns, (len(q), count, states))
-    _all_but_one(points, 0, k, k, q, share, out)
+    h, k, q, share = _at_points(patterns)
+    out = np.empty((*patterns.shape, k))
+    _all_but_one(h, 0, k, k, q, share, out)
     return out
+
+
+def leaf_interactions(patterns: np.ndarray) -> np.ndarray:
+    """[L, 2^k, k·(k − 1)/2]: the interaction of each two features (0, 1), (0, 2) … for each pattern a,
+
+        ½ Σ_b H[b] ∫₀¹ (a_i − b_i) (a_j − b_j) Π_{l≠i,j} (q·a_l + (1 − q)·b_l) dq,
+
+    half of it for either: Fujimoto et al., "Axiomatic characterizations of probabilistic and
+    cardinal-probabilistic interaction indices", 2006, as Lundberg et al., 2020, take it.
+
+    Args:
+        patterns: [L, 2^k] float64, H of L leaves; the first feature is the highest bit.
+    """
+    h, k, q, share = _at_points(patterns)
+    out = np.empty((*patterns.shape, k * (k - 1) // 2))
+    own = np.empty((*patterns.shape, k))
+    first = 0
+    for i in range(k - 1):
+        _all_but_one(_differed(h, i, k), i + 1, k, k, q, share / 2, own)
+        out[..., first : first + k - 1 - i] = own[..., i + 1 :]
+        first += k - 1 - i
+        h = _mixed(h, i, k, q)
+    return out
+
+
+def _at_points(patterns: np.ndarray) -> tuple[np.ndarray, int, np.ndarray, np.ndarray]:
+    """H for each Gauss–Legendre point, k, the points and their weights."""
+    k = patterns.shape[1].bit_length() - 1
+    nodes, weights = np.polynomial.legendre.leggauss((k + 1) // 2)
+    return np.broadcast_to(patterns, (len(nodes), *patterns.shape)), k, (nodes + 1) / 2, weights / 2
 
 
 def _all_but_one(
@@ -34,9 +60,7 @@ def _all_but_one(
 ) -> None:
     """Transforms for each feature of low … high all others of them; those outside are transformed already."""
     if high - low == 1:
-        own = _halves(h, low, k)
-        difference = np.stack([-own[..., 1, :], own[..., 0, :]], axis=-2)
-        out[..., low] = np.einsum("q,qls->ls", share, difference.reshape(h.shape))
+        out[..., low] = np.einsum("q,qls->ls", share, _differed(h, low, k))
         return
     middle = (low + high) // 2
     for first, last, rest in ((middle, high, (low, middle)), (low, middle, (middle, high))):
@@ -44,6 +68,12 @@ def _all_but_one(
         for axis in range(first, last):
             moved = _mixed(moved, axis, k, q)
         _all_but_one(moved, *rest, k, q, share, out)
+
+
+def _differed(h: np.ndarray, axis: int, k: int) -> np.ndarray:
+    """a − b, summed over b."""
+    own = _halves(h, axis, k)
+    return np.stack([-own[..., 1, :], own[..., 0, :]], axis=-2).reshape(h.shape)
 
 
 def _mixed(h: np.ndarray, axis: int, k: int, q: np.ndarray) -> np.ndarray:

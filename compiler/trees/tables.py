@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import reduce
+from itertools import combinations
 from math import prod
 
 import numpy as np
@@ -20,7 +21,7 @@ from compiler.deployment import in_words
 from compiler.errors import UnsupportedModelError
 from compiler.trees.ensemble import Ensemble
 from compiler.trees.groups import MOST_STATES, Bounds, Group, Leaf, Tree, grouped
-from compiler.trees.leaves import leaf_values
+from compiler.trees.leaves import leaf_interactions, leaf_values
 
 MOST_LEAVES = 1 << 16  # of all trees
 MOST_LEAVES_OF_TREE = 1 << 12
@@ -28,6 +29,7 @@ MOST_BYTES = 256 << 20  # of all tables
 _AT_ONCE = 1 << 22  # numbers of a batch of leaves
 _FLOAT = 4  # bytes
 _Players = dict[int, list[int]]  # with the features of each
+_Unit = tuple[int, ...]  # a player, or two
 _Patterns = Callable[[Leaf, _Players], np.ndarray]  # [2^k]: how often each pattern of conditions is met
 
 
@@ -41,27 +43,66 @@ class Test(StrEnum):
     MISSING = "missing"
 
 
-@dataclass(frozen=True, eq=False)
-class Tables:
-    """The attributions [targets, players] of a row as sums of numbers, a few of each group of leaves.
+Bit = tuple[int, Test, float]  # a feature, and how its number is compared with a bound
 
-    Those of a group stand one behind the other, from a place on that the row decides.
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """Whole numbers, each from a start on by what the bits that it reads add.
 
     Attributes:
-        bits: for each of them a feature, a test and a bound.
-        reads, steps: [groups, slots] which bits a group reads, and by how many numbers each goes on.
-        starts: [groups] the place where no bit is set.
+        reads, steps: [counts, slots] places in `bits`, and what each of these adds where it is 1.
+        starts: [counts].
+    """
+
+    bits: tuple[Bit, ...]
+    reads: np.ndarray
+    steps: np.ndarray
+    starts: np.ndarray
+
+
+class Counting:
+    """Counts as they are made."""
+
+    def __init__(self) -> None:
+        self.bits: dict[Bit, int] = {}
+        self.slots: list[Sequence[tuple[Bit, int]]] = []
+        self.starts: list[int] = []
+
+    def add(self, slots: Sequence[tuple[Bit, int]], start: int) -> int:
+        """The place of a new one."""
+        for bit, _ in slots:
+            self.bits.setdefault(bit, len(self.bits))
+        self.slots.append(slots)
+        self.starts.append(start)
+        return len(self.slots) - 1
+
+    def finished(self) -> Counts:
+        shape = len(self.slots), max(map(len, self.slots), default=0)
+        reads, steps = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for i, own in enumerate(self.slots):
+            reads[i, : len(own)] = [self.bits[bit] for bit, _ in own]
+            steps[i, : len(own)] = [step for _, step in own]
+        return Counts(tuple(self.bits), reads, steps, np.array(self.starts))
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """The attributions [targets, units] of a row as sums of numbers, a few of each group of leaves.
+
+    Those of a group stand one behind the other.
+
+    Attributes:
+        units: each player by itself, or the pairs of players that meet on the way to a leaf.
+        places: of each group's first number.
         numbers: float64; the last is 0, and is all there is of the last group.
         group, within, column: [Σ numbers of each group] whose a number is, how far behind the first of its
             group it stands, and to which of the attributions it is added.
     """
 
     targets: int
-    players: int
-    bits: tuple[tuple[int, Test, float], ...]
-    reads: np.ndarray
-    steps: np.ndarray
-    starts: np.ndarray
+    units: tuple[tuple[int, ...], ...]
+    places: Counts
     numbers: np.ndarray
     group: np.ndarray
     within: np.ndarray
@@ -78,6 +119,8 @@ def build_tables(
     references: np.ndarray | None,
     weights: np.ndarray | None,
     owners: np.ndarray | None = None,
+    *,
+    pairs: bool = False,
 ) -> Tables:
     """The tables of an ensemble.
 
@@ -88,6 +131,7 @@ def build_tables(
         weights: [K], their sum 1; None where all are equal.
         owners: [features] the player 0 … P − 1 of each feature: a player's features come from the row, or
             from a reference, all together. None where each feature of the references is a player.
+        pairs: the interactions of two players, half of each, instead of the players' Shapley values.
 
     Raises:
         UnsupportedModelError: too many leaves, or tables that would be too large; says how large.
@@ -100,13 +144,14 @@ def build_tables(
     if references is not None:
         ensemble = replace(ensemble, share=None)
     trees = list(grouped(ensemble, (values != 0).any(axis=1)))
-    _check_sizes(trees, values, owners)
-    layout = _Layout(trees, values, owners)
+    units = _Units(owners, pairs)
+    _check_sizes(trees, values, units)
+    layout = _Layout(trees, values, units)
     for tree in trees:
         patterns = _expected if references is None else _Counted(tree, references, weights)
         groups = {id(leaf): group for group in tree.groups for leaf in group.leaves}
         leaves = [leaf for g in tree.groups for leaf in g.leaves]
-        for leaf, own in _leaf_tables(leaves, patterns, owners):
+        for leaf, own in _leaf_tables(leaves, patterns, units):
             layout.add(groups[id(leaf)], leaf, own)
     return layout.finished()
 
@@ -124,10 +169,10 @@ def _check_leaves(ensemble: Ensemble) -> None:
             )
 
 
-def _check_sizes(trees: Sequence[Tree], values: np.ndarray, owners: np.ndarray) -> None:
+def _check_sizes(trees: Sequence[Tree], values: np.ndarray, units: "_Units") -> None:
     groups = [group for tree in trees for group in tree.groups]
     deep = [group for group in groups if group.rows > MOST_STATES]
-    size = sum(group.rows * len(_columns(group, values, owners)) for group in groups) * _FLOAT
+    size = sum(group.rows * len(_columns(group, values, units)) for group in groups) * _FLOAT
     if not deep and size <= MOST_BYTES:
         return
     leaves = sum(len(group.leaves) for group in groups)
@@ -142,33 +187,58 @@ def _check_sizes(trees: Sequence[Tree], values: np.ndarray, owners: np.ndarray) 
     )
 
 
-def _columns(group: Group, values: np.ndarray, owners: np.ndarray) -> list[tuple[int, int]]:
-    """Target and player of each column of a group's table."""
+class _Units:
+    """What has a column: the players of features, or each two of them."""
+
+    def __init__(self, owners: np.ndarray, pairs: bool) -> None:
+        self.owners, self.pairs = owners, pairs
+
+    def players(self, features: Iterable[int]) -> _Players:
+        """In the order in which features meet them."""
+        found: _Players = {}
+        for feature in features:
+            found.setdefault(int(self.owners[feature]), []).append(feature)
+        return found
+
+    def of(self, players: Iterable[int]) -> list[_Unit]:
+        """As `leaf_values` and `leaf_interactions` have them."""
+        if self.pairs:
+            return [(min(two), max(two)) for two in combinations(players, 2)]
+        return [(player,) for player in players]
+
+    def of_group(self, group: Group) -> list[_Unit]:
+        if not self.pairs:
+            return self.of(self.players(group.states))
+        leaves = (self.of(self.players(leaf.satisfied)) for leaf in group.leaves)
+        return sorted({unit for units in leaves for unit in units})
+
+    def every(self, trees: Sequence[Tree]) -> tuple[_Unit, ...]:
+        if not self.pairs:
+            return tuple((player,) for player in range(int(self.owners.max()) + 1))
+        groups = [group for tree in trees for group in tree.groups]
+        return tuple(sorted({unit for group in groups for unit in self.of_group(group)}))
+
+
+def _columns(group: Group, values: np.ndarray, units: _Units) -> list[tuple[int, _Unit]]:
+    """Target and unit of each column of a group's table."""
     targets = np.flatnonzero((values[[leaf.row for leaf in group.leaves]] != 0).any(axis=0)).tolist()
-    return [(t, p) for t in targets for p in _players(group.states, owners)]
-
-
-def _players(features: Iterable[int], owners: np.ndarray) -> _Players:
-    """Their players, in the order in which features meet them, with the features of each."""
-    found: _Players = {}
-    for feature in features:
-        found.setdefault(int(owners[feature]), []).append(feature)
-    return found
+    return [(t, unit) for t in targets for unit in units.of_group(group)]
 
 
 def _leaf_tables(
-    leaves: Sequence[Leaf], patterns: _Patterns, owners: np.ndarray
+    leaves: Sequence[Leaf], patterns: _Patterns, units: _Units
 ) -> Iterator[tuple[Leaf, np.ndarray]]:
-    """Each leaf with its Shapley values [2^k, k], for a leaf of value 1 whose path has k players."""
+    """Each leaf with the values [2^k, units] of its units, for a leaf of value 1 whose path has k players."""
+    transform = leaf_interactions if units.pairs else leaf_values
     by_count: dict[int, list[tuple[Leaf, _Players]]] = {}
     for leaf in leaves:
-        players = _players(leaf.satisfied, owners)
+        players = units.players(leaf.satisfied)
         by_count.setdefault(len(players), []).append((leaf, players))
     for k, own in sorted(by_count.items()):
-        step = max(1, _AT_ONCE // (k << k))
+        step = max(1, _AT_ONCE // (k ** (1 + units.pairs) << k))
         for i in range(0, len(own), step):
             some = own[i : i + step]
-            found = leaf_values(np.stack([patterns(leaf, players) for leaf, players in some]))
+            found = transform(np.stack([patterns(leaf, players) for leaf, players in some]))
             yield from zip([leaf for leaf, _ in some], found, strict=True)
 
 
@@ -196,72 +266,66 @@ def _expected(leaf: Leaf, players: _Players) -> np.ndarray:
 class _Layout:
     """Where the table of each group lies."""
 
-    def __init__(self, trees: Sequence[Tree], values: np.ndarray, owners: np.ndarray) -> None:
-        self.values, self.owners, self.targets = values, owners, values.shape[1]
-        self.players = int(owners.max()) + 1
-        self.bits: dict[tuple[int, Test, float], int] = {}
+    def __init__(self, trees: Sequence[Tree], values: np.ndarray, units: _Units) -> None:
+        self.values, self.units, self.targets = values, units, values.shape[1]
+        self.every = units.every(trees)
+        self.place = {unit: i for i, unit in enumerate(self.every)}
         members = [(tree, group) for tree in trees for group in tree.groups]
-        self.columns = {id(g): {c: i for i, c in enumerate(_columns(g, values, owners))} for _, g in members}
-        self.slots = [list(self._slots(tree, group)) for tree, group in members]
+        self.columns = {id(g): {c: i for i, c in enumerate(_columns(g, values, units))} for _, g in members}
         sizes = [group.rows * len(self.columns[id(group)]) for _, group in members]
-        self.starts = np.cumsum([0, *sizes])
-        self.numbers = np.zeros(self.starts[-1] + 1)
+        starts = np.cumsum([0, *sizes]).tolist()
+        self.numbers = np.zeros(starts[-1] + 1)
         self.tables = {
             id(group): self.numbers[start : start + size].reshape(group.rows, -1)
-            for (_, group), start, size in zip(members, self.starts, sizes, strict=False)
+            for (_, group), start, size in zip(members, starts, sizes, strict=False)
         }
+        self.counting = Counting()
+        for (tree, group), start in zip(members, starts, strict=False):
+            self.counting.add(list(self._slots(tree, group)), start)
+        self.counting.add((), starts[-1])
 
-    def _slots(self, tree: Tree, group: Group) -> Iterator[tuple[int, int]]:
+    def _slots(self, tree: Tree, group: Group) -> Iterator[tuple[Bit, int]]:
         """The bits of which a row of the table is made, and by how many numbers each goes on."""
         stride = group.rows * len(self.columns[id(group)])
         for (feature, states), size in zip(group.states.items(), group.sizes, strict=True):
             stride //= size
-            for bit, step in _bits(feature, states, tree.bounds[feature]):
-                yield self.bits.setdefault(bit, len(self.bits)), step * stride
+            for bit, step in bits_of(feature, states, tree.bounds[feature]):
+                yield bit, step * stride
 
     def add(self, group: Group, leaf: Leaf, own: np.ndarray) -> None:
-        """Adds a leaf's Shapley values [2^k, k] to its group's table."""
-        table, columns, code = self.tables[id(group)], self.columns[id(group)], np.zeros(1, np.int64)
+        """Adds the values [2^k, units] of a leaf's units to its group's table."""
+        table, columns = self.tables[id(group)], self.columns[id(group)]
+        code = np.zeros(1, np.int64)
         shift = {feature: i for i, feature in enumerate(leaf.satisfied)}
         for (feature, states), size in zip(group.states.items(), group.sizes, strict=True):
             bits = np.zeros(size, np.int64)
             if feature in shift:
                 bits[states] = leaf.satisfied[feature].astype(np.int64) << shift[feature]
             code = (code[:, None] + bits).reshape(-1)
-        players, pattern = _players(leaf.satisfied, self.owners), np.zeros_like(code)
+        players, pattern = self.units.players(leaf.satisfied), np.zeros_like(code)
         for features in players.values():
             all_of = sum(1 << shift[f] for f in features)
             pattern = 2 * pattern + (code & all_of == all_of)
         found = own[pattern]
         for target in np.flatnonzero(self.values[leaf.row]):
-            to = [columns[int(target), player] for player in players]
+            to = [columns[int(target), unit] for unit in self.units.of(players)]
             table[:, to] += self.values[leaf.row, target] * found
 
     def finished(self) -> Tables:
-        reads, steps = (
-            np.zeros((len(self.starts), max(map(len, self.slots), default=0)), np.int64) for _ in range(2)
-        )
-        for i, own in enumerate(self.slots):
-            reads[i, : len(own)] = [bit for bit, _ in own]
-            steps[i, : len(own)] = [step for _, step in own]
-        widths = [len(columns) for columns in self.columns.values()]
+        columns = [column for own in self.columns.values() for column in own]
+        widths = [len(own) for own in self.columns.values()]
         return Tables(
             self.targets,
-            self.players,
-            tuple(self.bits),
-            reads,
-            steps,
-            self.starts,
+            self.every,
+            self.counting.finished(),
             self.numbers,
             group=np.repeat(np.arange(len(widths)), widths),
             within=np.concatenate([np.arange(width) for width in [0, *widths]]),
-            column=np.array(
-                [t * self.players + p for own in self.columns.values() for t, p in own], np.int64
-            ),
+            column=np.array([t * len(self.every) + self.place[unit] for t, unit in columns], np.int64),
         )
 
 
-def _bits(feature: int, states: np.ndarray, bounds: Bounds) -> Iterator[tuple[tuple[int, Test, float], int]]:
+def bits_of(feature: int, states: np.ndarray, bounds: Bounds) -> Iterator[tuple[Bit, int]]:
     """The tests of a feature's number that lead to its state, with what each adds to it.
 
     NaN goes on from state 0 past as many bounds as lead to its own; or is a bit of its own.

@@ -150,8 +150,8 @@ _INFER = (
 )
 _EXPLAIN = (
     "The same request as `infer`. The answer holds the model's outputs and the tensors that explain them: "
-    "`{input}_attributions` [N, T, …], `{input}_standard_error` where the entry was compiled with it, "
-    "`group_attributions` [N, T, players] of an entry with groups of features, and "
+    "`{input}_attributions` [N, T, …], `{input}_standard_error` and `{input}_interactions` where the entry "
+    "was compiled with them, `group_attributions` [N, T, players] of an entry with groups of features, and "
     "`explained_value`, `base_value`, `completeness_gap` [N, T] as far as the method has them. `parameters` "
     "name the method and the digest of the explanation. The parameter `explainer` chooses among a model's "
     "explainers. The parameter `reference_set`, or tensors `{input}_references` [K, …] beside the inputs "

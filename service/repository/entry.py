@@ -358,6 +358,11 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
         for name in (item.attributions, item.standard_error)
         if name is not None
     }
+    promised |= {
+        item.interactions: (manifest.target_count, *[math.prod(item.tensor.shape)] * 2)
+        for item in manifest.explained
+        if item.interactions is not None
+    }
     for name, shape in promised.items():
         if name not in outputs:
             raise RepositoryError(f"{path}: promises output '{name}', which config.pbtxt does not list")

@@ -211,6 +211,20 @@ def test_path_dependent_by_the_covers_of_the_model(credit: Credit) -> None:
     assert_path_dependent(compile_model(model, TreeShap()).explain(given), estimator, given)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_path_dependent_interactions(credit: Credit) -> None:
+    """XGBoost's own, which shap hands on; its interventional ones are zeros (shap #1824)."""
+    make, label, convert = MODELS["XGBoost of numbers"]
+    estimator, given = make().fit(credit.x[:TRAINED], getattr(credit, label)[:TRAINED]), credit.x[-N:]
+    answer = compile_model(
+        convert(estimator), TreeShap(covers=credit.x[:TRAINED], interactions=True)
+    ).explain(given)
+    due = shap.TreeExplainer(estimator).shap_interaction_values(given)
+    span = np.ptp(answer["explained_value"])
+    assert np.abs(answer["X_interactions"][:, 0] - due).max() <= OF_RANGE * span
+    assert np.abs(due * (1 - np.eye(23))).max() > 1000 * OF_RANGE * span, "nothing to compare"
+
+
 def assert_path_dependent(answer: Mapping[str, np.ndarray], estimator: Any, x: np.ndarray) -> None:
     explainer = shap.TreeExplainer(estimator, feature_perturbation="tree_path_dependent")
     due = np.asarray(explainer.shap_values(x, check_additivity=False))

@@ -160,6 +160,28 @@ def shapley_of(worth: Worth, count: int) -> np.ndarray:
     return found
 
 
+def interactions_of(worth: Worth, count: int) -> np.ndarray:
+    """[N, columns, P, P]: half the Shapley interaction index of two players for either, and on the diagonal
+    what is left of a player's Shapley value; as shap defines them.
+    """
+    worth = _remembered(worth)
+    found = np.zeros((*worth(()).shape, count, count))
+    for i, j in combinations(range(count), 2):
+        others = [p for p in range(count) if p not in (i, j)]
+        for size in range(count - 1):
+            share = 1 / (2 * (count - 1) * math.comb(count - 2, size))
+            for chosen in combinations(others, size):
+                both, alone = (
+                    worth((*chosen, i, j)) + worth(chosen),
+                    worth((*chosen, i)) + worth((*chosen, j)),
+                )
+                found[:, :, i, j] += share * (both - alone)
+        found[:, :, j, i] = found[:, :, i, j]
+    own = shapley_of(worth, count) - found.sum(axis=3)
+    found[:, :, range(count), range(count)] = own
+    return found
+
+
 def shapley(
     f: Callable[[np.ndarray], np.ndarray],
     x: np.ndarray,

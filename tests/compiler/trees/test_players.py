@@ -24,12 +24,12 @@ TESTS = {
 
 def looked_up(tables: Tables, x: np.ndarray) -> np.ndarray:
     """[N, targets, players]"""
-    found = np.zeros((len(x), tables.targets * tables.players))
+    counts, found = tables.places, np.zeros((len(x), tables.targets * len(tables.units)))
     for row, out in zip(x, found, strict=True):
-        bits = np.array([TESTS[test](row[feature], bound) for feature, test, bound in tables.bits], int)
-        places = tables.starts + (bits[tables.reads] * tables.steps).sum(axis=1)
+        bits = np.array([TESTS[test](row[feature], bound) for feature, test, bound in counts.bits], int)
+        places = counts.starts + (bits[counts.reads] * counts.steps).sum(axis=1)
         np.add.at(out, tables.column, tables.numbers[places[tables.group] + tables.within])
-    return found.reshape(len(x), tables.targets, tables.players)
+    return found.reshape(len(x), tables.targets, len(tables.units))
 
 
 @pytest.mark.parametrize(
