@@ -90,7 +90,7 @@ def _cloned(lowered: Lowered, path: Path) -> tuple[Lowered, Path, frozenset[str]
     nodes = tuple((copies[n], r) for n, r in path.nodes)
     on_path = {node for node, _ in nodes}
     spell_out_dequantising(model.graph, [n for n in copies.values() if n not in on_path])
-    called = {path.output} if path.game and not lowered.one_row else set()  # its rows were looked at
+    called = {path.output} if path.game and not path.trees and not lowered.one_row else set()  # looked at
     return replace(lowered, model=model), replace(path, nodes=nodes), in_front(lowered) | called
 
 

@@ -27,7 +27,8 @@ from compiler.memory.sizes import peak, sizes
 from compiler.methods.base import Coalitions, OfCoalitions
 from compiler.references.reference_set import ReferenceSet
 from compiler.selection.activity import made_by
-from compiler.selection.path import Game, Path, reach_backward
+from compiler.selection.path import Path, reach_backward
+from compiler.selection.players import Game
 
 MOST_MIXED = 50_000_000  # rows of the model for one row to explain: hours of a small network
 AT_ONCE = 1024  # mixed rows: more of them are slower, since they leave the caches

@@ -8,6 +8,7 @@ import numpy as np
 
 from compiler.combine.environment import Environment, MovedEnvironment
 from compiler.combine.outputs import Seed, attributions_name, emit_values, interactions_name, total_of
+from compiler.combine.players import outputs_of
 from compiler.graph.axis_means import along
 from compiler.graph.fold import extract
 from compiler.graph.ops import Ops
@@ -24,20 +25,19 @@ from compiler.trees.covers import expected_scores
 
 def with_values(lowered: Lowered, path: Path, references: ReferenceSet | None) -> ReferenceSet | None:
     """The references with what the trees read of them, and the explained output there, by their names."""
-    if references is None:
-        return None
-    return replace(references, arrays={**references.arrays, **_values_at(lowered, path, references.arrays)})
+    if references is None or path.trees is None:
+        return references
+    return replace(references, arrays=_answers(lowered, references.arrays, {path.trees.reads, path.output}))
 
 
-def _values_at(lowered: Lowered, path: Path, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """[K, …] of what the trees read and of the explained output, as the model itself has them."""
-    assert path.trees is not None
-    graph, asked = lowered.model.graph, {path.trees.reads, path.output}
+def _answers(lowered: Lowered, given: Mapping[str, np.ndarray], asked: set[str]) -> dict[str, np.ndarray]:
+    """What the model itself makes of rows of some of its tensors, beside these."""
+    graph = lowered.model.graph
     values = {str(v.name): v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
-    known, wanted = [values[t] for t in path.tensors], [values[name] for name in asked - set(path.tensors)]
+    known, wanted = [values[name] for name in given], [values[name] for name in asked - set(given)]
     nodes = nodes_behind(graph, wanted, known)
     run = Runner(extract(lowered.model, nodes, known, wanted), optimise=False, given=True)
-    return {**{t: rows[t] for t in path.tensors}, **run(rows)}
+    return {**given, **run(given)}
 
 
 def at_references(at_x: Environment, path: Path, references: ReferenceSet | None) -> MovedEnvironment:
@@ -59,10 +59,9 @@ def _expected(lowered: Lowered, path: Path) -> np.ndarray:
     """[1, …]: the leaves' mean, and what the model adds to its leaves at any row."""
     assert path.trees is not None
     due = expected_scores(path.trees.ensemble)
-    specs = {t: lowered.specs[t] for t in path.tensors}
-    there = _values_at(lowered, path, {t: np.zeros(row, dtype.numpy()) for t, (row, dtype) in specs.items()})
-    answered = there[path.output]
-    off = due - path.trees.ensemble.scores(there[path.trees.reads].reshape(1, -1))
+    row, dtype = lowered.specs[path.trees.reads]
+    answered = _answers(lowered, {path.trees.reads: np.zeros(row, dtype.numpy())}, {path.output})[path.output]
+    off = due - path.trees.ensemble.scores(np.zeros((1, prod(row[1:]))))
     return np.asarray(answered + off.reshape(answered.shape), answered.dtype)
 
 
@@ -75,38 +74,44 @@ def emit_of_trees(
         references: `with_values`.
     """
     assert path.trees is not None
+    assert path.game is not None
     op, trees = at_x.op, path.trees
+    assert trees.owners is not None
     op.scope = "trees"
     read = references and replace(references, arrays={trees.reads: references.arrays[trees.reads]})
     met, owners = np.unique(trees.owners, return_inverse=True)  # a player of no feature has no column
     asked = _asked(path, trees.ensemble.columns)
-    found = method.attributions(op, trees.ensemble, asked, at_x.at(trees.reads), read, owners)
-    found = op.reshape(found, (1, asked.shape[1], len(met)))
+    about = trees.ensemble, asked, at_x.at(trees.reads), read
+    found = method.attributions(op, *about, owners)
+    between = method.interaction_values(op, *about, found, owners) if method.interactions else None
     op.scope = "attributions"
-    found = _of_target(at_x, path, seed, found)
-    outputs, totals, first = [], list[Tensor](), 0
-    for leaf in path.leaves:
-        row = at_x.at(leaf.tensor).shape[1:]
-        own = _of_leaf(op, found, met, first, row)
-        outputs.append(op.attributions_output(own, attributions_name(leaf.name)))
+    found = _of_target(at_x, path, seed, op.reshape(found, (1, asked.shape[1], len(met))))
+    outputs, totals = [], list[Tensor]()
+    answered = outputs_of(path, path.game.of)
+    for name, players in answered.items():
+        own = op.reshape(_of(op, found, met, players.reshape(-1), 1), (1, *players.shape))
+        outputs.append(op.attributions_output(own, attributions_name(name)))
         totals.append(total_of(op, outputs[-1], own))
-        first += prod(row)
+    if between is not None:
+        ((name, players),) = answered.items()
+        pairs = _of_target(at_x, path, seed, op.reshape(between, (1, asked.shape[1], len(met), len(met))))
+        for axis in (1, 2):
+            pairs = _of(op, pairs, met, players.reshape(-1), axis)
+        outputs.append(op.attributions_output(pairs, interactions_name(name)))
     op.graph.outputs.extend([*outputs, *emit_values(op, method, seed, totals)])
 
 
-def _of_leaf(op: Ops, found: Tensor, met: np.ndarray, first: int, row: tuple[int, ...]) -> Tensor:
-    """The attributions [1, *row] of the players from `first` on, where `found` has those that were met."""
-    count = prod(row)
-    place = np.searchsorted(met, np.arange(first, first + count))
-    there = np.isin(np.arange(first, first + count), met)
+def _of(op: Ops, found: Tensor, met: np.ndarray, players: np.ndarray, axis: int) -> Tensor:
+    """The numbers of some players along an axis on which `found` has those that were met; 0 of others."""
+    if np.array_equal(players, met):
+        return found
+    place, there = np.searchsorted(met, players), np.isin(players, met)
+    shape = [len(players) if i == axis else n for i, n in enumerate(found.shape)]
     if not there.any():
-        return op.row_constant(np.zeros((1, *row), found.dtype.numpy()))
-    if there.all() and count == len(met):
-        return op.reshape(found, (1, *row))
-    own = op.Gather(found, np.where(there, place, 0), axis=1)
-    if not there.all():
-        own = op.Mul(own, op.row_constant(there[None].astype(found.dtype.numpy())))
-    return op.reshape(own, (1, *row))
+        return op.row_constant(np.zeros(shape, found.dtype.numpy()))
+    own = op.Gather(found, np.where(there, place, 0), axis=axis)
+    mask = there.reshape([-1 if i == axis else 1 for i in range(len(shape))]).astype(found.dtype.numpy())
+    return own if there.all() else op.Mul(own, op.row_constant(mask))
 
 
 def _asked(path: Path, columns: int) -> np.ndarray:

@@ -11,6 +11,8 @@ from compiler.manifest import GROUPS
 from compiler.selection.path import Path
 from compiler.selection.players import Players
 
+_TOGETHER = 8  # numbers of a vector register
+
 
 def outputs_of(path: Path, of: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Whose attributions each output holds, by the tensor that it explains; all groups together are one.
@@ -25,8 +27,9 @@ def outputs_of(path: Path, of: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
 def by_player(op: Ops, players: Players, values: Mapping[str, Tensor]) -> Tensor:
     """Σ over each player's features: row shape [1, P].
 
-    Players of as many features are summed together, each along an axis of its own: in the same order for one
-    row as for many, which the sums of a MatMul are not.
+    Players of about as many features are summed together, each along an axis of its own that is filled up
+    with zeros to a multiple of eight: so a sum begins at the same place of a vector register in every row of
+    a batch, and has the same bits there. Those of a MatMul have not.
 
     Args:
         values: of the features, by explained tensor: row shape [1, *its row].
@@ -36,12 +39,17 @@ def by_player(op: Ops, players: Players, values: Mapping[str, Tensor]) -> Tensor
     x = flat[0] if len(flat) == 1 else op.Concat(*flat, axis=1)
     of = np.concatenate(list(players.of.values()))
     elements = np.split(np.argsort(of, kind="stable"), np.cumsum(np.bincount(of))[:-1])
+    widths = [1 if len(own) == 1 else -(-len(own) // _TOGETHER) * _TOGETHER for own in elements]
+    x = op.Concat(x, op.row_constant(np.zeros((1, 1), dtype.numpy())), axis=1)
     parts, placed = [], list[int]()
-    for size in sorted({len(own) for own in elements}):
-        chosen = [p for p, own in enumerate(elements) if len(own) == size]
-        part = op.Gather(x, np.concatenate([elements[p] for p in chosen]), axis=1)
-        if size > 1:
-            part = op.ReduceSum(op.reshape(part, (1, len(chosen), size)), [2], keepdims=0)
+    for width in sorted({*widths}):
+        chosen = [p for p, own in enumerate(widths) if own == width]
+        index = np.full((len(chosen), width), len(of))  # a 0 stands behind all of them
+        for row, p in zip(index, chosen, strict=True):
+            row[: len(elements[p])] = elements[p]
+        part = op.Gather(x, index.reshape(-1), axis=1)
+        if width > 1:
+            part = op.ReduceSum(op.reshape(part, (1, *index.shape)), [2], keepdims=0)
         parts.append(part)
         placed += chosen
     if len(parts) == 1:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -19,14 +18,12 @@ from compiler.runtime.session import Runner
 from compiler.selection.leaves import Leaf, choose_leaves, is_float
 from compiler.selection.logits import choose_logits
 from compiler.selection.path import (
-    Game,
     Path,
     check_shapes,
     choose_output,
     reach_backward,
     reach_forward,
 )
-from compiler.selection.players import Players
 from compiler.selection.targets import Targets, choose_targets
 
 _ROWS = 3  # on which the shape of an output is looked at that nothing says
@@ -86,7 +83,6 @@ def choose_game(
         held=frozenset(),
         stops=(),
         nodes=(),
-        game=of_players(lowered, leaves, None),
         notes=_kept_note(lowered, leaves, needed),
     )
 
@@ -112,19 +108,6 @@ def _leaves(lowered: Lowered, inputs: Sequence[str] | None, referenced: Sequence
             f"none of the model's inputs {list(values)} holds rows that references could replace."
         )
     return tuple(Leaf(n, n) for n in floats or numbers or played)
-
-
-def of_players(lowered: Lowered, leaves: Sequence[Leaf], players: Players | None) -> Game:
-    """Groups and what stands beside them are the first players, each element of all other tensors is one."""
-    of, count = {}, len(players.names) if players else 0
-    for leaf in leaves:
-        row = lowered.specs[leaf.tensor][0][1:]
-        if players and leaf.name in players.of:
-            of[leaf.tensor] = players.of[leaf.name].reshape(row)
-            continue
-        of[leaf.tensor] = np.arange(count, count + prod(row)).reshape(row)
-        count += prod(row)
-    return Game(count, of)
 
 
 def _kept_note(lowered: Lowered, leaves: Sequence[Leaf], needed: frozenset[str]) -> tuple[str, ...]:

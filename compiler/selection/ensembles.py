@@ -21,7 +21,7 @@ from compiler.methods.base import References
 from compiler.references.reference_set import OpenReferences
 from compiler.runtime.session import Runner
 from compiler.selection.activity import made_by
-from compiler.selection.leaves import Leaf, raw_leaves
+from compiler.selection.leaves import raw_leaves
 from compiler.selection.path import (
     MOST_NAMED,
     Path,
@@ -73,7 +73,6 @@ def choose_ensemble(
     read = node.inputs[0]
     assert read is not None
     reads = str(read.name)
-    owners = _owners(lowered, method, reads, leaves)
     shape, dtype = lowered.specs[reads]
     ensemble = read_ensemble(ir.serde.serialize_node(node), prod(shape[1:]), dtype.numpy())
     notes: tuple[str, ...] = ()
@@ -94,7 +93,7 @@ def choose_ensemble(
         stops=(),
         nodes=(),
         notes=notes,
-        trees=Trees(ensemble, reads, owners),
+        trees=Trees(ensemble, reads),
     )
 
 
@@ -112,41 +111,43 @@ def _ensemble_behind(lowered: Lowered, method: str, output: str) -> tuple[ir.Nod
     )
 
 
-def _owners(lowered: Lowered, method: str, tensor: str, leaves: Sequence[Leaf]) -> np.ndarray:
-    """[features] of what an ensemble reads: of which element of the leaves each is made.
+def owners_of(lowered: Lowered, path: Path, method: str) -> np.ndarray:
+    """[features] of what an ensemble reads: of whose elements each is made.
 
-    Elements are counted from the first of the first leaf on; whose a constant feature is makes no difference.
+    Whose a constant feature is makes no difference.
 
     Raises:
-        UnsupportedModelError: a feature that is made of several elements, or of what is not explained.
+        UnsupportedModelError: a feature that is made of elements of several players, or of what is not
+            explained.
     """
-    graph = lowered.model.graph
-    ends = [s.tensor for s in leaves]
+    assert path.trees is not None
+    assert path.game is not None
+    graph, ends, tensor = lowered.model.graph, path.tensors, path.trees.reads
+    owner = np.concatenate([path.game.of[end].reshape(-1) for end in ends])
     behind = reach_backward(graph, tensor, ends)
     nodes = [n for n in graph if not made_by(n, ends) and any(v.name in behind for v in n.outputs)]
-    players, words = dict[str, np.ndarray](), list[str]()
+    places, words = dict[str, np.ndarray](), list[str]()
     for name in (*ends, *(str(v.name) for v in graph.inputs)):
-        if name not in players and name in lowered.specs:
+        if name not in places and name in lowered.specs:
             row = lowered.specs[name][0]
-            players[name] = len(words) + np.arange(prod(row)).reshape(row)
+            places[name] = len(words) + np.arange(prod(row)).reshape(row)
             words += [f"{name}[{', '.join(map(str, i[1:]))}]" for i in np.ndindex(*row)]
-    explained = sum(players[end].size for end in ends)
-    made = made_of(lowered, nodes, players, tensor)
+    made = made_of(lowered, nodes, places, tensor)
     for feature, of in enumerate(made.of):
-        if len(of) > 1:
+        if len({int(owner[i]) for i in of if i < len(owner)}) > 1:
             raise UnsupportedModelError(
-                f"{method} has a player for each element of {', '.join(s.name for s in leaves)}, and feature "
+                f"{method} has a player for each element of {', '.join(path.inputs)}, and feature "
                 f"{feature} of {tensor!r}, which the trees read, is made of several: {_some(words, of)} "
-                f"({made.joined[of]}). Explain what the trees read (--input {tensor}), with references of it "
-                "or of the model's inputs; or leave that step out of the model."
+                f"({made.joined[of]}). Make them one player (groups=, --group), or explain what the trees "
+                f"read (--input {tensor}), with references of it or of the model's inputs."
             )
-        if max(of, default=0) >= explained:
+        if max(of, default=0) >= len(owner):
             raise UnsupportedModelError(
                 f"{method} explains all that the trees read: feature {feature} of {tensor!r} is made of "
                 f"{_some(words, of)}, which is none of what is explained "
-                f"({', '.join(s.name for s in leaves)}). Explain that too, or {tensor!r} itself (--input)."
+                f"({', '.join(path.inputs)}). Explain that too, or {tensor!r} itself (--input)."
             )
-    return np.asarray([min(of, default=0) for of in made.of])
+    return np.asarray([owner[min(of, default=0)] for of in made.of])
 
 
 def _some(words: Sequence[str], of: Collection[int]) -> str:

@@ -1,6 +1,6 @@
 """What is explained: which output, which of its elements, which inputs; and the operators between."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -18,7 +18,7 @@ from compiler.selection.activity import OF_SIZES, Flow, Stop, flow, made_by
 from compiler.selection.float_casts import in_floats
 from compiler.selection.leaves import Chosen, Leaf, choose_leaves, is_float, keeps_batch
 from compiler.selection.logits import choose_logits, logits_behind
-from compiler.selection.players import Players
+from compiler.selection.players import Game, Players
 from compiler.selection.targets import Target, Targets, choose_targets
 from compiler.selection.unsupported import demand_rules, demand_slope
 from compiler.trees.ensemble import Ensemble
@@ -60,26 +60,12 @@ class Trees:
 
     Attributes:
         reads: the name of the tensor that holds its features.
-        owners: [features] the player of each: an element of the leaves' rows, counted from the first of the
-            first leaf on.
+        owners: [features] the player of each; None until it is known who plays.
     """
 
     ensemble: Ensemble
     reads: str
-    owners: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class Game:
-    """Who plays for the explained output.
-
-    Attributes:
-        players: how many.
-        of: by the name of an explained tensor, which player each element of its row is: 0 to players − 1.
-    """
-
-    players: int
-    of: Mapping[str, np.ndarray]
+    owners: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +85,7 @@ class Path:
         notes: what the user is told about the choice.
         trees: what is explained without a walk; there are no nodes then.
         players: who attributions are given to where features are in groups.
-        game: of a method that calls the model for coalitions of players; there are no nodes then.
+        game: who plays, for a method that needs no walk.
     """
 
     leaves: tuple[Leaf, ...]

@@ -4,10 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import prod
 
 import numpy as np
 
 from compiler.errors import InvalidOptionError
+from compiler.lowering import Lowered
+from compiler.selection.leaves import Leaf
 
 Groups = Mapping[str, Sequence[str]]
 _MOST_NAMED = 8  # features in a message
@@ -25,6 +28,19 @@ class Players:
 
     names: tuple[str, ...]
     members: tuple[tuple[str, ...], ...]
+    of: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Game:
+    """Who plays for the explained output.
+
+    Attributes:
+        players: how many.
+        of: by the name of an explained tensor, which player each element of its row is: 0 to players − 1.
+    """
+
+    players: int
     of: Mapping[str, np.ndarray]
 
 
@@ -69,6 +85,19 @@ def choose_players(groups: object, features: Mapping[str, Sequence[str]]) -> Pla
             for tensor, names in grouped.items()
         },
     )
+
+
+def game_of(lowered: Lowered, leaves: Sequence[Leaf], players: Players | None) -> Game:
+    """Groups and what stands beside them are the first players, each element of all other tensors is one."""
+    of, count = {}, len(players.names) if players else 0
+    for leaf in leaves:
+        row = lowered.specs[leaf.tensor][0][1:]
+        if players and leaf.name in players.of:
+            of[leaf.tensor] = players.of[leaf.name].reshape(row)
+            continue
+        of[leaf.tensor] = np.arange(count, count + prod(row)).reshape(row)
+        count += prod(row)
+    return Game(count, of)
 
 
 def _members(name: object, given: object, known: Mapping[str, str]) -> tuple[str, ...]:

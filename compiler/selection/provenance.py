@@ -143,8 +143,10 @@ class _Following:
             if value is None:
                 operands.append(None)
             elif i and node.op_type != "Concat":
-                held = value.const_value or ir.Tensor(self.lowered.constants[str(value.name)])
-                constants.append(ir.Value(name=f"place{i}", const_value=held))
+                known = value.const_value
+                held = self.lowered.constants[str(value.name)] if known is None else known.numpy()
+                # A tensor of its own: the value's name becomes that of its tensor, which is the user's.
+                constants.append(ir.Value(name=f"place{i}", const_value=ir.Tensor(held)))
                 operands.append(constants[-1])
             else:
                 given[f"data{i}"] = self._of(node, i)

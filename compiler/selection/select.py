@@ -8,13 +8,13 @@ from compiler.errors import InvalidOptionError, InvalidReferencesError, Unsuppor
 from compiler.lowering import Lowered
 from compiler.manifest import elements
 from compiler.methods import Method
-from compiler.methods.base import ExplainsScores, OfCoalitions, OfTrees, OnPaths
-from compiler.selection.coalitions import choose_game, of_players
-from compiler.selection.ensembles import choose_ensemble
+from compiler.methods.base import ExplainsScores, OfCoalitions, OfTrees, OnPaths, Walked
+from compiler.selection.coalitions import choose_game
+from compiler.selection.ensembles import choose_ensemble, owners_of
 from compiler.selection.labelled import FeatureNames, by_name, features_of
 from compiler.selection.logits import choose_logits
 from compiler.selection.path import Concepts, Layers, Path, choose_path, foremost
-from compiler.selection.players import Groups, choose_players
+from compiler.selection.players import Groups, choose_players, game_of
 from compiler.selection.targets import Targets
 
 
@@ -98,11 +98,12 @@ def select(lowered: Lowered, method: Method, question: Question) -> Selection:
     return _named(lowered, path, method, question)
 
 
-def _of_trees(lowered: Lowered, method: Method, question: Question) -> Selection:
+def _of_trees(lowered: Lowered, method: OfTrees, question: Question) -> Selection:
     """The same for a method that needs no walk.
 
     Raises:
         InvalidOptionError: besides, layers or concepts, which only a walk meets; logits of plain scores.
+        UnsupportedModelError: besides, interactions of groups or of several inputs.
     """
     _demand_no_layers(method, question)
     lowered, path = choose_ensemble(
@@ -111,17 +112,27 @@ def _of_trees(lowered: Lowered, method: Method, question: Question) -> Selection
     assert path.trees is not None
     if question.logits and path.trees.ensemble.post_transform == "NONE":
         choose_logits(lowered.source, path.output)
-    return _named(lowered, path, method, question)
+    selection = _named(lowered, path, method, question)
+    if method.interactions and (question.groups or len(path.leaves) > 1):
+        raise UnsupportedModelError(
+            "interactions are given of each two features of one input without groups. Ask for those of what "
+            f"the trees read (--input {path.trees.reads}), or leave them out."
+        )
+    owners = owners_of(lowered, selection.path, method.name)
+    trees = replace(path.trees, owners=owners)
+    return replace(selection, path=replace(selection.path, trees=trees))
 
 
 def _named(lowered: Lowered, path: Path, method: Method, question: Question) -> Selection:
-    """With names of features, and the players that are groups of them."""
+    """With names of features, groups of them as players, and the game that is played without a walk."""
     method, names = by_name(method, lowered, path, question.feature_names)
     if question.groups:
         rows = {name: tuple(lowered.specs[name][0][1:]) for name in path.inputs}
         known = features_of(path.inputs, rows, names)
         features = {i: named or elements(i, prod(rows[i])) for i, named in known.items()}
         path = replace(path, players=choose_players(question.groups, features))
+    if not isinstance(method, Walked):
+        path = replace(path, game=game_of(lowered, path.leaves, path.players))
     return Selection(lowered, path, method, names)
 
 
@@ -142,12 +153,9 @@ def _of_coalitions(lowered: Lowered, method: OfCoalitions, question: Question) -
         question.logits,
     )
     selection = _named(lowered, path, method, question)
-    path = selection.path
-    if path.players is not None:
-        path = replace(path, game=of_players(lowered, path.leaves, path.players))
-    assert path.game is not None
-    method.coalitions(path.game.players)
-    return replace(selection, path=path)
+    assert selection.path.game is not None
+    method.coalitions(selection.path.game.players)
+    return selection
 
 
 def _demand_no_layers(method: Method, question: Question) -> None:

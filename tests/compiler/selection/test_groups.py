@@ -106,11 +106,17 @@ def test_the_standard_error_of_a_group_is_that_of_its_sum() -> None:
 
 
 def test_a_batch_and_its_rows_alone() -> None:
-    compiled = compile_model(network(), DeepShap(REFERENCES), groups=GROUPS)
-    together = compiled.explain(X)["group_attributions"]
-    for i in range(N):
-        alone = compiled.explain({name: a[i : i + 1] for name, a in X.items()})
-        np.testing.assert_allclose(alone["group_attributions"][0], together[i], atol=1e-6)
+    """Of a slope that is the same everywhere: the sums are all that could have other bits."""
+    w = rows(40, 2, seed=1)
+    model = parsed("g (float[N, 40] x) => (float[N, 2] y) { y = MatMul (x, w) }", {"w": w})
+    groups = {"A": [f"x[{i}]" for i in range(11)], "B": ["x[12]", "x[11]", "x[30]"], "C": ["x[39]", "x[20]"]}
+    x = rows(13, 40, seed=2)
+    for method in (Gradient(times_input=True), DeepShap(rows(1, 40))):
+        compiled = compile_model(model, method, targets="all", groups=groups)
+        together = compiled.explain(x)["group_attributions"]
+        for i in range(len(x)):
+            alone = compiled.explain(x[i : i + 1])["group_attributions"]
+            np.testing.assert_array_equal(alone[0], together[i])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Trees behind preprocessing, explained at the raw inputs: against pipelines at every coalition of these."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import lightgbm
@@ -88,8 +88,10 @@ def exported(fitted: BaseEstimator, words: bool = True) -> onnx.ModelProto:
         return to_onnx(fitted, initial_types=types, target_opset={"": 18, "ai.onnx.ml": 3})
 
 
-def coalitions(score: Callable[[pd.DataFrame], np.ndarray], x: pd.DataFrame = X) -> np.ndarray:
-    """[N, T, columns] of the game in which a coalition's columns come from the row."""
+def coalitions(
+    score: Callable[[pd.DataFrame], np.ndarray], x: pd.DataFrame = X, owners: Sequence[int] | None = None
+) -> np.ndarray:
+    """[N, T, players] of the game in which a coalition's columns come from the row; each one is a player."""
     columns = list(x.columns)
     joined = pd.concat([x, REFERENCES[columns]], ignore_index=True)
 
@@ -100,7 +102,7 @@ def coalitions(score: Callable[[pd.DataFrame], np.ndarray], x: pd.DataFrame = X)
     def places(first: int, count: int) -> np.ndarray:
         return np.repeat(np.arange(first, first + count)[:, None], len(columns), axis=1).astype(float)
 
-    return shapley(of_rows, places(0, len(x)), places(len(x), K))
+    return shapley(of_rows, places(0, len(x)), places(len(x), K), owners=owners)
 
 
 for kind, convert in ((xgboost.XGBClassifier, convert_xgboost), (lightgbm.LGBMClassifier, convert_lightgbm)):
