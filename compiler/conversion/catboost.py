@@ -1,6 +1,7 @@
 """CatBoost, by its own export."""
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import onnx
 
 from compiler.conversion.graphs import INPUT, AsOnnx, tidied
-from compiler.conversion.rows import Features, rows_of
+from compiler.conversion.rows import Features, of_numbers
 from compiler.errors import UnsupportedModelError
 from compiler.lowering.loading.load import without_zip_maps
 from compiler.references.tables import shown
@@ -37,15 +38,11 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
         if value.name == "predictions" and len(dims) == 1:  # it has an axis of one, too
             dims.add(dim_value=1)
     tidied(proto, [INPUT])
-    if example is None:
-        return AsOnnx(proto, columns=known.names)
-    rows = rows_of(example, known)
-    numbers = rows.numbers()
-    answers = _answers(model, numbers, classifies=len(proto.graph.output) == 2)
-    return AsOnnx(proto, {INPUT: numbers.astype(np.float32)}, answers, rows.names)
+    classifies = len(proto.graph.output) == 2
+    return of_numbers(proto, known, example, partial(_answers, model, classifies))
 
 
-def _answers(model: Any, numbers: np.ndarray, *, classifies: bool) -> tuple[np.ndarray, ...]:
+def _answers(model: Any, classifies: bool, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
     """Of a classifier labels and probabilities, as its ONNX model; else a number."""
     if not classifies:
         return (np.asarray(model.predict(numbers)),)

@@ -11,7 +11,7 @@ from skl2onnx.common.shape_calculator import (
     calculate_linear_classifier_output_shapes,
     calculate_linear_regressor_output_shapes,
 )
-from sklearn.base import BaseEstimator, is_classifier
+from sklearn.base import BaseEstimator, is_classifier, is_outlier_detector
 from sklearn.utils.validation import check_is_fitted
 
 from compiler.conversion.graphs import INPUT, AsOnnx, tidied
@@ -73,7 +73,7 @@ def _splits_columns(model: Any, rows: Rows | None) -> bool:
     """Whether it reads columns by name, or they are of different types."""
     by_name = any(
         not callable(columns) and any(isinstance(c, str) for c in np.atleast_1d(columns))
-        for part in _fitted_parts(model)
+        for part in _parts(model)
         for _, _, columns in getattr(part, "transformers_", ())
     )
     return by_name or (rows is not None and 0 < sum(rows.has_words) < len(rows.columns))
@@ -81,19 +81,19 @@ def _splits_columns(model: Any, rows: Rows | None) -> bool:
 
 def _without_names(model: Any) -> Any:
     """A copy in which boosters have no names of features, with converters of theirs registered."""
-    kinds = {type(part).__module__.partition(".")[0] for part in _fitted_parts(model)}
+    kinds = {type(part).__module__.partition(".")[0] for part in _parts(model)}
     if kinds.isdisjoint(_BOOSTERS):
         return model
     model = copy.deepcopy(model)
-    for part in _fitted_parts(model):
+    for part in _parts(model):
         register = _BOOSTERS.get(type(part).__module__.partition(".")[0])
         if register is not None:
             register(part)
     return model
 
 
-def _fitted_parts(model: Any) -> Iterator[Any]:
-    """The fitted estimators inside of it: parameters of some hold what was never fitted."""
+def _parts(model: Any) -> Iterator[Any]:
+    """The estimators inside of it, fitted ones that no parameter names among them."""
     seen, waiting = set[int](), [model]
     while waiting:
         part = waiting.pop()
@@ -112,9 +112,10 @@ def _register_xgboost(part: Any) -> None:
 
     from compiler.conversion.xgboost import check_booster
 
-    booster = part.get_booster()
-    check_booster(booster)
-    booster.feature_names = booster.feature_types = None
+    if part.__sklearn_is_fitted__():  # a stack keeps those that it has clones of, too
+        booster = part.get_booster()
+        check_booster(booster)
+        booster.feature_names = booster.feature_types = None
     _register(part, "XGBoost", convert_xgboost)
 
 
@@ -149,7 +150,7 @@ def _answers(model: Any, rows: Rows) -> Iterator[np.ndarray | None]:
     given = rows.frame() if hasattr(model, "feature_names_in_") else _array(rows)
     answer = np.asarray(model.predict(given))
     yield answer
-    if is_classifier(model):
+    if is_classifier(model) or is_outlier_detector(model):
         ask = getattr(model, "predict_proba", None) or getattr(model, "decision_function", None)
         yield None if ask is None else np.asarray(ask(given))
 

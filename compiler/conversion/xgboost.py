@@ -1,6 +1,7 @@
 """XGBoost: a Booster, or a model of its scikit-learn classes."""
 
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from onnxmltools import convert_xgboost
 from onnxmltools.convert.common.data_types import FloatTensorType
 
 from compiler.conversion.graphs import INPUT, AsOnnx, tidied
-from compiler.conversion.rows import Features, rows_of
+from compiler.conversion.rows import Features, of_numbers
 from compiler.errors import UnsupportedModelError
 from compiler.references.tables import shown
 
@@ -29,13 +30,8 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
         plain(model), initial_types=[(INPUT, FloatTensorType([None, known.count]))], target_opset=OPSET
     )
     tidied(proto, [INPUT])
-    if example is None:
-        return AsOnnx(proto, columns=known.names)
-    rows = rows_of(example, known)
-    numbers = rows.numbers()
-    return AsOnnx(
-        proto, {INPUT: numbers.astype(np.float32)}, _answers(model, numbers, known.names), rows.names
-    )
+    classifies = len(proto.graph.output) == 2
+    return of_numbers(proto, known, example, partial(_answers, model, classifies))
 
 
 def plain(model: Any) -> xgb.Booster:
@@ -75,14 +71,11 @@ def _config(booster: xgb.Booster) -> Any:
     return json.loads(booster.save_config())
 
 
-def _answers(model: Any, numbers: np.ndarray, names: tuple[str, ...] | None) -> tuple[np.ndarray | None, ...]:
-    """Of a classifier labels and probabilities, as its ONNX model; else a number."""
-    if not isinstance(model, xgb.Booster):
-        if hasattr(model, "predict_proba"):
-            return np.asarray(model.predict(numbers)), np.asarray(model.predict_proba(numbers))
-        answer = np.asarray(model.predict(numbers))
-    else:
-        answer = model.predict(xgb.DMatrix(numbers, feature_names=None if names is None else list(names)))
-    objective = _config(_booster(model))["learner"]["objective"]["name"]
-    is_classifier = objective.startswith(("binary:", "multi:")) or objective == "reg:logistic"
-    return (None, answer) if is_classifier else (answer,)
+def _answers(model: Any, classifies: bool, numbers: np.ndarray) -> tuple[np.ndarray | None, ...]:
+    """Of a classifier labels (a booster has none) and probabilities, as its ONNX model; else a number."""
+    if hasattr(model, "predict_proba"):
+        return np.asarray(model.predict(numbers)), np.asarray(model.predict_proba(numbers))
+    if isinstance(model, xgb.Booster):
+        numbers = xgb.DMatrix(numbers, feature_names=model.feature_names)
+    answer = np.asarray(model.predict(numbers))
+    return (None, answer) if classifies else (answer,)

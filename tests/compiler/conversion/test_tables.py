@@ -15,6 +15,7 @@ from sklearn.ensemble import (
     GradientBoostingClassifier,
     HistGradientBoostingClassifier,
     RandomForestClassifier,
+    StackingClassifier,
 )
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
@@ -54,6 +55,7 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "xgboost of three": lambda: xgb.XGBClassifier(**SMALL).fit(LOANS, THREE),
     "xgboost stopped early": stopped_early,
     "lightgbm of words": lambda: lgb.LGBMClassifier(**QUIET).fit(LOANS, WORDS),
+    "lightgbm of booleans": lambda: lgb.LGBMClassifier(**QUIET).fit(LOANS, TWO > 0),
     "lightgbm of three": lambda: lgb.LGBMClassifier(**QUIET).fit(LOANS, THREE),
     "histogram boosting": lambda: HistGradientBoostingClassifier(max_iter=6, max_depth=3).fit(LOANS, TWO),
 }
@@ -159,6 +161,14 @@ def test_pipelines_of_named_columns(last: Any) -> None:
     fed = {name: asked[name].to_numpy()[:, None] for name in converted.columns}
     fed = {name: a.astype(object if a.dtype.kind == "O" else np.float32) for name, a in fed.items()}
     assert_same(Runner(converted.model)(fed)["probabilities"], pipeline.predict_proba(asked))
+
+
+def test_a_stack_of_boosters() -> None:
+    parts = [("trees", xgb.XGBClassifier(**SMALL)), ("others", lgb.LGBMClassifier(**QUIET))]
+    stack = StackingClassifier(parts, LogisticRegression(), cv=2).fit(LOANS.fillna(0), TWO)
+    parity = convert(stack, REFERENCES.fillna(0)).parity
+    assert parity is not None
+    assert (parity.labels, parity.relative < PARITY_32) == (0, True)
 
 
 def categorical() -> pd.DataFrame:
