@@ -23,6 +23,7 @@ from compiler import (
     compile_model,
 )
 from compiler.artefact.entry import open_entry
+from tests import kernels
 from tests.references import trees as of
 
 NEAR = 1e-5  # of outputs between −4 and 4 (issue: 1e-5)
@@ -192,6 +193,13 @@ def test_other_precisions(dtype: type) -> None:
     )
     limit = {np.float16: 2e-3, np.float64: 1e-12}[dtype]
     np.testing.assert_allclose(answer["x_attributions"].reshape(5, 3, 6), due, atol=limit)
+
+
+def test_an_operator_without_a_rule() -> None:
+    references, x = R4[:, :3], X4[:, :3]
+    compiled = compile_model(kernels.network(), ExactShap(references), custom_ops=[kernels.LIBRARY])
+    due = of.shapley(kernels.predict, x, references)
+    np.testing.assert_allclose(compiled.explain(x)["x_attributions"], due, atol=NEAR)
 
 
 def test_small_whole_numbers_and_conditions() -> None:
