@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -56,7 +57,7 @@ def choose_game(
             f"{method} holds its references in the graph: they cannot come with a request. "
             "Give a reference set."
         )
-    leaves = _leaves(lowered, inputs, [*references] if isinstance(references, Mapping) else ())
+    leaves = _leaves(lowered, inputs, _names_of(lowered, references))
     ends = tuple(s.tensor for s in leaves)
     check_shapes(lowered, ends)
     graph = lowered.model.graph
@@ -85,6 +86,14 @@ def choose_game(
         nodes=(),
         notes=_kept_note(lowered, leaves, needed),
     )
+
+
+def _names_of(lowered: Lowered, references: References | None) -> list[str]:
+    """Under which references are given: of a table that has more columns, those of inputs."""
+    if isinstance(references, Mapping):
+        return [*references]
+    columns = columns_of(references) or ()
+    return [str(v.name) for v in lowered.model.graph.inputs if v.name in columns]
 
 
 def _leaves(lowered: Lowered, inputs: Sequence[str] | None, referenced: Sequence[str]) -> tuple[Leaf, ...]:
@@ -152,8 +161,11 @@ def _answer(lowered: Lowered, name: str, references: References | None) -> np.nd
         (_, *row), dtype = (lowered.specs[own][0] or (1,)), lowered.specs[own][1]
         known = _known(own, len(graph.inputs) == 1, references)
         if known is not None and list(known.shape[1:]) == row and len(known):
-            rows[own] = known[np.arange(_ROWS) % len(known)].astype(dtype.numpy())
-        elif dtype == ir.DataType.STRING:
+            with suppress(ValueError), np.errstate(all="ignore"):  # odd ones are refused later, by place
+                rows[own] = known[np.arange(_ROWS) % len(known)].astype(dtype.numpy())
+        if own in rows:
+            continue
+        if dtype == ir.DataType.STRING:
             rows[own] = np.full((_ROWS, *row), "", object)
         else:
             draw = random.uniform(0.2, 0.8, (_ROWS, *row) if lowered.specs[own][0] else ())
@@ -168,8 +180,12 @@ def _answer(lowered: Lowered, name: str, references: References | None) -> np.nd
 
 
 def _known(name: str, only: bool, references: References | None) -> np.ndarray | None:
-    given = references.get(name) if isinstance(references, Mapping) else references if only else None
-    if given is None or isinstance(given, Baseline | OpenReferences) or columns_of(given) is not None:
+    """The references of one input: an array, the column of that name, or all of them for the only input."""
+    if references is None or isinstance(references, Baseline | OpenReferences):
         return None
-    array = np.asarray(given)
-    return array if array.ndim and array.dtype.kind in "fiub" else None
+    if isinstance(references, Mapping) or name in (columns_of(references) or ()):
+        given: Any = references
+        array = np.asarray(given[name]) if name in given else np.empty(())
+    else:
+        array = np.asarray(references if only else np.empty(()))
+    return array[:, None] if array.ndim == 1 else array if array.ndim else None

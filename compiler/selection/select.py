@@ -143,6 +143,8 @@ def _of_coalitions(lowered: Lowered, method: OfCoalitions, question: Question) -
         InvalidOptionError: besides, layers or concepts, which only a walk meets; too many players.
     """
     _demand_no_layers(method, question)
+    if method.reference_set is None:
+        raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
     lowered, path = choose_game(
         lowered,
         method.name,

@@ -321,6 +321,21 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[RationaleError], str]] = {
         InvalidOptionError,
         "cannot come with a request",
     ),
+    "no references": (
+        lambda: compile_model(of.regressor(FOREST), ExactShap(None)),  # type: ignore[arg-type]
+        InvalidReferencesError,
+        "exactshap needs references",
+    ),
+    "references of text": (
+        lambda: compile_model(of.classifier(FOREST, 3), ExactShap([["a"] * 5])),
+        InvalidReferencesError,
+        "not numbers",
+    ),
+    "an input twice": (
+        lambda: compile_model(parser.parse_model(BESIDE), ExactShap({"a": R_A}), inputs=["a", "a"]),
+        InvalidOptionError,
+        "give a list of different names",
+    ),
     "layers": (
         lambda: compile_model(of.regressor(FOREST), ExactShap(REFERENCES), layers="all"),
         InvalidOptionError,
