@@ -6,10 +6,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import time
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +20,6 @@ ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "own_operator"
 W = np.array([[0.4, -0.7], [1.1, 0.3], [-0.2, 0.9]])
 V, ALPHA = np.array([1.5, -0.8]), 0.7
-SECONDS = 120
 
 
 def snake_slope(x: np.ndarray) -> np.ndarray:
@@ -138,40 +135,20 @@ def test_its_lrp_rule_is_exported(place: Path) -> None:
 
 def test_the_gateway_explains_it_and_its_worker_compiles_it(compiled: Path) -> None:
     x = rows(compiled)
-    tensor = {"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.ravel().tolist()}
     repository = str(compiled / "model_repository")
     python = str(compiled / "env" / "bin" / "python")
     with serve("--port", "0", "--grpc-port", "off", "--repository", repository, python=python) as child:
         url, _ = ready_line(child)
-        path = f"{url}/v2/models/snake/explainers/slope"
-        assert patient.put(path, json={"method": "gradient"}).status_code in (200, 202)
-        status = settled(path)
+        snake = f"{url}/v2/models/snake"
+        slopes = f"{snake}/explainers/slope"
+        assert patient.put(slopes, json={"method": "gradient"}).status_code in (200, 202)
+        status = patient.settled(slopes)
         assert status["state"] == "ready", status
-        answer = patient.post(
-            f"{url}/v2/models/snake/explain", json={"inputs": [tensor], "parameters": {"explainer": "slope"}}
-        )
-        baked = patient.post(f"{url}/v2/models/snake/explain", json={"inputs": [tensor]})
-    np.testing.assert_allclose(
-        output(answer.json(), "x_attributions")[:, 0], snake_slope(x), rtol=1e-5, atol=1e-6
-    )
-    total = output(baked.json(), "x_attributions").sum(-1)
-    risen = output(baked.json(), "explained_value") - output(baked.json(), "base_value")
-    np.testing.assert_allclose(total, risen, atol=1e-5)
-
-
-def settled(path: str) -> dict[str, Any]:
-    end_s = time.monotonic() + SECONDS
-    while True:
-        status: dict[str, Any] = patient.get(path).json()
-        if status["state"] in ("ready", "failed"):
-            return status
-        assert time.monotonic() < end_s, status
-        time.sleep(0.1)
-
-
-def output(body: dict[str, Any], name: str) -> np.ndarray:
-    (found,) = (o for o in body["outputs"] if o["name"] == name)
-    return np.array(found["data"]).reshape(found["shape"])
+        made = patient.explain(snake, x, explainer="slope")
+        baked = patient.explain(snake, x)
+    np.testing.assert_allclose(made["x_attributions"][:, 0], snake_slope(x), rtol=1e-5, atol=1e-6)
+    risen = baked["explained_value"] - baked["base_value"]
+    np.testing.assert_allclose(baked["x_attributions"].sum(-1), risen, atol=1e-5)
 
 
 def test_the_tests_own_environment_has_it_not() -> None:

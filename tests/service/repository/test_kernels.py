@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,6 @@ from tests.service import patient
 from tests.service.child import ready_line, serve
 
 X, REFERENCES = rows(5, 3), rows(4, 3, seed=1)
-TENSOR = {"name": "x", "shape": list(X.shape), "datatype": "FP32", "data": X.ravel().tolist()}
-SECONDS = 120
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +83,16 @@ def test_the_gateway_and_its_compile_worker(repository: Path, tmp_path: Path, al
             assert "RATIONALE_ALLOW_CUSTOM_OPS=true" in refusal(child)
             return
         url, _ = ready_line(child)
-        answer = patient.post(f"{url}/v2/models/leaky/explain", json={"inputs": [TENSOR]}).json()
-        slopes = f"{url}/v2/models/leaky/explainers/slope"
+        leaky = f"{url}/v2/models/leaky"
+        answer = patient.explain(leaky, X)
+        slopes = f"{leaky}/explainers/slope"
         assert patient.put(slopes, json={"method": "gradient"}).status_code in (200, 202)
-        status = settled(slopes)
+        status = patient.settled(slopes)
         assert status["state"] == "ready", str(status)
-        parameters = {"explainer": "slope"}
-        made = patient.post(
-            f"{url}/v2/models/leaky/explain", json={"inputs": [TENSOR], "parameters": parameters}
-        ).json()
-    risen = output(answer, "explained_value") - output(answer, "base_value")
-    np.testing.assert_allclose(output(answer, "x_attributions").sum(-1), risen, atol=1e-5)
-    np.testing.assert_allclose(output(made, "x_attributions")[:, 0], slope(X), rtol=1e-5, atol=1e-6)
+        made = patient.explain(leaky, X, explainer="slope")
+    risen = answer["explained_value"] - answer["base_value"]
+    np.testing.assert_allclose(answer["x_attributions"].sum(-1), risen, atol=1e-5)
+    np.testing.assert_allclose(made["x_attributions"][:, 0], slope(X), rtol=1e-5, atol=1e-6)
     (written,) = models.glob("leaky_explain_*/explanation.json")
     assert [library.file for library in Manifest.read(written).custom_ops] == [LIBRARY.name]
     assert (written.parent / "1" / LIBRARY.name).is_file()
@@ -111,18 +106,3 @@ def refusal(child: Any) -> str:
         if "leaky" in line and "custom" in line.lower():
             return line
     raise AssertionError(lines)
-
-
-def settled(path: str) -> dict[str, Any]:
-    end_s = time.monotonic() + SECONDS
-    while True:
-        status: dict[str, Any] = patient.get(path).json()
-        if status["state"] in ("ready", "failed"):
-            return status
-        assert time.monotonic() < end_s, status
-        time.sleep(0.1)
-
-
-def output(body: dict[str, Any], name: str) -> np.ndarray:
-    (found,) = (o for o in body["outputs"] if o["name"] == name)
-    return np.array(found["data"]).reshape(found["shape"])
