@@ -10,19 +10,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from compiler.errors import UnsupportedModelError
-from compiler.lowering.rewrites.engine import Rewriting, rank_of
+from compiler.lowering.rewrites.engine import Rewriting, length_of, rank_of
 from compiler.lowering.rewrites.microsoft import fused, number, refused
 
 _WITHOUT_CACHE = "Export the model without a cache (use_cache=False in transformers)."
 _UNFUSED = "Explain the model as it was before ONNX Runtime's optimiser."
-
-
-def _size(x: ir.Value, axis: int) -> int:
-    size = None if x.shape is None else x.shape[axis]
-    if not isinstance(size, int):
-        raise UnsupportedModelError(f"axis {axis} of {x.name!r} has no known size before the model runs")
-    return size
 
 
 def _refuse(op: Rewriting, what: str, present: object, advice: str = _UNFUSED) -> None:
@@ -172,7 +164,7 @@ def attention(
     """softmax(s·Q·Kᵀ + mask)·V with Q, K, V = x·W + b; without a cache."""
     _without_cache(op, past, past_length)
     _refuse(op, "rotary positions inside of Attention", do_rotary)
-    sizes = list(qkv_hidden_sizes) or [_size(weights, 1) // 3] * 3
+    sizes = list(qkv_hidden_sizes) or [length_of(weights, 1) // 3] * 3
     projected = op.split(op.plus(op.MatMul(x, weights), bias), sizes, axis=-1)
     q, k, v = (_heads(op, part, num_heads) for part in projected)
     masks = [
@@ -210,13 +202,13 @@ def multi_head_attention(
     """softmax(s·Q·Kᵀ + mask)·V of Q, K and V, each by itself or packed, plus biases; without a cache."""
     _without_cache(op, *past)
     if unidirectional and key is not None:  # its CPU kernel shows all keys to the last query
-        longer = _size(key, 2 if rank_of(key) == 4 else 1) > _size(query, 1)
+        longer = length_of(key, 2 if rank_of(key) == 4 else 1) > length_of(query, 1)
         _refuse(op, "causal attention to more keys than there are queries", longer)
-    size = _size(query, -1) if key is None else _size(query, -1) // num_heads
+    size = length_of(query, -1) if key is None else length_of(query, -1) // num_heads
     biases: Sequence[ir.Value | None] = [None] * 3
     if bias is not None:
         width = num_heads * size
-        biases = op.split(bias, [width, width, _size(bias, 0) - 2 * width], axis=0)
+        biases = op.split(bias, [width, width, length_of(bias, 0) - 2 * width], axis=0)
     q, k, v = _three_heads(op, query, key, value, biases, num_heads)
     masks = [
         attention_bias,
@@ -294,7 +286,7 @@ def group_query_attention(
     _refuse(op, "an input position_ids", position_ids is not None)
     _refuse(op, "an input behind attention_bias", any(v is not None for v in more))
     every = num_heads + 2 * kv_num_heads if key is None else num_heads
-    size = _size(query, -1) // every
+    size = length_of(query, -1) // every
     parts = [query, key, value]
     if key is None:
         parts = list(op.split(query, [n * size for n in (num_heads, kv_num_heads, kv_num_heads)], axis=-1))
@@ -302,7 +294,7 @@ def group_query_attention(
     q, k, v = (_heads(op, x, n) for x, n in zip(parts, counts, strict=True) if x is not None)
     if do_rotary and cos is not None and sin is not None:
         places = _places(op, query)
-        half = _size(cos, 1)
+        half = length_of(cos, 1)
         table = [op.Gather(t, places, axis=0) for t in (cos, sin)]
         q, k = (_rotated(op, x, table[0], table[1], size, half, rotary_interleaved) for x in (q, k))
     mask = _causal(op, q, k, query, local_window_size)
@@ -342,10 +334,10 @@ def rotary_embedding(
     """(a·cos − b·sin, b·cos + a·sin) of the halves of each head, or of its neighbours where interleaved."""
     _refuse(op, "rows of different lengths in one batch", is_packed_batching)
     _refuse(op, "a scale", scale != 1)
-    half, heads_first = _size(cos, 1), rank_of(x) == 4
-    size = _size(x, -1) if heads_first else 2 * half
+    half, heads_first = length_of(cos, 1), rank_of(x) == 4
+    size = length_of(x, -1) if heads_first else 2 * half
     if rotary_embedding_dim and not heads_first:
-        size = _size(x, -1) // num_heads
+        size = length_of(x, -1) // num_heads
     rank = rank_of(position_ids)
     places = position_ids if rank == 2 else op.Add(_places(op, x, 2 if heads_first else 1), position_ids)
     own = [rank] if not heads_first else [1] if rank == 2 else []

@@ -265,6 +265,4 @@ def fused_conv(
 
 def _activated(op: Rewriting, y: ir.Value, activation: str, settings: Mapping[str, float]) -> Any:
     """Of an operator of ONNX's, or none; ONNX Runtime has refused what is neither."""
-    if activation == "Silu":
-        return op.Mul(y, op.Sigmoid(y))
     return getattr(op, activation)(y, **settings) if activation else y
