@@ -56,8 +56,7 @@ class Subject:
         self.baseline = baseline_of(compiled)
         self.is_slope = is_slope(self.manifest)
         self.owner = owners_of(self.manifest)
-        with kernels_of(compiled.custom_ops):
-            self._plain = Runner(answering(compiled), given=True)
+        self._plain = plain_runner(compiled)
         self._explainer = compiled.run
 
     def flat(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -196,7 +195,13 @@ def baseline_of(compiled: Compiled) -> np.ndarray:
     return np.concatenate([compiled.sample[name].reshape(-1) for name in names], dtype=np.float64)
 
 
-def answering(compiled: Compiled) -> ir.Model:
+def plain_runner(compiled: Compiled) -> Runner:
+    """The explained tensor of rows, from the plain model."""
+    with kernels_of(compiled.custom_ops):
+        return Runner(_answering(compiled), given=True)
+
+
+def _answering(compiled: Compiled) -> ir.Model:
     """The plain model with the explained tensor as its only output; where only the lowered graph has that
     tensor, the part of the combined graph that computes it."""
     name = compiled.manifest.explained_output

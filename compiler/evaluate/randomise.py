@@ -211,6 +211,7 @@ def _recompile(
         inputs=[e.tensor.name for e in manifest.explained],
         feature_names={e.tensor.name: e.feature_names for e in manifest.explained if e.feature_names},
         groups=manifest.groups,
+        custom_ops=compiled.custom_ops,
     )
     if again.manifest.digests.references != manifest.digests.references:
         raise InvalidOptionError(_NO_REFERENCES)  # the method has others by default

@@ -18,8 +18,7 @@ import numpy as np
 
 from compiler.artefact.compiled import Compiled
 from compiler.errors import InvalidOptionError
-from compiler.evaluate.explained_model import answering
-from compiler.runtime.session import Runner
+from compiler.evaluate.explained_model import plain_runner
 
 if TYPE_CHECKING:
     import torch
@@ -101,7 +100,7 @@ def _only_input(compiled: Compiled) -> str:
 
 def _predictions(compiled: Compiled) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
     """The explained output [N, elements] of rows, by the plain model."""
-    runner, dtypes = Runner(answering(compiled), given=True), {n: a.dtype for n, a in compiled.sample.items()}
+    runner, dtypes = plain_runner(compiled), {n: a.dtype for n, a in compiled.sample.items()}
 
     def predict(rows: Mapping[str, np.ndarray]) -> np.ndarray:
         given = {name: np.ascontiguousarray(array, dtypes[name]) for name, array in rows.items()}

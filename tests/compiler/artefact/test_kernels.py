@@ -95,6 +95,8 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         done = CliRunner().invoke(app, command.split())
         assert done.exit_code == 0, done.output
     assert json.loads(Path("explained.json").read_text())
+    (evaluated,) = json.loads(Path("report/evaluation.json").read_text())["entries"]
+    assert evaluated["randomised_left_out"] is None
 
 
 def test_a_one_shot_entry_takes_it_along(tmp_path: Path) -> None:
