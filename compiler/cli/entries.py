@@ -173,12 +173,13 @@ def operators_command() -> None:
     """List the operators that can be explained: opsets, methods that serve them, how they are tested."""
     from rich.table import Table
 
-    from compiler.cli.operator_table import operator_table
+    with told_plainly():
+        from compiler.cli.operator_table import operator_table  # imports the rules of packages
 
+        rows = operator_table()
     table = Table(box=None, pad_edge=False)
     for title in ("operator", "opsets", "kind", "methods", "tested by", "how", "package"):
         table.add_column(title, no_wrap=True)
-    rows = operator_table()
     table.columns[-1].header = "package" * any(row.package for row in rows)
     for row in rows:
         table.add_row(row.name, row.opsets, row.kind, row.methods, row.tested, row.how, row.package)

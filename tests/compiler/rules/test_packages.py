@@ -83,14 +83,15 @@ def test_a_package_that_is_not_used_is_not_recorded(place: Path) -> None:
 def test_a_package_that_cannot_be_imported_is_named(place: Path, code: str, reason: str) -> None:
     installed(place / "more", "broken-rules", code)
     import_path = f"import sys; sys.path.insert(0, {str(place / 'more')!r})\n"
-    arguments = ("compile", "snake.onnx", "--name", "x", "--method", "gradient")
-    done = python(place, import_path + COMMAND, *arguments)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: package broken-rules 2.5, entry point ")
-    assert done.stderr.endswith(
-        f"of rationale.rules: it cannot be imported ({reason}). Repair the package, or uninstall it: "
-        "pip uninstall broken-rules\n"
-    )
+    compiling = ("compile", "snake.onnx", "--name", "x", "--method", "gradient")
+    for arguments in (compiling, ("operators",)):
+        done = python(place, import_path + COMMAND, *arguments)
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: package broken-rules 2.5, entry point ")
+        assert done.stderr.endswith(
+            f"of rationale.rules: it cannot be imported ({reason}). Repair the package, or uninstall it: "
+            "pip uninstall broken-rules\n"
+        )
 
 
 def test_its_module_may_be_imported_first(place: Path) -> None:
