@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from compiler import TreeShap, compile_model
+from compiler import ExactShap, TreeShap, compile_model
 from service.errors import InvalidInputError
 from service.inference.validation import check_request
 from service.references.formats import parse_rows
@@ -60,3 +60,17 @@ def test_uploaded_references_have_missing_values_where_the_model_takes_them(tmp_
         np.testing.assert_array_equal(rows, [[1, np.nan, 3, 4, 5], [6, 7, 8, 9, np.nan]])
         with pytest.raises(InvalidInputError, match=r"nan|null"):
             parse_rows(body, kind, entry, None, 10**6)
+
+
+def test_a_model_takes_what_its_references_show(tmp_path: Path) -> None:
+    """Nothing else is known of a model that is called as it is."""
+    model, held = of.regressor(of.random_trees(1, ("LEQ",))), np.nan_to_num(of.rows(1, 4))
+    compile_model(model, ExactShap(of.rows(1, 4))).write(tmp_path, "missing")
+    compile_model(model, ExactShap(held)).write(tmp_path, "held")
+    registry = read_repository(tmp_path)
+    x = np.array([[1, 2, np.nan, 4, 5]], np.float32)
+    entries = registry.entries
+    taken = {name: registry.takes_missing(entries[name]) for name in ("missing_explain", "held_explain")}
+    assert check_request(entries["missing_explain"], {"x": x}, None, taken["missing_explain"])[0] == 1
+    with pytest.raises(InvalidInputError, match="holds nan at"):
+        check_request(entries["held_explain"], {"x": x}, None, taken["held_explain"])
