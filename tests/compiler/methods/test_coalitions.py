@@ -221,6 +221,29 @@ def test_small_whole_numbers_and_conditions() -> None:
     np.testing.assert_allclose(answer["b_attributions"], due[..., 2:], atol=NEAR)
 
 
+def test_text() -> None:
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 21, "ai.onnx.ml": 3]>
+        g (string[N, 1] word, float[N, 2] x) => (float[N, 1] y) {
+            f = ai.onnx.ml.LabelEncoder <keys_strings = ["low", "high"], values_floats = [1.5, -2.0]> (word)
+            one = Constant<value: tensor = int64[1] {1}>()
+            p = ReduceProd(x, one)
+            y = Mul(p, f)
+        }""")
+    number = {"low": 1.5, "high": -2.0}
+    words, references = np.array([["low"], ["high"], ["low"]], object), np.array([["high"], ["low"]], object)
+    x, r_x = X4[:, :2], R4[:2, :2]
+    asked = {"word": words, "x": x}
+    answer = compile_model(model, ExactShap({"word": references, "x": r_x})).explain(asked)
+    rows, known = (
+        np.concatenate([np.vectorize(number.get)(w).astype(float), v.astype(float)], axis=1)
+        for w, v in ((words, x), (references, r_x))
+    )
+    due = of.shapley(lambda z: z.prod(axis=1, keepdims=True), rows, known)
+    np.testing.assert_allclose(answer["word_attributions"], due[..., :1], atol=NEAR)
+    np.testing.assert_allclose(answer["x_attributions"], due[..., 1:], atol=NEAR)
+
+
 # -- orders that are drawn ---------------------------------------------------------------------------------
 
 
