@@ -71,7 +71,7 @@ class CompileRequest:
             RationaleError: as `compile_model`, `read_fitted` and `read_rows` do.
         """
         from compiler.compile import compile_model
-        from compiler.conversion.convert import columns_of_model
+        from compiler.conversion.convert import features_of
         from compiler.conversion.files import is_fitted_file, read_fitted
         from compiler.references.of_model import columns_of_inputs, text_columns
 
@@ -79,7 +79,8 @@ class CompileRequest:
         columns, names, texts = self.features, self.features, frozenset[str]()
         if is_fitted := is_fitted_file(model):
             given = read_fitted(model, allow_pickle=self.allow_pickle)
-            columns, names = self.features or columns_of_model(given), None
+            known = features_of(given)
+            columns, names, texts = self.features or known.names, None, known.texts
         else:
             single, texts = columns_of_inputs(model)
             columns = self.features or single

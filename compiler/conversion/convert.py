@@ -124,10 +124,10 @@ def convert(model: Any, example: Any = None) -> Converted:
     return Converted(made.proto, made.columns, made.by_column, parity)
 
 
-def columns_of_model(model: Any) -> tuple[str, ...] | None:
-    """Names of the columns that a model was fitted on, where it knows them; raises as `convert` does."""
+def features_of(model: Any) -> Features:
+    """What a fitted model knows of the columns that it was fitted on; raises as `convert` does."""
     with _converting(model) as (module, _):
-        return module.features(model).names
+        return module.features(model)
 
 
 def example_of(method: Method) -> Any:

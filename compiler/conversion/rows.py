@@ -15,10 +15,14 @@ from compiler.references.tables import shown
 
 @dataclass(frozen=True)
 class Features:
-    """What a model says of a row: how many features, and their names; None for what it does not say."""
+    """What a model says of a row: how many features, and their names; None for what it does not say.
+
+    `texts` are those columns that hold words, or that nothing reads.
+    """
 
     count: int | None
     names: tuple[str, ...] | None
+    texts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

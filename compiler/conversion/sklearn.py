@@ -56,7 +56,24 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
 def features(model: Any) -> Features:
     names = getattr(model, "feature_names_in_", None)
     count = getattr(model, "n_features_in_", None)
-    return Features(None if count is None else int(count), None if names is None else tuple(map(str, names)))
+    if names is None:
+        return Features(None if count is None else int(count), None)
+    return Features(len(names), tuple(map(str, names)), _texts(model) & frozenset(map(str, names)))
+
+
+def _texts(model: Any) -> frozenset[str]:
+    """Columns in which an encoder or an imputer has seen words, and those that are dropped."""
+    found = set[str]()
+    for part in _parts(model):
+        names = list(getattr(part, "feature_names_in_", ()))
+        known = getattr(part, "categories_", getattr(part, "statistics_", ()))
+        for name, values in zip(names, known, strict=False):
+            if any(isinstance(value, str) for value in np.atleast_1d(values)):
+                found.add(str(name))
+        for _, transformer, columns in getattr(part, "transformers_", ()):
+            if isinstance(transformer, str) and transformer == "drop":
+                found.update(str(c if isinstance(c, str) else names[c]) for c in columns)
+    return frozenset(found)
 
 
 def _types(known: Features, rows: Rows | None, *, by_column: bool) -> list[tuple[str, Any]]:

@@ -33,6 +33,7 @@ from compiler import (
     compile_model,
     convert,
 )
+from compiler.conversion.convert import features_of
 from compiler.runtime.session import Runner
 from tests.compiler.conversion.data import AMOUNT, ASKED, FEATURES, LOANS, REFERENCES, THREE, TWO, K, N
 from tests.references import trees as of
@@ -152,6 +153,7 @@ def test_pipelines_of_named_columns(last: Any) -> None:
     numbers = ("numbers", SimpleImputer(), ["income now", "age"])
     classes = ("classes", OneHotEncoder(handle_unknown="ignore"), ["home", "late"])
     pipeline = make_pipeline(ColumnTransformer([numbers, classes]), last).fit(table, TWO)
+    assert features_of(pipeline).texts == {"home", "branch", "debt", "years", "rate"}  # some are dropped
     converted = convert(pipeline, table[:K])
     assert converted.columns == ("age", "income now", "home", "late")
     assert converted.parity is not None
