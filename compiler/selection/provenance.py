@@ -60,8 +60,7 @@ def made_of(
         follow.known[name] = follow.numbers([frozenset({int(p)}) for p in elements.flat], elements.shape)
     for node in nodes:
         follow.through(node)
-    sets = follow.sets_of(tensor)
-    return Made(tuple(sets[i] for i in follow.known[tensor].flat), follow.joined)
+    return Made(follow.of(tensor), follow.joined)
 
 
 @dataclass
@@ -70,19 +69,24 @@ class _Following:
 
     lowered: Lowered
     known: dict[str, np.ndarray] = field(default_factory=dict)
+    sets: list[frozenset[int]] = field(default_factory=lambda: [_NOTHING])  # by their numbers
     numbered: dict[frozenset[int], int] = field(default_factory=lambda: {_NOTHING: 0})
     joined: dict[frozenset[int], str] = field(default_factory=dict)
     whole: set[str] = field(default_factory=set)  # values in which nothing is missing
 
     def numbers(self, sets: Sequence[frozenset[int]], shape: tuple[int, ...]) -> np.ndarray:
-        found = [self.numbered.setdefault(s, len(self.numbered)) for s in sets]
-        return np.asarray(found, np.int64).reshape(shape)
+        return np.asarray([self._number(s) for s in sets], np.int64).reshape(shape)
 
-    def sets_of(self, name: str) -> list[frozenset[int]]:
-        """All sets by their numbers; the tensor is made of nothing where no player was met."""
-        if name not in self.known:
-            self.known[name] = np.zeros(self.shape(name), np.int64)
-        return list(self.numbered)
+    def _number(self, players: frozenset[int]) -> int:
+        if players not in self.numbered:
+            self.numbered[players] = len(self.sets)
+            self.sets.append(players)
+        return self.numbered[players]
+
+    def of(self, name: str) -> tuple[frozenset[int], ...]:
+        """Of what each element of a tensor is made; of nothing where no player was met."""
+        numbers = self.known[name] if name in self.known else np.zeros(self.shape(name), np.int64)
+        return tuple(self.sets[i] for i in numbers.flat)
 
     def shape(self, name: str) -> tuple[int, ...]:
         if name not in self.lowered.specs:
@@ -183,17 +187,20 @@ class _Following:
 
     def _broadcast(self, node: ir.Node) -> np.ndarray:
         arrays = [self._of(node, i) for i, v in enumerate(node.inputs) if v is not None]
-        together = np.stack([a.reshape(-1) for a in np.broadcast_arrays(*arrays)])
+        shape, met = np.broadcast_shapes(*(a.shape for a in arrays)), [a for a in arrays if a.any()]
+        if len(met) < 2:
+            return np.broadcast_to(met[0] if met else arrays[0], shape)
+        together = np.stack([a.reshape(-1) for a in np.broadcast_arrays(*met)])
         columns, inverse = np.unique(together, axis=1, return_inverse=True)
         joined = np.asarray([self._union(node, column) for column in columns.T], np.int64)
-        return joined[inverse.reshape(-1)].reshape(np.broadcast_shapes(*(a.shape for a in arrays)))
+        own = joined[inverse.reshape(-1)].reshape(np.broadcast_shapes(*(a.shape for a in met)))
+        return np.broadcast_to(own, shape)
 
     def _union(self, node: ir.Node, numbers: np.ndarray) -> int:
-        sets = list(self.numbered)
-        whole = _NOTHING.union(*(sets[i] for i in np.unique(numbers)))
+        whole = _NOTHING.union(*(self.sets[i] for i in np.unique(numbers)))
         if whole not in self.numbered and len(whole) > 1:
             self.joined[whole] = f"{node.op_type} node {node.name or node.outputs[0].name!r}"
-        return self.numbered.setdefault(whole, len(self.numbered))
+        return self._number(whole)
 
 
 def _looks_up(node: ir.Node) -> int | None:

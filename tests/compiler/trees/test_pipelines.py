@@ -228,6 +228,35 @@ def test_elements_that_move_and_are_used_twice() -> None:
     assert not answer["x_attributions"][:, :, [1, 3]].any()
 
 
+def test_interactions_of_elements() -> None:
+    """Of the raw elements of one input, two of which meet no tree."""
+    order = np.array([3, 0, 0, 2, 3])
+    model = behind("z = Gather <axis = 1> (x, order)", order=order)
+    del model.graph.input[1]
+    rows = np.random.default_rng(6).normal(size=(N + K, 4)).astype(np.float32)
+    x, references = rows[:N], rows[N:]
+    answer = compile_model(model, TreeShap(references, interactions=True)).explain(x)
+    worth = of.interventional(lambda z: of.scores(SPLIT, z[:, order]), x, references)
+    np.testing.assert_allclose(answer["x_interactions"], of.interactions_of(worth, 4), atol=1e-6)
+    np.testing.assert_allclose(answer["x_interactions"].sum(axis=3), answer["x_attributions"], atol=1e-6)
+
+
+def test_interactions_of_several_inputs() -> None:
+    model = exported(pipeline(GradientBoostingClassifier(**SMALL)))
+    with pytest.raises(UnsupportedModelError, match="two features of one input, and 4 are explained"):
+        compile_model(model, TreeShap(REFERENCES, interactions=True))
+
+
+def test_covers_of_raw_rows() -> None:
+    """Path-dependent: the base value is the mean score over the rows that covers were counted from."""
+    fitted = pipeline(GradientBoostingClassifier(**SMALL))
+    answer = compile_model(exported(fitted), TreeShap(covers=TABLE)).explain(X)
+    mean = fitted.decision_function(TABLE).mean()
+    np.testing.assert_allclose(answer["base_value"], np.full((N, 1), mean), rtol=1e-5)  # of 200 in float32
+    assert np.abs(answer["completeness_gap"]).max() < 1e-5
+    assert np.abs(answer["amount_attributions"]).min() > 0
+
+
 REFUSED = {
     "z = Gather <axis = 1> (s, order) ": r"0 of 'z'.* several: x\[0\], x\[1\], x\[2\], x\[3\] \(Softmax",
     "p = Mul (t, x) z = Concat <axis = 1> (p, f)": r"feature 1 of 'z'.*: x\[1\], x\[2\] \(Mul node",
