@@ -4,7 +4,7 @@ Lundberg et al., "From local explanations to global understanding with explainab
 docs/decisions/0032-trees-as-tables.md says how they become tables that a row is looked up in.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar
 
@@ -16,10 +16,12 @@ from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.methods.base import Gap, References
 from compiler.references.reference_set import OpenReferences, ReferenceSet
+from compiler.trees.by_leaf import apart, build_leaves
 from compiler.trees.covers import counted
 from compiler.trees.emit import emit_interactions, emit_tables
+from compiler.trees.emit_leaves import emit_leaves
 from compiler.trees.ensemble import Ensemble
-from compiler.trees.tables import Tables, build_tables
+from compiler.trees.tables import Tables, build_tables, trees_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +88,8 @@ class TreeShap:
         owners: np.ndarray | None = None,
     ) -> Tensor:
         """Looks up what was computed for every pattern of conditions that a row can satisfy."""
+        if self.references is not None and references is not None:
+            return _by_references(op, ensemble, ensemble.weights @ asked, x, references, owners)
         tables = self._tables(ensemble, asked, x, references, owners)
         return emit_tables(op, tables, _flat(op, x), op.dtype)
 
@@ -122,6 +126,26 @@ class TreeShap:
             ensemble, rows = counted(ensemble, rows, weights), None
         owners = np.arange(count) if owners is None else owners
         return build_tables(ensemble, ensemble.weights @ asked, rows, weights, owners, pairs=pairs)
+
+
+def _by_references(
+    op: Ops,
+    ensemble: Ensemble,
+    values: np.ndarray,
+    x: Tensor,
+    references: ReferenceSet,
+    owners: np.ndarray | None,
+) -> Tensor:
+    """From tables, and leaf by leaf where these would be too large."""
+    (rows,), x = references.arrays.values(), _flat(op, x)
+    rows, weights = rows.reshape(len(rows), -1), references.weights
+    owners = np.arange(rows.shape[1]) if owners is None else owners
+    ensemble = replace(ensemble, share=None)
+    kept, deep = apart(trees_of(ensemble, values), values, owners)
+    found = emit_tables(op, build_tables(ensemble, values, rows, weights, owners, trees=kept), x, op.dtype)
+    if not any(tree.groups for tree in deep):
+        return found
+    return op.Add(found, emit_leaves(op, build_leaves(deep, values, rows, weights, owners), x, op.dtype))
 
 
 def _flat(op: Ops, x: Tensor) -> Tensor:

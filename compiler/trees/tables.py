@@ -27,10 +27,10 @@ MOST_LEAVES = 1 << 16  # of all trees
 MOST_LEAVES_OF_TREE = 1 << 12
 MOST_BYTES = 256 << 20  # of all tables
 _AT_ONCE = 1 << 22  # numbers of a batch of leaves
-_FLOAT = 4  # bytes
-_Players = dict[int, list[int]]  # with the features of each
-_Unit = tuple[int, ...]  # a player, or two
-_Patterns = Callable[[Leaf, _Players], np.ndarray]  # [2^k]: how often each pattern of conditions is met
+FLOAT = 4  # bytes
+Players = dict[int, list[int]]  # with the features of each
+Unit = tuple[int, ...]  # a player, or two
+_Patterns = Callable[[Leaf, Players], np.ndarray]  # [2^k]: how often each pattern of conditions is met
 
 
 class Test(StrEnum):
@@ -110,7 +110,7 @@ class Tables:
 
     @property
     def nbytes(self) -> int:
-        return self.numbers.size * _FLOAT
+        return self.numbers.size * FLOAT
 
 
 def build_tables(
@@ -121,6 +121,7 @@ def build_tables(
     owners: np.ndarray | None = None,
     *,
     pairs: bool = False,
+    trees: Sequence[Tree] | None = None,
 ) -> Tables:
     """The tables of an ensemble.
 
@@ -132,19 +133,19 @@ def build_tables(
         owners: [features] the player 0 … P − 1 of each feature: a player's features come from the row, or
             from a reference, all together. None where each feature of the references is a player.
         pairs: the interactions of two players, half of each, instead of the players' Shapley values.
+        trees: of the ensemble, where not all of their groups are wanted.
 
     Raises:
         UnsupportedModelError: too many leaves, or tables that would be too large; says how large.
         InvalidReferencesError: covers that leave out a split.
     """
-    _check_leaves(ensemble)
     if owners is None:
         assert references is not None
         owners = np.arange(references.shape[1])
     if references is not None:
         ensemble = replace(ensemble, share=None)
-    trees = list(grouped(ensemble, (values != 0).any(axis=1)))
-    units = _Units(owners, pairs)
+    trees = trees_of(ensemble, values) if trees is None else trees
+    units = Units(owners, pairs)
     _check_sizes(trees, values, units)
     layout = _Layout(trees, values, units)
     for tree in trees:
@@ -154,6 +155,12 @@ def build_tables(
         for leaf, own in _leaf_tables(leaves, patterns, units):
             layout.add(groups[id(leaf)], leaf, own)
     return layout.finished()
+
+
+def trees_of(ensemble: Ensemble, values: np.ndarray) -> list[Tree]:
+    """Its trees with their groups. Raises UnsupportedModelError where there are too many leaves."""
+    _check_leaves(ensemble)
+    return list(grouped(ensemble, (values != 0).any(axis=1)))
 
 
 def _check_leaves(ensemble: Ensemble) -> None:
@@ -169,10 +176,10 @@ def _check_leaves(ensemble: Ensemble) -> None:
             )
 
 
-def _check_sizes(trees: Sequence[Tree], values: np.ndarray, units: "_Units") -> None:
+def _check_sizes(trees: Sequence[Tree], values: np.ndarray, units: "Units") -> None:
     groups = [group for tree in trees for group in tree.groups]
     deep = [group for group in groups if group.rows > MOST_STATES]
-    size = sum(group.rows * len(_columns(group, values, units)) for group in groups) * _FLOAT
+    size = sum(group.rows * len(columns_of(group, values, units)) for group in groups) * FLOAT
     if not deep and size <= MOST_BYTES:
         return
     leaves = sum(len(group.leaves) for group in groups)
@@ -187,50 +194,50 @@ def _check_sizes(trees: Sequence[Tree], values: np.ndarray, units: "_Units") -> 
     )
 
 
-class _Units:
+class Units:
     """What has a column: the players of features, or each two of them."""
 
     def __init__(self, owners: np.ndarray, pairs: bool) -> None:
         self.owners, self.pairs = owners, pairs
 
-    def players(self, features: Iterable[int]) -> _Players:
+    def players(self, features: Iterable[int]) -> Players:
         """In the order in which features meet them."""
-        found: _Players = {}
+        found: Players = {}
         for feature in features:
             found.setdefault(int(self.owners[feature]), []).append(feature)
         return found
 
-    def of(self, players: Iterable[int]) -> list[_Unit]:
+    def of(self, players: Iterable[int]) -> list[Unit]:
         """As `leaf_values` and `leaf_interactions` have them."""
         if self.pairs:
             return [(min(two), max(two)) for two in combinations(players, 2)]
         return [(player,) for player in players]
 
-    def of_group(self, group: Group) -> list[_Unit]:
+    def of_group(self, group: Group) -> list[Unit]:
         if not self.pairs:
             return self.of(self.players(group.states))
         leaves = (self.of(self.players(leaf.satisfied)) for leaf in group.leaves)
         return sorted({unit for units in leaves for unit in units})
 
-    def every(self, trees: Sequence[Tree]) -> tuple[_Unit, ...]:
+    def every(self, trees: Sequence[Tree]) -> tuple[Unit, ...]:
         if not self.pairs:
             return tuple((player,) for player in range(int(self.owners.max()) + 1))
         groups = [group for tree in trees for group in tree.groups]
         return tuple(sorted({unit for group in groups for unit in self.of_group(group)}))
 
 
-def _columns(group: Group, values: np.ndarray, units: _Units) -> list[tuple[int, _Unit]]:
+def columns_of(group: Group, values: np.ndarray, units: Units) -> list[tuple[int, Unit]]:
     """Target and unit of each column of a group's table."""
     targets = np.flatnonzero((values[[leaf.row for leaf in group.leaves]] != 0).any(axis=0)).tolist()
     return [(t, unit) for t in targets for unit in units.of_group(group)]
 
 
 def _leaf_tables(
-    leaves: Sequence[Leaf], patterns: _Patterns, units: _Units
+    leaves: Sequence[Leaf], patterns: _Patterns, units: Units
 ) -> Iterator[tuple[Leaf, np.ndarray]]:
     """Each leaf with the values [2^k, units] of its units, for a leaf of value 1 whose path has k players."""
     transform = leaf_interactions if units.pairs else leaf_values
-    by_count: dict[int, list[tuple[Leaf, _Players]]] = {}
+    by_count: dict[int, list[tuple[Leaf, Players]]] = {}
     for leaf in leaves:
         players = units.players(leaf.satisfied)
         by_count.setdefault(len(players), []).append((leaf, players))
@@ -249,7 +256,7 @@ class _Counted:
         self.pieces = {f: bounds.pieces(references[:, f]) for f, bounds in tree.bounds.items()}
         self.share = np.full(len(references), 1 / len(references)) if weights is None else weights
 
-    def __call__(self, leaf: Leaf, players: _Players) -> np.ndarray:
+    def __call__(self, leaf: Leaf, players: Players) -> np.ndarray:
         code = np.zeros(len(self.share), np.int64)
         for features in players.values():
             each = [leaf.satisfied[f][self.pieces[f]] for f in features]
@@ -257,7 +264,7 @@ class _Counted:
         return np.bincount(code, self.share, minlength=1 << len(players))
 
 
-def _expected(leaf: Leaf, players: _Players) -> np.ndarray:
+def _expected(leaf: Leaf, players: Players) -> np.ndarray:
     """The same by the shares of the cover: each player goes the leaf's way by itself."""
     shares = (prod(leaf.shares[f] for f in features) for features in players.values())
     return reduce(np.kron, [np.array([1 - share, share]) for share in shares])
@@ -266,12 +273,12 @@ def _expected(leaf: Leaf, players: _Players) -> np.ndarray:
 class _Layout:
     """Where the table of each group lies."""
 
-    def __init__(self, trees: Sequence[Tree], values: np.ndarray, units: _Units) -> None:
+    def __init__(self, trees: Sequence[Tree], values: np.ndarray, units: Units) -> None:
         self.values, self.units, self.targets = values, units, values.shape[1]
         self.every = units.every(trees)
         self.place = {unit: i for i, unit in enumerate(self.every)}
         members = [(tree, group) for tree in trees for group in tree.groups]
-        self.columns = {id(g): {c: i for i, c in enumerate(_columns(g, values, units))} for _, g in members}
+        self.columns = {id(g): {c: i for i, c in enumerate(columns_of(g, values, units))} for _, g in members}
         sizes = [group.rows * len(self.columns[id(group)]) for _, group in members]
         starts = np.cumsum([0, *sizes]).tolist()
         self.numbers = np.zeros(starts[-1] + 1)

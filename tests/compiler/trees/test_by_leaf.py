@@ -1,0 +1,120 @@
+"""Leaves without tables, against every coalition."""
+
+from math import comb
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler import Deployment, TreeShap, UnsupportedModelError, compile_model
+from compiler.graph.tensor import Tensor
+from compiler.runtime.session import Runner
+from compiler.trees import by_leaf
+from tests.references import trees as of
+from tests.tolerances import PARITY_32
+
+PLAIN = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
+DEEP = 17
+
+
+@pytest.fixture(params=[0, 4], ids=["all leaves", "some leaves"])
+def few_tables(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_leaf, "MOST_STATES", request.param)
+
+
+@pytest.mark.usefixtures("few_tables")
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("columns", [1, 3])
+def test_exact(columns: int, weighted: bool) -> None:
+    trees = of.random_trees(3, PLAIN, columns=columns)
+    references, x = of.rows(1, 7), of.rows(2, 9)
+    weights = np.arange(1, 8) / 28 if weighted else None
+    answer = compile_model(of.regressor(trees), TreeShap(references, weights), targets="all").explain(x)
+    due = of.shapley(lambda z: of.scores(trees, z), x, references, weights)
+    assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
+
+
+@pytest.mark.usefixtures("few_tables")
+def test_features_of_one_player(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features 0 and 1 are player 0, and player 1 has none."""
+    owners, attributions = [0, 0, 2, 3, 4], TreeShap.attributions
+
+    def of_players(self: TreeShap, *given: Any) -> Tensor:
+        return attributions(self, *given[:5], np.array(owners))
+
+    monkeypatch.setattr(TreeShap, "attributions", of_players)
+    trees, references, x = of.random_trees(4, PLAIN), of.rows(1, 7), of.rows(2, 9)
+    answer = compile_model(of.regressor(trees), TreeShap(references)).explain(x)
+    due = of.shapley(lambda z: of.scores(trees, z), x, references, owners=owners)
+    assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
+
+
+def first_not(values: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """A chain: the value at the first feature above 0, the last one where there is none."""
+    above = np.concatenate([x > 0, np.ones((len(x), 1), bool)], axis=1)
+    return values[above.argmax(axis=1)]
+
+
+def chain(values: np.ndarray) -> of.Node:
+    node: of.Node = of.Leaf((float(values[-1]),))
+    for i in reversed(range(len(values) - 1)):
+        node = of.Split(i, "LEQ", (0.0,), False, node, of.Leaf((float(values[i]),)))
+    return node
+
+
+def by_masks(values: np.ndarray, x: np.ndarray, references: np.ndarray) -> np.ndarray:
+    """[N, F] float64, over all 2^F coalitions at once."""
+    count = x.shape[1]
+    masks = (np.arange(1 << count)[:, None] >> np.arange(count)) & 1 == 1
+    sizes, found = masks.sum(axis=1), np.zeros(x.shape)
+    for row, out in zip(x, found, strict=True):
+        worth = np.mean([first_not(values, np.where(masks, row, r)) for r in references], axis=0)
+        for j in range(count):
+            without = np.flatnonzero(~masks[:, j])
+            shares = np.array([1 / (count * comb(count - 1, s)) for s in range(count)])[sizes[without]]
+            out[j] = shares @ (worth[without + (1 << j)] - worth[without])
+    return found
+
+
+def deep() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    values = random.standard_normal(DEEP + 1).astype(np.float32)
+    references, x = (random.standard_normal((n, DEEP)).astype(np.float32) - 2 for n in (6, 3))
+    x[0, :-1], x[0, -1] = -1, 1
+    return values, references, x
+
+
+def test_a_leaf_on_seventeen_features() -> None:
+    values, references, x = deep()
+    answer = compile_model(of.regressor([chain(values)], DEEP), TreeShap(references)).explain(x)
+    due = by_masks(values, x, references)
+    assert np.abs(answer["x_attributions"][:, 0] - due).max() <= PARITY_32 * np.abs(due).max()
+    assert np.abs(due[:, -1]).max() > 1e-3, "the deepest leaves are not met"
+
+
+def test_the_same_bits_whatever_the_batch_and_threads() -> None:
+    values, references, _ = deep()
+    trees = [chain(np.roll(values, i)) for i in range(9)]
+    x = (np.random.default_rng(1).standard_normal((64, DEEP)) - 2).astype(np.float32)
+    model = compile_model(of.regressor(trees, DEEP), TreeShap(references)).model
+    whole = Runner(model, threads=1)({"x": x})["x_attributions"]
+    for threads in (1, 2):
+        run = Runner(model, threads=threads)
+        for rows in (1, 3, 64):
+            np.testing.assert_array_equal(run({"x": x[:rows]})["x_attributions"], whole[:rows])
+
+
+def test_too_many_patterns_say_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, references, _ = deep()
+    monkeypatch.setattr(by_leaf, "MOST_BYTES", 1000)
+    told = r"14 leaves depend on up to 17 features each, .* about 1\.07 KB, and an answer about .* s for each"
+    with pytest.raises(UnsupportedModelError, match=told):
+        compile_model(of.regressor([chain(values)], DEEP), TreeShap(references))
+
+
+def test_one_entry_for_both() -> None:
+    values, references, x = deep()
+    model = of.regressor([chain(values)], DEEP)
+    gated = compile_model(model, TreeShap(references), deployment=Deployment(one_shot=True)).explain(x)
+    apart = compile_model(model, TreeShap(references)).explain(x)
+    np.testing.assert_array_equal(gated["x_attributions"], apart["x_attributions"])
