@@ -223,7 +223,13 @@ def _labels(part: Part) -> list[str]:
     names = part.explained.names(part.attributions.size)
     if part.values is None or part.values.size != len(names):
         return [_short(name) for name in names]
-    return [f"{_short(n)} = {v:,.6g}" for n, v in zip(names, part.values.reshape(-1), strict=True)]
+    return [f"{_short(n)} = {_shown(v)}" for n, v in zip(names, part.values.reshape(-1), strict=True)]
+
+
+def _shown(value: str | float) -> str:
+    if isinstance(value, str):
+        return _short(value)
+    return "missing" if math.isnan(value) else f"{value:,.6g}"
 
 
 def _short(name: str) -> str:

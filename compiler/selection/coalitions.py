@@ -183,9 +183,11 @@ def _known(name: str, only: bool, references: References | None) -> np.ndarray |
     """The references of one input: an array, the column of that name, or all of them for the only input."""
     if references is None or isinstance(references, Baseline | OpenReferences):
         return None
-    if isinstance(references, Mapping) or name in (columns_of(references) or ()):
-        given: Any = references
-        array = np.asarray(given[name]) if name in given else np.empty(())
+    given: Any = references
+    if isinstance(references, Mapping):
+        array = np.asarray(given.get(name, np.empty(())))
+    elif name in (columns_of(references) or ()):
+        array = np.asarray(given[name])
     else:
         array = np.asarray(references if only else np.empty(()))
     return array[:, None] if array.ndim == 1 else array if array.ndim else None

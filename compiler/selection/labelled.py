@@ -127,7 +127,10 @@ class _Features:
         if columns is None:
             return np.asarray(given)[positions_of(labels, names, fault)]
         text = self.lowered.specs[name][1] == ir.DataType.STRING
-        rows = in_order(given, names, fault, words=text, missing=self.path.trees is not None)
+        called = (
+            not self.path.nodes
+        )  # as it is, without a walk: a missing value is what the model makes of it
+        rows = in_order(given, names, fault, words=text, missing=called)
         return rows[0] if option not in _ROWS and len(rows) == 1 else rows
 
     @property

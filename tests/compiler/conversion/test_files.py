@@ -8,7 +8,11 @@ import lightgbm as lgb
 import numpy as np
 import pytest
 import xgboost as xgb
-from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
 from typer.testing import CliRunner
 
 from compiler import Manifest
@@ -68,6 +72,35 @@ def test_each_kind_of_file(tmp_path: Path) -> None:
             due = model.predict_proba(asked)
             assert np.abs(found["probabilities"] - due).max() <= PARITY_32
         assert call("check", "m", *repository)[0] == 0
+
+
+@pytest.mark.parametrize("method", ["treeshap", "auto"])
+def test_a_pipeline_of_words_and_holes(method: str, tmp_path: Path) -> None:
+    """Raw columns from a file of references to the drawn reasons, without a word about preprocessing."""
+    table = LOANS[["age", "income now"]].assign(home=np.resize(["own", "rent", "with parents"], len(LOANS)))
+    numbers = ("numbers", SimpleImputer(), ["age", "income now"])
+    words = ("words", OneHotEncoder(), ["home"])
+    pipeline = make_pipeline(
+        ColumnTransformer([numbers, words]), GradientBoostingClassifier(n_estimators=4, max_depth=3)
+    ).fit(table, TWO)
+    joblib.dump(pipeline, tmp_path / "model.joblib")
+    table[:K].to_csv(tmp_path / "r.csv", index=False)
+    table[:2].to_csv(tmp_path / "x.csv", index=False)
+    assert table[:K].isna().any(axis=None)
+    repository = ("--repository", tmp_path / "repository")
+    code, output = call(
+        *("compile", tmp_path / "model.joblib", "--allow-pickle", "--name", "m", "--method", method),
+        *(*repository, "--references", tmp_path / "r.csv"),
+    )
+    assert code == 0, output
+    answer = ("explain", "m", "--input", tmp_path / "x.csv", *repository)
+    code, output = call(*answer, "--save", tmp_path / "answer.npz", "--plot", tmp_path / "reasons.svg")
+    assert code == 0, output
+    with np.load(tmp_path / "answer.npz") as found:
+        total = sum(found[f"{name}_attributions"].sum(axis=(1, 2)) for name in ("age", "income now", "home"))
+        due = (found["explained_value"] - found["base_value"])[:, 0]
+        np.testing.assert_allclose(total, due, atol=1e-5)
+    assert "home = own" in (tmp_path / "reasons.svg").read_text("utf-8")
 
 
 class Evil:
