@@ -227,6 +227,13 @@ def compile_command(
             metavar="FILE",
         ),
     ] = None,
+    space: Annotated[
+        str | None,
+        _of_methods(
+            help="treeshap: output, what the trees add up to (default), or probability: what LOGISTIC makes "
+            "of that, by attributions to each reference that are rescaled."
+        ),
+    ] = None,
     interactions: Annotated[
         bool,
         _of_methods("--interactions", help="treeshap: also return the interaction of each two features."),
@@ -294,7 +301,7 @@ def compile_command(
         options |= {"permutations": permutations}
         options |= {"standard_error": standard_error or None, "rule": rule or None}
         options |= {"composite": parse_composite(composite), "low": low, "high": high, "epsilon": epsilon}
-        options |= {"covers": covers, "interactions": interactions or None}
+        options |= {"covers": covers, "interactions": interactions or None, "space": space}
         asked = CompileRequest(
             method,
             options,

@@ -16,7 +16,7 @@ from compiler.graph.tensor import Tensor
 from compiler.graph.traverse import nodes_behind
 from compiler.lowering import Lowered
 from compiler.manifest import ends_of
-from compiler.methods.base import OfTrees
+from compiler.methods.base import Margins, OfTrees
 from compiler.references.reference_set import ReferenceSet
 from compiler.runtime.session import Runner
 from compiler.selection.path import Path
@@ -24,10 +24,13 @@ from compiler.trees.covers import expected_scores
 
 
 def with_values(lowered: Lowered, path: Path, references: ReferenceSet | None) -> ReferenceSet | None:
-    """The references with what the trees read of them, and the explained output there, by their names."""
+    """The references with what the trees read of them, the explained output there, and the margin where that
+    is rescaled, by their names.
+    """
     if references is None or path.trees is None:
         return references
-    return replace(references, arrays=_answers(lowered, references.arrays, {path.trees.reads, path.output}))
+    asked = {path.trees.reads, path.output, path.trees.margin or path.output}
+    return replace(references, arrays=_answers(lowered, references.arrays, asked))
 
 
 def _answers(lowered: Lowered, given: Mapping[str, np.ndarray], asked: set[str]) -> dict[str, np.ndarray]:
@@ -82,7 +85,7 @@ def emit_of_trees(
     met, owners = np.unique(trees.owners, return_inverse=True)  # a player of no feature has no column
     asked = _asked(path, trees.ensemble.columns)
     about = trees.ensemble, asked, at_x.at(trees.reads), read
-    found = method.attributions(op, *about, owners)
+    found = method.attributions(op, *about, owners, _margins(at_x, path, references))
     between = method.interaction_values(op, *about, found, owners) if method.interactions else None
     op.scope = "attributions"
     found = _of_target(at_x, path, seed, op.reshape(found, (1, asked.shape[1], len(met))))
@@ -112,6 +115,14 @@ def _of(op: Ops, found: Tensor, met: np.ndarray, players: np.ndarray, axis: int)
     own = op.Gather(found, np.where(there, place, 0), axis=axis)
     mask = there.reshape([-1 if i == axis else 1 for i in range(len(shape))]).astype(found.dtype.numpy())
     return own if there.all() else op.Mul(own, op.row_constant(mask))
+
+
+def _margins(at_x: Environment, path: Path, references: ReferenceSet | None) -> Margins | None:
+    if path.trees is None or path.trees.margin is None or references is None:
+        return None
+    name, columns = path.trees.margin, path.trees.ensemble.columns
+    known = references.arrays[name].reshape(-1, columns)
+    return Margins(at_x.op.reshape(at_x.at(name), (1, columns)), known)
 
 
 def _asked(path: Path, columns: int) -> np.ndarray:

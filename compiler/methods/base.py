@@ -70,9 +70,22 @@ class Walked(Method, Protocol):
         """
 
 
+@dataclass(frozen=True, eq=False)
+class Margins:
+    """An ensemble's scores with all that the model adds to them: of the row [1, columns], of the references
+    [K, columns]."""
+
+    at_x: Tensor
+    at_references: np.ndarray
+
+
 @runtime_checkable
 class OfTrees(Method, Protocol):
     """A method that needs no walk: it knows the attributions of a tree ensemble from its trees."""
+
+    @property
+    def probability(self) -> bool:
+        """Whether to explain the probabilities that the ensemble makes of its scores."""
 
     @property
     def interactions(self) -> bool:
@@ -86,6 +99,7 @@ class OfTrees(Method, Protocol):
         x: Tensor,
         references: ReferenceSet | None,
         owners: np.ndarray | None = None,
+        margins: Margins | None = None,
     ) -> Tensor:
         """The attributions of one row, row shape [1, targets · players].
 
@@ -94,6 +108,7 @@ class OfTrees(Method, Protocol):
             x: what the ensemble reads, row shape [1, features].
             references: the rows of `reference_set`.
             owners: [features] the player of each; None where each feature is a player.
+            margins: where probabilities are explained.
         """
 
     def interaction_values(

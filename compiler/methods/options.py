@@ -63,7 +63,7 @@ METHODS: dict[str, Choice] = {
     "lrp": Choice(make_lrp, takes=("composite", "rule", "low", "high")),
     "attnlrp": Choice(AttnLrp, takes=("epsilon",)),
     "cplrp": Choice(CpLrp, takes=("epsilon",)),
-    "treeshap": Choice(TreeShap, takes=(REFERENCES, WEIGHTS, COVERS, "interactions")),
+    "treeshap": Choice(TreeShap, takes=(REFERENCES, WEIGHTS, COVERS, "space", "interactions")),
     "auto": Choice(Auto, needs=(REFERENCES,), takes=(WEIGHTS,)),
     "exactshap": Choice(ExactShap, needs=(REFERENCES,), takes=(WEIGHTS,)),
     "permutationshap": Choice(

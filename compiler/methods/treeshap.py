@@ -14,13 +14,15 @@ import numpy.typing as npt
 from compiler.errors import InvalidOptionError
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.methods.base import Gap, References
+from compiler.methods.base import Gap, Margins, References
 from compiler.references.reference_set import OpenReferences, ReferenceSet
 from compiler.trees.by_leaf import apart, build_leaves
 from compiler.trees.covers import counted
-from compiler.trees.emit import emit_interactions, emit_tables
+from compiler.trees.emit import emit_interactions, emit_rescaled, emit_tables
 from compiler.trees.emit_leaves import emit_leaves
 from compiler.trees.ensemble import Ensemble
+from compiler.trees.picking import Picking
+from compiler.trees.probability import separated
 from compiler.trees.tables import Tables, build_tables, trees_of
 
 
@@ -38,16 +40,20 @@ class TreeShap:
         weights: K weights of the references or covers (they are normalised); None for equal weights.
         covers: for path-dependent values, rows [R, F] by which nodes' covers are counted; by default the
             model's own (nodes_hitrates), which few converters write.
+        space: "output", the ensemble's scores, or "probability", what LOGISTIC makes of them: each
+            reference's attributions are rescaled, as shap does with model_output="probability".
         interactions: also return `<input>_interactions` [N, T, F, F]: half the Shapley interaction of two
             features for either, and on the diagonal what an attribution holds beside them.
 
     Raises:
-        InvalidOptionError: references and covers, or weights of neither.
+        InvalidOptionError: references and covers, weights of neither, or an unknown space; probabilities
+            without references, or with interactions.
     """
 
     references: References | None = None
     weights: npt.ArrayLike | None = None
     covers: References | None = None
+    space: str = "output"
     interactions: bool = False
 
     name: ClassVar[str] = "treeshap"
@@ -64,6 +70,18 @@ class TreeShap:
         if self.weights is not None and self.reference_set is None:
             raise InvalidOptionError("weights are for references or covers: give either.")
 
+        if self.space not in ("output", "probability"):
+            raise InvalidOptionError(f"space {self.space!r}: choose output or probability.")
+        if self.probability and (self.references is None or self.interactions):
+            raise InvalidOptionError(
+                "space 'probability' rescales what each reference adds: it needs references, and has no "
+                "interactions."
+            )
+
+    @property
+    def probability(self) -> bool:
+        return self.space == "probability"
+
     @property
     def reference_set(self) -> References | None:
         """Covers too: by these rows the base value is the mean output, as it is by references."""
@@ -75,8 +93,9 @@ class TreeShap:
 
     @property
     def options(self) -> dict[str, Any]:
-        known = {"path_dependent": self.references is None, "interactions": self.interactions}
-        return {name: True for name, chosen in known.items() if chosen}
+        known: dict[str, Any] = {"path_dependent": self.references is None, "interactions": self.interactions}
+        known["space"] = self.space if self.probability else None
+        return {name: chosen for name, chosen in known.items() if chosen}
 
     def attributions(
         self,
@@ -86,8 +105,11 @@ class TreeShap:
         x: Tensor,
         references: ReferenceSet | None,
         owners: np.ndarray | None = None,
+        margins: Margins | None = None,
     ) -> Tensor:
         """Looks up what was computed for every pattern of conditions that a row can satisfy."""
+        if margins is not None and references is not None:
+            return _rescaled(op, ensemble, asked, x, references, owners, margins)
         if self.references is not None and references is not None:
             return _by_references(op, ensemble, ensemble.weights @ asked, x, references, owners)
         tables = self._tables(ensemble, asked, x, references, owners)
@@ -146,6 +168,31 @@ def _by_references(
     if not any(tree.groups for tree in deep):
         return found
     return op.Add(found, emit_leaves(op, build_leaves(deep, values, rows, weights, owners), x, op.dtype))
+
+
+def _rescaled(
+    op: Ops,
+    ensemble: Ensemble,
+    asked: np.ndarray,
+    x: Tensor,
+    references: ReferenceSet,
+    owners: np.ndarray | None,
+    margins: Margins,
+) -> Tensor:
+    """The attributions of the margin to each reference times the slope to it, which is a sum of products: a
+    table for each of these.
+    """
+    columns = np.flatnonzero(asked.any(axis=1))
+    (rows,), x = references.arrays.values(), _flat(op, x)
+    known = margins.at_references.astype(np.float64)
+    rows = rows.reshape(len(rows), -1)
+    low, high = ensemble.scores_between() + (known - ensemble.scores(rows)).mean(axis=0)
+    terms = [separated(known[:, c], low[c], high[c]) for c in columns]
+    of_column = np.repeat(columns, [len(t.at) for t in terms])
+    share = np.full(len(rows), 1 / len(rows)) if references.weights is None else references.weights
+    weights = np.concatenate([t.weights for t in terms]) * share
+    tables = build_tables(ensemble, ensemble.weights[:, of_column], rows, weights, owners)
+    return emit_rescaled(op, tables, x, Picking(op)(margins.at_x, columns), terms, asked[columns])
 
 
 def _flat(op: Ops, x: Tensor) -> Tensor:

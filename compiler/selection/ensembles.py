@@ -48,15 +48,17 @@ def choose_ensemble(
     targets: Targets,
     inputs: Sequence[str] | None,
     references: References | None,
+    probability: bool = False,
 ) -> tuple[Lowered, Path]:
     """The path from an input to the scores of a tree ensemble, and the model with its margin beside it.
 
     Args:
         method: its name, for messages.
         references: as they were given.
+        probability: whether to explain the probabilities that LOGISTIC makes of the scores.
 
     Raises:
-        InvalidOptionError: names that do not exist, or references that come with a request.
+        InvalidOptionError: names that do not exist, references that come with a request, or no LOGISTIC.
         UnsupportedModelError: an output that is not made by one tree ensemble alone.
         InvalidModelError: trees that are none.
     """
@@ -75,11 +77,16 @@ def choose_ensemble(
     reads = str(read.name)
     shape, dtype = lowered.specs[reads]
     ensemble = read_ensemble(ir.serde.serialize_node(node), prod(shape[1:]), dtype.numpy())
-    notes: tuple[str, ...] = ()
+    notes, margin = tuple[str, ...](), None
     if ensemble.post_transform != "NONE":
         lowered, margin = _with_margin(lowered, node, scores, ensemble)
-        notes += _margin_notes(name, margin, ensemble)
-        name = margin or name
+        notes += _margin_notes(name, margin, ensemble, probability)
+        name = name if probability else margin or name
+    if probability and (margin is None or ensemble.post_transform != "LOGISTIC"):
+        raise InvalidOptionError(
+            f"space 'probability' is for scores of which the ensemble makes probabilities by LOGISTIC, and "
+            f"{node.op_type} node {node.name or scores.name!r} has {ensemble.post_transform}: leave it out."
+        )
     if name not in lowered.specs:
         lowered = _with_spec(lowered, name, ensemble, scores.dtype or ir.DataType.FLOAT)
     demand_rows(lowered, name, {name, *ends})
@@ -93,7 +100,7 @@ def choose_ensemble(
         stops=(),
         nodes=(),
         notes=notes,
-        trees=Trees(ensemble, reads),
+        trees=Trees(ensemble, reads, margin=margin if probability else None),
     )
 
 
@@ -155,9 +162,14 @@ def _some(words: Sequence[str], of: Collection[int]) -> str:
     return ", ".join([*named[:MOST_NAMED], *["…"] * (len(named) > MOST_NAMED)])
 
 
-def _margin_notes(output: str, margin: str | None, ensemble: Ensemble) -> tuple[str, ...]:
+def _margin_notes(output: str, margin: str | None, ensemble: Ensemble, probability: bool) -> tuple[str, ...]:
     if margin is None:
         return ()
+    if probability:
+        return (
+            f"explains {output!r} by Shapley values of its margin, to each reference rescaled to the "
+            "probability: they add up to it, and are not its own Shapley values",
+        )
     return (
         f"explains {margin!r}, the margin of {output!r} before its {ensemble.post_transform}: Shapley values "
         "of the probability itself are not computed",

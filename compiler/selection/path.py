@@ -61,11 +61,13 @@ class Trees:
     Attributes:
         reads: the name of the tensor that holds its features.
         owners: [features] the player of each; None until it is known who plays.
+        margin: of its scores, where not they are explained but the probabilities that are made of them.
     """
 
     ensemble: Ensemble
     reads: str
     owners: np.ndarray | None = None
+    margin: str | None = None
 
 
 @dataclass(frozen=True)

@@ -102,14 +102,23 @@ def _of_trees(lowered: Lowered, method: OfTrees, question: Question) -> Selectio
     """The same for a method that needs no walk.
 
     Raises:
-        InvalidOptionError: besides, layers or concepts, which only a walk meets; logits of plain scores.
+        InvalidOptionError: besides, layers or concepts, which only a walk meets; logits of plain scores, or
+            beside probabilities.
         UnsupportedModelError: besides, interactions of groups or of several inputs.
     """
     _demand_no_layers(method, question)
     lowered, path = choose_ensemble(
-        lowered, method.name, question.output, question.targets, question.inputs, method.reference_set
+        lowered,
+        method.name,
+        question.output,
+        question.targets,
+        question.inputs,
+        method.reference_set,
+        method.probability,
     )
     assert path.trees is not None
+    if question.logits and method.probability:
+        raise InvalidOptionError("logits and space 'probability' exclude each other: leave one out.")
     if question.logits and path.trees.ensemble.post_transform == "NONE":
         choose_logits(lowered.source, path.output)
     selection = _named(lowered, path, method, question)

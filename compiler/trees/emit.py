@@ -11,6 +11,7 @@ import onnx_ir as ir
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.trees.picking import Picking, chunked, joined
+from compiler.trees.probability import Terms
 from compiler.trees.tables import Bit, Counts, Tables, Test
 
 
@@ -95,3 +96,52 @@ def _tested(op: Ops, test: Test, x: Tensor, bounds: np.ndarray) -> Tensor:
         return op.Greater(x, op.row_constant(bounds))
     under = op.Less if test is Test.REACHED_OR_MISSING else op.LessOrEqual
     return op.Not(under(x, op.row_constant(bounds)))
+
+
+def emit_rescaled(
+    op: Ops, tables: Tables, x: Tensor, margins: Tensor, terms: Sequence[Terms], asked: np.ndarray
+) -> Tensor:
+    """The attributions of probabilities, row shape [1, targets · players].
+
+    Args:
+        tables: a target for each term of each column, one column after the other.
+        margins: row shape [1, columns], of which `terms` are.
+        asked: [columns, targets] how much of each column a target is.
+    """
+    players, ends = len(tables.units), np.cumsum([0, *(len(t.at) for t in terms)])
+    found = emit_tables(op, tables, x, op.dtype)
+    column, target = np.nonzero(asked)
+    picks = [
+        (term, t, asked[c, t])
+        for c, t in zip(column, target, strict=True)
+        for term in range(ends[c], ends[c + 1])
+    ]
+    of_term, to = (np.array([p[i] for p in picks]) for i in (0, 1))
+    pick = Picking(op)
+    factors = op.Mul(_slopes(op, pick, margins, terms, of_term), op.row_constant(_row([p[2] for p in picks])))
+    each = (1, len(picks), players)
+    places = of_term[:, None] * players + np.arange(players)
+    factors = op.reshape(op.Cast(factors, to=int(op.dtype)), (1, len(picks), 1))
+    product = op.Mul(op.reshape(pick(found, places.reshape(-1)), each), factors)
+    product = op.reshape(product, (1, len(picks) * players))
+    owners = to[:, None] * players + np.arange(players)
+    return pick.sums(product, owners.reshape(-1), asked.shape[1] * players)
+
+
+def _slopes(op: Ops, pick: Picking, margins: Tensor, terms: Sequence[Terms], chosen: np.ndarray) -> Tensor:
+    """`probability.slope` from the row's margins to those of the chosen terms, in float64: [1, chosen]."""
+    columns = np.repeat(np.arange(len(terms)), [len(t.at) for t in terms])[chosen]
+    at = np.concatenate([t.at for t in terms])[chosen]
+    a = op.Cast(pick(margins, columns), to=int(ir.DataType.DOUBLE))
+    b = op.row_constant(_row(at))
+    half, one = op.row_constant(_row([0.5])), op.row_constant(_row([1.0]))
+    d = op.Sub(a, b)
+    equal = op.Equal(d, op.row_constant(_row([0.0])))
+    rise = op.Div(op.Tanh(op.Mul(d, half)), op.Where(equal, one, d))
+    rise = op.Where(equal, half, rise)
+    flat = op.Sub(one, op.Mul(op.Tanh(op.Mul(a, half)), op.row_constant(_row(np.tanh(at / 2)))))
+    return op.Mul(op.Mul(rise, half), flat)
+
+
+def _row(numbers: Sequence[float] | np.ndarray) -> np.ndarray:
+    return np.asarray(numbers, np.float64)[None]

@@ -106,6 +106,17 @@ class Ensemble:
             total += self.weights[self.leaf[at]]
         return total
 
+    def scores_between(self) -> np.ndarray:
+        """[2, columns]: no row's scores are under the first or over the second."""
+        least, most = np.zeros((2, len(self.feature), self.columns))
+        for node in self.upwards():
+            if self.feature[node] < 0:
+                least[node] = most[node] = self.weights[self.leaf[node]]
+            else:
+                sides = [self.yes[node], self.no[node]]
+                least[node], most[node] = least[sides].min(axis=0), most[sides].max(axis=0)
+        return np.stack([least[self.roots].sum(axis=0), most[self.roots].sum(axis=0)])
+
     def outcome(self, node: int, x: np.ndarray) -> np.ndarray:
         """Whether numbers of a split's feature pass it."""
         own = self.bounds_of(node)

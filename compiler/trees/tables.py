@@ -30,7 +30,7 @@ _AT_ONCE = 1 << 22  # numbers of a batch of leaves
 FLOAT = 4  # bytes
 Players = dict[int, list[int]]  # with the features of each
 Unit = tuple[int, ...]  # a player, or two
-_Patterns = Callable[[Leaf, Players], np.ndarray]  # [2^k]: how often each pattern of conditions is met
+_Patterns = Callable[[Leaf, Players], np.ndarray]  # [W, 2^k]: how often each pattern of conditions is met
 
 
 class Test(StrEnum):
@@ -129,7 +129,7 @@ def build_tables(
         values: [leaves, targets], what a leaf adds to each target.
         references: [K, features], NaN for a missing value; None for the path-dependent game, by the covers
             of the ensemble.
-        weights: [K], their sum 1; None where all are equal.
+        weights: [K], their sum 1, or [targets, K] where each target has its own; None where all are equal.
         owners: [features] the player 0 … P − 1 of each feature: a player's features come from the row, or
             from a reference, all together. None where each feature of the references is a player.
         pairs: the interactions of two players, half of each, instead of the players' Shapley values.
@@ -235,7 +235,10 @@ def columns_of(group: Group, values: np.ndarray, units: Units) -> list[tuple[int
 def _leaf_tables(
     leaves: Sequence[Leaf], patterns: _Patterns, units: Units
 ) -> Iterator[tuple[Leaf, np.ndarray]]:
-    """Each leaf with the values [2^k, units] of its units, for a leaf of value 1 whose path has k players."""
+    """Each leaf with the values [W, 2^k, units] of its units, for a leaf of value 1 whose path has k players.
+
+    W: one for all targets, or one for each.
+    """
     transform = leaf_interactions if units.pairs else leaf_values
     by_count: dict[int, list[tuple[Leaf, Players]]] = {}
     for leaf in leaves:
@@ -245,8 +248,9 @@ def _leaf_tables(
         step = max(1, _AT_ONCE // (k ** (1 + units.pairs) << k))
         for i in range(0, len(own), step):
             some = own[i : i + step]
-            found = transform(np.stack([patterns(leaf, players) for leaf, players in some]))
-            yield from zip([leaf for leaf, _ in some], found, strict=True)
+            met = np.stack([patterns(leaf, players) for leaf, players in some])
+            found = transform(met.reshape(-1, 1 << k))
+            yield from zip([leaf for leaf, _ in some], found.reshape(*met.shape, -1), strict=True)
 
 
 class _Counted:
@@ -254,20 +258,21 @@ class _Counted:
 
     def __init__(self, tree: Tree, references: np.ndarray, weights: np.ndarray | None) -> None:
         self.pieces = {f: bounds.pieces(references[:, f]) for f, bounds in tree.bounds.items()}
-        self.share = np.full(len(references), 1 / len(references)) if weights is None else weights
+        count = len(references)
+        self.share = np.atleast_2d(np.full(count, 1 / count) if weights is None else weights)
 
     def __call__(self, leaf: Leaf, players: Players) -> np.ndarray:
-        code = np.zeros(len(self.share), np.int64)
+        code = np.zeros(self.share.shape[1], np.int64)
         for features in players.values():
             each = [leaf.satisfied[f][self.pieces[f]] for f in features]
             code = 2 * code + reduce(np.logical_and, each)
-        return np.bincount(code, self.share, minlength=1 << len(players))
+        return np.stack([np.bincount(code, share, minlength=1 << len(players)) for share in self.share])
 
 
 def _expected(leaf: Leaf, players: Players) -> np.ndarray:
     """The same by the shares of the cover: each player goes the leaf's way by itself."""
     shares = (prod(leaf.shares[f] for f in features) for features in players.values())
-    return reduce(np.kron, [np.array([1 - share, share]) for share in shares])
+    return reduce(np.kron, [np.array([1 - share, share]) for share in shares])[None]
 
 
 class _Layout:
@@ -300,7 +305,7 @@ class _Layout:
                 yield bit, step * stride
 
     def add(self, group: Group, leaf: Leaf, own: np.ndarray) -> None:
-        """Adds the values [2^k, units] of a leaf's units to its group's table."""
+        """Adds the values [W, 2^k, units] of a leaf's units to its group's table."""
         table, columns = self.tables[id(group)], self.columns[id(group)]
         code = np.zeros(1, np.int64)
         shift = {feature: i for i, feature in enumerate(leaf.satisfied)}
@@ -313,8 +318,8 @@ class _Layout:
         for features in players.values():
             all_of = sum(1 << shift[f] for f in features)
             pattern = 2 * pattern + (code & all_of == all_of)
-        found = own[pattern]
         for target in np.flatnonzero(self.values[leaf.row]):
+            found = own[target % len(own), pattern]
             to = [columns[int(target), unit] for unit in self.units.of(players)]
             table[:, to] += self.values[leaf.row, target] * found
 

@@ -44,6 +44,7 @@ class MethodOptions(_Strict):
     low: float | None = Field(None, description="lrp: the least value of an input")
     high: float | None = Field(None, description="lrp: the largest value of an input")
     epsilon: float | None = Field(None, description="attnlrp, cplrp: what is added to denominators")
+    space: str | None = Field(None, description="treeshap: output, or probability")
     interactions: bool | None = Field(None, description="treeshap: also answer the interaction of each two")
 
 

@@ -225,6 +225,23 @@ def test_path_dependent_interactions(credit: Credit) -> None:
     assert np.abs(due * (1 - np.eye(23))).max() > 1000 * OF_RANGE * span, "nothing to compare"
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["gradient boosting", "XGBoost"])
+def test_probabilities(credit: Credit, name: str) -> None:
+    make, label, convert = MODELS[name]
+    estimator, given = make().fit(credit.x[:TRAINED], getattr(credit, label)[:TRAINED]), credit.x[-N:]
+    references = credit.x[TRAINED : TRAINED + K]
+    answer = compile_model(convert(estimator), TreeShap(references, space="probability")).explain(given)
+    background = shap.maskers.Independent(references, max_samples=K)
+    due = shap.TreeExplainer(estimator, background, model_output="probability").shap_values(given)
+    np.testing.assert_allclose(answer["X_attributions"][:, 0], due, atol=OF_RANGE)
+    np.testing.assert_allclose(
+        answer["explained_value"][:, 0], estimator.predict_proba(given)[:, 1], atol=OF_RANGE
+    )
+    assert np.abs(answer["completeness_gap"]).max() <= OF_RANGE
+    assert np.abs(due).max() > 1000 * OF_RANGE, "nothing to compare"
+
+
 def assert_path_dependent(answer: Mapping[str, np.ndarray], estimator: Any, x: np.ndarray) -> None:
     explainer = shap.TreeExplainer(estimator, feature_perturbation="tree_path_dependent")
     due = np.asarray(explainer.shap_values(x, check_additivity=False))

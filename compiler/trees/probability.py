@@ -1,0 +1,64 @@
+"""Attributions of a probability σ(f): those of the margin f to each reference, rescaled to the probability.
+
+A reference r explains the margin f(x) − f(r); the slope s(f(x), f(r)) = (σ(f(x)) − σ(f(r))) / (f(x) − f(r))
+makes that the difference of probabilities, and the mean over the references is answered: shap's
+model_output="probability" (Lundberg et al., 2020, "explaining the loss": rescaled as in DeepLIFT). The slope
+is a sum of few products, s(a, b) = Σ_t s(a, b_t) h_t(b), so that one table for each t holds it: with the
+references' weights times h_t(f(r)), and with s(f(x), b_t) as a factor when a row comes.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+_EXACT = 1e-8  # of the slope, which is at most 1/4
+_GRID = 512  # margins at which it is compared
+_STEEP = 20.0  # beyond, the probability is flat
+_AT_ONCE = 1 << 12  # references
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Attributes:
+    at: [R] the margins b_t, some of the references' own.
+    weights: [R, K] h_t of each reference.
+    """
+
+    at: np.ndarray
+    weights: np.ndarray
+
+
+def slope(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """(σ(a) − σ(b)) / (a − b); σ'(a) where they are equal."""
+    d = a - b
+    equal = d == 0
+    rise = np.where(equal, 0.5, np.tanh(d / 2) / np.where(equal, 1, d))
+    return np.asarray(0.5 * rise * (1 - np.tanh(a / 2) * np.tanh(b / 2)))
+
+
+def separated(margins: np.ndarray, low: float, high: float) -> Terms:
+    """The slope as a sum of products.
+
+    Args:
+        margins: [K] of the references.
+        low, high: between which a row's margin lies.
+    """
+    ends = np.array([min(low, margins.min()), max(high, margins.max())])
+    a = np.concatenate([np.linspace(e[0], e[1], _GRID) for e in (ends, np.clip(ends, -_STEEP, _STEEP))])
+    known = np.unique(np.quantile(margins, np.linspace(0, 1, _GRID), method="nearest"))
+    columns = slope(a[:, None], known)
+    at = known[_pivots(columns)]
+    inverse = np.linalg.pinv(slope(a[:, None], at))
+    parts = [margins[i : i + _AT_ONCE] for i in range(0, len(margins), _AT_ONCE)]
+    return Terms(at, np.concatenate([inverse @ slope(a[:, None], part) for part in parts], axis=1))
+
+
+def _pivots(columns: np.ndarray) -> list[int]:
+    """Columns of which all others are sums: each time the one that the others tell the least of."""
+    left, chosen = columns.copy(), []
+    while np.abs(left).max() > _EXACT:
+        norms = (left**2).sum(axis=0)
+        chosen.append(int(norms.argmax()))
+        direction = left[:, chosen[-1]] / np.sqrt(norms[chosen[-1]])
+        left -= np.outer(direction, direction @ left)
+    return chosen

@@ -1,0 +1,79 @@
+"""Attributions of probabilities: each reference's of the margin, by every coalition, rescaled one by one."""
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler import InvalidOptionError, TreeShap, compile_model
+from compiler.trees.probability import separated, slope
+from tests.references import trees as of
+from tests.tolerances import COMPLETE_32
+
+K, N = 7, 9
+TREES = of.random_trees(9, ("LEQ", "GT"), trees=8)
+REFERENCES, X = of.rows(1, K), of.rows(2, N)
+WEIGHTS = np.arange(1, K + 1) / np.arange(1, K + 1).sum()
+ABSOLUTE = 1e-6  # of probabilities, in float32
+
+
+def model(transform: str = "LOGISTIC") -> onnx.ModelProto:
+    return of.classifier(TREES, 2, only=0, post_transform=transform, base_values=[0.25])
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def margin(x: np.ndarray) -> np.ndarray:
+    return of.scores(TREES, x)[:, 0] + 0.25
+
+
+def due() -> np.ndarray:
+    """[N, F]"""
+    total = np.zeros((N, 5))
+    for r, w in zip(REFERENCES, WEIGHTS, strict=True):
+        found = of.shapley(lambda z: of.scores(TREES, z), X, r[None])[:, 0]
+        rise, run = sigmoid(margin(X)) - sigmoid(margin(r[None])), margin(X) - margin(r[None])
+        total += w * found * np.divide(rise, run, out=np.zeros(N), where=run != 0)[:, None]
+    return total
+
+
+@pytest.mark.parametrize(
+    ("targets", "signs"), [(None, [1]), ("all", [-1, 1]), (["1-0", 1], [2, 1]), ("predicted", None)]
+)
+def test_each_reference_is_rescaled(targets: object, signs: list[int] | None) -> None:
+    compiled = compile_model(model(), TreeShap(REFERENCES, WEIGHTS, space="probability"), targets=targets)
+    answer = compiled.explain(X)
+    factors = np.sign(margin(X))[:, None] if signs is None else np.broadcast_to(signs, (N, len(signs)))
+    assert np.abs(answer["x_attributions"] - factors[:, :, None] * due()[:, None]).max() <= ABSOLUTE
+    assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32
+    assert compiled.manifest.explained_output == "p"
+    assert any("not its own Shapley values" in warning for warning in compiled.manifest.warnings)
+    if targets is None:
+        np.testing.assert_array_equal(answer["explained_value"], answer["p"][:, 1:])
+        np.testing.assert_allclose(answer["base_value"], WEIGHTS @ sigmoid(margin(REFERENCES)), atol=ABSOLUTE)
+
+
+@pytest.mark.parametrize("ends", [(-2.0, 1.0), (-12.0, 30.0), (-300.0, 300.0), (0.5, 0.5)], ids=str)
+def test_the_slope_is_a_sum_of_few_products(ends: tuple[float, float]) -> None:
+    random = np.random.default_rng(0)
+    b, a = random.uniform(*ends, 5000), random.uniform(*ends, 400)
+    terms = separated(b, *ends)
+    found = slope(a[:, None], terms.at) @ terms.weights
+    assert np.abs(found - slope(a[:, None], b)).max() <= ABSOLUTE / 10
+    assert len(terms.at) <= 20
+    assert np.abs(terms.weights).max() <= 3
+
+
+def test_what_makes_no_sense() -> None:
+    for given in ({"space": "odds"}, {"interactions": True, "space": "probability"}):
+        with pytest.raises(InvalidOptionError):
+            TreeShap(REFERENCES, **given)
+    with pytest.raises(InvalidOptionError, match="needs references"):
+        TreeShap(space="probability")
+    with pytest.raises(InvalidOptionError, match="by LOGISTIC"):
+        compile_model(model("SOFTMAX"), TreeShap(REFERENCES, space="probability"))
+    with pytest.raises(InvalidOptionError, match="by LOGISTIC"):
+        compile_model(of.regressor(TREES), TreeShap(REFERENCES, space="probability"))
+    with pytest.raises(InvalidOptionError, match="exclude each other"):
+        compile_model(model(), TreeShap(REFERENCES, space="probability"), logits=True)
