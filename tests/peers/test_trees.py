@@ -186,6 +186,17 @@ def test_path_dependent_by_the_rows_of_the_training(credit: Credit, name: str) -
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["XGBoost of numbers", "LightGBM of numbers"])
+def test_path_dependent_with_missing_values(credit: Credit, name: str) -> None:
+    make, label, convert = MODELS[name]
+    holes = np.random.default_rng(0).random(credit.x.shape) < 0.05
+    given = np.where(holes, np.nan, credit.x).astype(np.float32)
+    estimator = make().fit(given[:TRAINED], getattr(credit, label)[:TRAINED])
+    compiled = compile_model(convert(estimator), TreeShap(covers=given[:TRAINED]))
+    assert_path_dependent(compiled.explain(given[-N:]), estimator, given[-N:])
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_path_dependent_by_the_covers_of_the_model(credit: Credit) -> None:
     """XGBoost's are sums of Hessians, which no row tells: what they are is written into the ONNX node."""
     make, label, convert = MODELS["XGBoost"]

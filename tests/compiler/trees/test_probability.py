@@ -1,10 +1,16 @@
 """Attributions of probabilities: each reference's of the margin, by every coalition, rescaled one by one."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+from typer.testing import CliRunner
 
 from compiler import InvalidOptionError, TreeShap, compile_model
+from compiler.artefact.entry import open_entry
+from compiler.cli.compile import app
 from compiler.trees.probability import separated, slope
 from tests.references import trees as of
 from tests.tolerances import COMPLETE_32
@@ -77,3 +83,30 @@ def test_what_makes_no_sense() -> None:
         compile_model(of.regressor(TREES), TreeShap(REFERENCES, space="probability"))
     with pytest.raises(InvalidOptionError, match="exclude each other"):
         compile_model(model(), TreeShap(REFERENCES, space="probability"), logits=True)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    onnx.save(model(), tmp_path / "m.onnx")
+    np.save(tmp_path / "r.npy", REFERENCES)
+    arguments = ["compile", tmp_path / "m.onnx", "--name", "m", "--repository", tmp_path]
+    arguments += ["--method", "treeshap", "--references", tmp_path / "r.npy", "--space", "probability"]
+    done = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert done.exit_code == 0, done.output
+    found, fresh = (
+        open_entry(tmp_path, "m"),
+        compile_model(model(), TreeShap(REFERENCES, space="probability")),
+    )
+    assert found.manifest.method.options == {"space": "probability"}
+    assert found.manifest.digests == fresh.manifest.digests
+    np.testing.assert_array_equal(found.explain(X)["x_attributions"], fresh.explain(X)["x_attributions"])
+
+
+def test_batches_answer_the_same_bits() -> None:
+    session = onnxruntime.InferenceSession(
+        compile_model(model(), TreeShap(REFERENCES, space="probability")).model.SerializeToString()
+    )
+    margins, whole = session.run(["explained_value", "x_attributions"], {"x": X})
+    parts = [session.run(["explained_value", "x_attributions"], {"x": X[i : i + 2]}) for i in range(0, N, 2)]
+    same = np.concatenate([p[0] for p in parts]) == margins  # ONNX Runtime's own sums of trees
+    np.testing.assert_array_equal(np.concatenate([p[1] for p in parts])[same[:, 0]], whole[same[:, 0]])
+    assert same.any()

@@ -37,6 +37,7 @@ BAD = {
     "a dangling leaf": ({"target_nodeids": [1, 9]}, "target_nodeids names node 9 of tree 0"),
     "a node twice": ({"nodes_nodeids": [0, 1, 1]}, "node 1 of tree 0 is there twice"),
     "thresholds too few": ({"nodes_values": [0.0]}, "nodes_values has 1 entries where 3 are due"),
+    "hit rates too few": ({"nodes_hitrates": [1.0]}, "nodes_hitrates has 1 entries where 3 are due"),
     "modes too few": ({"nodes_modes": ["LEAF"]}, "nodes_modes has 1 entries"),
     "weights too few": ({"target_weights": [1.0]}, "target_weights has 1 entries where 2 are due"),
     "no nodes": ({name: [] for name in STUMP} | {"n_targets": 1}, "has no nodes"),
