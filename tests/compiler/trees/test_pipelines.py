@@ -243,7 +243,7 @@ def test_interactions_of_elements() -> None:
 
 def test_interactions_of_several_inputs() -> None:
     model = exported(pipeline(GradientBoostingClassifier(**SMALL)))
-    with pytest.raises(UnsupportedModelError, match="two features of one input, and 4 are explained"):
+    with pytest.raises(UnsupportedModelError, match="two features of one input without groups"):
         compile_model(model, TreeShap(REFERENCES, interactions=True))
 
 
