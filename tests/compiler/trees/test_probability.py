@@ -1,5 +1,6 @@
 """Attributions of probabilities: each reference's of the margin, by every coalition, rescaled one by one."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,11 @@ import onnxruntime
 import pytest
 from typer.testing import CliRunner
 
-from compiler import InvalidOptionError, TreeShap, compile_model
+from compiler import InvalidOptionError, TreeShap, UnsupportedModelError, compile_model
 from compiler.artefact.entry import open_entry
 from compiler.cli.compile import app
 from compiler.trees.probability import separated, slope
+from tests.compiler.models import parsed
 from tests.references import trees as of
 from tests.tolerances import COMPLETE_32
 
@@ -34,12 +36,17 @@ def margin(x: np.ndarray) -> np.ndarray:
     return of.scores(TREES, x)[:, 0] + 0.25
 
 
-def due() -> np.ndarray:
-    """[N, F]"""
-    total = np.zeros((N, 5))
-    for r, w in zip(REFERENCES, WEIGHTS, strict=True):
-        found = of.shapley(lambda z: of.scores(TREES, z), X, r[None])[:, 0]
-        rise, run = sigmoid(margin(X)) - sigmoid(margin(r[None])), margin(X) - margin(r[None])
+def due(
+    x: np.ndarray = X,
+    references: np.ndarray = REFERENCES,
+    margin: Callable[[np.ndarray], np.ndarray] = margin,
+    owners: Sequence[int] = range(5),
+) -> np.ndarray:
+    """[N, players]"""
+    total = np.zeros((N, max(owners) + 1))
+    for r, w in zip(references, WEIGHTS, strict=True):
+        found = of.shapley(lambda z: margin(z)[:, None], x, r[None], owners=owners)[:, 0]
+        rise, run = sigmoid(margin(x)) - sigmoid(margin(r[None])), margin(x) - margin(r[None])
         total += w * found * np.divide(rise, run, out=np.zeros(N), where=run != 0)[:, None]
     return total
 
@@ -58,6 +65,37 @@ def test_each_reference_is_rescaled(targets: object, signs: list[int] | None) ->
     if targets is None:
         np.testing.assert_array_equal(answer["explained_value"], answer["p"][:, 1:])
         np.testing.assert_allclose(answer["base_value"], WEIGHTS @ sigmoid(margin(REFERENCES)), atol=ABSOLUTE)
+
+
+def test_groups_of_raw_inputs() -> None:
+    """Trees of five features that preprocessing makes of x [N, 3] and u [N, 1]."""
+    order = np.array([2, 0, 3, 0, 1])
+    text = "w = Concat <axis = 1> (x, u) v = Gather <axis = 1> (w, order) z = Add (v, v)"
+    opsets = '"" : 21, "ai.onnx.ml" : 3'
+    raw = parsed(
+        f"g (float[N, 3] x, float[N, 1] u) => (float[N, 5] z) {{ {text} }}", {"order": order}, opsets=opsets
+    )
+    trees = model()
+    trees.graph.node[0].input[0] = "z"
+    raw.graph.node.extend(trees.graph.node)
+    raw.graph.output[0].CopyFrom(trees.graph.output[0])
+    x, references = (rows[:, :4] for rows in (X, REFERENCES))
+    given, known = ({"x": rows[:, :3], "u": rows[:, 3:]} for rows in (x, references))
+    method = TreeShap(known, WEIGHTS, space="probability")
+    answer = compile_model(raw, method, groups={"two": ["x[0]", "u[0]"]}).explain(given)
+    expected = due(x, references, lambda z: margin(2 * z[:, order]), [0, 1, 2, 0])
+    assert np.abs(answer["group_attributions"][:, 0] - expected).max() <= ABSOLUTE
+    assert np.abs(expected).max(axis=0).min() > 1000 * ABSOLUTE, "nothing to compare"
+    assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32
+
+
+def test_leaves_without_tables_are_refused() -> None:
+    deep: of.Node = of.Leaf((1.0,))
+    for feature in range(14):
+        deep = of.Split(feature, "LEQ", (0.0,), False, deep, of.Leaf((-1.0,)))
+    trees = of.classifier([deep], 2, 14, only=0, post_transform="LOGISTIC")
+    with pytest.raises(UnsupportedModelError, match="leaves depend on up to 14 features each"):
+        compile_model(trees, TreeShap(of.rows(1, K, 14), space="probability"))
 
 
 @pytest.mark.parametrize("ends", [(-2.0, 1.0), (-12.0, 30.0), (-300.0, 300.0), (0.5, 0.5)], ids=str)
