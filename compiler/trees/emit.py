@@ -14,6 +14,8 @@ from compiler.trees.picking import Picking, chunked, joined
 from compiler.trees.probability import Terms
 from compiler.trees.tables import Bit, Counts, Tables, Test
 
+_SHELF = 1 << 12  # slots: what some more nodes take as long as
+
 
 def emit_tables(op: Ops, tables: Tables, x: Tensor, dtype: ir.DataType) -> Tensor:
     """The attributions, row shape [1, targets · units].
@@ -26,12 +28,12 @@ def emit_tables(op: Ops, tables: Tables, x: Tensor, dtype: ir.DataType) -> Tenso
     if not len(tables.column):
         return op.row_constant(np.zeros((1, columns), dtype.numpy()))
     pick = Picking(op)
-    places = counted(op, pick, tables.places, x)
+    places, at = counted(op, pick, tables.places, x)
     index, owners = chunked(tables.column, columns)
     nothing = index < 0
     group = np.where(nothing, len(tables.places.starts) - 1, tables.group[index])
     within = np.where(nothing, 0, tables.within[index]).reshape(1, -1).astype(np.int32)
-    places = op.Add(pick(places, group.reshape(-1)), op.row_constant(within))
+    places = op.Add(pick(places, at[group].reshape(-1)), op.row_constant(within))
     found = op.reshape(op.take(op.constant(tables.numbers.astype(dtype.numpy())), places), (1, *index.shape))
     return pick.sums(op.ReduceSum(found, [2], keepdims=0), owners, columns)
 
@@ -62,13 +64,32 @@ def emit_interactions(op: Ops, tables: Tables, x: Tensor, attributions: Tensor) 
     return op.reshape(op.Add(apart, op.Mul(own, diagonal)), (1, targets * players * players))
 
 
-def counted(op: Ops, pick: Picking, counts: Counts, x: Tensor) -> Tensor:
-    """[1, counts] int32."""
+def counted(op: Ops, pick: Picking, counts: Counts, x: Tensor) -> tuple[Tensor, np.ndarray]:
+    """[1, counts] int32, those of few slots first; and where each of them stands."""
     bits, place = _bits(op, pick, counts.bits, x)
-    picked = op.reshape(pick(bits, place[counts.reads].reshape(-1)), (1, *counts.reads.shape))
-    gone = op.Mul(picked, op.row_constant(counts.steps[None].astype(np.int32)))
-    starts = op.row_constant(counts.starts[None].astype(np.int32))
-    return op.Add(op.ReduceSum(gone, [2], keepdims=0), starts)
+    slots = (counts.steps != 0).sum(axis=1)
+    order, parts = np.argsort(slots, kind="stable"), []
+    for own, most in _shelves(slots[order]):
+        which = order[own]
+        reads, steps = counts.reads[which, :most], counts.steps[which, :most]
+        picked = op.reshape(pick(bits, place[reads].reshape(-1)), (1, *reads.shape))
+        gone = op.Mul(picked, op.row_constant(steps[None].astype(np.int32)))
+        parts.append(op.ReduceSum(gone, [2], keepdims=0))
+    starts = op.row_constant(counts.starts[order][None].astype(np.int32))
+    return op.Add(joined(op, parts), starts), np.argsort(order)
+
+
+def _shelves(slots: np.ndarray) -> list[tuple[slice, int]]:
+    """One or two parts of counts by their slots, ascending, and the most slots of each: filled up as little
+    as two can be, one where that is no gain.
+    """
+    count, most = len(slots), max(int(slots[-1]), 1)
+    first = np.arange(1, count)
+    filled = first * np.maximum(slots[:-1], 1) + (count - first) * most
+    if count < 2 or filled.min() > count * most - _SHELF:
+        return [(slice(count), most)]
+    cut = int(filled.argmin()) + 1
+    return [(slice(cut), max(int(slots[cut - 1]), 1)), (slice(cut, count), most)]
 
 
 def _bits(op: Ops, pick: Picking, bits: Sequence[Bit], x: Tensor) -> tuple[Tensor, np.ndarray]:

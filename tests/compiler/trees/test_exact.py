@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 
 from compiler import TreeShap, compile_model
+from compiler.trees import emit
 from tests.references import trees as of
 from tests.tolerances import COMPLETE_32, COMPLETE_64, PARITY_32
 
@@ -78,6 +79,12 @@ def test_columns(targets: object, columns: list[int]) -> None:
     trees = of.random_trees(6, ("LEQ", "GT"), columns=3)
     model = of.regressor(trees, base_values=[0.1, 0.2, 0.3])
     assert_exact(model, trees, "y", columns, targets=targets)
+
+
+def test_groups_of_few_bits_and_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emit, "_SHELF", 0)
+    trees = of.random_trees(10, PLAIN, columns=3)
+    assert_exact(of.regressor(trees), trees, "y", [0, 1, 2], targets="all")
 
 
 def test_contrasts_are_differences() -> None:
