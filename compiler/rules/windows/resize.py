@@ -136,7 +136,7 @@ def _scales(x: Tensor, what: Resampling) -> tuple[float, ...] | None:
     if what.sizes is None:
         chosen = np.asarray(what.scales, np.float32)
     else:
-        exact = what.sizes / lengths
+        exact = np.asarray(what.sizes, lengths.dtype) / lengths
         chosen = exact.astype(np.float32)
         if (chosen != exact).any() or tuple((chosen * lengths).astype(int)) != what.sizes:
             return None
