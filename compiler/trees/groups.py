@@ -28,9 +28,9 @@ class Bounds:
 
     def pieces(self, x: np.ndarray) -> np.ndarray:
         """The piece of each number."""
-        sides = (self.numbers[~self.strict], "right"), (self.numbers[self.strict], "left")
-        found = sum(np.searchsorted(numbers, x, side) for numbers, side in sides)  # type: ignore[call-overload]
-        return np.where(np.isnan(x), len(self.numbers) + 1, found)
+        reached = np.searchsorted(self.numbers[~self.strict], x, "right")
+        passed = np.searchsorted(self.numbers[self.strict], x, "left")
+        return np.where(np.isnan(x), len(self.numbers) + 1, reached + passed)
 
 
 @dataclass(frozen=True, eq=False)
