@@ -9,8 +9,8 @@ from compiler.lowering import Lowered
 from compiler.manifest import elements
 from compiler.methods import Method
 from compiler.methods.base import ExplainsScores, OfCoalitions, OfTrees, OnPaths, Walked
-from compiler.selection.coalitions import choose_game
-from compiler.selection.ensembles import choose_ensemble, owners_of
+from compiler.selection.games.coalitions import choose_game
+from compiler.selection.games.ensembles import choose_ensemble, owners_of
 from compiler.selection.labelled import FeatureNames, by_name, features_of
 from compiler.selection.logits import choose_logits
 from compiler.selection.path import Concepts, Layers, Path, choose_path, foremost

@@ -21,6 +21,7 @@ from compiler.methods.base import References
 from compiler.references.reference_set import OpenReferences
 from compiler.runtime.session import Runner
 from compiler.selection.activity import made_by
+from compiler.selection.games.provenance import made_of
 from compiler.selection.leaves import raw_leaves
 from compiler.selection.path import (
     MOST_NAMED,
@@ -31,7 +32,6 @@ from compiler.selection.path import (
     reach_backward,
     reach_forward,
 )
-from compiler.selection.provenance import made_of
 from compiler.selection.targets import Targets, choose_targets
 from compiler.trees.ensemble import Ensemble
 from compiler.trees.read import OPERATORS, is_ensemble, read_ensemble
