@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import onnx
 
-from compiler.graph import own_shapes
+from compiler.graph.shapes import own_shapes
 from compiler.rules import rule as rule_module
 from rationale import Kind, Trait, rule
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from compiler.graph.own_shapes import is_own
+from compiler.graph.shapes.own_shapes import is_own
 from compiler.lowering.bodies import has_body
 from compiler.lowering.rewrites.engine import rewritten_operators
 from compiler.rules.packages import package_of

@@ -30,8 +30,8 @@ from compiler.graph.chunk_markers import Chunks
 from compiler.graph.emitter import Operand
 from compiler.graph.layouts import Layouts
 from compiler.graph.scan_fallback import row_by_row
-from compiler.graph.shape_inference import Spec, infer_outputs, result_dtype
-from compiler.graph.symbolic_rows import in_rows
+from compiler.graph.shapes.inference import Spec, infer_outputs, result_dtype
+from compiler.graph.shapes.symbolic_rows import in_rows
 from compiler.graph.tensor import AXES, NONE, STACKED, Lead, Tensor
 from compiler.graph.variants import Variants
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from compiler.graph.batching import Node
 from compiler.graph.layouts import Layouts
-from compiler.graph.shape_inference import Spec
+from compiler.graph.shapes.inference import Spec
 from compiler.graph.tensor import STACKED, Lead, Tensor
 
 

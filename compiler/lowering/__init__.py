@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from compiler.graph.shape_inference import Spec
+from compiler.graph.shapes.inference import Spec
 from compiler.lowering.batch import (
     free_batch,
     how_rows_mix,

@@ -6,8 +6,8 @@ import onnx
 import onnx_ir as ir
 
 from compiler.errors import RationaleError
-from compiler.graph.own_shapes import own_opsets
-from compiler.graph.shape_inference import Spec, may_be_sizes, spec_of
+from compiler.graph.shapes.inference import Spec, may_be_sizes, spec_of
+from compiler.graph.shapes.own_shapes import own_opsets
 
 BATCH = "N"
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from compiler.deployment import in_words
 from compiler.errors import InvalidModelError, UnsupportedModelError
 from compiler.graph.fold import constant_nodes, fold_constants, new_constant
-from compiler.graph.shape_inference import Spec
+from compiler.graph.shapes.inference import Spec
 from compiler.lowering.inference import known_specs
 from compiler.lowering.subgraphs import inner_protos
 from compiler.runtime.session import model_bytes

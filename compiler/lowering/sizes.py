@@ -9,7 +9,7 @@ import onnx_ir.passes.common as passes
 
 from compiler.graph.fold import replace_by_constant
 from compiler.graph.nodes import Nodes, stand_for
-from compiler.graph.shape_inference import Spec
+from compiler.graph.shapes.inference import Spec
 from compiler.lowering.inference import infer, infer_each
 from compiler.lowering.limits import fold_weights
 

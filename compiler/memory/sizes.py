@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 
 from compiler.graph.chunk_markers import Chunks
-from compiler.graph.shape_inference import Spec, infer_graph
+from compiler.graph.shapes.inference import Spec, infer_graph
 from compiler.graph.traverse import reads
 from compiler.memory.regions import is_pseudo
 

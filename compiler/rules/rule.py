@@ -26,7 +26,7 @@ from typing import Any
 
 from compiler.graph.batching import elementwise
 from compiler.graph.ops import Ops
-from compiler.graph.own_shapes import ShapeForm, broadcast_shape, declare_shape, is_own
+from compiler.graph.shapes.own_shapes import ShapeForm, broadcast_shape, declare_shape, is_own
 from compiler.graph.tensor import Tensor
 
 Pullback = Callable[[Any], Tensor]

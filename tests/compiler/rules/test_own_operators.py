@@ -9,7 +9,7 @@ import pytest
 
 import rationale
 from compiler import DeepShap, Gradient, InvalidModelError, Kind, Lrp, RationaleError, Trait, compile_model
-from compiler.graph import own_shapes
+from compiler.graph.shapes import own_shapes
 from compiler.lowering.inference import infer
 from compiler.runtime.session import as_ir
 from tests.compiler.models import parsed, rows

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
-from compiler.graph.own_shapes import own_opsets
+from compiler.graph.shapes.own_shapes import own_opsets
 from compiler.graph.tensor import Tensor
 from compiler.runtime.session import MOST_SIZES
 

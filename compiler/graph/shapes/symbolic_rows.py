@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from compiler.graph.shape_inference import Spec, infer_graph
+from compiler.graph.shapes.inference import Spec, infer_graph
 
 ROWS, TIMES = "N", "·"
 _COUNTS = (5, 7)  # rows, for which shapes are inferred

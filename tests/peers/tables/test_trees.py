@@ -38,7 +38,7 @@ with warnings.catch_warnings():
     from onnxmltools.convert.common.data_types import FloatTensorType
     from skl2onnx import to_onnx
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "taiwan_credit_default.csv"
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "taiwan_credit_default.csv"
 TRAINED, K, N = 4000, 1000, 12
 OF_RANGE = 1e-5  # the largest error, of the range of the explained output
 

@@ -24,7 +24,7 @@ from tests.peers.networks import Case, export
 from tests.peers.others import shap_values
 from tests.references.deeplift import Standardise, predict
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "taiwan_credit_default.csv"
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "taiwan_credit_default.csv"
 ROWS, REFERENCES, TRAINED = 1000, 100, 24_000
 LEAST_AUC = 0.70  # the best published models reach about 0.78
 

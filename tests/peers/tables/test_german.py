@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # deprecations inside what it imports
     import shap
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "german_credit.tsv"
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "german_credit.tsv"
 WORDS = ["status", "history", "purpose", "savings", "employment"]
 NUMBERS = ["duration", "amount", "age"]
 NAMES = (

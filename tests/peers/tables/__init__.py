@@ -1,0 +1,1 @@
+"""Models of tables, beside the libraries that made them and those that explain them."""
