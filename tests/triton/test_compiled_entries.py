@@ -6,22 +6,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler import Compiled, DeepShap, Gradient, compile_model
+from compiler import Compiled, DeepShap, ExactShap, Gradient, TreeShap, compile_model
 from scripts.triton.serve import TritonAddresses
 from tests.compiler.models import cnn, mlp, rows, two_inputs
+from tests.references import trees as of
 from tests.service import patient
 from tests.service.child import both_ends
 from tests.triton.clients import ENDS, infer
 from tests.triton.conftest import StartTriton
 
 AGREE = 1e-6  # of the largest value: batches are cut differently, the arithmetic is the same
-NAMES = ("perceptron", "image", "pair", "slope")
+NAMES = ("perceptron", "image", "pair", "slope", "trees", "called")
 SERVERS = ("triton", "gateway", "gateway on triton")
 GATEWAYS = SERVERS[1:]
 
 
 def compile_all() -> dict[str, Compiled]:
-    """Targets of every kind; one and two inputs; with references and without."""
+    """Targets of every kind; one and two inputs; with references and without; with a walk and without."""
     image = [d.dim_value for d in cnn().graph.input[0].type.tensor_type.shape.dim[1:]]
     pair = {
         v.name: rows(6, *(d.dim_value for d in v.type.tensor_type.shape.dim[1:]), seed=i)
@@ -32,6 +33,8 @@ def compile_all() -> dict[str, Compiled]:
         "image": compile_model(cnn(), DeepShap(rows(4, *image))),
         "pair": compile_model(two_inputs(), DeepShap(pair)),
         "slope": compile_model(mlp(), Gradient(), targets=[2]),
+        "trees": compile_model(of.regressor(of.random_trees(1, ("LEQ",))), TreeShap(of.rows(1, 9))),
+        "called": compile_model(mlp(), ExactShap(rows(4, 5)), targets=[1, "2-0"]),
     }
 
 
