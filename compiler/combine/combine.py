@@ -124,8 +124,7 @@ def _build(
     at_x.lift_outputs()
     if isinstance(method, OfTrees):
         references = with_values(lowered, path, references)
-        base, weights = at_references(at_x, path, references), references.weights if references else None
-        seed = _seed(op, path, at_x, base, weights)
+        seed = _seed(op, path, at_x, at_references(at_x, path, references), None)
         emit_of_trees(at_x, path, method, seed, references)
         return lowered.model
     assert isinstance(method, Walked)

@@ -9,7 +9,6 @@ import numpy as np
 from compiler.combine.environment import Environment, MovedEnvironment
 from compiler.combine.outputs import Seed, attributions_name, emit_values, interactions_name, total_of
 from compiler.combine.players import outputs_of
-from compiler.graph.axis_means import along
 from compiler.graph.fold import extract
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
@@ -44,9 +43,10 @@ def _answers(lowered: Lowered, given: Mapping[str, np.ndarray], asked: set[str])
 
 
 def at_references(at_x: Environment, path: Path, references: ReferenceSet | None) -> MovedEnvironment:
-    """The explained output at the references; no other value is asked for there.
+    """The mean of the explained output over the references; no other value is asked for there.
 
-    Without references, what the trees' covers expect of it.
+    Without references, what the trees' covers expect of it. The tables are made in float64, and so is this:
+    in float32, a mean of thousands of rows is off by more than all the rest.
 
     Args:
         references: `with_values`.
@@ -54,8 +54,12 @@ def at_references(at_x: Environment, path: Path, references: ReferenceSet | None
     Raises:
         InvalidReferencesError: there are no covers either.
     """
-    rows = _expected(at_x.lowered, path) if references is None else references.arrays[path.output]
-    return MovedEnvironment(at_x, "reference", {path.output: along(at_x.op, rows, "K")}, path.dependent)
+    if references is None:
+        base = _expected(at_x.lowered, path)
+    else:
+        rows = references.arrays[path.output]
+        base = np.average(rows.astype(np.float64), 0, references.weights)[None].astype(rows.dtype)
+    return MovedEnvironment(at_x, "reference", {path.output: at_x.op.row_constant(base)}, path.dependent)
 
 
 def _expected(lowered: Lowered, path: Path) -> np.ndarray:
