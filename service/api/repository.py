@@ -16,7 +16,7 @@ from service.api.schemas import (
     ModelStatistics,
     StatisticsList,
 )
-from service.api.v2 import Version, plane_of
+from service.api.v2.routes import Version, plane_of
 from service.errors import MalformedError, NotOfferedError
 from service.faults import listed
 from service.inference.index import index_of

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from service.api import v2_codec as oip
 from service.api.body import TIMEOUT_HEADER, media_type_of, read_body, timeout_header
 from service.api.openapi import MODEL_PARAMETER, body_of, header
 from service.api.problems import problem_responses
@@ -23,6 +22,7 @@ from service.api.schemas import (
     ServerMetadata,
     TensorMetadata,
 )
+from service.api.v2 import codec as oip
 from service.errors import NotOfferedError, NotReadyError
 from service.handlers import NOT_OFFERED, Call, Handler
 from service.inference.dataplane import DataPlane

@@ -12,8 +12,8 @@ from service.api.body import TIMEOUT_HEADER
 from service.api.openapi import MODEL_PARAMETER, body_of, header
 from service.api.problems import problem_responses
 from service.api.schemas import Alive, Explanations, Instances, ModelList, ModelStatus, Predictions
-from service.api.v1_codec import decode_explain, decode_predict, encode_explanations, predictions
-from service.api.v2 import JSON, REFUSALS, plane_of, respond
+from service.api.v1.codec import decode_explain, decode_predict, encode_explanations, predictions
+from service.api.v2.routes import JSON, REFUSALS, plane_of, respond
 from service.inference.request import Answer
 
 router = APIRouter(prefix="/v1/models", tags=["v1"])
