@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from compiler.artefact.compiled import Compiled
+from compiler.artefact.decision import decided_by, question_of
 from compiler.artefact.describe import describe
 from compiler.artefact.finish import finish
 from compiler.artefact.open_length import check_span
@@ -25,6 +26,7 @@ from compiler.lowering.lengths import Size, span_of
 from compiler.manifest import Manifest
 from compiler.memory.fit import Combined, Progress, fit
 from compiler.methods import Auto, Method
+from compiler.profile import DecisionProfile, as_profile
 from compiler.references.reference_set import OpenReferences
 from compiler.runtime.kernels import found, kernels_of
 from compiler.runtime.session import Held
@@ -51,6 +53,7 @@ def compile_model(
     layers: Layers = (),
     concepts: Concepts | None = None,
     custom_ops: Sequence[str | Path] = (),
+    decision: DecisionProfile | Mapping[str, Any] | str | Path | None = None,
     deployment: Deployment = HERE,
     progress: Progress | None = None,
 ) -> Compiled:
@@ -83,6 +86,8 @@ def compile_model(
             to the most relevant ones.
         custom_ops: libraries of kernels that ONNX Runtime loads for operators of the model's own; they are
             code, and travel with the entries.
+        decision: a decision profile, or its file: the rules by which answers become decisions with reasons.
+            It says which output to explain and which features are groups.
         deployment: for what machine: threads, memory budget, storage of references, one entry or two.
         progress: called as `progress(stage, done, total)`, for a bar.
 
@@ -106,8 +111,12 @@ def compile_model(
         feature_names = names if feature_names is None else feature_names
     with kernels_of(libraries):
         question = Question(output, logits, targets, inputs, feature_names, layers, concepts, groups)
+        given = model.model if isinstance(model, Converted) else model
+        profile = None if decision is None else as_profile(decision)
+        if profile is not None:
+            method, question = question_of(profile, given, method, question)
         graph, manifest, plain, sample = _compiled(
-            model.model if isinstance(model, Converted) else model,
+            given,
             method,
             question,
             sizes or {},
@@ -117,6 +126,8 @@ def compile_model(
         )
     if isinstance(model, Converted):
         manifest = model.noted(manifest)
+    if profile is not None:
+        manifest = decided_by(profile, manifest)
     return Compiled(graph, manifest, plain, sample, libraries)
 
 

@@ -6,6 +6,7 @@ RationaleError              carries an HTTP `status`, for whoever serves it
 ├── InvalidReferencesError  wrong shape, dtype, names or values
 │   └── LargeReferencesError    more of them than the reader was allowed to take
 ├── InvalidOptionError      a flag or an argument
+│   └── InvalidProfileError     a decision profile, or one that does not fit its model; every fault is named
 ├── ExtensionError          an installed package brings a rule that cannot be used
 ├── CheckFailedError        the compiled graph did not pass its own check; nothing was written
 └── RepositoryError         the model repository cannot be read or written
@@ -46,6 +47,10 @@ class InvalidOptionError(RationaleError):
     """A flag, argument or method option that makes no sense, or not for this model."""
 
     status = 422
+
+
+class InvalidProfileError(InvalidOptionError):
+    """A decision profile that makes no sense, or not for its model; the text names every fault."""
 
 
 class ExtensionError(RationaleError):

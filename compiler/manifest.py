@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from compiler.errors import RepositoryError
+from compiler.profile import DecisionProfile
 
 FILE_NAME = "explanation.json"
 EXPLAIN_SUFFIX = "_explain"
@@ -327,6 +328,34 @@ class CustomOps(_Frozen):
     sha256: str
 
 
+class Comparison(_Frozen):
+    """Another entry that explains the same model by other references, to see which reasons stay."""
+
+    name: str = Field(description="all_applicants, draw 1 …")
+    kind: Literal["baseline", "draw"] = Field(
+        description="baseline: rows of another policy; draw: as many rows, drawn from the same ones"
+    )
+    entry: str = Field(description="its folder in the repository")
+    explanation: str = Field(description="its digest")
+
+
+class Decided(_Frozen):
+    """By what rules the entry's answers become decisions."""
+
+    profile: DecisionProfile
+    digest: str = Field(description="SHA-256 of the profile")
+    output_range: tuple[float, float] = Field(
+        description="least and largest score: of the closing Sigmoid or Softmax, else over the references"
+    )
+    tolerance: float = Field(description="completeness gap above which there are no reasons")
+    comparisons: tuple[Comparison, ...] = ()
+    bins: dict[str, tuple[float, ...]] = Field(
+        {},
+        description="by feature or group, the deciles of its attributions over the references: bounds of "
+        "ten classes, from which drift is measured",
+    )
+
+
 class Manifest(_Frozen):
     version: Literal[1] = 1
     model: str = Field(description="the plain model's entry, `NAME`")
@@ -378,6 +407,7 @@ class Manifest(_Frozen):
     extensions: tuple[Extension, ...] = Field((), description="what came from outside Rationale")
     tools: dict[str, str] = Field(description="versions of what made the graph")
     custom_ops: tuple[CustomOps, ...] = Field((), description="libraries of the kernels of own operators")
+    decision: Decided | None = Field(None, description="where it was compiled with a decision profile")
     measured: Measured
     parity: Parity | None = Field(None, description="None where the model was given as ONNX")
     variants: Variants | None = Field(None, description="None in entries of earlier versions")

@@ -48,6 +48,7 @@ class CompileRequest:
     custom_ops: Sequence[str | Path] = ()
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     allow_pickle: bool = False
+    decision: Path | None = None
 
     def check(self, *, referenced: bool) -> None:
         """Looks at the method and its options alone, without a model.
@@ -101,6 +102,7 @@ class CompileRequest:
             custom_ops=self.custom_ops,
             groups=self.groups,
             feature_names=names,
+            decision=self.decision,
             deployment=self.deployment,
             progress=progress,
         )

@@ -21,6 +21,8 @@ from service.api.v1 import routes as routes_v1
 from service.api.v2 import routes as routes_v2
 from service.api.v2.codec import LENGTH_HEADER
 from service.backends.base import Backend
+from service.decisions.decider import Decider
+from service.decisions.trail import NoTrail
 from service.explainers.artifact_store import ArtifactStore
 from service.explainers.builder import ReferenceFiles
 from service.explainers.follower import Follower, serve_followers, tell_followers
@@ -100,6 +102,7 @@ def create_app(
         on_failure.pop_all()
 
     live = LiveRepository(explainers, backend, settings)
+    trail = NoTrail()
 
     async def load() -> None:
         await plane.start(live.start)
@@ -123,12 +126,14 @@ def create_app(
             await live.stop()
             await explainers.stop()
             await plane.stop()
+            await trail.stop()
             state.close()
             if gate.tracing is not None:
                 await asyncio.to_thread(gate.tracing.close)
 
     app = _new_app(gate, settings, lifespan, DOCUMENTED)
     app.state.handler = Handler(plane, ReferenceResolver(explainers, sets, settings, metrics))
+    app.state.decider = Decider(plane, trail)
     app.state.plane = plane
     app.state.explainers = explainers
     app.state.live = live

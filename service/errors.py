@@ -149,6 +149,14 @@ class CompileFailedError(ServiceError):
     title = "The explainer could not be compiled"
 
 
+class UndecidedError(ServiceError):
+    """There is a score, and no reasons that could be given for it: nothing is decided then."""
+
+    status = 422
+    slug = "no-reasons"
+    title = "No reasons can be given for this decision"
+
+
 class NotFiniteError(ServiceError):
     """The model answered NaN or infinity. It follows from the input alone, so a retry cannot help: no 500."""
 

@@ -65,13 +65,13 @@ class Handler:
         plane.admit(likely, deadline_s)
         request = await read(deadline_s)
         entry = _entry_asked_for(registry, call, likely, request)
-        _note(entry, 0)
+        note(entry, 0)
         inputs = _inputs(registry, entry, request)
         if request.timeout_s is not None:
             deadline_s = min(deadline_s, plane.deadline(request.timeout_s))
         chosen = await self._references.choose(plane, entry, inputs, request.reference_set, deadline_s)
         answering = chosen.entry
-        _note(answering, next((array.shape[0] for array in chosen.inputs.values() if array.ndim), 0))
+        note(answering, next((array.shape[0] for array in chosen.inputs.values() if array.ndim), 0))
         tensors = await plane.infer(answering, chosen.inputs, request.outputs, deadline_s)
         version = call.version or answering.version
         explainer = registry.explainer_name(entry)
@@ -104,7 +104,7 @@ def _entry_asked_for(registry: ModelRegistry, call: Call, likely: Entry, request
     return likely
 
 
-def _note(entry: Entry, rows: int) -> None:
+def note(entry: Entry, rows: int) -> None:
     """Notes what the running request is for. Raises ForbiddenError where its caller may not ask for that."""
     context = current()
     if context is not None:

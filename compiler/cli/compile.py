@@ -162,6 +162,14 @@ def compile_command(
             metavar="NAME=A,B,C",
         ),
     ] = None,
+    decision: Annotated[
+        Path | None,
+        typer.Option(
+            help="A decision profile (decision.yaml): threshold, reason codes, groups; the gateway then "
+            "decides at POST /v1/models/NAME:decide. docs/decisions.md says more.",
+            metavar="FILE",
+        ),
+    ] = None,
     steps: Annotated[
         int | None,
         _of_methods(help="integrated-gradients: points on the path from a reference. Default: 50."),
@@ -325,6 +333,7 @@ def compile_command(
             custom_ops or (),
             parse_groups(group or []),
             allow_pickle,
+            decision,
         )
         with progress_bar() as progress:
             compiled = asked.compile(model, references, progress)

@@ -181,7 +181,7 @@ _MODEL = r"/v2/models/(?P<model>[^/]+)(/versions/[^/]+)?"
 _BY_PATH: tuple[tuple[str, Scopes | None], ...] = (
     (rf"/|/v2/health/[a-z]+|/v2|/docs(/.*)?|/openapi\.json|{_MODEL}/ready", NOBODY_NEEDS),
     (rf"{_MODEL}/explain", _EXPLAIN),
-    (r"/v1/models/[^/]+:explain", _EXPLAIN),
+    (r"/v1/models/[^/]+:(explain|decide)", _EXPLAIN),
     (rf"{_MODEL}/infer", None),  # by the model
     (r"/v1/models/(?P<model>[^/]+):predict", None),
     (r"/v2/models/[^/]+/explainers(/.*)?|/v2/reference-sets(/.*)?|/v2/repository/models/.*", ADMIN),

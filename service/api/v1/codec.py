@@ -48,6 +48,16 @@ def decode_explain(_: Request, body: bytearray) -> InferenceRequest:
     )
 
 
+def decode_decide(_: Request, body: bytearray) -> InferenceRequest:
+    """Reads instances, each an object. Raises MalformedError, as `decode_predict`."""
+    message, faults = _message(body), Faults()
+    rows = _instances(message, body, faults)
+    for i, row in enumerate(rows):
+        if not isinstance(row, dict):
+            faults.note(f"instances[{i}] must be an object of features, so that reasons have names")
+    return InferenceRequest(instances=Instances(rows), faults=faults)
+
+
 def predictions(outputs: Sequence[str], tensors: Tensors) -> list[Any]:
     """Per row the output's own row, or {output: row} where there are several. Made for orjson."""
     readable = {name: _readable(tensors[name]) for name in outputs}

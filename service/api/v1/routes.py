@@ -12,9 +12,18 @@ from service.api.body import TIMEOUT_HEADER
 from service.api.openapi import MODEL_PARAMETER, body_of, header
 from service.api.problems import problem_responses
 from service.api.schemas import Alive, Explanations, Instances, ModelList, ModelStatus, Predictions
-from service.api.v1.codec import decode_explain, decode_predict, encode_explanations, predictions
-from service.api.v2.routes import JSON, REFUSALS, plane_of, respond
+from service.api.v1.codec import (
+    decode_decide,
+    decode_explain,
+    decode_predict,
+    encode_explanations,
+    predictions,
+)
+from service.api.v2.routes import JSON, REFUSALS, call_of, plane_of, reader, respond
+from service.decisions.decider import Decider
 from service.inference.request import Answer
+
+IDEMPOTENCY_KEY = "idempotency-key"
 
 router = APIRouter(prefix="/v1/models", tags=["v1"])
 
@@ -80,9 +89,19 @@ async def explain(request: Request) -> Response:
     return await respond(request, decode_explain, _explanations, JSON, explains=True)
 
 
+async def decide(request: Request) -> Response:
+    """Answered when the decisions are on the disk."""
+    decider: Decider = request.app.state.decider
+    read = reader(request, decode_decide, JSON)
+    call = call_of(request, explains=True)
+    key = request.headers.get(IDEMPOTENCY_KEY)
+    return _json({"decisions": await decider.decide(call, read, key)})
+
+
 inference = [
     Route("/v1/models/{model}:predict", predict, methods=["POST"]),
     Route("/v1/models/{model}:explain", explain, methods=["POST"]),
+    Route("/v1/models/{model}:decide", decide, methods=["POST"]),
 ]
 
 

@@ -24,7 +24,7 @@ from service.api.schemas import (
 )
 from service.api.v2 import codec as oip
 from service.errors import NotOfferedError, NotReadyError
-from service.handlers import NOT_OFFERED, Call, Handler
+from service.handlers import NOT_OFFERED, Call, Handler, Read
 from service.inference.dataplane import DataPlane
 from service.inference.request import Answer, InferenceRequest
 from service.repository.entry import PLATFORM
@@ -208,15 +208,25 @@ async def respond(
 ) -> Response:
     """Answers a request for a prediction or an explanation, of whichever codec."""
     handler: Handler = request.app.state.handler
+    read = reader(request, decode, *media_types)
+    return encode(await handler.answer(call_of(request, explains=explains), read))
+
+
+def call_of(request: Request, *, explains: bool) -> Call:
+    """What the path and the headers say."""
+    asked = request.path_params
+    return Call(asked["model"], asked.get("version"), explains, timeout_header(request))
+
+
+def reader(request: Request, decode: Decode, *media_types: str) -> Read:
+    """Reads and decodes the body, when that is asked for."""
 
     async def read(deadline_s: float) -> InferenceRequest:
         media_type_of(request, *media_types)
         limit = request.app.state.settings.max_body_bytes
-        return decode(request, await read_body(request, limit, deadline_s, handler.plane.budget))
+        return decode(request, await read_body(request, limit, deadline_s, plane_of(request).budget))
 
-    asked = request.path_params
-    call = Call(asked["model"], asked.get("version"), explains, timeout_header(request))
-    return encode(await handler.answer(call, read))
+    return read
 
 
 def _decode(request: Request, body: bytearray) -> InferenceRequest:

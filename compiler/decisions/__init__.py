@@ -1,0 +1,1 @@
+"""From an explained score to a decision and its reasons: no server, no trail, only rules."""

@@ -1,0 +1,226 @@
+"""A decision and its principal reasons, by the rules of a profile."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from compiler.decisions.rows import ExplainedRow
+from compiler.errors import RationaleError
+from compiler.manifest import Decided
+from compiler.profile import DecisionProfile, KnockOut, ReasonText, Wording
+
+Outcome = Literal["approve", "refer", "decline"]
+# Attributions that differ by less are told as tied: what float32 resolves of the largest of a row.
+TIE = 1e-6
+
+
+class NoReasonsError(RationaleError):
+    """There is a decision, and no reasons that could be given for it."""
+
+    status = 422
+
+
+@dataclass(frozen=True)
+class PrincipalReason:
+    """One reason of a decision.
+
+    Attributes:
+        feature: the feature or group, of several that share the code that with the largest attribution;
+            `features` are all of them, largest first.
+        value: the feature's, None where it is missing; of a group by member.
+        attribution: the sum over `features`, in units of what is explained; None of a knock-out.
+        share: of all adverse attributions together, 0 to 1.
+        tied: as large as the reason that follows, given or not, but for rounding.
+        uncertain: nearer to the reason that follows than its standard error.
+    """
+
+    code: str
+    text: str
+    feature: str
+    value: Any
+    attribution: float | None
+    share: float | None
+    features: tuple[str, ...]
+    tied: bool = False
+    uncertain: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """
+    Attributes:
+        reasons: principal ones, largest first; none where nothing adverse was decided.
+        attributions: of every feature or group.
+    """
+
+    decision: Outcome
+    score: float
+    threshold: float
+    explained_value: float
+    base_value: float | None
+    reasons: tuple[PrincipalReason, ...]
+    attributions: Mapping[str, float]
+    standard_errors: Mapping[str, float] | None
+    completeness_gap: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Its members by name."""
+        return asdict(self)
+
+
+def decide(decided: Decided, row: ExplainedRow, values: Mapping[str, Any]) -> Decision:
+    """
+    Args:
+        values: of features, and of what knock-outs look at.
+
+    Raises:
+        NoReasonsError: attributions do not add up, or a principal reason may not be disclosed.
+    """
+    profile = decided.profile
+    hit = [rule for rule in profile.knock_outs if fits(rule, values.get(rule.feature))]
+    outcome: Outcome = "decline" if hit else outcome_of(profile, row.score)
+    reasons: tuple[PrincipalReason, ...] = ()
+    if hit:
+        reasons = tuple(_knocked_out(profile, rule, values) for rule in hit)
+    elif outcome != "approve":
+        _check_gap(decided, row)
+        reasons = principal(profile, row, values)
+    _check_disclosure(profile, reasons)
+    return Decision(
+        outcome,
+        row.score,
+        profile.threshold,
+        row.explained_value,
+        row.base_value,
+        reasons,
+        row.attributions,
+        row.standard_errors,
+        row.gap,
+    )
+
+
+def outcome_of(profile: DecisionProfile, score: float) -> Outcome:
+    """What a score alone decides; at the threshold it passes."""
+    if profile.refer is not None and profile.refer[0] <= score <= profile.refer[1]:
+        return "refer"
+    is_adverse = score > profile.threshold if profile.adverse == "above" else score < profile.threshold
+    return "decline" if is_adverse else "approve"
+
+
+def principal(
+    profile: DecisionProfile, row: ExplainedRow, values: Mapping[str, Any]
+) -> tuple[PrincipalReason, ...]:
+    """The largest adverse attributions; those that share a code are one reason, their sum."""
+    ranked = ranking(profile, row.attributions)
+    total = sum(size for _, size, _ in ranked)
+    given = list(_chosen(profile, [code for code, _, _ in ranked]))
+    found = []
+    for i in given:
+        code, size, features = ranked[i]
+        following = ranked[i + 1][1] if i + 1 < len(ranked) else 0.0
+        error = _standard_error(row, features)
+        found.append(
+            replace(
+                _reason(profile, code, features, values),
+                attribution=sum(row.attributions[feature] for feature in features),
+                share=size / total,
+                tied=i + 1 < len(ranked) and size - following <= TIE * ranked[0][1],
+                uncertain=i + 1 < len(ranked) and size - following <= error,
+            )
+        )
+    return tuple(found)
+
+
+def ranking(
+    profile: DecisionProfile, attributions: Mapping[str, float]
+) -> list[tuple[str, float, tuple[str, ...]]]:
+    """(code, size, features) of each adverse reason, largest first, equal ones in the profile's order."""
+    sign = 1 if profile.adverse == "above" else -1
+    adverse = {key: sign * value for key, value in attributions.items() if sign * value > 0}
+    by_code: dict[str, list[str]] = {}
+    for key in adverse:
+        by_code.setdefault(profile.rule(key).reason or key, []).append(key)
+    order = {code: i for i, code in enumerate(profile.reasons)}
+    ranked = [
+        (
+            code,
+            sum(adverse[key] for key in keys),
+            tuple(sorted(keys, key=lambda key: -adverse[key])),
+        )
+        for code, keys in by_code.items()
+    ]
+    return sorted(ranked, key=lambda one: (-one[1], order.get(one[0], len(order)), one[0]))
+
+
+def _chosen(profile: DecisionProfile, codes: list[str]) -> Iterator[int]:
+    """Places of the principal ones: the first, and one more on inquiries."""
+    yield from range(min(profile.max_reasons, len(codes)))
+    for i in range(profile.max_reasons, len(codes)):
+        text = profile.reasons.get(codes[i])
+        if text is not None and text.inquiry:
+            yield i
+            return
+
+
+def _reason(
+    profile: DecisionProfile, code: str, features: tuple[str, ...], values: Mapping[str, Any]
+) -> PrincipalReason:
+    feature = features[0]
+    value = _value(profile, feature, values)
+    text = profile.reasons.get(code)
+    wording = profile.title(feature) if text is None else worded(text, value)
+    return PrincipalReason(code, wording, feature, value, None, None, features)
+
+
+def _knocked_out(profile: DecisionProfile, rule: KnockOut, values: Mapping[str, Any]) -> PrincipalReason:
+    return _reason(profile, rule.reason, (rule.feature,), values)
+
+
+def _value(profile: DecisionProfile, key: str, values: Mapping[str, Any]) -> Any:
+    if key in profile.groups:
+        return {member: values.get(member) for member in profile.groups[key].members}
+    return values.get(key)
+
+
+def worded(text: ReasonText, value: Any) -> str:
+    """The text for this value."""
+    missing = all(each is None for each in value.values()) if isinstance(value, dict) else value is None
+    if missing:
+        return text.missing or text.text
+    return next((one.text for one in text.when if fits(one, value)), text.text)
+
+
+def fits(rule: KnockOut | Wording, value: Any) -> bool:
+    """Whether a value meets a condition; one that is missing meets none."""
+    if value is None or isinstance(value, dict):
+        return False
+    if rule.equals is not None:
+        return bool(value == rule.equals)
+    if isinstance(value, str):
+        return False
+    return (rule.above is None or value > rule.above) and (rule.below is None or value < rule.below)
+
+
+def _standard_error(row: ExplainedRow, features: tuple[str, ...]) -> float:
+    """Of a sum, as if its parts were independent; below 0 where it is not known."""
+    if row.standard_errors is None:
+        return -1.0
+    return float(sum(row.standard_errors[feature] ** 2 for feature in features) ** 0.5)
+
+
+def _check_gap(decided: Decided, row: ExplainedRow) -> None:
+    if row.gap is not None and not abs(row.gap) <= decided.tolerance:
+        raise NoReasonsError(
+            f"no reasons are given: the attributions miss the score by {row.gap:.2g}, more than the "
+            f"{decided.tolerance:.2g} that the decision profile allows (tolerance)"
+        )
+
+
+def _check_disclosure(profile: DecisionProfile, reasons: tuple[PrincipalReason, ...]) -> None:
+    kept = {feature for reason in reasons for feature in reason.features} & {*profile.never_disclose}
+    if kept:
+        raise NoReasonsError(
+            f"no reasons are given: {', '.join(sorted(kept))} is a principal reason, and the decision "
+            "profile says never to disclose it; to leave it out would be to give other reasons than the true "
+            "ones"
+        )

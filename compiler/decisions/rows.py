@@ -1,0 +1,121 @@
+"""What a combined graph answers, row by row and by the names of features and groups."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compiler.manifest import Attributed, Decided, Manifest
+
+Tensors = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class ExplainedRow:
+    """One row of an answer.
+
+    Attributes:
+        score: what is held against the threshold.
+        explained_value: what attributions add up to from the base value: the score, or its margin.
+        attributions: by feature or group.
+        gap: explained_value − base_value − Σ attributions.
+    """
+
+    score: float
+    explained_value: float
+    base_value: float | None
+    attributions: Mapping[str, float]
+    standard_errors: Mapping[str, float] | None
+    gap: float | None
+
+
+def decided_of(manifest: Manifest) -> Decided:
+    """Its decision profile. Asserts that there is one."""
+    assert manifest.decision is not None
+    return manifest.decision
+
+
+def keys_of(manifest: Manifest) -> tuple[str, ...]:
+    """Features and groups that are attributed to, in the order of the answers."""
+    return tuple(key for item in manifest.attributed for key in _names(item))
+
+
+def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:
+    """
+    Args:
+        tensors: answers of the combined graph, [N, …] each, with one target.
+    """
+    explained = tensors[manifest.explained_value][:, 0]
+    base = None if manifest.base_value is None else tensors[manifest.base_value][:, 0]
+    gap = None if manifest.completeness_gap is None else tensors[manifest.completeness_gap][:, 0]
+    score = _scores(manifest, tensors)
+    attributions = _by_name(manifest, tensors, [item.attributions for item in manifest.attributed])
+    errors = [item.standard_error for item in manifest.attributed]
+    spread = _by_name(manifest, tensors, [error for error in errors if error]) if all(errors) else None
+    return [
+        ExplainedRow(
+            float(score[i]),
+            float(explained[i]),
+            None if base is None else float(base[i]),
+            {name: values[i] for name, values in attributions.items()},
+            None if spread is None else {name: values[i] for name, values in spread.items()},
+            None if gap is None else float(gap[i]),
+        )
+        for i in range(len(explained))
+    ]
+
+
+def values_of(manifest: Manifest, inputs: Tensors) -> list[dict[str, Any]]:
+    """The features of each row as plain values, None where one is missing.
+
+    Args:
+        inputs: of the model, [N, …] each.
+    """
+    rows = len(next(iter(inputs.values())))
+    found: list[dict[str, Any]] = [{} for _ in range(rows)]
+    for item in manifest.explained:
+        if item.tensor.name not in inputs:
+            continue
+        table = inputs[item.tensor.name].reshape(rows, -1)
+        names = item.by("").names(table.shape[1]) if item.feature_names else _unnamed(item.tensor.name, table)
+        for row, values in zip(found, table.tolist(), strict=True):
+            row.update(zip(names, map(_plain, values), strict=True))
+    return found
+
+
+def score_index(index: int | None, elements: int) -> int:
+    """Which element of a row is the score: the one that is asked for, the only one, or class 1 of two."""
+    return index if index is not None else int(elements == 2)
+
+
+def _scores(manifest: Manifest, tensors: Tensors) -> np.ndarray:
+    profile = decided_of(manifest).profile
+    if profile.tensor not in tensors:  # an inner tensor, which is what is explained
+        return tensors[manifest.explained_value][:, 0]
+    output = tensors[profile.tensor].reshape(len(tensors[profile.tensor]), -1)
+    return output[:, score_index(profile.index, output.shape[1])]
+
+
+def _by_name(manifest: Manifest, tensors: Tensors, outputs: Sequence[str]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for item, output in zip(manifest.attributed, outputs, strict=True):
+        values = tensors[output][:, 0].reshape(len(tensors[output]), -1)
+        found.update(zip(_names(item), values.T.tolist(), strict=True))
+    return found
+
+
+def _names(item: Attributed) -> tuple[str, ...]:
+    if item.feature_names is None:
+        return (item.tensor.name,) if item.tensor.shape in ((), (1,)) else ()
+    return item.feature_names
+
+
+def _unnamed(name: str, table: np.ndarray) -> tuple[str, ...]:
+    return (name,) if table.shape[1] == 1 else tuple(f"{name}[{i}]" for i in range(table.shape[1]))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode()
+    return None if value != value else value

@@ -1,0 +1,1 @@
+"""Decisions as they are answered, recorded, and shown again."""

@@ -1,0 +1,70 @@
+"""Where decisions are written before they are answered: what the gateway asks of an audit trail."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class RecordedDecision:
+    """One decision as it was answered.
+
+    Attributes:
+        time: RFC 3339 in UTC, with microseconds.
+        caller: the name of the key that asked, empty where none is needed.
+        latency_ms: from the request's first byte until the decision was made.
+        instance: what the caller sent; None where only a digest of it was kept, or its key was erased.
+        answer: the whole member of `decisions`, as it was answered.
+        idempotency_key: that of the request; `place` is the instance's place in it.
+    """
+
+    id: str
+    time: str
+    model: str
+    version: str
+    caller: str
+    request_id: str
+    latency_ms: float
+    instance: Mapping[str, Any] | None
+    answer: Mapping[str, Any]
+    idempotency_key: str | None = None
+    place: int = 0
+
+
+class AuditTrail(Protocol):
+    """Append-only. Whoever answers by it has waited for its disk."""
+
+    async def find(
+        self, model: str, caller: str, key: str, instances: Sequence[Mapping[str, Any]]
+    ) -> Sequence[RecordedDecision]:
+        """What was decided under an idempotency key before, in the order of `instances`; else nothing.
+
+        Raises:
+            ConflictError: it was for other instances.
+        """
+
+    async def record(self, decisions: Sequence[RecordedDecision]) -> Sequence[RecordedDecision]:
+        """Returns when they are on the disk: all of one request, or none.
+
+        Returns:
+            What to answer: what was there before, where another request with the same key came first.
+
+        Raises:
+            StateUnavailableError: they cannot be written, and must not be answered.
+        """
+
+    async def stop(self) -> None:
+        """Writes what waits."""
+
+
+class NoTrail:
+    """RATIONALE_AUDIT=off."""
+
+    async def find(self, *_: object) -> Sequence[RecordedDecision]:
+        return ()
+
+    async def record(self, decisions: Sequence[RecordedDecision]) -> Sequence[RecordedDecision]:
+        return decisions
+
+    async def stop(self) -> None:
+        pass
