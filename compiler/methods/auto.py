@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 
 import numpy.typing as npt
 
-from compiler.methods.base import Gap, References
+from compiler.methods.base import References, Weighted
 
 
 @dataclass(frozen=True, eq=False)
-class Auto:
+class Auto(Weighted):
     """Shapley values by what is exact for the explained output, else by what approximates them.
 
     TreeShap where the output is the raw score of a tree ensemble; DeepShap where every operator before it is
@@ -26,16 +26,6 @@ class Auto:
     weights: npt.ArrayLike | None = None
 
     name: ClassVar[str] = "auto"
-    has_base_value: ClassVar[bool] = True
-    gap: ClassVar[Gap | None] = Gap.ROUNDING
-
-    @property
-    def reference_set(self) -> References:
-        return self.references
-
-    @property
-    def reference_weights(self) -> npt.ArrayLike | None:
-        return self.weights
 
     @property
     def options(self) -> dict[str, Any]:

@@ -53,6 +53,24 @@ class Method(Protocol):
         """What the manifest records, references aside."""
 
 
+class Weighted:
+    """A method whose references have weights: what Method asks of it. Its fields are the dataclass's own."""
+
+    references: References
+    weights: npt.ArrayLike | None
+
+    has_base_value: ClassVar[bool] = True
+    gap: ClassVar[Gap | None] = Gap.ROUNDING
+
+    @property
+    def reference_set(self) -> References:
+        return self.references
+
+    @property
+    def reference_weights(self) -> npt.ArrayLike | None:
+        return self.weights
+
+
 @runtime_checkable
 class Walked(Method, Protocol):
     """A method that walks back from the output, operator by operator."""

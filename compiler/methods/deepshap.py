@@ -17,7 +17,7 @@ from compiler.errors import UnsupportedModelError
 from compiler.graph.axis_means import mean
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.methods.base import Gap, References, pull_back
+from compiler.methods.base import References, Weighted, pull_back
 from compiler.methods.speed.commuting import commute
 from compiler.methods.speed.fusion import fuse
 from compiler.rules.rule import Kind, Selection, Trait
@@ -27,7 +27,7 @@ from compiler.walk.call import Call
 
 
 @dataclass(frozen=True, eq=False)
-class DeepShap:
+class DeepShap(Weighted):
     """Shapley values of a network, approximated by the DeepLIFT rule over a reference set.
 
     Exact where the network is a sum of functions of single inputs and of products of two; elsewhere
@@ -45,17 +45,7 @@ class DeepShap:
     standard_error: bool = False
 
     name: ClassVar[str] = "deepshap"
-    has_base_value: ClassVar[bool] = True
-    gap: ClassVar[Gap | None] = Gap.ROUNDING
     averages: ClassVar[str] = "K"
-
-    @property
-    def reference_set(self) -> References:
-        return self.references
-
-    @property
-    def reference_weights(self) -> npt.ArrayLike | None:
-        return self.weights
 
     @property
     def options(self) -> dict[str, Any]:

@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import InvalidOptionError
-from compiler.methods.base import Coalitions, Gap, References, whole_number
+from compiler.methods.base import Coalitions, References, Weighted, whole_number
 
 MOST_PLAYERS, MOST_ENUMERATED = 512, 12
 MOST_PERMUTATIONS = 10_000
 
 
 @dataclass(frozen=True, eq=False)
-class ExactShap:
+class ExactShap(Weighted):
     """Shapley values of any model, by every coalition of its players: 2^players values, each the mean of the
     model's output over the references. Shapley, "A value for n-person games", 1953.
 
@@ -31,18 +31,8 @@ class ExactShap:
     weights: npt.ArrayLike | None = None
 
     name: ClassVar[str] = "exactshap"
-    has_base_value: ClassVar[bool] = True
-    gap: ClassVar[Gap | None] = Gap.ROUNDING
     standard_error: ClassVar[bool] = False
     pairs: ClassVar[int] = 1
-
-    @property
-    def reference_set(self) -> References:
-        return self.references
-
-    @property
-    def reference_weights(self) -> npt.ArrayLike | None:
-        return self.weights
 
     @property
     def options(self) -> dict[str, Any]:
@@ -69,7 +59,7 @@ class ExactShap:
 
 
 @dataclass(frozen=True, eq=False)
-class PermutationShap:
+class PermutationShap(Weighted):
     """Shapley values of any model, estimated from pairs of orders in which its players join a coalition.
 
     Castro et al., "Polynomial calculation of the Shapley value based on sampling", 2009; each order is
@@ -96,20 +86,10 @@ class PermutationShap:
     standard_error: bool = False
 
     name: ClassVar[str] = "permutationshap"
-    has_base_value: ClassVar[bool] = True
-    gap: ClassVar[Gap | None] = Gap.ROUNDING
 
     def __post_init__(self) -> None:
         whole_number("permutations", self.permutations, 1 + self.standard_error, MOST_PERMUTATIONS)
         whole_number("seed", self.seed, 0)
-
-    @property
-    def reference_set(self) -> References:
-        return self.references
-
-    @property
-    def reference_weights(self) -> npt.ArrayLike | None:
-        return self.weights
 
     @property
     def options(self) -> dict[str, Any]:

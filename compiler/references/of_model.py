@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import onnx
+from google.protobuf.message import DecodeError
 
 from compiler.references.tables import Columns
 
@@ -15,7 +16,7 @@ def columns_of_inputs(model: Path) -> tuple[list[str] | None, frozenset[str]]:
     """
     try:
         graph = onnx.load(model, load_external_data=False).graph
-    except Exception:  # of protobuf's kinds
+    except (OSError, DecodeError):
         return None, frozenset()
     constants = {tensor.name for tensor in graph.initializer}
     inputs = {v.name: v.type.tensor_type for v in graph.input if v.name not in constants}
