@@ -37,13 +37,13 @@ class TreeShap:
 
     Args:
         references: one array [K, F]; NaN where a value is missing. None for path-dependent values.
-        weights: K weights of the references or covers (they are normalised); None for equal weights.
         covers: for path-dependent values, rows [R, F] by which nodes' covers are counted; by default the
             model's own (nodes_hitrates), which few converters write.
         space: "output", the ensemble's scores, or "probability", what LOGISTIC makes of them: each
             reference's attributions are rescaled, as shap does with model_output="probability".
         interactions: also return `<input>_interactions` [N, T, F, F]: half the Shapley interaction of two
             features for either, and on the diagonal what an attribution holds beside them.
+        weights: K weights of the references or covers (they are normalised); None for equal weights.
 
     Raises:
         InvalidOptionError: references and covers, weights of neither, or an unknown space; probabilities
@@ -51,10 +51,10 @@ class TreeShap:
     """
 
     references: References | None = None
-    weights: npt.ArrayLike | None = None
     covers: References | None = None
     space: str = "output"
     interactions: bool = False
+    weights: npt.ArrayLike | None = None
 
     name: ClassVar[str] = "treeshap"
     has_base_value: ClassVar[bool] = True

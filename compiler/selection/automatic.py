@@ -29,7 +29,7 @@ def ways_of(lowered: Lowered, asked: Auto, question: Question) -> list[Way]:
         InvalidOptionError, UnsupportedModelError, InvalidReferencesError: no method answers the question.
     """
     given, weights = asked.references, asked.weights
-    trees, deep = TreeShap(given, weights), DeepShap(given, weights)
+    trees, deep = TreeShap(given, weights=weights), DeepShap(given, weights)
     enumerated, drawn = ExactShap(given, weights), PermutationShap(given, weights=weights)
     ways = []
     if (found := _selected(lowered, trees, question)) and _are_scores(found.path, question):

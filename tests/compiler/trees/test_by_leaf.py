@@ -29,7 +29,9 @@ def test_exact(columns: int, weighted: bool) -> None:
     trees = of.random_trees(3, PLAIN, columns=columns)
     references, x = of.rows(1, 7), of.rows(2, 9)
     weights = np.arange(1, 8) / 28 if weighted else None
-    answer = compile_model(of.regressor(trees), TreeShap(references, weights), targets="all").explain(x)
+    answer = compile_model(of.regressor(trees), TreeShap(references, weights=weights), targets="all").explain(
+        x
+    )
     due = of.shapley(lambda z: of.scores(trees, z), x, references, weights)
     assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
 

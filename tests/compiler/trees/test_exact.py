@@ -56,7 +56,7 @@ def test_in_float64() -> None:
     trees = of.random_trees(4, PLAIN)
     references, x = (of.rows(seed, count).astype(np.float64) for seed, count in ((1, K), (2, N)))
     weights = np.arange(1, K + 1)
-    compiled = compile_model(of.ensemble(trees, dtype=np.float64), TreeShap(references, weights))
+    compiled = compile_model(of.ensemble(trees, dtype=np.float64), TreeShap(references, weights=weights))
     due = of.shapley(lambda z: of.scores(trees, z), x, references, weights)
     answer = compiled.explain(x)
     assert answer["x_attributions"].dtype == np.float64
@@ -67,7 +67,7 @@ def test_in_float64() -> None:
 def test_weights_of_references_count() -> None:
     trees, references, x = of.random_trees(5, ("LEQ",)), of.rows(1, K), of.rows(2, N)
     weights = np.random.default_rng(0).random(K)
-    answer = compile_model(of.regressor(trees), TreeShap(references, weights)).explain(x)
+    answer = compile_model(of.regressor(trees), TreeShap(references, weights=weights)).explain(x)
     due = of.shapley(lambda z: of.scores(trees, z), x, references, weights)
     assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
 

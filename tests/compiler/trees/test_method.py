@@ -177,5 +177,5 @@ def test_other_methods_name_it() -> None:
 def test_the_warmup_row_has_no_holes() -> None:
     """It is the mean of what the references hold, by their weights."""
     references = np.array([[1, np.nan, 0, 0, 0], [3, np.nan, np.nan, 0, 4]], np.float32)
-    compiled = compile_model(of.regressor(TREES), TreeShap(references, [1, 3]))
+    compiled = compile_model(of.regressor(TREES), TreeShap(references, weights=[1, 3]))
     np.testing.assert_allclose(compiled.sample["x"], [[2.5, 0, 0, 0, 3]])

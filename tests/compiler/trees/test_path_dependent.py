@@ -67,7 +67,9 @@ def test_covers_of_the_model(drawn: bool) -> None:
 def test_weights_count() -> None:
     weights = np.random.default_rng(0).integers(1, 4, len(ROWS))
     model = of.regressor(TREES, base_values=BASE)
-    assert_exact(model, TreeShap(None, weights, ROWS), of.covers_of(TREES, np.repeat(ROWS, weights, axis=0)))
+    assert_exact(
+        model, TreeShap(None, ROWS, weights=weights), of.covers_of(TREES, np.repeat(ROWS, weights, axis=0))
+    )
 
 
 def test_players() -> None:

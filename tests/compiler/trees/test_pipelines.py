@@ -164,7 +164,7 @@ def test_exact_at_the_raw_inputs(name: str) -> None:
 def test_weights_classes_and_batches() -> None:
     fitted = pipeline(RandomForestClassifier(5, max_depth=4, random_state=0))
     weights = np.arange(1, K + 1)
-    compiled = compile_model(exported(fitted), TreeShap(REFERENCES, weights), targets="all")
+    compiled = compile_model(exported(fitted), TreeShap(REFERENCES, weights=weights), targets="all")
     twice = compile_model(
         exported(fitted), TreeShap(REFERENCES.loc[REFERENCES.index.repeat(weights)]), targets="all"
     )

@@ -55,7 +55,9 @@ def due(
     ("targets", "signs"), [(None, [1]), ("all", [-1, 1]), (["1-0", 1], [2, 1]), ("predicted", None)]
 )
 def test_each_reference_is_rescaled(targets: object, signs: list[int] | None) -> None:
-    compiled = compile_model(model(), TreeShap(REFERENCES, WEIGHTS, space="probability"), targets=targets)
+    compiled = compile_model(
+        model(), TreeShap(REFERENCES, weights=WEIGHTS, space="probability"), targets=targets
+    )
     answer = compiled.explain(X)
     factors = np.sign(margin(X))[:, None] if signs is None else np.broadcast_to(signs, (N, len(signs)))
     assert np.abs(answer["x_attributions"] - factors[:, :, None] * due()[:, None]).max() <= ABSOLUTE
@@ -81,7 +83,7 @@ def test_groups_of_raw_inputs() -> None:
     raw.graph.output[0].CopyFrom(trees.graph.output[0])
     x, references = (rows[:, :4] for rows in (X, REFERENCES))
     given, known = ({"x": rows[:, :3], "u": rows[:, 3:]} for rows in (x, references))
-    method = TreeShap(known, WEIGHTS, space="probability")
+    method = TreeShap(known, weights=WEIGHTS, space="probability")
     answer = compile_model(raw, method, groups={"two": ["x[0]", "u[0]"]}).explain(given)
     expected = due(x, references, lambda z: margin(2 * z[:, order]), [0, 1, 2, 0])
     assert np.abs(answer["group_attributions"][:, 0] - expected).max() <= ABSOLUTE
