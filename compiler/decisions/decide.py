@@ -1,17 +1,22 @@
 """A decision and its principal reasons, by the rules of a profile."""
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from compiler.decisions.rows import ExplainedRow
+from compiler.decisions.rows import ExplainedRow, Tensors, decided_of, explained_rows, values_of
 from compiler.errors import RationaleError
-from compiler.manifest import Decided
+from compiler.manifest import Decided, Manifest
 from compiler.profile import DecisionProfile, KnockOut, ReasonText, Wording
 
 Outcome = Literal["approve", "refer", "decline"]
 # Attributions that differ by less are told as tied: what float32 resolves of the largest of a row.
 TIE = 1e-6
+NOTHING_ADVERSE = (
+    "no feature speaks against the applicant: the base value is adverse by itself. Compare with references "
+    "whose mean score passes"
+)
 
 
 class NoReasonsError(RationaleError):
@@ -31,7 +36,7 @@ class PrincipalReason:
         attribution: the sum over `features`, in units of what is explained; None of a knock-out.
         share: of all adverse attributions together, 0 to 1.
         tied: as large as the reason that follows, given or not, but for rounding.
-        uncertain: nearer to the reason that follows than its standard error.
+        uncertain: nearer to the reason that follows, or to nothing, than its standard error.
     """
 
     code: str
@@ -49,8 +54,9 @@ class PrincipalReason:
 class Decision:
     """
     Attributes:
-        reasons: principal ones, largest first; none where nothing adverse was decided.
+        reasons: principal ones, largest first; none of an approval. Of a knock-out those of the rules alone.
         attributions: of every feature or group.
+        warnings: what a reader of the reasons has to know.
     """
 
     decision: Outcome
@@ -62,10 +68,33 @@ class Decision:
     attributions: Mapping[str, float]
     standard_errors: Mapping[str, float] | None
     completeness_gap: float | None
+    warnings: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Its members by name."""
-        return asdict(self)
+        """Its members by name; standard errors only where there are any."""
+        members = {**vars(self), "reasons": [_reason_as_json(reason) for reason in self.reasons]}
+        members |= {"attributions": {**self.attributions}, "warnings": [*self.warnings]}
+        if self.standard_errors is None:
+            del members["standard_errors"]
+        return members
+
+
+def decide_instance(
+    manifest: Manifest, answer: Tensors, inputs: Tensors, instance: Mapping[str, Any]
+) -> Decision:
+    """
+    Args:
+        answer: of the combined graph, [1, …] each.
+        inputs: of the model, [1, …] each.
+        instance: what these were made of, with what knock-outs look at beside. Its values are shown as they
+            were written, not as a tensor rounds them.
+
+    Raises:
+        NoReasonsError: as `decide`.
+    """
+    (row,), (values,) = explained_rows(manifest, answer), values_of(manifest, inputs)
+    written = {name: value for name, value in instance.items() if not isinstance(value, list | dict)}
+    return decide(decided_of(manifest), row, {**values, **written})
 
 
 def decide(decided: Decided, row: ExplainedRow, values: Mapping[str, Any]) -> Decision:
@@ -74,17 +103,22 @@ def decide(decided: Decided, row: ExplainedRow, values: Mapping[str, Any]) -> De
         values: of features, and of what knock-outs look at.
 
     Raises:
-        NoReasonsError: attributions do not add up, or a principal reason may not be disclosed.
+        NoReasonsError: the score is no number, attributions do not add up, or a principal reason may not be
+            disclosed.
     """
     profile = decided.profile
+    if not math.isfinite(row.score):
+        raise NoReasonsError(f"nothing is decided: the score is {row.score}")
     hit = [rule for rule in profile.knock_outs if fits(rule, values.get(rule.feature))]
     outcome: Outcome = "decline" if hit else outcome_of(profile, row.score)
     reasons: tuple[PrincipalReason, ...] = ()
+    warnings: tuple[str, ...] = ()
     if hit:
-        reasons = tuple(_knocked_out(profile, rule, values) for rule in hit)
+        reasons = _knocked_out(profile, hit, values)
     elif outcome != "approve":
         _check_gap(decided, row)
         reasons = principal(profile, row, values)
+        warnings = () if reasons else (NOTHING_ADVERSE,)
     _check_disclosure(profile, reasons)
     return Decision(
         outcome,
@@ -96,6 +130,7 @@ def decide(decided: Decided, row: ExplainedRow, values: Mapping[str, Any]) -> De
         row.attributions,
         row.standard_errors,
         row.gap,
+        warnings,
     )
 
 
@@ -112,20 +147,20 @@ def principal(
 ) -> tuple[PrincipalReason, ...]:
     """The largest adverse attributions; those that share a code are one reason, their sum."""
     ranked = ranking(profile, row.attributions)
-    total = sum(size for _, size, _ in ranked)
-    given = list(_chosen(profile, [code for code, _, _ in ranked]))
+    sizes = [size for _, size, _ in ranked]
+    total = math.fsum(sizes)
     found = []
-    for i in given:
+    for i in _chosen(profile, [code for code, _, _ in ranked]):
         code, size, features = ranked[i]
-        following = ranked[i + 1][1] if i + 1 < len(ranked) else 0.0
-        error = _standard_error(row, features)
+        is_last = i + 1 == len(ranked)
+        lead = size - (0.0 if is_last else sizes[i + 1])
         found.append(
             replace(
                 _reason(profile, code, features, values),
-                attribution=sum(row.attributions[feature] for feature in features),
+                attribution=math.fsum(row.attributions[feature] for feature in features),
                 share=size / total,
-                tied=i + 1 < len(ranked) and size - following <= TIE * ranked[0][1],
-                uncertain=i + 1 < len(ranked) and size - following <= error,
+                tied=not is_last and lead <= TIE * sizes[0],
+                uncertain=lead <= _standard_error(row, features),
             )
         )
     return tuple(found)
@@ -134,21 +169,17 @@ def principal(
 def ranking(
     profile: DecisionProfile, attributions: Mapping[str, float]
 ) -> list[tuple[str, float, tuple[str, ...]]]:
-    """(code, size, features) of each adverse reason, largest first, equal ones in the profile's order."""
+    """(code, size, features) of each adverse reason, largest first, equal ones in the profile's order.
+
+    Neither sizes nor order depend on the order of `attributions`.
+    """
     sign = 1 if profile.adverse == "above" else -1
     adverse = {key: sign * value for key, value in attributions.items() if sign * value > 0}
     by_code: dict[str, list[str]] = {}
-    for key in adverse:
+    for key in sorted(adverse, key=lambda key: (-adverse[key], key)):
         by_code.setdefault(profile.rule(key).reason or key, []).append(key)
     order = {code: i for i, code in enumerate(profile.reasons)}
-    ranked = [
-        (
-            code,
-            sum(adverse[key] for key in keys),
-            tuple(sorted(keys, key=lambda key: -adverse[key])),
-        )
-        for code, keys in by_code.items()
-    ]
+    ranked = [(code, math.fsum(adverse[key] for key in keys), tuple(keys)) for code, keys in by_code.items()]
     return sorted(ranked, key=lambda one: (-one[1], order.get(one[0], len(order)), one[0]))
 
 
@@ -172,8 +203,14 @@ def _reason(
     return PrincipalReason(code, wording, feature, value, None, None, features)
 
 
-def _knocked_out(profile: DecisionProfile, rule: KnockOut, values: Mapping[str, Any]) -> PrincipalReason:
-    return _reason(profile, rule.reason, (rule.feature,), values)
+def _knocked_out(
+    profile: DecisionProfile, hit: list[KnockOut], values: Mapping[str, Any]
+) -> tuple[PrincipalReason, ...]:
+    """A reason for each code, in the profile's order. None is left out: each declines by itself."""
+    by_code: dict[str, dict[str, None]] = {}
+    for rule in hit:
+        by_code.setdefault(rule.reason, {})[rule.feature] = None
+    return tuple(_reason(profile, code, tuple(features), values) for code, features in by_code.items())
 
 
 def _value(profile: DecisionProfile, key: str, values: Mapping[str, Any]) -> Any:
@@ -201,6 +238,10 @@ def fits(rule: KnockOut | Wording, value: Any) -> bool:
     return (rule.above is None or value > rule.above) and (rule.below is None or value < rule.below)
 
 
+def _reason_as_json(reason: PrincipalReason) -> dict[str, Any]:
+    return {**vars(reason), "features": [*reason.features]}
+
+
 def _standard_error(row: ExplainedRow, features: tuple[str, ...]) -> float:
     """Of a sum, as if its parts were independent; below 0 where it is not known."""
     if row.standard_errors is None:
@@ -217,7 +258,9 @@ def _check_gap(decided: Decided, row: ExplainedRow) -> None:
 
 
 def _check_disclosure(profile: DecisionProfile, reasons: tuple[PrincipalReason, ...]) -> None:
-    kept = {feature for reason in reasons for feature in reason.features} & {*profile.never_disclose}
+    named = {feature for reason in reasons for feature in reason.features}
+    named |= {member for key in named & profile.groups.keys() for member in profile.groups[key].members}
+    kept = named & {*profile.never_disclose}
     if kept:
         raise NoReasonsError(
             f"no reasons are given: {', '.join(sorted(kept))} is a principal reason, and the decision "

@@ -79,7 +79,7 @@ def values_of(manifest: Manifest, inputs: Tensors) -> list[dict[str, Any]]:
             continue
         table = inputs[item.tensor.name].reshape(rows, -1)
         names = item.by("").names(table.shape[1]) if item.feature_names else _unnamed(item.tensor.name, table)
-        for row, values in zip(found, table.tolist(), strict=True):
+        for row, values in zip(found, table, strict=True):
             row.update(zip(names, map(_plain, values), strict=True))
     return found
 
@@ -117,5 +117,7 @@ def _unnamed(name: str, table: np.ndarray) -> tuple[str, ...]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
-        return value.decode()
-    return None if value != value else value
+        return value.decode(errors="replace")
+    if isinstance(value, np.floating):  # by way of text, which is the shortest: 0.52, not 0.5199999809
+        return None if np.isnan(value) else float(str(value))
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,330 @@
+"""Decisions and principal reasons, from attributions written by hand, and their laws on drawn ones."""
+
+import json
+import math
+from collections import defaultdict
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compiler.decisions.decide import NOTHING_ADVERSE, Decision, NoReasonsError, decide, ranking, worded
+from compiler.decisions.rows import ExplainedRow
+from compiler.manifest import Decided
+from compiler.profile import ReasonText, as_profile
+
+CODES = {"income": "R01", "debt": "R02", "arrears": "R02", "inquiries": "R04", "age": "R05", "housing": "R03"}
+PROFILE: dict[str, Any] = {
+    "output": "p",
+    "threshold": 0.25,
+    "adverse": "above",
+    "max_reasons": 2,
+    "features": {name: {"reason": code} for name, code in CODES.items() if name != "housing"},
+    "groups": {"housing": {"members": ["own", "rent"], "title": "Housing", "reason": "R03"}},
+    "reasons": {
+        "R01": {
+            "text": "Income too low",
+            "missing": "Income not stated",
+            "when": [{"below": 10, "text": "No regular income"}, {"equals": 99, "text": "Not credible"}],
+        },
+        "R05": "Age of the oldest account",
+        "R02": "Debt or arrears",
+        "R03": "Housing situation",
+        "R04": {"text": "Recent inquiries", "inquiry": True},
+        "R09": "Bankruptcy",
+    },
+}
+VALUES: dict[str, Any] = {"income": 20.0, "debt": 5.0, "arrears": 1.0, "inquiries": 3.0, "age": 2.0}
+VALUES |= {"own": 0.0, "rent": 1.0}
+
+
+def decided(**over: Any) -> Decided:
+    profile = as_profile({**PROFILE, **over})
+    return Decided(profile=profile, digest=profile.digest, output_range=(0, 1), tolerance=1e-4)
+
+
+def explained(
+    score: float = 0.5, gap: float | None = 0.0, errors: dict[str, float] | None = None, **attributions: float
+) -> ExplainedRow:
+    everything = dict.fromkeys(CODES, 0.0) | attributions
+    spread = None if errors is None else dict.fromkeys(CODES, 0.0) | errors
+    return ExplainedRow(score, score, 0.1, everything, spread, gap)
+
+
+def decide_by(row: ExplainedRow, values: dict[str, Any] | None = None, **over: Any) -> Decision:
+    return decide(decided(**over), row, VALUES if values is None else values)
+
+
+def codes(decision: Decision) -> list[str]:
+    return [reason.code for reason in decision.reasons]
+
+
+# --- the outcome --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("adverse", "score", "outcome"),
+    [
+        ("above", 0.2500001, "decline"),
+        ("above", 0.25, "approve"),
+        ("above", 0.2, "approve"),
+        ("below", 0.2499999, "decline"),
+        ("below", 0.25, "approve"),
+        ("below", 0.3, "approve"),
+    ],
+)
+def test_at_the_threshold_it_passes(adverse: str, score: float, outcome: str) -> None:
+    assert decide_by(explained(score), adverse=adverse).decision == outcome
+
+
+@pytest.mark.parametrize(
+    ("score", "outcome"),
+    [(0.19, "approve"), (0.2, "refer"), (0.25, "refer"), (0.3, "refer"), (0.31, "decline")],
+)
+def test_a_person_decides_within_the_band(score: float, outcome: str) -> None:
+    decision = decide_by(explained(score, income=0.1), refer=(0.2, 0.3))
+    assert decision.decision == outcome
+    assert codes(decision) == ([] if outcome == "approve" else ["R01"])
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf])
+def test_a_score_that_is_no_number_approves_nobody(score: float) -> None:
+    with pytest.raises(NoReasonsError, match="the score is"):
+        decide_by(explained(score))
+
+
+# --- reasons ------------------------------------------------------------------------------------------
+
+
+def test_features_that_share_a_code_are_one_reason() -> None:
+    decision = decide_by(explained(income=0.25, debt=0.125, arrears=0.1875, age=-0.5), max_reasons=4)
+    assert codes(decision) == ["R02", "R01"]
+    together, income = decision.reasons
+    assert (together.feature, together.features, together.value) == ("arrears", ("arrears", "debt"), 1.0)
+    assert (together.attribution, together.share) == (0.3125, 0.3125 / 0.5625)
+    assert (income.attribution, income.text) == (0.25, "Income too low")
+
+
+def test_what_speaks_for_the_applicant_is_not_set_off_against_a_code() -> None:
+    decision = decide_by(explained(debt=0.25, arrears=-0.5))
+    assert [(reason.features, reason.attribution) for reason in decision.reasons] == [(("debt",), 0.25)]
+
+
+def test_adverse_below_has_negative_attributions() -> None:
+    decision = decide_by(explained(0.1, income=-0.25, age=-0.5, debt=1.0), adverse="below")
+    assert [(r.code, r.attribution, r.share) for r in decision.reasons] == [
+        ("R05", -0.5, 2 / 3),
+        ("R01", -0.25, 1 / 3),
+    ]
+
+
+def test_a_group_is_told_by_member() -> None:
+    (reason,) = decide_by(explained(housing=0.25)).reasons
+    assert (reason.feature, reason.value) == ("housing", {"own": 0.0, "rent": 1.0})
+
+
+def test_one_more_than_the_greatest_number_is_on_inquiries_alone() -> None:
+    row = explained(income=0.5, debt=0.4, age=0.3, housing=0.2, inquiries=0.1)
+    assert codes(decide_by(row)) == ["R01", "R02", "R04"]
+    assert codes(decide_by(explained(income=0.5, inquiries=0.4, age=0.3))) == ["R01", "R04"]
+    assert codes(decide_by(row, max_reasons=4)) == ["R01", "R02", "R05", "R03", "R04"]
+
+
+def test_nothing_adverse_is_said_and_no_reason_made_up() -> None:
+    decision = decide_by(explained(0.5, income=-0.1))
+    assert (decision.decision, decision.reasons, decision.warnings) == ("decline", (), (NOTHING_ADVERSE,))
+    assert decide_by(explained(0.1, income=-0.1)).warnings == ()
+
+
+def test_without_codes_a_feature_is_its_own_reason() -> None:
+    decision = decide_by(
+        explained(age=0.25, income=0.5), features={"age": {"title": "Oldest account"}}, reasons={}, groups={}
+    )
+    assert [(r.code, r.text) for r in decision.reasons] == [("income", "income"), ("age", "Oldest account")]
+
+
+# --- ties and standard errors -------------------------------------------------------------------------
+
+
+def test_equal_ones_stand_in_the_order_of_the_profile_and_are_marked() -> None:
+    decision = decide_by(explained(age=0.25, income=0.25, housing=0.25))
+    assert [(reason.code, reason.tied) for reason in decision.reasons] == [("R01", True), ("R05", True)]
+
+
+def test_the_last_given_is_held_against_the_first_left_out() -> None:
+    row = explained(income=0.5, age=0.25, housing=0.25 - 1e-8, debt=0.1)
+    assert [reason.tied for reason in decide_by(row).reasons] == [False, True]
+    row = explained(income=0.5, age=0.25, housing=0.2, errors={"income": 0.2, "age": 0.06})
+    assert [reason.uncertain for reason in decide_by(row).reasons] == [False, True]
+
+
+def test_the_smallest_of_all_is_held_against_nothing() -> None:
+    (reason,) = decide_by(explained(income=0.1, errors={"income": 0.2})).reasons
+    assert (reason.tied, reason.uncertain) == (False, True)
+    (reason,) = decide_by(explained(income=0.1)).reasons
+    assert not reason.uncertain
+
+
+@pytest.mark.parametrize(("income", "uncertain"), [(0.25, True), (0.125, False)])
+def test_the_standard_error_of_a_sum(income: float, uncertain: bool) -> None:
+    """3, 4 and 5 sixteenths."""
+    errors = {"debt": 0.1875, "arrears": 0.25}
+    row = explained(income=income, debt=0.3125, arrears=0.25, errors=errors)
+    assert decide_by(row).reasons[0].uncertain is uncertain
+
+
+# --- knock-outs ---------------------------------------------------------------------------------------
+
+KNOCK_OUTS = [
+    {"feature": "bankruptcies", "above": 0, "reason": "R09"},
+    {"feature": "income", "below": 10, "reason": "R01"},
+    {"feature": "status", "equals": "insolvent", "reason": "R09"},
+]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, []),
+        ({"bankruptcies": 0}, []),
+        ({"bankruptcies": None}, []),
+        ({"bankruptcies": 1}, [("R09", ("bankruptcies",))]),
+        ({"bankruptcies": True}, [("R09", ("bankruptcies",))]),
+        ({"status": "solvent"}, []),
+        ({"status": "insolvent", "income": 5.0}, [("R01", ("income",)), ("R09", ("status",))]),
+        ({"status": "insolvent", "bankruptcies": 2}, [("R09", ("bankruptcies", "status"))]),
+    ],
+)
+def test_knock_outs_decline_by_themselves(values: dict[str, Any], expected: list[Any]) -> None:
+    decision = decide_by(explained(0.1, age=0.2), {**VALUES, **values}, knock_outs=KNOCK_OUTS)
+    assert decision.decision == ("decline" if expected else "approve")
+    assert sorted((reason.code, reason.features) for reason in decision.reasons) == expected
+    assert {(reason.attribution, reason.share) for reason in decision.reasons} <= {(None, None)}
+
+
+def test_a_knock_out_s_reasons_stand_alone_and_hold_without_attributions() -> None:
+    row = explained(0.9, gap=math.nan, age=0.5)
+    decision = decide_by(row, {**VALUES, "bankruptcies": 1}, knock_outs=KNOCK_OUTS)
+    assert [(r.code, r.text, r.value) for r in decision.reasons] == [("R09", "Bankruptcy", 1)]
+    assert decision.score == 0.9
+
+
+# --- refusals -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gap", [1.1e-4, -1.1e-4, math.nan])
+def test_attributions_that_do_not_add_up_give_no_reasons(gap: float) -> None:
+    with pytest.raises(NoReasonsError, match=r"more than the 0\.0001 that the decision profile allows"):
+        decide_by(explained(gap=gap, income=0.5))
+
+
+@pytest.mark.parametrize("gap", [1e-4, -1e-4, None])
+def test_attributions_that_add_up(gap: float | None) -> None:
+    assert codes(decide_by(explained(gap=gap, income=0.5))) == ["R01"]
+
+
+def test_a_principal_reason_that_may_not_be_disclosed() -> None:
+    row = explained(income=0.5, arrears=0.3, age=0.2, debt=0.1)
+    with pytest.raises(NoReasonsError, match="debt is a principal reason"):
+        decide_by(row, never_disclose=["debt", "age"])  # it shares the code of the second
+    assert codes(decide_by(row, never_disclose=["age"])) == ["R01", "R02"]
+    with pytest.raises(NoReasonsError, match="rent is a principal reason"):
+        decide_by(explained(housing=0.5), never_disclose=["rent"])
+    with pytest.raises(NoReasonsError, match="bankruptcies is a principal reason"):
+        decide_by(row, {"bankruptcies": 1}, knock_outs=KNOCK_OUTS[:1], never_disclose=["bankruptcies"])
+
+
+# --- wordings -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (20.0, "Income too low"),
+        (9.0, "No regular income"),
+        (99, "Not credible"),
+        (None, "Income not stated"),
+        ({"a": None, "b": None}, "Income not stated"),
+        ({"a": None, "b": 1.0}, "Income too low"),
+        ("unemployed", "Income too low"),
+    ],
+)
+def test_a_text_depends_on_the_value(value: Any, text: str) -> None:
+    assert worded(as_profile(PROFILE).reasons["R01"], value) == text
+
+
+@pytest.mark.parametrize(("value", "fits"), [(True, True), (False, False), ("yes", False), (None, False)])
+def test_a_flag_s_text(value: Any, fits: bool) -> None:
+    reason = ReasonText.model_validate({"text": "else", "when": [{"equals": True, "text": "flagged"}]})
+    assert worded(reason, value) == ("flagged" if fits else "else")
+
+
+# --- laws ---------------------------------------------------------------------------------------------
+
+ATTRIBUTIONS = st.fixed_dictionaries({name: st.floats(-1, 1, width=32) for name in CODES})
+ADVERSE = st.sampled_from(["above", "below"])
+
+
+def slow_ranking(attributions: dict[str, float], adverse: str) -> list[tuple[str, Fraction]]:
+    """In exact arithmetic, by the definition."""
+    sizes: dict[str, Fraction] = defaultdict(Fraction)
+    for name, value in attributions.items():
+        exact = Fraction(value) if adverse == "above" else -Fraction(value)
+        if exact > 0:
+            sizes[CODES[name]] += exact
+    order = list(PROFILE["reasons"])
+    return sorted(sizes.items(), key=lambda one: (-one[1], order.index(one[0])))
+
+
+@given(ATTRIBUTIONS, ADVERSE)
+def test_ranks_as_exact_arithmetic_does(attributions: dict[str, float], adverse: str) -> None:
+    found = ranking(decided(adverse=adverse).profile, attributions)
+    due = slow_ranking(attributions, adverse)
+    assert sorted(code for code, _, _ in found) == sorted(code for code, _ in due)
+    exact = dict(due)
+    for code, size, _ in found:
+        assert size == float(exact[code])  # rounded once
+    sizes = [size for _, size, _ in found]
+    assert sizes == sorted(sizes, reverse=True)
+    if len(set(sizes)) == len(sizes):
+        assert [code for code, _, _ in found] == [code for code, _ in due]
+
+
+@given(ATTRIBUTIONS, ADVERSE)
+def test_shares_add_up_to_one_over_all(attributions: dict[str, float], adverse: str) -> None:
+    score = 0.5 if adverse == "above" else 0.1
+    reasons = decide_by(explained(score, **attributions), adverse=adverse, max_reasons=9).reasons
+    shares = [reason.share for reason in reasons]
+    assert sum(shares) == pytest.approx(1.0) or not shares
+    assert all(0 < share <= 1 for share in shares)
+    assert shares == sorted(shares, reverse=True)
+
+
+@given(ATTRIBUTIONS, st.permutations(list(CODES)))
+def test_the_order_of_features_changes_nothing(attributions: dict[str, float], order: list[str]) -> None:
+    here = explained(**attributions)
+    there = ExplainedRow(0.5, 0.5, 0.1, {name: attributions[name] for name in order}, None, 0.0)
+    assert decide_by(there).reasons == decide_by(here).reasons
+
+
+@given(ATTRIBUTIONS, st.floats(0, 1, width=32))
+def test_a_benign_feature_more_changes_nothing(attributions: dict[str, float], size: float) -> None:
+    features = {**PROFILE["features"], "benign": {"reason": "R09"}}
+    more = explained(**attributions, benign=-size)
+    assert decide_by(more, features=features).reasons == decide_by(explained(**attributions)).reasons
+
+
+@given(ATTRIBUTIONS, st.integers(1, 4))
+def test_fewer_reasons_are_the_first_of_more(attributions: dict[str, float], most: int) -> None:
+    plain = {**PROFILE["reasons"], "R04": "Recent inquiries"}
+    everything = decide_by(explained(**attributions), reasons=plain, max_reasons=9).reasons
+    assert decide_by(explained(**attributions), reasons=plain, max_reasons=most).reasons == everything[:most]
+
+
+@given(ATTRIBUTIONS)
+def test_what_is_answered_is_json(attributions: dict[str, float]) -> None:
+    """Equal to itself after a way through text, so that a trail keeps what was said."""
+    members = decide_by(explained(**attributions, errors={})).as_json()
+    assert json.loads(json.dumps(members)) == members
