@@ -17,6 +17,7 @@ RationaleError
     ├── InvalidInputError     422  names, shape, datatype, empty batch, values
     ├── InvalidExplainerError 422  a method, option or name that makes no sense
     ├── CompileFailedError    422  the compiler refuses, or goes over a limit
+    ├── UndecidedError        422  a score without reasons that could be given
     ├── NotFiniteError        422  this input makes the model overflow
     ├── QueueFullError        429  come back after `retry_after_s`
     ├── NotOfferedError       501  a method of gRPC that a gateway does not have

@@ -1,6 +1,7 @@
 """Requests and their answers, as the OpenAPI document shows them. A test sends each and compares.
 
 They are of a model `score` with four named features and three outputs, y = x·W + b, explained by DeepSHAP.
+Its first output decides.
 """
 
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any
 
 MODEL = "score"
 _DIGEST = "e" * 64
+_PROFILE = "f" * 64
 _X = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [2.0, 2.0, 2.0, 2.0]}
 _INSTANCE = {"income": 2.0, "debt": 2.0, "age_of_account": 2.0, "late_payments": 2.0}
 _HEAD = {"model_name": MODEL, "model_version": "1"}
@@ -102,6 +104,59 @@ EXAMPLES: dict[str, Example] = {
                     ]
                 }
             ],
+        },
+    ),
+    "v1_decide": Example(
+        request={"instances": [_INSTANCE]},
+        answer={
+            "decisions": [
+                {
+                    "id": "d" * 32,
+                    "decision": "decline",
+                    "score": -4.75,
+                    "threshold": -5.0,
+                    "explained_value": -4.75,
+                    "base_value": -11.125,
+                    "reasons": [
+                        {
+                            "code": "R02",
+                            "text": "Recent late payments",
+                            "feature": "late_payments",
+                            "value": 2.0,
+                            "attribution": 6.0,
+                            "share": 12 / 13,
+                            "features": ["late_payments"],
+                            "tied": False,
+                            "uncertain": False,
+                        },
+                        {
+                            "code": "R01",
+                            "text": "Income",
+                            "feature": "income",
+                            "value": 2.0,
+                            "attribution": 0.5,
+                            "share": 1 / 13,
+                            "features": ["income"],
+                            "tied": False,
+                            "uncertain": False,
+                        },
+                    ],
+                    "attributions": {
+                        "income": 0.5,
+                        "debt": 0.0,
+                        "age_of_account": -0.125,
+                        "late_payments": 6.0,
+                    },
+                    "completeness_gap": 0.0,
+                    "warnings": [],
+                    "digests": {
+                        "model": "m" * 64,
+                        "references": "r" * 64,
+                        "explainer": _DIGEST,
+                        "profile": _PROFILE,
+                    },
+                }
+            ]
         },
     ),
     "repository_index": Example(

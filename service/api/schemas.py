@@ -45,6 +45,14 @@ Row = Annotated[
     ),
 ]
 
+Scalar = Annotated[Any, WithJsonSchema({"anyOf": [*_SCALARS, {"type": "null"}]})]
+Instance = Annotated[
+    Any,
+    WithJsonSchema(
+        {"type": "object", "additionalProperties": {"anyOf": [*_SCALARS, {"type": "null"}, _NESTED]}}
+    ),
+]
+
 
 class _Strict(BaseModel):
     """Unknown members pass, as OIP demands; known ones have exactly their JSON type."""
@@ -201,6 +209,60 @@ class AnsweringExplainer(BaseModel):
 class Explanations(Predictions):
     explanations: list[Explanation | SeveralTargets]
     explainer: AnsweringExplainer = Field(description="what made the explanations")
+
+
+class Applicants(BaseModel):
+    instances: list[Instance] = Field(
+        description="objects by feature name (or input name), with the features that knock-outs look at"
+    )
+
+
+class Reason(BaseModel):
+    code: str = Field(description="of the profile; of a feature without one, its name")
+    text: str
+    feature: str = Field(description="feature or group; of several that share the code, the largest")
+    value: Scalar | dict[str, Scalar] = Field(
+        description="the feature's, null where it is missing; of a group by member"
+    )
+    attribution: float | None = Field(description="of all `features`; null where a knock-out declines")
+    share: float | None = Field(description="of all adverse attributions, 0 to 1; null as `attribution`")
+    features: list[str] = Field(description="all that share the code, largest first")
+    tied: bool = Field(description="as large as the next reason, given or not")
+    uncertain: bool = Field(
+        description="nearer to the next reason, or to nothing, than its attribution's standard error"
+    )
+
+
+class DecisionDigests(BaseModel):
+    """SHA-256 each."""
+
+    model: str
+    references: str | None
+    explainer: str = Field(description="of model, references, options and compiler")
+    profile: str
+
+
+class Decision(BaseModel):
+    """`explained_value` = `base_value` + the sum of `attributions` + `completeness_gap`."""
+
+    id: str = Field(description="in the audit trail")
+    decision: Literal["approve", "refer", "decline"]
+    score: float
+    threshold: float
+    explained_value: float = Field(description="the score, or its margin where the profile says so")
+    base_value: float | None = Field(description="mean explained value of the references")
+    reasons: list[Reason] = Field(description="principal reasons, largest first; none of an approval")
+    attributions: dict[str, float] = Field(description="of every feature or group")
+    standard_errors: dict[str, float] | None = Field(
+        None, description="of the attributions, where they are means and the entry was compiled to tell"
+    )
+    completeness_gap: float | None
+    warnings: list[str] = Field(description="what a reader of the reasons has to know")
+    digests: DecisionDigests
+
+
+class Decisions(BaseModel):
+    decisions: list[Decision] = Field(description="in the order of the instances")
 
 
 class ModelList(BaseModel):

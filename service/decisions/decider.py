@@ -1,25 +1,29 @@
 """`:decide`: instances in, decisions with reasons out, each written before it is answered."""
 
 import asyncio
+import contextlib
+import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from compiler.decisions.decide import NoReasonsError, decide
-from compiler.decisions.rows import decided_of, explained_rows, values_of
+from compiler.decisions.decide import NoReasonsError, decide_instance
+from compiler.decisions.rows import decided_of
 from compiler.manifest import Manifest
+from compiler.profile import KnockOut
 from service.decisions.trail import AuditTrail, RecordedDecision
-from service.errors import NotExplainableError, UndecidedError
+from service.errors import DeadlineError, MalformedError, UndecidedError
 from service.faults import Faults
 from service.handlers import Call, Read, note
 from service.inference.dataplane import DataPlane
 from service.inference.features import Instances, form_of
 from service.observability.context import current
 from service.repository.entry import Entry
-from service.tensors import Tensors
+from service.tensors import Tensors, json_type_name
 
+_KEY = re.compile(r"[!-~]{1,255}")
 Instance = Mapping[str, Any]
 
 
@@ -31,7 +35,7 @@ class Decider:
         self._trail = trail
 
     async def decide(self, call: Call, read: Read, key: str | None = None) -> list[Mapping[str, Any]]:
-        """The decisions, in the order of the instances.
+        """The decisions, in the order of the instances: all of them, or an error and none.
 
         Each row is run by itself: an answer in a batch may differ in its last bits by what else is in it.
 
@@ -40,14 +44,16 @@ class Decider:
 
         Raises:
             ServiceError: what `read`, `ModelRegistry`, `DataPlane` and `AuditTrail` raise.
-            NotExplainableError: the model was compiled without a decision profile.
-            UndecidedError: a row has no reasons that can be given; nothing is decided then.
+            MalformedError: the key is none.
+            UndecidedError: rows have no reasons that can be given.
         """
         plane, began_s = self._plane, time.monotonic()
+        _check_key(key)
         deadline_s = plane.deadline(call.timeout_s)
         await plane.loaded(deadline_s)
-        entry = plane.repository.explainer(call.model, call.version)
-        manifest = _deciding(entry)
+        entry = plane.repository.decider(call.model, call.version)
+        assert entry.manifest is not None  # noqa: S101 (for the type checker)
+        manifest = entry.manifest
         plane.admit(entry, deadline_s)
         request = await read(deadline_s)
         rows: list[Any] = [] if request.instances is None else request.instances.rows
@@ -55,10 +61,13 @@ class Decider:
         context = current()
         caller = "" if context is None else context.caller.name
         inputs = _inputs(entry, manifest, rows, request.faults)
-        if key is not None and (found := await self._trail.find(manifest.model, caller, key, rows)):
-            return [one.answer for one in found]
-        single = [{name: array[i : i + 1] for name, array in inputs.items()} for i in range(len(rows))]
-        answers = await asyncio.gather(*(plane.infer(entry, one, None, deadline_s) for one in single))
+        if key is not None:
+            async with _until(deadline_s):
+                found = await self._trail.find(manifest.model, caller, key, rows)
+            if found:
+                return [one.answer for one in found]
+        answers = await plane.infer(entry, inputs, None, deadline_s, by_row=True)
+        decisions = _decisions(manifest, rows, inputs, answers)
         latency_ms = (time.monotonic() - (began_s if context is None else context.began_s)) * 1e3
         now = datetime.now(UTC).isoformat(timespec="microseconds")
         made = [
@@ -75,54 +84,83 @@ class Decider:
                 key,
                 i,
             )
-            for i, (row, one, answer) in enumerate(zip(rows, single, answers, strict=True))
-            for decision in [_decision(manifest, row, one, answer, f"instances[{i}]")]
+            for i, (row, decision) in enumerate(zip(rows, decisions, strict=True))
         ]
-        return [one.answer for one in await self._trail.record(made)]
+        async with _until(deadline_s):
+            recorded = await self._trail.record(made)
+        return [one.answer for one in recorded]
 
 
-def _deciding(entry: Entry) -> Manifest:
-    """With a decision profile."""
-    if entry.manifest is None or entry.manifest.decision is None:
-        raise NotExplainableError(
-            f"model '{entry.name}' has no decision profile: compile it with --decision decision.yaml"
-        )
-    return entry.manifest
+def _check_key(key: str | None) -> None:
+    if key is not None and not _KEY.fullmatch(key):
+        raise MalformedError("Idempotency-Key must be 1 to 255 visible ASCII characters")
+
+
+@contextlib.asynccontextmanager
+async def _until(deadline_s: float) -> AsyncIterator[None]:
+    """Raises DeadlineError where what is asked of the trail takes longer."""
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            yield
+    except TimeoutError as error:
+        raise DeadlineError(
+            "the audit trail did not answer in time: ask again with the same Idempotency-Key, under which a "
+            "decision that it still writes is answered and no other is made"
+        ) from error
 
 
 def _inputs(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Faults) -> Tensors:
-    """What the model takes of the instances; knock-outs may look at more."""
+    """What the model takes of the instances; knock-outs may look at more. Raises InvalidInputError."""
     form = form_of(entry, manifest)
-    beside = {rule.feature for rule in decided_of(manifest).profile.knock_outs} - {*form.names()}
+    known = {*form.names(), *(spec.name for spec in form.inputs)}
+    beside = [rule for rule in decided_of(manifest).profile.knock_outs if rule.feature not in known]
+    names = {rule.feature for rule in beside}
     own: list[Any] = []
     for i, row in enumerate(rows):
         if isinstance(row, dict):
-            for feature in sorted(beside - row.keys()):
-                faults.note(f"instances[{i}]: missing feature '{feature}', by which a knock-out declines")
-            row = {name: value for name, value in row.items() if name not in beside}
+            for rule in beside:
+                if (wrong := _fault_of(rule, row)) is not None:
+                    faults.note(f"instances[{i}]: feature '{rule.feature}' {wrong}")
+            row = {name: value for name, value in row.items() if name not in names}
         own.append(row)
     return Instances(own).tensors(entry, manifest, faults)
 
 
-def _decision(
-    manifest: Manifest, row: Instance, inputs: Tensors, answer: Tensors, where: str
-) -> dict[str, Any]:
-    """One member of `decisions`."""
-    decided = decided_of(manifest)
-    (explained,) = explained_rows(manifest, answer)
-    (values,) = values_of(manifest, inputs)
-    try:
-        decision = decide(decided, explained, {**row, **values})
-    except NoReasonsError as error:
-        raise UndecidedError(f"{where}: {error}") from error
-    digests = manifest.digests
-    return {
-        "id": secrets.token_hex(16),
-        **decision.as_json(),
-        "digests": {
-            "model": digests.model,
-            "references": digests.references,
-            "explainer": digests.explanation,
-            "profile": decided.digest,
-        },
+def _fault_of(rule: KnockOut, row: Instance) -> str | None:
+    """What is wrong with a feature that the model does not take and a knock-out looks at."""
+    if rule.feature not in row:
+        return "is missing, and a knock-out declines by it: send null where it is not known"
+    value = row[rule.feature]
+    if value is None:
+        return None
+    kinds: tuple[type, ...] = (bool, int, float)
+    said = "a number"
+    if isinstance(rule.equals, str):
+        kinds, said = (str,), "a string"
+    return None if type(value) in kinds else f"must be {said} or null, not {json_type_name(value)[:80]}"
+
+
+def _decisions(
+    manifest: Manifest, rows: Sequence[Instance], inputs: Tensors, answers: Tensors
+) -> list[dict[str, Any]]:
+    """The members of `decisions`. Raises UndecidedError, for all rows that have no reasons."""
+    faults, found = Faults(), []
+    digests = {
+        "model": manifest.digests.model,
+        "references": manifest.digests.references,
+        "explainer": manifest.digests.explanation,
+        "profile": decided_of(manifest).digest,
     }
+    for i, row in enumerate(rows):
+        try:
+            decision = decide_instance(manifest, _row(answers, i), _row(inputs, i), row)
+        except NoReasonsError as error:
+            faults.add(UndecidedError(f"instances[{i}]: {error}"))
+        else:
+            found.append({"id": secrets.token_hex(16), **decision.as_json(), "digests": digests})
+    faults.tell()
+    return found
+
+
+def _row(tensors: Tensors, i: int) -> Tensors:
+    return {name: array[i : i + 1] for name, array in tensors.items()}

@@ -115,7 +115,13 @@ class DataPlane:
         return "the backend does not answer" if self.state is Lifecycle.READY else self.state.value
 
     async def infer(
-        self, entry: Entry, inputs: Tensors, outputs: Sequence[str] | None, deadline_s: float
+        self,
+        entry: Entry,
+        inputs: Tensors,
+        outputs: Sequence[str] | None,
+        deadline_s: float,
+        *,
+        by_row: bool = False,
     ) -> Tensors:
         """Runs `entry` on [N, …] inputs; gives the outputs asked for, in that order; None asks for all.
 
@@ -124,6 +130,8 @@ class DataPlane:
 
         Args:
             deadline_s: on the event loop's clock; see `deadline`.
+            by_row: runs each row in a piece of its own, and none is answered from the cache: a row's bits may
+                depend on what else is in its batch.
 
         Raises:
             NotReadyError, InvalidInputError, AnswerTooLargeError, NotFiniteError, QueueFullError,
@@ -133,14 +141,15 @@ class DataPlane:
             raise NotReadyError(self.state.value)
         rows, wanted = check_request(entry, inputs, outputs, self.repository.takes_missing(entry))
         size = self._answer_bytes(entry, inputs, wanted, rows)
-        key = self.answers.key(entry, inputs, wanted)
+        key = None if by_row else self.answers.key(entry, inputs, wanted)
         if key is not None and (found := self.answers.find(key)) is not None:
             return found
         limit_s = deadline_s - asyncio.get_running_loop().time()
         try:
             with self._working, self.budget.held(inputs, size):
                 async with asyncio.timeout_at(deadline_s):
-                    tensors = await self._run(entry, inputs, wanted, rows, deadline_s)
+                    pieces = _pieces(inputs, rows, 1 if by_row else entry.max_batch_size)
+                    tensors = await self._run(entry, pieces, wanted, deadline_s)
         except TimeoutError as error:
             raise DeadlineError(f"no answer from '{entry.name}' within {limit_s:.2g} s") from error
         check_rows(entry, tensors, rows)
@@ -151,14 +160,11 @@ class DataPlane:
         return tensors
 
     async def _run(
-        self, entry: Entry, inputs: Tensors, outputs: Sequence[str], rows: int, deadline_s: float
+        self, entry: Entry, pieces: Sequence[Tensors], outputs: Sequence[str], deadline_s: float
     ) -> Tensors:
         async with self.model_cache.held(entry):
-            pieces = [
-                await self.backend.infer(entry, piece, outputs, deadline_s)
-                for piece in _pieces(inputs, rows, entry.max_batch_size)
-            ]
-        return pieces[0] if len(pieces) == 1 else _joined(pieces)
+            answers = [await self.backend.infer(entry, piece, outputs, deadline_s) for piece in pieces]
+        return answers[0] if len(answers) == 1 else _joined(answers)
 
     def deadline(self, timeout_s: float | None = None) -> float:
         """When a request that comes now is over, on the event loop's clock; `timeout_s` can only shorten."""

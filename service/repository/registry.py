@@ -94,6 +94,26 @@ class ModelRegistry:
             )
         return found
 
+    def decider(self, name: str, version: str | None = None) -> Entry:
+        """The compiled entry that decides for model `name` (an explain entry's own name does too), whichever
+        explainer is the model's default.
+
+        Raises:
+            UnknownModelError, NotReadyError, BrokenExplanationError.
+            NotExplainableError: it was compiled without a decision profile, or only over the API.
+        """
+        entry = self.entry(name, version)
+        model = entry.name if entry.manifest is None else entry.manifest.model
+        found = self.compiled(model)
+        if found is None:
+            self._check_served(model + EXPLAIN_SUFFIX, BrokenExplanationError)
+        if found is None or found.manifest is None or found.manifest.decision is None:
+            raise NotExplainableError(
+                f"model '{model}' has no decision profile, by which it would decide: compile it with "
+                f"`rationale compile … --decision decision.yaml --name {model}`"
+            )
+        return found
+
     def default_explainer(self, entry: Entry) -> Entry | None:
         """What explains `entry` where a request names no explainer; an explain entry is its own."""
         if entry.manifest is not None:

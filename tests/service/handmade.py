@@ -16,6 +16,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.utils import np_to_triton_dtype
 
 from compiler.manifest import (
+    Decided,
     Digests,
     ExplainedInput,
     Manifest,
@@ -24,6 +25,7 @@ from compiler.manifest import (
     References,
     TensorSpec,
 )
+from compiler.profile import as_profile
 from tests.compiler.models import parsed
 
 FEATURES = ("income", "debt", "age_of_account", "late_payments")
@@ -33,6 +35,18 @@ W = np.array(
 B = np.array([1.0, -2.0, 0.5], np.float32)
 R = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 X = np.array([[1, 2, 3, 4], [2, 2, 2, 2], [0, -1, 0.5, 8], [5, 6, 7, 8], [1, 0, 0, 0]], np.float32)  # [5, F]
+PROFILE = {
+    "output": "y[0]",
+    "threshold": -5,
+    "adverse": "above",
+    "features": {
+        "income": {"reason": "R01"},
+        "debt": {"reason": "R01"},
+        "age_of_account": {"reason": "R01"},
+        "late_payments": {"reason": "R02"},
+    },
+    "reasons": {"R01": "Income", "R02": "Recent late payments"},
+}
 LINEAR = "xW = MatMul (x, W)  y = Add (xW, b)"
 SMALL = {"zero": np.zeros(1, np.float32), "one": np.array([1]), "two": np.array([2])}
 
@@ -160,6 +174,9 @@ def write_score(repository: Path, name: str = "score", **config: Any) -> None:
         targets=(0, 1, 2),
         base_value="base_value",
         completeness_gap="completeness_gap",
+        decision=Decided(
+            profile=as_profile(PROFILE), digest="f" * 64, output_range=(-100.0, 100.0), tolerance=0.02
+        ),
     )
 
 

@@ -16,6 +16,8 @@ from service.tensors import Array, Tensors
 
 _NO_INSTANCES = 'the body must be an object with a list: {"instances": [ … ]}'
 
+_CHOOSING = ("explainer", "reference_set", "references", "reference_weights")
+
 # An explained tensor in an answer: the output that attributes it, its own name, its features' names.
 _Part = tuple[str, str | None, str, tuple[str, ...] | None]
 
@@ -51,6 +53,9 @@ def decode_explain(_: Request, body: bytearray) -> InferenceRequest:
 def decode_decide(_: Request, body: bytearray) -> InferenceRequest:
     """Reads instances, each an object. Raises MalformedError, as `decode_predict`."""
     message, faults = _message(body), Faults()
+    for name in _CHOOSING:
+        if message.get(name) is not None:
+            faults.note(f"'{name}' is of explanations: a decision's was chosen when the model was compiled")
     rows = _instances(message, body, faults)
     for i, row in enumerate(rows):
         if not isinstance(row, dict):

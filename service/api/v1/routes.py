@@ -11,7 +11,16 @@ from starlette.routing import Route
 from service.api.body import TIMEOUT_HEADER
 from service.api.openapi import MODEL_PARAMETER, body_of, header
 from service.api.problems import problem_responses
-from service.api.schemas import Alive, Explanations, Instances, ModelList, ModelStatus, Predictions
+from service.api.schemas import (
+    Alive,
+    Applicants,
+    Decisions,
+    Explanations,
+    Instances,
+    ModelList,
+    ModelStatus,
+    Predictions,
+)
 from service.api.v1.codec import (
     decode_decide,
     decode_explain,
@@ -23,16 +32,22 @@ from service.api.v2.routes import JSON, REFUSALS, call_of, plane_of, reader, res
 from service.decisions.decider import Decider
 from service.inference.request import Answer
 
-IDEMPOTENCY_KEY = "idempotency-key"
+IDEMPOTENCY_KEY = "Idempotency-Key"
 
 router = APIRouter(prefix="/v1/models", tags=["v1"])
 
 root = APIRouter(tags=["server"])
-_BODY = {
-    **body_of(Instances),
+_PARAMETERS = [MODEL_PARAMETER, header(TIMEOUT_HEADER, "integer", "milliseconds that the caller waits")]
+_BODY = {**body_of(Instances), "parameters": _PARAMETERS}
+_DECIDE_BODY = {
+    **body_of(Applicants),
     "parameters": [
-        MODEL_PARAMETER,
-        header(TIMEOUT_HEADER, "integer", "milliseconds that the caller waits"),
+        *_PARAMETERS,
+        header(
+            IDEMPOTENCY_KEY,
+            "string",
+            "1 to 255 visible ASCII characters: what was decided under the same key is answered again",
+        ),
     ],
 }
 
@@ -94,7 +109,8 @@ async def decide(request: Request) -> Response:
     decider: Decider = request.app.state.decider
     read = reader(request, decode_decide, JSON)
     call = call_of(request, explains=True)
-    key = request.headers.get(IDEMPOTENCY_KEY)
+    given = request.headers.getlist(IDEMPOTENCY_KEY)
+    key = ", ".join(given) if given else None
     return _json({"decisions": await decider.decide(call, read, key)})
 
 
@@ -128,6 +144,18 @@ def documented() -> APIRouter:
         responses=problem_responses(*REFUSALS),
         openapi_extra=_BODY,
     )(explain)
+    router.post(
+        "/v1/models/{model}:decide",
+        summary="Decide, with principal reasons",
+        operation_id="v1_decide",
+        description="One decision per instance, by the decision profile that the model was compiled with. It "
+        "is written to the audit trail before it is answered. Each row is run by itself, so that the same "
+        "instance always gets the same numbers. Where one row has no reasons that could be given, nothing is "
+        "decided (422). Features that only a knock-out looks at stand in the instances too.",
+        response_model=Decisions,
+        responses=problem_responses(*REFUSALS, 409),
+        openapi_extra=_DECIDE_BODY,
+    )(decide)
     return router
 
 

@@ -134,5 +134,7 @@ async def test_examples_are_true(document: dict[str, Any], client: httpx.AsyncCl
         (listed,) = example.answer["models"] if isinstance(example.answer, dict) else example.answer
         assert listed in (given["models"] if isinstance(given, dict) else given)
     elif name not in SINCE_START:
+        for decision in given.get("decisions", ()) if isinstance(given, dict) else ():
+            decision["id"] = "d" * 32  # another one each time
         assert given == example.answer
     assert tuple(EXAMPLES["v1_predict"].request["instances"][0]) == made.FEATURES
