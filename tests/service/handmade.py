@@ -153,7 +153,9 @@ def write_pair_of(
     (repository / f"{name}_explain" / "explanation.json").write_text(manifest.to_json())
 
 
-def write_score(repository: Path, name: str = "score", **config: Any) -> None:
+def write_score(
+    repository: Path, name: str = "score", profile: Mapping[str, Any] = PROFILE, **config: Any
+) -> None:
     """The linear model with T = 3 targets and named features, and its explain twin."""
     write_pair_of(
         repository,
@@ -175,7 +177,7 @@ def write_score(repository: Path, name: str = "score", **config: Any) -> None:
         base_value="base_value",
         completeness_gap="completeness_gap",
         decision=Decided(
-            profile=as_profile(PROFILE), digest="f" * 64, output_range=(-100.0, 100.0), tolerance=0.02
+            profile=as_profile(profile), digest="f" * 64, output_range=(-100.0, 100.0), tolerance=0.02
         ),
     )
 

@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import NotExplainableError, UnknownModelError, UnknownResourceError
+from service.errors import (
+    BrokenExplanationError,
+    NotExplainableError,
+    UnknownModelError,
+    UnknownResourceError,
+)
 from service.repository.entry import read_entry
-from service.repository.registry import COMPILED, ModelRegistry, read_repository
+from service.repository.registry import COMPILED, ModelRegistry, Unserved, read_repository
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +40,22 @@ def test_the_default_answers_under_the_name_of_the_explain_entry(registry: Model
     assert registry.entry("score_explain") is fast
     assert registry.explainer("score_explain") is fast
     assert registry.entry("score").manifest is None
+
+
+def test_the_compiled_entry_decides_whatever_the_default_is(
+    plain: ModelRegistry, registry: ModelRegistry
+) -> None:
+    compiled = plain.entries["score_explain"]
+    for name in ("score", "score_explain", "score_explain_fedcba9876543210"):
+        assert registry.decider(name) is compiled
+    for name in ("slope", "typed"):
+        with pytest.raises(NotExplainableError, match=rf"'{name}' has no decision profile.*--decision"):
+            registry.decider(name)
+    with pytest.raises(UnknownModelError):
+        registry.decider("absent")
+    broken = Unserved("damaged", ())
+    with pytest.raises(BrokenExplanationError, match="'score_explain' cannot be served"):
+        replace(plain.without({"score_explain"}), unserved={"score_explain": broken}).decider("score")
 
 
 def test_each_is_reached_by_name(plain: ModelRegistry, registry: ModelRegistry) -> None:

@@ -57,6 +57,7 @@ def key_file(folder: Path, **scopes: str) -> dict[str, str]:
         ("/v2/models/m_explain_0a1b/versions/1/infer", EXPLAIN),
         ("/v2/models/m/explain", EXPLAIN),
         ("/v1/models/m:predict", INFER),
+        ("/v1/models/m:decide", EXPLAIN),
         ("/v1/models/m_explain:predict", EXPLAIN),
         ("/v1/models/m:explain", EXPLAIN),
         ("/v2/models/m/explainers/e", ADMIN),
