@@ -72,6 +72,10 @@ class Settings(BaseSettings):
     metrics_scope: Literal["none", "infer", "explain", "admin"] = "none"
     log_level: str = Field(default="warning", pattern="^(critical|error|warning|info|debug)$")
     log_format: Literal["auto", "json", "plain"] = "auto"
+    audit: SecretStr | None = None
+    audit_inputs: Literal["plain", "hashed", "sealed"] = "plain"
+    audit_key_file: Path | None = None
+    audit_retention_months: int = Field(default=25, ge=0, le=1200)
     trace_endpoint: str | None = Field(default=None, pattern="^https?://[^/]+$")
     trace_ratio: float = Field(default=1.0, ge=0, le=1)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,7 @@ class RecordedDecision:
         instance: what the caller sent; None where only a digest of it was kept, or its key was erased.
         answer: the whole member of `decisions`, as it was answered.
         idempotency_key: that of the request; `place` is the instance's place in it.
+        kept: how the trail has the inputs. Of hashed and erased ones, `value`s in the answer are None too.
     """
 
     id: str
@@ -29,6 +30,7 @@ class RecordedDecision:
     answer: Mapping[str, Any]
     idempotency_key: str | None = None
     place: int = 0
+    kept: Literal["plain", "hashed", "sealed", "erased"] = "plain"
 
 
 class AuditTrail(Protocol):

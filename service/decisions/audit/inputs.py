@@ -1,0 +1,186 @@
+"""How inputs are kept: as they are, as a keyed digest, or sealed with a key of each row's own.
+
+What an applicant told is in the instance and in the values that reasons name; both are kept the same way.
+"""
+
+import base64
+import hmac
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from compiler.errors import InvalidOptionError
+
+Kept = Literal["plain", "hashed", "sealed"]
+Instance = Mapping[str, Any]
+_LEAST_BYTES = 32
+_NONCE = 12
+
+
+class WrongInstanceError(InvalidOptionError):
+    """It is not the instance that was decided on."""
+
+
+class ErasedError(InvalidOptionError):
+    """The key of these inputs was deleted."""
+
+
+class Inputs:
+    """Keeps and shows inputs.
+
+    hashed: the HMAC-SHA256 of the instance. Values of reasons are encrypted by a key that follows from the
+        instance: whoever gives it again sees them again.
+    sealed: AES-256-GCM by a random key, which is itself encrypted by the key of the file.
+    """
+
+    def __init__(self, kept: Kept = "plain", key_file: Path | None = None) -> None:
+        """Raises InvalidOptionError: no key, one that is too short, or no library for it."""
+        self.kept = kept
+        self._key = None if key_file is None else _read(key_file)
+        if kept != "plain":
+            _cipher(bytes(32))
+            self._derived("check")
+
+    def keep(self, decision: str, instance: Instance, values: list[Any]) -> tuple[str, str | None]:
+        """What goes into the row of a decision, and the key that goes beside it, if there is one."""
+        if self.kept == "plain":
+            return _json({"instance": instance, "values": values}), None
+        if self.kept == "hashed":
+            box = _seal(self._by_instance("values", instance), _json(values), decision)
+            return _json({"hmac": self._by_instance("hmac", instance).hex(), "values": box}), None
+        key = os.urandom(32)
+        box = _seal(key, _json({"instance": instance, "values": values}), decision)
+        return box, _seal(self._derived("wrap"), base64.b64encode(key).decode(), decision)
+
+    def show(
+        self, decision: str, kept: str, text: str, wrapped: str | None, instance: Instance | None = None
+    ) -> tuple[Instance | None, list[Any] | None]:
+        """The instance and the values; None where they were hashed and nobody gives the instance.
+
+        Args:
+            instance: what the caller says that it was.
+
+        Raises:
+            WrongInstanceError: it was not.
+            ErasedError: they were sealed, and their key was deleted.
+            InvalidOptionError: they need another key file than there is.
+        """
+        if kept == "hashed":
+            if instance is None:
+                return None, None
+            stored = json.loads(text)
+            if not hmac.compare_digest(self._by_instance("hmac", instance).hex(), stored["hmac"]):
+                raise WrongInstanceError(
+                    f"decision {decision} was on another instance, or hashed with another key"
+                )
+            return instance, json.loads(self._open("values", instance, stored["values"], decision))
+        if kept == "sealed":
+            if wrapped is None:
+                raise ErasedError(f"the inputs of decision {decision} were erased")
+            key = _unseal(self._derived("wrap"), wrapped, decision)
+            text = _unseal(base64.b64decode(key), text, decision)
+        stored = json.loads(text)
+        if instance is not None and canonical(instance) != canonical(stored["instance"]):
+            raise WrongInstanceError(f"decision {decision} was on another instance")
+        return stored["instance"], stored["values"]
+
+    def _open(self, label: str, instance: Instance, box: str, decision: str) -> str:
+        return _unseal(self._by_instance(label, instance), box, decision)
+
+    def _by_instance(self, label: str, instance: Instance) -> bytes:
+        return hmac.digest(self._derived(label), canonical(instance).encode(), "sha256")
+
+    def _derived(self, label: str) -> bytes:
+        """A key for one use, so that none serves two."""
+        if self._key is None:
+            raise InvalidOptionError(
+                "these inputs need a key: name its file in audit_key_file (RATIONALE_AUDIT_KEY_FILE); "
+                "`openssl rand -base64 32` makes one"
+            )
+        return hmac.digest(self._key, b"rationale audit " + label.encode(), "sha256")
+
+
+def canonical(instance: Instance) -> str:
+    """One text for whatever order the members came in."""
+    return json.dumps(instance, sort_keys=True, separators=(",", ":"))
+
+
+def without_values(answer: Any, values: list[Any], *, is_listed: bool = False) -> Any:
+    """The answer with None for the `value` of every listed object; these are added to `values`, in order.
+
+    An object that is no member of a list may be one of features, of which one may be called `value`.
+    """
+
+    def taken(name: str, member: Any) -> Any:
+        if is_listed and name == "value":
+            return values.append(member)
+        return without_values(member, values)
+
+    if isinstance(answer, Mapping):
+        return {name: taken(name, member) for name, member in answer.items()}
+    if isinstance(answer, list | tuple):
+        return [without_values(member, values, is_listed=True) for member in answer]
+    return answer
+
+
+def with_values(answer: Any, values: Iterator[Any], *, is_listed: bool = False) -> Any:
+    """What `without_values` took apart."""
+    if isinstance(answer, Mapping):
+        return {
+            name: next(values) if is_listed and name == "value" else with_values(member, values)
+            for name, member in answer.items()
+        }
+    if isinstance(answer, list):
+        return [with_values(member, values, is_listed=True) for member in answer]
+    return answer
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, separators=(",", ":"))
+
+
+def _read(file: Path) -> bytes:
+    try:
+        key = file.read_bytes().strip()
+    except OSError as error:
+        raise InvalidOptionError(f"cannot read the audit trail's key, {file}: {error.strerror}") from error
+    if len(key) < _LEAST_BYTES:
+        raise InvalidOptionError(
+            f"the key of the audit trail, {file}, has {len(key)} bytes, and {_LEAST_BYTES} are the least: "
+            "`openssl rand -base64 32` makes one"
+        )
+    return key
+
+
+def _cipher(key: bytes) -> Any:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        raise InvalidOptionError(
+            "hashed and sealed inputs need the library cryptography: pip install 'rationale[audit]'"
+        ) from error
+    return AESGCM(key)
+
+
+def _seal(key: bytes, text: str, decision: str) -> str:
+    """For this decision alone: under another id it does not open."""
+    nonce = os.urandom(_NONCE)
+    return base64.b64encode(nonce + _cipher(key).encrypt(nonce, text.encode(), decision.encode())).decode()
+
+
+def _unseal(key: bytes, box: str, decision: str) -> str:
+    """Raises InvalidOptionError."""
+    cipher = _cipher(key)
+    from cryptography.exceptions import InvalidTag
+
+    raw = base64.b64decode(box)
+    try:
+        text: bytes = cipher.decrypt(raw[:_NONCE], raw[_NONCE:], decision.encode())
+    except InvalidTag as error:
+        raise InvalidOptionError(
+            f"the inputs of decision {decision} do not open: they were sealed with another key than that of "
+            "audit_key_file, or altered"
+        ) from error
+    return text.decode()

@@ -1,0 +1,45 @@
+"""The first tables."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "audit_decisions",
+        sa.Column("chain", sa.Text, primary_key=True),
+        sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("previous", sa.Text, nullable=False),
+        sa.Column("hash", sa.Text, nullable=False),
+        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("time", sa.Text, nullable=False),
+        sa.Column("model", sa.Text, nullable=False),
+        sa.Column("version", sa.Text, nullable=False),
+        sa.Column("caller", sa.Text, nullable=False),
+        sa.Column("request_id", sa.Text, nullable=False),
+        sa.Column("latency_ms", sa.Float(53), nullable=False),
+        sa.Column("answer", sa.Text, nullable=False),
+        sa.Column("kept", sa.Text, nullable=False),
+        sa.Column("inputs", sa.Text, nullable=False),
+        sa.Column("idempotency_key", sa.Text),
+        sa.Column("place", sa.Integer, nullable=False),
+    )
+    key = ["model", "caller", "idempotency_key", "place"]
+    op.create_index("audit_by_id", "audit_decisions", ["id"], unique=True)
+    op.create_index("audit_by_key", "audit_decisions", key, unique=True)
+    op.create_index("audit_by_time", "audit_decisions", ["time"])
+    op.create_table(
+        "audit_input_keys",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("wrapped", sa.Text, nullable=False),
+    )
+    op.create_table(
+        "audit_checkpoints",
+        sa.Column("chain", sa.Text, primary_key=True),
+        sa.Column("sequence", sa.BigInteger, nullable=False),
+        sa.Column("hash", sa.Text, nullable=False),
+        sa.Column("time", sa.Text, nullable=False),
+    )

@@ -1,0 +1,48 @@
+"""The trail's tables, as the newest migration leaves them."""
+
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, MetaData, Table, Text
+
+metadata = MetaData()
+
+# Rows are only added, at the end of a chain; what is pruned goes from its beginning.
+decisions = Table(
+    "audit_decisions",
+    metadata,
+    Column("chain", Text, primary_key=True),
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("previous", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("id", Text, nullable=False),
+    Column("time", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("caller", Text, nullable=False),
+    Column("request_id", Text, nullable=False),
+    Column("latency_ms", Float(53), nullable=False),
+    Column("answer", Text, nullable=False),
+    Column("kept", Text, nullable=False),
+    Column("inputs", Text, nullable=False),
+    Column("idempotency_key", Text),
+    Column("place", Integer, nullable=False),
+    Index("audit_by_id", "id", unique=True),
+    Index("audit_by_key", "model", "caller", "idempotency_key", "place", unique=True),
+    Index("audit_by_time", "time"),
+)
+
+# Of sealed inputs, by decision. Outside the chain: one that is deleted takes its inputs along, and no more.
+input_keys = Table(
+    "audit_input_keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("wrapped", Text, nullable=False),
+)
+
+# The last row that was pruned of a chain: what is left of it begins behind.
+checkpoints = Table(
+    "audit_checkpoints",
+    metadata,
+    Column("chain", Text, primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("time", Text, nullable=False),
+)
