@@ -21,8 +21,9 @@ from service.api.v1 import routes as routes_v1
 from service.api.v2 import routes as routes_v2
 from service.api.v2.codec import LENGTH_HEADER
 from service.backends.base import Backend
+from service.decisions.audit.writer import trail_of
 from service.decisions.decider import Decider
-from service.decisions.trail import NoTrail
+from service.decisions.trail import AuditTrail
 from service.explainers.artifact_store import ArtifactStore
 from service.explainers.builder import ReferenceFiles
 from service.explainers.follower import Follower, serve_followers, tell_followers
@@ -81,11 +82,12 @@ def create_app(
 
     Raises:
         RepositoryError: the repository is missing, empty or broken; the task, where nothing can be loaded.
-        InvalidOptionError: as `create_gate` does.
+        InvalidOptionError: as `create_gate` and `trail_of` do.
         StateUnavailableError: another gateway owns the state, or it cannot be read.
     """
     metrics = metrics or Metrics()
     gate = create_gate(settings, metrics, worker)
+    trail = trail_of(settings)
     state = Storage(settings.state_folder, is_owned=worker is None or worker.owns_state)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(state.close)
@@ -102,15 +104,10 @@ def create_app(
         on_failure.pop_all()
 
     live = LiveRepository(explainers, backend, settings)
-    trail = NoTrail()
-
-    async def load() -> None:
-        await plane.start(live.start)
-        explainers.resume()
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.loading = asyncio.create_task(load())
+        app.state.loading = asyncio.create_task(_load(plane, live, explainers, trail))
         calls = None
         if worker is not None:
             calls = await _listen_to_workers(worker, explainers, sets, live)
@@ -155,6 +152,16 @@ def create_app(
     if settings.admin_port is None:
         _add_admin_routes(app)
     return app
+
+
+async def _load(
+    plane: DataPlane, live: LiveRepository, explainers: Explainers | Follower, trail: AuditTrail
+) -> None:
+    await plane.start(live.start)
+    explainers.resume()
+    manifests = [entry.manifest for entry in plane.repository.entries.values()]
+    if any(manifest is not None and manifest.decision is not None for manifest in manifests):
+        trail.start()
 
 
 def create_admin_app(app: FastAPI) -> FastAPI:

@@ -36,6 +36,9 @@ class RecordedDecision:
 class AuditTrail(Protocol):
     """Append-only. Whoever answers by it has waited for its disk."""
 
+    def start(self) -> None:
+        """Has it open before its first use."""
+
     async def find(
         self, model: str, caller: str, key: str, instances: Sequence[Mapping[str, Any]]
     ) -> Sequence[RecordedDecision]:
@@ -43,6 +46,7 @@ class AuditTrail(Protocol):
 
         Raises:
             ConflictError: it was for other instances.
+            QueueFullError, StateUnavailableError: as `record`.
         """
 
     async def record(self, decisions: Sequence[RecordedDecision]) -> Sequence[RecordedDecision]:
@@ -52,6 +56,8 @@ class AuditTrail(Protocol):
             What to answer: what was there before, where another request with the same key came first.
 
         Raises:
+            ConflictError: that one was for other instances.
+            QueueFullError: too many wait for the disk.
             StateUnavailableError: they cannot be written, and must not be answered.
         """
 
@@ -61,6 +67,9 @@ class AuditTrail(Protocol):
 
 class NoTrail:
     """RATIONALE_AUDIT=off."""
+
+    def start(self) -> None:
+        pass
 
     async def find(self, *_: object) -> Sequence[RecordedDecision]:
         return ()

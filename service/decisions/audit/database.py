@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._is_made = is_made
         self._engine: Engine | None = None
+        self._opening = threading.Lock()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -65,6 +67,11 @@ class Database:
             self._take_turn(connection)
             yield connection
 
+    def open(self) -> None:
+        """Makes its tables, or what is new of them. Raises StateUnavailableError."""
+        with _told():
+            self._opened()
+
     def forget(self) -> None:
         """Has SQLite overwrite what was deleted in its journal too; PostgreSQL does so at its next VACUUM."""
         if self.is_sqlite:
@@ -79,17 +86,18 @@ class Database:
 
     def _opened(self) -> Engine:
         """With tables of this version."""
-        if self._engine is None:
-            engine = self._create()
-            try:
-                with _begun(engine) as connection:
-                    self._take_turn(connection)
-                    _migrate(connection)
-            except BaseException:
-                engine.dispose()
-                raise
-            self._engine = engine
-        return self._engine
+        with self._opening:
+            if self._engine is None:
+                engine = self._create()
+                try:
+                    with _begun(engine) as connection:
+                        self._take_turn(connection)
+                        _migrate(connection)
+                except BaseException:
+                    engine.dispose()
+                    raise
+                self._engine = engine
+            return self._engine
 
     def _create(self) -> Engine:
         if self.is_sqlite:

@@ -34,18 +34,21 @@ class AuditStore:
         self.inputs = inputs
 
     @staticmethod
-    def open(settings: Settings) -> "AuditStore":
-        """The trail of these settings, to read.
+    def open(settings: Settings, *, is_made: bool = False) -> "AuditStore":
+        """The trail of these settings. It is looked for by its first use.
+
+        Args:
+            is_made: whether a file that is missing is made; else StateUnavailableError tells of it.
 
         Raises:
-            InvalidOptionError: the trail is switched off, or its URL or key file makes no sense.
+            UnknownResourceError: the trail is switched off.
+            InvalidOptionError: its URL or key file makes no sense, or a library for them is missing.
         """
         place = place_of(settings)
         if place is None:
             raise UnknownResourceError("there is no audit trail: RATIONALE_AUDIT is off")
-        return AuditStore(
-            Database(place, is_made=False), Inputs(settings.audit_inputs, settings.audit_key_file)
-        )
+        inputs = Inputs(settings.audit_inputs, settings.audit_key_file)
+        return AuditStore(Database(place, is_made=is_made), inputs)
 
     def read(self, decision: str, instance: Instance | None = None) -> RecordedDecision:
         """One decision by its id.
