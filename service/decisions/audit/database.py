@@ -47,6 +47,8 @@ class Database:
     def reading(self) -> Iterator[Connection]:
         """A transaction that sees one state. Raises StateUnavailableError."""
         with _told(), self._opened().connect() as connection:
+            if not self.is_sqlite:  # there, it is so
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection
 
     @contextlib.contextmanager

@@ -1,0 +1,159 @@
+"""`rationale audit`: looks after the audit trail of decisions."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from compiler.errors import InvalidOptionError
+from compiler.terminal import progress_bar, told_plainly
+
+if TYPE_CHECKING:
+    from service.decisions.audit.store import AuditStore
+    from service.settings import Settings
+
+app = typer.Typer(
+    name="audit",
+    help="Look after the audit trail of decisions: verify, heads, export, prune, erase.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Repository = Annotated[
+    Path | None,
+    typer.Option(
+        help="That of the gateway, whose state the trail is in where RATIONALE_AUDIT names no database. "
+        "Default: model_repository.",
+        metavar="FOLDER",
+        show_default=False,
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(help="The gateway's file of settings.", metavar="FILE", show_default=False),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(help="From this time on, such as 2026-11 or 2026-11-23T12:00.", show_default=False),
+]
+Until = Annotated[str | None, typer.Option(help="Before this time.", show_default=False)]
+_SHOWN = 100
+
+
+@contextmanager
+def opened(repository: Path | None, config: Path | None) -> "Iterator[tuple[AuditStore, Settings]]":
+    """The trail of a gateway with these settings. Ends the command where they, or it, cannot be read."""
+    with told_plainly():
+        from service.configuration import load_settings
+        from service.decisions.audit.store import AuditStore
+
+        settings = load_settings({"repository": repository}, config)
+        store = AuditStore.open(settings)
+        try:
+            yield store, settings
+        finally:
+            store.database.close()
+
+
+@app.command()
+def verify(
+    heads: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Signed heads, as `rationale audit heads` wrote them; give it once for each file.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    public_key: Annotated[
+        Path | None,
+        typer.Option(help="The key that they were signed by (PEM).", metavar="FILE", show_default=False),
+    ] = None,
+    repository: Repository = None,
+    config: Config = None,
+) -> None:
+    """Show every row that was removed, altered, inserted or moved; exit status 1 where there is one."""
+    with opened(repository, config) as (store, settings), progress_bar() as progress:
+        from service.decisions.audit.heads import read_signed
+        from service.decisions.audit.retention import months_ago
+        from service.decisions.audit.verify import verify as found
+
+        if heads and public_key is None:
+            raise InvalidOptionError("--heads needs --public-key: the key that they were signed by")
+        signed = [head for file in heads or () for head in read_signed(file, public_key or file)]
+        months = settings.audit_retention_months
+        faults = rows = 0
+        for each in found(store.database, signed, months_ago(months) if months else None):
+            if isinstance(each, int):
+                rows = each
+                progress(f"{rows} decisions", 0, 1)
+            else:
+                faults += 1
+                if faults <= _SHOWN:
+                    print(each)
+    if faults:
+        print(f"{faults} faults in {rows} decisions" + f"; the first {_SHOWN} are shown" * (faults > _SHOWN))
+        raise typer.Exit(1)
+    print(f"{rows} decisions, none removed or altered")
+
+
+@app.command(name="heads")
+def write_heads(
+    key: Annotated[Path, typer.Option(help="Ed25519 private key (PEM) that signs them.", metavar="FILE")],
+    repository: Repository = None,
+    config: Config = None,
+) -> None:
+    """Print the ends of all chains, signed: kept elsewhere, they show a trail that was cut."""
+    with opened(repository, config) as (store, _):
+        from service.decisions.audit.heads import heads, signed
+
+        print(signed(heads(store.database), key), end="")
+
+
+@app.command()
+def export(
+    file: Annotated[Path, typer.Argument(help="Parquet file to write.")],
+    since: Since = None,
+    until: Until = None,
+    model: Annotated[str | None, typer.Option(help="Of this model alone.", show_default=False)] = None,
+    inputs: Annotated[
+        bool, typer.Option("--inputs", help="Also what callers sent, as far as it can be shown.")
+    ] = False,
+    repository: Repository = None,
+    config: Config = None,
+) -> None:
+    """Write decisions as a table."""
+    with opened(repository, config) as (store, _):
+        from service.decisions.audit.export import export as write
+
+        print(f"{file}: {write(store, file, since, until, model, with_inputs=inputs)} decisions")
+
+
+@app.command()
+def prune(repository: Repository = None, config: Config = None) -> None:
+    """Delete decisions that are older than RATIONALE_AUDIT_RETENTION_MONTHS, as the gateway does daily."""
+    with opened(repository, config) as (store, settings):
+        from service.decisions.audit.retention import months_ago
+        from service.decisions.audit.retention import prune as delete
+
+        months, count = settings.audit_retention_months, 0
+        while months and (pruned := delete(store.database, months_ago(months))):
+            count += pruned
+    print(f"{count} decisions deleted")
+
+
+@app.command()
+def erase(
+    decision: Annotated[list[str], typer.Argument(help="Ids of decisions.", metavar="ID…")],
+    repository: Repository = None,
+    config: Config = None,
+) -> None:
+    """Delete the keys of sealed inputs: nobody reads these again, and the chain still verifies."""
+    with opened(repository, config) as (store, _):
+        from service.decisions.audit.retention import erase as delete
+
+        for each in decision:
+            delete(store.database, each)
+            print(f"the inputs of decision {each} are erased")
