@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -42,6 +42,9 @@ class Backend(Protocol):
 
     def devices(self, entry: Entry | None = None) -> tuple[str, ...]:
         """Where a loaded entry runs, or all that are loaded: cpu, cuda:0 … Empty where only Triton knows."""
+
+    def runtime(self, entry: Entry) -> Mapping[str, Any]:
+        """Of what a loaded entry's answers depend in their last bits, as JSON."""
 
     async def ready(self, entry: Entry | None = None) -> bool:
         """Whether the entry can run now; None asks for all."""

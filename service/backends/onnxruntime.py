@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -16,7 +17,7 @@ import onnxruntime as ort
 from compiler.errors import RationaleError, RepositoryError
 from compiler.manifest import DATATYPES, EXPLAIN, PLANNED_NODES, TensorSpec
 from compiler.runtime.kernels import load_kernels
-from compiler.runtime.machine import LARGE_BLOCKS
+from compiler.runtime.machine import LARGE_BLOCKS, processor
 from service.backends.base import fed, run_failure
 from service.backends.devices import CPU, CUDA_PROVIDER, Devices, NoGpuError, providers
 from service.errors import InvalidInputError, NotReadyError
@@ -97,6 +98,9 @@ class OnnxRuntimeBackend:
         loaded = list(self._loaded.values()) if entry is None else [self._loaded.get(entry)]
         found = {device for one in loaded if one is not None for device in one.sessions.devices}
         return tuple(sorted(found))
+
+    def runtime(self, entry: Entry) -> dict[str, Any]:
+        return runtime(entry, self._devices.cores, self.devices(entry))
 
     async def ready(self, entry: Entry | None = None) -> bool:
         return bool(self._loaded) if entry is None else entry in self._loaded
@@ -322,6 +326,19 @@ def session_options(entry: Entry, cores: int) -> ort.SessionOptions:
     for library in entry.custom_ops:
         load_kernels(options, library)
     return options
+
+
+def runtime(entry: Entry, cores: int, devices: Sequence[str] = (CPU,)) -> dict[str, Any]:
+    """Of what the entry's answers depend in their last bits: kernels are chosen by the processor, and sums
+    are divided among threads.
+    """
+    return {
+        "backend": OnnxRuntimeBackend.name,
+        "version": ort.__version__,
+        "devices": list(devices),
+        "threads": _intra_op_threads(entry, cores),
+        "processor": processor(),
+    }
 
 
 def _intra_op_threads(entry: Entry, cores: int) -> int:

@@ -127,6 +127,9 @@ class TritonBackend:
     def devices(self, entry: Entry | None = None) -> tuple[str, ...]:  # noqa: ARG002 (the protocol's)
         return ()
 
+    def runtime(self, entry: Entry) -> dict[str, str]:  # noqa: ARG002 (Triton does not tell)
+        return {"backend": self.name}
+
     async def ready(self, entry: Entry | None = None) -> bool:
         try:
             if entry is None:  # not whether it is ready: one model that it cannot load makes it unready

@@ -70,6 +70,7 @@ class Decider:
         decisions = _decisions(manifest, rows, inputs, answers)
         latency_ms = (time.monotonic() - (began_s if context is None else context.began_s)) * 1e3
         now = datetime.now(UTC).isoformat(timespec="microseconds")
+        runtime = {"graph": entry.graph_digest, **plane.backend.runtime(entry)}
         made = [
             RecordedDecision(
                 decision["id"],
@@ -83,6 +84,7 @@ class Decider:
                 decision,
                 key,
                 i,
+                runtime=runtime,
             )
             for i, (row, decision) in enumerate(zip(rows, decisions, strict=True))
         ]

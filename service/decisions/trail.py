@@ -1,7 +1,7 @@
 """Where decisions are written before they are answered: what the gateway asks of an audit trail."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 
@@ -17,6 +17,7 @@ class RecordedDecision:
         answer: the whole member of `decisions`, as it was answered.
         idempotency_key: that of the request; `place` is the instance's place in it.
         kept: how the trail has the inputs. Of hashed and erased ones, `value`s in the answer are None too.
+        runtime: the digest of the files that ran (graph), and what the backend says: see `Backend.runtime`.
     """
 
     id: str
@@ -31,6 +32,7 @@ class RecordedDecision:
     idempotency_key: str | None = None
     place: int = 0
     kept: Literal["plain", "hashed", "sealed", "erased"] = "plain"
+    runtime: Mapping[str, Any] = field(default_factory=dict)
 
 
 class AuditTrail(Protocol):

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import hashlib
 import math
 import re
 from collections.abc import Container, Mapping, Sequence
@@ -81,6 +82,7 @@ class Entry:
     reshapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     config: pb.ModelConfig = field(default_factory=pb.ModelConfig, repr=False)  # as read; never changed
     stamp: Stamp = field(default=(), repr=False)  # of its files when they were read
+    graph_digest: str | None = None  # of the files of its version, where decisions are made by them
 
     @property
     def model(self) -> str:
@@ -141,6 +143,7 @@ def read_entry(folder: Path) -> Entry:
     policy = queue.default_queue_policy
     manifest_path = folder / FILE_NAME
     groups = tuple(_group(group) for group in config.instance_group) or (InstanceGroup(),)
+    manifest = Manifest.read(manifest_path) if manifest_path.exists() else None
     entry = Entry(
         name=folder.name,
         version=version,
@@ -159,7 +162,7 @@ def read_entry(folder: Path) -> Entry:
         inter_op_threads=_threads(folder, config, "inter_op_thread_count"),
         warmups=tuple(_warmup(folder, sample) for sample in config.model_warmup),
         custom_ops=tuple(_library(folder, name) for name in config.model_operations.op_library_filename),
-        manifest=Manifest.read(manifest_path) if manifest_path.exists() else None,
+        manifest=manifest,
         reshapes={
             spec.name: tuple(spec.reshape.shape)
             for spec in (*config.input, *config.output)
@@ -167,10 +170,27 @@ def read_entry(folder: Path) -> Entry:
         },
         config=config,
         stamp=stamp,
+        graph_digest=_digest(model_path.parent) if manifest is not None and manifest.decision else None,
     )
     if entry.manifest is not None:
         _check_manifest(manifest_path, entry, entry.manifest)
     return entry
+
+
+def _digest(version: Path) -> str:
+    """Of the graph, weights that lie beside it, kernels: what `sha256sum * | sha256sum` says in the folder.
+
+    Raises RepositoryError.
+    """
+    whole = hashlib.sha256()
+    try:
+        for path in sorted(path for path in version.rglob("*") if path.is_file()):
+            with path.open("rb") as file:
+                one = hashlib.file_digest(file, "sha256").hexdigest()
+            whole.update(f"{one}  {path.relative_to(version).as_posix()}\n".encode())
+    except OSError as error:
+        raise RepositoryError(f"{version}: cannot be read: {error.strerror}") from error
+    return whole.hexdigest()
 
 
 def stamp_of(folder: Path) -> Stamp:

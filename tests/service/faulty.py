@@ -28,6 +28,9 @@ class FaultyBackend:
     def devices(self, *_: object) -> tuple[str, ...]:
         return ("cpu",)
 
+    def runtime(self, *_: object) -> dict[str, str]:
+        return {"backend": self.name}
+
     async def ready(self, *_: object) -> bool:
         return self.up
 
