@@ -14,7 +14,7 @@ from typing import Any
 GENESIS = "0" * 64  # what the first row of a chain follows
 CHAINED = (
     *("chain", "sequence", "previous", "id", "time", "model", "version", "caller", "request_id"),
-    *("latency_ms", "answer", "kept", "inputs", "idempotency_key", "place"),
+    *("latency_ms", "answer", "runtime", "kept", "inputs", "idempotency_key", "place"),
 )
 
 

@@ -131,6 +131,7 @@ class AuditStore:
             row["idempotency_key"],
             row["place"],
             kept,
+            orjson.loads(row["runtime"]),
         )
 
     def hidden(self, decision: RecordedDecision) -> tuple[dict[str, Any], str | None]:
@@ -147,6 +148,7 @@ class AuditStore:
             "request_id": decision.request_id,
             "latency_ms": decision.latency_ms,
             "answer": answer.decode(),
+            "runtime": orjson.dumps(decision.runtime).decode(),
             "kept": self.inputs.kept,
             "inputs": inputs,
             "idempotency_key": decision.idempotency_key,

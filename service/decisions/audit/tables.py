@@ -20,6 +20,7 @@ decisions = Table(
     Column("request_id", Text, nullable=False),
     Column("latency_ms", Float(53), nullable=False),
     Column("answer", Text, nullable=False),
+    Column("runtime", Text, nullable=False),
     Column("kept", Text, nullable=False),
     Column("inputs", Text, nullable=False),
     Column("idempotency_key", Text),

@@ -22,6 +22,7 @@ def upgrade() -> None:
         sa.Column("request_id", sa.Text, nullable=False),
         sa.Column("latency_ms", sa.Float(53), nullable=False),
         sa.Column("answer", sa.Text, nullable=False),
+        sa.Column("runtime", sa.Text, nullable=False),
         sa.Column("kept", sa.Text, nullable=False),
         sa.Column("inputs", sa.Text, nullable=False),
         sa.Column("idempotency_key", sa.Text),
