@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime reads it when it is imported (docs/security.md)
 
 if TYPE_CHECKING:
+    from compiler.artefact.comparisons import Comparisons
     from compiler.artefact.compiled import Compiled, Explanation
     from compiler.compile import compile_model
     from compiler.conversion.convert import Converted, convert
@@ -76,6 +77,7 @@ __all__ = [
     "AttnLrp",
     "Auto",
     "CheckFailedError",
+    "Comparisons",
     "Compiled",
     "Concepts",
     "Converted",
@@ -129,6 +131,7 @@ __all__ = [
 _HOME = {
     name: module
     for module, names in {
+        "compiler.artefact.comparisons": "Comparisons",
         "compiler.artefact.compiled": "Compiled Explanation",
         "compiler.compile": "compile_model",
         "compiler.conversion.convert": "Converted convert",

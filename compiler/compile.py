@@ -1,6 +1,7 @@
 """From an ONNX model to one graph with its explanation: the whole story."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from compiler.artefact.comparisons import Compared, Comparisons, demand_alike, names_given
 from compiler.artefact.compiled import Compiled
 from compiler.artefact.decision import decided_by, question_of
 from compiler.artefact.describe import describe
@@ -54,6 +56,7 @@ def compile_model(
     concepts: Concepts | None = None,
     custom_ops: Sequence[str | Path] = (),
     decision: DecisionProfile | Mapping[str, Any] | str | Path | None = None,
+    comparisons: Comparisons | None = None,
     deployment: Deployment = HERE,
     progress: Progress | None = None,
 ) -> Compiled:
@@ -88,6 +91,8 @@ def compile_model(
             code, and travel with the entries.
         decision: a decision profile, or its file: the rules by which answers become decisions with reasons.
             It says which output to explain and which features are groups.
+        comparisons: other references by which the same model is explained too, so that it can be told which
+            reasons stay; the compile takes as many times as long.
         deployment: for what machine: threads, memory budget, storage of references, one entry or two.
         progress: called as `progress(stage, done, total)`, for a bar.
 
@@ -98,11 +103,13 @@ def compile_model(
         InvalidModelError: no ONNX model, damaged, or of an unknown opset.
         UnsupportedModelError: operators without a rule (every one is listed), or rows that mix.
         InvalidReferencesError: references that do not fit the model.
-        InvalidOptionError: an output, target, input, layer or feature name that does not exist, no logits, or
-            groups that overlap.
+        InvalidOptionError: an output, target, input, layer or feature name that does not exist, no logits,
+            groups that overlap, or comparisons that make no sense.
         CheckFailedError: the graph did not reproduce the model, or its attributions do not add up.
     """
     libraries = found(custom_ops)
+    if comparisons is not None:
+        comparisons.check(method, deployment, decides=decision is not None)
     if is_fitted(model):
         model = convert(model, example_of(method))
     if isinstance(model, Converted):
@@ -128,7 +135,18 @@ def compile_model(
         manifest = model.noted(manifest)
     if profile is not None:
         manifest = decided_by(profile, manifest)
-    return Compiled(graph, manifest, plain, sample, libraries)
+    compiled = Compiled(graph, manifest, plain, sample, libraries)
+    if profile is not None and comparisons is not None:
+
+        def of(other: Method, tell: Progress) -> _Story:
+            other = model.asked_of(other)[0] if isinstance(model, Converted) else other
+            other, asked = question_of(profile, given, other, question)
+            asked = replace(asked, feature_names=names_given(manifest))
+            return _compiled(given, other, asked, sizes or {}, libraries, deployment, tell)
+
+        with kernels_of(libraries):
+            compiled.comparisons = _compared(manifest, method, comparisons, of, progress or _silent)
+    return compiled
 
 
 _Story = tuple[Held, Manifest, onnx.ModelProto, Mapping[str, np.ndarray]]
@@ -172,6 +190,27 @@ def _compiled(
     plain, notes = plain_for(deployment.provider, selection.lowered)
     manifest = describe(selection, referenced.set, graph, checked, variants, notes, libraries)
     return graph.served, manifest, plain, checked.sample
+
+
+def _compared(
+    own: Manifest,
+    method: Method,
+    comparisons: Comparisons,
+    of: Callable[[Method, Progress], _Story],
+    tell: Progress,
+) -> tuple[Compared, ...]:
+    """The same model by other references."""
+    asked, found = list(comparisons.methods(method)), list[Compared]()
+    for i, (name, kind, other) in enumerate(asked, start=1):
+        where = f"{name} ({i} of {len(asked)})"
+
+        def told(stage: str, done: int, total: int, where: str = where) -> None:
+            tell(f"{where}: {stage}", done, total)
+
+        graph, manifest, _, sample = of(other, told)
+        demand_alike(name, own, manifest)
+        found.append(Compared(name, kind, graph, manifest, sample))
+    return tuple(found)
 
 
 def _automatic(

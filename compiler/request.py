@@ -11,6 +11,7 @@ from compiler.deployment import HERE, Deployment
 from compiler.errors import InvalidOptionError
 
 if TYPE_CHECKING:
+    from compiler.artefact.comparisons import Comparisons
     from compiler.artefact.compiled import Compiled
     from compiler.lowering.lengths import Size
     from compiler.memory.fit import Progress
@@ -29,6 +30,7 @@ class CompileRequest:
         features: their names, or each input's, which also choose the columns of a table of references.
         open_references: K, where references come with each request and those given are examples.
         allow_pickle: whether the model's file may be a pickle, which is a program.
+        compare, draws, draws_seed: `Comparisons`, with files of references.
 
     The others are the arguments of `compile_model`.
     """
@@ -49,6 +51,9 @@ class CompileRequest:
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     allow_pickle: bool = False
     decision: Path | None = None
+    compare: Mapping[str, Path] = field(default_factory=dict)
+    draws: int = 0
+    draws_seed: int = 0
 
     def check(self, *, referenced: bool) -> None:
         """Looks at the method and its options alone, without a model.
@@ -86,7 +91,8 @@ class CompileRequest:
             single, texts = columns_of_inputs(model)
             columns = self.features or single
         labelled = is_fitted or columns is not self.features
-        method, table = self._method(references, columns, text_columns(columns, texts), labelled=labelled)
+        words = text_columns(columns, texts)
+        method, table = self._method(references, columns, words, labelled=labelled)
         if table is not None and not labelled:
             names = self.features or table.columns
         compiled = compile_model(
@@ -103,6 +109,7 @@ class CompileRequest:
             groups=self.groups,
             feature_names=names,
             decision=self.decision,
+            comparisons=self._comparisons(columns or names, words, labelled=labelled),
             deployment=self.deployment,
             progress=progress,
         )
@@ -110,6 +117,19 @@ class CompileRequest:
             warnings = (*compiled.manifest.warnings, *table.stands_for.warnings(compiled.manifest))
             compiled.manifest = compiled.manifest.model_copy(update={"warnings": warnings})
         return compiled
+
+    def _comparisons(
+        self, columns: "Columns", texts: Collection[str], *, labelled: bool
+    ) -> "Comparisons | None":
+        """As `_method`; None where none are asked for."""
+        from compiler.artefact.comparisons import Comparisons
+
+        baselines = {
+            name: self._method(file, columns, texts, labelled=labelled)[0]
+            for name, file in self.compare.items()
+        }
+        asked = Comparisons(baselines, self.draws, self.draws_seed)
+        return asked if baselines or self.draws else None
 
     def _method(
         self,
@@ -172,6 +192,19 @@ def parse_targets(text: str | None) -> "Targets":
         raise InvalidOptionError(
             f"--targets {text!r}: give indices and contrasts such as 1-0 by commas, 'all' or 'predicted'."
         ) from error
+
+
+def parse_compare(given: Sequence[str]) -> dict[str, Path]:
+    """ "all_applicants=all.npz": files of references by the name of a baseline. Raises InvalidOptionError."""
+    found: dict[str, Path] = {}
+    for text in given:
+        name, _, file = text.partition("=")
+        if not name or not file or name in found:
+            raise InvalidOptionError(
+                f"--compare {text!r}: give a name and a file, such as all_applicants=all.npz, each name once."
+            )
+        found[name] = Path(file)
+    return found
 
 
 def parse_composite(text: str | None) -> "str | Path | None":

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from compiler.artefact.comparisons import Compared
 from compiler.artefact.repository import write_entries, write_explainer
 from compiler.artefact.shap_explanation import shap_explanation
 from compiler.errors import InvalidOptionError
@@ -56,6 +57,7 @@ class Compiled:
         manifest: what it is; `explanation.json`.
         source: the plain model, with a symbolic batch.
         sample: one row for each input, with which a server warms up.
+        comparisons: the same model explained by other references.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Compiled:
         self.source = source
         self.sample = sample
         self.custom_ops = tuple(custom_ops)
+        self.comparisons: tuple[Compared, ...] = ()
 
     @cached_property
     def model(self) -> onnx.ModelProto:
@@ -147,6 +150,7 @@ class Compiled:
 
         Where references are an input, the latter is `NAME_explain_open/`.
         A one-shot model is written as `NAME/` alone, and a `NAME_explain/` that was there is gone.
+        Comparisons are written together with them, as `NAME_explain_<digest>/`.
 
         Returns:
             The folder of the entry that explains.
@@ -163,6 +167,7 @@ class Compiled:
                 Path(repository),
                 name,
                 self.custom_ops,
+                self.comparisons,
             )
 
     def write_explainer(self, entry: Path, model: str) -> None:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from google.protobuf import text_format
 
+from compiler.artefact.comparisons import Compared, is_entry_name
 from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError, UnsupportedModelError
 from compiler.lowering.precision import on_cpu
@@ -52,6 +53,7 @@ def write_entries(
     repository: Path,
     name: str,
     libraries: Sequence[Path] = (),
+    comparisons: Sequence[Compared] = (),
 ) -> Path:
     """Writes `NAME/` and `NAME_explain/`, or `NAME/` alone for a one-shot model; see `Compiled.write`.
 
@@ -60,13 +62,18 @@ def write_entries(
     Args:
         sample: one row for each input, with which a server warms up.
         libraries: of kernels, which each entry takes along.
+        comparisons: entries beside, which the manifest's decision names.
     """
     check_name(name)
     manifest = manifest.model_copy(update={"model": name})
+    beside = {one.noted(name).entry: one for one in comparisons}
+    if manifest.decision is not None:
+        noted = {"comparisons": tuple(one.noted(name) for one in comparisons)}
+        manifest = manifest.model_copy(update={"decision": manifest.decision.model_copy(update=noted)})
     plain, explain = name, f"{name}{manifest.suffix}"
     try:
         repository.mkdir(parents=True, exist_ok=True)
-        entries = (name, f"{name}{EXPLAIN_SUFFIX}", f"{name}{OPEN_SUFFIX}")
+        entries = (name, f"{name}{EXPLAIN_SUFFIX}", f"{name}{OPEN_SUFFIX}", *beside)
         _spare_foreign_folders([repository / entry for entry in entries])
         with tempfile.TemporaryDirectory(prefix=".rationale-", dir=repository) as folder:
             new = Path(folder)
@@ -77,9 +84,14 @@ def write_entries(
             most = manifest.measured.max_batch
             _write_entry(new / explain, combined, sample, most, libraries, gated=manifest.one_shot)
             (new / explain / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
+            for entry, one in beside.items():
+                own = one.manifest.model_copy(update={"model": name})
+                write_explainer(one.graph, own, one.sample, new / entry, libraries)
             with _locked(repository):
                 stale = _of_another_model(repository, name, manifest)
-                _move_into_place(list(dict.fromkeys([plain, explain, *stale])), repository, new)
+                if f"{name}{EXPLAIN_SUFFIX}" in (explain, *stale):
+                    stale += _comparisons(repository, name)
+                _move_into_place(list(dict.fromkeys([*beside, plain, explain, *stale])), repository, new)
     except OSError as error:
         raise RepositoryError(
             f"{repository}: cannot be written: {error.strerror or error}. Nothing was changed."
@@ -111,6 +123,19 @@ def _of_another_model(repository: Path, name: str, manifest: Manifest) -> list[s
         if (manifest.one_shot and suffix == EXPLAIN_SUFFIX)
         or _model_digest(repository / entry) not in (None, manifest.digests.model)
     ]
+
+
+def _comparisons(repository: Path, name: str) -> list[str]:
+    """Entries that an earlier compile of `NAME` wrote beside its explanation."""
+    found = [path.parent for path in repository.glob(f"{name}{EXPLAIN_SUFFIX}_*/{FILE_NAME}")]
+    return [entry.name for entry in found if is_entry_name(entry.name, name) and _explains(entry, name)]
+
+
+def _explains(entry: Path, name: str) -> bool:
+    try:
+        return Manifest.read(entry / FILE_NAME).model == name
+    except RepositoryError:
+        return False
 
 
 def _model_digest(entry: Path) -> str | None:

@@ -170,6 +170,24 @@ def compile_command(
             metavar="FILE",
         ),
     ] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --decision: references of another baseline, by which the same model is explained in "
+            "an entry beside, NAME_explain_<digest>; repeat for several. Callers of :decide and `rationale "
+            "decisions report` then learn which reasons stay. Each takes as long as the compile itself.",
+            metavar="NAME=FILE",
+        ),
+    ] = None,
+    draws: Annotated[
+        int,
+        typer.Option(
+            help="With --decision: as --compare, for so many sets drawn with replacement from --references "
+            "(by --seed): 10 show what the choice of these very rows does.",
+            min=0,
+            max=1000,
+        ),
+    ] = 0,
     steps: Annotated[
         int | None,
         _of_methods(help="integrated-gradients: points on the path from a reference. Default: 50."),
@@ -192,7 +210,9 @@ def compile_command(
         float | None,
         _of_methods(help="smoothgrad: standard deviation of the noise, in the input's own units."),
     ] = None,
-    seed: Annotated[int | None, _of_methods(help="Seed of the draws. Default: 0.")] = None,
+    seed: Annotated[
+        int | None, _of_methods(help="Seed of the draws, those of --draws too. Default: 0.", min=0)
+    ] = None,
     standard_error: Annotated[
         bool,
         _of_methods(
@@ -293,8 +313,10 @@ def compile_command(
     with told_plainly():
         from compiler.artefact.repository import check_name
         from compiler.deployment import Deployment, parse_bytes
+        from compiler.methods.options import takes_seed
         from compiler.request import (
             CompileRequest,
+            parse_compare,
             parse_composite,
             parse_concepts,
             parse_features,
@@ -305,7 +327,8 @@ def compile_command(
         )
 
         check_name(name)
-        options: dict[str, Any] = {"steps": steps, "samples": samples, "sigma": sigma, "seed": seed}
+        of_method = seed if not draws or takes_seed(method) else None
+        options: dict[str, Any] = {"steps": steps, "samples": samples, "sigma": sigma, "seed": of_method}
         options |= {"permutations": permutations}
         options |= {"standard_error": standard_error or None, "rule": rule or None}
         options |= {"composite": parse_composite(composite), "low": low, "high": high, "epsilon": epsilon}
@@ -334,12 +357,19 @@ def compile_command(
             parse_groups(group or []),
             allow_pickle,
             decision,
+            parse_compare(compare or []),
+            draws,
+            seed or 0,
         )
         with progress_bar() as progress:
             compiled = asked.compile(model, references, progress)
             entry = compiled.write(repository, name)
         report(compiled.manifest)
         print(f"wrote {entry}" if one_shot else f"wrote {entry.parent / name} and {entry}")
+        if compiled.comparisons:
+            kinds = [one.name for one in compiled.comparisons if one.kind == "baseline"]
+            kinds += [f"{draws} draws of the references"] * bool(draws)
+            print(f"wrote {len(compiled.comparisons)} comparisons beside: {', '.join(kinds)}")
 
 
 app.add_typer(entries.app)

@@ -95,6 +95,11 @@ def make_method(name: str, references: References | None, options: Mapping[str, 
     return METHODS[name].make(**given)
 
 
+def takes_seed(name: str) -> bool:
+    """Whether a method of that name draws."""
+    return name in METHODS and METHODS[name].knows("seed")
+
+
 def check_options(name: str, given: Iterable[str]) -> None:
     """Raises InvalidOptionError for an unknown method, an option it does not take, or one that it lacks."""
     if name not in METHODS:

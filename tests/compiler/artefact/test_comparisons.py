@@ -1,0 +1,222 @@
+"""Other references compiled beside a decision: what they are, and which folders stand there afterwards."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+from typer.testing import CliRunner, Result
+
+from compiler import Comparisons, DeepShap, Gradient, InvalidOptionError, OpenReferences, compile_model
+from compiler.artefact.compiled import Compiled
+from compiler.deployment import Deployment
+from compiler.manifest import FILE_NAME, Manifest
+from compiler.methods import Method
+from compiler.references.draws import draws
+from compiler.runtime.session import Runner
+from service.cli.main import app
+from tests.compiler.models import FEATURES, NAMES, contents, mlp, rows
+
+K, DRAWS = 6, 4
+GROUPS = {"money": {"members": NAMES[1:3]}}
+PROFILE = {"output": "y[1]", "threshold": 0.4, "adverse": "above", "groups": GROUPS}
+NEAR, EVERYBODY = rows(K, FEATURES), rows(9, FEATURES, seed=1)
+
+
+def compiled(comparisons: Comparisons | None, model: Any = None, **options: Any) -> Compiled:
+    method: Method = options.pop("method", DeepShap(NEAR))
+    asked: dict[str, Any] = {"decision": PROFILE, "feature_names": NAMES} | options
+    return compile_model(model or mlp(), method, comparisons=comparisons, **asked)
+
+
+BOTH = Comparisons({"all_applicants": DeepShap(EVERYBODY)}, DRAWS, seed=3)
+
+
+def test_an_entry_beside_answers_as_one_compiled_of_those_references(tmp_path: Path) -> None:
+    compiled(BOTH).write(tmp_path, "m")
+    manifest = Manifest.read(tmp_path / "m_explain" / FILE_NAME)
+    assert manifest.decision is not None
+    beside = manifest.decision.comparisons
+    assert [(one.name, one.kind) for one in beside] == [
+        ("all_applicants", "baseline"),
+        *((f"draw {i}", "draw") for i in range(1, DRAWS + 1)),
+    ]
+    entries = [f"m_explain_{one.explanation[:12]}" for one in beside]
+    assert [one.entry for one in beside] == entries
+    assert {path.name for path in tmp_path.iterdir()} == {"m", "m_explain", *entries}
+    x = rows(7, FEATURES, seed=2)
+    due = compile_model(
+        mlp(),
+        DeepShap(EVERYBODY),
+        targets=[1],
+        feature_names=NAMES,
+        groups={"money": NAMES[1:3]},
+    ).explain(x)
+    found = answers(tmp_path, entries[0], x)
+    for name in due:
+        np.testing.assert_array_equal(found[name], due[name], err_msg=name)
+    of_entry = Manifest.read(tmp_path / entries[0] / FILE_NAME)
+    assert (of_entry.model, of_entry.decision) == ("m", None)  # by which nobody decides
+
+
+def answers(repository: Path, entry: str, x: np.ndarray) -> Mapping[str, np.ndarray]:
+    return Runner(onnx.load(repository / entry / "1" / "model.onnx"))({"x": x})
+
+
+def test_a_draw_is_of_as_many_rows_of_the_same_references(tmp_path: Path) -> None:
+    """The base value is the mean output over them: held against the model itself."""
+    made = compiled(Comparisons(draws=DRAWS, seed=3))
+    (outputs,) = ReferenceEvaluator(mlp()).run(None, {"x": NEAR})
+    expected = [
+        outputs[[np.flatnonzero((row == NEAR).all(1))[0] for row in draw], 1].mean()
+        for draw in draws(NEAR, None, DRAWS, 3)
+    ]
+    made.write(tmp_path, "m")
+    manifest = Manifest.read(tmp_path / "m_explain" / FILE_NAME)
+    assert manifest.decision is not None
+    found = [
+        answers(tmp_path, one.entry, rows(2, FEATURES))["base_value"] for one in manifest.decision.comparisons
+    ]
+    np.testing.assert_allclose(np.concatenate(found)[:, 0], np.repeat(expected, 2), rtol=1e-5)
+    assert len({one.manifest.digests.references for one in made.comparisons}) == DRAWS
+    again = compiled(Comparisons(draws=DRAWS, seed=3)).comparisons
+    assert [one.manifest.digests for one in again] == [one.manifest.digests for one in made.comparisons]
+
+
+def test_draws_follow_the_weights() -> None:
+    weights = np.array([0.0, 1, 2, 3, 2, 1])
+    drawn = np.concatenate(draws(np.arange(K)[:, None], weights, 2000, 0))
+    share = np.bincount(drawn[:, 0], minlength=K) / len(drawn)
+    np.testing.assert_allclose(share, weights / weights.sum(), atol=0.015)  # four standard errors
+    assert share[0] == 0
+
+
+def test_draws_of_several_inputs_keep_rows_together() -> None:
+    a = np.arange(K)[:, None]
+    for draw in draws({"a": a, "b": a * 10}, None, 3, 0):
+        assert draw["a"].shape == (K, 1)
+        np.testing.assert_array_equal(draw["a"] * 10, draw["b"])
+
+
+# -- folders -------------------------------------------------------------------------------------------
+
+
+def entries(repository: Path) -> set[str]:
+    return {path.name for path in repository.iterdir()}
+
+
+def test_an_earlier_compiles_comparisons_go_and_others_stay(tmp_path: Path) -> None:
+    compiled(BOTH).write(tmp_path, "m")
+    compiled(Comparisons(draws=2)).write(tmp_path, "m_explain_not")
+    of_other = {name for name in entries(tmp_path) if name.startswith("m_explain_not")}
+    kept = {"m_explain_0123456789abcdef", "m_explain_0123456789ab"}  # of the API; a model of that name
+    for name in kept:
+        (tmp_path / name).mkdir()
+    compiled(Comparisons(draws=1, seed=8)).write(tmp_path, "m")
+    new = entries(tmp_path) - kept - of_other - {"m", "m_explain"}
+    assert len(of_other) == 4
+    assert len(new) == 1
+    compile_model(mlp(), OPEN).write(tmp_path, "m")  # beside what is there
+    assert new < entries(tmp_path)
+    compiled(None).write(tmp_path, "m")
+    assert entries(tmp_path) == {"m", "m_explain", "m_explain_open"} | kept | of_other
+
+
+OPEN = DeepShap(OpenReferences(3))
+
+
+def test_all_is_written_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled(BOTH).write(tmp_path, "m")
+    before = contents(tmp_path)
+    real = Path.rename
+
+    def full(path: Path, target: Path) -> Path:
+        if path.name == "m_explain" and target.parent == tmp_path and ".rationale-" in str(path):
+            raise OSError(28, "No space left on device")
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(Exception, match="No space left on device"):
+        compiled(Comparisons(draws=2, seed=9)).write(tmp_path, "m")
+    assert contents(tmp_path) == before
+
+
+# -- refusals ------------------------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[Comparisons, dict[str, Any], str]] = {
+    "no profile": (BOTH, {"decision": None}, r"give a decision profile \(--decision\)"),
+    "one-shot": (BOTH, {"deployment": Deployment(one_shot=True)}, "compile without --one-shot"),
+    "a name with a path": (Comparisons({"../x": DeepShap(NEAR)}), {}, r"'\.\./x' is no name of a baseline"),
+    "a taken name": (Comparisons({"draws": DeepShap(NEAR)}), {}, "and not 'draws'"),
+    "no references": (Comparisons({"all": Gradient()}), {}, "'all' needs references: --compare all=FILE"),
+    "one reference": (Comparisons(draws=2), {"method": DeepShap(NEAR[:1])}, "two references or more"),
+    "open references": (Comparisons(draws=2), {"method": OPEN}, "compile without .* --open-references"),
+    "fewer than no draws": (Comparisons(draws=-1), {}, "draws -1, seed 0: give numbers of 0 or more"),
+    "other options": (
+        Comparisons({"all": DeepShap(EVERYBODY, standard_error=True)}),
+        {},
+        "all is explained by deepshap .* give the same method and options",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    comparisons, options, words = REFUSED[name]
+    with pytest.raises(InvalidOptionError, match=words):
+        compiled(comparisons, **options)
+
+
+# -- the command ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("m.onnx").write_bytes(mlp().SerializeToString())
+    header = ",".join(NAMES)
+    np.savetxt("near.csv", NEAR, delimiter=",", header=header, comments="")
+    np.savetxt("all.csv", EVERYBODY[:, ::-1], delimiter=",", header=",".join(NAMES[::-1]), comments="")
+    Path("decision.json").write_text(json.dumps(PROFILE))
+    return tmp_path
+
+
+def call(*arguments: str) -> Result:
+    base = ["compile", "m.onnx", "--name", "m", "--references", "near.csv", "--decision", "decision.json"]
+    return CliRunner().invoke(app, [*base, *arguments])
+
+
+def test_the_command(place: Path) -> None:
+    done = call("--compare", "all_applicants=all.csv", "--draws", "2", "--seed", "5")
+    assert done.exit_code == 0, done.output
+    assert "wrote 3 comparisons beside: all_applicants, 2 draws of the references" in done.stdout
+    manifest = Manifest.read(place / "model_repository" / "m_explain" / FILE_NAME)
+    assert manifest.decision is not None
+    own = compiled(Comparisons({"all_applicants": DeepShap(EVERYBODY)}, 2, seed=5))
+    due = [one.manifest.digests.references for one in own.comparisons]
+    found = [
+        Manifest.read(place / "model_repository" / one.entry / FILE_NAME).digests.references
+        for one in manifest.decision.comparisons
+    ]
+    assert found[0] == due[0]  # columns are found by name
+    assert len(set(found)) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--compare", "all.csv"), "--compare 'all.csv': give a name and a file"),
+        (("--compare", "a=all.csv", "--compare", "a=near.csv"), "each name once"),
+        (("--compare", "a=no.csv"), "no.csv: cannot be read"),
+        (("--draws", "-1"), "--draws"),
+    ],
+)
+def test_the_command_refuses(place: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = call(*arguments)
+    assert done.exit_code == 2
+    assert words in " ".join(done.stderr.split())
+    assert not (place / "model_repository").exists()
