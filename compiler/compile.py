@@ -13,6 +13,7 @@ from compiler.artefact.comparisons import Compared, Comparisons, demand_alike, n
 from compiler.artefact.compiled import Compiled
 from compiler.artefact.decision import decided_by, question_of
 from compiler.artefact.describe import describe
+from compiler.artefact.drift import with_classes
 from compiler.artefact.finish import finish
 from compiler.artefact.open_length import check_span
 from compiler.checks.check import check
@@ -136,6 +137,8 @@ def compile_model(
     if profile is not None:
         manifest = decided_by(profile, manifest)
     compiled = Compiled(graph, manifest, plain, sample, libraries)
+    if profile is not None:
+        compiled = with_classes(compiled, method)
     if profile is not None and comparisons is not None:
 
         def of(other: Method, tell: Progress) -> _Story:

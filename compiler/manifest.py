@@ -339,6 +339,13 @@ class Comparison(_Frozen):
     explanation: str = Field(description="its digest")
 
 
+class Classes(_Frozen):
+    """Into which drift is counted: what lies up to a bound, between two, and above the last."""
+
+    bounds: tuple[float, ...]
+    shares: tuple[float, ...] = Field(description="of the references: one more than there are bounds")
+
+
 class Decided(_Frozen):
     """By what rules the entry's answers become decisions."""
 
@@ -349,10 +356,10 @@ class Decided(_Frozen):
     )
     tolerance: float = Field(description="completeness gap above which there are no reasons")
     comparisons: tuple[Comparison, ...] = ()
-    bins: dict[str, tuple[float, ...]] = Field(
+    classes: dict[str, Classes] = Field(
         {},
-        description="by feature or group, the deciles of its attributions over the references: bounds of "
-        "ten classes, from which drift is measured",
+        description="by feature or group, those of its attributions over the references, deciles; under '' "
+        "those of the score. Drift of decisions is measured by them",
     )
 
 

@@ -23,6 +23,7 @@ from service.api.v2.codec import LENGTH_HEADER
 from service.backends.base import Backend
 from service.decisions.audit.writer import trail_of
 from service.decisions.decider import Decider
+from service.decisions.drift import Drift
 from service.decisions.trail import AuditTrail
 from service.explainers.artifact_store import ArtifactStore
 from service.explainers.builder import ReferenceFiles
@@ -130,7 +131,7 @@ def create_app(
 
     app = _new_app(gate, settings, lifespan, DOCUMENTED)
     app.state.handler = Handler(plane, ReferenceResolver(explainers, sets, settings, metrics))
-    app.state.decider = Decider(plane, trail)
+    app.state.decider = Decider(plane, trail, Drift(metrics))
     app.state.plane = plane
     app.state.explainers = explainers
     app.state.live = live

@@ -13,6 +13,7 @@ from compiler.decisions.decide import NoReasonsError, decide_instance
 from compiler.decisions.rows import decided_of
 from compiler.manifest import Manifest
 from compiler.profile import KnockOut
+from service.decisions.drift import Drift
 from service.decisions.trail import AuditTrail, RecordedDecision
 from service.errors import DeadlineError, MalformedError, UndecidedError
 from service.faults import Faults
@@ -30,9 +31,10 @@ Instance = Mapping[str, Any]
 class Decider:
     """Decides by the profiles that entries were compiled with."""
 
-    def __init__(self, plane: DataPlane, trail: AuditTrail) -> None:
+    def __init__(self, plane: DataPlane, trail: AuditTrail, drift: Drift) -> None:
         self._plane = plane
         self._trail = trail
+        self._drift = drift
 
     async def decide(self, call: Call, read: Read, key: str | None = None) -> list[Mapping[str, Any]]:
         """The decisions, in the order of the instances: all of them, or an error and none.
@@ -90,6 +92,7 @@ class Decider:
         ]
         async with _until(deadline_s):
             recorded = await self._trail.record(made)
+        self._drift.observe(manifest, [one.answer for one in recorded])
         return [one.answer for one in recorded]
 
 

@@ -1,8 +1,9 @@
 """What the gateway counts, for Prometheus: `GET /metrics`.
 
 Every app has a registry of its own. Labels are `model` (the plain model's name, also for its explanations),
-`verb` (infer, explain), `protocol` (http, grpc) and the reasons and outcomes listed here: names that a caller
-makes up never become labels, and explainers that come and go add none.
+`verb` (infer, explain), `protocol` (http, grpc), the features of a compiled decision profile and the reasons
+and outcomes listed here: names that a caller makes up never become labels, and explainers that come and go
+add none.
 """
 
 import os
@@ -115,6 +116,18 @@ class Metrics:
         self.cold_start_s = self._gauge(
             "cold_start_seconds", "From the start of the process until the gateway was ready.", "livemax"
         )
+        self._windows = self._gauge(
+            "decisions_in_window", "Last decisions, of which drift is told.", "livesum", ("model",)
+        )
+        self._score_psi = self._gauge(
+            "score_psi", "Population stability of the window's scores.", "livemax", ("model",)
+        )
+        self._attribution_psi = self._gauge(
+            "attribution_psi",
+            "Population stability of a feature's attributions: the window against the references.",
+            "livemax",
+            ("model", "feature"),
+        )
         self._gauge("build_info", "What runs here.", "livemax", ("version",)).labels(
             package_version("rationale")
         ).set(1)
@@ -170,6 +183,13 @@ class Metrics:
     def loaded(self, entry: Entry, seconds: float) -> None:
         """An entry that was loaded and warmed."""
         self._load_s.labels(*labels_of(entry)).observe(seconds)
+
+    def drifted(self, model: str, decisions: int, figures: Mapping[str, float]) -> None:
+        """How far a window of decisions is from the references, by feature or group; under '' the score."""
+        self._windows.labels(model).set(decisions)
+        for key, figure in figures.items():
+            gauge = self._score_psi.labels(model) if key == "" else self._attribution_psi.labels(model, key)
+            gauge.set(figure)
 
     def all_processes(self) -> CollectorRegistry:
         """What is told: of all processes that share a folder, in prometheus_client's multiprocess mode."""

@@ -69,6 +69,7 @@ metrics.answered(entry, "http", 200)
 metrics.in_flight.inc()
 metrics.ready.set(int(sys.argv[2]))
 metrics.cold_start_s.set(int(sys.argv[2]))
+metrics.drifted("score", 300, {"": 0.2, "debt": float(sys.argv[2])})
 print(metrics.exposition()[0].decode())
 print("#", statistics_of(metrics, [entry])[0]["inference_stats"]["success"])
 """
@@ -86,6 +87,9 @@ def test_processes_with_one_folder_add_up(repository: Path, tmp_path: Path) -> N
     assert page["rationale_completeness_gap_ratio_sum{model=score}"] == 1
     assert page["rationale_requests_in_flight{}"] == 2
     assert (page["rationale_ready{}"], page["rationale_cold_start_seconds{}"]) == (0, 1)
+    assert page["rationale_decisions_in_window{model=score}"] == 600
+    assert page["rationale_score_psi{model=score}"] == 0.2
+    assert page["rationale_attribution_psi{feature=debt,model=score}"] == 1  # the window that moved most
     assert text.splitlines()[-1] == "# {'count': 2, 'ns': 1000000000}"
 
 

@@ -1,0 +1,74 @@
+"""Classes of references, and how far counts of decisions are from them; the oracle is scipy's entropy."""
+
+import numpy as np
+import pytest
+from scipy.stats import entropy
+
+from compiler.decisions.drift import EMPTY, MOST_KEYS, SCORE, classes_of, deciles, stability
+from compiler.decisions.rows import ExplainedRow
+from compiler.manifest import Classes
+
+K = 997
+RANDOM = np.random.default_rng(3)
+EQUAL = np.full(K, 1 / K)
+
+
+def counted(classes: Classes, values: np.ndarray) -> np.ndarray:
+    return np.bincount(np.searchsorted(classes.bounds, values), minlength=len(classes.shares))
+
+
+def test_classes_are_deciles() -> None:
+    values = RANDOM.normal(size=K)
+    classes = deciles(values, EQUAL, 1e-6)
+    np.testing.assert_allclose(classes.bounds, np.quantile(values, np.arange(1, 10) / 10), atol=0.02)
+    np.testing.assert_allclose(counted(classes, values) / K, classes.shares, atol=1e-12)
+    assert len(classes.shares) == 10
+
+
+def test_weighted_references_count_as_often() -> None:
+    values, copies = RANDOM.normal(size=60), RANDOM.integers(1, 5, 60)
+    total = copies.sum()
+    weighted = deciles(values, copies / total, 1e-6)
+    repeated = deciles(np.repeat(values, copies), np.full(total, 1 / total), 1e-6)
+    np.testing.assert_allclose(weighted.bounds, repeated.bounds)
+    np.testing.assert_allclose(weighted.shares, repeated.shares)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.8])
+def test_equal_values_stay_together(share: float) -> None:
+    """Also where they are rounded otherwise, as in a run of another batch."""
+    values = np.where(RANDOM.random(K) < share, 0.3, RANDOM.normal(size=K))
+    rounded = values + RANDOM.uniform(-4e-8, 4e-8, K)
+    classes = deciles(values, EQUAL, 1e-6)
+    np.testing.assert_array_equal(counted(classes, values), counted(classes, rounded))
+    np.testing.assert_allclose(sum(classes.shares), 1)
+    assert stability(classes, counted(classes, values)) == pytest.approx(0, abs=1e-12)
+    assert stability(classes, counted(classes, RANDOM.normal(size=K))) > 0.25
+
+
+def test_what_was_constant_and_is_no_more() -> None:
+    classes = deciles(np.zeros(K), EQUAL, 0.0)
+    assert stability(classes, counted(classes, np.zeros(50))) == 0
+    moved = np.where(np.arange(200) < 20, 0.1, 0.0)
+    assert stability(classes, counted(classes, moved)) > 0.25
+    assert stability(classes, counted(classes, -moved)) > 0.25
+
+
+def test_figure_is_the_sum_of_both_divergences() -> None:
+    classes = Classes(bounds=(0, 1, 2), shares=(0.5, 0.3, 0.2, 0.0))
+    counts = np.array([3, 4, 2, 1])
+    p, q = counts / 10, np.array([0.5, 0.3, 0.2, EMPTY])
+    due = (p * np.log(p / q)).sum() + (q * np.log(q / p)).sum()
+    assert stability(classes, counts) == pytest.approx(due)
+    assert due == pytest.approx(entropy(p, q) + entropy(q, p), rel=1e-3)  # which normalises q
+
+
+def test_of_many_features_the_largest_are_watched() -> None:
+    count = MOST_KEYS + 7
+    rows = [
+        ExplainedRow(s, s, 0.0, {f"f{i}": (i + 1) * (s - 0.4) for i in range(count)}, None, 0.0)
+        for s in RANDOM.random(30)
+    ]
+    found = classes_of(rows, None, [f"f{i}" for i in range(count)])
+    assert list(found) == [SCORE, *(f"f{i}" for i in range(7, count))]
+    assert min(min(one.shares) for one in found.values()) == pytest.approx(0.1)
