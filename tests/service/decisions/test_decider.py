@@ -13,6 +13,7 @@ from compiler.manifest import EXPLAIN_SUFFIX
 from service.api.body import TIMEOUT_HEADER
 from service.app import create_app, create_backend
 from service.decisions.decider import Decider
+from service.decisions.drift import Drift
 from service.decisions.trail import RecordedDecision
 from service.errors import ConflictError, StateUnavailableError
 from service.settings import Settings
@@ -108,7 +109,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, trail: MemoryTrail) -> Iterato
     compile_model(trees, TreeShap(of.rows(1, 4)), feature_names=NAMES, decision=missing).write(folder, "gaps")
     settings = Settings(repository=folder, max_queue_size=QUEUE, request_timeout_s=60)
     app = create_app(settings, create_backend(settings))
-    app.state.decider = Decider(app.state.plane, trail)
+    app.state.decider = Decider(app.state.plane, trail, Drift(app.state.metrics))
     with serving(app) as address:
         yield f"http://{address}/v1/models"
 
