@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from compiler.decisions.rows import ExplainedRow, Tensors, decided_of, explained_rows, values_of
+from compiler.decisions.rows import ExplainedRow
 from compiler.errors import RationaleError
-from compiler.manifest import Decided, Manifest
+from compiler.manifest import Decided
 from compiler.profile import DecisionProfile, KnockOut, ReasonText, Wording
 
 Outcome = Literal["approve", "refer", "decline"]
@@ -77,24 +77,6 @@ class Decision:
         if self.standard_errors is None:
             del members["standard_errors"]
         return members
-
-
-def decide_instance(
-    manifest: Manifest, answer: Tensors, inputs: Tensors, instance: Mapping[str, Any]
-) -> Decision:
-    """
-    Args:
-        answer: of the combined graph, [1, …] each.
-        inputs: of the model, [1, …] each.
-        instance: what these were made of, with what knock-outs look at beside. Its values are shown as they
-            were written, not as a tensor rounds them.
-
-    Raises:
-        NoReasonsError: as `decide`.
-    """
-    (row,), (values,) = explained_rows(manifest, answer), values_of(manifest, inputs)
-    written = {name: value for name, value in instance.items() if not isinstance(value, list | dict)}
-    return decide(decided_of(manifest), row, {**values, **written})
 
 
 def decide(decided: Decided, row: ExplainedRow, values: Mapping[str, Any]) -> Decision:

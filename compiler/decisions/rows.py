@@ -50,9 +50,10 @@ def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:
     base = None if manifest.base_value is None else tensors[manifest.base_value][:, 0]
     gap = None if manifest.completeness_gap is None else tensors[manifest.completeness_gap][:, 0]
     score = _scores(manifest, tensors)
-    attributions = _by_name(manifest, tensors, [item.attributions for item in manifest.attributed])
-    errors = [item.standard_error for item in manifest.attributed]
-    spread = _by_name(manifest, tensors, [error for error in errors if error]) if all(errors) else None
+    attributed = manifest.attributed
+    attributions = _by_name(attributed, tensors, [item.attributions for item in attributed])
+    errors = [item.standard_error for item in attributed]
+    spread = _by_name(attributed, tensors, [error for error in errors if error]) if all(errors) else None
     return [
         ExplainedRow(
             float(score[i]),
@@ -66,11 +67,15 @@ def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:
     ]
 
 
-def values_of(manifest: Manifest, inputs: Tensors) -> list[dict[str, Any]]:
+def values_of(
+    manifest: Manifest, inputs: Tensors, instances: Sequence[Mapping[str, Any]] | None = None
+) -> list[dict[str, Any]]:
     """The features of each row as plain values, None where one is missing.
 
     Args:
         inputs: of the model, [N, …] each.
+        instances: what they were made of, N: single values are told as they were written there, not as a
+            tensor rounds them, and so are those that the model does not take.
     """
     rows = len(next(iter(inputs.values())))
     found: list[dict[str, Any]] = [{} for _ in range(rows)]
@@ -78,9 +83,11 @@ def values_of(manifest: Manifest, inputs: Tensors) -> list[dict[str, Any]]:
         if item.tensor.name not in inputs:
             continue
         table = inputs[item.tensor.name].reshape(rows, -1)
-        names = item.by("").names(table.shape[1]) if item.feature_names else _unnamed(item.tensor.name, table)
+        names = item.feature_names or _unnamed(item.tensor.name, table)
         for row, values in zip(found, table, strict=True):
             row.update(zip(names, map(_plain, values), strict=True))
+    for row, instance in zip(found, instances or (), strict=instances is not None):
+        row.update((name, value) for name, value in instance.items() if not isinstance(value, list | dict))
     return found
 
 
@@ -97,9 +104,11 @@ def _scores(manifest: Manifest, tensors: Tensors) -> np.ndarray:
     return output[:, score_index(profile.index, output.shape[1])]
 
 
-def _by_name(manifest: Manifest, tensors: Tensors, outputs: Sequence[str]) -> dict[str, list[float]]:
+def _by_name(
+    attributed: Sequence[Attributed], tensors: Tensors, outputs: Sequence[str]
+) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
-    for item, output in zip(manifest.attributed, outputs, strict=True):
+    for item, output in zip(attributed, outputs, strict=True):
         values = tensors[output][:, 0].reshape(len(tensors[output]), -1)
         found.update(zip(_names(item), values.T.tolist(), strict=True))
     return found

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from compiler.decisions.decide import NoReasonsError, decide_instance
-from compiler.decisions.rows import decided_of
+from compiler.decisions.decide import NoReasonsError, decide
+from compiler.decisions.rows import decided_of, explained_rows, values_of
 from compiler.manifest import Manifest
 from compiler.profile import KnockOut
 from service.decisions.drift import Drift
@@ -24,6 +24,7 @@ from service.observability.context import current
 from service.repository.entry import Entry
 from service.tensors import Tensors, json_type_name
 
+_AT_ONCE = 32  # rows that are decided before others get their turn
 _KEY = re.compile(r"[!-~]{1,255}")
 Instance = Mapping[str, Any]
 
@@ -69,7 +70,7 @@ class Decider:
             if found:
                 return [one.answer for one in found]
         answers = await plane.infer(entry, inputs, None, deadline_s, by_row=True)
-        decisions = _decisions(manifest, rows, inputs, answers)
+        decisions = await _decisions(manifest, rows, inputs, answers)
         latency_ms = (time.monotonic() - (began_s if context is None else context.began_s)) * 1e3
         now = datetime.now(UTC).isoformat(timespec="microseconds")
         runtime = {"graph": entry.graph_digest, **plane.backend.runtime(entry)}
@@ -145,27 +146,26 @@ def _fault_of(rule: KnockOut, row: Instance) -> str | None:
     return None if type(value) in kinds else f"must be {said} or null, not {json_type_name(value)[:80]}"
 
 
-def _decisions(
-    manifest: Manifest, rows: Sequence[Instance], inputs: Tensors, answers: Tensors
+async def _decisions(
+    manifest: Manifest, instances: Sequence[Instance], inputs: Tensors, answers: Tensors
 ) -> list[dict[str, Any]]:
     """The members of `decisions`. Raises UndecidedError, for all rows that have no reasons."""
-    faults, found = Faults(), []
+    decided, faults, found = decided_of(manifest), Faults(), []
     digests = {
         "model": manifest.digests.model,
         "references": manifest.digests.references,
         "explainer": manifest.digests.explanation,
-        "profile": decided_of(manifest).digest,
+        "profile": decided.digest,
     }
-    for i, row in enumerate(rows):
+    explained, values = explained_rows(manifest, answers), values_of(manifest, inputs, instances)
+    for i, (row, told) in enumerate(zip(explained, values, strict=True)):
         try:
-            decision = decide_instance(manifest, _row(answers, i), _row(inputs, i), row)
+            decision = decide(decided, row, told)
         except NoReasonsError as error:
             faults.add(UndecidedError(f"instances[{i}]: {error}"))
         else:
             found.append({"id": secrets.token_hex(16), **decision.as_json(), "digests": digests})
+        if (i + 1) % _AT_ONCE == 0:
+            await asyncio.sleep(0)
     faults.tell()
     return found
-
-
-def _row(tensors: Tensors, i: int) -> Tensors:
-    return {name: array[i : i + 1] for name, array in tensors.items()}
