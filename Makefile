@@ -19,7 +19,7 @@ help: ## this list
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' \
 		| while IFS='|' read -r name text; do printf '  %-14s %s\n' "$$name" "$$text"; done
 
-demo: env-demo ## explain four loan applicants: compile, serve, ask over HTTP (no torch; ends by itself)
+demo: env-demo ## decide on four loan applicants: compile, serve, ask over HTTP (no torch; ends by itself)
 	@$(DEMO)/rationale demo
 
 test: env-test triton ## the tests, against a real Triton too; ARGS="-k name" picks some

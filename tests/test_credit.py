@@ -12,9 +12,11 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from service.cli.demo import CUT_OFF
+from compiler.profile import as_profile
 
 FOLDER = Path(__file__).parent.parent / "examples" / "credit"
+PROFILE = as_profile(FOLDER / "decision.yaml")
+CUT_OFF = PROFILE.threshold
 
 # On one machine the files come out equal to the byte. Another BLAS rounds otherwise, and 1,770 steps of
 # training pass that on to the weights: the probabilities may move, by far less than a decision would notice.
@@ -77,6 +79,23 @@ def test_the_references_are_typical_approved_applications(made):
     assert all(row.tobytes() in everyone for row in rows)
     assert probability.max() < CUT_OFF
     assert 0.04 < probability.mean() < 0.10
+
+
+def test_the_near_ones_only_just_pass(made):
+    credit, _ = made
+    rows = read_rows(FOLDER, "near_threshold.csv")
+    probability, _ = run(FOLDER / "credit.onnx", rows)
+    passing, _ = run(FOLDER / "credit.onnx", credit.applications[:15_000].astype(np.float32))
+    everyone = {row.tobytes() for row in credit.applications.astype(np.float32)}
+    assert rows.shape == (100, 10)
+    assert all(row.tobytes() in everyone for row in rows)
+    nearest = np.sort(passing[passing < CUT_OFF])[-100:]
+    np.testing.assert_allclose(np.sort(probability), nearest, atol=PROBABILITY_ATOL)
+
+
+def test_the_profile_knows_every_feature(maker):
+    assert list(PROFILE.features) == list(maker.FEATURES)
+    assert {rule.reason for rule in PROFILE.features.values()} == PROFILE.reasons.keys()
 
 
 def test_the_graph_computes_what_was_trained(maker):

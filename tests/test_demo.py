@@ -44,13 +44,23 @@ def applicants_of(text: str) -> list[str]:
 
 def test_the_decisions(printed):
     assert [block.splitlines()[0] for block in applicants_of(printed)] == [
-        "1 of 4: APPROVED   default probability 1.66% (declined from 20% on)",
-        "2 of 4: DECLINED   default probability 97.33% (declined from 20% on)",
-        "3 of 4: DECLINED   default probability 27.72% (declined from 20% on)",
-        "4 of 4: APPROVED   default probability 18.62% (declined from 20% on)",
+        "1 of 4: APPROVED   default probability 1.66%, threshold 20%",
+        "2 of 4: DECLINED   default probability 97.33%, threshold 20%",
+        "3 of 4: DECLINED   default probability 27.72%, threshold 20%",
+        "4 of 4: REFERRED   default probability 18.62%, threshold 20%",
     ]
-    references = (demo.EXAMPLE / "references.csv").read_text().splitlines()[1:]
-    assert f"compared with {len(references)} typical approved applicants" in printed
+    references = (demo.EXAMPLE / "near_threshold.csv").read_text().splitlines()[1:]
+    assert f"compared with {len(references)} who only just passed" in printed
+
+
+def test_the_reasons(printed):
+    row = re.compile(r"^  (R\d\d)  +([+-][\d.]+)  \w", re.MULTILINE)
+    approved, *others = [row.findall(block) for block in applicants_of(printed)]
+    assert approved == []
+    assert [code for code, _ in others[0]] == ["R05", "R07", "R09", "R03"]
+    for block, reasons in zip(applicants_of(printed)[1:], others, strict=True):
+        assert len(reasons) == 4
+        assert all(f" {effect} " in block.split("raises it")[1] for _, effect in reasons)
 
 
 def test_the_effects_add_up(printed):
@@ -64,24 +74,24 @@ def test_the_effects_add_up(printed):
         assert [abs(effect) for effect in effects] == sorted(map(abs, effects), reverse=True)
         assert sum(effects) == pytest.approx(total, abs=0.055)
         assert base + total == pytest.approx(value, abs=0.016)
-        assert base == pytest.approx(6.39, abs=0.011)  # the mean of the references, as ONNX Runtime has it
+        assert base == pytest.approx(19.69, abs=0.011)  # the mean of the references, as ONNX Runtime has it
         assert abs(gap) < 1e-5
 
 
 def test_bars_point_left_and_right_in_80_columns_without_colour(printed):
     lines = [line.rstrip() for line in printed.splitlines()]
     left, right = "█" * 17 + "  │", " " * 17 + "  │  " + "█" * 17
-    assert f"income                58,000   -1.06  {left}" in lines
-    assert f"late_payments_2y           3  +35.69  {right}" in lines
+    assert f"income                58,000   -4.19  {left}" in lines
+    assert f"late_payments_2y           3  +35.30  {right}" in lines
     assert "\x1b" not in printed
     assert max(map(len, lines[: lines.index("Next:")])) <= 80
 
 
 def test_the_latency_and_the_commands_by_hand(printed):
-    latency = r"([\d.]+) ms for the prediction alone, ([\d.]+) ms for prediction and explanation"
+    latency = r"([\d.]+) ms for the prediction alone, ([\d.]+) ms for the decision with its reasons"
     found = re.search(latency, " ".join(printed.split()))
     assert all(float(milliseconds) > 0 for milliseconds in found.groups())
-    assert "compile examples/credit/credit.onnx --references examples/credit/references.csv" in printed
+    assert "compile examples/credit/credit.onnx --references examples/credit/near_threshold.csv" in printed
     assert "-d @examples/credit/applicants.json" in printed
 
 
@@ -110,7 +120,7 @@ def test_an_example_that_does_not_compile(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(demo, "EXAMPLE", tmp_path)
     assert demo.run_demo() == 1
     assert capsys.readouterr().err == (
-        f"error: `rationale compile` ended with status 2: {tmp_path}/references.csv: cannot be read: "
+        f"error: `rationale compile` ended with status 2: {tmp_path}/near_threshold.csv: cannot be read: "
         "No such file or directory.\n"
     )
 
@@ -123,7 +133,7 @@ COMPILES = "import sys, pathlib\nif sys.argv[1] == 'compile': sys.exit()\n"
     [
         ("sys.exit('error: the port is taken')", "`rationale serve` ended with status 1: the port is taken"),
         ("pass", "`rationale serve` ended with status 0: it did not say why."),
-        ("print('ready on http://127.0.0.1:9')", "POST /v1/models/credit:explain failed: ConnectionRefused"),
+        ("print('ready on http://127.0.0.1:9')", "POST /v1/models/credit:decide failed: ConnectionRefused"),
     ],
 )
 def test_a_gateway_that_fails(monkeypatch, capsys, serve, expected):
@@ -149,7 +159,7 @@ def test_a_gateway_that_refuses_and_does_not_stop(monkeypatch, capsys):
     monkeypatch.setattr(demo, "STOP_TIMEOUT_S", 0.2)
     before = psutil.Process().children()  # of other tests
     assert demo.run_demo() == 1
-    assert "POST /v1/models/credit:explain failed with status 503" in capsys.readouterr().err
+    assert "POST /v1/models/credit:decide failed with status 503" in capsys.readouterr().err
     assert set(psutil.Process().children()) <= set(before)
 
 

@@ -49,12 +49,14 @@ APPLICANTS = (
 
 
 class Credit(NamedTuple):
-    """What was made. `applications`: [20,000, F]; `auc`: of the network, on rows it never saw;
-    `best_auc`: of the true probabilities, which no model can beat but by luck."""
+    """What was made. `applications`: [20,000, F]; `near_threshold`: those that only just pass; `auc`: of the
+    network, on rows it never saw; `best_auc`: of the true probabilities, which no model can beat but by luck.
+    """
 
     model: onnx.ModelProto
     applications: NDArray[np.float64]
     references: NDArray[np.float64]
+    near_threshold: NDArray[np.float64]
     default_rate: float
     auc: float
     best_auc: float
@@ -83,11 +85,14 @@ def make_credit() -> Credit:
     mean, scale, layers = train(x[:split], defaulted[:split])
     model = export(mean, scale, layers)
     predicted = predict(mean, scale, layers, x)
-    approved = x[:split][predicted[:split] < CUT_OFF]
+    passes = predicted[:split] < CUT_OFF
+    approved = x[:split][passes]
+    by_risk = approved[np.argsort(predicted[:split][passes], kind="stable")]
     return Credit(
         model,
         applications=x,
         references=approved[random.choice(len(approved), REFERENCES, replace=False)],
+        near_threshold=by_risk[-REFERENCES:],
         default_rate=float(defaulted.mean()),
         auc=float(roc_auc_score(defaulted[split:], predicted[split:])),
         best_auc=float(roc_auc_score(defaulted[split:], probability[split:])),
@@ -222,6 +227,7 @@ def float_value(name: str, width: int) -> onnx.ValueInfoProto:
 def write(credit: Credit, folder: Path) -> None:
     (folder / "credit.onnx").write_bytes(credit.model.SerializeToString(deterministic=True))
     write_csv(folder / "references.csv", credit.references)
+    write_csv(folder / "near_threshold.csv", credit.near_threshold)
     write_csv(folder / "applicants.csv", np.array(APPLICANTS, dtype=np.float64))
     instances = [dict(zip(FEATURES, row, strict=True)) for row in APPLICANTS]
     lines = ",\n".join("  " + json.dumps(instance) for instance in instances)

@@ -1,4 +1,4 @@
-"""`rationale demo`: compile the credit example, serve it, ask over HTTP, print what a loan officer can read.
+"""`rationale demo`: compile the credit example, serve it, have it decide, print what a loan officer can read.
 
 Compiler and gateway run as children, through the command line that users have: what the demo shows is what
 they get. What it prints fits 80 columns, and reads the same without colour.
@@ -28,20 +28,21 @@ from rich.text import Text
 
 from compiler.errors import RationaleError
 
-CUT_OFF = 0.20  # as in examples/credit/make_credit.py: declined from this default probability on
 REQUESTS = 50
 INTRODUCTION = """
-Every applicant is compared with 100 typical approved applicants. Their mean default probability, {:.2%}, \
-is the base value. The effect of a feature is its DeepSHAP attribution, an estimate of its Shapley value, \
-in percentage points: what the applicant's value, rather than theirs, adds to the probability. Base value \
-and effects add up to it."""
+Every applicant is compared with 100 who only just passed. Their mean default probability, {:.2%}, is the \
+base value. The effect of a feature is its DeepSHAP attribution, an estimate of its Shapley value, in \
+percentage points: what the applicant's value, rather than theirs, adds to the probability. Base value and \
+effects add up to it. The largest effects against an applicant are the reasons, by the codes and texts of \
+decision.yaml."""
+OUTCOMES = {"approve": "APPROVED", "refer": "REFERRED", "decline": "DECLINED"}
 PACKAGE = Path(__file__).resolve().parent.parent
 CARRIED = PACKAGE / "_examples" / "credit"  # in a wheel
 EXAMPLE = CARRIED if CARRIED.is_dir() else PACKAGE.parent / "examples" / "credit"
 CLI = (sys.executable, "-m", "service.cli")
 COMPILE = (
-    "compile {example}/credit.onnx --references {example}/references.csv --method deepshap"
-    " --output default_probability --name credit --repository model_repository"
+    "compile {example}/credit.onnx --references {example}/near_threshold.csv --method deepshap"
+    " --decision {example}/decision.yaml --name credit --repository model_repository"
 )
 READY = re.compile(r"ready on http://127\.0\.0\.1:(\d+)")
 STOP_TIMEOUT_S = 10.0
@@ -70,15 +71,15 @@ def show(console: Console, workspace: Path) -> None:
     instances = json.loads((EXAMPLE / "applicants.json").read_bytes())["instances"]
     with serving(console, workspace) as connection:
         with step(console, f"asking it over HTTP for {len(instances)} applicants"):
-            explanations = ask(connection, "explain", instances)["explanations"]
+            decisions = ask(connection, "decide", instances)["decisions"]
         with step(console, f"measuring the latency, {REQUESTS} requests each"):
-            latency_ms = [median_ms(connection, verb, instances[:1]) for verb in ("predict", "explain")]
-    console.print(INTRODUCTION.format(explanations[0]["base_value"]))
-    for number, (features, explanation) in enumerate(zip(instances, explanations, strict=True), start=1):
-        show_explanation(console, f"Applicant {number} of {len(instances)}", features, explanation)
+            latency_ms = [median_ms(connection, verb, instances[:1]) for verb in ("predict", "decide")]
+    console.print(INTRODUCTION.format(decisions[0]["base_value"]))
+    for number, (features, decision) in enumerate(zip(instances, decisions, strict=True), start=1):
+        show_decision(console, f"Applicant {number} of {len(instances)}", features, decision)
     console.print(
         f"\nLatency over HTTP, one applicant, median of {REQUESTS} requests: {latency_ms[0]:.1f} ms for the "
-        f"prediction alone, {latency_ms[1]:.1f} ms for prediction and explanation.\n\nNext:"
+        f"prediction alone, {latency_ms[1]:.1f} ms for the decision with its reasons.\n\nNext:"
     )
     console.print(next_steps(), soft_wrap=True)
 
@@ -157,17 +158,16 @@ def median_ms(connection: HTTPConnection, verb: str, instances: list[dict[str, f
 # --- what is printed ---
 
 
-def show_explanation(
-    console: Console, title: str, features: dict[str, float], explanation: dict[str, Any]
-) -> None:
-    """The decision, a line per feature with the largest effect first, and their sum."""
-    base_value, probability = explanation["base_value"], explanation["explained_value"]
-    decision = "DECLINED" if probability >= CUT_OFF else "APPROVED"
-    console.print(f"\n{title}: {decision}", style="bold", end="")
-    console.print(f"   default probability {probability:.2%} (declined from {CUT_OFF:.0%} on)")
+def show_decision(console: Console, title: str, features: dict[str, float], decision: dict[str, Any]) -> None:
+    """The decision, its reasons, a line per feature with the largest effect first, and their sum."""
+    base_value, probability = decision["base_value"], decision["score"]
+    console.print(f"\n{title}: {OUTCOMES[decision['decision']]}", style="bold", end="")
+    console.print(f"   default probability {probability:.2%}, threshold {decision['threshold']:.0%}")
+    for reason in decision["reasons"]:
+        console.print(f"  {reason['code']}  {100 * reason['attribution']:+6.2f}  {reason['text']}")
     numbers = (Column(header, justify="right") for header in ("value", "effect", "lowers the risk"))
     table = Table("feature", *numbers, "│", "raises it", box=None, pad_edge=False)
-    effects = explanation["attributions"]
+    effects = decision["attributions"]
     largest, total = max(map(abs, effects.values())), sum(effects.values())
     for name, effect in sorted(effects.items(), key=lambda item: -abs(item[1])):
         points = Text(f"{100 * effect:+.2f}", "red" if effect > 0 else "green")
@@ -177,7 +177,7 @@ def show_explanation(
     console.print(table)
     console.print(
         f"base value {base_value:.2%}, effects {100 * total:+.2f} points = {probability:.2%}; "
-        f"completeness gap {abs(explanation['completeness_gap']):.1e}"
+        f"completeness gap {abs(decision['completeness_gap']):.1e}"
     )
 
 
@@ -188,6 +188,6 @@ def next_steps() -> str:
     return (
         f"  {command} {COMPILE.format(example=example)}\n"
         f"  {command} serve --repository model_repository\n"
-        "  curl -H 'content-type: application/json' http://127.0.0.1:8080/v1/models/credit:explain \\\n"
+        "  curl -H 'content-type: application/json' http://127.0.0.1:8080/v1/models/credit:decide \\\n"
         f"      -d @{example}/applicants.json"
     )
