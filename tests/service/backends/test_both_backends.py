@@ -57,6 +57,17 @@ async def test_the_same_call_fits_the_gateway_and_triton(
     assert_same(ours, await ask("grpc", triton.grpc, model, rows))
 
 
+def test_decisions_over_triton(address: str, routed: str) -> None:
+    instances = [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]
+    ours, theirs = (
+        patient.post(f"http://{at}/v1/models/score:decide", json={"instances": instances}).json()["decisions"]
+        for at in (address, routed)
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        assert other | {"id": one["id"]} == one  # small whole numbers: nothing rounds
+    assert {decision["decision"] for decision in theirs} == {"approve", "decline"}
+
+
 def test_explanations_by_name_over_triton(address: str, routed: str) -> None:
     body = {"instances": [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]}
     here, there = (
