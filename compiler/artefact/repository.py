@@ -81,12 +81,10 @@ def write_entries(
                 explain = plain
             else:
                 _write_entry(new / plain, source, sample, MAX_BATCH, libraries)
-            most = manifest.measured.max_batch
-            _write_entry(new / explain, combined, sample, most, libraries, gated=manifest.one_shot)
-            (new / explain / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
+            _write_explaining(new / explain, combined, manifest, sample, libraries)
             for entry, one in beside.items():
                 own = one.manifest.model_copy(update={"model": name})
-                write_explainer(one.graph, own, one.sample, new / entry, libraries)
+                _write_explaining(new / entry, one.graph, own, one.sample, libraries)
             with _locked(repository):
                 stale = _of_another_model(repository, name, manifest)
                 if f"{name}{EXPLAIN_SUFFIX}" in (explain, *stale):
@@ -108,10 +106,23 @@ def write_explainer(
 ) -> None:
     """Writes one explain entry, and no plain one; see `Compiled.write_explainer`."""
     try:
-        _write_entry(entry, combined, sample, manifest.measured.max_batch, libraries, gated=manifest.one_shot)
-        (entry / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
+        _write_explaining(entry, combined, manifest, sample, libraries)
     except OSError as error:
         raise RepositoryError(f"{entry}: cannot be written: {error.strerror or error}.") from error
+
+
+def _write_explaining(
+    folder: Path,
+    combined: Held,
+    manifest: Manifest,
+    sample: Mapping[str, np.ndarray],
+    libraries: Sequence[Path],
+) -> None:
+    """With its manifest. No server mixes rows of several callers in a run whose answers are audited: their
+    last bits would depend on each other (docs/decisions/0038)."""
+    most, mixed = manifest.measured.max_batch, manifest.decision is None
+    _write_entry(folder, combined, sample, most, libraries, gated=manifest.one_shot, mixed=mixed)
+    (folder / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
 
 
 def _of_another_model(repository: Path, name: str, manifest: Manifest) -> list[str]:
@@ -204,6 +215,7 @@ def _write_entry(
     libraries: Sequence[Path],
     *,
     gated: bool = False,
+    mixed: bool = True,
 ) -> None:
     """Raises UnsupportedModelError for a tensor that Triton cannot batch."""
     (folder / "1").mkdir(parents=True)
@@ -227,7 +239,7 @@ def _write_entry(
         spec.name: sample[spec.name].shape[1:] if spec.name in sample else spec.shape for spec in inputs
     }
     names = [library.name for library in libraries]
-    config = _config(folder.name, inputs, outputs, samples, shapes, max_batch, names)
+    config = _config(folder.name, inputs, outputs, samples, shapes, max_batch, names, mixed=mixed)
     (folder / "config.pbtxt").write_text(config, encoding="utf-8")
 
 
@@ -309,11 +321,14 @@ def _config(
     shapes: Mapping[str, tuple[int, ...]],
     max_batch: int,
     libraries: Sequence[str],
+    *,
+    mixed: bool,
 ) -> str:
     """Args:
     samples: for each warmup the file of each input.
     shapes: of the row in it, by input.
     libraries: of kernels, by their names beside the model.
+    mixed: whether rows of several requests may be in one run.
     """
     from tritonclient.grpc import model_config_pb2  # here, because importing gRPC takes a while
 
@@ -323,9 +338,10 @@ def _config(
             field.add(name=spec.name, data_type=_data_type(spec), dims=spec.shape or (1,))
             if not spec.shape:
                 field[-1].reshape.SetInParent()
-    config.dynamic_batching.max_queue_delay_microseconds = QUEUE_DELAY_US
-    policy = config.dynamic_batching.default_queue_policy
-    policy.max_queue_size, policy.allow_timeout_override = MAX_QUEUE, True
+    if mixed:
+        config.dynamic_batching.max_queue_delay_microseconds = QUEUE_DELAY_US
+        policy = config.dynamic_batching.default_queue_policy
+        policy.max_queue_size, policy.allow_timeout_override = MAX_QUEUE, True
     for library in libraries:  # Triton takes it as it stands: it has to run in the repository's folder
         config.model_operations.op_library_filename.append(f"{name}/1/{library}")
     config.instance_group.add(count=1, kind=model_config_pb2.ModelInstanceGroup.KIND_AUTO)
