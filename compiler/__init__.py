@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ExtensionError,
         InvalidModelError,
         InvalidOptionError,
+        InvalidProfileError,
         InvalidReferencesError,
         LargeReferencesError,
         RationaleError,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         Zero,
         ZPlus,
     )
+    from compiler.profile import DecisionProfile
     from compiler.references.reference_set import OpenReferences
     from compiler.rules.rule import Kind, Selection, Trait, Weights, rule
     from compiler.selection.path import Concepts
@@ -82,6 +84,7 @@ __all__ = [
     "Concepts",
     "Converted",
     "CpLrp",
+    "DecisionProfile",
     "DeepShap",
     "Deployment",
     "Epsilon",
@@ -97,6 +100,7 @@ __all__ = [
     "IntegratedGradients",
     "InvalidModelError",
     "InvalidOptionError",
+    "InvalidProfileError",
     "InvalidReferencesError",
     "Kind",
     "LargeReferencesError",
@@ -137,12 +141,14 @@ _HOME = {
         "compiler.conversion.convert": "Converted convert",
         "compiler.deployment": "Deployment",
         "compiler.errors": "CheckFailedError ExtensionError InvalidModelError InvalidOptionError "
-        "InvalidReferencesError LargeReferencesError RationaleError RepositoryError UnsupportedModelError",
+        "InvalidProfileError InvalidReferencesError LargeReferencesError RationaleError RepositoryError "
+        "UnsupportedModelError",
         "compiler.manifest": "Manifest",
         "compiler.methods": "AttnLrp Auto CpLrp DeepShap ExactShap ExpectedGradients Gradient "
         "IntegratedGradients Lrp PermutationShap SmoothGrad TreeShap",
         "compiler.methods.lrp.rules": "STABILISER AlphaBeta Epsilon Flat Gamma GeneralizedGamma Group Own "
         "Pass RelevanceRule Taylor Term WSquare ZBox ZPlus Zero",
+        "compiler.profile": "DecisionProfile",
         "compiler.references.reference_set": "OpenReferences",
         "compiler.graph.ops": "Ops",
         "compiler.graph.tensor": "Tensor",

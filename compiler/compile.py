@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from compiler.artefact.comparisons import Compared, Comparisons, demand_alike, names_given
 from compiler.artefact.compiled import Compiled
-from compiler.artefact.decision import decided_by, question_of
+from compiler.artefact.decision import decided, hold
 from compiler.artefact.describe import describe
 from compiler.artefact.drift import with_classes
 from compiler.artefact.finish import finish
@@ -24,7 +24,7 @@ from compiler.conversion.convert import Converted, convert, example_of, is_fitte
 from compiler.deployment import HERE, Deployment
 from compiler.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
 from compiler.graph.variants import Variants
-from compiler.lowering import lower, plain_for
+from compiler.lowering import Lowered, lower, plain_for
 from compiler.lowering.lengths import Size, span_of
 from compiler.manifest import Manifest
 from compiler.memory.fit import Combined, Progress, fit
@@ -106,6 +106,7 @@ def compile_model(
         InvalidReferencesError: references that do not fit the model.
         InvalidOptionError: an output, target, input, layer or feature name that does not exist, no logits,
             groups that overlap, or comparisons that make no sense.
+        InvalidProfileError: a decision profile that does not fit the model; it names every fault.
         CheckFailedError: the graph did not reproduce the model, or its attributions do not add up.
     """
     libraries = found(custom_ops)
@@ -120,9 +121,12 @@ def compile_model(
     with kernels_of(libraries):
         question = Question(output, logits, targets, inputs, feature_names, layers, concepts, groups)
         given = model.model if isinstance(model, Converted) else model
-        profile = None if decision is None else as_profile(decision)
-        if profile is not None:
-            method, question = question_of(profile, given, method, question)
+        held = None
+        if decision is not None:
+            where = str(decision) if isinstance(decision, str | Path) else "decision"
+            lowered = _lowered(given, method, sizes or {})
+            held = hold(as_profile(decision), lowered, method, question, where)
+            method, question = held.method, held.question
         graph, manifest, plain, sample = _compiled(
             given,
             method,
@@ -134,22 +138,26 @@ def compile_model(
         )
     if isinstance(model, Converted):
         manifest = model.noted(manifest)
-    if profile is not None:
-        manifest = decided_by(profile, manifest)
     compiled = Compiled(graph, manifest, plain, sample, libraries)
-    if profile is not None:
-        compiled = with_classes(compiled, method)
-    if profile is not None and comparisons is not None:
+    if held is None:
+        return compiled
+    compiled = with_classes(decided(held, compiled), method)
+    if comparisons is not None:
 
         def of(other: Method, tell: Progress) -> _Story:
             other = model.asked_of(other)[0] if isinstance(model, Converted) else other
-            other, asked = question_of(profile, given, other, question)
-            asked = replace(asked, feature_names=names_given(manifest))
-            return _compiled(given, other, asked, sizes or {}, libraries, deployment, tell)
+            asked = replace(question, feature_names=names_given(manifest))
+            return _compiled(given, held.alike(other), asked, sizes or {}, libraries, deployment, tell)
 
         with kernels_of(libraries):
             compiled.comparisons = _compared(manifest, method, comparisons, of, progress or _silent)
     return compiled
+
+
+def _lowered(model: str | Path | onnx.ModelProto, method: Method, sizes: Mapping[str, Size]) -> Lowered:
+    """The model before anything is chosen in it."""
+    fixed, _ = span_of(sizes)
+    return with_batch(lower(model, fixed, shapes_of(method.reference_set)))
 
 
 _Story = tuple[Held, Manifest, onnx.ModelProto, Mapping[str, np.ndarray]]
@@ -227,8 +235,7 @@ def _automatic(
 ) -> _Story:
     """By the first method of those that fit of which a graph can be made; a warning says which, and why."""
     tell("choosing a method", 0, 1)
-    fixed, _ = span_of(sizes)
-    lowered = with_batch(lower(model, fixed, shapes_of(asked.reference_set)))
+    lowered = _lowered(model, asked, sizes)
     ways, declined = ways_of(lowered, asked, question), ""
     for way in ways:
         try:

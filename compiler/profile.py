@@ -5,20 +5,28 @@ and the service decides by it. docs/decisions/0038-decisions.md says why it stan
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints, ValidationError
+from pydantic_core import ErrorDetails
 
 from compiler.errors import InvalidProfileError
 
-_OUTPUT = re.compile(r"(?P<tensor>.+?)(\[(?P<index>\d+)\])?")
+_OUTPUT = re.compile(r"(?P<tensor>.+?)(\[(?P<index>\d{1,9})\])?")
+_LARGEST = 1 << 20  # bytes of a file
+_MOST, _LONGEST = 20, 80  # faults that are told, characters of a value in one
 POLICIES = ("near_threshold", "all_applicants", "approved", "custom")
 # The comment 9(b)(2)-5 on Regulation B, 12 CFR 1002.9, names these two.
 NAMED_BY_REGULATION_B = ("near_threshold", "all_applicants")
+
+Number = Annotated[float, Strict()]  # not the text "0.2", nor yes
+Flag = Annotated[bool, Strict()]
+Text = Annotated[str, StringConstraints(pattern=r"\S")]  # not blank
 
 
 class _Strict(BaseModel):
@@ -28,47 +36,49 @@ class _Strict(BaseModel):
 class FeatureRule(_Strict):
     """What is said of a feature, or of a group, and by which reason."""
 
-    title: str | None = Field(None, description="for people; by default the feature's name")
-    unit: str | None = None
+    title: Text | None = Field(None, description="for people; by default the feature's name")
+    unit: Text | None = None
     type: Literal["number", "category", "flag"] | None = None
-    categories: dict[str, str] = Field({}, description="what values of a category are called")
-    reason: str | None = Field(None, description="code of its reason")
+    categories: dict[str, Text] = Field({}, description="what values of a category are called")
+    reason: Text | None = Field(None, description="code of its reason")
 
 
 class GroupRule(FeatureRule):
     """Features that are explained as one: a category's one-hot columns, or what tells the same."""
 
-    members: tuple[str, ...] = Field(min_length=1)
+    members: tuple[Text, ...] = Field(min_length=1)
 
 
-class Wording(_Strict):
+class Condition(_Strict):
+    """On a value: above, below, between both (the ends are not in it), or equal."""
+
+    above: Number | None = None
+    below: Number | None = None
+    equals: Number | str | None = None
+
+
+class Wording(Condition):
     """A text that is used only for some values of the feature."""
 
-    text: str
-    above: float | None = None
-    below: float | None = None
-    equals: float | str | None = None
+    text: Text
 
 
 class ReasonText(_Strict):
     """A reason as an applicant reads it."""
 
-    text: str
-    missing: str | None = Field(None, description="instead, where the value is missing")
+    text: Text
+    missing: Text | None = Field(None, description="instead, where the value is missing")
     when: tuple[Wording, ...] = Field((), description="instead, where the first of these fits")
-    inquiry: bool = Field(
+    inquiry: Flag = Field(
         False, description="on inquiries: it may stand as one more than the greatest number, FCRA 609(f)(9)"
     )
 
 
-class KnockOut(_Strict):
+class KnockOut(Condition):
     """A factor that declines by itself, one of the model's features or not; its reason is the only one."""
 
-    feature: str
-    above: float | None = None
-    below: float | None = None
-    equals: float | str | None = None
-    reason: str
+    feature: Text
+    reason: Text
 
 
 class ReferencePolicy(_Strict):
@@ -85,32 +95,36 @@ class DecisionProfile(_Strict):
     """The rules of one decision. Features and groups are named by the model's own names.
 
     Attributes:
-        output: the score, a tensor or an element of its flattened row, TENSOR[index].
+        output: the score, a tensor or an element of its flattened row, TENSOR[index]. The index may be left
+            out of one element, and of two, which are classes: the score is the second one.
         adverse: on which side of the threshold a score is adverse; at the threshold it passes.
         refer: scores from low to high, both included, that a person decides.
         space: what attributions add up to: the score, or the margin of which the score is the Sigmoid.
         never_disclose: features and groups that no notice may name. It is an error if one is a principal
             reason: to leave it out would be to give other reasons than the true ones.
         protected: attributes that the model must not have as inputs, but for those in `allow_protected`.
+        output_range: least and largest score, where neither a closing Sigmoid or Softmax nor the references
+            show them.
         tolerance: completeness gap above which there are no reasons, in units of what is explained; by
             default 1e-4 of the output's range.
     """
 
-    output: str
-    threshold: float
-    refer: tuple[float, float] | None = None
+    output: Text
+    threshold: Number
+    refer: tuple[Number, Number] | None = None
     adverse: Literal["above", "below"]
     space: Literal["output", "margin"] = "output"
     references: ReferencePolicy = ReferencePolicy()
-    max_reasons: int = Field(4, ge=1)
+    max_reasons: Annotated[int, Strict()] = Field(4, ge=1)
     features: dict[str, FeatureRule] = {}
     groups: dict[str, GroupRule] = {}
     reasons: dict[str, Annotated[ReasonText, BeforeValidator(_as_reason)]] = {}
     knock_outs: tuple[KnockOut, ...] = ()
-    never_disclose: tuple[str, ...] = ()
-    protected: tuple[str, ...] = ()
-    allow_protected: tuple[str, ...] = ()
-    tolerance: float | None = Field(None, gt=0)
+    never_disclose: tuple[Text, ...] = ()
+    protected: tuple[Text, ...] = ()
+    allow_protected: tuple[Text, ...] = ()
+    output_range: tuple[Number, Number] | None = None
+    tolerance: Number | None = Field(None, gt=0)
 
     @property
     def tensor(self) -> str:
@@ -138,22 +152,169 @@ class DecisionProfile(_Strict):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of its JSON."""
-        return sha256(self.model_dump_json().encode()).hexdigest()
+        """SHA-256 of what it says, as JSON, in its own order: of reasons that tie, the first comes first."""
+        return sha256(self.model_dump_json(exclude_defaults=True).encode()).hexdigest()
 
 
 def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> DecisionProfile:
-    """A profile, its members, or its file. Raises InvalidProfileError, with all that is wrong."""
+    """A profile, its members, or its file of YAML. Whether it makes sense is seen when a model is compiled.
+
+    Raises:
+        InvalidProfileError: what cannot be read; all unknown or missing keys, and values of another kind.
+    """
     if isinstance(given, DecisionProfile):
         return given
-    where, members = "decision", given
+    where, members, faults = "decision", given, list[str]()
     if isinstance(given, str | Path):
         where = str(given)
-        try:
-            members = yaml.safe_load(Path(given).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise InvalidProfileError(f"{where}: cannot be read: {error}") from error
+        members, faults = _read(Path(given))
+    if not isinstance(members, Mapping):
+        told = f"a profile is a mapping of keys such as output and threshold, not {_told(members)}"
+        raise faulty(where, [told])
     try:
-        return DecisionProfile.model_validate(members)
+        profile = DecisionProfile.model_validate(dict(members))
     except ValidationError as error:
-        raise InvalidProfileError(f"{where}: {error}") from error
+        faults += _said(error)
+    if faults:
+        raise faulty(where, faults)
+    return profile
+
+
+def faulty(where: str, faults: Sequence[str]) -> InvalidProfileError:
+    """One error for all."""
+    told = " ".join(f"({i}) {fault}." for i, fault in enumerate(faults[:_MOST], 1))
+    first = f", of which the first {_MOST}" * (len(faults) > _MOST)
+    text = f"{faults[0]}." if len(faults) == 1 else f"{len(faults)} problems{first}: {told}"
+    return InvalidProfileError(f"{where}: {text.encode(errors='backslashreplace').decode()}")
+
+
+def near(word: str, known: Sequence[str]) -> str:
+    """A question that follows a name which is not among the known ones."""
+    found = get_close_matches(word, known, 1)
+    return f" (do you mean '{found[0]}'?)" if found else ""
+
+
+# -- a file ----------------------------------------------------------------------------------------------
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without aliases, whose copies of copies may fill any memory; keys that come twice are noted."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.doubled: list[str] = []
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError(f"line {self.line + 1}: aliases (*name) are not taken: write it out")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set[str]()
+        for key, _ in node.value:
+            name = f"{key.value}"
+            if isinstance(key, yaml.ScalarNode) and name in seen:
+                self.doubled.append(f"line {key.start_mark.line + 1}: '{name[:_LONGEST]}' is given twice")
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
+def _read(path: Path) -> tuple[Any, list[str]]:
+    """What is in a file, and the keys that it gives twice. Raises InvalidProfileError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+    except (OSError, ValueError) as error:  # ValueError: a name that holds a NUL
+        raise InvalidProfileError(f"{path}: cannot be read: {error}.") from error
+    if len(content) > _LARGEST:
+        raise InvalidProfileError(f"{path}: is larger than {_LARGEST >> 20} MiB: is it a decision profile?")
+    try:
+        loader = _Loader(content.decode("utf-8-sig"))
+        return loader.get_single_data(), loader.doubled
+    except UnicodeDecodeError as error:
+        raise InvalidProfileError(f"{path}: is not UTF-8: {error.reason} at byte {error.start}.") from error
+    except RecursionError as error:
+        raise InvalidProfileError(f"{path}: is nested too deep for a decision profile.") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: dates that are none, numbers too long
+        raise InvalidProfileError(f"{path}: is not YAML: {' '.join(str(error).split())}.") from error
+
+
+# -- what pydantic finds, in a lender's words ------------------------------------------------------------
+
+_MODELS: Mapping[tuple[str, int], type[BaseModel]] = {  # by the first part of a place, and how many it has
+    ("", 0): DecisionProfile,
+    ("references", 1): ReferencePolicy,
+    ("features", 2): FeatureRule,
+    ("groups", 2): GroupRule,
+    ("reasons", 2): ReasonText,
+    ("reasons", 4): Wording,
+    ("knock_outs", 2): KnockOut,
+}
+_DUE = {
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "string_type": "a text",
+    "string_unicode": "a text of Unicode",
+    "invalid_key": "a text",
+    "string_pattern_mismatch": "a text that is not blank",
+    "literal_error": "{expected}",
+    "greater_than": "greater than {gt:g}",
+    "greater_than_equal": "{ge:g} or more",
+    "too_short": "a list of {min_length} or more",
+    "too_long": "a list of {max_length}",
+}
+
+
+def _said(error: ValidationError) -> Iterator[str]:
+    """A sentence for each place at which something is wrong."""
+    told = dict[str, str]()
+    for detail in error.errors(include_url=False):
+        loc = [part for part in detail["loc"] if part not in ("float", "str", "[key]")]
+        if detail["loc"][-1] == "[key]":  # which False would be as 0
+            loc[-1] = str(detail["input"])
+        told.setdefault(".".join(map(str, loc))[:_LONGEST], _fault(detail, loc))
+    yield from (f"{place} {fault}" for place, fault in told.items())
+
+
+def _fault(detail: ErrorDetails, loc: Sequence[str | int]) -> str:
+    kind, given = detail["type"], detail["input"]
+    if kind == "missing":
+        return "is missing"
+    if kind == "extra_forbidden":
+        first = str(loc[0]) if len(loc) > 1 else ""
+        keys = list(_MODELS[first, len(loc) - 1].model_fields)
+        return f"is no key of a profile{near(str(loc[-1]), keys)}: there are {', '.join(keys)}"
+    due = _DUE.get(kind, detail["msg"]).format(**detail.get("ctx", {}))
+    if detail["loc"][-1] == "float":  # the first of two kinds that a condition may be held against
+        due = "a number or a text"
+    if kind == "model_type" and loc[0] == "reasons" and len(loc) == 2:
+        due = "a text, or a mapping with the key text"
+    quote = ": put it in quotes" * ("a text" in due and not isinstance(given, str | Mapping | list | None))
+    return f"must be {due}, not {_told(given)}{quote}"
+
+
+def _told(given: Any) -> str:
+    """A value as a reader of YAML meets it."""
+    if given is None:
+        return "empty"
+    if isinstance(given, Mapping):
+        return "a mapping"
+    if isinstance(given, list | tuple):
+        return f"a list of {len(given)}"
+    kinds = {bool: "the flag ", int: "the number ", float: "the number ", str: "the text "}
+    shown = str(given).lower() if isinstance(given, bool) else _shortened(given)
+    return kinds.get(type(given), f"the {type(given).__name__} ") + shown
+
+
+def _shortened(given: Any) -> str:
+    if isinstance(given, str):
+        return f"'{given[:_LONGEST]}'"
+    try:
+        return str(given)[:_LONGEST]
+    except ValueError:  # a whole number of too many digits
+        return "too long to be shown"

@@ -76,7 +76,7 @@ def report(manifest: "Manifest") -> None:
     from rich.table import Table
 
     table = Table(show_header=False, box=None, pad_edge=False)
-    for row in (*_explained(manifest), *_measured(manifest)):
+    for row in (*_explained(manifest), *_decided(manifest), *_measured(manifest)):
         table.add_row(*row)
     console().print(table)
     for warning in manifest.warnings:
@@ -104,6 +104,28 @@ def _explained(manifest: "Manifest") -> Iterator[tuple[str, str]]:
         yield "references", _references_line(manifest.references)
     if manifest.open_references:
         yield "references", f"come with a request, {manifest.open_references.count} at most"
+
+
+def _decided(manifest: "Manifest") -> Iterator[tuple[str, str]]:
+    """Where there is a decision profile, what it decides by, and what it asks of a caller."""
+    if manifest.decision is None:
+        return
+    decided = manifest.decision
+    profile, (least, most) = decided.profile, decided.output_range
+    band = f", a person from {profile.refer[0]:g} to {profile.refer[1]:g}" if profile.refer else ""
+    yield (
+        "decision",
+        f"declines {profile.output} {profile.adverse} {profile.threshold:g}{band}; "
+        f"it is {least:g} to {most:g}",
+    )
+    features = {name for item in manifest.explained for name in item.feature_names or ()}
+    beside = dict.fromkeys(rule.feature for rule in profile.knock_outs if rule.feature not in features)
+    asks = f"; instances need {', '.join(beside)} too" if beside else ""
+    yield (
+        "reasons",
+        f"{profile.max_reasons} at most, {len(profile.reasons)} texts, against {profile.references.policy} "
+        f"references; profile {decided.digest[:12]}{asks}",
+    )
 
 
 def _players_line(manifest: "Manifest") -> str:

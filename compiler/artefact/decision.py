@@ -1,50 +1,395 @@
-"""What a decision profile asks of a compile, and what of it goes into the manifest."""
+"""What a decision profile asks of a compile, what is wrong with it, and what of it goes into the manifest."""
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
+import numpy as np
 import onnx
+import onnx_ir as ir
 
-from compiler.manifest import Decided, Manifest
+from compiler.artefact.compiled import Compiled
+from compiler.decisions.faults import Known, faults_of, remarks_on
+from compiler.decisions.rows import explained_rows, score_index
+from compiler.errors import InvalidOptionError
+from compiler.lowering import Lowered
+from compiler.manifest import Decided
 from compiler.methods import Method
+from compiler.methods.base import Gap, Walked
 from compiler.methods.treeshap import TreeShap
-from compiler.profile import DecisionProfile
-from compiler.selection.select import Question
+from compiler.profile import DecisionProfile, faulty, near
+from compiler.references.reference_set import Baseline, OpenReferences
+from compiler.runtime.session import Runner
+from compiler.selection.labelled import by_name, features_of
+from compiler.selection.leaf_references import prepare_references
+from compiler.selection.leaves import choose_leaves, raw_leaves
+from compiler.selection.logits import closing, is_probability
+from compiler.selection.path import Path, check_shapes, reach_backward
+from compiler.selection.select import Question, Selection
+from compiler.trees.ensemble import Ensemble
+from compiler.trees.read import is_ensemble, read_ensemble
 
 TOLERANCE = 1e-4  # of the output's range
+_PROBABILITY = (0.0, 1.0)
+_MOVES = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
 
 
-def question_of(
-    profile: DecisionProfile, model: Any, method: Method, question: Question
-) -> tuple[Method, Question]:
-    """The method and the question, as the profile has them: output, target, groups and space."""
-    targets = question.targets if profile.index is None else [profile.index]
-    groups = {name: rule.members for name, rule in profile.groups.items()} or question.groups
-    if isinstance(method, TreeShap) and profile.space == "output" and _is_logistic(model):
-        method = replace(method, space="probability")
-    logits = profile.space == "margin" and not isinstance(method, TreeShap)
-    return method, replace(question, output=profile.tensor, targets=targets, groups=groups, logits=logits)
+@dataclass(frozen=True)
+class Held:
+    """A profile that fits a model.
+
+    Attributes:
+        method, question: what to compile: output, target, groups and space are the profile's.
+        output_range: least and largest score.
+        remarks: for the user.
+    """
+
+    profile: DecisionProfile
+    method: Method
+    question: Question
+    output_range: tuple[float, float]
+    remarks: tuple[str, ...]
+
+    def alike(self, other: Method) -> Method:
+        """Another method of the same kind, in the same space."""
+        if isinstance(self.method, TreeShap) and isinstance(other, TreeShap):
+            return replace(other, space=self.method.space)
+        return other
 
 
-def decided_by(profile: DecisionProfile, manifest: Manifest) -> Manifest:
-    """With the profile in it."""
-    least, most = 0.0, 1.0
-    decided = Decided(
-        profile=profile,
-        digest=profile.digest,
-        output_range=(least, most),
-        tolerance=profile.tolerance or TOLERANCE * (most - least),
+def hold(
+    profile: DecisionProfile, lowered: Lowered, method: Method, question: Question, where: str = "decision"
+) -> Held:
+    """A profile against its model, before anything is compiled.
+
+    Raises:
+        InvalidProfileError: all that does not fit.
+        InvalidOptionError, InvalidReferencesError, UnsupportedModelError: inputs, names or references of the
+            compile itself do not fit the model.
+    """
+    explained = _explained(lowered, method, question)
+    score, faults = _score(profile, lowered)
+    faults = [*_of_method(profile, method, question), *_of_names(explained), *faults]
+    known = explained.known()
+    faults += faults_of(profile, known)
+    output_range = None
+    if score is not None:
+        faults += _of_hidden(explained, score.tensor)
+        output_range, more = _range(profile, explained, score)
+        asked, fault = _asked(profile, lowered, method, question, score)
+        faults += more + fault
+    if faults:
+        raise faulty(where, faults)
+    assert output_range is not None
+    return Held(profile, *asked, output_range, (*remarks_on(profile, known), *_of_gap(profile, method)))
+
+
+def decided(held: Held, compiled: Compiled, where: str = "decision") -> Compiled:
+    """With the profile in the manifest.
+
+    Raises:
+        InvalidProfileError: what is explained is not the score, nor its margin.
+    """
+    profile, (least, most) = held.profile, held.output_range
+    manifest = compiled.manifest
+    compiled.manifest = manifest.model_copy(
+        update={
+            "decision": Decided(
+                profile=profile,
+                digest=profile.digest,
+                output_range=held.output_range,
+                tolerance=profile.tolerance or TOLERANCE * (most - least),
+            ),
+            "warnings": (*manifest.warnings, *held.remarks),
+        }
     )
-    return manifest.model_copy(update={"decision": decided})
+    (row,) = explained_rows(compiled.manifest, compiled.run(compiled.sample))
+    explained = row.explained_value
+    if profile.space == "margin":
+        explained = float(0.5 + 0.5 * np.tanh(explained / 2))
+    if not abs(explained - row.score) <= (TOLERANCE + manifest.measured.rounding) * (most - least):
+        raise faulty(
+            where,
+            [
+                f"'{profile.output}' is {row.score:g} where {'the Sigmoid of ' * (profile.space == 'margin')}"
+                f"what {manifest.method.name} explains ('{manifest.explained_output}') is {explained:g}, so "
+                f"that its reasons would be another number's: say space: "
+                f"{'output' if profile.space == 'margin' else 'margin'}, name another output, or choose "
+                "another method"
+            ],
+        )
+    return compiled
 
 
-def _is_logistic(model: Any) -> bool:
-    """Whether its trees' scores become a probability by LOGISTIC."""
-    proto = model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False)
-    return any(
-        attribute.s == b"LOGISTIC"
-        for node in proto.graph.node
-        if node.op_type.startswith("TreeEnsemble")
-        for attribute in node.attribute
-        if attribute.name == "post_transform"
-    )
+# -- what is explained, and its features -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Explained:
+    """The tensors that get attributions, and their features.
+
+    Attributes:
+        path: no more of it than its leaves.
+        features: names by tensor; None where they have none.
+    """
+
+    lowered: Lowered
+    method: Method
+    path: Path
+    features: Mapping[str, tuple[str, ...] | None]
+
+    def known(self) -> Known:
+        dtypes = {name: self.lowered.specs[name][1] for name in self.features}
+        texts = [name for name, dtype in dtypes.items() if dtype == ir.DataType.STRING]
+        return Known(
+            [feature for names in self.features.values() for feature in names or ()],
+            {feature for name in texts for feature in self.features[name] or ()},
+            self.inputs,
+        )
+
+    @property
+    def inputs(self) -> list[str]:
+        """Of the model."""
+        return [str(value.name) for value in self.lowered.model.graph.inputs]
+
+    def rows(self) -> dict[str, np.ndarray] | None:
+        """The references, as the model takes them; None where they are not for all of its inputs."""
+        if isinstance(self.method.reference_set, Baseline | OpenReferences | None):
+            return None
+        referenced = prepare_references(Selection(self.lowered, self.path, self.method, None))
+        given = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
+        if not set(self.inputs) <= set(given):
+            return None
+        types = {v.name: v.type.tensor_type.elem_type for v in self.lowered.source.graph.input}
+        return {n: given[n].astype(onnx.helper.tensor_dtype_to_np_dtype(types[n])) for n in self.inputs}
+
+
+def _explained(lowered: Lowered, method: Method, question: Question) -> _Explained:
+    if isinstance(method, Walked):
+        given = method.reference_set
+        leaves = choose_leaves(lowered, question.inputs, given if isinstance(given, Mapping) else ()).leaves
+    else:
+        leaves = raw_leaves(lowered, question.inputs)
+    check_shapes(lowered, [leaf.tensor for leaf in leaves])
+    nothing = frozenset[Any]()
+    path = Path(leaves, "", (), nothing, nothing, nothing, (), ())
+    method, names = by_name(method, lowered, path, question.feature_names)
+    rows = {name: lowered.specs[name][0][1:] for name in path.inputs}
+    return _Explained(lowered, method, path, features_of(path.inputs, rows, names))
+
+
+def _of_names(explained: _Explained) -> Iterator[str]:
+    unnamed = [name for name, names in explained.features.items() if names is None]
+    if unnamed:
+        yield (
+            f"the features of {unnamed} have no names, and a reason needs one: a decision is for rows of a "
+            "table"
+        )
+
+
+def _of_hidden(explained: _Explained, output: str) -> Iterator[str]:
+    """Inputs whose part in the score no attribution would show."""
+    ends = explained.path.tensors
+    read = reach_backward(explained.lowered.model.graph, output, ends)
+    if hidden := [name for name in explained.inputs if name in read and name not in ends]:
+        yield (
+            f"the inputs {hidden} change the score and get no attributions by {explained.method.name}, so "
+            "that a principal reason might be left out: choose exactshap, permutationshap or treeshap"
+        )
+
+
+def _of_method(profile: DecisionProfile, method: Method, question: Question) -> Iterator[str]:
+    """What was asked for beside the profile, and what reasons cannot be given by."""
+    if method.gap is None:
+        yield (
+            f"attributions by {method.name} do not add up to the score, so that they are no shares of it: "
+            "choose deepshap, treeshap, exactshap or permutationshap"
+        )
+    if isinstance(method.reference_set, OpenReferences):
+        yield "a decision's references are baked: leave --open-references out"
+    if question.output not in (None, profile.tensor):
+        yield f"output is '{profile.output}', and --output '{question.output}' is given: leave that out"
+    if question.targets is not None and question.targets != [profile.index]:
+        yield f"output is '{profile.output}', and --targets {question.targets} is given: leave that out"
+    if question.groups:
+        yield "groups are the profile's: leave --group out"
+    is_probability_asked = isinstance(method, TreeShap) and method.probability
+    if question.logits and profile.space == "output":
+        yield "space is 'output', and --logits is given: leave that out, or say space: margin"
+    if is_probability_asked and profile.space == "margin":
+        yield "space is 'margin', and --space probability is given: leave that out, or say space: output"
+
+
+def _of_gap(profile: DecisionProfile, method: Method) -> Iterator[str]:
+    if method.gap is not Gap.ROUNDING:
+        yield (
+            f"decision: attributions by {method.name} miss the score by {method.gap}; a row that is missed "
+            "by more than the tolerance gets no reasons, and so no decision"
+        )
+    if method.reference_set is None:
+        yield (
+            f"decision: no references are given, so that {method.name} compares applicants with nobody of "
+            f"the policy '{profile.references.policy}'"
+        )
+
+
+# -- the score -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Score:
+    """One element of a tensor's row.
+
+    Attributes:
+        index: None where the profile names none that is there.
+        elements: of the row.
+        is_output: whether it is one of the model's outputs, which an answer holds.
+    """
+
+    tensor: str
+    index: int | None
+    elements: int
+    is_output: bool
+
+
+def _score(profile: DecisionProfile, lowered: Lowered) -> tuple[_Score | None, list[str]]:
+    """The score, or why there is none."""
+    name, graph = profile.tensor, lowered.model.graph
+    made = [str(v.name) for node in graph for v in node.outputs]
+    outputs = [str(v.name) for v in graph.outputs]
+    if name not in made:
+        told = near(name, made) or f": its outputs are {outputs}"
+        return None, [f"output: the model has no tensor '{name}'{told}"]
+    dtype, sizes = _row(lowered, name)
+    if dtype is not None and not dtype.is_floating_point():
+        floats = [n for n in outputs if (kind := _row(lowered, n)[0]) is None or kind.is_floating_point()]
+        return None, [f"output '{name}' holds {dtype.name}, which is no score: the model has {floats}"]
+    if sizes is None:
+        return None, [f"output '{name}' has rows of no known size: name another tensor"]
+    elements = prod(sizes)
+    index, faults = score_index(profile.index, elements), list[str]()
+    if profile.index is None and elements > 2:
+        faults.append(
+            f"output '{name}' has {elements} elements, and a score is one number: say which, as in "
+            f"'{name}[{elements - 1}]'"
+        )
+    elif index >= elements:
+        faults.append(f"output '{profile.output}': the elements of '{name}' are 0 to {elements - 1}")
+    return _Score(name, None if faults else index, elements, name in outputs), faults
+
+
+def _row(lowered: Lowered, name: str) -> tuple[ir.DataType | None, tuple[int, ...] | None]:
+    """Type and shape of one row of a tensor: as they were inferred, declared, or as trees have them."""
+    if name in lowered.specs:
+        shape, dtype = lowered.specs[name]
+        return dtype, tuple(shape[1:])
+    declared = {v.name: v.type.tensor_type for v in lowered.source.graph.output}
+    known = declared[name].elem_type if name in declared else None
+    dims = [d.dim_value for d in declared[name].shape.dim[1:]] if name in declared else [0]
+    trees = _trees(lowered.source, name)
+    sizes = tuple(dims) if all(dims) else (trees.columns,) if trees else None
+    return (ir.DataType(known) if known else None), sizes
+
+
+def _range(
+    profile: DecisionProfile, explained: _Explained, score: _Score
+) -> tuple[tuple[float, float] | None, list[str]]:
+    """Least and largest score, and what does not fit them."""
+    given = profile.output_range
+    is_closed = is_probability(explained.lowered.source, score.tensor)
+    if is_closed and given not in (None, _PROBABILITY):
+        return None, [f"output_range is that of '{score.tensor}', a probability, 0 to 1: leave it out"]
+    if score.index is None and not is_closed and given is None:
+        return None, []
+    between = _PROBABILITY if is_closed else given or _referenced(explained, score)
+    if between is None or not between[0] < between[1]:
+        what = "is from a number to a larger one" if given else "cannot be seen in the references: say it"
+        return None, [f"output_range, the least and largest '{profile.output}', {what}"]
+    seen = "" if is_closed or given else ", as the references show it: if it can be more, say output_range"
+    numbers = {"threshold": [profile.threshold], "refer": list(profile.refer or ())}
+    return between, [
+        f"{key} {', '.join(f'{n:g}' for n in of)} is outside of '{profile.output}', "
+        f"{between[0]:g} to {between[1]:g}{seen}"
+        for key, of in numbers.items()
+        if any(not between[0] <= n <= between[1] for n in of)
+    ]
+
+
+def _referenced(explained: _Explained, score: _Score) -> tuple[float, float] | None:
+    """Of the references' scores; None where they have none."""
+    rows, lowered = explained.rows(), explained.lowered
+    if rows is None:
+        return None
+    model = onnx.ModelProto()
+    model.CopyFrom(lowered.source)
+    if not score.is_output:
+        model.graph.output.append(onnx.ValueInfoProto(name=score.tensor))
+    run, count = Runner(model, given=True), len(next(iter(rows.values())))
+    step = 1 if lowered.one_row else count
+    parts = [{name: a[i : i + step] for name, a in rows.items()} for i in range(0, count, step)]
+    scores = [run(part, [score.tensor])[score.tensor].reshape(-1, score.elements) for part in parts]
+    column = np.concatenate(scores)[:, score.index]
+    return float(column.min()), float(column.max())
+
+
+def _asked(
+    profile: DecisionProfile, lowered: Lowered, method: Method, question: Question, score: _Score
+) -> tuple[tuple[Method, Question], list[str]]:
+    """The method and the question as the profile has them, and why it cannot."""
+    groups = {name: rule.members for name, rule in profile.groups.items()} or None
+    question = replace(question, output=score.tensor, groups=groups, logits=False)
+    if score.index is None:
+        return (method, question), []
+    question = replace(question, targets=[score.index])
+    trees = _trees(lowered.source, score.tensor)
+    transform = trees.post_transform if trees else ""
+    if profile.space == "margin":
+        question, faults = _of_margin(profile, lowered, question, score, score.index, transform)
+        return (method, question), faults
+    if isinstance(method, TreeShap) and transform == "LOGISTIC":
+        try:
+            method = replace(method, space="probability")
+        except InvalidOptionError as error:
+            return (method, question), [
+                f"space 'output', a probability of trees: {error} Or say space: margin"
+            ]
+    return (method, question), []
+
+
+def _of_margin(
+    profile: DecisionProfile,
+    lowered: Lowered,
+    question: Question,
+    score: _Score,
+    index: int,
+    transform: str,
+) -> tuple[Question, list[str]]:
+    """The question for what the score is the Sigmoid of: of two classes by Softmax, their difference."""
+    if not score.is_output:
+        return question, [
+            f"space 'margin': '{score.tensor}' is none of the model's outputs, so that an answer has no score"
+        ]
+    closed = closing(lowered.source, score.tensor)
+    operator, tensor = (transform, score.tensor) if closed is None else closed
+    spec = lowered.specs.get(tensor)
+    count = score.elements if closed is None or spec is None else prod(spec[0][1:])
+    index = index if count > 1 else 0
+    targets: list[int | str] = [index]
+    if operator in ("Softmax", "SOFTMAX") and count == 2:
+        targets = [f"{index}-{1 - index}"]
+    elif operator not in ("Sigmoid", "LOGISTIC"):
+        return question, [
+            f"space 'margin': '{profile.output}' is not made by a Sigmoid, nor by a Softmax of two classes: "
+            "say space: output"
+        ]
+    return replace(question, output=tensor, targets=targets, logits=closed is None), []
+
+
+def _trees(model: onnx.ModelProto, output: str) -> Ensemble | None:
+    """The ensemble whose scores, or what it makes of them, a tensor holds."""
+    producers = {name: node for node in model.graph.node for name in node.output}
+    node = producers.get(output)
+    while node is not None and node.op_type in _MOVES:
+        node = producers.get(node.input[0])
+    return read_ensemble(node) if node is not None and is_ensemble(node.op_type, node.domain) else None

@@ -166,7 +166,7 @@ def compile_command(
         Path | None,
         typer.Option(
             help="A decision profile (decision.yaml): threshold, reason codes, groups; the gateway then "
-            "decides at POST /v1/models/NAME:decide. docs/decisions.md says more.",
+            "decides at POST /v1/models/NAME:decide. docs/decision-profile.md says more.",
             metavar="FILE",
         ),
     ] = None,

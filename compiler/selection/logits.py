@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Mapping
 
 import onnx
+import onnx.numpy_helper
 
 from compiler.errors import InvalidOptionError
+from compiler.trees.read import read_ensemble
 
 _PROBABILITIES = frozenset({"Sigmoid", "Softmax", "LogSoftmax"})
 # what may follow: it moves or rounds probabilities, or makes others of them (1 − p beside p, log p)
@@ -13,13 +15,26 @@ _PASSED = frozenset(
     "QuantizeLinear Reshape Slice Split Squeeze Sub Tile Transpose Unsqueeze".split()
 )
 _INPUT = "an input"
+# what keeps numbers between 0 and 1 there
+_KEPT = frozenset(
+    "Cast Concat Dropout Expand Flatten Gather Identity Max Mean Min Reshape Slice Split Squeeze Tile "
+    "Transpose Unsqueeze".split()
+)
+_AVERAGED = 1e-3  # what a sum of rounded leaves may be beyond 0 or 1
+_TO_PROBABILITIES = frozenset({b"LOGISTIC", b"SOFTMAX", b"SOFTMAX_ZERO", b"PROBIT"})
 
 
 def logits_behind(model: onnx.ModelProto, output: str) -> str | None:
     """The one tensor of which `output` is the Softmax, LogSoftmax or Sigmoid; None where there is no such."""
+    closed = closing(model, output)
+    return None if closed is None else closed[1]
+
+
+def closing(model: onnx.ModelProto, output: str) -> tuple[str, str] | None:
+    """That operator, and that tensor."""
     ends = set(_ends(model.graph, output))
     is_one = len(ends) == 1 and all(operator in _PROBABILITIES for operator, _ in ends)
-    return next(iter(ends))[1] if is_one else None
+    return next(iter(ends)) if is_one else None
 
 
 def choose_logits(model: onnx.ModelProto, output: str) -> str:
@@ -37,6 +52,47 @@ def choose_logits(model: onnx.ModelProto, output: str) -> str:
             "out, or name the tensor to explain with --output"
         )
     raise InvalidOptionError(f"--logits: output {output!r} {reason}.")
+
+
+def is_probability(model: onnx.ModelProto, output: str) -> bool:
+    """Whether a tensor lies between 0 and 1 by what closes it: a Sigmoid, a Softmax, their like in a
+    classifier, or trees that average probabilities."""
+    producers = {name: node for node in model.graph.node for name in node.output}
+    constants = {t.name for t in model.graph.initializer}
+    constants |= {n.output[0] for n in model.graph.node if n.op_type == "Constant"}
+    pending, seen = [output], {output}
+    while pending:
+        node = producers.get(pending.pop())
+        if node is None:
+            return False
+        is_rest = node.op_type == "Sub" and _is_one(model, node.input[0])  # 1 − p, beside p
+        if node.op_type in _KEPT or is_rest:
+            reads = node.input[:1] if node.op_type not in ("Concat", "Max", "Mean", "Min") else node.input
+            pending += {*(node.input[1:] if is_rest else reads)} - seen - constants
+            seen.update(node.input)
+        elif node.op_type not in ("Sigmoid", "Softmax", "HardSigmoid") and not _is_classifier(node):
+            return False
+    return True
+
+
+def _is_one(model: onnx.ModelProto, name: str) -> bool:
+    made = {t.name: t for t in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.output[0] == name:
+            made |= [(name, a.t) for a in node.attribute if a.name == "value"]
+    return name in made and bool((onnx.numpy_helper.to_array(made[name]) == 1).all())
+
+
+def _is_classifier(node: onnx.NodeProto) -> bool:
+    """Of ai.onnx.ml, and whether its scores are probabilities."""
+    if any(a.name == "post_transform" and a.s in _TO_PROBABILITIES for a in node.attribute):
+        return True
+    if node.op_type != "TreeEnsembleClassifier":
+        return False
+    between = read_ensemble(node).scores_between()
+    if between.shape[1] == 2 and (between[0] == -between[1][::-1]).all():
+        between = between[:, 1:]  # of two classes, one beside the other: 1 − p is read as −p
+    return bool((between > -_AVERAGED).all() and (between < 1 + _AVERAGED).all())
 
 
 def _ends(graph: onnx.GraphProto, output: str) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,214 @@
+"""Whether a decision profile makes sense, and fits the features of its model."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from compiler.profile import NAMED_BY_REGULATION_B, Condition, DecisionProfile, near
+
+_SHOWN = 8  # names in a sentence
+_USUAL_REASONS = 4  # more of them are unlikely to help: comment 9(b)(2)-1 on Regulation B
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a model.
+
+    Attributes:
+        features: that get attributions, each once.
+        texts: those of them that hold text.
+        inputs: names of the model's inputs, which may hold several features or one.
+    """
+
+    features: Sequence[str]
+    texts: Collection[str] = ()
+    inputs: Collection[str] = ()
+
+
+def faults_of(profile: DecisionProfile, known: Known) -> list[str]:
+    """All that is wrong with its names, codes, groups, conditions and band; a sentence each."""
+    return [fault for check in _CHECKS for fault in check(profile, known)]
+
+
+def remarks_on(profile: DecisionProfile, known: Known) -> list[str]:
+    """What is odd, and may be meant."""
+    unused = [code for code in profile.reasons if code not in _codes_used(profile)]
+    remarks = []
+    if unused:
+        remarks.append(f"decision: no feature, group or knock-out has {_listed('the reason', unused)}")
+    if profile.references.policy not in NAMED_BY_REGULATION_B:
+        remarks.append(
+            f"decision: the references are '{profile.references.policy}'; comment 9(b)(2)-5 on Regulation B "
+            "names applicants at or slightly above the threshold (near_threshold), and all_applicants"
+        )
+    if profile.max_reasons > _USUAL_REASONS:
+        remarks.append(
+            f"decision: up to {profile.max_reasons} reasons; by comment 9(b)(2)-1 on Regulation B more than "
+            f"{_USUAL_REASONS} are not likely to help"
+        )
+    for attribute in _not_allowed(profile):
+        names = sorted(n for n in _names(profile, known) if _encodes(attribute, n))
+        if names:
+            remarks.append(f"decision: is the protected '{attribute}' in {_listed('the input', names)}?")
+    return remarks
+
+
+def _groups(profile: DecisionProfile, known: Known) -> Iterator[str]:
+    owners: dict[str, list[str]] = {}
+    for name, rule in profile.groups.items():
+        for member in dict.fromkeys(rule.members):
+            owners.setdefault(member, []).append(name)
+        if name in known.features:
+            yield f"groups.{name} is called like a feature of the model: choose another name"
+        if unknown := [member for member in rule.members if member not in known.features]:
+            yield f"groups.{name}: {_unknown(unknown, known.features)}"
+        if twice := [member for member, count in Counter(rule.members).items() if count > 1]:
+            yield f"groups.{name} names {_listed('the member', twice)} twice: name each once"
+    for member, names in owners.items():
+        if len(names) > 1:
+            yield f"feature '{member}' is in {_listed('the group', names)}: leave it in one"
+
+
+def _features(profile: DecisionProfile, known: Known) -> Iterator[str]:
+    members = {member: name for name, rule in profile.groups.items() for member in rule.members}
+    beside = {rule.feature for rule in profile.knock_outs}
+    unknown = []
+    for name, rule in profile.features.items():
+        if name in profile.groups:
+            yield f"features.{name} is a group: say it under groups.{name}"
+        elif name in members:
+            yield f"features.{name} is explained with the group '{members[name]}': leave its entry out"
+        elif name not in known.features:
+            unknown += [name] * (name not in beside)
+        elif name in known.texts and rule.type in ("number", "flag"):
+            yield f"features.{name} holds text: its type is category, not {rule.type}"
+    if unknown:
+        yield f"features: {_unknown(unknown, known.features)}"
+
+
+def _codes(profile: DecisionProfile, known: Known) -> Iterator[str]:
+    keys = _keys(profile, known)
+    uncoded = [key for key in keys if profile.rule(key).reason is None]
+    if uncoded and len(uncoded) < len(keys):
+        yield f"features: no reason code for {_quoted(uncoded)}: give each one, since others have one"
+    if untold := [code for code in _codes_used(profile) if code not in profile.reasons]:
+        known_codes = list(profile.reasons)
+        guess = near(untold[0], known_codes) if len(untold) == 1 else ""
+        yield f"reasons: there is no text of {_listed('the code', untold)}{guess}"
+
+
+def _conditions(profile: DecisionProfile, known: Known) -> Iterator[str]:
+    for i, rule in enumerate(profile.knock_outs):
+        place = f"knock_outs.{i} ({rule.feature})"
+        if rule.feature in profile.groups:
+            yield f"{place} looks at a group: name one of its members"
+        yield from (f"{place} {fault}" for fault in _of_condition(rule))
+        if rule.feature in known.features and (fault := _never(rule, rule.feature in known.texts)):
+            yield f"{place} {fault}"
+    for code, text in profile.reasons.items():
+        for i, wording in enumerate(text.when):
+            yield from (f"reasons.{code}.when.{i} {fault}" for fault in _of_condition(wording))
+
+
+def _of_condition(rule: Condition) -> Iterator[str]:
+    has_bound = rule.above is not None or rule.below is not None
+    if has_bound == (rule.equals is not None):
+        yield "needs one condition: above, below, both for what is between them, or equals"
+    if rule.above is not None and rule.below is not None and rule.above >= rule.below:
+        yield f"is never met: no value is above {rule.above:g} and below {rule.below:g}"
+
+
+def _never(rule: Condition, is_text: bool) -> str | None:
+    """Why no value of a feature of the model meets a condition."""
+    if is_text and not isinstance(rule.equals, str):
+        return "is never met: the feature holds text, so say equals: 'a text'"
+    if not is_text and isinstance(rule.equals, str):
+        return "is never met: the feature holds numbers, so leave the quotes out"
+    return None
+
+
+def _undisclosed(profile: DecisionProfile, known: Known) -> Iterator[str]:
+    members = {member: name for name, rule in profile.groups.items() for member in rule.members}
+    named = [*_keys(profile, known), *(rule.feature for rule in profile.knock_outs)]
+    for name in profile.never_disclose:
+        if name in members:
+            yield f"never_disclose: '{name}' is explained with the group '{members[name]}': name the group"
+    if unknown := [name for name in profile.never_disclose if name not in {*named, *members}]:
+        yield f"never_disclose: {_unknown(unknown, named)}"
+
+
+def _protected(profile: DecisionProfile, known: Known) -> Iterator[str]:
+    names = {name.casefold(): name for name in _names(profile, known)}
+    used = [names[a.casefold()] for a in _not_allowed(profile) if a.casefold() in names]
+    if used:
+        yield (
+            f"protected: the model has {_listed('the input', used)}: train it without, or say so under "
+            "allow_protected"
+        )
+    if odd := [name for name in profile.allow_protected if name not in profile.protected]:
+        guess = near(odd[0], profile.protected)
+        yield f"allow_protected: {_listed('the name', odd)} is not under protected{guess}"
+
+
+def _band(profile: DecisionProfile, _: Known) -> Iterator[str]:
+    if profile.refer is None:
+        return
+    low, high = profile.refer
+    if not low <= profile.threshold <= high:
+        order = (
+            "is not from low to high" if low > high else f"does not hold the threshold {profile.threshold:g}"
+        )
+        yield f"refer [{low:g}, {high:g}] {order}"
+
+
+_CHECKS: tuple[Callable[[DecisionProfile, Known], Iterator[str]], ...] = (
+    _groups,
+    _features,
+    _codes,
+    _conditions,
+    _undisclosed,
+    _protected,
+    _band,
+)
+
+
+def _keys(profile: DecisionProfile, known: Known) -> list[str]:
+    """What is attributed to: groups, and features in none."""
+    members = {member for rule in profile.groups.values() for member in rule.members}
+    return [*profile.groups, *(feature for feature in known.features if feature not in members)]
+
+
+def _codes_used(profile: DecisionProfile) -> dict[str, None]:
+    rules = [*profile.features.values(), *profile.groups.values()]
+    codes = [*(rule.reason for rule in rules), *(rule.reason for rule in profile.knock_outs)]
+    return dict.fromkeys(code for code in codes if code is not None)
+
+
+def _names(profile: DecisionProfile, known: Known) -> dict[str, None]:
+    """By which an attribute may be known."""
+    return dict.fromkeys([*known.features, *known.inputs, *profile.groups])
+
+
+def _not_allowed(profile: DecisionProfile) -> list[str]:
+    return [name for name in profile.protected if name not in profile.allow_protected]
+
+
+def _encodes(attribute: str, name: str) -> bool:
+    """Whether a name looks like a column that was made of an attribute: sex_female, sex=female."""
+    rest = name.casefold().removeprefix(attribute.casefold())
+    return len(rest) < len(name) and rest[:1] in ("_", "=", ".", "-", " ")
+
+
+def _unknown(names: Sequence[str], known: Sequence[str]) -> str:
+    guesses = near(names[0], known) if len(names) == 1 else ""
+    has = f": there are {_quoted(known)}" if not guesses else ""
+    return f"the model has no {_listed('feature', names)}{guesses}{has}"
+
+
+def _listed(kind: str, names: Sequence[str]) -> str:
+    return f"{kind}{'s' * (len(names) > 1)} {_quoted(names)}"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(f"'{name}'" for name in names[:_SHOWN]) + more

@@ -1,0 +1,320 @@
+"""Decision profiles held against models: what is explained is the score, and what does not fit is refused."""
+
+import math
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from skl2onnx import to_onnx
+from sklearn.ensemble import RandomForestRegressor
+
+import rationale
+from compiler import (
+    Auto,
+    Compiled,
+    DeepShap,
+    ExactShap,
+    Gradient,
+    IntegratedGradients,
+    TreeShap,
+    compile_model,
+)
+from compiler.artefact.entry import check_entry, open_entry
+from compiler.decisions.rows import decided_of, explained_rows, keys_of
+from compiler.errors import InvalidOptionError, InvalidProfileError
+from compiler.methods import Method
+from compiler.references.reference_set import OpenReferences
+from service.repository.entry import read_entry
+from tests.compiler.models import FEATURES, NAMES, contents, mlp, parsed, rows, two_inputs
+
+K, N = 6, 4
+R, X = rows(K, FEATURES, seed=1), rows(N, FEATURES, seed=2)
+W, B = rows(FEATURES, 2, seed=3), rows(2, seed=4)
+HEAD = "g (float[N, 5] x) =>"
+LOGITS = "m = MatMul(x, w)  z = Add(m, b)"
+SOFTMAX = parsed(f"{HEAD} (float[N, 2] p) {{ {LOGITS}  p = Softmax<axis = 1>(z) }}", {"w": W, "b": B})
+ONE = {"w": W[:, :1], "b": B[:1], "one": np.ones(1, np.float32)}
+SIGMOID = parsed(f"{HEAD} (float[N, 1] p) {{ {LOGITS}  p = Sigmoid(z) }}", ONE)
+BESIDE = parsed(
+    f"{HEAD} (float[N, 2] p, int64[N] label) {{ {LOGITS}  s = Sigmoid(z)  r = Sub(one, s)"
+    "  p = Concat<axis = 1>(r, s)  label = ArgMax<axis = 1, keepdims = 0>(p) }",
+    ONE,
+)
+REST = parsed(f"{HEAD} (float[N, 1] p) {{ {LOGITS}  s = Sigmoid(z)  p = Sub(one, s) }}", ONE)
+LINEAR = parsed(f"{HEAD} (float[N, 2] z) {{ {LOGITS} }}", {"w": W, "b": B})
+CODES = {name: {"reason": f"R{i}"} for i, name in enumerate(NAMES)}
+GOOD: Mapping[str, Any] = {
+    "output": "p",
+    "threshold": 0.5,
+    "adverse": "above",
+    "references": {"policy": "all_applicants"},
+    "features": CODES,
+    "reasons": {f"R{i}": f"text {i}" for i in range(FEATURES)},
+}
+
+
+def decided(
+    model: Any, change: Mapping[str, Any] = {}, method: Method | None = None, **asked: Any
+) -> Compiled:
+    asked = {"feature_names": NAMES, **asked}
+    return compile_model(model, method or DeepShap(R), decision={**GOOD, **change}, **asked)
+
+
+def difference(target: int) -> np.ndarray:
+    """What a linear margin's attributions are: weights times how far a row is from the mean reference."""
+    weights = W[:, target] - W[:, 1 - target]
+    return np.asarray((X - R.mean(axis=0)) * weights)
+
+
+# -- what is explained -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [0, 1])
+def test_the_margin_of_a_softmax_of_two_is_their_difference(target: int) -> None:
+    compiled = decided(SOFTMAX, {"output": f"p[{target}]", "space": "margin"})
+    answered = compiled.explain(X)
+    np.testing.assert_allclose(answered["x_attributions"][:, 0], difference(target), rtol=1e-4, atol=1e-5)
+    found = explained_rows(compiled.manifest, answered)
+    scores = [1 / (1 + math.exp(-row.explained_value)) for row in found]
+    np.testing.assert_allclose([row.score for row in found], scores, atol=1e-6)
+    np.testing.assert_allclose([row.score for row in found], answered["p"][:, target])
+
+
+def test_the_margin_of_a_sigmoid_beside_its_rest_is_of_class_1() -> None:
+    compiled = decided(BESIDE, {"space": "margin"}, ExactShap(R))
+    answered = compiled.explain(X)
+    wanted = (X - R.mean(axis=0)) * W[:, 0]
+    np.testing.assert_allclose(answered["x_attributions"][:, 0], wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        [row.score for row in explained_rows(compiled.manifest, answered)], answered["p"][:, 1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "change"),
+    [(SOFTMAX, {}), (SOFTMAX, {"output": "p[0]"}), (SIGMOID, {}), (BESIDE, {"output": "s"}), (REST, {})],
+    ids=["class 1 of two", "class 0", "one", "inner", "rest"],
+)
+def test_attributions_add_up_to_the_score(model: onnx.ModelProto, change: Mapping[str, Any]) -> None:
+    compiled = decided(model, change)
+    for row in explained_rows(compiled.manifest, compiled.explain(X)):
+        assert row.base_value is not None
+        assert sum(row.attributions.values()) == pytest.approx(row.score - row.base_value, abs=1e-5)
+    assert decided_of(compiled.manifest).output_range == (0, 1)
+    assert decided_of(compiled.manifest).tolerance == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("model", "output"), [(REST, "p"), (BESIDE, "p[0]")], ids=["1 - p alone", "1 - p beside p"]
+)
+def test_a_margin_of_the_other_sign_is_refused(model: onnx.ModelProto, output: str) -> None:
+    with pytest.raises(InvalidProfileError, match="so that its reasons would be another number's"):
+        decided(model, {"output": output, "space": "margin"})
+
+
+# -- what goes into the entry ----------------------------------------------------------------------------
+
+
+def test_the_entry_keeps_the_profile_and_is_run_for_one_request_alone(tmp_path: Path) -> None:
+    groups = {"money": {"members": NAMES[1:3], "reason": "R1"}}
+    codes = {name: CODES[name] for name in (NAMES[0], *NAMES[3:])}
+    compiled = decided(SOFTMAX, {"groups": groups, "features": codes, "tolerance": 0.01})
+    compiled.write(tmp_path, "credit")
+    check_entry(tmp_path, "credit")
+    manifest = open_entry(tmp_path, "credit").manifest
+    assert manifest.decision == compiled.manifest.decision
+    assert keys_of(manifest) == ("money", NAMES[0], *NAMES[3:])
+    assert decided_of(manifest).tolerance == 0.01
+    assert any("has the reason 'R2'" in warning for warning in manifest.warnings)
+    assert [read_entry(tmp_path / name).batching for name in ("credit", "credit_explain")] == [True, False]
+    decided(SOFTMAX, deployment=rationale.Deployment(one_shot=True)).write(tmp_path, "once")
+    assert not read_entry(tmp_path / "once").batching
+
+
+def test_auto_compiles_a_profile() -> None:
+    compiled = decided(SOFTMAX, {"space": "margin"}, Auto(R))
+    assert compiled.manifest.method.name == "deepshap"  # exact, since the margin is linear
+    np.testing.assert_allclose(
+        compiled.explain(X)["x_attributions"][:, 0], difference(1), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_the_names_at_the_top() -> None:
+    profile = rationale.DecisionProfile.model_validate(GOOD)
+    compiled = compile_model(SIGMOID, DeepShap(R), decision=profile, feature_names=NAMES)
+    assert decided_of(compiled.manifest).digest == profile.digest
+    assert issubclass(rationale.InvalidProfileError, InvalidOptionError)
+
+
+# -- the range of the score ------------------------------------------------------------------------------
+
+
+def test_a_score_that_nothing_closes_ranges_as_the_references_show() -> None:
+    scores = R @ W[:, 1] + B[1]
+    least, most = float(scores.min()), float(scores.max())
+    found = decided_of(decided(LINEAR, {"output": "z[1]"} | {"threshold": (least + most) / 2}).manifest)
+    assert found.output_range == pytest.approx((least, most), rel=1e-5)
+    assert found.tolerance == pytest.approx(1e-4 * (most - least), rel=1e-4)
+    with pytest.raises(
+        InvalidProfileError, match=r"threshold 700 is outside of 'z\[1\]'.*references show it"
+    ):
+        decided(LINEAR, {"output": "z[1]", "threshold": 700})
+    found = decided_of(
+        decided(LINEAR, {"output": "z[1]", "threshold": 700, "output_range": [300, 850]}).manifest
+    )
+    assert found.output_range == (300, 850)
+
+
+def test_trees_that_average_probabilities_range_from_0_to_1() -> None:
+    from sklearn.ensemble import RandomForestClassifier
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        labels = X[:, 0] > 0
+        forest = RandomForestClassifier(5, max_depth=2, random_state=0).fit(
+            np.concatenate([R, X]), [*(R[:, 0] > 0), *labels]
+        )
+        model = rationale.convert(forest, R)
+    compiled = decided(model, {"output": "probabilities"}, TreeShap(R))
+    assert decided_of(compiled.manifest).output_range == (0, 1)
+    np.testing.assert_allclose(
+        [row.score for row in explained_rows(compiled.manifest, compiled.explain(X))],
+        forest.predict_proba(X)[:, 1],
+        atol=1e-6,
+    )
+
+
+# -- what is refused -------------------------------------------------------------------------------------
+
+REFUSED: list[tuple[onnx.ModelProto, Mapping[str, Any], str]] = [
+    (SOFTMAX, {"output": "q"}, r"output: the model has no tensor 'q': its outputs are \['p'\]"),
+    (SOFTMAX, {"output": "x"}, "output: the model has no tensor 'x'"),
+    (SOFTMAX, {"output": "p[2]"}, r"output 'p\[2\]': the elements of 'p' are 0 to 1"),
+    (BESIDE, {"output": "label"}, r"output 'label' holds INT64, which is no score: the model has \['p'\]"),
+    (SOFTMAX, {"threshold": 1.5}, "threshold 1.5 is outside of 'p', 0 to 1"),
+    (SOFTMAX, {"refer": [0.4, 18]}, "refer 0.4, 18 is outside of 'p', 0 to 1"),
+    (SOFTMAX, {"output_range": [0, 2]}, "output_range is that of 'p', a probability, 0 to 1: leave it out"),
+    (LINEAR, {"output": "z", "output_range": [1, 0]}, "output_range, .* is from a number to a larger one"),
+    (
+        LINEAR,
+        {"output": "z", "space": "margin", "output_range": [0, 1]},
+        "not made by a Sigmoid, nor by a Softmax",
+    ),
+    (BESIDE, {"output": "s", "space": "margin"}, "none of the model's outputs"),
+    (SOFTMAX, {"features": {"debts": {"reason": "R0"}}}, r"no feature 'debts' \(do you mean 'debt'\?\)"),
+]
+
+
+@pytest.mark.parametrize(("model", "change", "fault"), REFUSED, ids=range(len(REFUSED)))
+def test_a_profile_that_does_not_fit_its_model(
+    model: onnx.ModelProto, change: Mapping[str, Any], fault: str
+) -> None:
+    with pytest.raises(InvalidProfileError, match=f"^decision: .*{fault}"):
+        decided(model, change)
+
+
+ASKED: list[tuple[dict[str, Any], Method, str]] = [
+    ({"output": "z"}, DeepShap(R), "output is 'p', and --output 'z' is given"),
+    ({"targets": [0]}, DeepShap(R), r"output is 'p', and --targets \[0\] is given"),
+    ({"groups": {"a": NAMES[:2]}}, DeepShap(R), "groups are the profile's: leave --group out"),
+    ({"logits": True}, DeepShap(R), "space is 'output', and --logits is given"),
+    ({}, Gradient(), "attributions by gradient do not add up to the score"),
+    ({}, DeepShap(OpenReferences(3)), "a decision's references are baked"),
+]
+
+
+@pytest.mark.parametrize(("asked", "method", "fault"), ASKED, ids=range(len(ASKED)))
+def test_what_is_asked_for_beside_a_profile(asked: dict[str, Any], method: Method, fault: str) -> None:
+    with pytest.raises(InvalidProfileError, match=f"^decision: {fault}"):
+        decided(SOFTMAX, method=method, **asked)
+
+
+def test_three_classes_need_an_index() -> None:
+    with pytest.raises(InvalidProfileError, match=r"has 3 elements, and a score is one number: .*\[2\]'"):
+        decided(mlp(), {"output": mlp().graph.output[0].name, "output_range": [0, 1]})
+
+
+def test_a_method_whose_sum_is_not_exact_is_warned_about() -> None:
+    compiled = decided(SIGMOID, method=IntegratedGradients(R, steps=20))
+    assert any("miss the score by quadrature" in warning for warning in compiled.manifest.warnings)
+
+
+def test_inputs_without_attributions_are_refused() -> None:
+    model = parsed(
+        "g (float[N, 5] x, int64[N, 1] kind) => (float[N, 1] p) {"
+        "  m = MatMul(x, w)  k = Cast<to = 1>(kind)  z = Mul(m, k)  p = Sigmoid(z) }",
+        {"w": W[:, :1]},
+    )
+    with pytest.raises(InvalidProfileError, match=r"the inputs \['kind'\] change the score and get no attr"):
+        decided(model)
+
+
+def test_trees_of_covers_explain_a_margin_alone() -> None:
+    forest = RandomForestRegressor(3, max_depth=2, random_state=0).fit(X, X[:, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = to_onnx(forest, X)
+    change = {"output": "variable", "threshold": 0.0}
+    assert decided(model, change, TreeShap(covers=X)).manifest.method.name == "treeshap"
+    with pytest.raises(
+        InvalidProfileError, match=r"output_range, .* cannot be seen in the references: say it"
+    ):
+        decided(model, change, TreeShap())
+
+
+def test_eight_faults_at_once_and_nothing_is_compiled(tmp_path: Path) -> None:
+    file = tmp_path / "decision.yaml"
+    file.write_text(
+        """
+        output: p[5]
+        threshold: 1.5
+        adverse: above
+        features: {age: {reason: R0}, incom: {reason: R0}, debt: {}}
+        groups:
+          one: {members: [years, cards], reason: R0}
+          two: {members: [years], reason: R9}
+        reasons: {R0: text}
+        protected: [AGE]
+        never_disclose: [cards]
+        """
+    )
+    with pytest.raises(InvalidProfileError) as caught:
+        compile_model(SOFTMAX, DeepShap(R), decision=file, feature_names=NAMES)
+    told = str(caught.value)
+    assert told.startswith(f"{file}: 8 problems: (1) ")
+    for fault in (
+        "output 'p[5]': the elements of 'p' are 0 to 1",
+        "threshold 1.5 is outside of 'p[5]', 0 to 1",
+        "the model has no feature 'incom' (do you mean 'income'?)",
+        "no reason code for 'income', 'debt'",
+        "feature 'years' is in the groups 'one', 'two'",
+        "no text of the code 'R9'",
+        "the model has the input 'age'",
+        "never_disclose: 'cards' is explained with the group 'one'",
+    ):
+        assert fault in told
+    assert list(contents(tmp_path)) == ["decision.yaml"]
+
+
+def test_several_inputs_are_named_by_their_own_features() -> None:
+    inputs = two_inputs()
+    names = {
+        v.name: [f"{v.name} {i}" for i in range(v.type.tensor_type.shape.dim[1].dim_value)]
+        for v in inputs.graph.input
+    }
+    references = {name: rows(K, len(own), seed=5) for name, own in names.items()}
+    every = [name for own in names.values() for name in own]
+    change = {
+        "output": f"{inputs.graph.output[0].name}[0]",
+        "features": {name: {} for name in every[1:-1]},
+        "groups": {"ends": {"members": [every[0], every[-1]]}},
+        "reasons": {},
+        "threshold": 0.0,
+        "output_range": [-9, 9],
+    }
+    compiled = decided(inputs, change, DeepShap(references), feature_names=names)
+    assert set(keys_of(compiled.manifest)) == {"ends", *every[1:-1]}
