@@ -31,8 +31,8 @@ class AsOnnx:
 def tidied(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     """The same model under fixed names, with rows on axis 0 and without what nothing needs.
 
-    Converters draw the graph's name, bend names of columns into identifiers, declare labels of one row,
-    multiply by one, and write places of source files beside nodes.
+    Converters draw the graph's name and the order of opsets, bend names of columns into identifiers, declare
+    labels of one row, multiply by one, and write places of source files beside nodes.
 
     Args:
         names: of the inputs, in order.
@@ -52,6 +52,9 @@ def tidied(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
         del node.metadata_props[:]
     del graph.value_info[:]
     _shorten(graph)
+    opsets = sorted(proto.opset_import, key=lambda opset: opset.domain)
+    del proto.opset_import[:]
+    proto.opset_import.extend(opsets)
     for value in (*graph.input, *graph.output):
         dims = value.type.tensor_type.shape.dim
         if value.type.HasField("tensor_type") and dims:
