@@ -1,7 +1,7 @@
 """What a compile is asked for in plain values, as a command line or an API has them."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,26 +77,14 @@ class CompileRequest:
             RationaleError: as `compile_model`, `read_fitted` and `read_rows` do.
         """
         from compiler.compile import compile_model
-        from compiler.conversion.convert import features_of
-        from compiler.conversion.files import is_fitted_file, read_fitted
-        from compiler.references.of_model import columns_of_inputs, text_columns
 
-        given: Any = model
-        columns, names, texts = self.features, self.features, frozenset[str]()
-        if is_fitted := is_fitted_file(model):
-            given = read_fitted(model, allow_pickle=self.allow_pickle)
-            known = features_of(given)
-            columns, names, texts = self.features or known.names, None, known.texts
-        else:
-            single, texts = columns_of_inputs(model)
-            columns = self.features or single
-        labelled = is_fitted or columns is not self.features
-        words = text_columns(columns, texts)
-        method, table = self._method(references, columns, words, labelled=labelled)
-        if table is not None and not labelled:
+        read = read_model(model, self.features, allow_pickle=self.allow_pickle)
+        names = None if read.fitted else self.features
+        method, table = self._method(references, read)
+        if table is not None and not read.labelled:
             names = self.features or table.columns
         compiled = compile_model(
-            given,
+            read.model,
             method,
             output=self.output,
             logits=self.logits,
@@ -109,7 +97,7 @@ class CompileRequest:
             groups=self.groups,
             feature_names=names,
             decision=self.decision,
-            comparisons=self._comparisons(columns or names, words, labelled=labelled),
+            comparisons=self._comparisons(replace(read, columns=read.columns or names)),
             deployment=self.deployment,
             progress=progress,
         )
@@ -118,36 +106,17 @@ class CompileRequest:
             compiled.manifest = compiled.manifest.model_copy(update={"warnings": warnings})
         return compiled
 
-    def _comparisons(
-        self, columns: "Columns", texts: Collection[str], *, labelled: bool
-    ) -> "Comparisons | None":
-        """As `_method`; None where none are asked for."""
+    def _comparisons(self, read: "ReadModel") -> "Comparisons | None":
+        """None where none are asked for."""
         from compiler.artefact.comparisons import Comparisons
 
-        baselines = {
-            name: self._method(file, columns, texts, labelled=labelled)[0]
-            for name, file in self.compare.items()
-        }
+        baselines = {name: self._method(file, read)[0] for name, file in self.compare.items()}
         asked = Comparisons(baselines, self.draws, self.draws_seed)
         return asked if baselines or self.draws else None
 
-    def _method(
-        self,
-        references: Path | None,
-        columns: "Columns" = None,
-        texts: Collection[str] = (),
-        *,
-        labelled: bool = False,
-    ) -> "tuple[Method, Table | None]":
-        """The method, and what the file of references, or covers, holds.
-
-        Args:
-            columns: of a table, that are taken.
-            texts: those that hold text.
-            labelled: whether the method gets a table with its columns' names, where they have any.
-        """
+    def _method(self, references: Path | None, read: "ReadModel") -> "tuple[Method, Table | None]":
+        """The method, and what the file of references, or covers, holds."""
         from compiler.methods.options import COVERS, REFERENCES, check_options, make_method
-        from compiler.references.frames import Labelled
         from compiler.references.reference_set import OpenReferences
         from compiler.references.tables import read_rows
 
@@ -157,11 +126,9 @@ class CompileRequest:
             return make_method(self.method, None if k is None else OpenReferences(k), self.options), None
         given = {key for key, value in self.options.items() if value is not None}
         check_options(self.method, {REFERENCES, *given} if references else given)  # before a file is read
-        table = read_rows(file, columns, texts)
+        table = read_rows(file, read.columns, read.texts)
         options = {**self.options, **self._weights(file, table)}
-        rows: Any = table.given
-        if labelled and table.columns is not None and isinstance(rows, np.ndarray):
-            rows = Labelled(rows, table.columns)
+        rows = read.labelled_rows(table)
         if references is None:
             return make_method(self.method, None, {**options, COVERS: rows}), table
         return make_method(self.method, rows if k is None else OpenReferences(k, rows), options), table
@@ -179,6 +146,60 @@ class CompileRequest:
                 "deepshap and treeshap do. Give rows of equal weight."
             )
         return {WEIGHTS: weights}
+
+
+@dataclass(frozen=True)
+class ReadModel:
+    """A model's file, and how tables of rows are read for it.
+
+    Attributes:
+        model: the path of an ONNX model, or a fitted model of another library.
+        columns: of a table, that are taken; None takes all.
+        texts: those that hold text.
+        labelled: whether its columns are found by their names rather than by position.
+    """
+
+    model: Any
+    fitted: bool
+    columns: "Columns"
+    texts: frozenset[str]
+    labelled: bool
+
+    def labelled_rows(self, table: "Table") -> Any:
+        """Its rows, by the columns' names where the model is read so.
+
+        A fitted model takes arrays [K, 1] by name, as files hold columns of words beside numbers, as a table.
+        """
+        from compiler.references.frames import Labelled
+
+        rows = table.given
+        if self.labelled and table.columns is not None and isinstance(rows, np.ndarray):
+            return Labelled(rows, table.columns)
+        if self.fitted and isinstance(rows, dict) and {a.shape for a in rows.values()} == {(table.count, 1)}:
+            return Labelled(np.concatenate([a.astype(object) for a in rows.values()], axis=1), list(rows))
+        return rows
+
+
+def read_model(model: Path, features: "Columns" = None, *, allow_pickle: bool = False) -> ReadModel:
+    """
+    Args:
+        features: as of `CompileRequest`.
+
+    Raises:
+        RationaleError: as `read_fitted` does. An ONNX model is not looked at here.
+    """
+    from compiler.conversion.convert import features_of
+    from compiler.conversion.files import is_fitted_file, read_fitted
+    from compiler.references.of_model import columns_of_inputs, text_columns
+
+    if is_fitted_file(model):
+        fitted = read_fitted(model, allow_pickle=allow_pickle)
+        known = features_of(fitted)
+        columns = features or known.names
+        return ReadModel(fitted, True, columns, text_columns(columns, known.texts), labelled=True)
+    single, texts = columns_of_inputs(model)
+    columns = features or single
+    return ReadModel(model, False, columns, text_columns(columns, texts), labelled=columns is not features)
 
 
 def parse_targets(text: str | None) -> "Targets":

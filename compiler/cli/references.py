@@ -1,8 +1,10 @@
-"""`rationale references`: a reference set that holds no one's row."""
+"""`rationale references`: a reference set from rows, centroids that are no one's row or a policy's."""
 
 import sys
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -11,9 +13,12 @@ from compiler.terminal import console, told_plainly
 if TYPE_CHECKING:
     from compiler.references.centroids import Centroids
     from compiler.references.represented import StandsFor
-    from compiler.references.tables import Table
+    from compiler.references.tables import Columns, Table
 
 app = typer.Typer()
+_of_centroids = partial(typer.Option, rich_help_panel="Centroids")
+_of_policies = partial(typer.Option, rich_help_panel="References of a decision profile")
+LEAST = 5  # rows of a centroid
 SHOWN = 3  # elements of an output
 NO_MODEL = "mean outputs may move: with --model the weights keep them"
 
@@ -21,18 +26,71 @@ NO_MODEL = "mean outputs may move: with --model the weights keep them"
 @app.command("references")
 def references_command(
     file: Annotated[Path, typer.Argument(help="Rows: .npz, .npy, .csv or .parquet.", metavar="FILE")],
-    centroids: Annotated[int, typer.Option(help="How many centroids, at most.", metavar="K", min=1)],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The .npz to write, with weights.", metavar="OUT.npz")
     ],
-    least: Annotated[int, typer.Option(help="Rows that each centroid is the mean of, at least.", min=2)] = 5,
+    centroids: Annotated[
+        int | None, _of_centroids(help="How many centroids, at most.", metavar="K", min=1)
+    ] = None,
+    least: Annotated[
+        int | None, _of_centroids(help="Rows that each centroid is the mean of, at least. Default: 5.", min=2)
+    ] = None,
     whole: Annotated[
-        bool,
-        typer.Option(
+        bool | None,
+        _of_centroids(
             "--round/--no-round",
-            help="Columns of whole numbers stay so: one-hot columns become their most frequent category.",
+            help="Columns of whole numbers stay so (default): one-hot columns become their most frequent "
+            "category.",
         ),
-    ] = True,
+    ] = None,
+    decision: Annotated[
+        Path | None,
+        _of_policies(
+            help="A decision profile: its output is the score, its threshold says who passes, and its policy "
+            "whom the references are.",
+            metavar="FILE",
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        _of_policies(
+            help="Instead of the profile's: near_threshold (those who pass by little), all_applicants or "
+            "approved (all who pass).",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        _of_policies(
+            help="stratified (default): at even steps along the score. medoids: real rows that stand for the "
+            "nearest ones, weighted (pip install 'rationale[medoids]'). whole: every row."
+        ),
+    ] = None,
+    count: Annotated[
+        int | None, _of_policies(help="How many references. Default: 100, or all.", metavar="K", min=1)
+    ] = None,
+    band: Annotated[
+        str | None,
+        _of_policies(
+            help="near_threshold: how near. A difference of scores such as 0.05, or the part of those who "
+            "pass that is nearest. Default: 10%."
+        ),
+    ] = None,
+    stratify: Annotated[
+        str | None,
+        _of_policies(
+            help="stratified: a column, of the model or not, of which each value keeps its share.",
+            metavar="COLUMN",
+        ),
+    ] = None,
+    measure: Annotated[
+        str | None,
+        _of_policies(
+            help="How much attributions and reasons move with K and with the draw, by this method: K/2, K "
+            "and 2 K references, three draws of each, 100 declines. It costs nine compiles with their "
+            "explanations: a minute for trees, many minutes for permutationshap.",
+            metavar="METHOD",
+        ),
+    ] = None,
     features: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,38 +101,114 @@ def references_command(
     model: Annotated[
         Path | None,
         typer.Option(
-            help="Choose weights that keep its mean output over all rows: the base value of explanations.",
-            metavar="MODEL.onnx",
+            help="--centroids (ONNX): choose weights that keep its mean output over all rows, the base value "
+            "of explanations. --decision: what scores the rows; a fitted model's file too, as for `rationale "
+            "compile`.",
+            metavar="MODEL",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the draw of the first centres.", min=0)] = 0,
+    allow_pickle: Annotated[
+        bool,
+        _of_policies(
+            "--allow-pickle",
+            help="Read a model from a pickle (.joblib, .pkl), a program: only if you trust it.",
+        ),
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of draws.", min=0)] = 0,
 ) -> None:
-    """Make a reference set that holds no one's row: centroids of groups of rows, weighted by their size.
+    """Make a reference set from rows: of a decision profile's policy, or centroids that are no one's row.
 
-    Baked references are rows of real people inside model.onnx. A centroid is the mean of several, and none
-    that equals a row of fewer people than that is written. DeepSHAP takes the weights. The mean output over
-    centroids is not that over the rows: with --model the weights are chosen so that it is.
+    With --decision the model scores the rows of FILE, and the set is drawn from those that the policy names;
+    its rows are real people's. The base value of explanations is their mean score.
+
+    With --centroids the rows are grouped, and the set holds the groups' means, weighted by their sizes: none
+    that equals a row of fewer people than --least is written. The mean output over centroids is not that over
+    the rows: with --model the weights are chosen so that it is.
+
+    Weights are taken by deepshap, treeshap, exactshap, permutationshap and auto.
+
+    Example: rationale references applied.csv --decision decision.yaml --model credit.onnx -o near.npz
 
     Example: rationale references approved.csv --centroids 40 -o typical.npz --model credit.onnx
     """
     with told_plainly():
-        from compiler.references.centroids import centroids as made_of
-        from compiler.references.represented import StandsFor
-        from compiler.references.tables import read_rows
+        from compiler.cli.policies import Asked, draw_by_policy
+        from compiler.errors import InvalidOptionError
         from compiler.request import parse_features
 
-        table = read_rows(file, parse_features(features or []))
-        made = made_of(table.arrays, centroids, least=least, seed=seed, whole=whole)
-        stands_for = StandsFor(rows=len(next(iter(table.arrays.values()))))
-        lines, warnings = [NO_MODEL], list[str]()
-        if model is not None:
-            made, stands_for, lines, warnings = _balanced(model, table, made)
-        _write(out, table, made, stands_for)
-        for line in [*_told(stands_for.rows, made), *lines]:
+        _check_out(out)
+        chosen = parse_features(features or [])
+        of_policies = {"policy": policy, "by": by, "count": count, "band": band}
+        of_policies |= {"stratify": stratify, "measure": measure, "allow_pickle": allow_pickle or None}
+        of_policies = {name: value for name, value in of_policies.items() if value is not None}
+        if (centroids is None) == (decision is None):
+            raise InvalidOptionError(
+                "give --centroids K for a set that holds no one's row, or --decision FILE for a policy's."
+            )
+        if decision is None:
+            _check_none(of_policies, "--decision")
+            assert centroids is not None
+            lines, warnings = _of_groups(file, out, model, chosen, centroids, least or LEAST, whole, seed)
+        else:
+            of_centroids = {"least": least, "round": whole}
+            _check_none({n: value for n, value in of_centroids.items() if value is not None}, "--centroids")
+            if model is None:
+                raise InvalidOptionError("--decision needs --model MODEL, which scores the rows.")
+            made = draw_by_policy(
+                Asked(
+                    file, model, decision, features=chosen, seed=seed, **cast("dict[str, Any]", of_policies)
+                )
+            )
+            _write(out, made.table)
+            lines, warnings = made.lines, made.warnings
+        for line in lines:
             console().print(line)
         print(f"wrote {out}")
-        for warning in [*_of_integers(table), *warnings]:
+        for warning in warnings:
             print(f"warning: {warning}", file=sys.stderr)
+
+
+def _of_groups(
+    file: Path,
+    out: Path,
+    model: Path | None,
+    features: "Columns",
+    count: int,
+    least: int,
+    whole: bool | None,
+    seed: int,
+) -> tuple[list[str], list[str]]:
+    """Writes centroids; what is said and warned of them."""
+    from compiler.references.centroids import centroids as made_of
+    from compiler.references.represented import StandsFor
+    from compiler.references.tables import Table, read_rows
+
+    table = read_rows(file, features)
+    made = made_of(table.arrays, count, least=least, seed=seed, whole=whole is not False)
+    stands_for = StandsFor(rows=table.count)
+    lines, warnings = [NO_MODEL], list[str]()
+    if model is not None:
+        made, stands_for, lines, warnings = _balanced(model, table, made)
+    _write(out, Table(made.arrays, table.columns, made.weights, stands_for))
+    return [*_told(stands_for.rows, made), *lines], [*_of_integers(table), *warnings]
+
+
+def _check_none(given: Mapping[str, object], flag: str) -> None:
+    """Raises InvalidOptionError for options of the other way."""
+    from compiler.errors import InvalidOptionError
+
+    for name in given:
+        raise InvalidOptionError(f"--{name.replace('_', '-')} belongs to {flag}: leave it out.")
+
+
+def _check_out(out: Path) -> None:
+    """Raises InvalidOptionError."""
+    from compiler.artefact.folder import check_folder
+    from compiler.errors import InvalidOptionError
+
+    if out.suffix != ".npz":
+        raise InvalidOptionError(f"{out}: must be a .npz, which holds weights.")
+    check_folder(out.parent)
 
 
 def _told(given: int, made: "Centroids") -> list[str]:
@@ -120,19 +254,19 @@ def _balanced(
     return kept, stands_for, lines, warnings
 
 
-def _write(out: Path, table: "Table", made: "Centroids", stands_for: "StandsFor") -> None:
+def _write(out: Path, table: "Table") -> None:
     """Whole or not at all. Raises InvalidOptionError."""
     import numpy as np
 
     from compiler.artefact.folder import whole
-    from compiler.errors import InvalidOptionError
     from compiler.references.archives import write_npz
     from compiler.references.tables import FEATURE_NAMES, STANDS_FOR, WEIGHTS
 
-    if out.suffix != ".npz":
-        raise InvalidOptionError(f"{out}: must be a .npz, which holds weights.")
-    members = {name or "arr_0": array for name, array in made.arrays.items()}
-    members |= {WEIGHTS: made.weights, STANDS_FOR: np.array(stands_for.model_dump_json())}
+    assert table.stands_for is not None
+    members = {name or "arr_0": array for name, array in table.arrays.items()}
+    members[STANDS_FOR] = np.array(table.stands_for.model_dump_json())
+    if table.weights is not None:
+        members[WEIGHTS] = table.weights
     if table.columns is not None:
         members[FEATURE_NAMES] = np.array(table.columns)
     with whole(out) as part, part.open("wb") as file:

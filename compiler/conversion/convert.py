@@ -1,12 +1,13 @@
 """A fitted model of another library → ONNX, and how far that is from the model itself."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module, metadata
 from typing import Any, Protocol, cast
 
+import numpy as np
 import onnx
 
 from compiler.conversion.graphs import AsOnnx
@@ -60,12 +61,14 @@ class Converted:
         columns: names of the columns that it reads; None where the model knows none.
         by_column: whether each of these is an input of its own.
         parity: how far the ONNX model is from the fitted one; None where there were no rows to compare.
+        feeds: these rows, as the ONNX model takes them.
     """
 
     model: onnx.ModelProto
     columns: tuple[str, ...] | None = None
     by_column: bool = False
     parity: Parity | None = None
+    feeds: Mapping[str, np.ndarray] | None = field(default=None, repr=False)
 
     @property
     def report(self) -> str:
@@ -121,7 +124,7 @@ def convert(model: Any, example: Any = None) -> Converted:
         parity = None
         if made.feeds is not None:
             parity = measure(made.proto, made.feeds, made.answers, name, converter)
-    return Converted(made.proto, made.columns, made.by_column, parity)
+    return Converted(made.proto, made.columns, made.by_column, parity, made.feeds)
 
 
 def features_of(model: Any) -> Features:

@@ -268,14 +268,26 @@ def balanced(made: Centroids, rows: Mapping[str | None, np.ndarray], outputs: Se
     a form that has an answer where no weights keep every mean. The smallest tolerance is taken that leaves
     the weights worth half as many equal ones as the shares are; else the shares stay.
     """
-    shares = made.weights
-    off = np.concatenate([o.shift(np.eye(len(shares))) for o in outputs], axis=1)
+    weights = keeping_means(
+        made.weights, np.concatenate([o.shift(np.eye(len(made.weights))) for o in outputs], axis=1)
+    )
+    if weights is made.weights:
+        return made
+    moved = _moved(weights, _flattened(made.arrays), _flattened(rows))
+    return replace(made, weights=weights, moved=moved)
+
+
+def keeping_means(shares: np.ndarray, off: np.ndarray) -> np.ndarray:
+    """[k]: the weights of `balanced`, or the shares themselves.
+
+    Args:
+        off: [k, m], each one's outputs less the means to keep, in standard deviations.
+    """
     for tolerance in _TOLERANCES:
         weights = _tilted(shares, off, tolerance)
         if (shares**2).sum() / (weights**2).sum() >= 0.5:
-            moved = _moved(weights, _flattened(made.arrays), _flattened(rows))
-            return replace(made, weights=weights, moved=moved)
-    return made
+            return weights
+    return shares
 
 
 def _tilted(shares: np.ndarray, off: np.ndarray, tolerance: float) -> np.ndarray:

@@ -11,7 +11,7 @@ SHIFT = 0.01  # of a mean output, in standard deviations of the output, from whi
 
 
 class MeanOutput(BaseModel):
-    """Of one output of a model, flattened: its mean and standard deviation over all rows."""
+    """Of one output of a model, flattened: its mean over the rows, and the standard deviation over all."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -24,18 +24,39 @@ class StandsFor(BaseModel):
 
     Attributes:
         model: digest of the model whose mean outputs the weights keep; None where none was given.
+        policy: of a decision profile, by which the rows were taken; None where there was none.
+        threshold: of that profile.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     rows: int
+    policy: str | None = None
+    threshold: float | None = None
     model: str | None = None
     outputs: dict[str, MeanOutput] = {}
 
     def warnings(self, manifest: Manifest) -> tuple[str, ...]:
         """What a user of an explanation that was compiled with the set has to know."""
+        return (*self._of_policy(manifest), *self._of_base(manifest))
+
+    def _of_policy(self, manifest: Manifest) -> tuple[str, ...]:
+        if self.policy is None or manifest.decision is None:
+            return ()
+        profile = manifest.decision.profile
+        due, drawn = ((profile.references.policy, profile.threshold), (self.policy, self.threshold))
+        if drawn == due:
+            return ()
+        return (
+            f"the references were drawn as {drawn[0]} at the threshold {drawn[1]:g}, and the decision profile"
+            f" says {due[0]} at {due[1]:g}: draw them again by this profile.",
+        )
+
+    def _of_base(self, manifest: Manifest) -> tuple[str, ...]:
         base = manifest.references.base_value if manifest.references else None
         known = self.outputs.get(manifest.explained_output)
+        if manifest.decision is not None and manifest.decision.profile.space == "margin":
+            known = None  # outputs are scores, and the base value is none
         if self.model is None:
             return (
                 f"the references were made of {self.rows} rows without a model: their mean output, the base "
@@ -66,5 +87,5 @@ def shifts(
     return (
         f"the base value shifts: the mean of {name!r}, element {elements[worst]}, is {base[worst]:.6g} over "
         f"the references and {mean[worst]:.6g} over the {rows} rows they stand for, {abs(off[worst]):.2g} "
-        "of its standard deviations away. Explanations start from the base value: ask for more centroids.",
+        "of its standard deviations away. Explanations start from the base value: ask for more rows.",
     )

@@ -58,6 +58,11 @@ class Table:
         return self.arrays[None] if None in self.arrays else {str(k): a for k, a in self.arrays.items()}
 
     @property
+    def count(self) -> int:
+        """Rows, of the first input."""
+        return len(next(iter(self.arrays.values())))
+
+    @property
     def unequal_weights(self) -> np.ndarray | None:
         """[K]; None where there are none, or all are equal."""
         return None if self.weights is None or np.ptp(self.weights) == 0 else self.weights

@@ -9,7 +9,7 @@ from compiler import IntegratedGradients
 from compiler.artefact.entry import check_entry
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.manifest import Manifest
-from compiler.request import CompileRequest, parse_features
+from compiler.request import CompileRequest, parse_features, read_model
 
 CREDIT = Path(__file__).parents[2] / "examples" / "credit"
 
@@ -35,7 +35,7 @@ def test_sound_options_pass() -> None:
     CompileRequest().check(referenced=True)
     asked = CompileRequest("integrated-gradients", {"steps": 8, "sigma": None})
     asked.check(referenced=False)
-    method, table = asked._method(None)
+    method, table = asked._method(None, read_model(Path("m.onnx")))
     assert isinstance(method, IntegratedGradients)
     assert (method.steps, method.references, table) == (8, 0, None)
 

@@ -1,0 +1,119 @@
+"""What a model says of rows: the score of a decision profile, and the rows in the model's own dtypes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from compiler.decisions.rows import score_index
+from compiler.errors import InvalidProfileError, InvalidReferencesError
+from compiler.lowering import Lowered, lower
+from compiler.profile import DecisionProfile
+from compiler.references.reference_set import check_count, check_rows, unnamed, whole_numbers
+from compiler.runtime.session import Runner
+
+_BLOCK = 4096  # rows that are run at once
+
+
+@dataclass(frozen=True)
+class Scores:
+    """
+    Attributes:
+        model: the model's digest.
+        feeds: [rows, …] by input, in the model's dtypes.
+        answers: [rows, m], the profile's output, flattened.
+        index: which of the m is the score.
+    """
+
+    model: str
+    feeds: dict[str, np.ndarray]
+    answers: np.ndarray
+    index: int
+
+    @property
+    def scores(self) -> np.ndarray:
+        """[rows]"""
+        return np.asarray(self.answers[:, self.index])
+
+
+def scores_of(
+    model: str | Path | onnx.ModelProto, rows: Mapping[str | None, np.ndarray], profile: DecisionProfile
+) -> Scores:
+    """
+    Args:
+        rows: [rows, …] by input, or under None of the only one.
+
+    Raises:
+        InvalidModelError, InvalidReferencesError: the model does not run on these rows, or says NaN of some.
+        InvalidProfileError: the model has no such output.
+    """
+    lowered = lower(model, references={name: array.shape for name, array in rows.items()})
+    feeds = _feeds(lowered, rows)
+    run = Runner(_answering(lowered, profile), given=True)
+    count = len(next(iter(feeds.values())))
+    blocks = [
+        run({name: a[start : start + _BLOCK] for name, a in feeds.items()}, [profile.tensor])[profile.tensor]
+        for start in range(0, count, _BLOCK)
+    ]
+    if blocks[0].dtype.kind != "f":
+        raise InvalidProfileError(
+            f"output {profile.output!r} holds {blocks[0].dtype}, which is no score. Name an output of floats."
+        )
+    answers = np.concatenate([b.reshape(len(b), -1) for b in blocks], dtype=np.float64)
+    elements = answers.shape[1]
+    index = score_index(profile.index, elements)
+    if index >= elements or (profile.index is None and elements > 2):
+        raise InvalidProfileError(
+            f"output {profile.output!r}: a row of it has {elements} elements. Name the score's, "
+            f"{profile.tensor}[0] to {profile.tensor}[{elements - 1}]."
+        )
+    found = Scores(lowered.digest, feeds, answers, index)
+    wrong = np.flatnonzero(~np.isfinite(found.scores))
+    if wrong.size:
+        raise InvalidReferencesError(
+            f"{wrong.size} of {count} rows have no finite score, the first is row {wrong[0]} (from 0). Are "
+            "values missing that the model needs? Impute, or drop such rows."
+        )
+    return found
+
+
+def _feeds(lowered: Lowered, rows: Mapping[str | None, np.ndarray]) -> dict[str, np.ndarray]:
+    names = [str(value.name) for value in lowered.model.graph.inputs]
+    if None in rows and len(names) == 1:
+        rows = {names[0]: rows[None]}
+    elif None in rows:
+        raise unnamed(names)
+    if set(rows) != set(names):
+        raise InvalidReferencesError(
+            f"the rows are of {sorted(map(str, rows))}, and the model takes {sorted(names)}: give an .npz "
+            "with an array for each, or the columns of each by --features INPUT=A,B,C."
+        )
+    found = {}
+    for name in names:
+        shape, kind = lowered.specs[name]
+        dtype = lowered.narrow.edges.get(name, kind).numpy()
+        check_rows(name, rows[name], shape, dtype)
+        with np.errstate(all="ignore"):
+            found[name] = rows[name].astype(dtype)
+        if dtype.kind in "iub" and not np.array_equal(found[name], rows[name]):
+            raise whole_numbers(name, dtype)
+    check_count(found)
+    return found
+
+
+def _answering(lowered: Lowered, profile: DecisionProfile) -> onnx.ModelProto:
+    """The model with the profile's output among its outputs, an inner tensor too."""
+    graph = lowered.source.graph
+    outputs = [value.name for value in graph.output]
+    if profile.tensor in outputs:
+        return lowered.source
+    if not any(profile.tensor in node.output for node in graph.node):
+        raise InvalidProfileError(
+            f"output {profile.output!r}: the model has no such tensor; its outputs are {', '.join(outputs)}."
+        )
+    changed = onnx.ModelProto()
+    changed.CopyFrom(lowered.source)
+    changed.graph.output.append(onnx.ValueInfoProto(name=profile.tensor))
+    return changed

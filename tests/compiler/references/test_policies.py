@@ -1,0 +1,348 @@
+"""Reference sets of a decision profile's policy, as the command draws them and the compiler takes them."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import onnx
+import pandas as pd
+import pytest
+import yaml
+from click.testing import Result
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import GradientBoostingClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+from typer.testing import CliRunner
+
+from compiler.errors import InvalidOptionError, InvalidReferencesError
+from compiler.manifest import Manifest
+from compiler.profile import DecisionProfile
+from compiler.references.policies import Band, Scored, parse_band, population, systematic
+from compiler.references.tables import Table, read_rows
+from service.cli.main import app
+from tests.compiler.models import mlp, rows
+from tests.tolerances import PARITY_32
+
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
+DECILES = 10
+SCORES = np.random.default_rng(0).integers(0, 1000, 400) / 1000
+RULES = {"output": "y[1]", "threshold": 0.3, "adverse": "above", "references": {"policy": "near_threshold"}}
+
+
+def profile(**rules: Any) -> DecisionProfile:
+    return DecisionProfile.model_validate({**RULES, **rules})
+
+
+def scored(scores: np.ndarray = SCORES, knocked_out: Sequence[int] = ()) -> Scored:
+    out = np.zeros(len(scores), bool)
+    out[list(knocked_out)] = True
+    return Scored(scores, out)
+
+
+# -- whom the policy names -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rules", "passes", "edge"),
+    [
+        ({}, SCORES <= 0.3, 0.3),
+        ({"adverse": "below"}, SCORES >= 0.3, 0.3),
+        ({"refer": [0.25, 0.35]}, SCORES < 0.25, 0.25),
+        ({"refer": [0.25, 0.35], "adverse": "below"}, SCORES > 0.35, 0.35),
+    ],
+)
+def test_who_passes(rules: dict[str, Any], passes: np.ndarray, edge: float) -> None:
+    given, knocked_out = profile(**rules), [3, 4, 5]
+    passes = passes & ~np.isin(np.arange(len(SCORES)), knocked_out)
+    approved = population(given, "approved", scored(knocked_out=knocked_out), Band(part=0.1))
+    assert set(approved) == set(np.flatnonzero(passes))
+    assert (np.diff(SCORES[approved]) >= 0).all(), "in the order of the scores"
+    near = population(given, "near_threshold", scored(knocked_out=knocked_out), Band(width=0.05))
+    assert set(near) == set(np.flatnonzero(passes & (np.abs(SCORES - edge) <= 0.05)))
+    part = population(given, "near_threshold", scored(knocked_out=knocked_out), Band(part=0.1))
+    away, others = np.abs(SCORES[part] - edge), np.setdiff1d(np.flatnonzero(passes), part)
+    assert len(part) >= round(0.1 * passes.sum())
+    assert away.max() < np.abs(SCORES[others] - edge).min(), "equal scores are near together"
+    everyone = population(given, "all_applicants", scored(knocked_out=knocked_out), Band(part=0.1))
+    assert sorted(everyone) == list(range(len(SCORES)))
+
+
+def test_nobody_is_of_it() -> None:
+    with pytest.raises(InvalidReferencesError, match=r"no row passes: .*at most 0\.3, .*0\.5 to 0\.9"):
+        population(profile(), "approved", scored(np.array([0.5, 0.9])), Band(part=0.1))
+    with pytest.raises(InvalidReferencesError, match=r"the nearest is 0\.2 away"):
+        population(profile(), "near_threshold", scored(np.array([0.1, 0.9])), Band(width=0.05))
+    with pytest.raises(InvalidOptionError, match="--policy"):
+        population(profile(), "custom", scored(), Band(part=0.1))
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "a", "0%", "101%", "nan", "1e400", "5 %"])
+def test_no_band(text: str) -> None:
+    with pytest.raises(InvalidOptionError, match="--band"):
+        parse_band(text)
+
+
+def test_bands() -> None:
+    assert (parse_band("10%"), parse_band(" .05 ")) == (Band(part=0.1), Band(width=0.05))
+
+
+@pytest.mark.parametrize("k", [1, 7, 50, 399, 400])
+def test_deciles_and_values_keep_their_shares(k: int) -> None:
+    strata = ["f" if i % 3 else "m" for i in range(len(SCORES))]
+    given = np.argsort(SCORES, kind="stable")
+    place = np.empty(len(SCORES), int)
+    place[given] = np.arange(len(SCORES))
+    drawn = systematic(given, k, seed=1)
+    assert len(set(drawn)) == k
+    in_decile = np.bincount(place[drawn] * DECILES // len(SCORES), minlength=DECILES)
+    assert np.abs(in_decile - k / DECILES).max() < 1 + 1e-9
+    by_value = systematic(given, k, seed=1, strata=strata)
+    men = sum(strata[i] == "m" for i in by_value)
+    assert len(set(by_value)) == k
+    assert abs(men - k * strata.count("m") / len(strata)) < 1 + 1e-9
+
+
+def test_each_row_is_as_likely_and_a_seed_is_a_draw() -> None:
+    given = np.arange(23)
+    counts = np.zeros(23)
+    for seed in range(2000):
+        counts[systematic(given, 5, seed)] += 1
+    assert np.abs(counts / 2000 - 5 / 23).max() < 5 * np.sqrt(5 / 23 * 18 / 23 / 2000)  # standard errors
+    np.testing.assert_array_equal(systematic(given, 5, 3), systematic(given, 5, 3))
+
+
+# -- the command, on a pipeline of words and numbers ---------------------------------------------------
+
+
+WORDS, NUMBERS = ["status", "purpose"], ["amount", "duration", "age"]
+
+
+@pytest.fixture(scope="module")
+def german() -> pd.DataFrame:
+    """[1000, 6]: words, numbers with gaps, and sex, which the model does not read."""
+    if not (DATA / "german_credit.tsv").exists():
+        pytest.skip("the German credit data is not beside the project")
+    table = pd.read_csv(DATA / "german_credit.tsv", sep="\t", header=None)
+    found = table[[0, 3, 4, 1, 12, 8]].set_axis([*WORDS, *NUMBERS, "sex"], axis=1)
+    found["sex"] = np.where(found["sex"].isin(["A92", "A95"]), "female", "male")
+    found["bad"] = (table[20] == 2).astype(int)
+    found = found.astype(dict.fromkeys(NUMBERS, float))
+    found.loc[::17, "amount"] = np.nan
+    return found
+
+
+@pytest.fixture(scope="module")
+def pipeline(german: pd.DataFrame) -> Pipeline:
+    prepared = make_column_transformer(
+        (OneHotEncoder(handle_unknown="ignore"), WORDS), (SimpleImputer(strategy="median"), NUMBERS)
+    )
+    trees = GradientBoostingClassifier(n_estimators=12, max_depth=3, random_state=0)
+    return make_pipeline(prepared, trees).fit(german[WORDS + NUMBERS], german["bad"])
+
+
+@pytest.fixture
+def place(tmp_path: Path, german: pd.DataFrame, pipeline: Pipeline) -> Path:
+    """A folder with the model, its rows, and a decision profile."""
+    joblib.dump(pipeline, tmp_path / "m.joblib")
+    german.to_csv(tmp_path / "rows.csv", index=False)
+    write_profile(tmp_path)
+    return tmp_path
+
+
+def write_profile(place: Path, **rules: Any) -> None:
+    given = {**RULES, "output": "probabilities[1]", **rules}
+    (place / "decision.yaml").write_text(yaml.safe_dump(given))
+
+
+def call(place: Path, *more: str, model: str = "m.joblib", rows: str = "rows.csv") -> Result:
+    paths = [str(place / rows), "--decision", str(place / "decision.yaml"), "--model", str(place / model)]
+    return CliRunner().invoke(
+        app, ["references", *paths, "--allow-pickle", "-o", str(place / "r.npz"), *more]
+    )
+
+
+def compiled(place: Path, model: str = "m.joblib") -> tuple[Manifest, str]:
+    asked = [
+        "--references",
+        str(place / "r.npz"),
+        "--decision",
+        str(place / "decision.yaml"),
+        "--allow-pickle",
+    ]
+    asked += ["--method", "treeshap", "--name", "m", "--repository", str(place / "repository")]
+    done = CliRunner().invoke(app, ["compile", str(place / model), *asked])
+    assert done.exit_code == 0, done.output
+    return Manifest.read(place / "repository/m_explain/explanation.json"), done.stderr
+
+
+def as_frame(set_: Table) -> pd.DataFrame:
+    arrays = {str(name): array for name, array in set_.arrays.items()}
+    return pd.DataFrame({name: array[:, 0] for name, array in arrays.items()})
+
+
+@pytest.mark.filterwarnings("ignore")  # of the converter, about itself
+@pytest.mark.parametrize("by", ["stratified", "medoids", "whole"])
+def test_what_is_drawn_is_what_is_compiled(
+    place: Path, german: pd.DataFrame, pipeline: Pipeline, by: str
+) -> None:
+    """Words, missing numbers and weights go through the file, and the base value is their mean score."""
+    done = call(place, "--by", by, *([] if by == "whole" else ["--count", "25"]))
+    assert done.exit_code == 0, done.output
+    drawn = read_rows(place / "r.npz")
+    table = as_frame(drawn)
+    asked = german[WORDS + NUMBERS]
+    scores, own = pipeline.predict_proba(asked)[:, 1], pipeline.predict_proba(table)[:, 1]
+    passed = np.sort(scores[scores <= 0.3])[::-1]
+    tenth = passed[: round(0.1 * len(passed))]
+    assert tenth[-1] - PARITY_32 <= own.min() <= own.max() <= 0.3
+    assert drawn.count == (25 if by != "whole" else (scores[scores <= 0.3] >= tenth[-1]).sum())
+    there = asked.drop_duplicates().merge(table.drop_duplicates(), how="inner")
+    assert len(there) == len(table.drop_duplicates()), "all are rows of the file"
+    manifest, told = compiled(place)
+    assert manifest.references is not None
+    assert manifest.references.base_value is not None
+    base = np.average(own, weights=drawn.weights)
+    assert manifest.references.base_value[0] == pytest.approx(base, abs=PARITY_32)
+    assert (drawn.weights is not None) == (by == "medoids")
+    if by != "stratified":  # a draw's mean is near that of all
+        assert base == pytest.approx(tenth.mean(), abs=1e-3)
+    assert "drawn as" not in told
+    assert "another model" not in told
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_compile_knows_of_another_policy(place: Path) -> None:
+    done = call(place, "--policy", "approved", "--count", "30", "--stratify", "sex")
+    assert done.exit_code == 0, done.output
+    assert "names near_threshold and all_applicants" in done.stderr
+    assert "the compile will warn" in done.stderr
+    _, told = compiled(place)
+    assert "drawn as approved at the threshold 0.3, and the decision profile says near_threshold" in told
+    write_profile(place, references={"policy": "approved"}, threshold=0.4)
+    _, told = compiled(place)
+    assert "approved at the threshold 0.3, and the decision profile says approved at 0.4" in told
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_seed_is_a_set(place: Path) -> None:
+    sets = []
+    for seed in ("1", "1", "2"):
+        assert call(place, "--count", "20", "--by", "medoids", "--seed", seed).exit_code == 0
+        sets.append((place / "r.npz").read_bytes())
+    assert sets[0] == sets[1]
+    assert call(place, "--count", "20", "--seed", "4").exit_code == 0
+    assert (place / "r.npz").read_bytes() not in sets
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_knock_outs_do_not_pass(place: Path, german: pd.DataFrame) -> None:
+    """By a column of the model, by one of the file alone, and by one that is nowhere."""
+    rules = [
+        {"feature": "age", "below": 25, "reason": "R1"},
+        {"feature": "sex", "equals": "female", "reason": "R1"},
+        {"feature": "bankruptcies", "above": 0, "reason": "R1"},
+    ]
+    write_profile(place, knock_outs=rules, reasons={"R1": "Knocked out"})
+    done = call(place, "--policy", "approved", "--by", "whole")
+    assert done.exit_code == 0, done.output
+    assert "no column 'bankruptcies'" in done.stderr
+    assert as_frame(read_rows(place / "r.npz"))["age"].min() == 25
+    out = (german["age"] < 25) | (german["sex"] == "female")
+    assert f"{out.sum()} decline" not in done.stdout, "the score declines others"
+    write_profile(place, knock_outs=rules[:2], reasons={"R1": "Knocked out"}, threshold=1.0)
+    done = call(place, "--policy", "approved", "--by", "whole")
+    assert f"{(~out).sum()} approve, {out.sum()} decline" in done.stdout
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_the_draw_moves(place: Path) -> None:
+    done = call(place, "--count", "20", "--policy", "all_applicants", "--measure", "treeshap")
+    assert done.exit_code == 0, done.output
+    table = done.stdout[done.stdout.index("    K  base value") :].splitlines()[1:4]
+    counts, moved = zip(*[(int(line.split()[0]), float(line.split()[4][:-1])) for line in table], strict=True)
+    assert counts == (10, 20, 40)
+    assert 0 < moved[2] < moved[0] < 100
+
+
+@pytest.mark.parametrize(
+    ("more", "fault"),
+    [
+        (["--count", "2000"], "--count 2000: [0-9]+ rows are near_threshold"),
+        (["--by", "whole", "--count", "20"], "--by whole takes every row"),
+        (["--by", "half"], "--by 'half'"),
+        (["--policy", "custom"], "the policy custom"),
+        (["--policy", "friends"], "--policy 'friends'"),
+        (["--band", "wide"], "--band 'wide'"),
+        (["--stratify", "shoe size"], "has no such column"),
+        (["--by", "medoids", "--stratify", "sex"], "--stratify is for --by stratified"),
+        (["--measure", "lrp"], "--measure 'lrp'"),
+        (["--least", "3"], "--least belongs to --centroids"),
+        (["--centroids", "3"], "give --centroids K .* or --decision FILE"),
+        (["-o", "r.csv"], "must be a .npz"),
+        (["-o", "r.npz/r.npz/r.npz"], "--out"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_wrong_is_said(place: Path, more: list[str], fault: str) -> None:
+    (place / "r.npz").write_text("kept")
+    if more[0] == "-o":
+        more = ["-o", str(place / more[1])]
+    done = call(place, *more)
+    assert done.exit_code == 2, done.output
+    assert re.search(fault, done.stderr), done.stderr
+    assert (place / "r.npz").read_text() == "kept"
+
+
+# -- an ONNX network -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    onnx.save(mlp((5, 7, 2)), tmp_path / "m.onnx")
+    np.savetxt(tmp_path / "rows.csv", rows(300, 5), delimiter=",", header="a,b,c,d,e", comments="")
+    write_profile(tmp_path, output="y", threshold=0.5)
+    return tmp_path
+
+
+@pytest.mark.parametrize("output", ["y", "y[1]", "z2[0]"])
+def test_scores_are_of_the_output_an_inner_one_too(network: Path, output: str) -> None:
+    write_profile(network, output=output, threshold=0.5)
+    done = call(network, "--by", "whole", "--policy", "approved", model="m.onnx")
+    assert done.exit_code == 0, done.output
+    found = read_rows(network / "r.npz")
+    weights = {w.name: onnx.numpy_helper.to_array(w).astype(float) for w in mlp((5, 7, 2)).graph.initializer}
+    x = rows(300, 5).astype(float)
+    z = np.maximum(x @ weights["w1"] + weights["b1"], 0) @ weights["w2"] + weights["b2"]
+    due = z[:, 0] if output == "z2[0]" else 1 / (1 + np.exp(z[:, 0] - z[:, 1]))
+    assert found.columns == tuple("abcde")
+    assert found.count == (due <= 0.5).sum()
+    order = np.argsort(due[due <= 0.5])
+    np.testing.assert_allclose(found.arrays[None], x[due <= 0.5][order], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rules", "content", "fault"),
+    [
+        ({"output": "probability"}, None, "has no such tensor; its outputs are y"),
+        ({"output": "y[2]"}, None, r"has 2 elements. Name the score's, y\[0\] to y\[1\]"),
+        ({"threshold": -1}, None, "no row passes"),
+        ({}, "a,b,c,d\n1,2,3,4\n", r"the model needs \[K, 5\]"),
+        ({}, "a,b,c,d,e\n1,2,3,4,\n", "1 of 1 rows have no finite score"),
+        ({}, "a,b,c,d,e\n", "no rows"),
+        ({}, "a,b,c,d,e\n1,2,x,4,5\n", "'x' is not a number"),
+        ({}, "", "empty"),
+    ],
+)
+def test_what_does_not_fit(network: Path, rules: dict[str, Any], content: str | None, fault: str) -> None:
+    write_profile(network, **{"output": "y", "threshold": 0.5, **rules})
+    if content is not None:
+        (network / "rows.csv").write_text(content)
+    done = call(network, model="m.onnx")
+    assert done.exit_code == 2, done.output
+    assert re.search(fault, done.stderr), done.stderr
+    assert not (network / "r.npz").exists()
