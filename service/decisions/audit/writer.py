@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.errors import InvalidOptionError
 from service.decisions.trail import AuditTrail, NoTrail, RecordedDecision
-from service.errors import MalformedError, QueueFullError, ServiceError, StateUnavailableError
+from service.errors import QueueFullError, ServiceError, StateUnavailableError
 from service.settings import OFF, Settings
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 
 _DAY_S = 86_400
 _READERS = 2
-_LONGEST_KEY = 255
 _Answer = Sequence[RecordedDecision]
 _Job = tuple[_Answer, "Future[_Answer]"]
 
@@ -58,8 +57,6 @@ class DatabaseTrail:
     async def find(
         self, model: str, caller: str, key: str, instances: Sequence[Mapping[str, Any]]
     ) -> _Answer:
-        if len(key) > _LONGEST_KEY:
-            raise MalformedError(f"the idempotency key is longer than {_LONGEST_KEY} characters")
         self.start()
         if not self._searches.acquire(blocking=False):
             raise _full()

@@ -1,0 +1,59 @@
+"""A PostgreSQL of a test's own: Debian's package, in a folder of its own, on a Unix socket."""
+
+import contextlib
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+_numbers = itertools.count()
+
+
+class Postgres:
+    def __init__(self, folder: Path, binaries: Path) -> None:
+        self._folder, self._binaries = folder, binaries
+        # It does not run as root.
+        self._as = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
+
+    def make(self) -> None:
+        if self._as:
+            shutil.chown(self._folder, **self._as)
+        self.run("initdb", "-D", "data", "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--no-sync")
+
+    def start(self) -> None:
+        options = f"-k {self._folder} -c listen_addresses='' -c max_connections=100"
+        self.run("pg_ctl", "-D", "data", "-w", "-l", "log", "-o", options, "start")
+
+    def stop(self) -> None:
+        self.run("pg_ctl", "-D", "data", "-w", "-m", "immediate", "stop")
+
+    def new_database(self) -> str:
+        """Its URL."""
+        name = f"audit_{next(_numbers)}"
+        self.run("createdb", "-h", str(self._folder), "-U", "postgres", name)
+        return f"postgresql://postgres:secret@/{name}?host={self._folder}"
+
+    def run(self, program: str, *arguments: str) -> None:
+        command = [str(self._binaries / program), *arguments]
+        subprocess.run(command, cwd=self._folder, check=True, stdout=subprocess.DEVNULL, **self._as)
+
+
+@contextlib.contextmanager
+def postgres() -> Iterator[Postgres]:
+    if not _BINARIES:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
+        server = Postgres(Path(folder), _BINARIES[-1])
+        server.make()
+        server.start()
+        try:
+            yield server
+        finally:
+            with contextlib.suppress(subprocess.CalledProcessError):  # a test may have stopped it
+                server.stop()

@@ -1,0 +1,122 @@
+"""`rationale serve` is killed under load: what it answered is in the trail, each decision once."""
+
+import json
+import random
+import ssl
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.decisions.audit.database import Database
+from service.decisions.audit.inputs import Inputs
+from service.decisions.audit.store import AuditStore
+from service.decisions.audit.verify import verify
+from service.decisions.trail import RecordedDecision
+from tests.service import handmade as made
+from tests.service.child import ready_line, serve, until
+from tests.service.decisions.audit.postgres import Postgres
+
+CLIENTS = 8
+LOADED_S = 0.5
+TIMES, MANY_TIMES = 3, 100
+INSTANCES = [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]
+HEADER = "Idempotency-Key"
+_CONTEXT = ssl.create_default_context()  # each client would read all authorities again
+
+
+class Client:
+    """Asks until the gateway is gone; the last request of a life is repeated in the next one, with its key.
+
+    Attributes:
+        answered: what it was answered, by key.
+        open_key: of the request that was never answered.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.named, self.asked = name, 0
+        self.answered: dict[str, list[dict[str, object]]] = {}
+        self.open_key: str | None = None
+
+    def live(self, url: str) -> None:
+        with httpx.Client(timeout=60, verify=_CONTEXT) as client:
+            while True:
+                key = self.open_key or self._new_key()
+                self.open_key = key
+                body = {"instances": [INSTANCES[0], INSTANCES[len(key) % len(INSTANCES)]]}
+                try:
+                    answer = client.post(f"{url}/v1/models/score:decide", json=body, headers={HEADER: key})
+                except httpx.TransportError:
+                    return
+                assert answer.status_code == 200, answer.text
+                assert key not in self.answered
+                self.answered[key] = answer.json()["decisions"]
+                self.open_key = None
+
+    def _new_key(self) -> str:
+        self.asked += 1
+        return f"{self.named}-{self.asked}"
+
+
+def test_it_is_killed_with_sqlite(tmp_path: Path) -> None:
+    killed(tmp_path, f"sqlite:///{tmp_path / 'audit.sqlite3'}", TIMES)
+
+
+def test_it_is_killed_with_postgresql(tmp_path: Path, server: Postgres) -> None:
+    killed(tmp_path, server.new_database(), TIMES)
+
+
+@pytest.mark.slow
+def test_it_is_killed_a_hundred_times_with_sqlite(tmp_path: Path) -> None:
+    killed(tmp_path, f"sqlite:///{tmp_path / 'audit.sqlite3'}", MANY_TIMES)
+
+
+@pytest.mark.slow
+def test_it_is_killed_a_hundred_times_with_postgresql(tmp_path: Path, server: Postgres) -> None:
+    killed(tmp_path, server.new_database(), MANY_TIMES)
+
+
+def killed(folder: Path, url: str, times: int) -> None:
+    repository = folder / "repository"
+    made.write_score(repository)
+    clients = [Client(f"client-{i}") for i in range(CLIENTS)]
+    for _ in range(times):
+        known = answers(clients)
+        with serve("--repository", str(repository), "--port", "0", RATIONALE_AUDIT=url) as gateway:
+            address, _ = ready_line(gateway)
+            living = [threading.Thread(target=client.live, args=(address,)) for client in clients]
+            for thread in living:
+                thread.start()
+            until(lambda known=known: answers(clients) > known + CLIENTS)
+            time.sleep(random.uniform(0, LOADED_S))  # noqa: S311
+            gateway.kill()
+            for thread in living:
+                thread.join()
+    check(Database(url), clients, times)
+
+
+def answers(clients: list[Client]) -> int:
+    return sum(len(client.answered) for client in clients)
+
+
+def check(database: Database, clients: list[Client], times: int) -> None:
+    recorded: dict[str, list[RecordedDecision]] = {}
+    for one in AuditStore(database, Inputs()).in_order():
+        recorded.setdefault(one.idempotency_key or "", []).append(one)
+    found = list(verify(database))
+    database.close()
+    answered = {key: decisions for client in clients for key, decisions in client.answered.items()}
+    unanswered = {client.open_key for client in clients}
+    assert len(answered) > times * CLIENTS
+    for key, decisions in answered.items():
+        rows = sorted(recorded[key], key=lambda one: one.place)
+        assert [one.place for one in rows] == [0, 1]
+        assert json.loads(json.dumps([one.answer for one in rows])) == decisions
+    for key in recorded.keys() - answered.keys():
+        assert key in unanswered
+        assert len(recorded[key]) == 2
+    assert found[-1] == sum(map(len, recorded.values()))
+    assert all(isinstance(each, int) for each in found)
+    print(f"{len(answered)} requests answered, {len(recorded)} recorded")

@@ -1,0 +1,207 @@
+"""Each request is recorded whole and once, in threads and processes, and shown as it was answered."""
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from compiler.errors import InvalidOptionError
+from service.decisions.audit.database import Database
+from service.decisions.audit.inputs import Inputs, WrongInstanceError
+from service.decisions.audit.ledger import Ledger
+from service.decisions.audit.retention import erase
+from service.decisions.audit.tables import decisions, input_keys
+from service.decisions.audit.verify import verify
+from service.errors import ConflictError, UnknownResourceError
+from tests.service.decisions.audit.conftest import decision, ledger_of
+
+
+def as_json(answer: object) -> object:
+    return json.loads(json.dumps(answer))
+
+
+def count(database: Database) -> int:
+    with database.reading() as connection:
+        return connection.execute(select(func.count()).select_from(decisions)).scalar_one()
+
+
+def test_what_was_recorded_is_read_again(ledger: Ledger) -> None:
+    batch = [decision(3, "key", 0), decision(2, "key", 1)]
+    assert ledger.append([[decision(1)], batch]) == [[decision(1)], batch]
+    store = ledger.store
+    for one in (decision(1), *batch):
+        assert store.read(one.id) == one
+    assert [one.id for one in store.in_order()] == [decision(i).id for i in (1, 2, 3)]
+    assert [one.id for one in store.in_order(since="2026-11-23T10:00:02", until=decision(3).time)] == [
+        decision(2).id
+    ]
+    assert list(store.in_order(model="another")) == []
+    with pytest.raises(UnknownResourceError, match="no decision 'none'"):
+        store.read("none")
+
+
+def test_a_key_gives_what_was_decided_by_it(ledger: Ledger) -> None:
+    batch = [decision(1, "key", 0), decision(2, "key", 1)]
+    ledger.append([batch])
+    instances = [one.instance or {} for one in batch]
+    assert ledger.find("credit", "shop", "key", instances) == batch
+    turned = [dict(reversed(instance.items())) for instance in instances]
+    assert ledger.find("credit", "shop", "key", turned) == batch
+    for other in (("credit", "else", "key"), ("else", "shop", "key"), ("credit", "shop", "else")):
+        assert ledger.find(*other, instances) == []
+    for wrong in (instances[:1], instances[::-1], [instances[0], {**instances[1], "income": 1}]):
+        with pytest.raises(ConflictError, match="'key' was used for other instances"):
+            ledger.find("credit", "shop", "key", wrong)
+
+
+def test_a_key_that_was_there_first(ledger: Ledger, database: Database) -> None:
+    """In the same transaction, in an earlier one, and in another process's."""
+    mine, again, other = decision(1, "k"), decision(2, "k", instance=decision(1).instance), decision(3, "k")
+    first, second, third = ledger.append([[mine], [again], [other]])
+    assert [first, second] == [[mine], [mine]]
+    assert isinstance(third, ConflictError)
+    free = decision(4)
+    behind = ledger_of(database).append([[again], [free], [other]])
+    assert behind[:2] == [[mine], [free]]
+    assert isinstance(behind[2], ConflictError)
+    assert count(database) == 2
+    assert list(verify(database)) == [2]
+
+
+@pytest.mark.parametrize("writers", [4])
+def test_threads_that_race_for_keys(database: Database, writers: int) -> None:
+    """In opposite orders, which must not end in a deadlock."""
+    keys = [f"key-{i}" for i in range(12)]
+
+    def write(writer: int) -> list[str]:
+        ledger = ledger_of(database)
+        mine = [decision(i, key, instance={"income": 1.0}, id=f"{writer}-{i}") for i, key in enumerate(keys)]
+        ways = mine if writer % 2 else mine[::-1]
+        answers = [
+            answer for part in (ways[:6], ways[6:]) for answer in ledger.append([[one] for one in part])
+        ]
+        return sorted(f"{answer[0].idempotency_key} {answer[0].id}" for answer in answers)
+
+    database.open()
+    with ThreadPoolExecutor(writers) as pool:
+        answered = list(pool.map(write, range(writers)))
+    assert all(answer == answered[0] for answer in answered)
+    assert count(database) == len(keys)
+    assert list(verify(database)) == [len(keys)]
+
+
+PROCESS = """
+import sys
+from tests.service.decisions.audit.conftest import decision, ledger_of
+from service.decisions.audit.database import Database
+url, name = sys.argv[1:]
+ledger = ledger_of(Database(url))
+sys.stdin.read()
+for i in range(30):
+    made = decision(i, f"key-{i}", instance={"income": 1.0}, id=f"{name}-{i}")
+    ((answer,),) = ledger.append([[made]])
+    print(answer.id)
+"""
+
+
+def test_processes_that_race_for_keys_and_make_the_tables(url: str, database: Database) -> None:
+    command = [sys.executable, "-c", PROCESS, url]
+    racing = [
+        subprocess.Popen([*command, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for name in "ab"
+    ]
+    answers = [child.communicate("")[0].split() for child in racing]
+    assert len(answers[0]) == 30
+    assert answers[0] == answers[1]
+    assert count(database) == 30
+    assert list(verify(database)) == [30]
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    file = tmp_path / "key"
+    file.write_text("k" * 44 + "\n")
+    return file
+
+
+def everything(database: Database) -> str:
+    with database.reading() as connection:
+        return str([*connection.execute(select(decisions)), *connection.execute(select(input_keys))])
+
+
+def test_hashed_inputs_are_shown_to_who_has_them(database: Database, key_file: Path) -> None:
+    ledger = ledger_of(database, Inputs("hashed", key_file))
+    one = decision(5, "key")
+    ledger.append([[one]])
+    assert "1005" not in everything(database)
+    assert "rent" not in everything(database)
+    assert ledger.store.read(one.id, one.instance) == replace(one, kept="hashed")
+    assert [each.id for each in ledger.find("credit", "shop", "key", [one.instance or {}])] == [one.id]
+    blind = ledger.store.read(one.id)
+    assert blind.instance is None
+    assert [reason["value"] for reason in blind.answer["reasons"]] == [None, None]
+    assert blind.answer["attributions"] == one.answer["attributions"]
+    with pytest.raises(WrongInstanceError):
+        ledger.store.read(one.id, {"income": 1006.0, "home": "rent"})
+    with pytest.raises(ConflictError):
+        ledger.find("credit", "shop", "key", [{"income": 1}])
+
+
+def test_sealed_inputs_are_erased_and_the_chain_is_not(database: Database, key_file: Path) -> None:
+    ledger = ledger_of(database, Inputs("sealed", key_file))
+    one, two = decision(5, "key"), decision(6)
+    ledger.append([[one], [two]])
+    assert "1005" not in everything(database)
+    assert ledger.store.read(one.id) == replace(one, kept="sealed")
+    assert [each.id for each in ledger.find("credit", "shop", "key", [one.instance or {}])] == [one.id]
+    with pytest.raises(ConflictError, match="other instances"):
+        ledger.find("credit", "shop", "key", [two.instance or {}])
+
+    erase(database, one.id)
+    erased = ledger.store.read(one.id)
+    assert erased.instance is None
+    assert erased.kept == "erased"
+    assert [reason["value"] for reason in erased.answer["reasons"]] == [None, None]
+    assert ledger.store.read(two.id).instance == two.instance
+    assert list(verify(database)) == [2]
+    with pytest.raises(ConflictError, match="cannot be shown: its inputs were erased"):
+        ledger.find("credit", "shop", "key", [one.instance or {}])
+    with pytest.raises(ConflictError, match="erased before"):
+        erase(database, one.id)
+    with pytest.raises(UnknownResourceError):
+        erase(database, "none")
+
+
+def test_plain_inputs_are_not_erased(ledger: Ledger, database: Database) -> None:
+    ledger.append([[decision(1)]])
+    with pytest.raises(ConflictError, match="kept plain: only sealed ones"):
+        erase(database, decision(1).id)
+
+
+def test_another_key_opens_nothing(
+    ledger: Ledger, database: Database, key_file: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.write_text("o" * 44)
+    ledger_of(database, Inputs("sealed", key_file)).append([[decision(5)]])
+    with pytest.raises(InvalidOptionError, match="another key"):
+        ledger_of(database, Inputs("plain", other)).store.read(decision(5).id)
+    with pytest.raises(InvalidOptionError, match="RATIONALE_AUDIT_KEY_FILE"):
+        ledger.store.read(decision(5).id)
+    assert [one.instance for one in ledger.store.in_order(with_inputs=False)] == [None]
+
+
+def test_keys_that_are_none(tmp_path: Path) -> None:
+    short = tmp_path / "short"
+    short.write_text("secret")
+    with pytest.raises(InvalidOptionError, match="has 6 bytes, and 32 are the least"):
+        Inputs("sealed", short)
+    with pytest.raises(InvalidOptionError, match="cannot read the audit trail's key"):
+        Inputs("hashed", tmp_path / "missing")
+    with pytest.raises(InvalidOptionError, match="need a key: name its file"):
+        Inputs("hashed")

@@ -1,0 +1,179 @@
+"""Rows that were removed, altered, inserted or moved are shown, each with its chain and number."""
+
+import json
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from compiler.errors import InvalidOptionError
+from service.decisions.audit.database import Database
+from service.decisions.audit.heads import SignedHead, heads, read_signed, signed
+from service.decisions.audit.ledger import Ledger
+from service.decisions.audit.verify import Fault, verify
+from tests.service.decisions.audit.conftest import decision, ledger_of
+
+ROWS = 7
+
+
+@pytest.fixture
+def chain(ledger: Ledger) -> str:
+    """Of a trail of two chains; the other has one row."""
+    for i in range(0, ROWS - 1, 2):
+        ledger.append([[decision(i)], [decision(i + 1)]])
+    ledger.append([[decision(ROWS - 1)]])
+    (first,) = heads(ledger.store.database)
+    ledger_of(ledger.store.database).append([[decision(100)]])
+    return first.chain
+
+
+def faults(database: Database, *given: Any) -> list[Fault]:
+    return [each for each in verify(database, *given) if isinstance(each, Fault)]
+
+
+def execute(database: Database, *statements: str, **values: Any) -> None:
+    with database.writing() as connection:
+        for statement in statements:
+            connection.execute(text(statement), values)
+
+
+def test_a_trail_as_it_was_written(database: Database, chain: str) -> None:
+    assert list(verify(database)) == [ROWS + 1]
+    assert {head.count for head in heads(database)} == {ROWS, 1}
+    assert faults(database, heads(database)) == []
+    assert len(chain) == 32
+
+
+def test_the_digest_as_the_docs_say(database: Database, chain: str) -> None:
+    previous = "0" * 64
+    for row in stored(database, chain):
+        columns = (
+            "chain sequence previous id time model version caller request_id latency_ms answer kept inputs "
+            "idempotency_key place"
+        )
+        array = json.dumps([row[name] for name in columns.split()], ensure_ascii=False, separators=(",", ":"))
+        assert row["previous"] == previous
+        assert row["hash"] == sha256(array.encode()).hexdigest()
+        previous = row["hash"]
+
+
+def stored(database: Database, chain: str) -> Iterator[dict[str, Any]]:
+    query = text("SELECT * FROM audit_decisions WHERE chain = :chain ORDER BY sequence")
+    with database.reading() as connection:
+        yield from (dict(row) for row in connection.execute(query, {"chain": chain}).mappings())
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["id", "time", "model", "version", "caller", "request_id", "latency_ms", "answer", "kept", "inputs"],
+)
+def test_an_altered_column(database: Database, chain: str, column: str) -> None:
+    value = "0.5" if column == "latency_ms" else "'else'"
+    statement = f"UPDATE audit_decisions SET {column} = {value} WHERE chain = :c AND sequence = 3"  # noqa: S608
+    execute(database, statement, c=chain)
+    assert [(each.chain, each.sequence) for each in faults(database)] == [(chain, 3)]
+
+
+def test_removed_rows(database: Database, chain: str) -> None:
+    execute(database, "DELETE FROM audit_decisions WHERE chain = :c AND sequence IN (1, 4, 5)", c=chain)
+    assert [str(each).split(": ", 1)[1] for each in faults(database)] == [
+        "row 1 is removed",
+        "rows 4 to 5 are removed",
+    ]
+
+
+def test_rows_that_changed_places(database: Database, chain: str) -> None:
+    execute(
+        database,
+        "UPDATE audit_decisions SET sequence = 99 WHERE chain = :c AND sequence = 3",
+        "UPDATE audit_decisions SET sequence = 3 WHERE chain = :c AND sequence = 5",
+        "UPDATE audit_decisions SET sequence = 5 WHERE chain = :c AND sequence = 99",
+        c=chain,
+    )
+    assert {each.sequence for each in faults(database)} == {3, 4, 5, 6}
+
+
+def test_an_inserted_row(database: Database, chain: str) -> None:
+    """Numbered as the one that it pushes away, with its digest as it should be."""
+    execute(
+        database,
+        "UPDATE audit_decisions SET sequence = sequence + 100 WHERE chain = :c AND sequence > 3",
+        "UPDATE audit_decisions SET sequence = sequence - 99 WHERE chain = :c AND sequence > 100",
+        c=chain,
+    )
+    third = list(stored(database, chain))[2]
+    from service.decisions.audit.chain import Head
+
+    forged, _ = Head(chain, 3, third["hash"]).append({**third, "id": "forged"})
+    names = ", ".join(forged)
+    marks = ", ".join(f":{name}" for name in forged)
+    execute(database, f"INSERT INTO audit_decisions ({names}) VALUES ({marks})", **forged)  # noqa: S608
+    assert {each.sequence for each in faults(database)} == {5, 6, 7, 8}
+
+
+def test_a_row_that_was_replaced_with_its_digest(database: Database, chain: str) -> None:
+    from service.decisions.audit.chain import digest
+
+    third = list(stored(database, chain))[2] | {"caller": "nobody"}
+    execute(
+        database,
+        "UPDATE audit_decisions SET caller = 'nobody', hash = :h WHERE chain = :c AND sequence = 3",
+        c=chain,
+        h=digest(third),
+    )
+    assert [each.sequence for each in faults(database)] == [4]
+
+
+def test_a_tail_and_a_whole_chain_that_are_gone_show_by_heads_alone(database: Database, chain: str) -> None:
+    kept = heads(database)
+    (other,) = {head.chain for head in kept} - {chain}
+    execute(database, "DELETE FROM audit_decisions WHERE chain = :c AND sequence > 4", c=chain)
+    execute(database, "DELETE FROM audit_decisions WHERE chain = :c", c=other)
+    assert faults(database) == []
+    assert {(each.chain, each.sequence) for each in faults(database, kept)} == {(chain, 5), (other, 1)}
+
+
+def test_a_chain_that_was_written_anew_shows_by_heads_alone(database: Database, chain: str) -> None:
+    kept = [SignedHead(chain, 4, "f" * 64, 4, "2026-11-23T10:00:00.000000+00:00")]
+    assert [(each.chain, each.sequence) for each in faults(database, kept)] == [(chain, 4)]
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """A private key, its public one, and another's."""
+    from cryptography.hazmat.primitives import serialization as s
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    folder = tmp_path_factory.mktemp("keys")
+    own, other = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    pem = s.Encoding.PEM
+    private = own.private_bytes(pem, s.PrivateFormat.PKCS8, s.NoEncryption())
+    (folder / "private").write_bytes(private)
+    for name, key in (("public", own), ("other", other)):
+        content = key.public_key().public_bytes(pem, s.PublicFormat.SubjectPublicKeyInfo)
+        (folder / name).write_bytes(content)
+    return folder / "private", folder / "public", folder / "other"
+
+
+def test_signed_heads(tmp_path: Path, keys: tuple[Path, Path, Path]) -> None:
+    private, public, other = keys
+    head = SignedHead("c", 3, "a" * 64, 3, "2026-11-23T10:00:00.000000+00:00")
+    file = tmp_path / "heads.json"
+    file.write_text(signed([head], private))
+    assert read_signed(file, public) == [head]
+    with pytest.raises(InvalidOptionError, match="was not signed by"):
+        read_signed(file, other)
+    file.write_text(file.read_text().replace('"sequence": 3', '"sequence": 2'))
+    with pytest.raises(InvalidOptionError, match="altered since"):
+        read_signed(file, public)
+    for content in (b"", b"[]", b"{}", b'{"signature": 1}', b"\xff"):
+        file.write_bytes(content)
+        with pytest.raises(InvalidOptionError, match="holds no signed heads"):
+            read_signed(file, public)
+    with pytest.raises(InvalidOptionError, match="cannot read the public key"):
+        read_signed(file, private)
+    with pytest.raises(InvalidOptionError, match="cannot read the private key"):
+        signed([], public)
