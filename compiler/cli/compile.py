@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from compiler.bench import cli as cli_bench
-from compiler.cli import entries, references
+from compiler.cli import decisions, entries, references
 from compiler.terminal import Repository, progress_bar, report, told_plainly
 
 if TYPE_CHECKING:
@@ -374,4 +374,5 @@ def compile_command(
 
 app.add_typer(entries.app)
 app.add_typer(references.app)
+app.add_typer(decisions.app, name="decisions")
 app.add_typer(cli_bench.app)

@@ -337,7 +337,7 @@ def _match_references(
         reasons = []
         for i, entry in enumerate(compiled):
             try:
-                given = _references_of(entry, names[i], file)
+                given = references_of(entry, names[i], file)
             except InvalidReferencesError as error:
                 reasons.append(str(error))
                 continue
@@ -347,7 +347,7 @@ def _match_references(
     return found
 
 
-def _references_of(entry: Compiled, name: str, file: Path) -> GivenReferences:
+def references_of(entry: Compiled, name: str, file: Path) -> GivenReferences:
     """Raises InvalidReferencesError where the file is not what the entry was compiled with."""
     table = read_table(file, entry.manifest)
     given = table.given

@@ -1,0 +1,99 @@
+"""`rationale decisions`: what decisions and their reasons come to."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from compiler.terminal import Repository, console, progress_bar, told_plainly
+
+app = typer.Typer(help="What decisions and their reasons come to.", no_args_is_help=True)
+
+
+@app.callback()
+def decisions() -> None:
+    """What decisions and their reasons come to."""
+
+
+@app.command("report")
+def report_command(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="Rows to decide: .csv, .parquet, .npz or .npy, with the columns of the model, of "
+            "knock-outs, and those that --label and --group name.",
+            metavar="DATA",
+        ),
+    ],
+    name: Annotated[str, typer.Argument(help="The entry, compiled with --decision.", metavar="NAME")],
+    repository: Repository = Path("model_repository"),
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="A column of two values, what became of the loans: the share of the larger is told for each "
+            "decision.",
+            metavar="COLUMN",
+        ),
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A column of a protected attribute, which need be no input of the model: rates of decisions "
+            "for each value, and their ratio. Repeat for several.",
+            metavar="COLUMN",
+        ),
+    ] = None,
+    references: Annotated[
+        Path | None,
+        typer.Option(
+            help="The references that the entry was compiled with: then the features of the named reasons, "
+            "and others at random, are moved to their values.",
+            metavar="FILE",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of what is drawn there.", min=0)] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write report.json, decisions.csv, reasons.csv, groups.csv and plots to this folder.",
+            metavar="FOLDER",
+        ),
+    ] = None,
+) -> None:
+    """Decide every row of a file, and report how sure the reasons are: for the validation of a model.
+
+    How often each decision and each reason comes; which reasons stay by other references, where the entry was
+    compiled with --compare or --draws; whether the named reasons carry the score (--references); rates by
+    protected group, computed and not judged. docs/evaluation.md says what each number means.
+
+    Example: rationale decisions report applicants.csv credit --group sex --references near.npz --out report
+    """
+    with told_plainly():
+        from compiler.artefact.folder import check_folder
+        from compiler.evaluate.decisions.measures import report
+        from compiler.evaluate.decisions.report import tables, write_report
+
+        if out is not None:
+            check_folder(out)
+        with progress_bar() as progress:
+            done = report(
+                repository,
+                name,
+                data,
+                label=label,
+                groups=group or (),
+                references=references,
+                seed=seed,
+                tell=progress,
+            )
+        for table in tables(done):
+            print(table.title)
+            table.title = None
+            console().print(table)
+            console().print()
+        written, said = write_report(done, data, seed, out) if out is not None else ([], [])
+        for note in (*done.notes, *said):
+            print(note, file=sys.stderr)
+        if out is not None:
+            print(f"wrote {', '.join(written)} to {out}")

@@ -1,0 +1,38 @@
+"""Which principal reasons stay where the same model is explained by other references."""
+
+from collections.abc import Mapping, Sequence
+
+from compiler.decisions.decide import NoReasonsError, principal
+from compiler.decisions.rows import ExplainedRow
+from compiler.manifest import Comparison, Decided, Manifest
+
+DRAWS = "draws"
+Codes = tuple[str, ...]
+
+
+def judged_by(manifest: Manifest, decided: Decided) -> Manifest:
+    """A comparison's manifest with the profile that decides: its own entry has none."""
+    return manifest.model_copy(update={"decision": decided})
+
+
+def codes_of(decided: Decided, row: ExplainedRow, name: str) -> Codes:
+    """Codes of the principal reasons that an explained row would have, largest first.
+
+    Raises:
+        NoReasonsError: its attributions do not add up.
+    """
+    if row.gap is not None and not abs(row.gap) <= decided.tolerance:
+        raise NoReasonsError(
+            f"which reasons stay is not known: the attributions of {name} miss the score by {row.gap:.2g}, "
+            f"more than the {decided.tolerance:.2g} that the decision profile allows (tolerance)"
+        )
+    return tuple(reason.code for reason in principal(decided.profile, row, {}))
+
+
+def survival(code: str, found: Sequence[tuple[Comparison, Codes]]) -> Mapping[str, bool | float]:
+    """Whether a code is among the principal reasons by each other baseline, and in which share of draws."""
+    stays: dict[str, bool | float] = {
+        one.name: code in codes for one, codes in found if one.kind == "baseline"
+    }
+    drawn = [code in codes for one, codes in found if one.kind == "draw"]
+    return stays | ({DRAWS: sum(drawn) / len(drawn)} if drawn else {})

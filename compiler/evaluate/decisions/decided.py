@@ -1,0 +1,165 @@
+"""The rows of a file, decided: by the entry, and explained by each of its comparisons."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compiler.artefact.compiled import Compiled
+from compiler.artefact.entry import open_entry, read_inputs
+from compiler.decisions.decide import Decision, NoReasonsError, Outcome, decide, outcome_of
+from compiler.decisions.rows import ExplainedRow, decided_of, explained_rows, values_of
+from compiler.decisions.stability import Codes, codes_of, judged_by
+from compiler.errors import InvalidOptionError, RepositoryError
+from compiler.evaluate.explained_model import slices
+from compiler.manifest import Comparison
+from compiler.references.tables import read_rows
+
+Tell = Callable[[str, int, int], None]
+TABLES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class DecidedRow:
+    """
+    Attributes:
+        decision: None where there are no reasons that could be given; `fault` says why.
+        others: by each comparison, the codes of the reasons it would give; empty where the score approves, or
+            a knock-out declines.
+    """
+
+    explained: ExplainedRow
+    outcome: Outcome
+    decision: Decision | None
+    fault: str | None = None
+    others: tuple[Codes, ...] = ()
+
+    @property
+    def codes(self) -> Codes:
+        """Of its principal reasons, largest first."""
+        return () if self.decision is None else tuple(reason.code for reason in self.decision.reasons)
+
+    @property
+    def by_score(self) -> bool:
+        """Declined, and with reasons that come from attributions rather than a knock-out."""
+        reasons = () if self.decision is None else self.decision.reasons
+        return self.outcome == "decline" and bool(reasons) and reasons[0].attribution is not None
+
+
+@dataclass(frozen=True)
+class DecidedFile:
+    """
+    Attributes:
+        inputs: of the model, [N, …] each.
+        beside: columns that are no inputs of the model, [N] plain values each, None where a cell is empty.
+    """
+
+    compiled: Compiled
+    comparisons: tuple[Comparison, ...]
+    rows: tuple[DecidedRow, ...]
+    inputs: Mapping[str, np.ndarray]
+    beside: Mapping[str, Sequence[Any]]
+
+
+def decide_file(repository: Path, name: str, file: Path, columns: Sequence[str], tell: Tell) -> DecidedFile:
+    """Decides every row of a file.
+
+    Rows are run in batches: their last bits may differ from those that the gateway answers.
+
+    Args:
+        columns: others of the file to keep: a label, protected attributes.
+
+    Raises:
+        RepositoryError: no such entry, one without a profile, or a comparison that is missing.
+        InvalidOptionError, InvalidReferencesError: rows or columns that do not fit.
+    """
+    compiled = open_entry(repository, name)
+    manifest = compiled.manifest
+    if manifest.decision is None:
+        raise InvalidOptionError(
+            f"{name!r} has no decision profile: compile it with --decision decision.yaml."
+        )
+    decided = manifest.decision
+    others = [_comparison(repository, one) for one in decided.comparisons]
+    inputs = read_inputs(compiled, file)
+    known = values_of(manifest, {tensor: rows[:1] for tensor, rows in inputs.items()})[0]
+    knock_outs = {rule.feature for rule in decided.profile.knock_outs} - known.keys()
+    beside = _beside(file, sorted({*columns, *knock_outs}), len(next(iter(inputs.values()))))
+    explained = _explained(compiled, inputs, "deciding", tell)
+    rows = []
+    for i, (row, values) in enumerate(zip(explained, values_of(manifest, inputs), strict=True)):
+        apart = {column: beside[column][i] for column in knock_outs}
+        try:
+            decision = decide(decided, row, {**apart, **values})
+        except NoReasonsError as error:
+            rows.append(DecidedRow(row, outcome_of(decided.profile, row.score), None, str(error)))
+        else:
+            rows.append(DecidedRow(row, decision.decision, decision))
+    asked = [i for i, row in enumerate(rows) if row.decision is not None and _is_of_score(row)]
+    if asked:
+        chosen = {tensor: array[asked] for tensor, array in inputs.items()}
+        for number, (one, other) in enumerate(zip(decided.comparisons, others, strict=True), start=1):
+            stage = f"{one.name} ({number} of {len(others)})"
+            other.manifest = judged_by(other.manifest, decided)
+            for i, row in zip(asked, _explained(other, chosen, stage, tell), strict=True):
+                rows[i] = _compared(rows[i], codes_of(decided_of(other.manifest), row, one.name))
+    return DecidedFile(compiled, decided.comparisons, tuple(rows), inputs, beside)
+
+
+def _is_of_score(row: DecidedRow) -> bool:
+    assert row.decision is not None
+    return any(reason.attribution is not None for reason in row.decision.reasons)
+
+
+def _compared(row: DecidedRow, codes: Codes) -> DecidedRow:
+    return DecidedRow(row.explained, row.outcome, row.decision, row.fault, (*row.others, codes))
+
+
+def _comparison(repository: Path, one: Comparison) -> Compiled:
+    """Raises RepositoryError where it is not there, or another one."""
+    folder = repository / one.entry
+    if not folder.is_dir():
+        raise RepositoryError(f"{folder}: the comparison {one.name!r} is missing. Compile the model again.")
+    other = open_entry(repository, one.entry)
+    if other.manifest.digests.explanation != one.explanation:
+        raise RepositoryError(
+            f"{folder}: is not the comparison {one.name!r} that the entry was compiled with. Compile the "
+            "model again."
+        )
+    return other
+
+
+def _explained(
+    compiled: Compiled, inputs: Mapping[str, np.ndarray], stage: str, tell: Tell
+) -> list[ExplainedRow]:
+    count, found = len(next(iter(inputs.values()))), list[ExplainedRow]()
+    for part in slices(count, compiled.manifest.measured.max_batch):
+        tell(stage, part.start, count)
+        answer = compiled.run({tensor: rows[part] for tensor, rows in inputs.items()})
+        found += explained_rows(compiled.manifest, answer)
+    return found
+
+
+def _beside(file: Path, columns: Sequence[str], count: int) -> dict[str, list[Any]]:
+    """Columns of the file as plain values, a number where a cell is one."""
+    if not columns:
+        return {}
+    if file.suffix.lower() not in TABLES:
+        raise InvalidOptionError(
+            f"{file}: {', '.join(columns)} are columns of a table: give the rows as {' or '.join(TABLES)}."
+        )
+    cells = read_rows(file, list(columns), frozenset(columns)).arrays[None]
+    if len(cells) != count:
+        raise InvalidOptionError(f"{file}: has {len(cells)} cells in a column, and {count} rows.")
+    return {column: [_plain(cell) for cell in cells[:, j]] for j, column in enumerate(columns)}
+
+
+def _plain(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return None if cell is None or cell != cell else cell
+    try:
+        return float(cell)
+    except ValueError:
+        return cell.strip() or None

@@ -1,0 +1,267 @@
+"""`rationale decisions report` against counts by hand: a linear model's attributions are w·(x − mean r)."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from compiler import Comparisons, DeepShap, compile_model
+from compiler.evaluate.decisions.decided import decide_file
+from compiler.evaluate.decisions.measures import NO_COMPARISONS, NO_REFERENCES, Report, report
+from compiler.evaluate.decisions.moved import Moved
+from compiler.references.draws import draws
+from service.cli.main import app
+from tests.compiler.models import FEATURES, NAMES, contents, parsed, rows
+
+N, DRAWS, SEED, THRESHOLD, MOST = 90, 3, 4, 0.6, 2
+WEIGHTS = np.array([1.0, -2.0, 0.5, 1.5, -0.7], np.float32)
+NEAR, EVERYBODY, X = rows(6, FEATURES), rows(11, FEATURES, seed=1) + 0.3, rows(N, FEATURES, seed=2)
+SEX = np.where(np.arange(N) % 3 == 0, "a", np.where(np.arange(N) < 20, "", "b"))
+BANKRUPT = np.arange(N) % 10 == 0
+PAID = (X[:, 0] > 0).astype(int) + 1
+MEMBERS = {"age": [0], "money": [1, 2], "years": [3], "cards": [4]}
+CODES = {"age": "R1", "money": "R2", "years": "R3", "cards": "R1"}  # two features share one
+PROFILE: dict[str, Any] = {
+    "output": "y",
+    "threshold": THRESHOLD,
+    "refer": [0.5, 0.8],
+    "adverse": "above",
+    "max_reasons": MOST,
+    "features": {name: {"reason": CODES[name]} for name in ("age", "years", "cards")},
+    "groups": {"money": {"members": ["income", "debt"], "reason": "R2"}},
+    "reasons": {"R1": "Age or cards", "R2": "Money", "R3": "Years", "R9": "Bankruptcy"},
+    "knock_outs": [{"feature": "bankruptcies", "above": 0, "reason": "R9"}],
+}
+MODEL = parsed("g (float[N, 5] x) => (float[N, 1] y) { y = MatMul (x, w) }", {"w": WEIGHTS[:, None]})
+
+
+def write(folder: Path, near: np.ndarray = NEAR, profile: Any = PROFILE, **comparisons: Any) -> None:
+    """Entry m, and the tables data.csv and near.csv."""
+    own = Comparisons(**comparisons) if comparisons else None
+    made = compile_model(MODEL, DeepShap(near), feature_names=NAMES, decision=profile, comparisons=own)
+    made.write(folder / "model_repository", "m")
+    np.savetxt(folder / "near.csv", near, delimiter=",", header=",".join(NAMES), comments="")
+    with (folder / "data.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["sex", *NAMES, "bankruptcies", "paid"])
+        for i, row in enumerate(X):
+            writer.writerow([SEX[i], *map(repr, row.tolist()), int(BANKRUPT[i]), PAID[i]])
+
+
+def codes(x: np.ndarray, references: np.ndarray) -> list[str]:
+    """The principal reasons, by the definition."""
+    each = WEIGHTS * (x - references.mean(0))
+    adverse: dict[str, float] = {}
+    for key, members in MEMBERS.items():
+        if (value := each[members].sum()) > 0:
+            adverse[CODES[key]] = adverse.get(CODES[key], 0) + value
+    return sorted(adverse, key=lambda code: -adverse[code])[:MOST]
+
+
+SCORES = X @ WEIGHTS
+REFERRED = (SCORES >= 0.5) & (SCORES <= 0.8) & ~BANKRUPT
+BY_SCORE = np.flatnonzero((SCORES > 0.8) & ~BANKRUPT)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    write(folder, baselines={"all_applicants": DeepShap(EVERYBODY)}, draws=DRAWS, seed=SEED)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def done(folder: Path) -> Report:
+    return report(
+        folder / "model_repository",
+        "m",
+        folder / "data.csv",
+        label="paid",
+        groups=["sex"],
+        references=folder / "near.csv",
+    )
+
+
+def test_outcomes(done: Report) -> None:
+    declined = int(BANKRUPT.sum()) + len(BY_SCORE)
+    assert done.outcomes == {
+        "approve": N - declined - int(REFERRED.sum()),
+        "refer": int(REFERRED.sum()),
+        "decline": declined,
+    }
+    assert (done.knocked_out, done.by_score, done.without_reasons) == (BANKRUPT.sum(), len(BY_SCORE), {})
+    assert len(BY_SCORE) > 20
+    assert done.gaps.largest is not None
+    assert done.gaps.largest <= done.gaps.tolerance
+    assert done.gaps.above == 0
+
+
+def test_how_often_each_reason_comes_and_stays(done: Report) -> None:
+    drawn = draws(NEAR, None, DRAWS, SEED)
+    own = {i: codes(X[i], NEAR) for i in BY_SCORE}
+    others = {i: [codes(X[i], references) for references in (EVERYBODY, *drawn)] for i in BY_SCORE}
+    found = {one.code: one for one in done.reasons}
+    counts = [one.declines for one in done.reasons]
+    assert counts == sorted(counts, reverse=True)
+    for code in ("R1", "R2", "R3"):
+        of_code = [i for i in BY_SCORE if code in own[i]]
+        one = found[code]
+        assert (one.declines, one.first) == (len(of_code), sum(own[i][0] == code for i in BY_SCORE))
+        assert one.survival == {
+            "all_applicants": pytest.approx(np.mean([code in others[i][0] for i in of_code])),
+            "draws": pytest.approx(np.mean([[code in each for each in others[i][1:]] for i in of_code])),
+        }
+    bankrupt = found["R9"]
+    assert (bankrupt.declines, bankrupt.first, bankrupt.share) == (BANKRUPT.sum(), BANKRUPT.sum(), None)
+    assert bankrupt.survival == {}
+    same = np.array([[{*own[i]} == {*each} for each in others[i]] for i in BY_SCORE])
+    order = np.array([[own[i] == each for each in others[i]] for i in BY_SCORE])
+    assert not same.all()
+    by_name = {one.name: one for one in done.agreements}
+    for name, columns in {"all_applicants": [0], "draws": [1, 2, 3]}.items():
+        assert by_name[name].same_set == pytest.approx(same[:, columns].mean())
+        assert by_name[name].same_order == pytest.approx(order[:, columns].mean())
+        assert by_name[name].changed == pytest.approx((~same[:, columns]).any(1).mean())
+
+
+def test_groups_and_label(done: Report) -> None:
+    approved = (SCORES <= 0.8) & ~REFERRED & ~BANKRUPT
+    rates = {one.value: one for one in done.groups}
+    assert [one.value for one in done.groups] == ["a", "b", None]
+    sizes = {value: int(((value or "") == SEX).sum()) for value in rates}
+    assert {value: one.rows for value, one in rates.items()} == sizes
+    assert {value for value, one in rates.items() if one.small} == {None}
+    highest = max(approved[value == SEX].mean() for value in ("a", "b"))  # the small one is no measure
+    for value, one in rates.items():
+        due = approved[(value or "") == SEX].mean()
+        assert (one.approved, one.ratio) == (pytest.approx(due), pytest.approx(due / highest))
+        assert one.approved + one.referred + one.declined == pytest.approx(1)
+    assert done.label is not None
+    assert (done.label.positive, done.label.rate) == (2.0, pytest.approx((PAID == 2).mean()))
+    assert done.label.by_outcome["refer"] == pytest.approx((PAID[REFERRED] == 2).mean())
+    assert done.notes == ("fewer than 30 rows: sex = empty",)
+
+
+def test_moved_features_change_the_score_by_their_attributions(tmp_path: Path) -> None:
+    """Of one reference, and with all others as the only choice, nothing is left to chance."""
+    profile = PROFILE | {
+        "max_reasons": 1,
+        "features": {},
+        "groups": {
+            "one": {"members": NAMES[:2], "reason": "R1"},
+            "two": {"members": NAMES[2:], "reason": "R2"},
+        },
+        "reasons": {"R1": "One", "R2": "Two", "R9": "Bankruptcy"},
+    }
+    write(tmp_path, NEAR[:1], profile)
+    done = report(tmp_path / "model_repository", "m", tmp_path / "data.csv", references=tmp_path / "near.csv")
+    each = WEIGHTS * (X[BY_SCORE] - NEAR[0])
+    sums = np.stack([each[:, :2].sum(1), each[:, 2:].sum(1)], axis=1)
+    named, others = sums.max(1), sums.min(1)
+    assert isinstance(done.moved, Moved)
+    np.testing.assert_allclose(done.moved.of_each, np.stack([named, others], 1), rtol=1e-4, atol=1e-5)
+    assert done.moved.declines == len(BY_SCORE)
+    assert done.moved.larger == 1
+    assert done.moved.passing == pytest.approx((SCORES[BY_SCORE] - named <= THRESHOLD).mean())
+    assert done.moved.passing_others == pytest.approx((SCORES[BY_SCORE] - others <= THRESHOLD).mean())
+    assert done.notes == (NO_COMPARISONS,)
+
+
+def test_rows_without_reasons_are_counted(tmp_path: Path) -> None:
+    write(tmp_path, profile=PROFILE | {"never_disclose": ["years"], "knock_outs": []})
+    done = report(tmp_path / "model_repository", "m", tmp_path / "data.csv")
+    kept = [i for i in np.flatnonzero(SCORES >= 0.5) if "R3" in codes(X[i], NEAR)]
+    ((cause, count),) = done.without_reasons.items()
+    assert "years is a principal reason" in cause
+    assert count == len(kept) > 5
+    assert done.outcomes["decline"] == (SCORES > 0.8).sum()
+    assert done.notes == (NO_COMPARISONS, NO_REFERENCES)
+
+
+# -- the command ---------------------------------------------------------------------------------------
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["decisions", "report", *arguments])
+
+
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.usefixtures("here")
+def test_the_files(done: Report, tmp_path: Path) -> None:
+    asked = ["data.csv", "m", "--group", "sex", "--label", "paid", "--references", "near.csv"]
+    for out in ("one", "two"):
+        result = call(*asked, "--out", str(tmp_path / out))
+        assert result.exit_code == 0, result.output
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    pictures = ["groups.png", "moved.png", "reasons.png", "stability.png"]
+    tables = ["decisions.csv", "groups.csv", "reasons.csv", "report.json"]
+    assert sorted(contents(tmp_path / "one")) == sorted(pictures + tables)
+    whole = json.loads((tmp_path / "one" / "report.json").read_text())
+    assert whole["outcomes"] == done.outcomes
+    assert whole["digests"]["profile"] == done.manifest.decision.digest  # type: ignore[union-attr]
+    assert [one["code"] for one in whole["reasons"]] == [one.code for one in done.reasons]
+    found = list(csv.DictReader((tmp_path / "one" / "decisions.csv").read_text().splitlines()))
+    assert len(found) == N
+    for i in BY_SCORE:
+        own = codes(X[i], NEAR)
+        assert [found[i][f"reason_{place}"] for place in range(1, len(own) + 1)] == own
+        assert found[i]["all_applicants"].split() == codes(X[i], EVERYBODY)
+        assert float(found[i]["score"]) == pytest.approx(SCORES[i], abs=1e-5)
+    assert "Principal reasons of" in result.stdout
+    assert "sex = empty (small)" in result.stdout
+
+
+REFUSED = {
+    "no such entry": (("data.csv", "n"), "n_explain: no such entry"),
+    "no such column": (("data.csv", "m", "--group", "race"), "no column ['race']"),
+    "too many groups": (("data.csv", "m", "--group", "income"), "has 90 values; give a column of at most 20"),
+    "no label": (("data.csv", "m", "--label", "sex"), "a label has two, in every row"),
+    "other references": (("data.csv", "m", "--references", "data.csv"), "not the references that 'm'"),
+    "no table": (("data.npy", "m"), "bankruptcies are columns of a table: give the rows as .csv or .parquet"),
+    "no knock-outs": (("near.csv", "m"), "no column ['bankruptcies']"),
+    "no file": (("no.csv", "m"), "no.csv: cannot be read"),
+    "a file for a folder": (("data.csv", "m", "--out", "data.csv"), "data.csv is not a folder"),
+    "a negative seed": (("data.csv", "m", "--seed", "-1"), "--seed"),
+}
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    np.save("data.npy", X)
+    arguments, words = REFUSED[name]
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    assert words in " ".join(result.stderr.split())
+    assert result.stdout == ""
+
+
+def test_an_entry_without_a_profile_and_one_whose_comparison_is_gone(tmp_path: Path) -> None:
+    repository = tmp_path / "model_repository"
+    write(tmp_path, draws=1)
+    entry = next(repository.glob("m_explain_*"))
+    entry.rename(tmp_path / "gone")
+    with pytest.raises(Exception, match=f"{entry.name}: the comparison 'draw 1' is missing"):
+        decide_file(repository, "m", tmp_path / "data.csv", (), lambda *_: None)
+    compile_model(MODEL, DeepShap(NEAR), feature_names=NAMES).write(repository, "m")
+    with pytest.raises(Exception, match="'m' has no decision profile: compile it with --decision"):
+        decide_file(repository, "m", tmp_path / "data.csv", (), lambda *_: None)
+
+
+@pytest.mark.usefixtures("here")
+def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = call("data.csv", "m", "--out", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    assert "no plots: matplotlib is not installed" in result.stderr
+    assert sorted(contents(tmp_path / "out")) == ["decisions.csv", "reasons.csv", "report.json"]
