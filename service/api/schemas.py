@@ -215,6 +215,11 @@ class Applicants(BaseModel):
     instances: list[Instance] = Field(
         description="objects by feature name (or input name), with the features that knock-outs look at"
     )
+    stability: bool | None = Field(
+        None,
+        description="whether to tell which reasons stay by other references, which takes as many runs more; "
+        "of a model compiled with --compare or --draws",
+    )
 
 
 class Reason(BaseModel):
@@ -230,6 +235,11 @@ class Reason(BaseModel):
     tied: bool = Field(description="as large as the next reason, given or not")
     uncertain: bool = Field(
         description="nearer to the next reason, or to nothing, than its attribution's standard error"
+    )
+    survival: dict[str, bool | float] | None = Field(
+        None,
+        description="where stability was asked for: whether the code is a principal reason by each other "
+        "baseline, by its name, and in which share of `draws`",
     )
 
 

@@ -14,6 +14,7 @@ from compiler.decisions.rows import decided_of, explained_rows, values_of
 from compiler.manifest import Manifest
 from compiler.profile import KnockOut
 from service.decisions.drift import Drift
+from service.decisions.stability import demand_comparisons, with_survival
 from service.decisions.trail import AuditTrail, RecordedDecision
 from service.errors import DeadlineError, MalformedError, UndecidedError
 from service.faults import Faults
@@ -64,6 +65,8 @@ class Decider:
         context = current()
         caller = "" if context is None else context.caller.name
         inputs = _inputs(entry, manifest, rows, request.faults)
+        if request.stability:
+            demand_comparisons(manifest)
         if key is not None:
             async with _until(deadline_s):
                 found = await self._trail.find(manifest.model, caller, key, rows)
@@ -71,6 +74,8 @@ class Decider:
                 return [one.answer for one in found]
         answers = await plane.infer(entry, inputs, None, deadline_s, by_row=True)
         decisions = await _decisions(manifest, rows, inputs, answers)
+        if request.stability:
+            decisions = await with_survival(plane, manifest, inputs, decisions, deadline_s)
         latency_ms = (time.monotonic() - (began_s if context is None else context.began_s)) * 1e3
         now = datetime.now(UTC).isoformat(timespec="microseconds")
         runtime = {"graph": entry.graph_digest, **plane.backend.runtime(entry)}

@@ -56,11 +56,14 @@ def decode_decide(_: Request, body: bytearray) -> InferenceRequest:
     for name in _CHOOSING:
         if message.get(name) is not None:
             faults.note(f"'{name}' is of explanations: a decision's was chosen when the model was compiled")
+    stability = message.get("stability")
+    if not isinstance(stability, bool | None):
+        raise MalformedError("stability must be true or false")
     rows = _instances(message, body, faults)
     for i, row in enumerate(rows):
         if not isinstance(row, dict):
             faults.note(f"instances[{i}] must be an object of features, so that reasons have names")
-    return InferenceRequest(instances=Instances(rows), faults=faults)
+    return InferenceRequest(instances=Instances(rows), faults=faults, stability=bool(stability))
 
 
 def predictions(outputs: Sequence[str], tensors: Tensors) -> list[Any]:

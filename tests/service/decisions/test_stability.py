@@ -1,0 +1,199 @@
+"""Reasons by other references in the same call, of a linear model; and the entries by which it is told."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+from fastapi import FastAPI
+
+from compiler import Comparisons, DeepShap, compile_model
+from compiler.references.draws import draws
+from service.app import create_app, create_backend
+from service.decisions.decider import Decider
+from service.settings import Settings
+from tests.compiler.decisions.linear import (
+    BANKRUPT,
+    DRAWS,
+    EVERYBODY,
+    MODEL,
+    NEAR,
+    PROFILE,
+    SCORES,
+    SEED,
+    N,
+    X,
+    codes,
+)
+from tests.compiler.models import NAMES
+from tests.service import patient
+from tests.service.conftest import client_of, serving
+from tests.service.decisions.test_decider import MemoryTrail
+
+INSTANCES = [
+    dict(zip(NAMES, x, strict=True)) | {"bankruptcies": int(bankrupt)}
+    for x, bankrupt in zip(X.tolist(), BANKRUPT, strict=True)
+]
+ADVERSE = np.flatnonzero((SCORES >= 0.5) & ~BANKRUPT)
+
+
+def write(folder: Path, name: str = "m", **comparisons: Any) -> None:
+    own = Comparisons(**comparisons) if comparisons else None
+    compile_model(MODEL, DeepShap(NEAR), feature_names=NAMES, decision=PROFILE, comparisons=own).write(
+        folder, name
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("repository")
+    write(folder, baselines={"all_applicants": DeepShap(EVERYBODY)}, draws=DRAWS, seed=SEED)
+    write(folder, "alone")
+    return folder
+
+
+def app_of(folder: Path) -> FastAPI:
+    settings = Settings(repository=folder)
+    return create_app(settings, create_backend(settings))
+
+
+@pytest.fixture(scope="module")
+def trail() -> MemoryTrail:
+    return MemoryTrail()
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path, trail: MemoryTrail) -> Iterator[str]:
+    app = app_of(folder)
+    app.state.decider = Decider(app.state.plane, trail)
+    with serving(app) as address:
+        yield f"http://{address}"
+
+
+def decide(url: str, instances: list[Any], model: str = "m", **members: Any) -> httpx.Response:
+    body = {"instances": instances} | members
+    return patient.post(f"{url}/v1/models/{model}:decide", json=body)
+
+
+def test_which_reasons_stay(url: str, trail: MemoryTrail) -> None:
+    found = decide(url, INSTANCES, stability=True).json()["decisions"]
+    drawn = draws(NEAR, None, DRAWS, SEED)
+    for i in ADVERSE:
+        by_draw = [codes(X[i], references) for references in drawn]
+        told = {reason["code"]: reason["survival"] for reason in found[i]["reasons"]}
+        assert list(told) == codes(X[i], NEAR)
+        for code, survival in told.items():
+            assert survival == {
+                "all_applicants": code in codes(X[i], EVERYBODY),
+                "draws": pytest.approx(np.mean([code in each for each in by_draw])),
+            }
+    shares = [reason["survival"]["draws"] for i in ADVERSE for reason in found[i]["reasons"]]
+    assert 0 < min(shares) < max(shares) == 1
+    assert [one.answer for one in trail.records][-N:] == found
+    for i in np.flatnonzero(BANKRUPT):  # declined whoever is compared with
+        assert [("survival" in reason) for reason in found[i]["reasons"]] == [False]
+
+
+def test_nothing_else_changes_and_nobody_else_pays(url: str) -> None:
+    asked = decide(url, INSTANCES, stability=True).json()["decisions"]
+    for plain in (decide(url, INSTANCES), decide(url, INSTANCES, stability=False)):
+        for one, other in zip(plain.json()["decisions"], asked, strict=True):
+            without = [{k: v for k, v in reason.items() if k != "survival"} for reason in other["reasons"]]
+            assert one | {"id": ""} == other | {"id": "", "reasons": without}
+
+
+@pytest.mark.parametrize(
+    ("model", "stability", "status", "words"),
+    [
+        ("alone", True, 422, "model 'alone' was compiled without comparisons. Compile it with --compare"),
+        ("m", 1, 400, "stability must be true or false"),
+        ("m", "yes", 400, "stability must be true or false"),
+    ],
+)
+def test_refused(url: str, trail: MemoryTrail, model: str, stability: Any, status: int, words: str) -> None:
+    before = len(trail.records)
+    answer = decide(url, INSTANCES[:2], model, stability=stability)
+    assert (answer.status_code, words in answer.json()["detail"]) == (status, True)
+    assert len(trail.records) == before
+
+
+# -- entries -------------------------------------------------------------------------------------------
+
+
+def comparisons_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("m_explain_*"))
+
+
+def test_they_are_explanations_of_the_model_and_no_models(url: str, folder: Path) -> None:
+    assert patient.get(f"{url}/v1/models").json() == {"models": ["alone", "m"]}
+    names = comparisons_in(folder)
+    assert len(names) == 1 + DRAWS
+    index = patient.post(f"{url}/v2/repository/index").json()
+    assert {*names} < {entry["name"] for entry in index}
+    rows = [{name: row[name] for name in NAMES} for row in INSTANCES[:3]]
+    answers = [
+        patient.post(f"{url}/v1/models/{name}:explain", json={"instances": rows}).json() for name in names
+    ]
+    bases = {answer["explanations"][0]["base_value"] for answer in answers}
+    assert len(bases) == len(names)
+    own = patient.post(f"{url}/v1/models/m:explain", json={"instances": rows}).json()
+    assert own["explanations"][0]["base_value"] not in bases
+    decided = decide(url, INSTANCES[:3], names[0]).json()["decisions"]  # by what decides for the model
+    due = decide(url, INSTANCES[:3]).json()["decisions"]
+    assert [one | {"id": ""} for one in decided] == [one | {"id": ""} for one in due]
+
+
+@pytest_asyncio.fixture
+async def app(tmp_path: Path) -> AsyncIterator[FastAPI]:
+    write(tmp_path, draws=2)
+    app = app_of(tmp_path)
+    async with app.router.lifespan_context(app):
+        await app.state.loading
+        yield app
+
+
+def names_told(answer: httpx.Response) -> set[str]:
+    reasons = [reason for one in answer.json()["decisions"] for reason in one["reasons"]]
+    return {name for reason in reasons for name in reason.get("survival", ())}
+
+
+async def test_a_new_compile_takes_the_place_of_all(tmp_path: Path, app: FastAPI) -> None:
+    async with client_of(app) as client:
+        old = comparisons_in(tmp_path)
+        asked = {"instances": INSTANCES, "stability": True}
+        before = await client.post("/v1/models/m:decide", json=asked)
+        write(tmp_path, baselines={"everybody": DeepShap(EVERYBODY)})
+        await app.state.live.scan()
+        after = await client.post("/v1/models/m:decide", json=asked)
+        assert [names_told(before), names_told(after)] == [{"draws"}, {"everybody"}]
+        gone = await client.get(f"/v2/models/{old[0]}")
+        assert gone.status_code == 404
+        (new,) = comparisons_in(tmp_path)
+        (tmp_path / new).rename(tmp_path.parent / f"{tmp_path.name}-gone")
+        await app.state.live.scan()
+        broken = await client.post("/v1/models/m:decide", json=asked)
+        assert broken.status_code == 503
+        words = f"the comparison 'everybody' of model 'm', entry '{new}', is not served"
+        assert words in broken.json()["detail"]
+        plain = await client.post("/v1/models/m:decide", json={"instances": INSTANCES})
+        assert plain.status_code == 200
+
+
+@pytest.mark.slow
+def test_a_restart_keeps_them_beside_explainers_of_the_api(tmp_path: Path) -> None:
+    write(tmp_path, draws=2)
+    names = comparisons_in(tmp_path)
+    for start in range(2):
+        with serving(app_of(tmp_path)) as address:
+            url = f"http://{address}"
+            explainer = f"{url}/v2/models/m/explainers/slope"
+            if start == 0:
+                patient.put(explainer, json={"method": "gradient"})
+                assert patient.settled(explainer)["state"] == "ready"
+            answer = decide(url, INSTANCES, stability=True)
+            assert answer.status_code == 200
+            assert {*names} < {*comparisons_in(tmp_path)}
+            assert patient.get(f"{url}/v1/models").json() == {"models": ["m"]}
