@@ -1,12 +1,13 @@
 """What a combined graph answers, row by row and by the names of features and groups."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from compiler.manifest import Attributed, Decided, Manifest
+from compiler.manifest import Attributed, Decided, Manifest, elements
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -38,7 +39,11 @@ def decided_of(manifest: Manifest) -> Decided:
 
 def keys_of(manifest: Manifest) -> tuple[str, ...]:
     """Features and groups that are attributed to, in the order of the answers."""
-    return tuple(key for item in manifest.attributed for key in _names(item))
+    return tuple(
+        key
+        for item in manifest.attributed
+        for key in _names(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
+    )
 
 
 def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:
@@ -83,7 +88,7 @@ def values_of(
         if item.tensor.name not in inputs:
             continue
         table = inputs[item.tensor.name].reshape(rows, -1)
-        names = item.feature_names or _unnamed(item.tensor.name, table)
+        names = _names(item.tensor.name, item.feature_names, table.shape[1])
         for row, values in zip(found, table, strict=True):
             row.update(zip(names, map(_plain, values), strict=True))
     for row, instance in zip(found, instances or (), strict=instances is not None):
@@ -110,18 +115,13 @@ def _by_name(
     found: dict[str, list[float]] = {}
     for item, output in zip(attributed, outputs, strict=True):
         values = tensors[output][:, 0].reshape(len(tensors[output]), -1)
-        found.update(zip(_names(item), values.T.tolist(), strict=True))
+        names = _names(item.tensor.name, item.feature_names, values.shape[1])
+        found.update(zip(names, values.T.tolist(), strict=True))
     return found
 
 
-def _names(item: Attributed) -> tuple[str, ...]:
-    if item.feature_names is None:
-        return (item.tensor.name,) if item.tensor.shape in ((), (1,)) else ()
-    return item.feature_names
-
-
-def _unnamed(name: str, table: np.ndarray) -> tuple[str, ...]:
-    return (name,) if table.shape[1] == 1 else tuple(f"{name}[{i}]" for i in range(table.shape[1]))
+def _names(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
+    return given or ((tensor,) if count == 1 else elements(tensor, count))
 
 
 def _plain(value: Any) -> Any:
