@@ -257,7 +257,7 @@ def test_a_text_depends_on_the_value(value: Any, text: str) -> None:
 
 @pytest.mark.parametrize(("value", "fits"), [(True, True), (False, False), ("yes", False), (None, False)])
 def test_a_flag_s_text(value: Any, fits: bool) -> None:
-    reason = ReasonText.model_validate({"text": "else", "when": [{"equals": True, "text": "flagged"}]})
+    reason = ReasonText.model_validate({"text": "else", "when": [{"equals": 1, "text": "flagged"}]})
     assert worded(reason, value) == ("flagged" if fits else "else")
 
 

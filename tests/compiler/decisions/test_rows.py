@@ -1,0 +1,51 @@
+"""What a combined graph answers, row by row and by name: against the arrays themselves."""
+
+import numpy as np
+import pytest
+
+from compiler import Compiled, DeepShap, compile_model
+from compiler.decisions.rows import explained_rows, keys_of, values_of
+from tests.compiler.models import rows, two_inputs
+
+GIVEN = {"a": rows(3, 3, seed=5), "b": rows(3, 4, seed=6)}
+PROFILE = {"output": "y[1]", "threshold": 0.5, "adverse": "above", "groups": {"g": {"members": ["a1", "b0"]}}}
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Compiled:
+    references = {"a": rows(5, 3, seed=3), "b": rows(5, 4, seed=4)}
+    method = DeepShap(references, standard_error=True)
+    names = {"a": ["a0", "a1", "a2"], "b": [f"b{i}" for i in range(4)]}
+    return compile_model(two_inputs(), method, feature_names=names, decision=PROFILE)
+
+
+def test_each_row_is_told_by_its_names(compiled: Compiled) -> None:
+    answer = compiled.explain(GIVEN)
+    manifest = compiled.manifest
+    found = explained_rows(manifest, answer)
+    assert len(found) == 3
+    assert set(keys_of(manifest)) == {"g", "a0", "a2", "b1", "b2", "b3"}
+    players = [player.name for player in manifest.players]
+    for i, row in enumerate(found):
+        assert row.score == answer["y"][i, 1]
+        assert row.explained_value == answer["explained_value"][i, 0]
+        assert row.base_value == answer["base_value"][i, 0]
+        assert row.gap == answer["completeness_gap"][i, 0]
+        for told, name in (
+            (row.attributions, manifest.group_attributions),
+            (row.standard_errors, manifest.group_standard_error),
+        ):
+            assert name is not None
+            assert told == dict(zip(players, answer[name][i, 0].tolist(), strict=True))
+        due = row.score - row.base_value
+        assert sum(row.attributions.values()) == pytest.approx(due, abs=1e-5)
+
+
+def test_values_are_the_shortest_numbers_or_as_they_were_written(compiled: Compiled) -> None:
+    inputs = {"a": np.array([[0.1, 0.52, np.nan]], np.float32), "b": np.ones((1, 4), np.float32)}
+    (values,) = values_of(compiled.manifest, inputs)
+    assert values == {"a0": 0.1, "a1": 0.52, "a2": None, "b0": 1, "b1": 1, "b2": 1, "b3": 1}
+    written = {"a0": 0.1000000001, "a2": None, "b": [1, 1, 1, 1], "beside": "a word"}
+    (values,) = values_of(compiled.manifest, inputs, [written])
+    assert (values["a0"], values["a1"], values["beside"]) == (0.1000000001, 0.52, "a word")
+    assert "b" not in values
