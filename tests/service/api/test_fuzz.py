@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from service.settings import Settings
 from tests.service.conftest import gateway
+from tests.service.handmade import FEATURES
 
 # The same examples in each run, and no measure of how long they take to be made.
 FUZZ = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -29,6 +30,7 @@ PATHS = (
     "/v1/models/score:predict",
     "/v1/models/pair:explain",
     "/v1/models/typed:predict",
+    "/v1/models/score:decide",
 )
 SCALARS = (
     st.none()
@@ -110,8 +112,12 @@ def test_random_json(post: Any, path: str, tree: Any) -> None:
 
 
 @FUZZ
-@given(value=st.floats(width=32, allow_nan=False, allow_infinity=False), column=st.integers(0, 3))
-def test_extreme_numbers(post: Any, value: float, column: int) -> None:
-    row = [1.0, 2.0, 3.0, 4.0]
-    row[column] = value
-    check(post("/v1/models/score:explain", orjson.dumps({"instances": [row]})))
+@given(
+    value=st.floats(width=32, allow_nan=False, allow_infinity=False),
+    column=st.integers(0, 3),
+    verb=st.sampled_from(["explain", "decide"]),
+)
+def test_extreme_numbers(post: Any, value: float, column: int, verb: str) -> None:
+    row = dict(zip(FEATURES, [1.0, 2.0, 3.0, 4.0], strict=True))
+    row[FEATURES[column]] = value
+    check(post(f"/v1/models/score:{verb}", orjson.dumps({"instances": [row]})))
