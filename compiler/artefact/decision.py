@@ -15,7 +15,7 @@ from compiler.decisions.rows import explained_rows, score_index
 from compiler.errors import InvalidOptionError
 from compiler.lowering import Lowered
 from compiler.manifest import Decided
-from compiler.methods import Method
+from compiler.methods import Auto, Method
 from compiler.methods.base import Gap, Walked
 from compiler.methods.treeshap import TreeShap
 from compiler.profile import DecisionProfile, faulty, near
@@ -344,9 +344,16 @@ def _asked(
     question = replace(question, targets=[score.index])
     trees = _trees(lowered.source, score.tensor)
     transform = trees.post_transform if trees else ""
+    if profile.space == "margin" and transform and not isinstance(method, TreeShap | Auto):
+        return (method, question), [
+            f"space 'margin', of trees, is explained by treeshap, not by {method.name}"
+        ]
     if profile.space == "margin":
         question, faults = _of_margin(profile, lowered, question, score, score.index, transform)
         return (method, question), faults
+    if isinstance(method, TreeShap) and transform not in ("", "NONE", "LOGISTIC"):
+        fault = f"space 'output': treeshap explains the margin of a {transform}: say space: margin"
+        return (method, question), [f"{fault}, or choose permutationshap"]
     if isinstance(method, TreeShap) and transform == "LOGISTIC":
         try:
             method = replace(method, space="probability")
@@ -371,6 +378,8 @@ def _of_margin(
             f"space 'margin': '{score.tensor}' is none of the model's outputs, so that an answer has no score"
         ]
     closed = closing(lowered.source, score.tensor)
+    if closed is None and not transform:  # a classifier of ai.onnx.ml, as it is lowered
+        closed = closing(ir.serde.serialize_model(lowered.model), score.tensor)
     operator, tensor = (transform, score.tensor) if closed is None else closed
     spec = lowered.specs.get(tensor)
     count = score.elements if closed is None or spec is None else prod(spec[0][1:])

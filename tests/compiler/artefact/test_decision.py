@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import pytest
 from skl2onnx import to_onnx
-from sklearn.ensemble import RandomForestRegressor
+from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier, RandomForestRegressor
+from sklearn.linear_model import LogisticRegression
 
 import rationale
 from compiler import (
@@ -153,6 +154,31 @@ def test_the_names_at_the_top() -> None:
 # -- the range of the score ------------------------------------------------------------------------------
 
 
+def test_a_logistic_regression_is_explained_in_its_margin() -> None:
+    every = np.concatenate([R, X])
+    fitted = LogisticRegression().fit(every, every[:, 0] + every[:, 1] > 0)
+    compiled = decided(fitted, {"output": "probabilities[1]", "space": "margin"})
+    wanted = (X - R.mean(axis=0)) * fitted.coef_[0]
+    np.testing.assert_allclose(compiled.explain(X)["x_attributions"][:, 0], wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("space", ["output", "margin"])
+def test_boosted_trees_are_explained_in_either_space(space: str) -> None:
+    every = np.concatenate([R, X])
+    fitted = GradientBoostingClassifier(n_estimators=5, random_state=0).fit(every, every[:, 0] > every[:, 1])
+    change = {"output": "probabilities[0]", "space": space, "adverse": "below"}
+    compiled = decided(fitted, change, TreeShap(R))
+    found = explained_rows(compiled.manifest, compiled.explain(X))
+    scores = fitted.predict_proba(X)[:, 0]
+    np.testing.assert_allclose([row.score for row in found], scores, atol=1e-6)
+    wanted = np.log(scores / (1 - scores)) if space == "margin" else scores
+    np.testing.assert_allclose([row.explained_value for row in found], wanted, rtol=1e-5)
+    sums = [row.base_value + sum(row.attributions.values()) for row in found if row.base_value is not None]
+    np.testing.assert_allclose(sums, wanted, rtol=1e-5)
+    with pytest.raises(InvalidProfileError, match="is explained by treeshap, not by exactshap"):
+        decided(fitted, change | {"space": "margin"}, ExactShap(R))
+
+
 def test_a_score_that_nothing_closes_ranges_as_the_references_show() -> None:
     scores = R @ W[:, 1] + B[1]
     least, most = float(scores.min()), float(scores.max())
@@ -170,8 +196,6 @@ def test_a_score_that_nothing_closes_ranges_as_the_references_show() -> None:
 
 
 def test_trees_that_average_probabilities_range_from_0_to_1() -> None:
-    from sklearn.ensemble import RandomForestClassifier
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         labels = X[:, 0] > 0
@@ -181,6 +205,8 @@ def test_trees_that_average_probabilities_range_from_0_to_1() -> None:
         model = rationale.convert(forest, R)
     compiled = decided(model, {"output": "probabilities"}, TreeShap(R))
     assert decided_of(compiled.manifest).output_range == (0, 1)
+    with pytest.raises(InvalidProfileError, match="not made by a Sigmoid"):
+        decided(model, {"output": "probabilities", "space": "margin"}, TreeShap(R))
     np.testing.assert_allclose(
         [row.score for row in explained_rows(compiled.manifest, compiled.explain(X))],
         forest.predict_proba(X)[:, 1],
