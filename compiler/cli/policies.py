@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 COUNT, FEW = 100, 20  # rows of a set by default, and below which a warning says that there are few
 DRAWS, DECLINES = 3, 100  # of each size, and that are explained by each
+MANY = 10  # times as many references, beside which each draw is held
 BY = ("stratified", "medoids", "whole")
 
 
@@ -277,10 +278,10 @@ def _measured(
     """A table of how much the answer moves with K, and warnings."""
     import numpy as np
 
-    from compiler.artefact.compiled import Compiled
     from compiler.compile import compile_model
-    from compiler.evaluate.draws import move
+    from compiler.evaluate.draws import Answer, answer_of, from_draw_to_draw, move
     from compiler.methods.options import WEIGHTS, make_method
+    from compiler.references.policies import systematic
 
     declined = np.flatnonzero((outcomes == "decline") & ~applicants.knocked_out)
     if not len(declined):
@@ -289,34 +290,34 @@ def _measured(
         declined = np.sort(np.random.default_rng(asked.seed).choice(declined, DECLINES, replace=False))
     count = min(asked.count or COUNT, len(rows))
     sizes = sorted({size for size in (count // 2, count, 2 * count) if 0 < size <= len(rows)})
+    many = systematic(rows, min(len(rows), MANY * count), asked.seed)
+    feeds, seeds = applicants.feeds(declined), range(asked.seed, asked.seed + DRAWS)
     lines = [
-        f"{len(declined)} declines, {asked.measure}; from draw to draw, over {DRAWS} draws of each size:",
-        "    K  base value            attributions move      reasons differ  first reason",
+        f"{len(declined)} declines, {asked.measure}, {DRAWS} draws: how far attributions move (in parts of a "
+        "row's largest), for how many the reasons differ",
+        f"{'':32}{'from draw to draw':24}from {len(many)} along the score",
+        f"{'K':>5}  {'base value':25}" + f"{'attributions':14}{'reasons':10}" * 2,
     ]
-    seeds = range(asked.seed, asked.seed + DRAWS)
     with progress_bar() as progress:
         done = 0
+
+        def answer(drawn: "np.ndarray", weights: "np.ndarray | None") -> Answer:
+            nonlocal done
+            options = {} if weights is None else {WEIGHTS: weights}
+            method = make_method(str(asked.measure), applicants.feeds(drawn), options)
+            made = compile_model(applicants.model, method, feature_names=applicants.names, decision=profile)
+            done += 1
+            progress("explaining declines", done, DRAWS * len(sizes) + 1)
+            return answer_of(made, feeds)
+
+        by_many = answer(many, None)
         for size in sizes:
-
-            def compiled(seed: int, size: int = size) -> Compiled:
-                nonlocal done
-                drawn, weights = _draw(asked, applicants, rows, size, seed)
-                options = {} if weights is None else {WEIGHTS: weights}
-                method = make_method(str(asked.measure), applicants.feeds(drawn), options)
-                made = compile_model(
-                    applicants.model, method, feature_names=applicants.names, decision=profile
-                )
-                done += 1
-                progress(f"references: {size}, draw {seed}", done, DRAWS * len(sizes))
-                return made
-
-            moved = move(compiled, seeds, applicants.feeds(declined))
-            least, most = min(moved.base_values), max(moved.base_values)
+            answers = [answer(*_draw(asked, applicants, rows, size, seed)) for seed in seeds]
+            base = [each.base_value for each in answers]
+            moves = (from_draw_to_draw(answers), move((by_many, each) for each in answers))
             lines.append(
-                f"{moved.references:5d}  {least:.5g} to {most:.5g}".ljust(28)
-                + f" {moved.mean:6.1%} (at most {moved.largest:.0%})".ljust(24)
-                + f" {moved.differ:.0%} of declines".ljust(16)
-                + f" {moved.differ_first:.0%}"
+                f"{size:5d}  {f'{min(base):.5g} to {max(base):.5g}':25}"
+                + "".join(f"{f'{each.mean:.1%}':14}{f'{each.differ:.0%}':10}" for each in moves).rstrip()
             )
     return lines, []
 

@@ -85,8 +85,8 @@ def references_command(
     measure: Annotated[
         str | None,
         _of_policies(
-            help="How much attributions and reasons move with K and with the draw, by this method: K/2, K "
-            "and 2 K references, three draws of each, 100 declines. It costs nine compiles with their "
+            help="How much attributions and reasons move, by this method: over three draws of K/2, K and 2 K "
+            "references, 100 declines explained by each, and beside 10 K. That costs ten compiles and their "
             "explanations: a minute for trees, many minutes for permutationshap.",
             metavar="METHOD",
         ),

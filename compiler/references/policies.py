@@ -22,7 +22,7 @@ _BAND = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<percent>%)?")
 
 @dataclass(frozen=True)
 class Band:
-    """How near the passing score counts as near: a difference of scores, or a part of those who pass."""
+    """How near the threshold counts as near: a difference of scores, or a part of those who pass."""
 
     width: float | None = None
     part: float | None = None
@@ -61,6 +61,8 @@ def parse_band(text: str) -> Band:
 def population(profile: DecisionProfile, policy: str, scored: Scored, band: Band) -> np.ndarray:
     """The rows of a policy, by their indices in the order of the scores.
 
+    Near the threshold are also those whom a person decides about; they are not approved.
+
     Raises:
         InvalidOptionError: the policy is "custom".
         InvalidReferencesError: none of the rows is of it.
@@ -73,16 +75,17 @@ def population(profile: DecisionProfile, policy: str, scored: Scored, band: Band
     rows = np.asarray(np.argsort(scored.scores, kind="stable"))
     if policy == "all_applicants":
         return rows
-    passed = np.asarray(rows[scored.outcomes(profile)[rows] == "approve"])
+    alone = profile.model_copy(update={"refer": None}) if policy == "near_threshold" else profile
+    passed = np.asarray(rows[scored.outcomes(alone)[rows] == "approve"])
     if not len(passed):
         raise InvalidReferencesError(
-            f"no row passes: by the profile an applicant does with a score {passing(profile)}, and the "
-            f"scores of {len(rows)} rows are {_range(scored.scores)}. Give other rows, or look at the "
+            f"no row is {policy}: by the profile an applicant passes with a score {passing(profile)}, and "
+            f"{len(rows)} rows have scores of {_range(scored.scores)}. Give other rows, or look at the "
             "profile's output, threshold and adverse side."
         )
     if policy == "approved":
         return passed
-    away = np.abs(scored.scores[passed] - _passing_score(profile))
+    away = np.abs(scored.scores[passed] - profile.threshold)
     if band.part is not None:
         nearest = max(1, round(band.part * len(passed)))
         return np.asarray(passed[away <= np.sort(away)[nearest - 1]])
@@ -96,9 +99,9 @@ def population(profile: DecisionProfile, policy: str, scored: Scored, band: Band
 
 
 def passing(profile: DecisionProfile) -> str:
-    """Which scores pass, in words."""
+    """Which scores do, in words."""
     side = "most" if profile.adverse == "above" else "least"
-    return f"of at {side} {_passing_score(profile):g}"
+    return f"of at {side} {profile.threshold:g}"
 
 
 def knocked_out(profile: DecisionProfile, count: int, values: Mapping[str, Sequence[Any]]) -> np.ndarray:
@@ -136,12 +139,6 @@ def check_count(k: int, rows: np.ndarray, policy: str) -> None:
             f"--count {k}: {len(rows)} rows are {policy}.{wider} more rows or a smaller count, or take them "
             "all (--by whole)."
         )
-
-
-def _passing_score(profile: DecisionProfile) -> float:
-    """Where the side that passes begins: a band that a person decides is not of it."""
-    edges: tuple[float, ...] = (profile.threshold, *(profile.refer or ()))
-    return min(edges) if profile.adverse == "above" else max(edges)
 
 
 def _range(scores: np.ndarray) -> str:

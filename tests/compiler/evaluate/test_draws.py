@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from compiler import Compiled, DeepShap, compile_model
-from compiler.evaluate.draws import move
+from compiler.evaluate.draws import answer_of, from_draw_to_draw, move
 from tests.compiler.models import NAMES, mlp, rows
 
 X = rows(6, 5, seed=9)
@@ -26,7 +26,8 @@ def compiled(seed: int) -> Compiled:
 
 
 def test_beside_every_pair_of_explanations() -> None:
-    found = move(compiled, [0, 1, 2], {"x": X})
+    drawn = [answer_of(compiled(seed), {"x": X}) for seed in range(3)]
+    found = from_draw_to_draw(drawn)
     answers = [compiled(seed).explain(X) for seed in range(3)]
     a = np.stack([answer["x_attributions"][:, 0] for answer in answers]).astype(float)  # [draw, row, feature]
     by_code = np.stack(
@@ -44,10 +45,11 @@ def test_beside_every_pair_of_explanations() -> None:
     both = [(reasons[i][n], reasons[j][n]) for i, j in pairs for n in range(len(X))]
     assert found.differ == np.mean([{*one} != {*other} for one, other in both])
     assert found.differ_first == np.mean([one[:1] != other[:1] for one, other in both])
-    assert found.base_values == pytest.approx([answer["base_value"][0, 0] for answer in answers])
-    assert (found.references, 0 < found.differ < 1) == (4, True)
+    assert [a.base_value for a in drawn] == pytest.approx([answer["base_value"][0, 0] for answer in answers])
+    assert 0 < found.differ < 1
+    assert move([(drawn[0], drawn[1])]).mean == pytest.approx(np.mean(moved[0]), rel=1e-6)
 
 
 def test_the_same_references_move_nothing() -> None:
-    found = move(lambda _: compiled(7), [0, 1], {"x": X})
+    found = from_draw_to_draw([answer_of(compiled(7), {"x": X}) for _ in range(2)])
     assert (found.mean, found.largest, found.differ, found.differ_first) == (0, 0, 0, 0)
