@@ -1,0 +1,94 @@
+"""`rationale audit`: what the commands print, their exit statuses, and what they leave behind."""
+
+import json
+from pathlib import Path
+from subprocess import run
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import Result
+from sqlalchemy import text
+from typer.testing import CliRunner
+
+from service.cli.main import app
+from service.decisions.audit.database import Database
+from service.decisions.audit.inputs import Inputs
+from tests.service.decisions.audit.conftest import decision, ledger_of
+
+ENVIRONMENT = ("RATIONALE_AUDIT", "RATIONALE_AUDIT_INPUTS", "RATIONALE_AUDIT_KEY_FILE")
+
+
+@pytest.fixture
+def trail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
+    """Two sealed decisions of this month, and an old one before them; the environment names it."""
+    file, key = tmp_path / "audit.sqlite3", tmp_path / "key"
+    key.write_text("k" * 32)
+    for name, value in zip(ENVIRONMENT, (f"sqlite:///{file}", "sealed", str(key)), strict=True):
+        monkeypatch.setenv(name, value)
+    database = Database(file)
+    old = decision(1, time="2020-01-01T00:00:00.000000+00:00")
+    ledger_of(database, Inputs("sealed", key)).append([[old], [decision(2)], [decision(3)]])
+    database.close()
+    return database
+
+
+def audit(*arguments: str | Path, status: int = 0) -> Result:
+    done = CliRunner().invoke(app, ["audit", *map(str, arguments)])
+    assert done.exit_code == status, done.output
+    return done
+
+
+def test_verify_and_heads(trail: Database, tmp_path: Path) -> None:
+    private, public, heads = tmp_path / "private", tmp_path / "public", tmp_path / "heads.json"
+    for arguments in (
+        ["genpkey", "-algorithm", "ed25519", "-out", private],
+        ["pkey", "-in", private, "-pubout", "-out", public],
+    ):
+        run(["openssl", *arguments], check=True)
+    heads.write_text(audit("heads", "--key", private).stdout)
+    assert [head["sequence"] for head in json.loads(heads.read_text())["heads"]] == [3]
+    signed = ("verify", "--heads", heads, "--public-key", public)
+    assert audit(*signed).stdout == "3 decisions, none removed or altered\n"
+    assert "--heads needs --public-key" in audit("verify", "--heads", heads, status=2).stderr
+
+    with trail.writing() as connection:
+        connection.execute(text("DELETE FROM audit_decisions WHERE sequence = 3"))
+        connection.execute(text("UPDATE audit_decisions SET caller = 'x' WHERE sequence = 2"))
+    trail.close()
+    told = audit(*signed, status=1).stdout.splitlines()
+    assert ["row 2: was altered" in told[0], "row 3: is gone" in told[1]] == [True, True]
+    assert told[2] == "2 faults in 2 decisions"
+
+
+@pytest.mark.usefixtures("trail")
+def test_prune_erase_and_export(tmp_path: Path) -> None:
+    assert audit("prune").stdout == "1 decisions deleted\n"
+    erased = decision(2).id
+    assert audit("erase", erased).stdout == f"the inputs of decision {erased} are erased\n"
+    assert "erased before" in audit("erase", erased, status=2).stderr
+    assert audit("verify").stdout == "2 decisions, none removed or altered\n"
+    file = tmp_path / "decisions.parquet"
+    assert audit("export", file, "--inputs").stdout == f"{file}: 2 decisions\n"
+    rows = pq.read_table(file).to_pylist()
+    assert [(row["id"], row["kept"]) for row in rows] == [(erased, "erased"), (decision(3).id, "sealed")]
+    assert rows[0]["instance"] is None
+    assert json.loads(rows[1]["instance"]) == decision(3).instance
+    assert json.loads(rows[1]["answer"]) == decision(3).answer
+    assert rows[1]["codes"] == ["R1", "R2"]
+    audit("export", file, "--until", "2026-11-23T10:00:03")
+    rows = pq.read_table(file).to_pylist()
+    assert [(row["id"], row["instance"]) for row in rows] == [(erased, None)]
+    assert "cannot write" in audit("export", tmp_path / "none" / "file", status=2).stderr
+    assert {path.name for path in tmp_path.iterdir()} >= {file.name}
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_no_trail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "there is no audit trail" in audit("verify", "--repository", tmp_path / "models", status=2).stderr
+    monkeypatch.setenv("RATIONALE_AUDIT", "off")
+    assert "RATIONALE_AUDIT is off" in audit("prune", status=2).stderr
+    monkeypatch.setenv("RATIONALE_AUDIT", "mysql://user:hunter2@host/name")
+    told = audit("prune", status=2).stderr
+    assert "must be off, or a URL of a database" in told
+    assert "hunter2" not in told
+    assert list(tmp_path.iterdir()) == []

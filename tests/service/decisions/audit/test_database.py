@@ -1,0 +1,115 @@
+"""Tables are made and migrated once, by whoever opens a trail first; passwords are told to nobody."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from pydantic import ValidationError
+from sqlalchemy import inspect, text
+
+from compiler.errors import InvalidOptionError
+from service.configuration import load_settings
+from service.decisions.audit.database import Database
+from service.decisions.audit.store import AuditStore, place_of
+from service.decisions.audit.tables import metadata
+from service.decisions.audit.verify import verify
+from service.errors import StateUnavailableError, UnknownResourceError
+from service.settings import Settings
+from tests.service.decisions.audit.conftest import decision, ledger_of
+from tests.service.decisions.audit.postgres import Postgres
+
+SECRET = "hunter2"  # noqa: S105
+
+
+def test_migrations_make_the_tables_of_this_version(database: Database) -> None:
+    database.open()
+    with database.writing() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"version_table": "audit_version", "compare_type": True}
+        )
+        assert compare_metadata(context, metadata) == []
+        assert set(inspect(connection).get_table_names()) == {*metadata.tables, "audit_version"}
+
+
+def test_several_open_a_new_trail_at_once(url: str) -> None:
+    databases = [Database(url) for _ in range(6)]
+    with ThreadPoolExecutor(len(databases)) as pool:
+        assert list(pool.map(lambda one: list(verify(one)), databases)) == [[0]] * len(databases)
+    for one in databases:
+        one.close()
+
+
+def test_a_trail_of_a_newer_version_is_left_alone(url: str, database: Database) -> None:
+    ledger_of(database).append([[decision(1)]])
+    with database.writing() as connection:
+        connection.execute(text("UPDATE audit_version SET version_num = '9999'"))
+    newer = Database(url)
+    with pytest.raises(StateUnavailableError, match="by a newer version of Rationale"):
+        newer.open()
+    assert list(verify(database)) == [1]
+
+
+def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:
+    database = Database(tmp_path / "state" / "audit.sqlite3")
+    assert not (tmp_path / "state").exists()
+    database.open()
+    for path in (tmp_path / "state", *(tmp_path / "state").iterdir()):
+        assert path.stat().st_mode & 0o077 == 0
+    with database.reading() as connection:
+        assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
+        assert connection.execute(text("PRAGMA synchronous")).scalar() == 2
+    database.close()
+
+
+def test_a_reader_makes_nothing(tmp_path: Path) -> None:
+    settings = Settings(repository=tmp_path / "models")
+    store = AuditStore.open(settings)
+    with pytest.raises(StateUnavailableError, match="there is no audit trail"):
+        store.read("one")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UnknownResourceError, match="is off"):
+        AuditStore.open(Settings(audit="off"))
+
+
+def test_where_it_is(tmp_path: Path) -> None:
+    assert place_of(Settings(state=tmp_path)) == tmp_path / "audit.sqlite3"
+    assert place_of(Settings(audit="off")) is None
+    driver = Database("postgres://a:b@c/d").url.drivername
+    assert driver == Database("postgresql://a:b@c/d").url.drivername == "postgresql+psycopg"
+
+
+@pytest.mark.parametrize(
+    "url", ["", "on", "mysql://u:hunter2@h/d", "postgresql://u:hunter2@h", "sqlite://", "http://h:x/", "//"]
+)
+def test_urls_of_no_database(url: str) -> None:
+    with pytest.raises(InvalidOptionError, match="must be off, or a URL of a database") as told:
+        AuditStore.open(Settings(audit=url))
+    assert SECRET not in str(told.value)
+
+
+def test_garbage_in_the_place_of_a_database(tmp_path: Path) -> None:
+    file = tmp_path / "audit.sqlite3"
+    file.write_bytes(b"this is no database" * 1000)
+    with pytest.raises(StateUnavailableError, match="file is not a database"):
+        Database(file).open()
+    with pytest.raises(StateUnavailableError, match="cannot be read or written"):
+        Database(tmp_path).open()
+
+
+def test_a_password_is_told_to_nobody(server: Postgres, tmp_path: Path) -> None:
+    url = f"postgresql://nobody:{SECRET}@/none?host={tmp_path}"
+    settings = Settings(audit=url)
+    assert SECRET not in repr(settings)
+    assert SECRET not in str(settings.model_dump_json())
+    for refusing in (url, server.new_database().replace("postgres:secret", f"nobody:{SECRET}")):
+        with pytest.raises(StateUnavailableError) as told:
+            Database(refusing).open()
+        assert SECRET not in str(told.value)
+
+
+def test_settings_that_make_no_sense() -> None:
+    for wrong in ({"audit_inputs": "open"}, {"audit_retention_months": -1}):
+        with pytest.raises((ValidationError, InvalidOptionError)):
+            load_settings(wrong)

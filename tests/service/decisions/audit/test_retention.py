@@ -1,0 +1,86 @@
+"""What is old enough goes from the beginning of each chain, and the rest still verifies."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from service.decisions.audit import retention
+from service.decisions.audit.database import Database
+from service.decisions.audit.heads import heads
+from service.decisions.audit.inputs import Inputs
+from service.decisions.audit.retention import months_ago, prune
+from service.decisions.audit.verify import Fault, verify
+from tests.service.decisions.audit.conftest import decision, ledger_of
+from tests.service.decisions.audit.test_ledger import everything
+from tests.service.decisions.audit.test_verify import execute
+
+OLD = [f"2024-01-0{day}T00:00:00.000000+00:00" for day in range(1, 6)]
+BEFORE = "2024-06"
+
+
+def pruned(database: Database, before: str = BEFORE) -> int:
+    count = 0
+    while found := prune(database, before):
+        count += found
+    return count
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 2000])
+def test_old_rows_go(
+    database: Database, at_once: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(retention, "_AT_ONCE", at_once)
+    key = tmp_path / "key"
+    key.write_text("k" * 32)
+    first, second, third = (ledger_of(database, Inputs("sealed", key)) for _ in range(3))
+    first.append([[decision(i, time=time)] for i, time in enumerate(OLD)])
+    second.append([[decision(10 + i, time=time)] for i, time in enumerate(OLD[:3])])
+    third.append([[decision(20)], [decision(21, time=OLD[0])]])  # an old one behind a new one stays
+    first.append([[decision(5)], [decision(6)]])
+    before = heads(database)
+
+    assert pruned(database) == 8
+    assert prune(database, BEFORE) == 0
+    assert {one.id for one in first.store.in_order()} == {decision(i).id for i in (5, 6, 20, 21)}
+    assert decision(1).id not in everything(database)  # no key of its inputs either
+    assert list(verify(database, before, BEFORE)) == [4]
+    first.append([[decision(7)]])
+    second.append([[decision(17)]])
+    assert list(verify(database, before, BEFORE)) == [6]
+
+
+def test_what_is_pruned_before_its_time_shows(database: Database) -> None:
+    ledger = ledger_of(database)
+    ledger.append([[decision(1, time=OLD[0])], [decision(2)]])
+    signed = heads(database)
+    ledger.append([[decision(3)]])
+    assert pruned(database, "2027") == 3
+    assert list(verify(database)) == [0]
+    faults = [each for each in verify(database, signed, BEFORE) if isinstance(each, Fault)]
+    assert [(each.chain, each.sequence) for each in faults] == [(signed[0].chain, 2)]
+    assert list(verify(database, signed, "2027")) == [0]
+
+
+def test_a_checkpoint_hides_nothing_behind_it(database: Database) -> None:
+    ledger = ledger_of(database)
+    ledger.append([[decision(1, time=OLD[0])], [decision(2)], [decision(3)]])
+    pruned(database)
+    execute(database, "DELETE FROM audit_decisions WHERE sequence = 2")
+    assert [each.sequence for each in verify(database) if isinstance(each, Fault)] == [2]
+    execute(database, "UPDATE audit_checkpoints SET sequence = 2")
+    assert [each.sequence for each in verify(database) if isinstance(each, Fault)] == [3]
+
+
+@pytest.mark.parametrize(
+    ("now", "months", "then"),
+    [
+        ((2026, 11, 23), 25, "2024-10-23"),
+        ((2026, 3, 31), 1, "2026-02-28"),
+        ((2024, 3, 31), 1, "2024-02-29"),
+        ((2026, 1, 15), 1, "2025-12-15"),
+        ((2026, 12, 15), 12, "2025-12-15"),
+    ],
+)
+def test_months(now: tuple[int, int, int], months: int, then: str) -> None:
+    assert months_ago(months, datetime(*now, 7, 8, 9, tzinfo=UTC)) == f"{then}T07:08:09.000000+00:00"
