@@ -69,6 +69,11 @@ class Database:
             self._take_turn(connection)
             yield connection
 
+    @property
+    def exists(self) -> bool:
+        """Whether there may be something to read."""
+        return not self.is_sqlite or Path(self.url.database or "").is_file()
+
     def open(self) -> None:
         """Makes its tables, or what is new of them. Raises StateUnavailableError."""
         with _told():
@@ -112,9 +117,9 @@ class Database:
         return create_engine(self.url, pool_pre_ping=True, connect_args=limits)
 
     def _make_folder(self) -> None:
-        file = Path(self.url.database or "")
-        if file.is_file():
+        if self.exists:
             return
+        file = Path(self.url.database or "")
         if not self._is_made:
             raise StateUnavailableError(f"there is no audit trail: {file} is missing")
         file.parent.mkdir(_OWNER_ONLY, parents=True, exist_ok=True)

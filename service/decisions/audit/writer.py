@@ -49,7 +49,7 @@ class DatabaseTrail:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Opens the trail now, and not by its first use."""
+        """Opens the trail now, where there is one, and not by its first use."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="audit-writer", daemon=True)
             self._thread.start()
@@ -138,12 +138,14 @@ class DatabaseTrail:
                 written.set_result(answer)
 
     def _prune(self) -> int:
-        """Opens the trail, too. How many rows were deleted: there may be more."""
+        """Opens the trail, too, where there is one. How many rows were deleted: there may be more."""
         try:
             with _told():
                 database = self._opened().store.database
+                if not database.exists:  # the first decision makes it
+                    return 0
+                database.open()
                 if not self._months:
-                    database.open()
                     return 0
                 from service.decisions.audit.retention import months_ago, prune
 

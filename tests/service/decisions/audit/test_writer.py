@@ -200,6 +200,7 @@ async def test_old_decisions_go_by_themselves(url: str) -> None:
 
 async def test_no_trail_is_made_before_one_is_needed(tmp_path: Path) -> None:
     trail = trail_of(Settings(repository=tmp_path / "models"))
+    trail.start()
     await trail.record([])
     await trail.stop()
     assert list(tmp_path.iterdir()) == []
