@@ -113,7 +113,7 @@ class Database:
             event.listen(engine, "connect", _set_up)
             event.listen(engine, "begin", _begin)
             return engine
-        limits = {"connect_timeout": _CONNECT_S, "tcp_user_timeout": _LOST_MS}
+        limits = {"connect_timeout": _CONNECT_S, "tcp_user_timeout": _LOST_MS, "keepalives_idle": _CONNECT_S}
         return create_engine(self.url, pool_pre_ping=True, connect_args=limits)
 
     def _make_folder(self) -> None:

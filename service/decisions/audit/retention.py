@@ -32,13 +32,15 @@ def prune(database: Database, before: str) -> int:
     Raises:
         StateUnavailableError: the trail cannot be written.
     """
-    beginnings = select(decisions.c.chain, func.min(decisions.c.sequence).label("first"))
-    begins = beginnings.group_by(decisions.c.chain).subquery()
-    is_first = (decisions.c.chain == begins.c.chain) & (decisions.c.sequence == begins.c.first)
-    oldest = select(begins).join(decisions, is_first).where(decisions.c.time < before).limit(1)
+    table = decisions.c
     with database.administering() as connection:
-        found = connection.execute(oldest).first()
-        return 0 if found is None else _pruned(connection, found.chain, found.first, before)
+        old = connection.execute(select(table.chain).where(table.time < before).distinct())
+        for chain in old.scalars().all():
+            begins = select(table.sequence, table.time).where(table.chain == chain).order_by(table.sequence)
+            first = connection.execute(begins.limit(1)).one()
+            if first.time < before:
+                return _pruned(connection, chain, first.sequence, before)
+    return 0
 
 
 def _pruned(connection: Connection, chain: str, first: int, before: str) -> int:
