@@ -12,12 +12,14 @@ import typer
 from compiler.cli.compile import app as app
 from compiler.terminal import told_plainly
 from service.cli.audit import app as audit_app
+from service.cli.decisions import app as decisions_app
 from service.cli.keys import app as keys_app
 from service.cli.triton import app as triton_app
 
 app.add_typer(triton_app, name="triton")
 app.add_typer(keys_app, name="keys")
 app.add_typer(audit_app, name="audit")
+app.add_typer(decisions_app)
 
 Command = Callable[..., None]
 # Settings that have a flag: its value in help texts, and the text. The settings themselves check the values.

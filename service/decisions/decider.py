@@ -64,7 +64,7 @@ class Decider:
         note(entry, len(rows))
         context = current()
         caller = "" if context is None else context.caller.name
-        inputs = _inputs(entry, manifest, rows, request.faults)
+        inputs = inputs_of(entry, manifest, rows, request.faults)
         if request.stability:
             demand_comparisons(manifest)
         if key is not None:
@@ -120,7 +120,7 @@ async def _until(deadline_s: float) -> AsyncIterator[None]:
         ) from error
 
 
-def _inputs(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Faults) -> Tensors:
+def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Faults) -> Tensors:
     """What the model takes of the instances; knock-outs may look at more. Raises InvalidInputError."""
     form = form_of(entry, manifest)
     known = {*form.names(), *(spec.name for spec in form.inputs)}

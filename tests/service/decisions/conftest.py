@@ -1,0 +1,22 @@
+"""A gateway has decided: what commands on its decisions are tested by."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from service.decisions.audit.store import AuditStore
+from tests.service.decisions.decided import INSTANCES, Decided, compile_all, decide_all
+
+
+@pytest.fixture(scope="session")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Decided:
+    repository = tmp_path_factory.mktemp("decided") / "models"
+    compile_all(repository)
+    return decide_all(repository, INSTANCES)
+
+
+@pytest.fixture(scope="session")
+def store(decided: Decided) -> Iterator[AuditStore]:
+    store = AuditStore.open(decided.settings)
+    yield store
+    store.database.close()

@@ -1,0 +1,200 @@
+"""Receipts: a folder that onnxruntime and numpy check alone."""
+
+import copy
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import GradientBoostingClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+from typer.testing import CliRunner
+
+from compiler import TreeShap, compile_model
+from compiler.errors import InvalidOptionError, RepositoryError
+from service.cli.main import app
+from service.decisions.audit.store import AuditStore
+from service.decisions.receipt import write_receipt
+from service.decisions.replay import Replayer
+from tests.service.decisions.decided import INSTANCES, Decided, decide_all
+
+GERMAN = Path(__file__).resolve().parents[4] / "shared" / "data" / "german_credit.tsv"
+FILES = ["README.txt", "answer.json", "check.py", "graph.json", "model.onnx", "profile.json", "request.json"]
+# Runs each check.py, and imports nothing but Python's modules, the two libraries and what these need.
+BARE = """
+import contextlib, importlib.abc, io, json, runpy, sys
+
+class NothingElse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("compiler", "service", "rationale", "onnx", "pydantic", "yaml"):
+            raise AssertionError(f"check.py imports {name}")
+
+sys.meta_path.insert(0, NothingElse())
+for script in sys.argv[1:]:
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(told):
+            runpy.run_path(script, run_name="__main__")
+    except SystemExit as ended:
+        print(json.dumps([ended.code, told.getvalue()]))
+"""
+
+
+def check(*folders: Path) -> list[tuple[int, str]]:
+    """What each check.py exits with and prints."""
+    scripts = [str(folder / "check.py") for folder in folders]
+    command = [sys.executable, "-I", "-c", BARE, *scripts]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ran.stderr == ""
+    told = [tuple(json.loads(line)) for line in ran.stdout.splitlines()]
+    assert len(told) == len(folders)
+    return told
+
+
+def numbers_of(answer: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths of all its numbers."""
+    if isinstance(answer, dict | list):
+        for key, value in answer.items() if isinstance(answer, dict) else enumerate(answer):
+            yield from numbers_of(value, (*path, key))
+    elif isinstance(answer, int | float) and not isinstance(answer, bool):
+        yield path
+
+
+def kinds(decided: Decided) -> list[str]:
+    """Ids of decisions, one for each model, outcome and set of codes."""
+    found = {}
+    for name, ids in decided.ids.items():
+        for one in ids:
+            answer = decided.answers[one]
+            found[name, answer["decision"], *sorted(reason["code"] for reason in answer["reasons"])] = one
+    return list(found.values())
+
+
+def test_every_kind_of_decision_is_checked_without_rationale(
+    decided: Decided, store: AuditStore, tmp_path: Path
+) -> None:
+    replayer, ids = Replayer(decided.settings), kinds(decided)
+    assert len(ids) >= len(INSTANCES) + 4
+    for one in ids:
+        decision = store.read(one)
+        write_receipt(decision, replayer.entry(decision), tmp_path / one)
+        assert sorted(path.name for path in (tmp_path / one).iterdir()) == FILES
+    for code, told in check(*(tmp_path / one for one in ids)):
+        assert (code, told.splitlines()[-1]) == (0, "the same decision, by the same reasons"), told
+
+
+@pytest.mark.parametrize("name", ["credit", "net"])
+def test_no_number_word_or_reason_can_be_another_one(
+    decided: Decided, store: AuditStore, tmp_path: Path, name: str
+) -> None:
+    one = max(decided.ids[name], key=lambda one: len(decided.answers[one]["reasons"]))
+    decision = store.read(one)
+    write_receipt(decision, Replayer(decided.settings).entry(decision), tmp_path / "receipt")
+    answer = json.loads((tmp_path / "receipt" / "answer.json").read_text())
+    reasons = answer["reasons"]
+    altered = [
+        {**answer, "decision": "approve"},
+        {**answer, "reasons": reasons[:-1]},
+        {**answer, "reasons": [{**reasons[0], "code": "R77"}, *reasons[1:]]},
+        {**answer, "reasons": reasons[::-1]},
+        {**answer, "attributions": dict(list(answer["attributions"].items())[1:])},
+        {**answer, "attributions": {**answer["attributions"], "luck": 0.1}},
+        *(moved(answer, path) for path in numbers_of(answer)),
+    ]
+    folders = []
+    for i, each in enumerate(altered):
+        folders.append(tmp_path / str(i))
+        shutil.copytree(tmp_path / "receipt", folders[-1])
+        (folders[-1] / "answer.json").write_text(json.dumps(each))
+    assert len(altered) > 20
+    for each, (code, told) in zip(altered, check(*folders), strict=True):
+        assert code == 1, (each, told)
+        assert "DIFFERENT" in told
+
+
+def test_the_graph_s_digest_is_that_of_a_shell(decided: Decided, store: AuditStore, tmp_path: Path) -> None:
+    decision = store.read(decided.ids["words"][0])
+    write_receipt(decision, Replayer(decided.settings).entry(decision), tmp_path / "receipt")
+    told = (tmp_path / "receipt" / "README.txt").read_text()
+    command = ["bash", "-c", "sha256sum model.onnx | sha256sum"]
+    shown = subprocess.run(command, cwd=tmp_path / "receipt", capture_output=True, text=True)
+    assert decision.runtime["graph"] == shown.stdout.split()[0]
+    assert f"{shown.stdout.split()[0]}:\n`sha256sum model.onnx | sha256sum`" in told
+
+
+def test_a_receipt_is_whole_or_not_there(decided: Decided, store: AuditStore, tmp_path: Path) -> None:
+    decision = store.read(decided.ids["words"][0])
+    entry = Replayer(decided.settings).entry(decision)
+    with pytest.raises(InvalidOptionError, match="is there already"):
+        write_receipt(decision, entry, tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidOptionError, match="cannot be written"):
+        write_receipt(decision, entry, tmp_path / "file" / "receipt")
+    gone = replace(entry, model_path=tmp_path / "gone" / "model.onnx")
+    with pytest.raises(InvalidOptionError, match="gone"):
+        write_receipt(decision, gone, tmp_path / "receipt")
+    with pytest.raises(RepositoryError, match="not those that decided"):
+        write_receipt(decision, replace(entry, graph_digest="0" * 64), tmp_path / "receipt")
+    with pytest.raises(InvalidOptionError, match="were erased"):
+        write_receipt(replace(decision, instance=None, kept="erased"), entry, tmp_path / "receipt")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_command_line(decided: Decided, tmp_path: Path) -> None:
+    one = decided.ids["net"][0]
+    words = ["receipt", one, "--out", str(tmp_path / "new" / "receipt")]
+    run = CliRunner().invoke(app, [*words, "--repository", str(decided.settings.repository)])
+    assert run.exit_code == 0, run.output
+    request = json.loads((tmp_path / "new" / "receipt" / "request.json").read_text())
+    assert request == {"instances": [INSTANCES["net"][0]]}
+
+
+@pytest.mark.skipif(not GERMAN.exists(), reason="the German credit data is not beside the project")
+def test_a_pipeline_on_german_credit_data(tmp_path: Path) -> None:
+    """Twenty inputs of words and numbers; all rows of a slice replay bit for bit, declines check alone."""
+    table = pd.read_csv(GERMAN, sep="\t", header=None)
+    x, bad = table.iloc[:, :-1].set_axis([f"x{i}" for i in range(20)], axis=1), table.iloc[:, -1] == 2
+    words = [name for name in x if not pd.api.types.is_numeric_dtype(x[name])]
+    x = x.astype({name: np.float32 for name in x if name not in words})
+    coded = OneHotEncoder(handle_unknown="ignore")
+    columns = make_column_transformer((coded, words), remainder="passthrough")
+    trees = GradientBoostingClassifier(n_estimators=20, max_depth=3, random_state=0)
+    model = make_pipeline(columns, trees).fit(x, bad)
+    profile = {
+        "output": "probabilities[1]",
+        "threshold": 0.35,
+        "adverse": "above",
+        "groups": {"loan": {"members": ["x1", "x4"], "title": "Amount and term"}},
+    }
+    compile_model(model, TreeShap(references=x[:40]), decision=profile).write(tmp_path / "models", "german")
+    decided = decide_all(tmp_path / "models", {"german": x[40:100].to_dict("records")})
+    replayer, store = Replayer(decided.settings), AuditStore.open(decided.settings)
+    receipts = []
+    for decision in store.in_order():
+        replayed = replayer.replay(decision)
+        assert replayed.differences == replayed.elsewhere == ()
+        if decision.answer["decision"] == "decline":
+            receipts.append(tmp_path / decision.id)
+            write_receipt(decision, replayed.entry, receipts[-1])
+    store.database.close()
+    assert 10 < len(receipts) < 60
+    assert all(code == 0 for code, _ in check(*receipts))
+
+
+def moved(answer: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any]:
+    """With one number that is another one."""
+    made = copy.deepcopy(answer)
+    inner: Any = made
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] += 0.01 * max(1, abs(inner[path[-1]]))
+    return made

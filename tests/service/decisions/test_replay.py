@@ -1,0 +1,158 @@
+"""Old decisions computed again: the same bits, or what differs and why."""
+
+import json
+import shutil
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from compiler.errors import InvalidOptionError, RepositoryError
+from compiler.manifest import FILE_NAME
+from service.cli.main import app
+from service.decisions.audit.store import AuditStore
+from service.decisions.replay import Replayer, compare
+from service.decisions.trail import RecordedDecision
+from tests.service.decisions.decided import INSTANCES, Decided
+
+
+@pytest.fixture
+def declined(decided: Decided, store: AuditStore) -> RecordedDecision:
+    ids = decided.ids["credit"]
+    return store.read(next(one for one in ids if decided.answers[one]["decision"] == "decline"))
+
+
+@pytest.fixture
+def copied(decided: Decided, tmp_path: Path) -> Path:
+    """Another repository, with the example's entry under another name."""
+    shutil.copytree(decided.settings.repository / "credit_explain", tmp_path / "kept" / "old")
+    config = tmp_path / "kept" / "old" / "config.pbtxt"
+    config.write_text(config.read_text().replace('name: "credit_explain"', 'name: "old"'))
+    return tmp_path / "kept"
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_every_decision_is_repeated_bit_for_bit(decided: Decided, store: AuditStore, name: str) -> None:
+    replayer = Replayer(decided.settings)
+    for one in decided.ids[name]:
+        replayed = replayer.replay(store.read(one))
+        assert replayed.differences == replayed.elsewhere == replayed.passed_over == ()
+        assert replayed.entry.model in (name, f"{name}_explain")
+
+
+def test_the_decisions_of_this_module_are_of_every_kind(decided: Decided) -> None:
+    kinds = {one["decision"] for one in decided.answers.values()}
+    reasons = [reason for one in decided.answers.values() for reason in one["reasons"]]
+    assert kinds == {"approve", "refer", "decline"}
+    assert {"R09", "means"} & {reason["code"] for reason in reasons} == {"R09"}
+    assert any(len(reason["features"]) > 1 for reason in reasons)
+
+
+def test_one_bit_in_the_record_shows(decided: Decided, declined: RecordedDecision) -> None:
+    bits = struct.unpack("<q", struct.pack("<d", declined.answer["score"]))[0]
+    score = struct.unpack("<d", struct.pack("<q", bits + 1))[0]
+    altered = replace(declined, answer={**declined.answer, "score": score})
+    (told,) = Replayer(decided.settings).replay(altered).differences
+    assert told == f"score: {score} was answered, {declined.answer['score']} is computed"
+
+
+def test_on_another_runtime_numbers_are_equal_within_the_tolerance(
+    decided: Decided, declined: RecordedDecision
+) -> None:
+    answer = dict(declined.answer)
+    reasons = [{**reason, "tied": True} for reason in answer["reasons"]]
+    near = {**answer, "score": answer["score"] * (1 + 5e-5), "reasons": reasons[::-1]}
+    runtime = {**declined.runtime, "version": "1.0", "processor": "another"}
+    replayed = Replayer(decided.settings).replay(replace(declined, answer=near, runtime=runtime))
+    assert replayed.differences == ()
+    assert [each.partition(":")[0] for each in replayed.elsewhere] == ["version", "processor"]
+    far = {**answer, "score": answer["score"] * (1 + 2e-4), "decision": "approve"}
+    told = Replayer(decided.settings).replay(replace(declined, answer=far, runtime=runtime)).differences
+    assert sorted(each.partition(":")[0] for each in told) == ["decision", "score"]
+    assert Replayer(decided.settings).replay(replace(declined, runtime={})).elsewhere
+
+
+def test_the_entry_is_found_by_its_digests_whatever_its_name(
+    decided: Decided, declined: RecordedDecision, copied: Path
+) -> None:
+    replayed = Replayer(decided.settings, copied).replay(declined)
+    assert (replayed.entry.name, replayed.differences, replayed.elsewhere) == ("old", (), ())
+
+
+def test_an_altered_graph_under_the_old_manifest_is_told(
+    decided: Decided, declined: RecordedDecision, copied: Path
+) -> None:
+    graph = copied / "old" / "1" / "model.onnx"
+    graph.write_bytes(graph.read_bytes() + b"\x32\x00")  # an empty doc_string: no number is another one
+    (told,) = Replayer(decided.settings, copied).replay(declined).differences
+    assert "are not those that decided" in told
+    shutil.copytree(decided.settings.repository / "credit_explain", copied / "credit_explain")
+    assert Replayer(decided.settings, copied).entry(declined).name == "credit_explain"
+
+
+@pytest.mark.parametrize("member", ["threshold", "explanation"])
+def test_an_entry_with_another_profile_or_digest_decided_nothing(
+    decided: Decided, declined: RecordedDecision, copied: Path, member: str
+) -> None:
+    """A threshold that was changed by hand too, with the profile's digest left as it was."""
+    file = copied / "old" / FILE_NAME
+    manifest = json.loads(file.read_text())
+    if member == "threshold":
+        manifest["decision"]["profile"]["threshold"] = 0.9
+    else:
+        manifest["digests"]["explanation"] = "0" * 64
+    file.write_text(json.dumps(manifest))
+    with pytest.raises(RepositoryError, match=r"no entry with the explainer .* --entries"):
+        Replayer(decided.settings, copied).replay(declined)
+
+
+def test_what_cannot_be_replayed_is_told(
+    decided: Decided, declined: RecordedDecision, tmp_path: Path
+) -> None:
+    replayer = Replayer(decided.settings)
+    for kept, said in (("hashed", "--instance FILE"), ("erased", "were erased")):
+        with pytest.raises(InvalidOptionError, match=said):
+            replayer.replay(replace(declined, instance=None, kept=kept))
+    with pytest.raises(RepositoryError, match="is no folder"):
+        Replayer(decided.settings, tmp_path / "nowhere").replay(declined)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / FILE_NAME).write_text("{}")
+    with pytest.raises(RepositoryError, match="no entry"):
+        Replayer(decided.settings, tmp_path).replay(declined)
+    instance = {**(declined.instance or {}), "income": "much"}
+    (told,) = replayer.replay(replace(declined, instance=instance)).differences
+    assert told.startswith("nothing is decided now")
+
+
+def test_what_only_one_side_has_is_passed_over(declined: RecordedDecision, decided: Decided) -> None:
+    answer = {**declined.answer, "survival": {"draws": 0.9}}
+    replayed = Replayer(decided.settings).replay(replace(declined, answer=answer))
+    assert (replayed.differences, replayed.passed_over) == ((), ("survival",))
+    fewer = {**answer, "attributions": {}}
+    assert compare(fewer, dict(declined.answer), exact=True)
+    assert compare({**answer, "reasons": answer["reasons"][1:]}, dict(declined.answer), exact=False)
+
+
+def test_the_command_line(decided: Decided, declined: RecordedDecision, tmp_path: Path) -> None:
+    def run(*words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(app, ["replay", *words, "--repository", str(decided.settings.repository)])
+        return result.exit_code, result.output
+
+    code, told = run(declined.id)
+    assert (code, told.splitlines()[-1]) == (0, "the same decision on the same runtime: equal bit for bit")
+    given = tmp_path / "instance.json"
+    given.write_text(json.dumps({"instances": [declined.instance]}))
+    assert run(declined.id, "--instance", str(given))[0] == 0
+    given.write_text(json.dumps({**(declined.instance or {}), "income": 1}))
+    assert run(declined.id, "--instance", str(given))[0] == 2
+    code, told = run("--since", "2000")
+    assert (code, told) == (0, f"{len(decided.answers)} equal bit for bit\n")
+    assert run("--since", "2000", "--until", "2001") == (0, "no decisions\n")
+    for wrong in ([], ["x", "--since", "2000"], ["x", "--until", "2000"], ["nothing"]):
+        assert run(*wrong)[0] == 2
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    code, told = run("--since", "2000", "--entries", str(empty))
+    assert (code, told.splitlines()[-1]) == (1, f"{len(decided.answers)} not replayed")
