@@ -25,9 +25,9 @@ NETWORK = {
     "adverse": "below",
     "refer": [0.5, 0.52],
     "max_reasons": 2,
-    "features": {"age": {"reason": "A"}, "cards": {"reason": "A"}},
+    "features": {"age": {"reason": "A"}, "cards": {"reason": "A"}, "years": {"reason": "Y"}},
     "groups": {"means": {"members": ["income", "debt"], "title": "Means", "reason": "M"}},
-    "reasons": {"M": "Means", "A": {"text": "Age", "inquiry": True}, "R09": "Bankruptcy"},
+    "reasons": {"M": "Means", "A": {"text": "Age", "inquiry": True}, "Y": "Years", "R09": "Bankruptcy"},
     "knock_outs": [{"feature": "bankruptcies", "above": 0, "reason": "R09"}],
 }
 MARGIN = {"output": "y", "threshold": 0.5, "adverse": "above", "space": "margin"}
