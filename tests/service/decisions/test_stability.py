@@ -14,6 +14,7 @@ from compiler import Comparisons, DeepShap, compile_model
 from compiler.references.draws import draws
 from service.app import create_app, create_backend
 from service.decisions.decider import Decider
+from service.decisions.drift import Drift
 from service.settings import Settings
 from tests.compiler.decisions.linear import (
     BANKRUPT,
@@ -68,7 +69,7 @@ def trail() -> MemoryTrail:
 @pytest.fixture(scope="module")
 def url(folder: Path, trail: MemoryTrail) -> Iterator[str]:
     app = app_of(folder)
-    app.state.decider = Decider(app.state.plane, trail)
+    app.state.decider = Decider(app.state.plane, trail, Drift(app.state.metrics))
     with serving(app) as address:
         yield f"http://{address}"
 
