@@ -1,7 +1,8 @@
 """The rows of a file, decided: by the entry, and explained by each of its comparisons."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ import numpy as np
 from compiler.artefact.compiled import Compiled
 from compiler.artefact.entry import open_entry, read_inputs
 from compiler.decisions.decide import Decision, NoReasonsError, Outcome, decide, outcome_of
-from compiler.decisions.rows import ExplainedRow, decided_of, explained_rows, values_of
+from compiler.decisions.rows import ExplainedRow, explained_rows, values_of
 from compiler.decisions.stability import Codes, codes_of, judged_by
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.evaluate.explained_model import slices
-from compiler.manifest import Comparison
+from compiler.manifest import Comparison, Decided
 from compiler.references.tables import read_rows
 
 Tell = Callable[[str, int, int], None]
@@ -104,7 +105,7 @@ def decide_file(repository: Path, name: str, file: Path, columns: Sequence[str],
             stage = f"{one.name} ({number} of {len(others)})"
             other.manifest = judged_by(other.manifest, decided)
             for i, row in zip(asked, _explained(other, chosen, stage, tell), strict=True):
-                rows[i] = _compared(rows[i], codes_of(decided_of(other.manifest), row, one.name))
+                rows[i] = replace(rows[i], others=(*rows[i].others, _codes(decided, row, one.name)))
     return DecidedFile(compiled, decided.comparisons, tuple(rows), inputs, beside)
 
 
@@ -113,8 +114,12 @@ def _is_of_score(row: DecidedRow) -> bool:
     return any(reason.attribution is not None for reason in row.decision.reasons)
 
 
-def _compared(row: DecidedRow, codes: Codes) -> DecidedRow:
-    return DecidedRow(row.explained, row.outcome, row.decision, row.fault, (*row.others, codes))
+def _codes(decided: Decided, row: ExplainedRow, name: str) -> Codes:
+    """None where no reasons could be given by that comparison."""
+    try:
+        return codes_of(decided, row, name)
+    except NoReasonsError:
+        return ()
 
 
 def _comparison(repository: Path, one: Comparison) -> Compiled:
@@ -139,6 +144,12 @@ def _explained(
         tell(stage, part.start, count)
         answer = compiled.run({tensor: rows[part] for tensor, rows in inputs.items()})
         found += explained_rows(compiled.manifest, answer)
+    odd = next((i for i, row in enumerate(found) if not math.isfinite(row.score)), None)
+    if odd is not None:
+        raise InvalidOptionError(
+            f"row {odd} of the file has the score {found[odd].score}: leave rows out that the model has no "
+            "answer to."
+        )
     return found
 
 
@@ -157,9 +168,11 @@ def _beside(file: Path, columns: Sequence[str], count: int) -> dict[str, list[An
 
 
 def _plain(cell: Any) -> Any:
-    if not isinstance(cell, str):
-        return None if cell is None or cell != cell else cell
+    if cell is None or isinstance(cell, bool):
+        return cell
+    text = str(cell).strip()
     try:
-        return float(cell)
+        number = float(text)
     except ValueError:
-        return cell.strip() or None
+        return text or None
+    return number if math.isfinite(number) else None

@@ -11,7 +11,18 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 from typer.testing import CliRunner, Result
 
-from compiler import Comparisons, DeepShap, Gradient, InvalidOptionError, OpenReferences, compile_model
+from compiler import (
+    Auto,
+    Comparisons,
+    DeepShap,
+    ExactShap,
+    ExpectedGradients,
+    Gradient,
+    InvalidOptionError,
+    OpenReferences,
+    TreeShap,
+    compile_model,
+)
 from compiler.artefact.compiled import Compiled
 from compiler.deployment import Deployment
 from compiler.manifest import FILE_NAME, Manifest
@@ -20,6 +31,7 @@ from compiler.references.draws import draws
 from compiler.runtime.session import Runner
 from service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, contents, mlp, rows
+from tests.references import trees as of
 
 K, DRAWS = 6, 4
 GROUPS = {"money": {"members": NAMES[1:3]}}
@@ -100,6 +112,33 @@ def test_draws_of_several_inputs_keep_rows_together() -> None:
     for draw in draws({"a": a, "b": a * 10}, None, 3, 0):
         assert draw["a"].shape == (K, 1)
         np.testing.assert_array_equal(draw["a"] * 10, draw["b"])
+
+
+WEIGHTED = np.arange(1.0, K + 1)
+
+
+@pytest.mark.parametrize(
+    "method", [DeepShap(NEAR, WEIGHTED), ExactShap(NEAR), Auto(NEAR, WEIGHTED), ExpectedGradients(NEAR)]
+)
+def test_draws_are_explained_by_the_same_method(method: Method) -> None:
+    made = compiled(Comparisons(draws=2), method=method)
+    assert [one.manifest.method for one in made.comparisons] == [made.manifest.method] * 2
+    assert len({one.manifest.digests.references for one in made.comparisons}) == 2
+
+
+def test_draws_of_covers() -> None:
+    """Path-dependent: the base value is the mean by the rows that were drawn."""
+    table = of.rows(1, 3000)
+    trees = of.regressor(of.random_trees(1, ("LEQ",)))
+    profile = {"output": "y[0]", "threshold": -4, "adverse": "above"}
+    made = compile_model(
+        trees, TreeShap(covers=table), decision=profile, comparisons=Comparisons(draws=2, seed=1)
+    )
+    assert [one.manifest.method for one in made.comparisons] == [made.manifest.method] * 2
+    for one, rows_of in zip(made.comparisons, draws(table, None, 2, 1), strict=True):
+        due = compile_model(trees, TreeShap(covers=rows_of), targets=[0])
+        assert one.manifest.digests.references == due.manifest.digests.references
+        assert one.manifest.references == due.manifest.references
 
 
 # -- folders -------------------------------------------------------------------------------------------

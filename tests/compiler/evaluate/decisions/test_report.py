@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from compiler import Comparisons, DeepShap, compile_model
+from compiler import Comparisons, DeepShap, InvalidOptionError, compile_model
 from compiler.evaluate.decisions.decided import decide_file
 from compiler.evaluate.decisions.measures import NO_COMPARISONS, NO_REFERENCES, Report, report
 from compiler.evaluate.decisions.moved import Moved
@@ -239,6 +239,13 @@ def test_an_entry_without_a_profile_and_one_whose_comparison_is_gone(tmp_path: P
     compile_model(MODEL, DeepShap(NEAR), feature_names=NAMES).write(repository, "m")
     with pytest.raises(Exception, match="'m' has no decision profile: compile it with --decision"):
         decide_file(repository, "m", tmp_path / "data.csv", (), lambda *_: None)
+
+
+def test_a_row_that_the_model_has_no_answer_to(tmp_path: Path) -> None:
+    write(tmp_path, profile=PROFILE | {"knock_outs": []})
+    np.savez(tmp_path / "huge.npz", x=np.array([X[0], [3e38, 0, 0, 3e38, 0]]))
+    with pytest.raises(InvalidOptionError, match=r"row 1 of the file has the score (inf|nan): leave"):
+        decide_file(tmp_path / "model_repository", "m", tmp_path / "huge.npz", (), lambda *_: None)
 
 
 @pytest.mark.usefixtures("here")
