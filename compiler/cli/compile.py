@@ -211,7 +211,7 @@ def compile_command(
         _of_methods(help="smoothgrad: standard deviation of the noise, in the input's own units."),
     ] = None,
     seed: Annotated[
-        int | None, _of_methods(help="Seed of the draws, those of --draws too. Default: 0.", min=0)
+        int | None, _of_methods(help="Seed of the draws, those of --draws too. Default: 0.")
     ] = None,
     standard_error: Annotated[
         bool,

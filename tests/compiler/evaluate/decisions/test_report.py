@@ -132,15 +132,19 @@ def test_groups_and_label(done: Report) -> None:
 
 def test_moved_features_change_the_score_by_their_attributions(tmp_path: Path) -> None:
     """Of one reference, and with all others as the only choice, nothing is left to chance."""
-    profile = PROFILE | {
-        "max_reasons": 1,
-        "features": {},
-        "groups": {
-            "one": {"members": NAMES[:2], "reason": "R1"},
-            "two": {"members": NAMES[2:], "reason": "R2"},
-        },
-        "reasons": {"R1": "One", "R2": "Two", "R9": "Bankruptcy"},
-    }
+    profile = (
+        PROFILE
+        | {
+            "max_reasons": 1,
+            "output_range": [-100, 100],  # one reference shows none
+            "features": {},
+            "groups": {
+                "one": {"members": NAMES[:2], "reason": "R1"},
+                "two": {"members": NAMES[2:], "reason": "R2"},
+            },
+            "reasons": {"R1": "One", "R2": "Two", "R9": "Bankruptcy"},
+        }
+    )
     write(tmp_path, NEAR[:1], profile)
     done = report(tmp_path / "model_repository", "m", tmp_path / "data.csv", references=tmp_path / "near.csv")
     each = WEIGHTS * (X[BY_SCORE] - NEAR[0])

@@ -51,8 +51,8 @@ def test_the_digest_as_the_docs_say(database: Database, chain: str) -> None:
     previous = "0" * 64
     for row in stored(database, chain):
         columns = (
-            "chain sequence previous id time model version caller request_id latency_ms answer kept inputs "
-            "idempotency_key place"
+            "chain sequence previous id time model version caller request_id latency_ms answer runtime kept "
+            "inputs idempotency_key place"
         )
         array = json.dumps([row[name] for name in columns.split()], ensure_ascii=False, separators=(",", ":"))
         assert row["previous"] == previous
@@ -68,7 +68,7 @@ def stored(database: Database, chain: str) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "column",
-    ["id", "time", "model", "version", "caller", "request_id", "latency_ms", "answer", "kept", "inputs"],
+    "id time model version caller request_id latency_ms answer runtime kept inputs".split(),
 )
 def test_an_altered_column(database: Database, chain: str, column: str) -> None:
     value = "0.5" if column == "latency_ms" else "'else'"
