@@ -75,7 +75,8 @@ def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:
 def values_of(
     manifest: Manifest, inputs: Tensors, instances: Sequence[Mapping[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
-    """The features of each row as plain values, None where one is missing.
+    """The features of each row as plain values, None where one is missing; those of one value by their
+    input's name too.
 
     Args:
         inputs: of the model, [N, …] each.
@@ -84,13 +85,16 @@ def values_of(
     """
     rows = len(next(iter(inputs.values())))
     found: list[dict[str, Any]] = [{} for _ in range(rows)]
-    for item in manifest.explained:
-        if item.tensor.name not in inputs:
+    named = {item.tensor.name: item.feature_names for item in manifest.explained}
+    for spec in manifest.inputs:
+        if spec.name not in inputs:
             continue
-        table = inputs[item.tensor.name].reshape(rows, -1)
-        names = _names(item.tensor.name, item.feature_names, table.shape[1])
+        table = inputs[spec.name].reshape(rows, -1)
+        names = _names(spec.name, named.get(spec.name), table.shape[1])
         for row, values in zip(found, table, strict=True):
             row.update(zip(names, map(_plain, values), strict=True))
+            if len(names) == 1:  # a caller may say either
+                row[spec.name] = row[names[0]]
     for row, instance in zip(found, instances or (), strict=instances is not None):
         row.update((name, value) for name, value in instance.items() if not isinstance(value, list | dict))
     return found

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from compiler import Compiled, DeepShap, compile_model
+from compiler import Compiled, DeepShap, TreeShap, compile_model
 from compiler.decisions.rows import explained_rows, keys_of, values_of
 from tests.compiler.models import rows, two_inputs
+from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 
 GIVEN = {"a": rows(3, 3, seed=5), "b": rows(3, 4, seed=6)}
 PROFILE = {"output": "y[1]", "threshold": 0.5, "adverse": "above", "groups": {"g": {"members": ["a1", "b0"]}}}
@@ -49,3 +50,14 @@ def test_values_are_the_shortest_numbers_or_as_they_were_written(compiled: Compi
     (values,) = values_of(compiled.manifest, inputs, [written])
     assert (values["a0"], values["a1"], values["beside"]) == (0.1000000001, 0.52, "a word")
     assert "b" not in values
+
+
+def test_a_value_is_known_by_its_input_s_name_too() -> None:
+    """So that a knock-out sees it, however the instance was written."""
+    given = {name: values[:2, None] for name, values in (("age", AGE), ("housing", HOUSING), ("code", CODE))}
+    profile = {"output": "y[0]", "threshold": 0, "adverse": "above"}
+    manifest = compile_model(model(), TreeShap(given), decision=profile).manifest
+    assert keys_of(manifest) == ("age[0]", "housing[0]", "code[0]")
+    for values, age, housing in zip(values_of(manifest, given), AGE, HOUSING, strict=False):
+        assert values["age"] == values["age[0]"] == float(str(age))
+        assert values["housing"] == values["housing[0]"] == housing
