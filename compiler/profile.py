@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 from compiler.errors import InvalidProfileError
 
 _OUTPUT = re.compile(r"(?P<tensor>.+?)(\[(?P<index>\d{1,9})\])?")
+_FLAG = "tag:yaml.org,2002:bool"
 _LARGEST = 1 << 20  # bytes of a file
 _MOST, _LONGEST = 20, 80  # faults that are told, characters of a value in one
 POLICIES = ("near_threshold", "all_applicants", "approved", "custom")
@@ -54,7 +55,7 @@ class Condition(_Strict):
 
     above: Number | None = None
     below: Number | None = None
-    equals: Number | str | None = None
+    equals: Number | Flag | str | None = None
 
 
 class Wording(Condition):
@@ -198,7 +199,15 @@ def near(word: str, known: Sequence[str]) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without aliases, whose copies of copies may fill any memory; keys that come twice are noted."""
+    """YAML without aliases, whose copies of copies may fill any memory; keys that come twice are noted.
+
+    As in YAML 1.2, flags are true and false alone, so that NO stays a text, and 1e-4 is a number.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  # of the class there too
+        first: [(tag, form) for tag, form in known if tag != _FLAG]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -219,6 +228,12 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_Loader.add_implicit_resolver(_FLAG, re.compile(r"(true|True|TRUE|false|False|FALSE)\Z"), [*"tTfF"])
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+\Z"), [*"-+0123456789"]
+)
+
+
 def _read(path: Path) -> tuple[Any, list[str]]:
     """What is in a file, and the keys that it gives twice. Raises InvalidProfileError."""
     try:
@@ -235,7 +250,12 @@ def _read(path: Path) -> tuple[Any, list[str]]:
         raise InvalidProfileError(f"{path}: is not UTF-8: {error.reason} at byte {error.start}.") from error
     except RecursionError as error:
         raise InvalidProfileError(f"{path}: is nested too deep for a decision profile.") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: dates that are none, numbers too long
+    except (
+        yaml.YAMLError,
+        ValueError,
+        LookupError,
+        AttributeError,
+    ) as error:  # dates and flags that are none
         raise InvalidProfileError(f"{path}: is not YAML: {' '.join(str(error).split())}.") from error
 
 
@@ -274,9 +294,11 @@ def _said(error: ValidationError) -> Iterator[str]:
     """A sentence for each place at which something is wrong."""
     told = dict[str, str]()
     for detail in error.errors(include_url=False):
-        loc = [part for part in detail["loc"] if part not in ("float", "str", "[key]")]
-        if detail["loc"][-1] == "[key]":  # which False would be as 0
-            loc[-1] = str(detail["input"])
+        loc = list(detail["loc"])
+        if loc[-1] == "[key]":  # False would stand as 0 before it
+            loc[-2:] = [str(detail["input"])]
+        if loc[-2:-1] == ["equals"]:  # one of the kinds that it may be of
+            loc.pop()
         told.setdefault(".".join(map(str, loc))[:_LONGEST], _fault(detail, loc))
     yield from (f"{place} {fault}" for place, fault in told.items())
 
@@ -290,8 +312,8 @@ def _fault(detail: ErrorDetails, loc: Sequence[str | int]) -> str:
         keys = list(_MODELS[first, len(loc) - 1].model_fields)
         return f"is no key of a profile{near(str(loc[-1]), keys)}: there are {', '.join(keys)}"
     due = _DUE.get(kind, detail["msg"]).format(**detail.get("ctx", {}))
-    if detail["loc"][-1] == "float":  # the first of two kinds that a condition may be held against
-        due = "a number or a text"
+    if loc[-1] == "equals":
+        due = "a number, a flag or a text"
     if kind == "model_type" and loc[0] == "reasons" and len(loc) == 2:
         due = "a text, or a mapping with the key text"
     quote = ": put it in quotes" * ("a text" in due and not isinstance(given, str | Mapping | list | None))

@@ -83,6 +83,9 @@ FILES: list[tuple[str | bytes, str]] = [
     ("[" * 100_000, "is nested too deep"),
     ("a: " + "9" * 5000, "is not YAML"),
     ("a: 2026-13-45", "is not YAML: month must be in"),
+    ("a: !!bool maybe", "is not YAML: 'maybe'"),
+    ("a: !!timestamp x", "is not YAML"),
+    ("a: !!int ''", "is not YAML"),
     ("a: !!python/object/apply:os.getcwd []", "is not YAML: could not determine a constructor"),
     ("? [a]\n: b", "is not YAML: .* unhashable key"),
     ("a: " + "b" * (1 << 20), "is larger than 1 MiB"),
@@ -103,9 +106,11 @@ def test_a_path_that_is_no_file(tmp_path: Path, path: str) -> None:
         as_profile(tmp_path / path)
 
 
-def test_what_yaml_makes_of_words_without_quotes_is_told(tmp_path: Path) -> None:
+def test_what_yaml_takes_for_no_text_is_told(tmp_path: Path) -> None:
     text = yaml.safe_dump(changed({}), sort_keys=False)
-    text = text.replace("reason: R01", "reason: 007").replace("R09:", "NO:").replace("unit: EUR", "unit: on")
+    text = (
+        text.replace("reason: R01", "reason: 007").replace("R09:", "false:").replace("unit: EUR", "unit: 1e5")
+    )
     with pytest.raises(InvalidProfileError) as caught:
         as_profile(written(tmp_path, f"{text}adverse: above\n"))
     told = str(caught.value)
@@ -113,10 +118,24 @@ def test_what_yaml_makes_of_words_without_quotes_is_told(tmp_path: Path) -> None
     assert "'adverse' is given twice" in told
     for fault in (
         "features.income.reason must be a text, not the number 7: put it in quotes",
-        "features.income.unit must be a text, not the flag true: put it in quotes",
+        "features.income.unit must be a text, not the number 100000.0: put it in quotes",
         "reasons.False must be a text, not the flag false: put it in quotes",
     ):
         assert fault in told
+
+
+def test_words_and_numbers_are_those_of_yaml_1_2(tmp_path: Path) -> None:
+    text = yaml.safe_dump(changed({}), sort_keys=False).replace("R09", "NO")
+    text = text.replace("Age not given", "true story").replace("Too young", "1e3 years")
+    profile = as_profile(written(tmp_path, text.replace("above: 0", "equals: on") + "tolerance: 1e-4\n"))
+    assert (profile.tolerance, profile.reasons["NO"].text) == (1e-4, "Bankruptcy")
+    assert profile.knock_outs[0].equals == "on"
+    profile = as_profile(written(tmp_path, text.replace("above: 0", "equals: true")))
+    assert profile.knock_outs[0].equals is True
+    assert (profile.reasons["R02"].missing, profile.reasons["R02"].when[0].text) == (
+        "true story",
+        "1e3 years",
+    )
 
 
 KINDS: list[tuple[dict[str, Any], str]] = [
@@ -124,6 +143,7 @@ KINDS: list[tuple[dict[str, Any], str]] = [
         {"treshold": 0.3},
         r"treshold is no key of a profile \(do you mean 'threshold'\?\): there are output, thr",
     ),
+    ({"features.str": {"equals": "x"}}, "features.str.equals is no key of a profile"),
     ({"features.income.titel": "x"}, r"features.income.titel .*'title'.*: there are title, unit, type"),
     ({"reasons.R02.when": [{"text": "a", "abov": 3}]}, r"reasons.R02.when.0.abov .*'above'"),
     ({"threshold": "0.2"}, "threshold must be a number, not the text '0.2'"),
@@ -153,8 +173,8 @@ KINDS: list[tuple[dict[str, Any], str]] = [
     ({"knock_outs": {"feature": "a"}}, "knock_outs must be a list, not a mapping"),
     ({"never_disclose": "age"}, "never_disclose must be a list, not the text 'age'"),
     (
-        {"knock_outs": [{"feature": "land", "equals": False, "reason": "R09"}]},
-        "knock_outs.0.equals must be a number or a text, not the flag false: put it in quotes",
+        {"knock_outs": [{"feature": "land", "equals": [1], "reason": "R09"}]},
+        "knock_outs.0.equals must be a number, a flag or a text, not a list of 1",
     ),
 ]
 
