@@ -450,3 +450,31 @@ def test_a_damaged_entry(entry: Path) -> None:
 def test_the_help_names_every_method() -> None:
     done = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, ["compile", "--help"])
     assert [name for name in METHODS if name not in done.stdout] == []
+
+
+# -- decision profiles ---------------------------------------------------------------------------------
+
+
+def test_a_decision_profile_is_told_and_its_faults_are_one_line(place: Path) -> None:
+    profile = "output: y[1]\nthreshold: 0.5\nadverse: above\nrefer: [0.4, 0.6]\n"
+    Path("decision.yaml").write_text(
+        f"{profile}knock_outs: [{{feature: land, equals: NO, reason: R1}}]\nreasons: {{R1: a}}\n"
+    )
+    asked = ["compile", "m.onnx", "--references", "r.csv", "--name", "credit", "--decision", "decision.yaml"]
+    done = call(*asked)
+    assert (done.exit_code, done.stderr.count("warning: decision: the references are 'custom'")) == (0, 1), (
+        done.stderr
+    )
+    assert re.search(
+        r"^decision +declines y\[1\] above 0.5, a person from 0.4 to 0.6; it is 0 to 1 *$", done.stdout, re.M
+    )
+    assert re.search(
+        r"^reasons +4 at most, 1 texts, .* instances need land too *$", done.stdout, re.MULTILINE
+    )
+    before = (place / "model_repository/credit_explain/explanation.json").read_text()
+    Path("decision.yaml").write_text(f"{profile}never_disclose: [incom]\nprotected: [age]\n")
+    assert_refused(
+        call(*asked, "--targets", "0"),
+        r"^error: decision.yaml: 3 problems: \(1\) .*--targets .*'income'.*'age'",
+    )
+    assert (place / "model_repository/credit_explain/explanation.json").read_text() == before
