@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pandas as pd
 import pytest
+import xgboost
 import yaml
 from click.testing import Result
 from sklearn.compose import make_column_transformer
@@ -348,3 +349,42 @@ def test_what_does_not_fit(network: Path, rules: dict[str, Any], content: str | 
     assert done.exit_code == 2, done.output
     assert re.search(fault, done.stderr), done.stderr
     assert not (network / "r.npz").exists()
+
+
+# -- many rows -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def taiwan(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
+    """A folder with boosted trees of 30,000 clients, and the probabilities that xgboost says of them."""
+    file = DATA / "taiwan_credit_default.csv"
+    if not file.exists():
+        pytest.skip("the Taiwan credit data is not beside the project")
+    table, place = pd.read_csv(file), tmp_path_factory.mktemp("taiwan")
+    x, y = table.drop(columns=["ID", "default.payment.next.month"]), table["default.payment.next.month"]
+    model = xgboost.XGBClassifier(n_estimators=30, max_depth=4, n_jobs=1).fit(x, y)
+    model.get_booster().save_model(place / "m.json")
+    (place / "rows.csv").symlink_to(file)
+    return place, model.predict_proba(x)[:, 1]
+
+
+@pytest.mark.parametrize("by", ["stratified", "medoids"])
+def test_thirty_thousand_clients(taiwan: tuple[Path, np.ndarray], by: str) -> None:
+    place, scores = taiwan
+    write_profile(place, references={"policy": "all_applicants"})
+    done = call(place, "--by", by, "--count", "60", model="m.json")
+    assert done.exit_code == 0, done.output
+    drawn = read_rows(place / "r.npz")
+    assert drawn.columns is not None
+    model = xgboost.Booster(model_file=place / "m.json")
+    own = model.predict(xgboost.DMatrix(drawn.arrays[None], feature_names=list(drawn.columns)))
+    assert drawn.count == 60
+    edges = np.quantile(scores, np.linspace(0, 1, DECILES + 1))
+    if by == "stratified":
+        in_decile = np.histogram(own, edges)[0]
+        assert np.abs(in_decile - 6).max() <= 1
+        assert own.mean() == pytest.approx(scores.mean(), abs=0.01)
+    else:
+        assert drawn.weights is not None
+        assert drawn.weights.sum() == pytest.approx(1)
+        assert drawn.weights @ own == pytest.approx(scores.mean(), abs=PARITY_32)
