@@ -19,6 +19,7 @@ _ASSIGNMENT = re.compile(r"\w+=.*", re.DOTALL)
 _OPERATOR = re.compile(r"[();<>|&]+")
 _FLAG = re.compile(r"--[a-z][a-z0-9-]*")
 _SETTING = re.compile(rf"{PREFIX}[A-Z][A-Z_]*[A-Z]")
+_WRITTEN = {"receipt/check.py"}  # by a command before it
 _EXTRAS = re.compile(r"(?:rationale|\.)\[([\w,]+)\]")
 _NO_VALUE = "requires an argument"
 _MORE_SETTINGS = {"RATIONALE_CONFIG"}  # it names the file with the others
@@ -114,7 +115,7 @@ def _of_python(words: Words) -> list[str]:
     if words[:1] == ["-m"]:
         return _of_module(words[1], words[2:])
     script = next((word for word in words if word.endswith(".py")), None)
-    if script is None:
+    if script is None or script in _WRITTEN:
         return []
     if not (ROOT / script).is_file():
         return [f"there is no {script}"]
