@@ -13,10 +13,12 @@ request, answer, profile, graph = (json.loads((folder / f"{file}.json").read_tex
 applicant, above = request["instances"][0], profile["adverse"] == "above"
 
 # What the graph takes, by the names of its features. null, a missing value, becomes NaN.
+values = dict(applicant)
 feeds = {name: np.array([[value]]) for name, value in graph["switches"].items()}
 for tensor in graph["inputs"]:
     row = applicant.get(tensor["name"])
     row = row if isinstance(row, list) else [applicant[feature] for feature in tensor["features"]]
+    values |= dict(zip(tensor["features"], np.array(row, object).ravel(), strict=True))
     feeds[tensor["name"]] = np.array(row, tensor["dtype"]).reshape(1, *tensor["shape"])
 
 # One run gives the score, and what each feature contributes to it.
@@ -45,12 +47,12 @@ scored = {code: [sums[code], sums[code] / sum(sums.values())] for code in ranked
 # What the score decides, where no knock-out declines by itself.
 knocked: dict[str, list[float | None]] = {}
 for rule in profile["knock_outs"]:
-    value, low, high = applicant.get(rule["feature"]), rule["above"], rule["below"]
+    given, low, high = values.get(rule["feature"]), rule["above"], rule["below"]
     if rule["equals"] is not None:
-        met = value == rule["equals"]
+        met = given == rule["equals"]
     else:
-        met = isinstance(value, int | float)
-        met = met and (low is None or value > low) and (high is None or value < high)
+        met = isinstance(given, int | float)
+        met = met and (low is None or given > low) and (high is None or given < high)
     knocked |= {rule["reason"]: [None, None]} if met else {}
 adverse = score > profile["threshold"] if above else score < profile["threshold"]
 is_referred = profile["refer"] and profile["refer"][0] <= score <= profile["refer"][1]
@@ -68,7 +70,7 @@ for i, reason in enumerate(answer["reasons"], 1):
     told[f"reason {i}: {reason['code']}"] = [reason["attribution"], reason["share"]]
     shown = reason["value"] if isinstance(reason["value"], dict) else {reason["feature"]: reason["value"]}
     told |= {f"value of {feature}": value for feature, value in shown.items()}
-    found |= {f"value of {feature}": applicant.get(feature, value) for feature, value in shown.items()}
+    found |= {f"value of {feature}": values.get(feature, value) for feature, value in shown.items()}
 found |= {f"reason {i}: {code}": pair for i, (code, pair) in enumerate(reasons.items(), 1)}
 near, different = 1e-4 * max(map(abs, [explained, base, *attributions.values()])), 0
 for name in told | found:

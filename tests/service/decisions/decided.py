@@ -48,7 +48,8 @@ INSTANCES: dict[str, list[dict[str, Any]]] = {
     "margin": TABLE,
     "words": [
         {"age": 0.25, "housing": "rent", "code": "03"},
-        {"age": [0.25], "housing": ["own"], "code": "01"},
+        {"age": [0.25], "housing": ["rent"], "code": "03"},
+        {"age": 0.75, "housing": "own", "code": "01"},
     ],
     "gaps": [
         dict.fromkeys(NAMES, 0.1) | {name: None for name in NAMES if name != keep} for keep in NAMES[:3]
@@ -88,9 +89,9 @@ def compile_all(folder: Path) -> None:
     )
 
 
-def decide_all(repository: Path, instances: Mapping[str, Sequence[Any]]) -> Decided:
+def decide_all(repository: Path, instances: Mapping[str, Sequence[Any]], **more: Any) -> Decided:
     """What a gateway over it answers."""
-    settings = Settings(repository=repository, request_timeout_s=60)
+    settings = Settings(repository=repository, request_timeout_s=60, **more)
     answers: dict[str, dict[str, Any]] = {}
     ids: dict[str, list[str]] = {}
     with serving(create_app(settings, create_backend(settings))) as address:

@@ -15,7 +15,7 @@ from service.cli.main import app
 from service.decisions.audit.store import AuditStore
 from service.decisions.replay import Replayer, compare
 from service.decisions.trail import RecordedDecision
-from tests.service.decisions.decided import INSTANCES, Decided
+from tests.service.decisions.decided import INSTANCES, Decided, decide_all
 
 
 @pytest.fixture
@@ -156,3 +156,29 @@ def test_the_command_line(decided: Decided, declined: RecordedDecision, tmp_path
     empty.mkdir()
     code, told = run("--since", "2000", "--entries", str(empty))
     assert (code, told.splitlines()[-1]) == (1, f"{len(decided.answers)} not replayed")
+
+
+def test_hashed_inputs_are_asked_for_and_compared(decided: Decided, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("k" * 40)
+    repository = tmp_path / "models"
+    for name in ("credit", "credit_explain"):
+        shutil.copytree(decided.settings.repository / name, repository / name)
+    (instance,) = INSTANCES["credit"][1:2]
+    hashed = decide_all(repository, {"credit": [instance]}, audit_inputs="hashed", audit_key_file=key)
+    ((one,),) = hashed.ids.values()
+    settings = tmp_path / "settings.toml"
+    settings.write_text(f'audit_inputs = "hashed"\naudit_key_file = "{key}"\nrepository = "{repository}"\n')
+    given = tmp_path / "instance.json"
+
+    def run(*words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(app, ["replay", one, "--config", str(settings), *words])
+        return result.exit_code, result.output
+
+    code, told = run()
+    assert (code, "--instance FILE" in told) == (2, True)
+    for content, status in ((instance, 0), ({**instance, "income": 1}, 2), ([instance], 2)):
+        given.write_text(json.dumps(content))
+        assert run("--instance", str(given))[0] == status
+    given.write_text("{")
+    assert run("--instance", str(given))[0] == 2
