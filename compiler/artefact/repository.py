@@ -84,7 +84,7 @@ def write_entries(
             _write_explaining(new / explain, combined, manifest, sample, libraries)
             for entry, one in beside.items():
                 own = one.manifest.model_copy(update={"model": name})
-                _write_explaining(new / entry, one.graph, own, one.sample, libraries)
+                _write_explaining(new / entry, one.graph, own, one.sample, libraries, audited=True)
             with _locked(repository):
                 stale = _of_another_model(repository, name, manifest)
                 if f"{name}{EXPLAIN_SUFFIX}" in (explain, *stale):
@@ -117,10 +117,12 @@ def _write_explaining(
     manifest: Manifest,
     sample: Mapping[str, np.ndarray],
     libraries: Sequence[Path],
+    *,
+    audited: bool = False,
 ) -> None:
     """With its manifest. No server mixes rows of several callers in a run whose answers are audited: their
     last bits would depend on each other (docs/decisions/0038)."""
-    most, mixed = manifest.measured.max_batch, manifest.decision is None
+    most, mixed = manifest.measured.max_batch, manifest.decision is None and not audited
     _write_entry(folder, combined, sample, most, libraries, gated=manifest.one_shot, mixed=mixed)
     (folder / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
 

@@ -73,6 +73,8 @@ def test_an_entry_beside_answers_as_one_compiled_of_those_references(tmp_path: P
         np.testing.assert_array_equal(found[name], due[name], err_msg=name)
     of_entry = Manifest.read(tmp_path / entries[0] / FILE_NAME)
     assert (of_entry.model, of_entry.decision) == ("m", None)  # by which nobody decides
+    for name in ("m_explain", *entries):  # rows of several callers share no run
+        assert "dynamic_batching" not in (tmp_path / name / "config.pbtxt").read_text()
 
 
 def answers(repository: Path, entry: str, x: np.ndarray) -> Mapping[str, np.ndarray]:
