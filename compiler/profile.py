@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticSerializationError
 
 from compiler.errors import InvalidProfileError
 
@@ -174,6 +174,11 @@ def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> Decis
         raise faulty(where, [told])
     try:
         profile = DecisionProfile.model_validate(dict(members))
+        _ = profile.digest
+    except PydanticSerializationError:
+        faults.append(
+            "a name or value is no text of Unicode: it holds half of a character (\\ud800 to \\udfff)"
+        )
     except ValidationError as error:
         faults += _said(error)
     if faults:
@@ -295,12 +300,19 @@ def _said(error: ValidationError) -> Iterator[str]:
     told = dict[str, str]()
     for detail in error.errors(include_url=False):
         loc = list(detail["loc"])
-        if loc[-1] == "[key]":  # False would stand as 0 before it
+        if loc[-1] == "[key]" and detail["type"] != "extra_forbidden":  # False would stand as 0 before it
             loc[-2:] = [str(detail["input"])]
-        if loc[-2:-1] == ["equals"]:  # one of the kinds that it may be of
+        if _is_condition(loc[:-1]):  # of one of the kinds that it may be held against
             loc.pop()
         told.setdefault(".".join(map(str, loc))[:_LONGEST], _fault(detail, loc))
     yield from (f"{place} {fault}" for place, fault in told.items())
+
+
+def _is_condition(loc: Sequence[str | int]) -> bool:
+    """Whether it is the place of an `equals`."""
+    return (loc[:1], loc[2:]) == (["knock_outs"], ["equals"]) or (
+        (loc[:1], loc[2:3], loc[4:]) == (["reasons"], ["when"], ["equals"])
+    )
 
 
 def _fault(detail: ErrorDetails, loc: Sequence[str | int]) -> str:
@@ -312,7 +324,7 @@ def _fault(detail: ErrorDetails, loc: Sequence[str | int]) -> str:
         keys = list(_MODELS[first, len(loc) - 1].model_fields)
         return f"is no key of a profile{near(str(loc[-1]), keys)}: there are {', '.join(keys)}"
     due = _DUE.get(kind, detail["msg"]).format(**detail.get("ctx", {}))
-    if loc[-1] == "equals":
+    if _is_condition(loc):
         due = "a number, a flag or a text"
     if kind == "model_type" and loc[0] == "reasons" and len(loc) == 2:
         due = "a text, or a mapping with the key text"

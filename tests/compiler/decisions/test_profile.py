@@ -154,6 +154,13 @@ KINDS: list[tuple[dict[str, Any], str]] = [
     ({"tolerance": 0}, "tolerance must be greater than 0, not the number 0"),
     ({"output": "  "}, "output must be a text that is not blank"),
     ({"output": "a\ud800"}, r"output must be a text of Unicode, not the text 'a\\ud800'"),
+    ({"reasons.R01": "a\ud800"}, "reasons.R01.text must be a text of Unicode"),
+    (
+        {"knock_outs": [{"feature": "a", "equals": "\ud800", "reason": "R09"}]},
+        "a name or value is no text of Unicode",
+    ),
+    ({"features.equals": 5}, "features.equals must be a mapping, not the number 5"),
+    ({"reasons.R01": {"[key]": {}, "text": "a"}}, r"reasons.R01.\[key\] is no key"),
     ({"adverse": "up"}, "adverse must be 'above' or 'below', not the text 'up'"),
     (
         {"references.policy": "nearest"},
