@@ -171,12 +171,14 @@ def read_applicants(asked: Asked, profile: "DecisionProfile") -> tuple[Applicant
     import numpy as np
 
     from compiler.conversion.convert import convert
-    from compiler.errors import InvalidReferencesError
+    from compiler.errors import InvalidModelError, InvalidReferencesError
     from compiler.references.policies import knocked_out
     from compiler.references.scores import scores_of
     from compiler.references.tables import read_rows
     from compiler.request import read_model
 
+    if not asked.model.is_file():
+        raise InvalidModelError(f"{asked.model}: cannot be read: no such file.")
     read = read_model(asked.model, asked.features, allow_pickle=asked.allow_pickle)
     columns, warnings = read.columns, list[str]()
     if read.labelled and not read.fitted and columns is not None and not isinstance(columns, dict):

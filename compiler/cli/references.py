@@ -208,6 +208,8 @@ def _check_out(out: Path) -> None:
 
     if out.suffix != ".npz":
         raise InvalidOptionError(f"{out}: must be a .npz, which holds weights.")
+    if not out.parent.is_dir():
+        raise InvalidOptionError(f"{out}: cannot be written: there is no folder {out.parent}.")
     check_folder(out.parent)
 
 

@@ -287,7 +287,8 @@ def test_what_the_draw_moves(place: Path) -> None:
         (["--least", "3"], "--least belongs to --centroids"),
         (["--centroids", "3"], "give --centroids K .* or --decision FILE"),
         (["-o", "r.csv"], "must be a .npz"),
-        (["-o", "r.npz/r.npz/r.npz"], "--out"),
+        (["-o", "nowhere/r.npz"], "there is no folder"),
+        (["--model", "none.onnx"], "none.onnx: cannot be read"),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
