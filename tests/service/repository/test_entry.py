@@ -118,8 +118,8 @@ def test_a_broken_config(score: Path, old: str, new: str, said: str) -> None:
         ("{", "[", "the file"),
         ('"version": 1', '"version": 2', "version"),
         ('"base_value": "base_value"', '"base_value": "gone"', "promises output 'gone'"),
-        ('"late_payments"', '"income"', "feature names of 'x'"),
-        ('"late_payments"', '"late_payments", "more"', "feature names of 'x'"),
+        ('"late_payments"\n', '"income"\n', "feature names of 'x'"),
+        ('"late_payments"\n', '"late_payments", "more"\n', "feature names of 'x'"),
     ],
 )
 def test_a_broken_manifest(score: Path, old: str, new: str, said: str) -> None:
