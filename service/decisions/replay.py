@@ -214,8 +214,8 @@ def altered(decision: RecordedDecision, entry: Entry) -> Iterator[str]:
 
 
 def _elsewhere(then: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
-    if "backend" not in then:
-        yield "what ran it is not recorded"
+    if then.get("backend") != here["backend"]:
+        yield f"backend: {then.get('backend', 'not recorded')} then, {here['backend']} here"
         return
     for name in here:
         if then.get(name) != here[name]:

@@ -19,12 +19,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from typer.testing import CliRunner
 
-from compiler import TreeShap, compile_model
+from compiler import DeepShap, TreeShap, compile_model
 from compiler.errors import InvalidOptionError, RepositoryError
 from service.cli.main import app
 from service.decisions.audit.store import AuditStore
 from service.decisions.receipt import write_receipt
 from service.decisions.replay import Replayer
+from tests.compiler.models import rows
+from tests.kernels import LIBRARY, declare, network, own_rules
 from tests.service.decisions.decided import INSTANCES, Decided, decide_all
 
 GERMAN = Path(__file__).resolve().parents[4] / "shared" / "data" / "german_credit.tsv"
@@ -159,6 +161,31 @@ def test_the_command_line(decided: Decided, tmp_path: Path) -> None:
     assert run.exit_code == 0, run.output
     request = json.loads((tmp_path / "new" / "receipt" / "request.json").read_text())
     assert request == {"instances": [INSTANCES["net"][0]]}
+
+
+def test_a_library_of_kernels_travels_along(tmp_path: Path) -> None:
+    profile = {"output": "y", "threshold": 0.0, "adverse": "above"}
+    with own_rules():
+        declare()
+        compile_model(
+            network(),
+            DeepShap(rows(9, 3)),
+            feature_names=["a", "b", "c"],
+            decision=profile,
+            custom_ops=[LIBRARY],
+        ).write(tmp_path / "models", "leaky")
+    instances = {"leaky": [dict(zip("abc", row, strict=True)) for row in rows(4, 3, seed=2).tolist()]}
+    decided = decide_all(tmp_path / "models", instances, allow_custom_ops=True)
+    replayer, store, receipts = Replayer(decided.settings), AuditStore.open(decided.settings), []
+    for decision in store.in_order():
+        replayed = replayer.replay(decision)
+        assert replayed.differences == replayed.elsewhere == ()
+        receipts.append(tmp_path / decision.id)
+        write_receipt(decision, replayed.entry, receipts[-1])
+        assert (receipts[-1] / LIBRARY.name).is_file()
+    store.database.close()
+    for code, told in check(*receipts):
+        assert code == 0, told
 
 
 @pytest.mark.skipif(not GERMAN.exists(), reason="the German credit data is not beside the project")
