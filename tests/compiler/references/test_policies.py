@@ -369,7 +369,7 @@ def taiwan(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
     return place, model.predict_proba(x)[:, 1]
 
 
-@pytest.mark.parametrize("by", ["stratified", "medoids"])
+@pytest.mark.parametrize("by", ["stratified", pytest.param("medoids", marks=pytest.mark.slow)])
 def test_thirty_thousand_clients(taiwan: tuple[Path, np.ndarray], by: str) -> None:
     place, scores = taiwan
     write_profile(place, references={"policy": "all_applicants"})
