@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from compiler.artefact.comparisons import Compared, Comparisons, demand_alike, names_given
 from compiler.artefact.compiled import Compiled
-from compiler.artefact.decision import decided, hold
+from compiler.artefact.decision.drift import with_classes
+from compiler.artefact.decision.profile import decided, hold
 from compiler.artefact.describe import describe
-from compiler.artefact.drift import with_classes
 from compiler.artefact.finish import finish
 from compiler.artefact.open_length import check_span
 from compiler.checks.check import check

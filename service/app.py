@@ -36,6 +36,7 @@ from service.live import LiveRepository
 from service.observability.context import current
 from service.observability.metrics import Metrics
 from service.observability.tracing import create_tracing
+from service.process.worker import Worker
 from service.references.resolver import ReferenceResolver
 from service.references.service import ReferenceSetService
 from service.references.store import ReferenceSets
@@ -45,7 +46,6 @@ from service.security.rate_limit import MEMORY, RateLimits
 from service.security.tls import triton_tls
 from service.settings import Settings
 from service.storage import Storage
-from service.worker import Worker
 
 DESCRIPTION = """
 Why did the model decide this? Predictions and their explanations, at the speed of the prediction.

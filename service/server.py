@@ -17,16 +17,16 @@ from service.app import create_admin_app, create_app, create_backend, read_keys
 from service.configuration import unknown_variables
 from service.grpc_api.server import GrpcServer
 from service.inference.dataplane import DataPlane
-from service.listening import CannotListenError, listen
 from service.live import LiveRepository
 from service.observability import logs
 from service.observability.metrics import Metrics
+from service.process.listening import CannotListenError, listen
+from service.process.signals import Signals
+from service.process.worker import Worker
 from service.security.keys import is_loopback
 from service.security.tls import ServerTls, server_tls
 from service.security.watch import Watched, watch, watched_files
 from service.settings import Settings
-from service.signals import Signals
-from service.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -28,12 +28,12 @@ from pydantic import SecretStr
 from compiler.errors import InvalidOptionError
 from compiler.terminal import told_plainly
 from service.configuration import unknown_variables
-from service.listening import port_of, reserve
 from service.observability import logs
+from service.process.listening import port_of, reserve
+from service.process.signals import ignore_hangup
+from service.process.worker import Worker
 from service.security.shared_counters import serve_counters
 from service.settings import OFF, Settings
-from service.signals import ignore_hangup
-from service.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import orjson
 import uvicorn
 from fastapi import FastAPI, Request, Response
 
-from service.listening import address_of, listen
+from service.process.listening import address_of, listen
 
 
 def create_app(path: str) -> FastAPI:

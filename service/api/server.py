@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from service.listening import address_of, several
+from service.process.listening import address_of, several
 from service.security.tls import ServerTls
 
 MAX_HEADER_BYTES = 64 * 1024

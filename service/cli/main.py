@@ -108,7 +108,7 @@ def serve(config: Path | None, **flags: Any) -> None:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     with told_plainly():
         from service.configuration import load_settings
-        from service.signals import ignore_hangup
+        from service.process.signals import ignore_hangup
 
         ignore_hangup()
         settings = load_settings(flags, config)

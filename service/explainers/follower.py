@@ -15,9 +15,9 @@ from service.explainers.records import RecordStore
 from service.explainers.service import Explainers
 from service.explainers.spec import ExplainerSpec
 from service.inference.dataplane import DataPlane
+from service.process.worker import Message, Worker, answer_at, call
 from service.repository.entry import Entry, read_entry
 from service.repository.registry import ModelRegistry
-from service.worker import Message, Worker, answer_at, call
 
 log = logging.getLogger(__name__)
 

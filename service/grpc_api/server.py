@@ -16,7 +16,7 @@ from service.grpc_api.interceptor import Interceptor
 from service.grpc_api.servicer import SERVICE, InferenceServicer
 from service.handlers import Handler
 from service.interceptor import RequestInterceptor
-from service.listening import CannotListenError, address_of
+from service.process.listening import CannotListenError, address_of
 from service.security.tls import ServerTls
 from service.settings import Settings
 

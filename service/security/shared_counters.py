@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from limits.aio.storage import MemoryStorage, Storage
 
-from service.worker import Message, answer_at, call
+from service.process.worker import Message, answer_at, call
 
 
 class SharedCounters(Storage):

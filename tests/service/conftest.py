@@ -18,8 +18,8 @@ from tritonclient.grpc import service_pb2_grpc
 
 from service.app import create_app, create_backend
 from service.backends.base import Backend
-from service.listening import listen
 from service.observability.metrics import Metrics
+from service.process.listening import listen
 from service.settings import Settings
 from tests.service import handmade, patient
 from tests.service.child import PATIENCE_S, both_ends

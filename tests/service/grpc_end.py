@@ -16,7 +16,7 @@ from service.backends.base import Backend
 from service.grpc_api.server import GrpcServer
 from service.handlers import Handler
 from service.inference.dataplane import DataPlane
-from service.listening import listen
+from service.process.listening import listen
 from service.settings import Settings
 
 SECONDS = 60

@@ -12,7 +12,7 @@ from loadtests.load.questions import EXPLAIN, PREDICT
 from loadtests.systems.baselines.explainers import EXPLAINERS
 from loadtests.systems.baselines.service import create_app
 from loadtests.systems.baselines.workers import asking, explaining, load, warm_up
-from service.listening import address_of, listen
+from service.process.listening import address_of, listen
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from service.app import create_app, create_backend
 from service.backends.base import Backend
 from service.grpc_api import health as grpc_health
 from service.grpc_api.server import GrpcServer
-from service.listening import listen
+from service.process.listening import listen
 from service.settings import Settings
 from tests.service.explaining import until
 from tests.service.faulty import FaultyBackend

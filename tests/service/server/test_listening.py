@@ -10,7 +10,7 @@ import uvloop
 from fastapi import FastAPI
 
 from service.api.server import HttpServer
-from service.listening import listen, several
+from service.process.listening import listen, several
 
 COUNT = 12
 

@@ -1,0 +1,1 @@
+"""A process that serves: its sockets, its signals, and its part where several serve together."""
