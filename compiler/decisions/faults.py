@@ -102,6 +102,8 @@ def _conditions(profile: DecisionProfile, known: Known) -> Iterator[str]:
         place = f"knock_outs.{i} ({rule.feature})"
         if rule.feature in profile.groups:
             yield f"{place} looks at a group: name one of its members"
+        if rule.feature in known.inputs and rule.feature not in known.features and len(known.features) > 1:
+            yield f"{place} looks at a whole input of the model: name one of its features"
         yield from (f"{place} {fault}" for fault in _of_condition(rule))
         if rule.feature in known.features and (fault := _never(rule, rule.feature in known.texts)):
             yield f"{place} {fault}"

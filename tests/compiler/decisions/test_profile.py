@@ -224,6 +224,10 @@ SENSE: list[tuple[dict[str, Any], str]] = [
         {"knock_outs": [{"feature": "housing", "above": 0, "reason": "R09"}]},
         r"knock_outs.0 \(housing\) looks at a gro",
     ),
+    (
+        {"knock_outs": [{"feature": "x", "above": 0, "reason": "R09"}]},
+        r"knock_outs.0 \(x\) looks at a whole input",
+    ),
     ({"knock_outs": [{"feature": "b", "reason": "R09"}]}, r"knock_outs.0 \(b\) needs one condition"),
     ({"knock_outs": [{"feature": "b", "reason": "R09", "equals": 1, "above": 0}]}, "needs one condition"),
     (
