@@ -45,6 +45,7 @@ def export(
             "score": pa.float64(),
             "codes": pa.list_(pa.string()),
             "answer": pa.string(),
+            "runtime": pa.string(),
             "instance": pa.string(),
         }
     )
@@ -81,5 +82,6 @@ def _rows(
             "score": one.answer.get("score"),
             "codes": [reason["code"] for reason in one.answer.get("reasons", ())],
             "answer": json.dumps(one.answer),
+            "runtime": json.dumps(one.runtime),
             "instance": None if one.instance is None else json.dumps(one.instance),
         }

@@ -11,7 +11,7 @@ from service.decisions.audit.database import Database
 from service.decisions.audit.inputs import ErasedError, Inputs, Instance, with_values, without_values
 from service.decisions.audit.tables import decisions, input_keys
 from service.decisions.trail import RecordedDecision
-from service.errors import UnknownResourceError
+from service.errors import StateUnavailableError, UnknownResourceError
 from service.settings import OFF, Settings
 
 FILE = "audit.sqlite3"
@@ -110,14 +110,23 @@ class AuditStore:
     def shown(
         self, row: RowMapping, instance: Instance | None = None, *, with_inputs: bool = True
     ) -> RecordedDecision:
-        """A decision as it was answered, as far as its inputs can be shown."""
+        """A decision as it was answered, as far as its inputs can be shown. Raises as `read`."""
+        try:
+            return self._shown(row, instance, with_inputs=with_inputs)
+        except (ValueError, TypeError, KeyError, AttributeError, StopIteration) as error:
+            raise StateUnavailableError(
+                f"decision '{row['id'][:80]}' cannot be read: its row was altered, as `rationale audit "
+                "verify` shows"
+            ) from error
+
+    def _shown(self, row: RowMapping, instance: Instance | None, *, with_inputs: bool) -> RecordedDecision:
         kept, values = row["kept"], None
         try:
             if with_inputs:
                 instance, values = self.inputs.show(row["id"], kept, row["inputs"], row["wrapped"], instance)
         except ErasedError:
             instance, kept = None, "erased"
-        answer = orjson.loads(row["answer"])
+        answer = dict(orjson.loads(row["answer"]))
         return RecordedDecision(
             row["id"],
             row["time"],

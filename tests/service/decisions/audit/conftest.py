@@ -26,7 +26,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'trail' / 'audit.sqlite3'}"
     server: Postgres = request.getfixturevalue("server")
-    return server.new_database()
+    return server.new_schema()
 
 
 @pytest.fixture
@@ -73,5 +73,6 @@ def decision(
         "answer": answer,
         "idempotency_key": key,
         "place": place,
+        "runtime": {"graph": "0" * 64, "threads": 2},
     }
     return RecordedDecision(**{**fields, **over})

@@ -27,18 +27,18 @@ class Postgres:
         self.run("initdb", "-D", "data", "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--no-sync")
 
     def start(self) -> None:
-        # Without fsync, of which a database that is made needs hundreds: no test ends the system.
+        # Without fsync: no test ends the system.
         options = f"-k {self._folder} -c listen_addresses='' -c fsync=off"
         self.run("pg_ctl", "-D", "data", "-w", "-l", "log", "-o", options, "start")
 
     def stop(self) -> None:
         self.run("pg_ctl", "-D", "data", "-w", "-m", "immediate", "stop")
 
-    def new_database(self) -> str:
-        """Its URL."""
+    def new_schema(self) -> str:
+        """Its URL: to be a trail's alone. A database would be hundreds of files."""
         name = f"audit_{next(_numbers)}"
-        self.run("createdb", "-h", str(self._folder), "-U", "postgres", name)
-        return f"postgresql://postgres:secret@/{name}?host={self._folder}"
+        self.run("psql", "-h", str(self._folder), "-U", "postgres", "-c", f"CREATE SCHEMA {name}")
+        return f"postgresql://postgres:secret@/postgres?host={self._folder}&options=-csearch_path%3D{name}"
 
     def run(self, program: str, *arguments: str) -> None:
         command = [str(self._binaries / program), *arguments]

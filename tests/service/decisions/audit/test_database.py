@@ -103,7 +103,7 @@ def test_a_password_is_told_to_nobody(server: Postgres, tmp_path: Path) -> None:
     settings = Settings(audit=url)
     assert SECRET not in repr(settings)
     assert SECRET not in str(settings.model_dump_json())
-    for refusing in (url, server.new_database().replace("postgres:secret", f"nobody:{SECRET}")):
+    for refusing in (url, server.new_schema().replace("postgres:secret", f"nobody:{SECRET}")):
         with pytest.raises(StateUnavailableError) as told:
             Database(refusing).open()
         assert SECRET not in str(told.value)

@@ -65,7 +65,7 @@ def test_it_is_killed_with_sqlite(tmp_path: Path) -> None:
 
 
 def test_it_is_killed_with_postgresql(tmp_path: Path, server: Postgres) -> None:
-    killed(tmp_path, server.new_database(), TIMES)
+    killed(tmp_path, server.new_schema(), TIMES)
 
 
 @pytest.mark.slow
@@ -75,7 +75,7 @@ def test_it_is_killed_a_hundred_times_with_sqlite(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_it_is_killed_a_hundred_times_with_postgresql(tmp_path: Path, server: Postgres) -> None:
-    killed(tmp_path, server.new_database(), MANY_TIMES)
+    killed(tmp_path, server.new_schema(), MANY_TIMES)
 
 
 def killed(folder: Path, url: str, times: int) -> None:

@@ -17,8 +17,9 @@ from service.decisions.audit.ledger import Ledger
 from service.decisions.audit.retention import erase
 from service.decisions.audit.tables import decisions, input_keys
 from service.decisions.audit.verify import verify
-from service.errors import ConflictError, UnknownResourceError
+from service.errors import ConflictError, StateUnavailableError, UnknownResourceError
 from tests.service.decisions.audit.conftest import decision, ledger_of
+from tests.service.decisions.audit.test_verify import execute
 
 
 def as_json(answer: object) -> object:
@@ -194,6 +195,24 @@ def test_another_key_opens_nothing(
     with pytest.raises(InvalidOptionError, match="RATIONALE_AUDIT_KEY_FILE"):
         ledger.store.read(decision(5).id)
     assert [one.instance for one in ledger.store.in_order(with_inputs=False)] == [None]
+
+
+@pytest.mark.parametrize(
+    ("column", "garbage"),
+    [
+        *(("answer", text) for text in ("else", "", "null", "5", "[1]")),
+        *(("inputs", text) for text in ("else", "", "null", "[]", "{}", '{"instance": {}, "values": []}')),
+        ("runtime", "else"),
+    ],
+)
+def test_a_row_that_was_altered_is_not_shown(
+    database: Database, ledger: Ledger, column: str, garbage: str
+) -> None:
+    ledger.append([[decision(1)], [decision(2)]])
+    execute(database, f"UPDATE audit_decisions SET {column} = :v WHERE sequence = 1", v=garbage)  # noqa: S608
+    with pytest.raises(StateUnavailableError, match="cannot be read: its row was altered"):
+        ledger.store.read(decision(1).id)
+    assert ledger.store.read(decision(2).id) == decision(2)
 
 
 def test_keys_that_are_none(tmp_path: Path) -> None:

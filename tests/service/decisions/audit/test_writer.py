@@ -122,7 +122,7 @@ async def test_keys_at_the_same_time(trail: DatabaseTrail, url: str) -> None:
 
 
 async def test_a_server_that_is_restarted(server: Postgres) -> None:
-    url = server.new_database()
+    url = server.new_schema()
     trail = trail_of(Settings(audit=url))
     await trail.record([decision(1)])
     server.stop()
