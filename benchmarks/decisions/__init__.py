@@ -1,0 +1,1 @@
+"""What a decision costs over the explanation that it is made of."""

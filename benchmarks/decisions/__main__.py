@@ -1,0 +1,164 @@
+"""`:decide` beside `:explain`: the same entry and instance, over HTTP, in turn, by one caller.
+
+    python -m benchmarks.decisions [credit trees] [--audit off,sqlite,postgresql://…] [--instances 200]
+
+`credit` is the network of examples/credit, `trees` XGBoost as in benchmarks.trees; the gateway is a process
+of its own, with a trail of its own. Each instance is asked of both once: what was asked before is in caches.
+Medians, and the median of the differences with its quartiles, in milliseconds; and what the disk takes to
+keep 4 KiB (fsync), in the same turns: a decision waits for that once.
+"""
+
+import argparse
+import contextlib
+import itertools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import onnx
+
+from benchmarks.arguments import positive
+from benchmarks.trees import data, trained
+from compiler import DeepShap, TreeShap, compile_model
+from compiler.artefact.compiled import Compiled
+from compiler.bench.peers import quietly
+from compiler.bench.timing import REST_S, quartiles
+from compiler.terminal import told_plainly
+
+CREDIT = Path(__file__).parent.parent.parent / "examples" / "credit"
+WARM = 20  # pairs that are not counted
+VERBS, SYNC = ("explain", "decide"), "sync"
+OFF, SQLITE = "off", "sqlite"
+
+
+def decided(model: onnx.ModelProto, method: Any, names: Sequence[str], output: str) -> Compiled:
+    """Every feature with a reason of its own."""
+    profile = {
+        "output": output,
+        "threshold": 0.3,
+        "adverse": "above",
+        "features": {name: {"reason": f"R{i}"} for i, name in enumerate(names)},
+        "reasons": {f"R{i}": f"{name} speaks against it" for i, name in enumerate(names)},
+    }
+    return compile_model(model, method, feature_names=list(names), decision=profile)
+
+
+def credit() -> tuple[Compiled, list[dict[str, float]]]:
+    """The example's network, 100 references, ten features; its applicants, moved a little each time."""
+    references, rows = (
+        np.loadtxt(CREDIT / name, delimiter=",", skiprows=1, dtype=np.float32)
+        for name in ("references.csv", "applicants.csv")
+    )
+    names = (CREDIT / "references.csv").read_text().splitlines()[0].split(",")
+    output = "default_probability"
+    compiled = decided(onnx.load(CREDIT / "credit.onnx"), DeepShap(references), names, output)
+    random = np.random.default_rng(0)
+    moved = np.concatenate([rows * random.uniform(0.9, 1.1, rows.shape) for _ in range(5000 // len(rows))])
+    return compiled, [dict(zip(names, row, strict=True)) for row in moved.tolist()]
+
+
+def trees() -> tuple[Compiled, list[dict[str, float | None]]]:
+    """300 trees × depth 6 on 50 features, 1,000 references; rows that it has not seen."""
+    with quietly():
+        _, model = trained("xgboost")
+    names, rows = [f"f{i}" for i in range(50)], data()[2]
+    compiled = decided(model, TreeShap(rows[:1000]), names, "probabilities[1]")
+    instances = [[None if v != v else v for v in row] for row in rows[1000:].tolist()]
+    return compiled, [dict(zip(names, row, strict=True)) for row in instances]
+
+
+SUBJECTS: dict[str, Callable[[], tuple[Compiled, list[Any]]]] = {"credit": credit, "trees": trees}
+
+
+@contextlib.contextmanager
+def serving(repository: Path, state: Path, audit: str) -> Iterator[str]:
+    """The address of a gateway that writes every decision to `audit`: off, sqlite or a database's URL."""
+    settings = {"RATIONALE_STATE": str(state)} | ({} if audit == SQLITE else {"RATIONALE_AUDIT": audit})
+    ends = ("--port", "0", "--grpc-port", "off")
+    command = [sys.executable, "-m", "service.cli", "serve", "--repository", str(repository), *ends]
+    environment = {**os.environ, **settings}
+    with subprocess.Popen(  # noqa: S603 (our own command line)
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as gateway:
+        try:
+            yield address_of(gateway.stdout or ())
+        finally:
+            gateway.terminate()
+
+
+def address_of(lines: Iterable[str]) -> str:
+    """Raises RuntimeError where the gateway ends before it is ready."""
+    for line in lines:
+        found = re.fullmatch(r"ready on (http://\S+)\n", line)
+        if found:
+            return found[1]
+    raise RuntimeError("the gateway did not become ready: start `rationale serve` by hand to see why")
+
+
+def paired(model: str, instances: Sequence[Mapping[str, Any]], state: Path) -> Iterator[dict[str, float]]:
+    """Seconds of either verb for each instance, and of SYNC; which is first changes from one to the next."""
+    with httpx.Client(timeout=60) as client, (state / SYNC).open("ab", buffering=0) as file:
+        for i, instance in enumerate(instances):
+            seconds = {}
+            for verb in VERBS[:: 1 if i % 2 else -1]:
+                time.sleep(REST_S)
+                began = time.perf_counter()
+                answer = client.post(f"{model}:{verb}", json={"instances": [instance]})
+                seconds[verb] = time.perf_counter() - began
+                answer.raise_for_status()
+            file.write(bytes(4096))
+            began = time.perf_counter()
+            os.fsync(file.fileno())
+            seconds[SYNC] = time.perf_counter() - began
+            if i >= WARM:
+                yield seconds
+
+
+def measured(name: str, audits: Sequence[str], count: int) -> Iterator[str]:
+    """A line for each trail."""
+    compiled, instances = SUBJECTS[name]()
+    asked = list(itertools.islice(itertools.cycle(instances), WARM + count))
+    with tempfile.TemporaryDirectory() as repository:
+        compiled.write(repository, name)
+        for audit in audits:
+            with (
+                tempfile.TemporaryDirectory() as state,
+                serving(Path(repository), Path(state), audit) as address,
+            ):
+                pairs = list(paired(f"{address}/v1/models/{name}", asked, Path(state)))
+            times = {each: [pair[each] * 1e3 for pair in pairs] for each in (*VERBS, SYNC)}
+            low, added, high = quartiles(np.subtract(times["decide"], times["explain"]).tolist())
+            medians = "".join(f"{np.median(times[verb]):10.2f}" for verb in VERBS)
+            spread = f"{added:10.2f} {f'[{low:.2f}, {high:.2f}]':16}{np.median(times[SYNC]):8.2f}"
+            yield f"{name:10}{audit.partition(':')[0]:12}{medians}{spread}"
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Prints a line for each model and trail."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("subjects", nargs="*", help="credit, trees (both)")
+    parser.add_argument("--audit", default=f"{OFF},{SQLITE}", help="off, sqlite, a database's URL; by commas")
+    parser.add_argument("--instances", type=positive, default=200, help="of each line (200)")
+    asked = parser.parse_args(given)
+    unknown = sorted(set(asked.subjects) - set(SUBJECTS))
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(SUBJECTS)}")
+    print(f"{'':10}{'audit':12}{'explain':>10}{'decide':>10}{'added':>10} {'quartiles':16}{'sync':>8}  ms")
+    with told_plainly():
+        for name in asked.subjects or SUBJECTS:
+            for line in measured(name, asked.audit.split(","), asked.instances):
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
