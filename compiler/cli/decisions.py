@@ -26,7 +26,14 @@ def report_command(
             metavar="DATA",
         ),
     ],
-    name: Annotated[str, typer.Argument(help="The entry, compiled with --decision.", metavar="NAME")],
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="The entry, compiled with --decision. Default: the only one that decides.",
+            metavar="[NAME]",
+            show_default=False,
+        ),
+    ] = None,
     repository: Repository = Path("model_repository"),
     label: Annotated[
         str | None,
@@ -71,6 +78,7 @@ def report_command(
     """
     with told_plainly():
         from compiler.artefact.folder import check_folder
+        from compiler.evaluate.decisions.decided import only_deciding
         from compiler.evaluate.decisions.measures import report
         from compiler.evaluate.decisions.report import tables, write_report
 
@@ -79,7 +87,7 @@ def report_command(
         with progress_bar() as progress:
             done = report(
                 repository,
-                name,
+                name or only_deciding(repository),
                 data,
                 label=label,
                 groups=group or (),

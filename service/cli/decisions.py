@@ -87,7 +87,10 @@ def replay(
 @app.command()
 def receipt(
     decision: Decision,
-    out: Annotated[Path, typer.Option(help="Folder to make.", metavar="FOLDER")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to make. Default: receipt-ID, here.", metavar="FOLDER", show_default=False),
+    ] = None,
     entries: Entries = None,
     repository: Repository = None,
     config: Config = None,
@@ -108,8 +111,9 @@ def receipt(
         from service.decisions.replay import Replayer
 
         found = store.read(decision, _read(instance))
-        write_receipt(found, Replayer(settings, entries).entry(found), out)
-        print(f"{out}: python {out / 'check.py'} computes the decision again")
+        folder = out or Path(f"receipt-{found.id}")
+        write_receipt(found, Replayer(settings, entries).entry(found), folder)
+        print(f"{folder}: python {folder / 'check.py'} computes the decision again")
 
 
 @app.command()

@@ -15,7 +15,7 @@ from compiler.decisions.rows import ExplainedRow, explained_rows, values_of
 from compiler.decisions.stability import Codes, codes_of, judged_by
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.evaluate.explained_model import slices
-from compiler.manifest import Comparison, Decided
+from compiler.manifest import FILE_NAME, Comparison, Decided, Manifest
 from compiler.references.tables import read_rows
 
 Tell = Callable[[str, int, int], None]
@@ -62,6 +62,21 @@ class DecidedFile:
     rows: tuple[DecidedRow, ...]
     inputs: Mapping[str, np.ndarray]
     beside: Mapping[str, Sequence[Any]]
+
+
+def only_deciding(repository: Path) -> str:
+    """The name of the only model there that was compiled with a decision profile.
+
+    Raises:
+        InvalidOptionError: there is none, or several.
+        RepositoryError: a manifest cannot be read.
+    """
+    manifests = [Manifest.read(file) for file in sorted(repository.glob(f"*/{FILE_NAME}"))]
+    names = [manifest.model for manifest in manifests if manifest.decision is not None]
+    if len(names) != 1:
+        told = f"several, {', '.join(names)}: name one" if names else "none: compile one with --decision"
+        raise InvalidOptionError(f"{repository}: of models with a decision profile there are {told}.")
+    return names[0]
 
 
 def decide_file(repository: Path, name: str, file: Path, columns: Sequence[str], tell: Tell) -> DecidedFile:

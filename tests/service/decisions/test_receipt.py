@@ -154,13 +154,15 @@ def test_a_receipt_is_whole_or_not_there(decided: Decided, store: AuditStore, tm
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_the_command_line(decided: Decided, tmp_path: Path) -> None:
+def test_the_command_line(decided: Decided, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     one = decided.ids["net"][0]
-    words = ["receipt", one, "--out", str(tmp_path / "new" / "receipt")]
-    run = CliRunner().invoke(app, [*words, "--repository", str(decided.settings.repository)])
-    assert run.exit_code == 0, run.output
-    request = json.loads((tmp_path / "new" / "receipt" / "request.json").read_text())
-    assert request == {"instances": [INSTANCES["net"][0]]}
+    for out, folder in ((["--out", "new/receipt"], "new/receipt"), ([], f"receipt-{one}")):
+        words = ["receipt", one, *out, "--repository", str(decided.settings.repository)]
+        run = CliRunner().invoke(app, words)
+        assert run.exit_code == 0, run.output
+        request = json.loads((tmp_path / folder / "request.json").read_text())
+        assert request == {"instances": [INSTANCES["net"][0]]}
 
 
 def test_a_library_of_kernels_travels_along(tmp_path: Path) -> None:

@@ -184,6 +184,16 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("here")
+def test_the_only_model_that_decides_needs_no_name(tmp_path: Path) -> None:
+    named, unnamed = call("data.csv", "m"), call("data.csv")
+    assert named.exit_code == 0
+    assert named.output == unnamed.output
+    nothing = call("data.csv", "--repository", str(tmp_path))
+    assert nothing.exit_code == 2
+    assert "of models with a decision profile there are none" in nothing.output
+
+
+@pytest.mark.usefixtures("here")
 def test_the_files(done: Report, tmp_path: Path) -> None:
     asked = ["data.csv", "m", "--group", "sex", "--label", "paid", "--references", "near.csv"]
     for out in ("one", "two"):
