@@ -78,6 +78,7 @@ def verify(
     with opened(repository, config) as (store, settings), progress_bar() as progress:
         from service.decisions.audit.heads import read_signed
         from service.decisions.audit.retention import months_ago
+        from service.decisions.audit.verify import pruned_rows
         from service.decisions.audit.verify import verify as found
 
         if heads and public_key is None:
@@ -96,7 +97,9 @@ def verify(
     if faults:
         print(f"{faults} faults in {rows} decisions" + f"; the first {_SHOWN} are shown" * (faults > _SHOWN))
         raise typer.Exit(1)
-    print(f"{rows} decisions, none removed or altered")
+    pruned = pruned_rows(store.database)
+    older = f"; {pruned} older ones were pruned, as checkpoints say" if pruned else ""
+    print(f"{rows} decisions, none removed or altered{older}")
 
 
 @app.command(name="heads")
@@ -119,7 +122,11 @@ def export(
     until: Until = None,
     model: Annotated[str | None, typer.Option(help="Of this model alone.", show_default=False)] = None,
     inputs: Annotated[
-        bool, typer.Option("--inputs", help="Also what callers sent, as far as it can be shown.")
+        bool,
+        typer.Option(
+            "--inputs",
+            help="Also what callers sent, and values of reasons, as far as they can be shown.",
+        ),
     ] = False,
     repository: Repository = None,
     config: Config = None,

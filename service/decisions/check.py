@@ -8,76 +8,93 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-folder, files = Path(__file__).parent, ("request", "answer", "profile", "graph")
-request, answer, profile, graph = (json.loads((folder / f"{file}.json").read_text("utf-8")) for file in files)
-applicant, above = request["instances"][0], profile["adverse"] == "above"
 
-# What the graph takes, by the names of its features. null, a missing value, becomes NaN.
-values = dict(applicant)
-feeds = {name: np.array([[value]]) for name, value in graph["switches"].items()}
-for tensor in graph["inputs"]:
-    row = applicant.get(tensor["name"])
-    row = row if isinstance(row, list) else [applicant[feature] for feature in tensor["features"]]
-    values |= dict(zip(tensor["features"], np.array(row, object).ravel(), strict=True))
-    feeds[tensor["name"]] = np.array(row, tensor["dtype"]).reshape(1, *tensor["shape"])
+def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it once)
+    """1 where a number differs."""
+    folder, files = Path(__file__).parent, ("request", "answer", "profile", "graph")
+    texts = ((folder / f"{file}.json").read_text("utf-8") for file in files)
+    request, answer, profile, graph = map(json.loads, texts)
+    applicant, above = request["instances"][0], profile["adverse"] == "above"
 
-# One run gives the score, and what each feature contributes to it.
-options = ort.SessionOptions()
-for library in graph["libraries"]:
-    options.register_custom_ops_library(str(folder / library))
-session = ort.InferenceSession(folder / graph["file"], options, providers=["CPUExecutionProvider"])
-names = [output.name for output in session.get_outputs()]
-out = {name: np.ravel(array).tolist() for name, array in zip(names, session.run(names, feeds), strict=True)}
-score, explained, base = (out[name][index] for name, index in graph["numbers"])
-attributions: dict[str, float] = {}
-for name, features in graph["attributions"]:
-    attributions |= dict(zip(features, out[name], strict=True))
+    # What the graph takes, by the names of its features. null, a missing value, becomes NaN.
+    values = dict(applicant)
+    feeds = {name: np.array([[value]]) for name, value in graph["switches"].items()}
+    for tensor in graph["inputs"]:
+        name, features = tensor["name"], tensor["features"]
+        whole = isinstance(applicant.get(name), list) or (name in applicant and name not in features)
+        row = applicant[name] if whole else [applicant[feature] for feature in features]
+        feeds[name] = np.array(row, tensor["dtype"]).reshape(1, *tensor["shape"])
+        cells = list(np.array(row, object).ravel())
+        if whole and feeds[name].dtype.kind == "f":  # told as the graph holds them
+            cells = [None if np.isnan(value) else float(str(value)) for value in feeds[name].ravel()]
+        values |= dict(zip(features, cells, strict=True)) | ({name: cells[0]} if len(cells) == 1 else {})
 
-# What speaks against the applicant adds up by reason code: the largest sums are the reasons.
-rules, sums = {**profile["features"], **profile["groups"]}, dict[str, float]()
-for feature, value in attributions.items():
-    if value > 0 if above else value < 0:
-        code = rules.get(feature, {}).get("reason") or feature
-        sums[code] = sums.get(code, 0) + value
-order, most = [*profile["reasons"], *sorted(sums)], profile["max_reasons"]
-ranked = sorted(sums, key=lambda code: (-abs(sums[code]), order.index(code)))
-extra = [code for code in ranked[most:] if profile["reasons"].get(code, {}).get("inquiry")]
-scored = {code: [sums[code], sums[code] / sum(sums.values())] for code in ranked[:most] + extra[:1]}
+    # One run gives the score, and what each feature contributes to it.
+    options = ort.SessionOptions()
+    for library in graph["libraries"]:
+        options.register_custom_ops_library(str(folder / library))
+    session = ort.InferenceSession(folder / graph["file"], options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    out = {name: np.ravel(array) for name, array in zip(names, session.run(names, feeds), strict=True)}
+    score, explained, base = (float(str(out[name][index])) for name, index in graph["numbers"])
+    attributions: dict[str, float] = {}
+    for name, features in graph["attributions"]:
+        attributions |= dict(zip(features, out[name].tolist(), strict=True))
 
-# What the score decides, where no knock-out declines by itself.
-knocked: dict[str, list[float | None]] = {}
-for rule in profile["knock_outs"]:
-    given, low, high = values.get(rule["feature"]), rule["above"], rule["below"]
-    if rule["equals"] is not None:
-        met = given == rule["equals"]
-    else:
-        met = isinstance(given, int | float)
-        met = met and (low is None or given > low) and (high is None or given < high)
-    knocked |= {rule["reason"]: [None, None]} if met else {}
-adverse = score > profile["threshold"] if above else score < profile["threshold"]
-is_referred = profile["refer"] and profile["refer"][0] <= score <= profile["refer"][1]
-decision = "decline" if knocked else "refer" if is_referred else "decline" if adverse else "approve"
-reasons = knocked or (scored if adverse or is_referred else {})
+    # What speaks against the applicant adds up by reason code: the largest sums are the reasons.
+    rules, sums = {**profile["features"], **profile["groups"]}, dict[str, float]()
+    for feature, value in attributions.items():
+        if value > 0 if above else value < 0:
+            code = rules.get(feature, {}).get("reason") or feature
+            sums[code] = sums.get(code, 0) + value
+    order, most = [*profile["reasons"], *sorted(sums)], profile["max_reasons"]
+    ranked = sorted(sums, key=lambda code: (-abs(sums[code]), order.index(code)))
+    tie, rank = 1e-6 * max(map(abs, sums.values()), default=0), dict[str, int]()
+    for i, code in enumerate(ranked):  # those that tie with the first of a run have its rank
+        first = ranked[rank[ranked[i - 1]]] if i else code
+        rank[code] = ranked.index(first) if abs(sums[first]) - abs(sums[code]) <= tie else i
+    ranked = sorted(ranked, key=lambda code: (rank[code], order.index(code)))
+    extra = [code for code in ranked[most:] if profile["reasons"].get(code, {}).get("inquiry")]
+    scored = {code: [sums[code], sums[code] / sum(sums.values())] for code in ranked[:most] + extra[:1]}
 
-# Both, number by number. Another machine sums in another order: the last digits may differ.
-found = {"decision": decision, "threshold": profile["threshold"], "score": score, "base_value": base}
-gap = explained - base - sum(attributions.values())
-found |= {"explained_value": explained, "completeness_gap": gap}
-told = {name: answer[name] for name in found}
-told |= {f"attribution of {feature}": value for feature, value in answer["attributions"].items()}
-found |= {f"attribution of {feature}": value for feature, value in attributions.items()}
-for i, reason in enumerate(answer["reasons"], 1):
-    told[f"reason {i}: {reason['code']}"] = [reason["attribution"], reason["share"]]
-    shown = reason["value"] if isinstance(reason["value"], dict) else {reason["feature"]: reason["value"]}
-    told |= {f"value of {feature}": value for feature, value in shown.items()}
-    found |= {f"value of {feature}": values.get(feature, value) for feature, value in shown.items()}
-found |= {f"reason {i}: {code}": pair for i, (code, pair) in enumerate(reasons.items(), 1)}
-near, different = 1e-4 * max(map(abs, [explained, base, *attributions.values()])), 0
-for name in told | found:
-    same = told.get(name) == found.get(name)
-    with contextlib.suppress(KeyError, TypeError, ValueError):  # what is no number has to be equal
-        same = same or np.allclose(told[name], found[name], rtol=0, atol=near)
-    print(" " if same else "!", f"{name}: answered {told.get(name)}, computed {found.get(name)}")
-    different += not same
-print(f"{different} DIFFERENT" if different else "the same decision, by the same reasons")
-sys.exit(min(different, 1))
+    # What the score decides, where no knock-out declines by itself.
+    knocked: dict[str, list[float | None]] = {}
+    for rule in profile["knock_outs"]:
+        given, low, high = values.get(rule["feature"]), rule["above"], rule["below"]
+        if rule["equals"] is not None:
+            met = given == rule["equals"]
+        else:
+            met = isinstance(given, int | float)
+            met = met and (low is None or given > low) and (high is None or given < high)
+        knocked |= {rule["reason"]: [None, None]} if met else {}
+    adverse = score > profile["threshold"] if above else score < profile["threshold"]
+    is_referred = profile["refer"] and profile["refer"][0] <= score <= profile["refer"][1]
+    decision = "decline" if knocked else "refer" if is_referred else "decline" if adverse else "approve"
+    reasons = knocked or (scored if adverse or is_referred else {})
+
+    # Both, number by number. Another machine sums in another order: the last digits may differ.
+    found = {"decision": decision, "threshold": profile["threshold"], "score": score, "base_value": base}
+    gap = explained - base - sum(attributions.values())
+    found |= {"explained_value": explained, "completeness_gap": gap}
+    told = {name: answer[name] for name in found}
+    told |= {f"attribution of {feature}": value for feature, value in answer["attributions"].items()}
+    found |= {f"attribution of {feature}": value for feature, value in attributions.items()}
+    for i, reason in enumerate(answer["reasons"], 1):
+        told[f"reason {i}: {reason['code']}"] = [reason["attribution"], reason["share"]]
+        shown = reason["value"] if isinstance(reason["value"], dict) else {reason["feature"]: reason["value"]}
+        told |= {f"value of {feature}": value for feature, value in shown.items()}
+        found |= {f"value of {feature}": values.get(feature, value) for feature, value in shown.items()}
+    found |= {f"reason {i}: {code}": pair for i, (code, pair) in enumerate(reasons.items(), 1)}
+    near, different = 1e-4 * max(map(abs, [explained, base, *attributions.values()])), 0
+    for name in told | found:
+        same = told.get(name) == found.get(name)
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # what is no number has to be equal
+            same = same or np.allclose(told[name], found[name], rtol=0, atol=near)
+        print(" " if same else "!", f"{name}: answered {told.get(name)}, computed {found.get(name)}")
+        different += not same
+    print(f"{different} DIFFERENT" if different else "the same decision, by the same reasons")
+    return min(different, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(check())

@@ -98,7 +98,8 @@ class Decider:
         ]
         async with _until(deadline_s):
             recorded = await self._trail.record(made)
-        self._drift.observe(manifest, [one.answer for one in recorded])
+        if recorded and recorded[0].id == made[0].id:  # else another request with the key was the first
+            self._drift.observe(manifest, [one.answer for one in recorded])
         return [one.answer for one in recorded]
 
 
@@ -162,15 +163,18 @@ async def _decisions(
         "explainer": manifest.digests.explanation,
         "profile": decided.digest,
     }
-    explained, values = explained_rows(manifest, answers), values_of(manifest, inputs, instances)
-    for i, (row, told) in enumerate(zip(explained, values, strict=True)):
-        try:
-            decision = decide(decided, row, told)
-        except NoReasonsError as error:
-            faults.add(UndecidedError(f"instances[{i}]: {error}"))
-        else:
-            found.append({"id": secrets.token_hex(16), **decision.as_json(), "digests": digests})
-        if (i + 1) % _AT_ONCE == 0:
-            await asyncio.sleep(0)
+    for start in range(0, len(instances), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        answered, given = ({name: a[part] for name, a in of.items()} for of in (answers, inputs))
+        explained = explained_rows(manifest, answered)
+        values = values_of(manifest, given, instances[part])
+        for i, (row, told) in enumerate(zip(explained, values, strict=True), start):
+            try:
+                decision = decide(decided, row, told)
+            except NoReasonsError as error:
+                faults.add(UndecidedError(f"instances[{i}]: {error}"))
+            else:
+                found.append({"id": secrets.token_hex(16), **decision.as_json(), "digests": digests})
+        await asyncio.sleep(0)
     faults.tell()
     return found

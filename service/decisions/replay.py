@@ -85,8 +85,13 @@ class Replayer:
                 f"{asked[1][:12]}… of decision {decision.id}. Put the folder of '{decision.model}' back that "
                 "was served then, or name a folder that has it with --entries"
             )
-        graph = decision.runtime.get("graph")
-        return min(found, key=lambda entry: (entry.graph_digest != graph, entry.name))
+        graph, model = decision.runtime.get("graph"), decision.model
+
+        def distance(entry: Entry) -> tuple[bool, bool, str]:
+            assert entry.manifest is not None  # noqa: S101 (those without are left out)
+            return entry.graph_digest != graph, entry.manifest.model != model, entry.name
+
+        return min(found, key=distance)
 
     def replay(self, decision: RecordedDecision) -> Replayed:
         """

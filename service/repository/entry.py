@@ -173,6 +173,7 @@ def read_entry(folder: Path) -> Entry:
         graph_digest=_digest(model_path.parent) if manifest is not None and manifest.decision else None,
     )
     if entry.manifest is not None:
+        _check_profile(manifest_path, entry.manifest)
         _check_manifest(manifest_path, entry, entry.manifest)
     return entry
 
@@ -358,6 +359,13 @@ def demand_kernels_allowed(libraries: Sequence[Path], *, allowed: bool) -> None:
             f"{libraries[0].name} is a library of kernels, which is code that the gateway would run. Where "
             "you trust whoever writes the repository, allow it: RATIONALE_ALLOW_CUSTOM_OPS=true"
         )
+
+
+def _check_profile(path: Path, manifest: Manifest) -> None:
+    """Raises RepositoryError where the decision profile is another one than was compiled."""
+    decided = manifest.decision
+    if decided is not None and decided.profile.digest != decided.digest:
+        raise RepositoryError(f"{path}: the decision profile was changed by hand: compile the model again")
 
 
 def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:

@@ -177,7 +177,10 @@ def write_score(
         base_value="base_value",
         completeness_gap="completeness_gap",
         decision=Decided(
-            profile=as_profile(profile), digest="f" * 64, output_range=(-100.0, 100.0), tolerance=0.02
+            profile=as_profile(profile),
+            digest=as_profile(profile).digest,
+            output_range=(-100.0, 100.0),
+            tolerance=0.02,
         ),
     )
 

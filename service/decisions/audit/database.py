@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ _BUSY_S = 5  # that SQLite waits for another process's transaction
 _CONNECT_S = 5
 _LOST_MS = 10_000  # after which a PostgreSQL that takes no bytes is given up
 _OWNER_ONLY = 0o700
+_NOT_KEPT = re.compile(r"file:|:memory:")  # SQLite's own URIs, which may be of its memory
 _ADMINISTER = 0x7261_7469  # PostgreSQL's advisory lock of whoever migrates or prunes
 
 
@@ -41,6 +43,7 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._is_made = is_made
         self._engine: Engine | None = None
+        self._file: tuple[int, int] | None = None  # of SQLite
         self._opening = threading.Lock()
 
     @contextlib.contextmanager
@@ -61,6 +64,7 @@ class Database:
         """
         with _told(), _begun(self._opened()) as connection:
             yield connection
+            self._check_place()
 
     @contextlib.contextmanager
     def administering(self) -> Iterator[Connection]:
@@ -80,10 +84,21 @@ class Database:
             self._opened()
 
     def forget(self) -> None:
-        """Has SQLite overwrite what was deleted in its journal too; PostgreSQL does so at its next VACUUM."""
-        if self.is_sqlite:
-            with self.reading() as connection:
-                connection.connection.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # type: ignore[union-attr]
+        """Has SQLite overwrite what was deleted in its journal too; PostgreSQL does so at its next VACUUM.
+
+        Raises:
+            StateUnavailableError: somebody reads, so that the journal cannot be overwritten.
+        """
+        if not self.is_sqlite:
+            return
+        with self.reading() as connection:
+            driver: Any = connection.connection.driver_connection
+            is_busy, *_ = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if is_busy:
+            raise StateUnavailableError(
+                "what was deleted is still in the journal, which somebody reads (an export, a backup?): ask "
+                "again when that is over"
+            )
 
     def close(self) -> None:
         """Opened again by its next use."""
@@ -103,7 +118,7 @@ class Database:
                 except BaseException:
                     engine.dispose()
                     raise
-                self._engine = engine
+                self._engine, self._file = engine, _identity(self.url)
             return self._engine
 
     def _create(self) -> Engine:
@@ -115,6 +130,13 @@ class Database:
             return engine
         limits = {"connect_timeout": _CONNECT_S, "tcp_user_timeout": _LOST_MS, "keepalives_idle": _CONNECT_S}
         return create_engine(self.url, pool_pre_ping=True, connect_args=limits)
+
+    def _check_place(self) -> None:
+        """Raises StateUnavailableError where SQLite writes to a file that is there no more."""
+        if not self.is_sqlite or _identity(self.url) == self._file:
+            return
+        self.close()
+        raise StateUnavailableError(f"the audit trail {self.url.database} was moved or removed meanwhile")
 
     def _make_folder(self) -> None:
         if self.exists:
@@ -138,7 +160,8 @@ def _url(given: str) -> URL:
         url = None
     if url is not None and url.drivername in ("postgres", "postgresql"):
         url = url.set(drivername="postgresql+psycopg")
-    if url is None or url.drivername not in ("sqlite", "postgresql+psycopg") or not url.database:
+    is_kept = url is not None and bool(url.database) and _NOT_KEPT.match(url.database or "") is None
+    if url is None or url.drivername not in ("sqlite", "postgresql+psycopg") or not is_kept:
         raise InvalidOptionError(
             "setting audit (RATIONALE_AUDIT) must be off, or a URL of a database such as "
             "postgresql://USER:PASSWORD@HOST/DATABASE or sqlite:////var/lib/rationale/audit.sqlite3"
@@ -146,6 +169,14 @@ def _url(given: str) -> URL:
     if url.drivername == "postgresql+psycopg" and importlib.util.find_spec("psycopg") is None:
         raise InvalidOptionError("an audit trail in PostgreSQL needs pip install 'rationale[audit]'")
     return url
+
+
+def _identity(url: URL) -> tuple[int, int] | None:
+    """Of a SQLite file; None where there is none."""
+    with contextlib.suppress(OSError):
+        found = os.stat(url.database or "")
+        return found.st_dev, found.st_ino
+    return None
 
 
 @contextlib.contextmanager

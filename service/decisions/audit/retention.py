@@ -75,6 +75,7 @@ def erase(database: Database, decision: str) -> None:
                 f"the inputs of decision {decision} are kept {kept}: only sealed ones can be erased, and the "
                 "chain would show it if they were deleted"
             )
-        if not connection.execute(delete(input_keys).where(input_keys.c.id == decision)).rowcount:
-            raise ConflictError(f"the inputs of decision {decision} were erased before")
+        gone = connection.execute(delete(input_keys).where(input_keys.c.id == decision)).rowcount
     database.forget()
+    if not gone:
+        raise ConflictError(f"the inputs of decision {decision} were erased before")

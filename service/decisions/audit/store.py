@@ -1,5 +1,6 @@
 """The trail for whoever reads it: commands, replays, receipts."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, RowMapping, Select, select
 
+from compiler.errors import InvalidOptionError
 from service.decisions.audit.database import Database
 from service.decisions.audit.inputs import ErasedError, Inputs, Instance, with_values, without_values
 from service.decisions.audit.tables import decisions, input_keys
@@ -16,6 +18,7 @@ from service.settings import OFF, Settings
 
 FILE = "audit.sqlite3"
 _AT_ONCE = 500  # rows that are fetched together
+_TIME = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d(\.\d+)?(\+00:00)?)?)?)?)?)?")
 
 
 def place_of(settings: Settings) -> str | Path | None:
@@ -92,6 +95,12 @@ class AuditStore:
         self, since: str | None = None, until: str | None = None, model: str | None = None
     ) -> Iterator[RowMapping]:
         """As `in_order`, as they are stored."""
+        for given in (since, until):
+            if given is not None and not _TIME.fullmatch(given):
+                raise InvalidOptionError(
+                    f"'{given[:80]}' is no time: give one in UTC or its beginning, such as 2026-11 or "
+                    "2026-11-23T12:00"
+                )
         query = _rows().order_by(decisions.c.time, decisions.c.chain, decisions.c.sequence)
         if since is not None:
             query = query.where(decisions.c.time >= since)

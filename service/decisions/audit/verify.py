@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import Connection, RowMapping, func, select
 
 from service.decisions.audit.chain import GENESIS, Head, digest
 from service.decisions.audit.database import Database
@@ -31,6 +31,12 @@ def chains(connection: Connection) -> list[str]:
     return sorted(connection.execute(select(decisions.c.chain).union(pruned)).scalars())
 
 
+def pruned_rows(database: Database) -> int:
+    """What is gone by retention. Raises StateUnavailableError."""
+    with database.reading() as connection:
+        return int(connection.execute(select(func.sum(checkpoints.c.sequence))).scalar() or 0)
+
+
 def verify(
     database: Database, signed: Sequence[SignedHead] = (), kept_since: str | None = None
 ) -> Iterator[Fault | int]:
@@ -38,7 +44,7 @@ def verify(
 
     Args:
         signed: heads that chains must still hold.
-        kept_since: the time before which rows may be pruned; None: no row may be.
+        kept_since: the time before which rows of signed heads may be pruned; None: none may be.
 
     Yields:
         Faults, and in between how many rows were read.

@@ -81,12 +81,28 @@ def test_where_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "on", "mysql://u:hunter2@h/d", "postgresql://u:hunter2@h", "sqlite://", "http://h:x/", "//"]
+    "url",
+    [
+        *("", "on", "mysql://u:hunter2@h/d", "postgresql://u:hunter2@h", "sqlite://", "http://h:x/", "//"),
+        *("sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"),
+    ],
 )
 def test_urls_of_no_database(url: str) -> None:
     with pytest.raises(InvalidOptionError, match="must be off, or a URL of a database") as told:
         AuditStore.open(Settings(audit=url))
     assert SECRET not in str(told.value)
+
+
+def test_a_file_that_is_moved_is_written_no_more(tmp_path: Path) -> None:
+    file = tmp_path / "audit.sqlite3"
+    database = Database(file)
+    ledger = ledger_of(database)
+    ledger.append([[decision(1)]])
+    file.rename(tmp_path / "elsewhere")
+    with pytest.raises(StateUnavailableError, match="moved or removed"):
+        ledger.append([[decision(2)]])
+    ledger.append([[decision(3)]])
+    assert list(verify(database)) == [1]
 
 
 def test_garbage_in_the_place_of_a_database(tmp_path: Path) -> None:
