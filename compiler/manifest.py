@@ -211,7 +211,8 @@ class OpenLength(_Frozen):
 
 
 class Digests(_Frozen):
-    """SHA-256, so that an answer can be reproduced. `explanation` is the digest of the other three."""
+    """SHA-256, so that an answer can be reproduced. `explanation` is the digest of the other three; where the
+    entry decides, of that and the names of features."""
 
     model: str
     references: str | None

@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails, PydanticSerializationError
 from compiler.errors import InvalidProfileError
 
 _OUTPUT = re.compile(r"(?P<tensor>.+?)(\[(?P<index>\d{1,9})\])?")
-_FLAG = "tag:yaml.org,2002:bool"
+_FLAG, _WHOLE, _NUMBER = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float"))
 _LARGEST = 1 << 20  # bytes of a file
 _MOST, _LONGEST = 20, 80  # faults that are told, characters of a value in one
 POLICIES = ("near_threshold", "all_applicants", "approved", "custom")
@@ -206,11 +206,12 @@ def near(word: str, known: Sequence[str]) -> str:
 class _Loader(yaml.SafeLoader):
     """YAML without aliases, whose copies of copies may fill any memory; keys that come twice are noted.
 
-    As in YAML 1.2, flags are true and false alone, so that NO stays a text, and 1e-4 is a number.
+    As in YAML 1.2, flags are true and false alone, so that NO stays a text; 1e-4 is a number, 10:30 and 007
+    are none.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012  # of the class there too
-        first: [(tag, form) for tag, form in known if tag != _FLAG]
+        first: [(tag, form) for tag, form in known if tag not in (_FLAG, _WHOLE, _NUMBER)]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -234,8 +235,13 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_implicit_resolver(_FLAG, re.compile(r"(true|True|TRUE|false|False|FALSE)\Z"), [*"tTfF"])
+_Loader.add_implicit_resolver(_WHOLE, re.compile(r"[-+]?(0|[1-9]\d*)\Z"), [*"-+0123456789"])
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+\Z"), [*"-+0123456789"]
+    _NUMBER,
+    re.compile(
+        r"([-+]?(\.\d+|\d+\.\d*)([eE][-+]?\d+)?|[-+]?\d+[eE][-+]?\d+|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z"
+    ),
+    [*"-+.0123456789"],
 )
 
 

@@ -101,6 +101,7 @@ def draw_by_policy(asked: Asked) -> Made:
     """The set. Raises RationaleError."""
     import numpy as np
 
+    from compiler.errors import InvalidOptionError
     from compiler.profile import as_profile
     from compiler.references.policies import BAND, Scored, check_count, parse_band, passing, population
     from compiler.references.represented import MeanOutput, StandsFor
@@ -109,6 +110,8 @@ def draw_by_policy(asked: Asked) -> Made:
     band = parse_band(asked.band or BAND)
     profile = as_profile(asked.decision)
     policy = asked.policy or profile.references.policy
+    if asked.band is not None and policy != "near_threshold":
+        raise InvalidOptionError(f"--band: only of the policy near_threshold, and this is {policy}.")
     applicants, warnings = read_applicants(asked, profile)
     scored = Scored(applicants.scores, applicants.knocked_out)
     rows = population(profile, policy, scored, band)
@@ -171,6 +174,7 @@ def read_applicants(asked: Asked, profile: "DecisionProfile") -> tuple[Applicant
     import numpy as np
 
     from compiler.conversion.convert import convert
+    from compiler.decisions.decide import read_cell
     from compiler.errors import InvalidModelError, InvalidReferencesError
     from compiler.references.policies import knocked_out
     from compiler.references.scores import scores_of
@@ -209,24 +213,21 @@ def read_applicants(asked: Asked, profile: "DecisionProfile") -> tuple[Applicant
                 "that it would decline count as passed."
             )
         else:
-            values[feature] = known
+            values[feature] = [read_cell(cell, feature, profile.knock_outs) for cell in known]
     declined = knocked_out(profile, len(found.scores), values)
     return Applicants(table, model, names, found, np.asarray(declined)), warnings
 
 
 def column_of(file: Path, table: "Table", name: str) -> Sequence[Any] | None:
-    """The values of a column, one that the model does not read too; None where one is missing.
-
-    None where the file has no such column.
-    """
+    """The cells of a column, one that the model does not read too; None where the file has no such column."""
     from compiler.errors import InvalidReferencesError
     from compiler.references.tables import read_rows
 
     if name in table.arrays:
         found = table.arrays[name].reshape(table.count, -1)
-        return [_plain(value) for value in found[:, 0]] if found.shape[1] == 1 else None
+        return list(found[:, 0]) if found.shape[1] == 1 else None
     if table.columns is not None and name in table.columns:
-        return [_plain(value) for value in table.arrays[None][:, table.columns.index(name)]]
+        return list(table.arrays[None][:, table.columns.index(name)])
     if file.suffix.lower() not in (".csv", ".parquet"):
         return None
     try:
@@ -235,17 +236,7 @@ def column_of(file: Path, table: "Table", name: str) -> Sequence[Any] | None:
         return None
     if column.columns is None:  # without a header all of it was read
         return None
-    return [_plain(value) for value in column.arrays[None][:, 0]]
-
-
-def _plain(value: Any) -> Any:
-    """A number where it is one, though it was read as a text."""
-    if value is None or value != value or (isinstance(value, str) and not value.strip()):
-        return None
-    try:
-        return float(value)
-    except ValueError:
-        return str(value)
+    return list(column.arrays[None][:, 0])
 
 
 def _draw(
@@ -253,6 +244,7 @@ def _draw(
 ) -> "tuple[np.ndarray, np.ndarray | None]":
     """The indices [K] of the set, and weights [K] where they are not equal."""
     from compiler.errors import InvalidOptionError
+    from compiler.evaluate.decisions.decided import plain
     from compiler.references.centroids import keeping_means
     from compiler.references.medoids import medoids
     from compiler.references.policies import systematic
@@ -267,7 +259,7 @@ def _draw(
     strata = None if asked.stratify is None else column_of(asked.file, applicants.table, asked.stratify)
     if asked.stratify is not None and strata is None:
         raise InvalidOptionError(f"--stratify {asked.stratify!r}: {asked.file} has no such column.")
-    return systematic(rows, count, seed, strata), None
+    return systematic(rows, count, seed, strata and [plain(cell) for cell in strata]), None
 
 
 def _measured(

@@ -1,12 +1,12 @@
 """A decision and its principal reasons, by the rules of a profile."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from compiler.decisions.rows import ExplainedRow
-from compiler.errors import RationaleError
+from compiler.errors import InvalidOptionError, RationaleError
 from compiler.manifest import Decided
 from compiler.profile import DecisionProfile, KnockOut, ReasonText, Wording
 
@@ -17,6 +17,7 @@ NOTHING_ADVERSE = (
     "no feature speaks against the applicant: the base value is adverse by itself. Compare with references "
     "whose mean score passes"
 )
+NOTHING_AGAINST = "no feature speaks against the applicant"
 
 
 class NoReasonsError(RationaleError):
@@ -100,7 +101,7 @@ def decide(decided: Decided, row: ExplainedRow, values: Mapping[str, Any]) -> De
     elif outcome != "approve":
         _check_gap(decided, row)
         reasons = principal(profile, row, values)
-        warnings = () if reasons else (NOTHING_ADVERSE,)
+        warnings = () if reasons else (NOTHING_ADVERSE if outcome == "decline" else NOTHING_AGAINST,)
     _check_disclosure(profile, reasons)
     return Decision(
         outcome,
@@ -151,7 +152,7 @@ def principal(
 def ranking(
     profile: DecisionProfile, attributions: Mapping[str, float]
 ) -> list[tuple[str, float, tuple[str, ...]]]:
-    """(code, size, features) of each adverse reason, largest first, equal ones in the profile's order.
+    """(code, size, features) of each adverse reason, largest first, those that tie in the profile's order.
 
     Neither sizes nor order depend on the order of `attributions`.
     """
@@ -162,7 +163,17 @@ def ranking(
         by_code.setdefault(profile.rule(key).reason or key, []).append(key)
     order = {code: i for i, code in enumerate(profile.reasons)}
     ranked = [(code, math.fsum(adverse[key] for key in keys), tuple(keys)) for code, keys in by_code.items()]
-    return sorted(ranked, key=lambda one: (-one[1], order.get(one[0], len(order)), one[0]))
+    ranked.sort(key=lambda one: (-one[1], order.get(one[0], len(order)), one[0]))
+    ranks, first = list[int](), 0
+    for i, (_, size, _) in enumerate(ranked):  # those that tie with the first of a run have its rank
+        first = first if ranked[first][1] - size <= TIE * ranked[0][1] else i
+        ranks.append(first)
+    by_rank = sorted(zip(ranks, ranked, strict=True), key=lambda one: (one[0], _order(order, one[1][0])))
+    return [one for _, one in by_rank]
+
+
+def _order(order: Mapping[str, int], code: str) -> tuple[int, str]:
+    return order.get(code, len(order)), code
 
 
 def _chosen(profile: DecisionProfile, codes: list[str]) -> Iterator[int]:
@@ -220,6 +231,27 @@ def fits(rule: KnockOut | Wording, value: Any) -> bool:
     return (rule.above is None or value > rule.above) and (rule.below is None or value < rule.below)
 
 
+def read_cell(cell: Any, feature: str, rules: Sequence[KnockOut]) -> Any:
+    """What the cell of a table, which may be text, is to the knock-outs that look at a feature.
+
+    Raises:
+        InvalidOptionError: it is no number or flag, where these are asked for.
+    """
+    text = "" if cell is None or cell != cell else str(cell).strip()
+    if not text:
+        return None
+    if any(isinstance(rule.equals, str) for rule in rules if rule.feature == feature):
+        return text
+    if text.casefold() in ("true", "false"):
+        return text.casefold() == "true"
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InvalidOptionError(
+            f"{feature!r} holds {text[:80]!r}, and a knock-out looks there for a number or true or false."
+        ) from error
+
+
 def _reason_as_json(reason: PrincipalReason) -> dict[str, Any]:
     return {**vars(reason), "features": [*reason.features]}
 
@@ -242,6 +274,7 @@ def _check_gap(decided: Decided, row: ExplainedRow) -> None:
 def _check_disclosure(profile: DecisionProfile, reasons: tuple[PrincipalReason, ...]) -> None:
     named = {feature for reason in reasons for feature in reason.features}
     named |= {member for key in named & profile.groups.keys() for member in profile.groups[key].members}
+    named |= {group for group, rule in profile.groups.items() if named & {*rule.members}}
     kept = named & {*profile.never_disclose}
     if kept:
         raise NoReasonsError(

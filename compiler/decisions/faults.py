@@ -107,7 +107,12 @@ def _conditions(profile: DecisionProfile, known: Known) -> Iterator[str]:
         yield from (f"{place} {fault}" for fault in _of_condition(rule))
         if rule.feature in known.features and (fault := _never(rule, rule.feature in known.texts)):
             yield f"{place} {fault}"
+    grouped = {rule.reason for rule in profile.groups.values()}
+    single = {rule.reason for rule in profile.features.values()}
+    single |= {rule.reason for rule in profile.knock_outs}
     for code, text in profile.reasons.items():
+        if text.when and code in grouped - single:
+            yield f"reasons.{code}.when is never met: a group has no single value"
         for i, wording in enumerate(text.when):
             yield from (f"reasons.{code}.when.{i} {fault}" for fault in _of_condition(wording))
 
@@ -147,6 +152,10 @@ def _protected(profile: DecisionProfile, known: Known) -> Iterator[str]:
             f"protected: the model has {_listed('the input', used)}: train it without, or say so under "
             "allow_protected"
         )
+    looked_at = {rule.feature for rule in profile.knock_outs} - {*names.values()}
+    by_rule = {name.casefold(): name for name in sorted(looked_at)}
+    if hit := [by_rule[a.casefold()] for a in _not_allowed(profile) if a.casefold() in by_rule]:
+        yield f"protected: a knock-out declines by {_listed('the attribute', hit)}: leave it out"
     if odd := [name for name in profile.allow_protected if name not in profile.protected]:
         guess = near(odd[0], profile.protected)
         yield f"allow_protected: {_listed('the name', odd)} is not under protected{guess}"

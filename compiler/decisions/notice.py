@@ -57,7 +57,10 @@ def notice(
     taken = [name for name in _OWN if name in variables]
     if taken:
         raise InvalidOptionError(f"variables: {', '.join(taken)} is filled from the decision: leave it out")
-    reasons = [*_specific(answer), *_judged(answer, variables, person_declined=person_declined)]
+    if answer["decision"] == "approve":
+        raise InvalidOptionError(f"decision {answer['id']} approves: there is no adverse action to tell of")
+    judged = _judged(answer, variables, person_declined=person_declined)
+    reasons = _specific(answer, [*(str(reason["text"]) for reason in answer["reasons"]), *judged])
     missing: dict[str, None] = {}
     folder, name = _found(template)
     environment = SandboxedEnvironment(
@@ -91,7 +94,8 @@ def read_variables(file: Path | None, settings: Sequence[str] = ()) -> dict[str,
     found: Any = {}
     if file is not None:
         try:
-            found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+            text = file.read_text(encoding="utf-8")
+            found = _spoken(yaml.load(text, yaml.BaseLoader)) or {}  # noqa: S506 (it makes texts alone)
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             raise InvalidOptionError(f"--variables {file}: cannot be read: {error}") from error
         if not isinstance(found, dict):
@@ -110,12 +114,18 @@ def read_variables(file: Path | None, settings: Sequence[str] = ()) -> dict[str,
     return dict(found)
 
 
-def _specific(answer: Mapping[str, Any]) -> list[str]:
-    """Texts of a decline's principal reasons. Raises InvalidOptionError where a notice must not hold them."""
-    reasons = [str(reason["text"]) for reason in answer["reasons"]]
-    if answer["decision"] == "approve":
-        raise InvalidOptionError(f"decision {answer['id']} approves: there is no adverse action to tell of")
-    if not reasons:
+def _spoken(given: Any) -> Any:
+    """Texts as they were written, such as a telephone number's zero; true, false and null as such."""
+    if isinstance(given, dict):
+        return {key: _spoken(value) for key, value in given.items()}
+    if isinstance(given, list):
+        return [_spoken(value) for value in given]
+    return {"true": True, "false": False, "null": None, "": None}.get(given, given)
+
+
+def _specific(answer: Mapping[str, Any], reasons: list[str]) -> list[str]:
+    """The same texts. Raises InvalidOptionError where a notice must not hold them."""
+    if not reasons or not all(text.strip() for text in reasons):
         raise InvalidOptionError(
             f"decision {answer['id']} has no principal reason: a notice needs at least one that is specific"
         )

@@ -54,14 +54,14 @@ def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:
     explained = tensors[manifest.explained_value][:, 0]
     base = None if manifest.base_value is None else tensors[manifest.base_value][:, 0]
     gap = None if manifest.completeness_gap is None else tensors[manifest.completeness_gap][:, 0]
-    score = _scores(manifest, tensors)
+    score = shortest(_scores(manifest, tensors))
     attributed = manifest.attributed
     attributions = _by_name(attributed, tensors, [item.attributions for item in attributed])
     errors = [item.standard_error for item in attributed]
     spread = _by_name(attributed, tensors, [error for error in errors if error]) if all(errors) else None
     return [
         ExplainedRow(
-            float(score[i]),
+            score[i],
             float(explained[i]),
             None if base is None else float(base[i]),
             {name: values[i] for name, values in attributions.items()},
@@ -98,6 +98,12 @@ def values_of(
     for row, instance in zip(found, instances or (), strict=instances is not None):
         row.update((name, value) for name, value in instance.items() if not isinstance(value, list | dict))
     return found
+
+
+def shortest(scores: np.ndarray) -> list[float]:
+    """By way of text, which is the shortest: 0.2 of float32, not 0.2000000030, so that a score that is the
+    threshold is equal to it."""
+    return [float(str(score)) for score in scores]
 
 
 def score_index(index: int | None, elements: int) -> int:

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 
-from compiler.decisions.rows import score_index
+from compiler.decisions.rows import score_index, shortest
 from compiler.errors import InvalidProfileError, InvalidReferencesError
 from compiler.lowering import Lowered, lower
 from compiler.profile import DecisionProfile
@@ -24,6 +25,7 @@ class Scores:
         model: the model's digest.
         feeds: [rows, …] by input, in the model's dtypes.
         answers: [rows, m], the profile's output, flattened.
+        dtype: in which the model answers.
         index: which of the m is the score.
     """
 
@@ -31,11 +33,12 @@ class Scores:
     feeds: dict[str, np.ndarray]
     answers: np.ndarray
     index: int
+    dtype: np.dtype[Any]
 
     @property
     def scores(self) -> np.ndarray:
         """[rows]"""
-        return np.asarray(self.answers[:, self.index])
+        return np.array(shortest(self.answers[:, self.index].astype(self.dtype)))
 
 
 def scores_of(
@@ -69,7 +72,7 @@ def scores_of(
             f"output {profile.output!r}: a row of it has {elements} elements. Name the score's, "
             f"{profile.tensor}[0] to {profile.tensor}[{elements - 1}]."
         )
-    found = Scores(lowered.digest, feeds, answers, index)
+    found = Scores(lowered.digest, feeds, answers, index, blocks[0].dtype)
     wrong = np.flatnonzero(~np.isfinite(found.scores))
     if wrong.size:
         raise InvalidReferencesError(

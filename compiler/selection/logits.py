@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import onnx
 import onnx.numpy_helper
 
@@ -68,7 +69,10 @@ def is_probability(model: onnx.ModelProto, output: str) -> bool:
         is_rest = node.op_type == "Sub" and _is_one(model, node.input[0])  # 1 − p, beside p
         if node.op_type in _KEPT or is_rest:
             reads = node.input[:1] if node.op_type not in ("Concat", "Max", "Mean", "Min") else node.input
-            pending += {*(node.input[1:] if is_rest else reads)} - seen - constants
+            reads = node.input[1:] if is_rest else reads
+            if not all(_is_between(model, name) for name in reads if name in constants):
+                return False
+            pending += {*reads} - seen - constants
             seen.update(node.input)
         elif node.op_type not in ("Sigmoid", "Softmax", "HardSigmoid") and not _is_classifier(node):
             return False
@@ -76,11 +80,22 @@ def is_probability(model: onnx.ModelProto, output: str) -> bool:
 
 
 def _is_one(model: onnx.ModelProto, name: str) -> bool:
+    values = _constant(model, name)
+    return values is not None and bool((values == 1).all())
+
+
+def _is_between(model: onnx.ModelProto, name: str) -> bool:
+    """Whether a constant lies between 0 and 1."""
+    values = _constant(model, name)
+    return values is not None and values.dtype.kind == "f" and bool(((values >= 0) & (values <= 1)).all())
+
+
+def _constant(model: onnx.ModelProto, name: str) -> np.ndarray | None:
     made = {t.name: t for t in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant" and node.output[0] == name:
             made |= [(name, a.t) for a in node.attribute if a.name == "value"]
-    return name in made and bool((onnx.numpy_helper.to_array(made[name]) == 1).all())
+    return onnx.numpy_helper.to_array(made[name]) if name in made else None
 
 
 def _is_classifier(node: onnx.NodeProto) -> bool:

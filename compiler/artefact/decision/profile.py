@@ -1,7 +1,9 @@
 """What a decision profile asks of a compile, what is wrong with it, and what of it goes into the manifest."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from math import prod
 from typing import Any
 
@@ -70,7 +72,7 @@ def hold(
     """
     explained = _explained(lowered, method, question)
     score, faults = _score(profile, lowered)
-    faults = [*_of_method(profile, method, question), *_of_names(explained), *faults]
+    faults = [*_of_method(profile, method, question), *_of_names(explained), *_of_inner(explained), *faults]
     known = explained.known()
     faults += faults_of(profile, known)
     output_range = None
@@ -93,8 +95,11 @@ def decided(held: Held, compiled: Compiled, where: str = "decision") -> Compiled
     """
     profile, (least, most) = held.profile, held.output_range
     manifest = compiled.manifest
+    named = [manifest.digests.explanation, {e.tensor.name: e.feature_names for e in manifest.explained}]
+    explanation = sha256(json.dumps(named).encode()).hexdigest()  # reasons are by names
     compiled.manifest = manifest.model_copy(
         update={
+            "digests": manifest.digests.model_copy(update={"explanation": explanation}),
             "decision": Decided(
                 profile=profile,
                 digest=profile.digest,
@@ -186,6 +191,12 @@ def _of_names(explained: _Explained) -> Iterator[str]:
             f"the features of {unnamed} have no names, and a reason needs one: a decision is for rows of a "
             "table"
         )
+
+
+def _of_inner(explained: _Explained) -> Iterator[str]:
+    """Tensors of which an instance has no values, so that no reason could name one."""
+    if inner := [name for name in explained.path.inputs if name not in explained.inputs]:
+        yield f"{inner} are no inputs of the model, and reasons are of its features: leave --input out"
 
 
 def _of_hidden(explained: _Explained, output: str) -> Iterator[str]:

@@ -10,7 +10,15 @@ import numpy as np
 
 from compiler.artefact.compiled import Compiled
 from compiler.artefact.entry import open_entry, read_inputs
-from compiler.decisions.decide import Decision, NoReasonsError, Outcome, decide, outcome_of
+from compiler.decisions.decide import (
+    Decision,
+    NoReasonsError,
+    Outcome,
+    decide,
+    fits,
+    outcome_of,
+    read_cell,
+)
 from compiler.decisions.rows import ExplainedRow, explained_rows, values_of
 from compiler.decisions.stability import Codes, codes_of, judged_by
 from compiler.errors import InvalidOptionError, RepositoryError
@@ -103,14 +111,18 @@ def decide_file(repository: Path, name: str, file: Path, columns: Sequence[str],
     known = values_of(manifest, {tensor: rows[:1] for tensor, rows in inputs.items()})[0]
     knock_outs = {rule.feature for rule in decided.profile.knock_outs} - known.keys()
     beside = _beside(file, sorted({*columns, *knock_outs}), len(next(iter(inputs.values()))))
+    rules = decided.profile.knock_outs
+    beside |= {name: [read_cell(cell, name, rules) for cell in beside[name]] for name in knock_outs}
     explained = _explained(compiled, inputs, "deciding", tell)
     rows = []
     for i, (row, values) in enumerate(zip(explained, values_of(manifest, inputs), strict=True)):
-        apart = {column: beside[column][i] for column in knock_outs}
+        known = {**{column: beside[column][i] for column in knock_outs}, **values}
         try:
-            decision = decide(decided, row, {**apart, **values})
+            decision = decide(decided, row, known)
         except NoReasonsError as error:
-            rows.append(DecidedRow(row, outcome_of(decided.profile, row.score), None, str(error)))
+            hit = any(fits(rule, known.get(rule.feature)) for rule in decided.profile.knock_outs)
+            outcome = "decline" if hit else outcome_of(decided.profile, row.score)
+            rows.append(DecidedRow(row, outcome, None, str(error)))
         else:
             rows.append(DecidedRow(row, decision.decision, decision))
     asked = [i for i, row in enumerate(rows) if row.decision is not None and _is_of_score(row)]
@@ -169,7 +181,7 @@ def _explained(
 
 
 def _beside(file: Path, columns: Sequence[str], count: int) -> dict[str, list[Any]]:
-    """Columns of the file as plain values, a number where a cell is one."""
+    """Columns of the file, [count] cells each."""
     if not columns:
         return {}
     if file.suffix.lower() not in TABLES:
@@ -179,10 +191,11 @@ def _beside(file: Path, columns: Sequence[str], count: int) -> dict[str, list[An
     cells = read_rows(file, list(columns), frozenset(columns)).arrays[None]
     if len(cells) != count:
         raise InvalidOptionError(f"{file}: has {len(cells)} cells in a column, and {count} rows.")
-    return {column: [_plain(cell) for cell in cells[:, j]] for j, column in enumerate(columns)}
+    return {column: list(cells[:, j]) for j, column in enumerate(columns)}
 
 
-def _plain(cell: Any) -> Any:
+def plain(cell: Any) -> Any:
+    """A number where a cell is one."""
     if cell is None or isinstance(cell, bool):
         return cell
     text = str(cell).strip()

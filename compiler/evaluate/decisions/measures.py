@@ -13,7 +13,7 @@ from compiler.decisions.decide import Outcome
 from compiler.decisions.rows import decided_of
 from compiler.decisions.stability import DRAWS, survival
 from compiler.errors import InvalidOptionError
-from compiler.evaluate.decisions.decided import DecidedFile, DecidedRow, Tell, decide_file
+from compiler.evaluate.decisions.decided import DecidedFile, DecidedRow, Tell, decide_file, plain
 from compiler.evaluate.decisions.moved import Moved, move
 from compiler.evaluate.evaluate import references_of
 from compiler.manifest import Manifest
@@ -164,7 +164,7 @@ def report(
     rated = [rate for column in dict.fromkeys(groups) for rate in _rates(column, file)]
     labelled = None if label is None else _label(label, file)
     by_score = [row for row in file.rows if row.by_score]
-    without = Counter(row.fault for row in file.rows if row.fault is not None and row.outcome != "approve")
+    without = Counter(_without(row) for row in file.rows if row.outcome != "approve" and not row.codes)
     return Report(
         name,
         manifest,
@@ -180,6 +180,11 @@ def report(
         labelled,
         _gaps(file),
     )
+
+
+def _without(row: DecidedRow) -> str:
+    """Why it has no reasons."""
+    return row.fault or "" if row.decision is None else row.decision.warnings[0]
 
 
 def told(value: str | float | None) -> str:
@@ -252,7 +257,7 @@ def _agreements(file: DecidedFile, declines: Sequence[DecidedRow]) -> list[Agree
 
 
 def _rates(column: str, file: DecidedFile) -> list[GroupRates]:
-    cells = file.beside[column]
+    cells = [plain(cell) for cell in file.beside[column]]
     values = sorted({*cells}, key=lambda value: (value is None, isinstance(value, str), value or 0))
     if len(values) > MOST_GROUPS:
         raise InvalidOptionError(
@@ -284,7 +289,7 @@ def _share(rows: Sequence[DecidedRow], outcome: Outcome) -> float:
 
 
 def _label(column: str, file: DecidedFile) -> LabelRates:
-    cells = file.beside[column]
+    cells = [plain(cell) for cell in file.beside[column]]
     values: list[Any] = sorted({*cells}, key=str)
     if len(values) != 2 or None in values or len({type(value) for value in values}) > 1:
         raise InvalidOptionError(

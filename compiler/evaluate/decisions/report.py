@@ -200,7 +200,7 @@ def _decisions(report: Report) -> Iterator[dict[str, Any]]:
             told[f"reason_{place + 1}"] = reason and reason.code
             told[f"attribution_{place + 1}"] = reason and reason.attribution
         for one, codes in zip(report.file.comparisons, row.others, strict=False):
-            told[one.name] = " ".join(codes)
+            told[f"reasons by {one.name}"] = " ".join(codes)
         yield told | {"without_reasons": row.fault}
 
 

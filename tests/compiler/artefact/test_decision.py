@@ -29,6 +29,7 @@ from compiler.decisions.rows import decided_of, explained_rows, keys_of
 from compiler.errors import InvalidOptionError, InvalidProfileError
 from compiler.methods import Method
 from compiler.references.reference_set import OpenReferences
+from compiler.selection.logits import is_probability
 from service.repository.entry import read_entry
 from tests.compiler.models import FEATURES, NAMES, contents, mlp, parsed, rows, two_inputs
 
@@ -193,6 +194,27 @@ def test_a_score_that_nothing_closes_ranges_as_the_references_show() -> None:
         decided(LINEAR, {"output": "z[1]", "threshold": 700, "output_range": [300, 850]}).manifest
     )
     assert found.output_range == (300, 850)
+
+
+def test_constants_close_nothing() -> None:
+    """A scorecard: points by bin, and the larger of a score and a constant."""
+    for form in ("m = Max(s, most)", "h = Sub(s, s)  i = Cast<to = 7>(h)  m = Gather(points, i)"):
+        model = parsed(
+            f"{HEAD} (float[N, 1, 1] p) {{ {LOGITS}  s = Sigmoid(z)  {form}  p = Reshape(m, shape) }}",
+            {
+                **ONE,
+                "most": np.array([600], np.float32),
+                "points": np.array([600, 300], np.float32),
+                "shape": np.array([-1, 1, 1]),
+            },
+        )
+        assert not is_probability(model, "p")
+    assert is_probability(SIGMOID, "p")
+
+
+def test_reasons_are_of_inputs() -> None:
+    with pytest.raises(InvalidProfileError, match="are no inputs of the model"):
+        compile_model(LINEAR, DeepShap(R @ W + B), inputs=["z"], decision={**GOOD, "output": "z[1]"})
 
 
 def test_trees_that_average_probabilities_range_from_0_to_1() -> None:

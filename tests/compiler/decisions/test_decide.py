@@ -1,5 +1,6 @@
 """Decisions and principal reasons, from attributions written by hand, and their laws on drawn ones."""
 
+import itertools
 import json
 import math
 from collections import defaultdict
@@ -10,8 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.decisions.decide import NOTHING_ADVERSE, Decision, NoReasonsError, decide, ranking, worded
+from compiler.decisions.decide import (
+    NOTHING_ADVERSE,
+    TIE,
+    Decision,
+    NoReasonsError,
+    decide,
+    ranking,
+    read_cell,
+    worded,
+)
 from compiler.decisions.rows import ExplainedRow
+from compiler.errors import InvalidOptionError
 from compiler.manifest import Decided
 from compiler.profile import ReasonText, as_profile
 
@@ -234,6 +245,37 @@ def test_a_principal_reason_that_may_not_be_disclosed() -> None:
         decide_by(explained(housing=0.5), never_disclose=["rent"])
     with pytest.raises(NoReasonsError, match="bankruptcies is a principal reason"):
         decide_by(row, {"bankruptcies": 1}, knock_outs=KNOCK_OUTS[:1], never_disclose=["bankruptcies"])
+    of_member = [{"feature": "rent", "above": 0, "reason": "R03"}]
+    with pytest.raises(NoReasonsError, match="housing is a principal reason"):
+        decide_by(row, {"rent": 1}, knock_outs=of_member, never_disclose=["housing"])
+
+
+def test_reasons_that_tie_are_in_the_profile_s_order() -> None:
+    row = explained(income=0.1, debt=0.1 + 1e-9, housing=0.1 - 2e-8)
+    first, second, third = decide_by(row, max_reasons=3).reasons
+    assert [first.code, second.code, third.code] == ["R01", "R02", "R03"]
+    assert (first.tied, second.tied) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("cell", "equals", "expected"),
+    [
+        ("True", True, True),
+        ("false", True, False),
+        ("1", 1, 1.0),
+        (" 7 ", None, 7.0),
+        ("007", "007", "007"),
+        ("", None, None),
+        (None, "x", None),
+        (math.nan, None, None),
+    ],
+)
+def test_cells_are_read_as_knock_outs_ask(cell: Any, equals: Any, expected: Any) -> None:
+    condition = {"above": 0} if equals is None else {"equals": equals}
+    (rule,) = decided(knock_outs=[{"feature": "f", "reason": "R09", **condition}]).profile.knock_outs
+    assert read_cell(cell, "f", [rule]) == expected
+    with pytest.raises(InvalidOptionError, match="'f' holds 'often'"):
+        read_cell("often", "f", [rule] if not isinstance(equals, str) else [])
 
 
 # --- wordings -----------------------------------------------------------------------------------------
@@ -299,7 +341,7 @@ def test_shares_add_up_to_one_over_all(attributions: dict[str, float], adverse: 
     shares = [reason.share for reason in reasons]
     assert sum(shares) == pytest.approx(1.0) or not shares
     assert all(0 < share <= 1 for share in shares)
-    assert shares == sorted(shares, reverse=True)
+    assert all(share >= follows - TIE * shares[0] for share, follows in itertools.pairwise(shares))
 
 
 @given(ATTRIBUTIONS, st.permutations(list(CODES)))

@@ -119,6 +119,11 @@ def test_of_a_referred_application_both_components_are_told() -> None:
     referred = altered(decision="refer")
     told = notice(referred, {**LENDER, "judgment": ["Length of employment"]}, person_declined=True).text
     assert "too high\n- Length of employment\n" in told
+    alone = altered(decision="refer", reasons=[])
+    assert "- Job" in notice(alone, {**LENDER, "judgment": ["Job"]}, person_declined=True).text
+    for bad in ("Applicant failed to achieve a qualifying score", " "):
+        with pytest.raises(InvalidOptionError, match="specific"):
+            notice(referred, {**LENDER, "judgment": [bad]}, person_declined=True)
     for given in ([], "Length of employment", None, [1]):
         with pytest.raises(InvalidOptionError, match="judgment"):
             notice(referred, {**LENDER, "judgment": given}, person_declined=True)
@@ -161,6 +166,8 @@ def test_a_bad_template_is_an_error_for_its_writer(tmp_path: Path, text: str | b
 
 def test_variables_come_from_a_file_and_from_flags(tmp_path: Path) -> None:
     file = tmp_path / "lender.yaml"
+    file.write_text("telephone: 02071234567\ncountry: NO\nconsumer_report: false\n")
+    assert read_variables(file) == {"telephone": "02071234567", "country": "NO", "consumer_report": False}
     file.write_text("creditor: {name: A Bank}\nconsumer_report: true\n")
     found = read_variables(file, ["creditor.address=1 High Street", "consumer_report=false", "x="])
     assert found == {

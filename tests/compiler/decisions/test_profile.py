@@ -109,7 +109,7 @@ def test_a_path_that_is_no_file(tmp_path: Path, path: str) -> None:
 def test_what_yaml_takes_for_no_text_is_told(tmp_path: Path) -> None:
     text = yaml.safe_dump(changed({}), sort_keys=False)
     text = (
-        text.replace("reason: R01", "reason: 007").replace("R09:", "false:").replace("unit: EUR", "unit: 1e5")
+        text.replace("reason: R01", "reason: 7").replace("R09:", "false:").replace("unit: EUR", "unit: 1e5")
     )
     with pytest.raises(InvalidProfileError) as caught:
         as_profile(written(tmp_path, f"{text}adverse: above\n"))
@@ -122,6 +122,13 @@ def test_what_yaml_takes_for_no_text_is_told(tmp_path: Path) -> None:
         "reasons.False must be a text, not the flag false: put it in quotes",
     ):
         assert fault in told
+
+
+@pytest.mark.parametrize("text", ["10:30", "0o17", "017", "1_000"])
+def test_what_only_yaml_1_1_takes_for_a_number(tmp_path: Path, text: str) -> None:
+    profile = yaml.safe_dump(changed({"threshold": 12345}), sort_keys=False).replace("12345", text)
+    with pytest.raises(InvalidProfileError, match=f"threshold must be a number, not the text '{text}'"):
+        as_profile(written(tmp_path, profile))
 
 
 def test_words_and_numbers_are_those_of_yaml_1_2(tmp_path: Path) -> None:
@@ -248,6 +255,14 @@ SENSE: list[tuple[dict[str, Any], str]] = [
     ({"protected": ["Age"]}, "protected: the model has the input 'age': train it without"),
     ({"protected": ["housing"]}, "protected: the model has the input 'housing'"),
     ({"protected": ["X"]}, "protected: the model has the input 'x'"),
+    (
+        {"protected": ["sex"], "knock_outs": [{"feature": "Sex", "equals": 1, "reason": "R09"}]},
+        "protected: a knock-out declines by the attribute 'Sex': leave it out",
+    ),
+    (
+        {"reasons.R03": {"text": "Housing", "when": [{"above": 1, "text": "Rents"}]}},
+        "reasons.R03.when is never met: a group has no single value",
+    ),
     (
         {"protected": ["age"], "allow_protected": ["age", "agee"]},
         "allow_protected: the name 'agee' is not under prot",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compiler import Compiled, DeepShap, TreeShap, compile_model
-from compiler.decisions.rows import explained_rows, keys_of, values_of
+from compiler.decisions.rows import explained_rows, keys_of, shortest, values_of
 from tests.compiler.models import rows, two_inputs
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 
@@ -61,3 +61,8 @@ def test_a_value_is_known_by_its_input_s_name_too() -> None:
     for values, age, housing in zip(values_of(manifest, given), AGE, HOUSING, strict=False):
         assert values["age"] == values["age[0]"] == float(str(age))
         assert values["housing"] == values["housing[0]"] == housing
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_score_that_is_the_threshold_equals_it(dtype: type) -> None:
+    assert shortest(np.array([0.2, 0.35, 0.7, 700], dtype)) == [0.2, 0.35, 0.7, 700.0]

@@ -281,6 +281,7 @@ def test_what_the_draw_moves(place: Path) -> None:
         (["--policy", "custom"], "the policy custom"),
         (["--policy", "friends"], "--policy 'friends'"),
         (["--band", "wide"], "--band 'wide'"),
+        (["--policy", "all_applicants", "--band", "10%"], "--band: only of the policy near_threshold"),
         (["--stratify", "shoe size"], "has no such column"),
         (["--by", "medoids", "--stratify", "sex"], "--stratify is for --by stratified"),
         (["--measure", "lrp"], "--measure 'lrp'"),

@@ -212,7 +212,7 @@ def test_the_files(done: Report, tmp_path: Path) -> None:
     for i in BY_SCORE:
         own = codes(X[i], NEAR)
         assert [found[i][f"reason_{place}"] for place in range(1, len(own) + 1)] == own
-        assert found[i]["all_applicants"].split() == codes(X[i], EVERYBODY)
+        assert found[i]["reasons by all_applicants"].split() == codes(X[i], EVERYBODY)
         assert float(found[i]["score"]) == pytest.approx(SCORES[i], abs=1e-5)
     assert "Principal reasons of" in result.stdout
     assert "sex = empty (small)" in result.stdout
