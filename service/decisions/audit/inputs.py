@@ -107,34 +107,16 @@ def canonical(instance: Instance) -> str:
     return json.dumps(instance, sort_keys=True, separators=(",", ":"))
 
 
-def without_values(answer: Any, values: list[Any], *, is_listed: bool = False) -> Any:
-    """The answer with None for the `value` of every listed object; these are added to `values`, in order.
-
-    An object that is no member of a list may be one of features, of which one may be called `value`.
-    """
-
-    def taken(name: str, member: Any) -> Any:
-        if is_listed and name == "value":
-            return values.append(member)
-        return without_values(member, values)
-
-    if isinstance(answer, Mapping):
-        return {name: taken(name, member) for name, member in answer.items()}
-    if isinstance(answer, list | tuple):
-        return [without_values(member, values, is_listed=True) for member in answer]
-    return answer
+def without_values(answer: Mapping[str, Any], values: list[Any]) -> dict[str, Any]:
+    """The answer with None for the value of each reason; these are added to `values`, in order."""
+    reasons = answer.get("reasons", ())
+    values += [reason["value"] for reason in reasons]
+    return {**answer, "reasons": [{**reason, "value": None} for reason in reasons]}
 
 
-def with_values(answer: Any, values: Iterator[Any], *, is_listed: bool = False) -> Any:
+def with_values(answer: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
     """What `without_values` took apart."""
-    if isinstance(answer, Mapping):
-        return {
-            name: next(values) if is_listed and name == "value" else with_values(member, values)
-            for name, member in answer.items()
-        }
-    if isinstance(answer, list):
-        return [with_values(member, values, is_listed=True) for member in answer]
-    return answer
+    return {**answer, "reasons": [{**reason, "value": next(values)} for reason in answer["reasons"]]}
 
 
 def _json(content: Any) -> str:
