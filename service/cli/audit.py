@@ -98,7 +98,7 @@ def verify(
         print(f"{faults} faults in {rows} decisions" + f"; the first {_SHOWN} are shown" * (faults > _SHOWN))
         raise typer.Exit(1)
     pruned = pruned_rows(store.database)
-    older = f"; {pruned} older ones were pruned, as checkpoints say" if pruned else ""
+    older = f"; {pruned} pruned before, as checkpoints say" if pruned else ""
     print(f"{rows} decisions, none removed or altered{older}")
 
 

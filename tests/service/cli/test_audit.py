@@ -66,7 +66,9 @@ def test_prune_erase_and_export(tmp_path: Path) -> None:
     erased = decision(2).id
     assert audit("erase", erased).stdout == f"the inputs of decision {erased} are erased\n"
     assert "erased before" in audit("erase", erased, status=2).stderr
-    assert audit("verify").stdout == "2 decisions, none removed or altered\n"
+    assert audit("verify").stdout == (
+        "2 decisions, none removed or altered; 1 pruned before, as checkpoints say\n"
+    )
     file = tmp_path / "decisions.parquet"
     assert audit("export", file, "--inputs").stdout == f"{file}: 2 decisions\n"
     rows = pq.read_table(file).to_pylist()
