@@ -29,7 +29,8 @@ def told_plainly() -> Iterator[None]:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(2) from error
     except MemoryError as error:
-        print(f"error: out of memory: give fewer rows at a time ({error}).", file=sys.stderr)
+        why = f" ({error})" if str(error) else ""
+        print(f"error: out of memory{why}: give fewer rows at a time.", file=sys.stderr)
         raise typer.Exit(2) from error
 
 

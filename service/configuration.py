@@ -28,7 +28,7 @@ def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Setti
     if config is None and os.environ.get(CONFIG):
         config = Path(os.environ[CONFIG])
     in_file = {} if config is None else _read(config)
-    in_environment = {name.lower().removeprefix(PREFIX.lower()) for name in _variables()}
+    in_environment = {name.lower().removeprefix(PREFIX.lower()) for name in _variables() if os.environ[name]}
     chosen = {name: value for name, value in in_file.items() if name not in in_environment}
     chosen |= {name: value for name, value in flags.items() if value is not None}
     try:

@@ -1,7 +1,8 @@
 """The way of a request, by whichever protocol it came: what answers it is found, asked, and identified."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from compiler.manifest import Manifest
 from service.errors import InvalidInputError
@@ -39,8 +40,16 @@ NOT_OFFERED = {
     "log settings": "logging is an operator's setting (RATIONALE_LOG_LEVEL)",
 }
 
-# Reads and decodes the body, until a time on the event loop's clock.
-Read = Callable[[float], Awaitable[InferenceRequest]]
+T = TypeVar("T")
+
+
+class Read(Protocol):
+    """Reads and decodes the body, until a time on the event loop's clock, and gives what `then` makes of it.
+
+    Where the body is large that is done in a thread, all of it: between two steps nothing large is held.
+    """
+
+    def __call__(self, deadline_s: float, then: Callable[[InferenceRequest], T]) -> Awaitable[T]: ...
 
 
 class Handler:
@@ -63,10 +72,13 @@ class Handler:
         registry = plane.repository
         likely = _likely_entry(registry, call)
         plane.admit(likely, deadline_s)
-        request = await read(deadline_s)
-        entry = _entry_asked_for(registry, call, likely, request)
-        note(entry, 0)
-        inputs = _inputs(registry, entry, request)
+
+        def understood(request: InferenceRequest) -> tuple[InferenceRequest, Entry, Tensors]:
+            entry = _entry_asked_for(registry, call, likely, request)
+            note(entry, 0)
+            return replace(request, instances=None), entry, _inputs(registry, entry, request)
+
+        request, entry, inputs = await read(deadline_s, understood)
         if request.timeout_s is not None:
             deadline_s = min(deadline_s, plane.deadline(request.timeout_s))
         chosen = await self._references.choose(plane, entry, inputs, request.reference_set, deadline_s)

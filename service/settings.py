@@ -21,7 +21,7 @@ _MOST_WORKERS = 64
 class Settings(BaseSettings):
     """`docs/settings.md` describes each; a test fails when one is missing there."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore")
 
     repository: Path = Path("model_repository")
     state: Path | None = None
@@ -37,6 +37,7 @@ class Settings(BaseSettings):
     triton: str | None = None
     triton_wait_s: float = Field(default=60.0, gt=0)
     max_body_bytes: int = Field(default=64 * MEBIBYTE, gt=0)
+    max_json_bytes: int = Field(default=16 * MEBIBYTE, gt=0)
     request_timeout_s: float = Field(default=30.0, gt=0)
     max_queue_size: int = Field(default=256, gt=0)
     max_answer_bytes: int = Field(default=256 * MEBIBYTE, gt=0)

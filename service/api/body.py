@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 
 from service.errors import MalformedError, SlowBodyError, TooLargeError, UnsupportedMediaError
-from service.inference.memory_limit import SMALL, MemoryLimit
+from service.inference.memory_limit import SMALL
 
 TIMEOUT_HEADER = "x-request-timeout-ms"
 _LONGEST_TIMEOUT = 12  # digits
@@ -20,13 +20,14 @@ _MOST_INFLATION = 200  # as Apache's DeflateInflateRatioLimit; DEFLATE itself go
 
 
 async def read_body(
-    request: Request, limit: int, deadline_s: float | None = None, budget: MemoryLimit | None = None
+    request: Request, limit: int, deadline_s: float | None = None, grow: Callable[[int], None] | None = None
 ) -> bytearray:
     """The body, decompressed. Stops reading as soon as more than `limit` bytes are there.
 
     Args:
         deadline_s: when it must be there, on the event loop's clock; None waits for ever.
-        budget: counts what has been read, so that all bodies together are bounded too.
+        grow: counts bytes that have been read: see `MemoryLimit.growing`, whose caller holds them as long as
+            the body is there.
 
     Raises:
         TooLargeError (also where it inflates beyond measure), SlowBodyError, QueueFullError,
@@ -38,8 +39,7 @@ async def read_body(
     inflater = _inflater(request.headers.get("content-encoding", ""))
     try:
         async with asyncio.timeout_at(deadline_s):
-            with (budget or MemoryLimit(limit)).growing() as grow:
-                body = await _read(request, inflater, limit, grow)
+            body = await _read(request, inflater, limit, grow or (lambda _: None))
     except TimeoutError as error:
         raise SlowBodyError("the body did not arrive in time: send it faster, or fewer rows") from error
     except zlib.error as error:
@@ -47,6 +47,12 @@ async def read_body(
     if inflater is not None and not inflater.eof:
         raise MalformedError("the compressed body ends too early")
     return body
+
+
+def _check_end(inflater: Any, piece: bytes) -> None:
+    """Raises MalformedError where something follows the compressed body."""
+    if inflater.unused_data or (inflater.eof and piece):
+        raise MalformedError("something follows the end of the compressed body: send one gzip member")
 
 
 async def _read(request: Request, inflater: Any, limit: int, grow: Callable[[int], None]) -> bytearray:
@@ -59,7 +65,9 @@ async def _read(request: Request, inflater: Any, limit: int, grow: Callable[[int
         else:
             piece, more = await _receive(request)
             received += len(piece)
-            piece = piece if inflater is None else inflater.decompress(piece, _AT_ONCE)
+            if inflater is not None:
+                _check_end(inflater, piece)
+                piece = inflater.decompress(piece, _AT_ONCE)
         if len(body) + len(piece) > limit:
             raise _too_large(limit)
         grow(len(piece))
@@ -67,6 +75,8 @@ async def _read(request: Request, inflater: Any, limit: int, grow: Callable[[int
         if inflater is not None:
             _check_inflation(len(body), received - len(inflater.unconsumed_tail))
         holds_more = inflater is not None and len(piece) == _AT_ONCE
+    if inflater is not None:
+        _check_end(inflater, b"")
     return body
 
 
@@ -84,6 +94,12 @@ async def _receive(request: Request) -> tuple[bytes, bool]:
     if message["type"] == "http.disconnect":
         raise MalformedError("the connection was closed before the body ended")
     return message.get("body", b""), message.get("more_body", False)
+
+
+def most_json(request: Request) -> int:
+    """Bytes that the JSON of a request may have."""
+    most: int = request.app.state.settings.max_json_bytes
+    return most
 
 
 def media_type_of(request: Request, *allowed: str) -> str:

@@ -10,15 +10,15 @@ from starlette.responses import Response
 from service.api.body import media_type_of, read_body
 from service.api.openapi import JSON, body_of
 from service.api.problems import problem_responses
+from service.api.v2.routes import plane_of
 from service.errors import InvalidExplainerError, MalformedError
 from service.explainers.service import Explainers, Status
 from service.explainers.spec import ExplainerSpec
 from service.faults import from_validation
+from service.inference.memory_limit import SMALL
 from service.inference.request import parse_json
 
 router = APIRouter(prefix="/v2/models/{model}/explainers", tags=["explainers"])
-
-_MAX_BODY_BYTES = 1 << 20
 
 
 class CompileProgress(BaseModel):
@@ -99,7 +99,7 @@ async def get_explainer(request: Request, model: str, name: str) -> ExplainerSta
 )
 async def put_explainer(request: Request, response: Response, model: str, name: str) -> ExplainerStatus:
     media_type_of(request, JSON)
-    spec = _spec(await read_body(request, _MAX_BODY_BYTES))
+    spec = _spec(await read_body(request, SMALL, plane_of(request).deadline()))
     status = await explainers_of(request).put(model, name, spec)
     response.headers["Location"] = f"/v2/models/{model}/explainers/{name}"
     response.status_code = 200 if status.record.settled else 202
@@ -119,8 +119,8 @@ async def delete_explainer(request: Request, model: str, name: str) -> None:
     await explainers_of(request).delete(model, name)
 
 
-def _spec(body: bytes | bytearray) -> ExplainerSpec:
-    if not isinstance(parse_json(body), dict):
+def _spec(body: bytearray) -> ExplainerSpec:
+    if not isinstance(parse_json(body, SMALL), dict):
         raise MalformedError('the body must be an object, such as {"method": "gradient"}')
     try:
         return ExplainerSpec.model_validate_json(body)

@@ -17,7 +17,7 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from service.api.openapi_examples import EXAMPLES, MODEL
@@ -46,6 +46,8 @@ _POLICY = (
     "default-src 'none'; connect-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "script-src 'self' 'sha256-{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+
+_NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
 
 _MODELS: dict[str, type[BaseModel]] = {}  # those that routes refer to, by name
 
@@ -155,6 +157,13 @@ def _show(operation: dict[str, Any]) -> None:
     operation["responses"]["200"]["content"][JSON]["example"] = example.answer
 
 
+class _Files(StaticFiles):
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers.update(_NO_SNIFFING)
+        return response
+
+
 def add_page(app: FastAPI) -> None:
     """Adds `/docs`: the API in a browser, by Swagger UI, whose files come from this server alone.
 
@@ -169,13 +178,14 @@ def add_page(app: FastAPI) -> None:
         swagger_favicon_url="data:,",
         swagger_ui_parameters={"validatorUrl": None},  # by default it shows the document to swagger.io
     ).body
-    headers = {"Content-Security-Policy": _POLICY.format(digest=_digest(bytes(page).decode()))}
+    policy = _POLICY.format(digest=_digest(bytes(page).decode()))
+    headers = {"Content-Security-Policy": policy, **_NO_SNIFFING}
 
     async def docs() -> HTMLResponse:
         return HTMLResponse(page, headers=headers)
 
     app.get(_PATH, include_in_schema=False)(docs)
-    app.mount(_FILES, StaticFiles(packages=[("fastapi_offline", "static")]))
+    app.mount(_FILES, _Files(packages=[("fastapi_offline", "static")]))
 
 
 def _digest(page: str) -> str:

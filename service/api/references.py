@@ -140,8 +140,10 @@ async def put_reference_set(
     check_name(name, "a reference set's", InvalidInputError)
     media_type = media_type_of(request, *MEDIA_TYPES)
     plane.repository.entry(model)  # before the body is read: there may be no such model
-    body = await read_body(request, service.most_bytes, plane.deadline(), plane.budget)
-    rows = await service.parse(bytes(body), MEDIA_TYPES[media_type], model)
+    with plane.budget.growing() as grow:
+        body = await read_body(request, service.most_bytes, plane.deadline(), grow)
+        rows = await service.parse(bytes(body), MEDIA_TYPES[media_type], model)
+        del body
     made, is_new = await service.put(name, model, rows, force=force)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/v2/reference-sets/{name}"

@@ -20,6 +20,7 @@ from service.api.v2.routes import Version, plane_of
 from service.errors import MalformedError, NotOfferedError
 from service.faults import listed
 from service.inference.index import index_of
+from service.inference.memory_limit import SMALL
 from service.inference.request import parse_json
 from service.live import LiveRepository
 from service.observability.statistics import statistics_of
@@ -130,8 +131,8 @@ async def _check_parameters(request: Request) -> None:
 
 async def _message(request: Request) -> dict[str, Any]:
     """The body's object; an empty one where there is no body. Raises MalformedError, and as `read_body`."""
-    body = await read_body(request, request.app.state.settings.max_body_bytes)
-    message = parse_json(body) if body else {}
+    body = await read_body(request, SMALL, plane_of(request).deadline())
+    message = parse_json(body, SMALL) if body else {}
     if not isinstance(message, dict):
         raise MalformedError("the body must be empty or an object")
     return message

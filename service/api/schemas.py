@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, FailFast, Field, WithJsonSchema
 
 # What is any JSON to Python and a known shape to readers of the OpenAPI document and generators of clients.
 # Nothing is checked by these: what is read is checked where it is decoded.
@@ -54,6 +54,10 @@ Instance = Annotated[
 ]
 
 
+_MOST_TENSORS = 10_000  # a table may come as an input for each column
+_MOST_PARAMETERS = 100
+
+
 class _Strict(BaseModel):
     """Unknown members pass, as OIP demands; known ones have exactly their JSON type."""
 
@@ -62,10 +66,14 @@ class _Strict(BaseModel):
 
 class InputTensor(_Strict):
     name: str
-    shape: list[int] = Field(description="with the batch axis first", examples=[[2, 3]])
+    shape: Annotated[list[int], FailFast()] = Field(
+        description="with the batch axis first", examples=[[2, 3]]
+    )
     datatype: str = Field(examples=["FP32"])
     parameters: InputParameters = Field(
-        default_factory=dict, description="`binary_data_size`: the bytes of this input after the JSON"
+        default_factory=dict,
+        max_length=_MOST_PARAMETERS,
+        description="`binary_data_size`: the bytes of this input after the JSON",
     )
     data: Nested = Field(
         None, description="flat in row-major order, or nested", examples=[[1, 2, 3, 4, 5, 6]]
@@ -75,16 +83,21 @@ class InputTensor(_Strict):
 class RequestedOutput(_Strict):
     name: str
     parameters: OutputParameters = Field(
-        default_factory=dict, description="`binary_data`: as raw bytes after the JSON"
+        default_factory=dict,
+        max_length=_MOST_PARAMETERS,
+        description="`binary_data`: as raw bytes after the JSON",
     )
 
 
 class InferRequest(_Strict):
     id: str = ""
-    inputs: list[InputTensor]
-    outputs: list[RequestedOutput] = Field(default_factory=list, description="none: all outputs")
+    inputs: list[InputTensor] = Field(max_length=_MOST_TENSORS)
+    outputs: list[RequestedOutput] = Field(
+        default_factory=list, max_length=_MOST_TENSORS, description="none: all outputs"
+    )
     parameters: RequestParameters = Field(
         default_factory=dict,
+        max_length=_MOST_PARAMETERS,
         description="`binary_data_output`: answer with binary tensors; `timeout`: microseconds until 504; to "
         "explain, `explainer` and `reference_set`: names of those to use, none for the default",
     )

@@ -59,18 +59,28 @@ class BoundedHttp(HttpToolsProtocol):
         self._unread = 0
         if self.transport.is_closing():
             return  # the rest of what came at once
+        if self._hosts() != 1:
+            self._give_up("400 Bad Request")
+            return
         super().on_headers_complete()
         if len(self.pipeline) > MAX_PIPELINED:
             self.pipeline.clear()
             self.transport.close()
 
+    def _hosts(self) -> int:
+        """How many hosts the head names: a proxy may take another of several for its own (RFC 9112, 3.2)."""
+        named = sum(name == b"host" for name, _ in self.headers)
+        return named or int(self.parser.get_http_version() == "1.0")
+
     def on_body(self, body: bytes) -> None:
         self._unread = 0
-        super().on_body(body)
+        if not self.transport.is_closing():
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._unread = 0
-        super().on_message_complete()
+        if not self.transport.is_closing():
+            super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle

@@ -21,6 +21,7 @@ from service.faults import Faults
 from service.handlers import Call, Read, note
 from service.inference.dataplane import DataPlane
 from service.inference.features import Instances, form_of
+from service.inference.request import InferenceRequest
 from service.observability.context import current
 from service.repository.entry import Entry
 from service.tensors import Tensors, json_type_name
@@ -59,12 +60,15 @@ class Decider:
         assert entry.manifest is not None  # noqa: S101 (for the type checker)
         manifest = entry.manifest
         plane.admit(entry, deadline_s)
-        request = await read(deadline_s)
-        rows: list[Any] = [] if request.instances is None else request.instances.rows
-        note(entry, len(rows))
+
+        def understood(request: InferenceRequest) -> tuple[InferenceRequest, list[Any], Tensors]:
+            rows: list[Any] = [] if request.instances is None else request.instances.rows
+            note(entry, len(rows))
+            return request, rows, inputs_of(entry, manifest, rows, request.faults)
+
+        request, rows, inputs = await read(deadline_s, understood)
         context = current()
         caller = "" if context is None else context.caller.name
-        inputs = inputs_of(entry, manifest, rows, request.faults)
         if request.stability:
             demand_comparisons(manifest)
         if key is not None:

@@ -8,7 +8,7 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from compiler import extensions
 from compiler.deployment import Deployment, parse_bytes
@@ -23,8 +23,27 @@ Count = Annotated[int, Field(ge=1)]
 Target = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^\d+-\d+$")]
 
 
+_MOST_NAMES = 10_000
+
+
+def _bounded(given: Any) -> Any:
+    """Looked at before the members are: each of a million may be wrong, and would be told."""
+    if isinstance(given, dict | list) and len(given) > _MOST_NAMES:
+        raise ValueError(f"{len(given)} members are more than {_MOST_NAMES}")
+    return given
+
+
+_Bounded = BeforeValidator(_bounded)
+_Names = Annotated[list[str], Field(fail_fast=True)]
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_bounded(cls, given: Any) -> Any:
+        return _bounded(given)
 
 
 class MethodOptions(_Strict):
@@ -37,7 +56,7 @@ class MethodOptions(_Strict):
     seed: int | None = Field(None, description="of the draws")
     standard_error: bool | None = Field(None, description="also answer how far attributions may be off")
     composite: str | None = Field(None, description="lrp: the preset of rules, by name")
-    rule: list[str] | None = Field(
+    rule: _Names | None = Field(
         None,
         description="lrp: SELECTOR=RULE, the last match wins: Conv=gamma:0.25 or first=zbox(low=-1, high=1)",
     )
@@ -65,14 +84,14 @@ class ExplainerSpec(_Strict):
     logits: bool = Field(
         False, description="explain the tensor before the output's last Sigmoid, Softmax or LogSoftmax"
     )
-    targets: list[Target] | Literal["all", "predicted"] | None = Field(
+    targets: Annotated[list[Target], Field(fail_fast=True)] | Literal["all", "predicted"] | None = Field(
         None,
         description="indices into the output's row, contrasts such as '1-0' (element 1 rather than 0), all, "
         "or predicted: each row's own largest; default: the only element, 1 of two (an output [N, 2]), else "
         "predicted",
     )
-    inputs: list[str] | None = Field(None, description="inputs to attribute to; default: all")
-    layers: list[str] | Literal["all"] = Field(
+    inputs: _Names | None = Field(None, description="inputs to attribute to; default: all")
+    layers: _Names | Literal["all"] = Field(
         default_factory=list, description="inner tensors whose attributions the graph answers too"
     )
     concepts: str | None = Field(
@@ -80,11 +99,13 @@ class ExplainerSpec(_Strict):
         description="TENSOR=COUNT: for how many channels of an inner tensor to answer what inputs contribute",
     )
     concept_axis: Count | None = Field(None, description="of that tensor, that of its channels; default: 1")
-    sizes: dict[str, Count] = Field(default_factory=dict, description="lengths that the model leaves open")
-    features: list[str] | dict[str, list[str]] | None = Field(
+    sizes: Annotated[dict[str, Count], _Bounded] = Field(
+        default_factory=dict, description="lengths that the model leaves open"
+    )
+    features: _Names | Annotated[dict[str, _Names], _Bounded] | None = Field(
         None, description="feature names, or each explained input's"
     )
-    groups: dict[str, list[str]] = Field(
+    groups: Annotated[dict[str, _Names], _Bounded] = Field(
         default_factory=dict,
         description="features by the name of their group; group_attributions are those of the manifest's "
         "players",

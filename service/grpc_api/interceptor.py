@@ -15,6 +15,7 @@ from service.errors import NotOfferedError, ServiceError
 from service.grpc_api.servicer import OFFERED, REFUSED, SERVICE
 from service.grpc_api.status import Refusal, abort, refusal_of
 from service.grpc_api.turns import Turns
+from service.grpc_api.wire import check_message
 from service.inference.memory_limit import MemoryLimit
 from service.interceptor import RequestInterceptor
 from service.observability import context as exchanges
@@ -31,8 +32,13 @@ class Interceptor(grpc.aio.ServerInterceptor):
     Messages are parsed and serialised here, so that what goes wrong with that is told as any other error.
     """
 
-    def __init__(self, gate: RequestInterceptor, budget: MemoryLimit) -> None:
-        """`budget` counts answers until their callers have taken them."""
+    def __init__(self, gate: RequestInterceptor, budget: MemoryLimit, most_json_bytes: int) -> None:
+        """
+        Args:
+            budget: counts answers until their callers have taken them.
+            most_json_bytes: as the settings have it; typed contents are bounded by it too.
+        """
+        self._most_json_bytes = most_json_bytes
         self._gate = gate
         self._budget = budget
         self._guarded: dict[str, grpc.RpcMethodHandler] = {}
@@ -79,14 +85,25 @@ class Interceptor(grpc.aio.ServerInterceptor):
         answers_one = handler.unary_stream is not None
         kind = grpc.unary_stream_rpc_method_handler if answers_one else grpc.stream_stream_rpc_method_handler
         behaviour = _streaming(method, handler.unary_stream or handler.stream_stream)
-        return kind(self._ending(behaviour), handler.request_deserializer, handler.response_serializer)
+        return kind(self._ending(behaviour), self._bounded(handler), handler.response_serializer)
+
+    def _bounded(self, handler: grpc.RpcMethodHandler) -> Callable[[bytes], Any]:
+        """Parses a message. Raises TooLargeError."""
+
+        def parse(body: bytes) -> Any:
+            check_message(body, self._most_json_bytes)
+            return handler.request_deserializer(body)
+
+        return parse
 
     def _unary(self, method: str, handler: grpc.RpcMethodHandler) -> Behaviour:
+        parse = self._bounded(handler)
+
         async def respond(body: bytes, context: Context) -> bytes | Refusal:
             exchange = _echo_request_id(context)
             with self._noted(exchange):
                 try:
-                    responding = handler.unary_unary(handler.request_deserializer(body), context)
+                    responding = handler.unary_unary(parse(body), context)
                     del body
                     response: bytes = handler.response_serializer(await responding)
                     self._hold(len(response), context)

@@ -66,7 +66,7 @@ class GrpcServer:
         )
         logging.getLogger(cygrpc.__name__).addFilter(_tells_more_than_that_a_caller_left)
         self._stopping: list[asyncio.Future[None]] = []
-        self._interceptor = Interceptor(gate, handler.plane.budget)
+        self._interceptor = Interceptor(gate, handler.plane.budget, settings.max_json_bytes)
         self._server = grpc.aio.server(
             interceptors=(self._interceptor,),
             options=(*_OPTIONS, *own),

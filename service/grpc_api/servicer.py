@@ -3,7 +3,9 @@
 There is no verb to explain here: the explain entry of a model, `{model}_explain`, is a model of its own.
 """
 
+from collections.abc import Callable
 from importlib.metadata import version as package_version
+from typing import TypeVar
 
 from grpc.aio import ServicerContext as Context
 from tritonclient.grpc import service_pb2 as pb
@@ -11,7 +13,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from compiler.manifest import TensorSpec
 from service.errors import NotReadyError, UnknownModelError
-from service.grpc_api.codec import decode_request, encode_answer
+from service.grpc_api.codec import decode_request, encode_answer, typed_bytes
 from service.grpc_api.stream import stream_infer
 from service.handlers import NOT_OFFERED, Call, Handler
 from service.inference.index import index_of
@@ -21,6 +23,7 @@ from service.observability.statistics import statistics_of
 from service.repository.entry import PLATFORM, Entry
 
 EXTENSIONS = ["model_configuration", "model_repository", "statistics"]
+T = TypeVar("T")
 _DESCRIPTOR = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 SERVICE: str = _DESCRIPTOR.full_name
 
@@ -121,8 +124,10 @@ async def infer(
 ) -> pb.ModelInferResponse:
     """The shorter of the request's `timeout` and `left_s`, until the call's own deadline, is its limit."""
 
-    async def read(_: float) -> InferenceRequest:
-        return decode_request(request)
+    off_loop = handler.plane.off_loop
+
+    async def read(deadline_s: float, then: Callable[[InferenceRequest], T]) -> T:
+        return await off_loop.run(typed_bytes(request), lambda: then(decode_request(request)), deadline_s)
 
     call = Call(request.model_name, request.model_version or None, timeout_s=left_s)
     return encode_answer(await handler.answer(call, read))

@@ -8,7 +8,7 @@ from grpc.aio import EOF
 from grpc.aio import ServicerContext as Context
 from tritonclient.grpc import service_pb2 as pb
 
-from service.errors import MalformedError, NotReadyError
+from service.errors import MalformedError, NotReadyError, TooLargeError
 from service.grpc_api.status import refusal_of
 from service.handlers import Handler
 from service.interceptor import RequestInterceptor
@@ -19,6 +19,7 @@ _NAME = "ModelStreamInfer"
 # Triton's way to ask that the first error ends the stream with a status of its own.
 _STRICT = ("triton_grpc_error", "true")
 
+_NoRequest = DecodeError | TooLargeError
 Infer = Callable[[Handler, pb.ModelInferRequest, float | None], Awaitable[pb.ModelInferResponse]]
 
 
@@ -62,14 +63,14 @@ class _Stream:
             group.create_task(self._answer(request))
             await self._places.acquire()
 
-    async def _next(self) -> pb.ModelInferRequest | DecodeError:
+    async def _next(self) -> pb.ModelInferRequest | _NoRequest:
         """The next request, or what is wrong with its message; `EOF` after the last."""
         try:
             return await self._context.read()
-        except DecodeError as error:
+        except (DecodeError, TooLargeError) as error:
             return error
 
-    async def _answer(self, request: pb.ModelInferRequest | DecodeError) -> None:
+    async def _answer(self, request: pb.ModelInferRequest | _NoRequest) -> None:
         """Raises what ends the stream, where the caller asked for that."""
         with self._handler.plane.budget.growing() as hold:
             responding = self._response(request, hold)
@@ -80,12 +81,14 @@ class _Stream:
         self._places.release()
 
     async def _response(
-        self, request: pb.ModelInferRequest | DecodeError, hold: Callable[[int], None]
+        self, request: pb.ModelInferRequest | _NoRequest, hold: Callable[[int], None]
     ) -> pb.ModelStreamInferResponse:
         """The answer, whose bytes `hold` counts, or what is wrong."""
         answer = pb.ModelStreamInferResponse()
         try:
             async with self._gate.again(self._exchange):
+                if isinstance(request, TooLargeError):
+                    raise request
                 if isinstance(request, DecodeError):
                     raise MalformedError(f"the message is not what {_NAME} takes")
                 answer.infer_response.id = request.id

@@ -19,6 +19,7 @@ from service.observability.metrics import Metrics
 from service.repository.entry import Entry
 from service.repository.registry import ModelRegistry
 from service.scheduling.batch import check_rows
+from service.scheduling.off_loop import OffLoop
 from service.settings import Settings
 from service.tensors import Tensors
 
@@ -48,6 +49,7 @@ class DataPlane:
         self._loaded = asyncio.Event()  # or never will be
         self.timeout_s = settings.request_timeout_s
         self.budget = MemoryLimit(settings.max_queue_bytes)
+        self.off_loop = OffLoop()
         self.answers = ResponseCache(settings.answer_cache_bytes, metrics.cache("answers"))
         self._working = _Working()
         self.stopping = asyncio.Event()  # what waits for more than one request ends by it
@@ -103,6 +105,7 @@ class DataPlane:
         """Waits for what runs, whichever end it came by, then stops the backend."""
         self.refuse_new_work()
         await self._working.none.wait()
+        self.off_loop.stop()
         await self.model_cache.stop()
         await self.backend.stop()
 

@@ -34,7 +34,12 @@ class MemoryLimit:
         Raises:
             QueueFullError: on the way in.
         """
-        size = sum(map(bytes_of, inputs.values())) + answer
+        with self.holding(sum(map(bytes_of, inputs.values())) + answer):
+            yield
+
+    @contextlib.contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Holds so many bytes within a `with`. Raises QueueFullError on the way in."""
         self.take(size)
         try:
             yield

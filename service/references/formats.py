@@ -129,7 +129,7 @@ def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes:
         raise TooLargeError(
             f"references in JSON may have {most_bytes // _JSON_SHARE} bytes: send npz, parquet or CSV"
         )
-    message = parse_json(body)
+    message = parse_json(body, most_bytes // _JSON_SHARE)
     message = {"references": message} if isinstance(message, list) else message
     rows = message.get("references") if isinstance(message, dict) else None
     if not isinstance(rows, list) or set(message) - {"references", "weights"}:

@@ -1,14 +1,16 @@
 """v1's messages: instances, by the names of features, in; predictions and named attributions out."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 from starlette.requests import Request
 
 from compiler.manifest import Manifest
-from service.errors import MalformedError, NotExplainableError
+from service.api.body import most_json
+from service.errors import MalformedError, NotExplainableError, TooLargeError
 from service.faults import Faults
 from service.inference.features import Instances, unshared
 from service.inference.request import Answer, InferenceRequest, name_of, parse_json
@@ -16,25 +18,30 @@ from service.tensors import Array, Tensors
 
 _NO_INSTANCES = 'the body must be an object with a list: {"instances": [ … ]}'
 
+_MOST_ROWS = 100_000
+_MOST_DECISIONS = 10_000  # each is run, and written, by itself
+_MOST_FEATURES = 100_000  # of one instance
+
 _CHOOSING = ("explainer", "reference_set", "references", "reference_weights")
 
 # An explained tensor in an answer: the output that attributes it, its own name, its features' names.
 _Part = tuple[str, str | None, str, tuple[str, ...] | None]
 
 
-def decode_predict(_: Request, body: bytearray) -> InferenceRequest:
+def decode_predict(request: Request, body: bytearray) -> InferenceRequest:
     """Reads instances; members that are of explanations are passed over.
 
     Raises:
         MalformedError: not JSON, or not a request of this protocol.
+        TooLargeError: too many rows, or values.
     """
-    message, faults = _message(body), Faults()
+    message, faults = _message(request, body), Faults()
     return InferenceRequest(instances=Instances(_instances(message, body, faults)), faults=faults)
 
 
-def decode_explain(_: Request, body: bytearray) -> InferenceRequest:
-    """Reads instances, and what they are to be explained by. Raises MalformedError, as `decode_predict`."""
-    message, faults = _message(body), Faults()
+def decode_explain(request: Request, body: bytearray) -> InferenceRequest:
+    """Reads instances, and what they are to be explained by. Raises as `decode_predict`."""
+    message, faults = _message(request, body), Faults()
     rows = _instances(message, body, faults)
     given, weights = message.get("references"), message.get("reference_weights")
     is_alone = given is None and weights is not None
@@ -50,9 +57,9 @@ def decode_explain(_: Request, body: bytearray) -> InferenceRequest:
     )
 
 
-def decode_decide(_: Request, body: bytearray) -> InferenceRequest:
-    """Reads instances, each an object. Raises MalformedError, as `decode_predict`."""
-    message, faults = _message(body), Faults()
+def decode_decide(request: Request, body: bytearray) -> InferenceRequest:
+    """Reads instances, each an object. Raises as `decode_predict`."""
+    message, faults = _message(request, body, _MOST_DECISIONS), Faults()
     for name in _CHOOSING:
         if message.get(name) is not None:
             faults.note(f"'{name}' is of explanations: a decision's was chosen when the model was compiled")
@@ -74,7 +81,7 @@ def predictions(outputs: Sequence[str], tensors: Tensors) -> list[Any]:
     return [dict(zip(readable, row, strict=True)) for row in zip(*readable.values(), strict=True)]
 
 
-def explanations(manifest: Manifest, tensors: Tensors) -> list[dict[str, Any]]:
+def explanations(manifest: Manifest, tensors: Tensors) -> Iterator[dict[str, Any]]:
     """Per row one explanation, or {"targets": […]} where T > 1. Made for orjson."""
     rows = len(tensors[manifest.explained_value])
     targets = _targets(manifest, tensors, rows)
@@ -83,12 +90,10 @@ def explanations(manifest: Manifest, tensors: Tensors) -> list[dict[str, Any]]:
         (item.attributions, item.standard_error, item.tensor.name, named.get(item.tensor.name))
         for item in manifest.attributed
     ]
-    answers: list[dict[str, Any]] = []
     for i in range(rows):
         row = {name: array[i] for name, array in tensors.items()}
         told = [_explanation(manifest, layout, row, t, targets[i][t]) for t in range(manifest.target_count)]
-        answers.append(told[0] if len(told) == 1 else {"targets": told})
-    return answers
+        yield told[0] if len(told) == 1 else {"targets": told}
 
 
 def encode_explanations(answer: Answer) -> dict[str, Any]:
@@ -102,9 +107,14 @@ def encode_explanations(answer: Answer) -> dict[str, Any]:
         explainer["references"] = answer.references
     return {
         "predictions": predictions([spec.name for spec in manifest.outputs], tensors),
-        "explanations": explanations(manifest, tensors),
+        "explanations": [as_json(each) for each in explanations(manifest, tensors)],
         "explainer": explainer,
     }
+
+
+def as_json(content: object) -> orjson.Fragment:
+    """Its JSON, which takes a tenth of the memory of its objects."""
+    return orjson.Fragment(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
 def _note_duplicates(body: bytearray, faults: Faults) -> None:
@@ -125,16 +135,31 @@ def _note_duplicates(body: bytearray, faults: Faults) -> None:
         ) from error
 
 
-def _message(body: bytearray) -> dict[str, Any]:
-    message = parse_json(body)
+def _message(request: Request, body: bytearray, most_rows: int = _MOST_ROWS) -> dict[str, Any]:
+    message = parse_json(body, most_json(request))
     if not isinstance(message, dict) or not isinstance(message.get("instances"), list):
         raise MalformedError(_NO_INSTANCES)
+    for name in ("instances", "references", "reference_weights"):
+        rows = message.get(name)
+        if isinstance(rows, list):
+            _check_rows(name, rows, most_rows)
     return message
+
+
+def _check_rows(name: str, rows: list[Any], most: int) -> None:
+    """Raises TooLargeError: each row is an object, or some, of Python's before it is part of a tensor."""
+    if len(rows) > most:
+        raise TooLargeError(f"{name} has {len(rows)} rows, more than {most}: send fewer at a time")
+    for i, row in enumerate(rows):
+        if isinstance(row, dict) and len(row) > _MOST_FEATURES:
+            raise TooLargeError(f"{name}[{i}] has {len(row)} features, more than {_MOST_FEATURES}")
 
 
 def _instances(message: dict[str, Any], body: bytearray, faults: Faults) -> list[Any]:
     rows: list[Any] = message["instances"]
-    if any(isinstance(row, dict) for row in rows):
+    objects = [row for row in rows if isinstance(row, dict)]
+    # Where there are as many colons as members, none is hidden behind another of its name.
+    if objects and body.count(b":") != len(message) + sum(map(len, objects)):
         _note_duplicates(body, faults)
     return rows
 

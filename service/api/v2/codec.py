@@ -28,17 +28,20 @@ from service.tensors import Array, Tensors, datatype_of, from_binary, from_json,
 LENGTH_HEADER = "Inference-Header-Content-Length"
 
 
-def decode_request(body: bytes | bytearray, header_length: str | None) -> InferenceRequest:
+def decode_request(
+    body: bytes | bytearray, header_length: str | None, most_json_bytes: int
+) -> InferenceRequest:
     """Reads a request. An input that does not fit its own shape or datatype is among its faults.
 
     Raises:
         MalformedError: not JSON, or not a request of this protocol.
+        TooLargeError: as `parse_json`.
         InvalidInputError: a feature is not supported.
     """
     view = memoryview(body)
     end = _header_end(body, header_length)
     try:
-        message = InferRequest.model_validate(parse_json(view[:end]))
+        message = InferRequest.model_validate(parse_json(body, most_json_bytes, end))
     except ValidationError as error:
         raise from_validation(error, MalformedError, "the body") from error
     parameters, faults = message.parameters, Faults()

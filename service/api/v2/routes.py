@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version as package_version
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from service.api.body import TIMEOUT_HEADER, media_type_of, read_body, timeout_header
+from service.api.body import TIMEOUT_HEADER, media_type_of, most_json, read_body, timeout_header
 from service.api.openapi import MODEL_PARAMETER, body_of, header
 from service.api.problems import problem_responses
 from service.api.schemas import (
@@ -23,7 +23,7 @@ from service.api.schemas import (
     TensorMetadata,
 )
 from service.api.v2 import codec as oip
-from service.errors import NotOfferedError, NotReadyError
+from service.errors import AnswerTooLargeError, NotOfferedError, NotReadyError
 from service.handlers import NOT_OFFERED, Call, Handler, Read
 from service.inference.dataplane import DataPlane
 from service.inference.request import Answer, InferenceRequest
@@ -32,7 +32,9 @@ from service.repository.entry import PLATFORM
 JSON = "application/json"
 BINARY = "application/octet-stream"
 REFUSALS = (400, 404, 408, 413, 415, 422, 429, 500, 503, 504)
+_TENSORS_TO_JSON = 2  # an answer's bytes of tensors, to bytes of JSON that a request may have
 Decode = Callable[[Request, bytearray], InferenceRequest]
+T = TypeVar("T")
 Encode = Callable[[Answer], Response]
 EXTENSIONS = ["binary_tensor_data", "explain", "model_configuration", "model_repository", "statistics"]
 
@@ -208,8 +210,17 @@ async def respond(
 ) -> Response:
     """Answers a request for a prediction or an explanation, of whichever codec."""
     handler: Handler = request.app.state.handler
-    read = reader(request, decode, *media_types)
-    return encode(await handler.answer(call_of(request, explains=explains), read))
+    plane, call = handler.plane, call_of(request, explains=explains)
+    deadline_s = plane.deadline(call.timeout_s)
+    answer = await handler.answer(call, reader(request, decode, *media_types))
+    size, most = answer.json_bytes, most_json(request) * _TENSORS_TO_JSON
+    if size > most:
+        raise AnswerTooLargeError(
+            f"the answer has {size} bytes of tensors, of which JSON may hold {most}: send fewer rows, or ask "
+            "for binary tensors"
+        )
+    with plane.budget.holding(size):
+        return await plane.off_loop.run(size, partial(encode, answer), deadline_s)
 
 
 def call_of(request: Request, *, explains: bool) -> Call:
@@ -221,16 +232,20 @@ def call_of(request: Request, *, explains: bool) -> Call:
 def reader(request: Request, decode: Decode, *media_types: str) -> Read:
     """Reads and decodes the body, when that is asked for."""
 
-    async def read(deadline_s: float) -> InferenceRequest:
+    async def read(deadline_s: float, then: Callable[[InferenceRequest], T]) -> T:
         media_type_of(request, *media_types)
-        limit = request.app.state.settings.max_body_bytes
-        return decode(request, await read_body(request, limit, deadline_s, plane_of(request).budget))
+        plane, settings = plane_of(request), request.app.state.settings
+        has_raw = BINARY in media_types and oip.LENGTH_HEADER in request.headers
+        limit = settings.max_body_bytes if has_raw else min(settings.max_body_bytes, settings.max_json_bytes)
+        with plane.budget.growing() as grow:
+            body = await read_body(request, limit, deadline_s, grow)
+            return await plane.off_loop.run(len(body), lambda: then(decode(request, body)), deadline_s)
 
     return read
 
 
 def _decode(request: Request, body: bytearray) -> InferenceRequest:
-    return oip.decode_request(body, request.headers.get(oip.LENGTH_HEADER))
+    return oip.decode_request(body, request.headers.get(oip.LENGTH_HEADER), most_json(request))
 
 
 def _encode(answer: Answer) -> Response:

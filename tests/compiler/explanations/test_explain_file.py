@@ -288,7 +288,7 @@ def test_a_lack_of_memory_is_one_line(place: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Compiled, "run", full)
     done = explain("--save", "a.csv")
-    assert (done.exit_code, done.stderr) == (2, "error: out of memory: give fewer rows at a time (8 GB).\n")
+    assert (done.exit_code, done.stderr) == (2, "error: out of memory (8 GB): give fewer rows at a time.\n")
     assert not (place / "a.csv").exists()
 
 

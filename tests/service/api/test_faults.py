@@ -144,7 +144,7 @@ async def test_over_grpc(stub: Any, raw: bool) -> None:
 
 async def test_ten_are_told_and_each_is_short(client: httpx.AsyncClient) -> None:
     wrong = {f"{'long' * 20}{i}": 1 for i in range(500)}
-    answer = await client.post("/v1/models/score:predict", json={"instances": [ROW | wrong] * 1000})
+    answer = await client.post("/v1/models/score:predict", json={"instances": [ROW | wrong] * 100})
     document = problem(answer, 422, "invalid-input", "the first 10 problems: (1) instances[0]: unknown")
     assert "…" in document["detail"]
     assert len(document["detail"]) < 4000

@@ -61,11 +61,24 @@ async def test_what_is_wrong_with_it(body: bytes, limit: int, error: type[Servic
         await read_body(request_of(*cut(body, count)), limit)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("body", [b"{}", LARGE])
+@pytest.mark.parametrize("behind", [b"junk", gzip.compress(b"{}")], ids=["junk", "another member"])
+async def test_nothing_may_follow_it(body: bytes, behind: bytes, count: int) -> None:
+    with pytest.raises(MalformedError, match="something follows the end of the compressed body"):
+        await read_body(request_of(*cut(gzip.compress(body) + behind, count)), 2 * len(LARGE))
+
+
+async def test_what_follows_in_a_piece_of_its_own() -> None:
+    with pytest.raises(MalformedError, match="something follows the end of the compressed body"):
+        await read_body(request_of(gzip.compress(b"{}"), b"junk"), len(LARGE))
+
+
 async def test_it_counts_beside_what_others_hold() -> None:
     budget = MemoryLimit(3 * _AT_ONCE)
     budget.take(_AT_ONCE)
-    with pytest.raises(QueueFullError):
-        await read_body(request_of(gzip.compress(LARGE)), len(LARGE), budget=budget)
+    with pytest.raises(QueueFullError), budget.growing() as grow:
+        await read_body(request_of(gzip.compress(LARGE)), len(LARGE), grow=grow)
     budget.take(2 * _AT_ONCE)  # nothing of it is held any more
 
 
@@ -74,6 +87,7 @@ async def test_what_only_a_bomb_inflates_to() -> None:
     budget = MemoryLimit(2 * SMALL)
     budget.take(1)
     bomb, dense = bytes(8 * SMALL), bytes(SMALL)
-    with pytest.raises(TooLargeError, match="inflates to more than 200 times its size"):
-        await read_body(request_of(gzip.compress(bomb)), len(bomb), budget=budget)
+    too_much = pytest.raises(TooLargeError, match="inflates to more than 200 times its size")
+    with too_much, budget.growing() as grow:
+        await read_body(request_of(gzip.compress(bomb)), len(bomb), grow=grow)
     assert await read_body(request_of(gzip.compress(dense)), len(bomb)) == dense
