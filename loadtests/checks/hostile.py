@@ -6,6 +6,10 @@ Each attack comes from many connections at once: gzip bombs (64 KB that inflate 
 costs its sender next to nothing, heads and large bodies that never end, callers that take no answer.
 Meanwhile honest calls come one after the other at both ends. Ends with 1 where one failed or took longer
 than 1 s, or the memory grew by more than the gateway's budget for bodies and answers that wait, and 500 MB.
+
+Then come single bodies that cost more than they weigh, at each route that reads some, to a gateway of 1 GB
+(where this machine lets its memory be limited). Ends with 1 where one is answered wrongly, liveness took
+longer than 1 s beside it, an honest call failed, or the memory grew by more than 300 MB.
 """
 
 import argparse
@@ -25,6 +29,7 @@ from pathlib import Path
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from loadtests.checks import bodies
 from loadtests.load import raw
 from loadtests.load.questions import EXPLAIN, PREDICT
 from loadtests.systems import models
@@ -227,15 +232,17 @@ def measure(server: Server, attack: Attack, connections: int) -> Outcome:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--connections", type=int, default=30)
-    parser.add_argument("--only", nargs="*", choices=ATTACKS, metavar="ATTACK", help=", ".join(ATTACKS))
+    known = [*ATTACKS, *bodies.names()]
+    parser.add_argument("--only", nargs="*", choices=known, metavar="ATTACK", help=", ".join(known))
     given = parser.parse_args()
     most, failed = Settings().max_queue_bytes + BEYOND_BUDGET, False
     with tempfile.TemporaryDirectory() as folder:
         models.write_network(Path(folder), width=16, references=20)
-        for name in given.only or ATTACKS:
+        for name in [name for name in ATTACKS if name in (given.only or ATTACKS)]:
             with gateway(Path(folder)) as server:
                 found = measure(server, ATTACKS[name], given.connections)
             failed |= found.report(name, most)
+    failed |= bodies.check([name for name in bodies.names() if name in (given.only or known)])
     print("failed" if failed else "passed")
     return int(failed)
 

@@ -141,8 +141,8 @@ async def put_reference_set(
     media_type = media_type_of(request, *MEDIA_TYPES)
     plane.repository.entry(model)  # before the body is read: there may be no such model
     with plane.budget.growing() as grow:
-        body = await read_body(request, service.most_bytes, plane.deadline(), grow)
-        rows = await service.parse(bytes(body), MEDIA_TYPES[media_type], model)
+        body = bytes(await read_body(request, service.most_bytes, plane.deadline(), grow))
+        rows = await service.parse(body, MEDIA_TYPES[media_type], model)
         del body
     made, is_new = await service.put(name, model, rows, force=force)
     response.status_code = 201 if is_new else 200

@@ -37,6 +37,8 @@ def check_message(body: bytes, most_json_bytes: int) -> None:
                 at += 4
             case _:
                 return  # no message: whoever parses it says so
+        if at > len(body):
+            return  # cut off: its parser says so too
         typed += 0 if tag >> 3 == _RAW_TENSORS else at - began
         if typed > most:
             raise TooLargeError(

@@ -20,7 +20,11 @@ _MAX_SIZE = 1 << 48
 _SHARED_MEMORY = "shared_memory_region"
 
 # What of a large body is counted, by which of its bytes, and how many bytes may stand for one of them.
-_COUNTED = (("values", (b",",), 8), ("lists and objects", (b"[", b"{"), 32))
+_COUNTED = (
+    ("values", (b",",), 8),
+    ("members of objects", (b":",), 16),
+    ("lists and objects", (b"[", b"{"), 32),
+)
 _FEWER = "send fewer rows at a time, or binary tensors"
 
 

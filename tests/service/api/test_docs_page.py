@@ -23,6 +23,8 @@ async def whole(client: httpx.AsyncClient) -> None:
     assert links == ["docs/files/swagger-ui.css", "docs/files/swagger-ui-bundle.js"]
     for link in (*links, "openapi.json"):
         assert (await client.get(f"/{link}")).status_code == 200, link
+    for path in ("docs", *links):  # what a browser runs
+        assert (await client.get(f"/{path}")).headers["x-content-type-options"] == "nosniff"
 
 
 async def test_all_of_it_is_served_here(client: httpx.AsyncClient) -> None:

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import orjson
 import psutil
 import pytest
 from starlette.types import Receive, Scope, Send
 
 from service.api import server as http_server
 from service.api.server import uvicorn_config
+from service.api.v2.codec import LENGTH_HEADER
 from service.app import create_app, create_backend
 from service.settings import Settings
 from tests.service import patient
@@ -175,6 +177,31 @@ async def test_an_answer_that_would_be_too_large(repository: Path) -> None:
         assert (await explain(81, "y")).status_code == 413
 
 
+async def test_of_an_answer_in_json_less_may_be_asked(repository: Path) -> None:
+    """Ten rows have 960 bytes of tensors; as JSON they may have twice what a request may."""
+    async with gateway(Settings(repository=repository, max_json_bytes=479)) as client:
+        x = {"name": "x", "shape": [10, 4], "datatype": "FP32", "data": [0] * 40}
+        message = {"inputs": [x]}
+        answer = await client.post("/v2/models/score/explain", json=message)
+        assert (answer.status_code, answer.json()["type"]) == (413, "urn:rationale:problem:answer-too-large")
+        assert "960 bytes of tensors, of which JSON may hold 958" in answer.json()["detail"]
+        binary = {"parameters": {"binary_data_output": True}}
+        assert (await client.post("/v2/models/score/explain", json=message | binary)).status_code == 200
+    async with gateway(Settings(repository=repository, max_json_bytes=480)) as client:
+        assert (await client.post("/v2/models/score/explain", json=message)).status_code == 200
+
+
+@pytest.mark.parametrize("raw", [False, True])
+async def test_raw_tensors_may_be_larger_than_json(repository: Path, raw: bool) -> None:
+    rows = 100
+    x = {"name": "x", "shape": [rows, 4], "datatype": "FP32", "parameters": {"binary_data_size": rows * 16}}
+    head = orjson.dumps({"inputs": [x], "parameters": {"binary_data_output": True}})
+    body, headers = head + bytes(rows * 16), {LENGTH_HEADER: str(len(head))}
+    async with gateway(Settings(repository=repository, max_json_bytes=len(head) - 1 + raw)) as client:
+        answer = await client.post("/v2/models/score/infer", content=body, headers=headers)
+    assert answer.status_code == (200 if raw else 413)
+
+
 # --- deep and strange ---------------------------------------------------------------------------------
 
 
@@ -230,6 +257,27 @@ async def test_names_that_go_nowhere_in_requests(client: httpx.AsyncClient, name
     assert (await client.post("/v2/models/score/explain", json=message)).status_code == 404
     for verb in ("infer", "explain"):
         assert (await client.post(f"/v2/models/{name}/{verb}", json=GOOD)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("version", "hosts", "status"),
+    [
+        (b"1.1", b"", b"400"),
+        (b"1.1", b"host: a\r\nhost: a\r\n", b"400"),
+        (b"1.0", b"host: a\r\nHost: b\r\n", b"400"),
+        (b"1.1", b"host: a\r\n", b"200"),
+        (b"1.1", b"host:\r\n", b"200"),
+        (b"1.0", b"", b"200"),
+    ],
+)
+@pytest.mark.parametrize("body", [b"", b"content-length: 2\r\n\r\n{}"])
+def test_a_head_names_one_host(
+    strict: str, version: bytes, hosts: bytes, status: bytes, body: bytes
+) -> None:
+    with connected(strict) as connection:
+        head = b"GET /v2/health/live HTTP/" + version + b"\r\n" + hosts + b"connection: close\r\n"
+        connection.sendall(head + (body or b"\r\n"))
+        assert rest(connection).split(b" ")[1] == status
 
 
 def test_a_connection_that_waits_for_no_answer_is_closed(strict: str) -> None:

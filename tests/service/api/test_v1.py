@@ -160,3 +160,58 @@ async def test_a_body_without_instances(client: httpx.AsyncClient, body: str) ->
     answer = await client.post("/v1/models/score:predict", content=body)
     assert answer.status_code == 400
     assert '{"instances": [ … ]}' in answer.json()["detail"]
+
+
+# --- large ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "said"),
+    [
+        ("predict", b'{"instances": [%s]}' % b",".join([b"1"] * 100_001), "instances has 100001 rows"),
+        ("explain", b'{"instances": [%s]}' % b",".join([b"{}"] * 100_001), "instances has 100001 rows"),
+        ("decide", b'{"instances": [%s]}' % b",".join([b"{}"] * 10_001), "instances has 10001 rows"),
+        (
+            "explain",
+            b'{"instances": [[1, 2, 3, 4]], "references": [%s]}' % b",".join([b"1"] * 100_001),
+            "references has 100001 rows",
+        ),
+        (
+            "predict",
+            b'{"instances": [{%s}]}' % b",".join(b'"%d":0' % i for i in range(100_001)),
+            "instances[0] has 100001 features",
+        ),
+    ],
+)
+async def test_more_rows_or_features_than_a_body_may_have(
+    client: httpx.AsyncClient, verb: str, body: bytes, said: str
+) -> None:
+    answer = await client.post(f"/v1/models/score:{verb}", content=body)
+    assert answer.status_code == 413
+    assert said in answer.json()["detail"]
+
+
+async def test_many_rows_are_written_as_each_is(client: httpx.AsyncClient) -> None:
+    """In several parts, beside the event loop."""
+    rows = np.random.default_rng(5).normal(size=(1203, 4)).round(3)
+    one = [named(row) for row in rows]
+    answer = await ask(client, "score:explain", one)
+    assert len(answer["explanations"]) == len(answer["predictions"]) == len(rows)
+    for start in (0, 499, 500, 1000, 1202):
+        alone = await ask(client, "score:explain", one[start : start + 1])
+        assert answer["predictions"][start] == pytest.approx(alone["predictions"][0])
+        own, other = answer["explanations"][start], alone["explanations"][0]
+        for given, wanted in zip(own["targets"], other["targets"], strict=True):
+            assert given["attributions"] == pytest.approx(wanted["attributions"], abs=1e-5)
+            assert given["target"] == wanted["target"]
+
+
+@pytest.mark.parametrize("more", [b"", b', "note": "a:b"', b', "note": {"at": 1}'])
+async def test_a_feature_that_is_given_twice(client: httpx.AsyncClient, more: bytes) -> None:
+    """Whatever else has colons."""
+    row = b", ".join(b'"%s": 1' % name.encode() for name in made.FEATURES)
+    for body, status in ((row, 200), (row + b', "%s": 1' % made.FEATURES[0].encode(), 422)):
+        content = b'{"instances": [{%s}]%s}' % (body, more)
+        answer = await client.post("/v1/models/score:predict", content=content)
+        assert answer.status_code == status, answer.text
+    assert f"feature '{made.FEATURES[0]}' is given twice" in answer.json()["detail"]

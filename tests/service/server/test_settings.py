@@ -95,6 +95,16 @@ def test_flags_before_the_environment_before_the_file_before_defaults(
     assert found.host == "127.0.0.1"
 
 
+def test_an_empty_variable_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As compose files and charts make them of what nobody set."""
+    config = tmp_path / "gateway.toml"
+    config.write_text("port = 9000\n")
+    for name in Settings.model_fields:
+        monkeypatch.setenv(f"RATIONALE_{name.upper()}", "")
+    assert load_settings({}, config) == Settings(port=9000)
+    assert load_settings({"port": 7}, config).port == 7
+
+
 def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATIONALE_CONFIG", str(toml(tmp_path, "port = 1")))
     assert load_settings({}).port == 1
