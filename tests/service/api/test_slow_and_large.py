@@ -271,9 +271,7 @@ async def test_names_that_go_nowhere_in_requests(client: httpx.AsyncClient, name
     ],
 )
 @pytest.mark.parametrize("body", [b"", b"content-length: 2\r\n\r\n{}"])
-def test_a_head_names_one_host(
-    strict: str, version: bytes, hosts: bytes, status: bytes, body: bytes
-) -> None:
+def test_a_head_names_one_host(strict: str, version: bytes, hosts: bytes, status: bytes, body: bytes) -> None:
     with connected(strict) as connection:
         head = b"GET /v2/health/live HTTP/" + version + b"\r\n" + hosts + b"connection: close\r\n"
         connection.sendall(head + (body or b"\r\n"))
