@@ -9,7 +9,7 @@ DEMO := .venv/demo/bin
 TEST := .venv/test/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow loadtest check fix triton triton-serve serve clean env-demo env-test
+.PHONY: help demo test test-slow test-docker loadtest check fix lock triton triton-serve serve clean env-demo env-test
 
 help: ## this list
 	@echo "Rationale: one graph that answers with the prediction and its explanation."
@@ -28,6 +28,9 @@ test: env-test triton ## the tests, against a real Triton too; ARGS="-k name" pi
 test-slow: env-test triton ## only the tests that take minutes: run them before a release
 	@$(TEST)/python -m pytest -m slow $(ARGS)
 
+test-docker: env-test ## only the tests of the images and the compose file, on a real Docker engine
+	@$(TEST)/python -m pytest -m docker $(ARGS)
+
 loadtest: env-test ## load on us and on SHAP's and captum's services, a report; ARGS="--profile full" for hours
 	@$(TEST)/python -m loadtests $(ARGS)
 
@@ -40,6 +43,13 @@ check: env-test ## lint, format, strict types and the import contract, changing 
 fix: env-test ## let ruff repair and format what it can
 	@$(TEST)/ruff check --fix .
 	@$(TEST)/ruff format .
+
+LOCK := $(TEST)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-annotate --custom-compile-command "make lock"
+
+lock: env-test ## write anew which versions the images install, with their hashes
+	@echo "hatchling" | $(LOCK) pyproject.toml - --extra audit --extra redis --extra tracing --upgrade -o requirements.lock
+	@echo "onnxruntime-gpu[cuda,cudnn]>=1.20,<2" | $(LOCK) - --constraint requirements.lock --upgrade -o requirements-gpu.lock
 
 serve: env-demo ## run the gateway on model_repository; REPOSITORY=folder, ARGS="--port 9000"
 	@$(DEMO)/rationale serve --repository $(REPOSITORY) $(ARGS)

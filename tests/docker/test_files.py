@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.markers import Marker
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
 
 from service.cli import triton as triton_command
@@ -16,6 +18,8 @@ from service.cli import triton as triton_command
 ROOT = Path(__file__).parent.parent.parent
 BIN = Path(sys.executable).parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+DOCKERFILE_GPU = (ROOT / "Dockerfile.gpu").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COMPOSE_FILES = ("docker-compose.yml", "docker-compose.gpu.yml")
 
 
@@ -34,8 +38,9 @@ def run_tool(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_dockerfile_passes_its_linter() -> None:
-    run_tool("hadolint", "Dockerfile")
+@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.gpu"])
+def test_the_dockerfiles_pass_their_linter(name: str) -> None:
+    run_tool("hadolint", name)
 
 
 @pytest.mark.parametrize("name", COMPOSE_FILES)
@@ -44,8 +49,9 @@ def test_compose_files_follow_the_specification(name: str) -> None:
 
 
 def test_the_default_image_is_the_small_one_and_not_root() -> None:
+    """Docker's old builder makes every stage before the last: none of them is the GPU's."""
     stages = re.findall(r"^FROM (\S+)(?: AS (\S+))?", DOCKERFILE, re.MULTILINE)
-    assert stages[-1] == ("runtime", "cpu")
+    assert stages == [("python:${PYTHON}-slim", "build"), ("python:${PYTHON}-slim", "")]
     assert re.findall(r"^USER (\S+)", DOCKERFILE, re.MULTILINE) == ["10001"]
     assert 'ENTRYPOINT ["rationale"]' in DOCKERFILE
 
@@ -56,10 +62,10 @@ def test_what_the_image_copies_is_there_and_sent() -> None:
     sent = {line.removeprefix("!") for line in lines if line.startswith("!")}
     copied = [
         name
-        for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
+        for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE + DOCKERFILE_GPU, re.MULTILINE)
         for name in line.split()[:-1]
     ]
-    assert len(copied) == 7
+    assert len(copied) == 9
     assert set(copied) == sent - {"examples"}
     assert all((ROOT / name).exists() for name in copied)
 
@@ -74,11 +80,58 @@ def test_what_the_package_is_built_from_is_copied() -> None:
         assert re.search(rf"^COPY .*{re.escape(name)}\b", DOCKERFILE, re.MULTILINE), name
 
 
+def locked(name: str) -> dict[str, list[tuple[str, Marker | None]]]:
+    """The versions of a lock file by name, each with where it holds. All of them have hashes."""
+    found: dict[str, list[tuple[str, Marker | None]]] = {}
+    text = (ROOT / name).read_text()
+    assert "://" not in text, "it names a host"
+    assert "file:" not in text
+    for entry in re.split(r"\n(?=\S)", text[text.index("\n", text.index("make lock")) + 1 :].strip()):
+        requirement, *hashes = entry.split(" \\\n")
+        assert hashes, requirement
+        assert all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}", each) for each in hashes), requirement
+        parsed = Requirement(requirement)
+        (pin,) = parsed.specifier
+        assert pin.operator == "==", requirement
+        found.setdefault(canonicalize_name(parsed.name), []).append((pin.version, parsed.marker))
+    return found
+
+
+def test_the_lock_follows_the_project() -> None:
+    """`make lock` mends it."""
+    versions = locked("requirements.lock")
+    extras = [
+        each for extra in ("audit", "redis", "tracing") for each in PROJECT["optional-dependencies"][extra]
+    ]
+    for text in [*PROJECT["dependencies"], *extras, "hatchling>=1.27"]:
+        wanted = Requirement(text)
+        for version, _ in versions[canonicalize_name(wanted.name)]:
+            assert wanted.specifier.contains(version), text
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_lock_has_one_version_for_each_machine(version: str, machine: str) -> None:
+    here = {
+        "python_version": version,
+        "python_full_version": f"{version}.9",
+        "platform_machine": machine,
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+    }
+    for name, versions in locked("requirements.lock").items():
+        assert sum(marker is None or marker.evaluate(here) for _, marker in versions) <= 1, name
+
+
 def test_the_gpu_image_follows_the_gpu_extra() -> None:
-    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["gpu"]
-    wanted, built = Requirement(extra[0]), Requirement(re.search(r'ONNXRUNTIME_GPU="(.+)"', DOCKERFILE)[1])
-    assert (built.name, built.specifier) == (wanted.name, wanted.specifier)
-    assert "pip uninstall --yes onnxruntime && pip install" in DOCKERFILE
+    wanted = Requirement(PROJECT["optional-dependencies"]["gpu"][0])
+    versions = locked("requirements-gpu.lock")
+    [(version, _)] = versions[wanted.name]
+    assert wanted.specifier.contains(version)
+    assert any(name.startswith("nvidia-cudnn") for name in versions)
+    assert "pip uninstall --yes onnxruntime" in DOCKERFILE_GPU
 
 
 def test_compose_and_the_sdk_start_the_same_triton() -> None:
@@ -87,7 +140,10 @@ def test_compose_and_the_sdk_start_the_same_triton() -> None:
     assert triton["command"] == list(triton_command.COMMAND)
     for name in ("environment", "security_opt", "working_dir"):
         assert triton[name] == triton_command.OPTIONS[name]
-    assert triton["ports"] == [f"{triton_command.HOST}:{p}:{p}" for p in triton_command.PORTS.values()]
+    assert triton["ports"] == [
+        f"{triton_command.HOST}:${{RATIONALE_TRITON_{end.upper()}_PORT:-{port}}}:{port}"
+        for end, port in triton_command.PORTS.items()
+    ]
     [mount] = triton["volumes"]
     assert (mount["target"], mount["read_only"]) == ("/models", True)
 
@@ -110,6 +166,14 @@ def test_the_gateway_waits_for_triton_and_reads_the_same_folder() -> None:
     assert gateway["volumes"][0] | {"read_only": True} == models
     assert (gateway["read_only"], gateway["cap_drop"]) == (True, ["ALL"])
     assert f"http://127.0.0.1:{triton_command.PORTS['http']}/v2/health/ready" in triton["healthcheck"]["test"]
+
+
+def test_the_gateways_state_outlives_its_container() -> None:
+    gateway = compose("docker-compose.yml")["gateway"]
+    state = re.search(r"^VOLUME (\S+)", DOCKERFILE, re.MULTILINE)[1]
+    assert gateway["volumes"][1] == {"type": "volume", "source": "state", "target": state}
+    assert f"RATIONALE_STATE={state} " in DOCKERFILE
+    assert f":{state} " in re.search(r"docker run .*", DOCKERFILE)[0]
 
 
 def test_the_gpu_file_only_adds_to_services_that_exist() -> None:

@@ -1,97 +1,201 @@
-"""The gateway's image, built and run by a real Docker engine as docker-compose.yml runs it."""
+"""The image and the compose file, built and run by a real Docker engine as their heads and the docs say.
+
+Containers that are read-only, have no capabilities and run as uid 10001 predict, explain and decide. A second one
+over the same volume goes on from what the first one decided.
+"""
 
 import contextlib
+import os
+import re
+import shlex
 import shutil
-import ssl
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import docker
-import numpy as np
+import httpx
+import orjson
 import pytest
-from docker.errors import APIError
 
+from tests.docker.images import BASE, ROOT, make_base, make_triton
 from tests.service import patient
+from tests.service.child import spare_ports
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.docker
 
-ROOT = Path(__file__).parent.parent.parent
-IMAGE = "rationale-tests/gateway:1"
-BASE = "python", "3.11-slim"
+EXAMPLE = ROOT / "examples" / "credit"
+IMAGE = "rationale"  # as the docs call it
 MINUTES_S = 300
-BASE_OF_DEBIAN = """
-FROM rationale-tests/debian:1
-COPY authorities.pem /etc/ssl/certs/ca-certificates.crt
-ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt
-RUN ln -s python3.11 /usr/bin/python
-"""
+INSTANCES = orjson.loads((EXAMPLE / "applicants.json").read_bytes())
+GIBIBYTE = 1 << 30
 
 
 @pytest.fixture(scope="module")
-def base(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Python's image from its registry; where that is out of reach, one of Debian's packages in its place."""
-    with contextlib.suppress(APIError):
-        engine.images.pull(*BASE)
-        return ":".join(BASE)
-    if shutil.which("mmdebstrap") is None:
-        pytest.skip("no registry has python:3.11-slim for this machine, and to make one takes mmdebstrap")
-    folder = tmp_path_factory.mktemp("base")
-    packages = "python3.11,python3.11-venv,python3-pip,ca-certificates"
-    subprocess.run(
-        ["mmdebstrap", "--variant=minbase", f"--include={packages}", "bookworm", folder / "debian.tar"],
-        check=True,
-        capture_output=True,
-    )
-    engine.api.import_image_from_file(f"{folder}/debian.tar", repository="rationale-tests/debian", tag="1")
-    (folder / "debian.tar").unlink()
-    (folder / "Dockerfile").write_text(BASE_OF_DEBIAN)
-    # What this machine trusts: a proxy of its own may stand before the packages' host.
-    shutil.copy(ssl.get_default_verify_paths().cafile, folder / "authorities.pem")
-    engine.images.build(path=str(folder), tag=":".join(BASE))
-    return ":".join(BASE)
-
-
-@pytest.fixture(scope="module")
-def image(engine: docker.DockerClient, base: str) -> str:
-    assert base in (ROOT / "Dockerfile").read_text().replace("${PYTHON}", "3.11")
+def image(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> str:
+    make_base(engine, tmp_path_factory.mktemp("base"))
+    assert ":".join(BASE) in (ROOT / "Dockerfile").read_text().replace("${PYTHON}", "3.11")
     engine.images.build(path=str(ROOT), tag=IMAGE, network_mode="host", rm=True)
     return IMAGE
 
 
-@pytest.fixture
-def gateway(engine: docker.DockerClient, image: str) -> Iterator[docker.models.containers.Container]:
-    container = engine.containers.run(
-        image,
-        detach=True,
-        read_only=True,
-        cap_drop=["ALL"],
-        security_opt=["no-new-privileges:true"],
-        tmpfs={"/tmp": ""},  # noqa: S108 (in the container)
-        volumes={str(ROOT / "model_repository"): {"bind": "/models", "mode": "ro"}},
-        ports={"8080/tcp": ("127.0.0.1", None)},
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository whose `credit` decides; others may read it, and not write."""
+    folder = tmp_path_factory.mktemp("repository") / "model_repository"
+    given = ["--references", EXAMPLE / "near_threshold.csv", "--decision", EXAMPLE / "decision.yaml"]
+    named = ["--name", "credit", "--repository", folder]
+    command = [sys.executable, "-m", "service.cli", "compile", EXAMPLE / "credit.onnx", *given, *named]
+    subprocess.run(list(map(str, command)), cwd=ROOT, check=True, capture_output=True)
+    for path in (folder.parent, folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return folder
+
+
+def documented(name: str) -> str:
+    """The `docker run` of a Dockerfile's head, which the docs repeat."""
+    (line,) = re.findall(r"^# +(docker run .+)$", (ROOT / name).read_text(), re.MULTILINE)
+    assert line in (ROOT / "docs" / "operations.md").read_text()
+    return line
+
+
+@contextlib.contextmanager
+def run(models: Path, *more: str) -> Iterator[str]:
+    """The documented `docker run`, with a free port in place of 8080; gives its URL when it is healthy."""
+    [port], name = spare_ports(1), f"rationale-test-{os.getpid()}"
+    line = documented("Dockerfile").replace("./model_repository", str(models))
+    words = shlex.split(line.replace("8080:8080", f"127.0.0.1:{port}:8080"))
+    subprocess.run(
+        [*words[:2], "--detach", "--name", name, *more, *words[2:]], check=True, capture_output=True
     )
-    yield container
-    container.remove(force=True)
+    try:
+        wait_for(lambda: output("docker", "inspect", "--format={{.State.Health.Status}}", name) == "healthy")
+        yield f"http://127.0.0.1:{port}"
+        subprocess.run(["docker", "stop", "--time", "40", name], check=True, capture_output=True)
+        assert output("docker", "inspect", "--format={{.State.ExitCode}}", name) == "0"
+    finally:
+        logs = subprocess.run(["docker", "logs", name], capture_output=True, text=True, check=False)
+        print(logs.stdout, logs.stderr)
+        subprocess.run(["docker", "rm", "--force", name], check=False, capture_output=True)
 
 
-def test_it_becomes_healthy_explains_and_stops(gateway: docker.models.containers.Container) -> None:
+def output(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
     end_s = time.monotonic() + MINUTES_S
-    while gateway.health != "healthy":
-        assert gateway.status in ("created", "running"), gateway.logs().decode()
-        assert time.monotonic() < end_s, gateway.logs().decode()
+    while not holds():
+        assert time.monotonic() < end_s
         time.sleep(0.5)
-        gateway.reload()
-    assert gateway.exec_run(["id", "-u"]).output == b"10001\n"
-    [port] = gateway.attrs["NetworkSettings"]["Ports"]["8080/tcp"]
-    url = f"http://127.0.0.1:{port['HostPort']}"
-    [x] = patient.get(f"{url}/v2/models/credit").json()["inputs"]
-    rows = np.random.default_rng(3).uniform(size=(3, *x["shape"][1:]))
-    answer = patient.post(f"{url}/v1/models/credit:explain", json={"instances": rows.tolist()})
+
+
+def predicts_and_explains(url: str) -> None:
+    predictions = patient.post(f"{url}/v1/models/credit:predict", json=INSTANCES)
+    assert predictions.status_code == 200, predictions.text
+    answer = patient.post(f"{url}/v1/models/credit:explain", json=INSTANCES)
     assert answer.status_code == 200, answer.text
     for told in answer.json()["explanations"]:
         gap = told["explained_value"] - told["base_value"] - sum(told["attributions"].values())
         assert abs(gap) < 1e-4
-    gateway.stop(timeout=40)
-    assert gateway.wait()["StatusCode"] == 0, gateway.logs().decode()
+
+
+def decides(url: str, key: str) -> list[str]:
+    """The ids of what was decided under an idempotency key."""
+    headers = {"Idempotency-Key": key}
+    answer = patient.post(f"{url}/v1/models/credit:decide", json=INSTANCES, headers=headers)
+    assert answer.status_code == 200, answer.text
+    decisions = answer.json()["decisions"]
+    assert [each["decision"] for each in decisions].count("decline") > 0
+    return [each["id"] for each in decisions]
+
+
+HARDENED = "--read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges:true".split()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param([], id="as typed"),
+        pytest.param([*HARDENED, "--memory", str(GIBIBYTE)], id="read-only, in 1 GiB"),
+        pytest.param([*HARDENED, "--user", "12345:0"], id="of another user"),
+    ],
+)
+def test_the_documented_command_decides_and_goes_on(image: str, models: Path, more: list[str]) -> None:
+    assert image in documented("Dockerfile").split()
+    name = f"rationale-test-{os.getpid()}"
+    subprocess.run(["docker", "volume", "rm", "--force", "rationale-state"], check=True, capture_output=True)
+    try:
+        with run(models, *more) as url:
+            predicts_and_explains(url)
+            first = decides(url, "a")
+            assert output("docker", "exec", name, "id", "-u") == ("12345" if "--user" in more else "10001")
+        with run(models, *more) as url:
+            assert decides(url, "a") == first
+            second = decides(url, "b")
+            assert not set(first) & set(second)
+            assert "8 decisions" in output("docker", "exec", name, "rationale", "audit", "verify")
+    finally:
+        subprocess.run(["docker", "volume", "rm", "--force", "rationale-state"], check=False)
+
+
+@pytest.fixture(scope="module")
+def triton(engine: docker.DockerClient, image: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert image
+    make_triton(engine, tmp_path_factory.mktemp("triton"))
+
+
+@pytest.mark.usefixtures("triton")
+def test_the_compose_file_decides_and_goes_on(image: str, models: Path) -> None:
+    """By docker-compose 1.29, which Debian has; Compose 2 is in no package here."""
+    if shutil.which("docker-compose") is None:
+        pytest.skip("needs docker-compose (apt-get install docker-compose)")
+    assert image
+    http, grpc, *of_triton = map(str, spare_ports(5))
+    ends = dict(zip(["HTTP", "GRPC", "METRICS"], of_triton, strict=True))
+    environment = {
+        **os.environ,
+        **{f"RATIONALE_TRITON_{end}_PORT": port for end, port in ends.items()},
+        "RATIONALE_REPOSITORY": str(models),
+        "RATIONALE_PORT": http,
+        "RATIONALE_GRPC_PORT": grpc,
+        "COMPOSE_PROJECT_NAME": f"rationale-test-{os.getpid()}",
+    }
+
+    def compose(*words: str) -> str:
+        command = ["docker-compose", "--file", str(ROOT / "docker-compose.yml"), *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def up() -> str:
+        compose("up", "--detach", "--no-build")
+        url = f"http://127.0.0.1:{http}"
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda: is_ready(url))
+            return url
+        raise AssertionError(compose("logs"))
+
+    try:
+        url = up()
+        predicts_and_explains(url)
+        first = decides(url, "a")
+        assert compose("exec", "-T", "gateway", "id", "-u").strip() == "10001"
+        compose("down")
+        url = up()
+        assert decides(url, "a") == first
+        decides(url, "b")
+        assert "8 decisions" in compose("exec", "-T", "gateway", "rationale", "audit", "verify")
+    finally:
+        compose("down", "--volumes")
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return patient.get(f"{url}/v2/health/ready").status_code == 200
+    except httpx.TransportError:  # nobody listens yet
+        return False
