@@ -149,6 +149,12 @@ BODIES = {
     "45 MB of instances": Body(_PREDICT, lambda: instances(many(_ROW, 45 * _MB))),
     "16 MB of instances, predicted": Body(_PREDICT, lambda: instances(many(_ROW, 16 * _MB)), (200,)),
     "16 MB of instances, explained": Body(_REASONS, lambda: instances(many(_ROW, 16 * _MB)), (200, 504)),
+    "16 MB of instances, within 60 ms": Body(
+        _PREDICT,
+        lambda: instances(many(_ROW, 16 * _MB)),
+        (408, 504),
+        headers={**JSON, "x-request-timeout-ms": "60"},
+    ),
     "16 MB of references": Body(
         _REASONS, lambda: instances(b"[" + _ROW + b"]", b',"references":' + many(_ROW, 16 * _MB)), (422,)
     ),

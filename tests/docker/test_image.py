@@ -1,7 +1,7 @@
 """The image and the compose file, built and run by a real Docker engine as their heads and the docs say.
 
-Containers that are read-only, have no capabilities and run as uid 10001 predict, explain and decide. A second one
-over the same volume goes on from what the first one decided.
+Containers that are read-only, have no capabilities and run as uid 10001 predict, explain and decide. A second
+one over the same volume goes on from what the first one decided.
 """
 
 import contextlib

@@ -20,6 +20,7 @@ SHORT = [
     "4 million features",
     "a feature of two million numbers",
     "16 MB of instances, predicted",
+    "16 MB of instances, within 60 ms",
     "decisions on 16 MB",
     "an explainer of many groups",
     "an explainer of wrong names",
