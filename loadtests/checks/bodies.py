@@ -281,11 +281,21 @@ def limited(pid: int) -> Iterator[bool]:
         try:
             yield True
         finally:
-            with contextlib.suppress(OSError):  # it has ended
-                (root / "cgroup.procs").write_text(str(pid))
-            group.rmdir()
+            _leave(group, root)
         return
     yield False
+
+
+def _leave(group: Path, root: Path) -> None:
+    """Moves who is in a group out of it, compiles that were begun too, and removes it."""
+    end_s = time.monotonic() + _TIMEOUT_S
+    while group.exists() and time.monotonic() < end_s:
+        for member in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(OSError):  # it has ended
+                (root / "cgroup.procs").write_text(member)
+        with contextlib.suppress(OSError):  # one was begun meanwhile
+            group.rmdir()
+        time.sleep(_BETWEEN_S)
 
 
 class _Asked:
