@@ -13,7 +13,7 @@ from service.observability.context import current
 from service.references.resolver import ReferenceResolver
 from service.repository.entry import Entry
 from service.repository.registry import ModelRegistry
-from service.security.keys import needed_by_entry
+from service.security.keys import Scopes, needed_by_entry
 from service.tensors import Tensors
 
 
@@ -116,12 +116,19 @@ def _entry_asked_for(registry: ModelRegistry, call: Call, likely: Entry, request
     return likely
 
 
-def note(entry: Entry, rows: int) -> None:
-    """Notes what the running request is for. Raises ForbiddenError where its caller may not ask for that."""
+def note(entry: Entry, rows: int, needed: Scopes | None = None) -> None:
+    """Notes what the running request is for.
+
+    Args:
+        needed: the scopes of which its caller needs one; None for those of the entry.
+
+    Raises:
+        ForbiddenError: the caller may not ask for that.
+    """
     context = current()
     if context is not None:
         context.about(entry, rows)
-        context.caller.require(needed_by_entry(entry))
+        context.caller.require(needed_by_entry(entry) if needed is None else needed)
 
 
 def _inputs(registry: ModelRegistry, entry: Entry, request: InferenceRequest) -> Tensors:

@@ -10,7 +10,7 @@ from service.errors import ServiceError
 from service.observability import context as contexts
 from service.observability.context import CLIENT_LEFT, RequestContext
 from service.observability.logs import log_access
-from service.observability.metrics import Metrics
+from service.observability.metrics import Metrics, labels_of
 from service.observability.tracing import Tracing
 from service.security.keys import Keyring, Scopes
 from service.security.rate_limit import RateLimits
@@ -85,8 +85,9 @@ class RequestInterceptor:
         log_access(context, seconds)
 
     def _count(self, context: RequestContext, seconds: float) -> None:
-        self.metrics.answered(context.entry, context.protocol, context.status)
+        labels = labels_of(context.entry, decides=context.decides)
+        self.metrics.answered(labels, context.protocol, context.status)
         if context.problem is not None:
-            self.metrics.rejected(context.entry, context.problem)
+            self.metrics.rejected(labels, context.problem)
         elif context.entry is not None and context.status != CLIENT_LEFT:
-            self.metrics.succeeded(context.entry, seconds, context.phases(seconds))
+            self.metrics.succeeded(labels, seconds, context.phases(seconds))

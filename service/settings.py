@@ -70,7 +70,7 @@ class Settings(BaseSettings):
     rate_limit_burst: int | None = Field(default=None, ge=1)
     rate_limit_storage: str = Field(default="memory://", pattern="^(memory|(redis|rediss)://.+)")
     cors_origins: Annotated[tuple[str, ...] | None, NoDecode] = None
-    metrics_scope: Literal["none", "infer", "explain", "admin"] = "none"
+    metrics_scope: Literal["none", "infer", "explain", "decide", "admin"] = "none"
     log_level: str = Field(default="warning", pattern="^(critical|error|warning|info|debug)$")
     log_format: Literal["auto", "json", "plain"] = "auto"
     audit: SecretStr | None = None

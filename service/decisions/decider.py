@@ -24,6 +24,7 @@ from service.inference.features import Instances, form_of
 from service.inference.request import InferenceRequest
 from service.observability.context import current
 from service.repository.entry import Entry
+from service.security.keys import DECIDE
 from service.tensors import Tensors, json_type_name
 
 _AT_ONCE = 32  # rows that are decided before others get their turn
@@ -53,6 +54,9 @@ class Decider:
             UndecidedError: rows have no reasons that can be given.
         """
         plane, began_s = self._plane, time.monotonic()
+        context = current()
+        if context is not None:
+            context.decides = True
         _check_key(key)
         deadline_s = plane.deadline(call.timeout_s)
         await plane.loaded(deadline_s)
@@ -63,11 +67,10 @@ class Decider:
 
         def understood(request: InferenceRequest) -> tuple[InferenceRequest, list[Any], Tensors]:
             rows: list[Any] = [] if request.instances is None else request.instances.rows
-            note(entry, len(rows))
+            note(entry, len(rows), DECIDE)
             return request, rows, inputs_of(entry, manifest, rows, request.faults)
 
         request, rows, inputs = await read(deadline_s, understood)
-        context = current()
         caller = "" if context is None else context.caller.name
         if request.stability:
             demand_comparisons(manifest)

@@ -36,6 +36,7 @@ class RequestContext:
     traceparent: str | None = None
     caller: Caller = _ANYONE
     entry: Entry | None = None
+    decides: bool = False  # by the entry, which explains
     rows: int = 0
     problem: str | None = None  # the slug of what it was refused with
     status: int = CLIENT_LEFT  # until there is an answer

@@ -61,7 +61,7 @@ def log_access(request: RequestContext, seconds: float) -> None:
     """One line for a request that was answered; nothing but this is logged of it by default."""
     if not ACCESS.isEnabledFor(logging.INFO):
         return
-    model, verb = labels_of(request.entry)
+    model, verb = labels_of(request.entry, decides=request.decides)
     fields: dict[str, Any] = {
         "request_id": request.request_id,
         "protocol": request.protocol,

@@ -1,9 +1,9 @@
 """What the gateway counts, for Prometheus: `GET /metrics`.
 
 Every app has a registry of its own. Labels are `model` (the plain model's name, also for its explanations),
-`verb` (infer, explain), `protocol` (http, grpc), the features of a compiled decision profile and the reasons
-and outcomes listed here: names that a caller makes up never become labels, and explainers that come and go
-add none.
+`verb` (infer, explain, and of requests decide: what is run for those is an explanation), `protocol` (http,
+grpc), the features of a compiled decision profile and the reasons and outcomes listed here: names that a
+caller makes up never become labels, and explainers that come and go add none.
 """
 
 import os
@@ -22,8 +22,9 @@ from compiler.manifest import Manifest
 from service.repository.entry import Entry
 from service.tensors import Tensors
 
-INFER, EXPLAIN = "infer", "explain"
+INFER, EXPLAIN, DECIDE = "infer", "explain", "decide"
 PHASES = ("compute_input", "queue", "compute_infer", "compute_output")  # Triton's, of a request
+Labels = tuple[str, str]  # model and verb
 UNKNOWN = ""  # the model, or verb, of a request that was refused before it named a known one
 
 _DURATIONS_S = (
@@ -37,13 +38,19 @@ _GAPS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 @dataclass(frozen=True)
 class EntryMetrics:
-    """One model's series of one verb, looked up once: observing costs about a microsecond each."""
+    """What is run of one model for one verb, looked up once: observing costs about a microsecond each."""
 
-    request_s: Callable[[float], None]
     queue_s: Callable[[float], None]
     compute_s: Callable[[float], None]
     batch_rows: Callable[[float], None]
     gap: Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class _RequestMetrics:
+    """Requests for one model by one verb, as EntryMetrics."""
+
+    seconds: Callable[[float], None]
     phases_s: Mapping[str, Callable[[float], None]]
 
 
@@ -132,37 +139,38 @@ class Metrics:
             package_version("rationale")
         ).set(1)
         ProcessCollector(registry=self.registry)
-        self._entries: dict[tuple[str, str], EntryMetrics] = {}
+        self._entries: dict[Labels, EntryMetrics] = {}
+        self._of_requests = cache(self._series_of_requests)
 
     def of(self, entry: Entry) -> EntryMetrics:
-        """The series of the entry's model and verb."""
+        """The series of the entry's model and verb; from now on those of requests for it are told, too."""
         labels = labels_of(entry)
         found = self._entries.get(labels)
         if found is None:
+            for verb in (labels[1], *((DECIDE,) if _decides(entry) else ())):
+                self._of_requests((labels[0], verb))
             found = self._entries[labels] = EntryMetrics(
-                request_s=self._request_s.labels(*labels).observe,
                 queue_s=self._queue_s.labels(*labels).observe,
                 compute_s=self._compute_s.labels(*labels).observe,
                 batch_rows=self._batch_rows.labels(*labels).observe,
                 gap=self._gaps.labels(labels[0]).observe,
-                phases_s={phase: self._phases_s.labels(*labels, phase).inc for phase in PHASES},
             )
         return found
 
-    def answered(self, entry: Entry | None, protocol: str, status: int) -> None:
-        """Counts an answer. `entry` is None where the request named none that is known."""
-        self._answered(*labels_of(entry), protocol, status)()
+    def answered(self, labels: Labels, protocol: str, status: int) -> None:
+        """Counts an answer."""
+        self._answered(*labels, protocol, status)()
 
-    def succeeded(self, entry: Entry, seconds: float, phases: Mapping[str, float]) -> None:
+    def succeeded(self, labels: Labels, seconds: float, phases: Mapping[str, float]) -> None:
         """Times an answer with a result, and each of PHASES of it."""
-        of = self.of(entry)
-        of.request_s(seconds)
+        of = self._of_requests(labels)
+        of.seconds(seconds)
         for phase, phase_s in phases.items():
             of.phases_s[phase](phase_s)
 
-    def rejected(self, entry: Entry | None, reason: str) -> None:
+    def rejected(self, labels: Labels, reason: str) -> None:
         """Counts a request without a result; `reason` is the problem's slug, such as queue-full."""
-        self._rejections.labels(*labels_of(entry), reason).inc()
+        self._rejections.labels(*labels, reason).inc()
 
     def explained(self, entry: Entry, tensors: Tensors) -> None:
         """Counts the rows of an explanation by their gap, where the answer holds it."""
@@ -205,6 +213,12 @@ class Metrics:
         encode, content_type = choose_encoder(accept)
         return encode(self.all_processes()), content_type
 
+    def _series_of_requests(self, labels: Labels) -> _RequestMetrics:
+        return _RequestMetrics(
+            self._request_s.labels(*labels).observe,
+            {phase: self._phases_s.labels(*labels, phase).inc for phase in PHASES},
+        )
+
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
         return Counter(f"rationale_{name}", text, labels, registry=self.registry)
 
@@ -219,13 +233,22 @@ class Metrics:
         return Histogram(f"rationale_{name}", text, labels, buckets=buckets, registry=self.registry)
 
 
-def labels_of(entry: Entry | None) -> tuple[str, str]:
-    """Model and verb."""
+def labels_of(entry: Entry | None, *, decides: bool = False) -> Labels:
+    """Model and verb.
+
+    Args:
+        entry: None where a request named none that is known.
+        decides: whether the entry was asked to decide, and not to explain.
+    """
     if entry is None:
         return UNKNOWN, UNKNOWN
     if entry.manifest is None:
         return entry.name, INFER
-    return entry.manifest.model, EXPLAIN
+    return entry.manifest.model, DECIDE if decides else EXPLAIN
+
+
+def _decides(entry: Entry) -> bool:
+    return entry.manifest is not None and entry.manifest.decision is not None
 
 
 def relative_gaps(manifest: Manifest, tensors: Tensors) -> list[float]:

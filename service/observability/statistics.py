@@ -19,7 +19,8 @@ Sums = dict[tuple[str, str, str], float]  # by model, verb and sample, phase or 
 def statistics_of(metrics: Metrics, entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """One item for each entry, in the members of Triton's `ModelStatistics`.
 
-    Every explainer of a model counts in one place, so the items of a model's explain entries are equal.
+    Every explainer of a model counts in one place, so the items of a model's explain entries are equal, and
+    requests for decisions count with those for explanations: an explain entry answers both.
     Durations count requests, each in every phase; `inference_count` is rows and `execution_count` batches.
     """
     sums = _sums(metrics)
@@ -40,20 +41,24 @@ def _sums(metrics: Metrics) -> Sums:
 
 
 def _item(entry: Entry, sums: Sums) -> dict[str, Any]:
-    own = labels_of(entry)
-    answered = int(sums[*own, f"{_SUCCESS}_count"])
+    own = {labels_of(entry), labels_of(entry, decides=True)}
+
+    def total(name: str) -> float:
+        return sum(sums[*labels, name] for labels in own)
 
     def duration(count: int, name: str) -> dict[str, int]:
-        return {"count": count, "ns": int(sums[*own, name] * 1e9)}
+        return {"count": count, "ns": int(total(name) * 1e9)}
+
+    answered = int(total(f"{_SUCCESS}_count"))
 
     return {
         "name": entry.name,
         "version": entry.version,
-        "inference_count": int(sums[*own, f"{_BATCHES}_sum"]),
-        "execution_count": int(sums[*own, f"{_BATCHES}_count"]),
+        "inference_count": int(total(f"{_BATCHES}_sum")),
+        "execution_count": int(total(f"{_BATCHES}_count")),
         "inference_stats": {
             "success": duration(answered, f"{_SUCCESS}_sum"),
-            "fail": {"count": int(sums[*own, "failed"]), "ns": 0},
+            "fail": {"count": int(total("failed")), "ns": 0},
             **{phase: duration(answered, phase) for phase in PHASES},
         },
     }

@@ -74,7 +74,7 @@ class Tracing:
     def _describe(exchange: RequestContext, span: "Span") -> None:
         from opentelemetry.trace import StatusCode
 
-        model, verb = labels_of(exchange.entry)
+        model, verb = labels_of(exchange.entry, decides=exchange.decides)
         if model:
             span.update_name(f"{verb} {model}")
             span.set_attribute("rationale.model", model)

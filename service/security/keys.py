@@ -2,7 +2,7 @@
 
 A key is a random token of 256 bits that its caller sends as `Authorization: Bearer TOKEN` or as
 `X-API-Key: TOKEN`, over gRPC as metadata. The gateway knows its SHA-256 alone, from a file or the
-environment: a token of that entropy needs no slow hash. Without keys everybody may infer and explain.
+environment: a token of that entropy needs no slow hash. Without keys everybody may infer, explain and decide.
 """
 
 import datetime
@@ -34,6 +34,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,63}")
 class Scope(enum.StrEnum):
     INFER = "infer"
     EXPLAIN = "explain"
+    DECIDE = "decide"
     ADMIN = "admin"
 
 
@@ -42,6 +43,7 @@ NOBODY_NEEDS: Scopes = frozenset()  # open: no key is looked at
 ANY_KEY: Scopes = frozenset(Scope)
 _INFER: Scopes = frozenset({Scope.INFER})
 _EXPLAIN: Scopes = frozenset({Scope.EXPLAIN})
+DECIDE: Scopes = frozenset({Scope.DECIDE})
 ADMIN: Scopes = frozenset({Scope.ADMIN})
 
 
@@ -181,7 +183,8 @@ _MODEL = r"/v2/models/(?P<model>[^/]+)(/versions/[^/]+)?"
 _BY_PATH: tuple[tuple[str, Scopes | None], ...] = (
     (rf"/|/v2/health/[a-z]+|/v2|/docs(/.*)?|/openapi\.json|{_MODEL}/ready", NOBODY_NEEDS),
     (rf"{_MODEL}/explain", _EXPLAIN),
-    (r"/v1/models/[^/]+:(explain|decide)", _EXPLAIN),
+    (r"/v1/models/[^/]+:explain", _EXPLAIN),
+    (r"/v1/models/[^/]+:decide", DECIDE),
     (rf"{_MODEL}/infer", None),  # by the model
     (r"/v1/models/(?P<model>[^/]+):predict", None),
     (r"/v2/models/[^/]+/explainers(/.*)?|/v2/reference-sets(/.*)?|/v2/repository/models/.*", ADMIN),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.observability.metrics import EXPLAIN, INFER, Metrics, labels_of, relative_gaps
+from service.observability.metrics import DECIDE, EXPLAIN, INFER, Metrics, labels_of, relative_gaps
 from service.repository.registry import read_repository
 from service.settings import Settings
 from tests.service import handmade as made
@@ -40,13 +40,14 @@ def test_labels_are_the_plain_model_and_the_verb(repository: Path) -> None:
     entries = read_repository(repository).entries
     assert labels_of(entries["score"]) == ("score", INFER)
     assert labels_of(entries["score_explain"]) == ("score", EXPLAIN)
-    assert labels_of(None) == ("", "")
+    assert labels_of(entries["score_explain"], decides=True) == ("score", DECIDE)
+    assert labels_of(None, decides=True) == ("", "")
 
 
 def test_each_app_has_its_own_numbers(repository: Path) -> None:
     entry = read_repository(repository).entries["score"]
     one, other = Metrics(), Metrics()
-    one.of(entry).request_s(0.003)
+    one.succeeded(labels_of(entry), 0.003, {})
     name = "rationale_request_duration_seconds_count{model=score,verb=infer}"
     assert samples(one.exposition()[0].decode())[name] == 1
     assert name not in samples(other.exposition()[0].decode())
@@ -56,16 +57,18 @@ def test_each_app_has_its_own_numbers(repository: Path) -> None:
 PROCESS = """
 import sys
 from pathlib import Path
-from service.observability.metrics import Metrics
+from service.observability.metrics import Metrics, labels_of
 from service.observability.statistics import statistics_of
 from service.repository.registry import read_repository
 
 entry = read_repository(Path(sys.argv[1])).entries["score_explain"]
 metrics = Metrics()
 of = metrics.of(entry)
-for observe in (of.request_s, of.batch_rows, of.gap):
+for observe in (of.batch_rows, of.gap):
     observe(0.5)
-metrics.answered(entry, "http", 200)
+metrics.succeeded(labels_of(entry), 0.5, {})
+metrics.succeeded(labels_of(entry, decides=True), 0.25, {})
+metrics.answered(labels_of(entry), "http", 200)
 metrics.in_flight.inc()
 metrics.ready.set(int(sys.argv[2]))
 metrics.cold_start_s.set(int(sys.argv[2]))
@@ -90,7 +93,7 @@ def test_processes_with_one_folder_add_up(repository: Path, tmp_path: Path) -> N
     assert page["rationale_decisions_in_window{model=score}"] == 600
     assert page["rationale_score_psi{model=score}"] == 0.2
     assert page["rationale_attribution_psi{feature=debt,model=score}"] == 1  # the window that moved most
-    assert text.splitlines()[-1] == "# {'count': 2, 'ns': 1000000000}"
+    assert text.splitlines()[-1] == "# {'count': 4, 'ns': 1500000000}"
 
 
 def test_everything_that_can_be_counted(repository: Path) -> None:
@@ -99,15 +102,16 @@ def test_everything_that_can_be_counted(repository: Path) -> None:
     of = metrics.of(entries["score_explain"])
     assert metrics.of(entries["score_explain"]) is of
     for observe, value in (
-        (of.request_s, 0.004),
         (of.queue_s, 0.0004),
         (of.compute_s, 40),
         (of.batch_rows, 3),
     ):
         observe(value)
-    metrics.answered(entries["score_explain"], "grpc", 200)
-    metrics.answered(None, "http", 404)
-    metrics.rejected(None, "unknown-model")
+    explained = labels_of(entries["score_explain"])
+    metrics.succeeded(explained, 0.004, {})
+    metrics.answered(explained, "grpc", 200)
+    metrics.answered(labels_of(None), "http", 404)
+    metrics.rejected(labels_of(None), "unknown-model")
     metrics.cache("answers").hit()
     metrics.cache("answers").miss()
     metrics.compiled(12, "failed")
@@ -155,6 +159,32 @@ async def test_gaps_of_answers_are_counted_by_row(repository: Path) -> None:
         assert page["rationale_completeness_gap_ratio_count{model=score}"] == len(made.X)
         assert page["rationale_completeness_gap_ratio_bucket{le=1e-05,model=score}"] == len(made.X)
         assert page["rationale_completeness_gap_ratio_sum{model=score}"] < 1e-4
+
+
+@SESSION
+async def test_decisions_are_counted_as_such(repository: Path) -> None:
+    """Requests are; the batches that the backend runs for them are explanations."""
+    async with gateway(Settings(repository=repository, audit="off")) as client:
+        started = await scraped(client)
+        assert started["rationale_request_duration_seconds_count{model=score,verb=decide}"] == 0
+        rows = [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]
+        answers = [await client.post("/v1/models/score:decide", json={"instances": rows}) for _ in "12"]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        refused = await client.post("/v1/models/score:decide", json={"instances": [{}]})
+        assert refused.status_code == 422
+        assert (await client.post("/v1/models/score:explain", json={"instances": rows})).status_code == 200
+        page = await scraped(client)
+        (told,) = (await client.get("/v2/models/score_explain/stats")).json()["model_stats"]
+    decide, explain = "model=score,verb=decide", "model=score,verb=explain"
+    assert page["rationale_requests_total{model=score,protocol=http,status=200,verb=decide}"] == 2
+    assert page["rationale_requests_total{model=score,protocol=http,status=200,verb=explain}"] == 1
+    assert page["rationale_rejections_total{model=score,reason=invalid-input,verb=decide}"] == 1
+    assert page[f"rationale_request_duration_seconds_count{{{decide}}}"] == 2
+    assert page["rationale_request_phase_seconds_total{model=score,phase=compute_infer,verb=decide}"] > 0
+    assert page[f"rationale_batch_size_sum{{{explain}}}"] == 3 * len(rows)
+    assert f"rationale_batch_size_sum{{{decide}}}" not in page
+    assert told["inference_count"] == 3 * len(rows)
+    assert (told["inference_stats"]["success"]["count"], told["inference_stats"]["fail"]["count"]) == (3, 1)
 
 
 @SESSION

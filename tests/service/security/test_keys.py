@@ -30,7 +30,7 @@ from tests.service.messages import GOOD, request
 
 SESSION = pytest.mark.asyncio(loop_scope="session")
 
-INFER, EXPLAIN, ADMIN = (frozenset({scope}) for scope in Scope)
+INFER, EXPLAIN, DECIDE, ADMIN = (frozenset({scope}) for scope in Scope)
 ROWS = {"instances": made.X.tolist()}
 
 
@@ -57,7 +57,9 @@ def key_file(folder: Path, **scopes: str) -> dict[str, str]:
         ("/v2/models/m_explain_0a1b/versions/1/infer", EXPLAIN),
         ("/v2/models/m/explain", EXPLAIN),
         ("/v1/models/m:predict", INFER),
-        ("/v1/models/m:decide", EXPLAIN),
+        ("/v1/models/m:decide", DECIDE),
+        ("/v1/models/m:explain:decide", DECIDE),
+        ("/v1/models/m_explain:decide", DECIDE),
         ("/v1/models/m_explain:predict", EXPLAIN),
         ("/v1/models/m:explain", EXPLAIN),
         ("/v2/models/m/explainers/e", ADMIN),
@@ -122,9 +124,11 @@ def test_loopback(host: str, local: bool) -> None:
 
 @SESSION
 async def test_keys_over_http(repository: Path, tmp_path: Path) -> None:
-    tokens = key_file(tmp_path, scoring="infer", analyst="infer explain", boss="admin")
-    settings = Settings(repository=repository, keys_file=tmp_path / "keys.toml")
-    paths = {"infer": "/v1/models/score:predict", "explain": "/v1/models/score:explain"}
+    tokens = key_file(tmp_path, scoring="infer", analyst="infer explain", desk="decide", boss="admin")
+    settings = Settings(repository=repository, keys_file=tmp_path / "keys.toml", audit="off")
+    verbs = {"infer": "predict", "explain": "explain", "decide": "decide"}
+    paths = {scope: f"/v1/models/score:{verb}" for scope, verb in verbs.items()}
+    rows = {"instances": [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]}
     async with gateway(settings) as client:
         for path in paths.values():
             nobody = await client.post(path, json=ROWS)
@@ -135,14 +139,19 @@ async def test_keys_over_http(repository: Path, tmp_path: Path) -> None:
             assert unknown.status_code == 401
             assert 'error="invalid_token"' in unknown.headers["www-authenticate"]
             assert "rk_wrong" not in unknown.text
-        for name, scopes in {"scoring": "infer", "analyst": "infer explain", "boss": ""}.items():
+        allowed = {"scoring": "infer", "analyst": "infer explain", "desk": "decide", "boss": ""}
+        for name, scopes in allowed.items():
             for headers in ({"X-API-Key": tokens[name]}, {"Authorization": f"Bearer {tokens[name]}"}):
                 for scope, path in paths.items():
-                    answer = await client.post(path, json=ROWS, headers=headers)
+                    answer = await client.post(path, json=rows, headers=headers)
                     assert answer.status_code == (200 if scope in scopes.split() else 403), (name, scope)
         forbidden = await client.post(paths["explain"], json=ROWS, headers={"X-API-Key": tokens["scoring"]})
         assert 'error="insufficient_scope", scope="explain"' in forbidden.headers["www-authenticate"]
         assert forbidden.json()["detail"] == "key 'scoring' lacks the scope explain"
+        forbidden = await client.post(paths["decide"], json=rows, headers={"X-API-Key": tokens["analyst"]})
+        assert forbidden.json()["detail"] == "key 'analyst' lacks the scope decide"
+        for path in ("/v2/models/score/explain", "/v2/models/score_explain/infer"):
+            assert (await client.post(path, headers={"X-API-Key": tokens["desk"]})).status_code == 403
         assert (await client.get("/v2/models/score")).status_code == 401
         assert (
             await client.get("/v2/models/score", headers={"X-API-Key": tokens["boss"]})

@@ -348,7 +348,7 @@ def test_the_network_is_warned_of(repository: Path) -> None:
                 break
         child.send_signal(signal.SIGTERM)
         _, err = child.communicate(timeout=SECONDS)
-    assert "everybody who reaches 0.0.0.0 may predict and explain" in err
+    assert "everybody who reaches 0.0.0.0 may ask the models" in err
     assert "the admin API is closed on 0.0.0.0" in err
 
 
