@@ -40,7 +40,7 @@ from service.process.worker import Worker
 from service.references.resolver import ReferenceResolver
 from service.references.service import ReferenceSetService
 from service.references.store import ReferenceSets
-from service.repository.registry import read_repository
+from service.repository.registry import ModelRegistry, read_repository
 from service.security.keys import ADMIN, Keyring, is_loopback, read_keyring, scopes_of
 from service.security.rate_limit import MEMORY, RateLimits
 from service.security.tls import triton_tls
@@ -88,7 +88,7 @@ def create_app(
     """
     metrics = metrics or Metrics()
     gate = create_gate(settings, metrics, worker)
-    trail = trail_of(settings)
+    trail = trail_of(settings, metrics.audit)
     state = Storage(settings.state_folder, is_owned=worker is None or worker.owns_state)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(state.close)
@@ -104,7 +104,8 @@ def create_app(
             explainers = Follower(plane, artifacts, worker)
         on_failure.pop_all()
 
-    live = LiveRepository(explainers, backend, settings)
+    start_trail = partial(_start_where_needed, trail)
+    live = LiveRepository(explainers, backend, settings, start_trail)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -132,6 +133,7 @@ def create_app(
     app = _new_app(gate, settings, lifespan, DOCUMENTED)
     app.state.handler = Handler(plane, ReferenceResolver(explainers, sets, settings, metrics))
     app.state.decider = Decider(plane, trail, Drift(metrics))
+    plane.obstacle = app.state.decider.obstacle
     app.state.plane = plane
     app.state.explainers = explainers
     app.state.live = live
@@ -158,10 +160,14 @@ def create_app(
 async def _load(
     plane: DataPlane, live: LiveRepository, explainers: Explainers | Follower, trail: AuditTrail
 ) -> None:
+    _start_where_needed(trail, plane.repository)  # it opens while the models are loaded
     await plane.start(live.start)
     explainers.resume()
-    manifests = [entry.manifest for entry in plane.repository.entries.values()]
-    if any(manifest is not None and manifest.decision is not None for manifest in manifests):
+    await trail.opened()
+
+
+def _start_where_needed(trail: AuditTrail, registry: ModelRegistry) -> None:
+    if any(registry.decides(entry) for entry in registry.entries.values()):
         trail.start()
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,18 @@ class LiveRepository:
     cannot be loaded; they are freed `grace_s` later: as long as a request takes that looked them up before.
     """
 
-    def __init__(self, explainers: Explainers | Follower, backend: Backend, settings: Settings) -> None:
+    def __init__(
+        self,
+        explainers: Explainers | Follower,
+        backend: Backend,
+        settings: Settings,
+        published: Callable[[ModelRegistry], None],
+    ) -> None:
+        """
+        Args:
+            published: is told of what is served, whenever that changes.
+        """
+        self._published = published
         self.grace_s = settings.request_timeout_s
         self._registry = explainers.store.base
         self._explainers = explainers
@@ -171,6 +182,7 @@ class LiveRepository:
     async def _publish(self, registry: ModelRegistry) -> None:
         await self._explainers.take_up(registry)
         self._registry = registry
+        self._published(registry)
 
     async def _leave(self, entry: Entry) -> None:
         await asyncio.sleep(self.grace_s)

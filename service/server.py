@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from service.api.server import HttpServer
 from service.app import create_admin_app, create_app, create_backend, read_keys
 from service.configuration import unknown_variables
+from service.decisions.decider import Decider
 from service.grpc_api.server import GrpcServer
 from service.inference.dataplane import DataPlane
 from service.live import LiveRepository
@@ -253,6 +254,9 @@ def announce_ready(app: FastAPI, ends: _Ends, announce: Announce) -> None:
             announce(f"model {entry.name}")
         else:
             announce(f"model {entry.name}: explains {entry.manifest.model} by {entry.manifest.method.name}")
+    decider: Decider = app.state.decider
+    if decider.fault is not None:
+        announce(f"decisions are refused until this is mended: {decider.fault}")
     if ends.grpc is not None:
         announce(f"gRPC on {ends.grpc.address}")
     if ends.admin is not None:

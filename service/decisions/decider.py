@@ -16,7 +16,13 @@ from compiler.profile import KnockOut
 from service.decisions.drift import Drift
 from service.decisions.stability import demand_comparisons, with_survival
 from service.decisions.trail import AuditTrail, RecordedDecision
-from service.errors import DeadlineError, MalformedError, UndecidedError
+from service.errors import (
+    DeadlineError,
+    MalformedError,
+    ServiceError,
+    StateUnavailableError,
+    UndecidedError,
+)
 from service.faults import Faults
 from service.handlers import Call, Read, note
 from service.inference.dataplane import DataPlane
@@ -39,6 +45,21 @@ class Decider:
         self._plane = plane
         self._trail = trail
         self._drift = drift
+
+    @property
+    def fault(self) -> str | None:
+        """As the trail's."""
+        return self._trail.fault
+
+    def obstacle(self, entry: Entry) -> ServiceError | None:
+        """Why `entry` cannot decide now, where it is one that does."""
+        if self._trail.fault is None or not self._plane.repository.decides(entry):
+            return None
+        return StateUnavailableError(
+            "the audit trail is not available (the server's log says why), and no decision is answered "
+            "without it; predictions and explanations are",
+            5,
+        )
 
     async def decide(self, call: Call, read: Read, key: str | None = None) -> list[Mapping[str, Any]]:
         """The decisions, in the order of the instances: all of them, or an error and none.

@@ -39,7 +39,14 @@ class AuditTrail(Protocol):
     """Append-only. Whoever answers by it has waited for its disk."""
 
     def start(self) -> None:
-        """Has it open before its first use."""
+        """Has it open before its first use, and looked at from then on."""
+
+    async def opened(self) -> None:
+        """Returns when it is known whether one that was started can be written, or that takes too long."""
+
+    @property
+    def fault(self) -> str | None:
+        """Why no decision can be recorded now, for the operator: it may name machines. None where one can."""
 
     async def find(
         self, model: str, caller: str, key: str, instances: Sequence[Mapping[str, Any]]
@@ -70,7 +77,12 @@ class AuditTrail(Protocol):
 class NoTrail:
     """RATIONALE_AUDIT=off."""
 
+    fault = None
+
     def start(self) -> None:
+        pass
+
+    async def opened(self) -> None:
         pass
 
     async def find(self, *_: object) -> Sequence[RecordedDecision]:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 
 from service.backends.base import Backend
-from service.errors import AnswerTooLargeError, DeadlineError, NotReadyError
+from service.errors import AnswerTooLargeError, DeadlineError, NotReadyError, ServiceError
 from service.inference.memory_limit import MemoryLimit
 from service.inference.model_cache import ModelCache
 from service.inference.response_cache import ResponseCache
@@ -52,6 +52,8 @@ class DataPlane:
         self.off_loop = OffLoop()
         self.answers = ResponseCache(settings.answer_cache_bytes, metrics.cache("answers"))
         self._working = _Working()
+        # Why what belongs to an entry cannot be answered, though it is loaded.
+        self.obstacle: Callable[[Entry], ServiceError | None] = lambda _: None
         self.stopping = asyncio.Event()  # what waits for more than one request ends by it
 
     @property
@@ -111,11 +113,17 @@ class DataPlane:
 
     async def ready(self, entry: Entry | None = None) -> bool:
         """Whether all, or an entry, can answer. One that is unloaded meanwhile is loaded for a request."""
-        asked = None if entry is not None and self.model_cache.manages(entry) else entry
-        return self.state is Lifecycle.READY and await self.backend.ready(asked)
+        return await self.why_not_ready(entry) is None
 
-    def not_ready_reason(self) -> str:
-        return "the backend does not answer" if self.state is Lifecycle.READY else self.state.value
+    async def why_not_ready(self, entry: Entry | None = None) -> ServiceError | None:
+        """As `ready`: what keeps all, or an entry, from it."""
+        if self.state is not Lifecycle.READY:
+            return NotReadyError(self.state.value)
+        if entry is None:
+            return None if await self.backend.ready(None) else NotReadyError("the backend does not answer")
+        if not await self.backend.ready(None if self.model_cache.manages(entry) else entry):
+            return NotReadyError("the backend does not serve it now")
+        return self.obstacle(entry)
 
     async def infer(
         self,

@@ -6,7 +6,6 @@ from service.inference.dataplane import DataPlane, Lifecycle
 from service.repository.entry import Entry
 
 # By the state of the server, for entries that are not ready.
-_REASONS = {Lifecycle.READY: "the backend does not serve it now"}
 _STATES = {Lifecycle.LOADING: "LOADING"}
 
 
@@ -28,7 +27,7 @@ async def index_of(plane: DataPlane, *, only_ready: bool) -> list[dict[str, str]
 async def _item(plane: DataPlane, entry: Entry) -> dict[str, str]:
     why = plane.repository.why_unserved(entry.name)
     item = {"name": entry.name, "version": entry.version, "state": "READY", "reason": why}
-    if await plane.ready(entry):
+    why_not = await plane.why_not_ready(entry)
+    if why_not is None:
         return item
-    state = _STATES.get(plane.state, "UNAVAILABLE")
-    return item | {"state": state, "reason": _REASONS.get(plane.state, plane.state.value)}
+    return item | {"state": _STATES.get(plane.state, "UNAVAILABLE"), "reason": str(why_not)}

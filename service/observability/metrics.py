@@ -60,6 +60,22 @@ class CacheMetrics:
     miss: Callable[[], None]
 
 
+@dataclass(frozen=True)
+class AuditMetrics:
+    """
+    Attributes:
+        write_s: of a transaction that succeeded.
+        write_failed: counts one that did not.
+        waiting: adds decisions that wait for the disk.
+        unavailable: 1 or 0.
+    """
+
+    write_s: Callable[[float], None]
+    write_failed: Callable[[], None]
+    waiting: Callable[[float], None]
+    unavailable: Callable[[float], None]
+
+
 class Metrics:
     """The registry of one app and everything in it. All methods may be called from any thread."""
 
@@ -134,6 +150,18 @@ class Metrics:
             "Population stability of a feature's attributions: the window against the references.",
             "livemax",
             ("model", "feature"),
+        )
+        self.audit = AuditMetrics(
+            self._histogram(
+                "audit_write_seconds", "Transactions that recorded decisions.", (), _DURATIONS_S
+            ).observe,
+            self._counter(
+                "audit_write_failures", "Transactions that failed: their decisions were not answered.", ()
+            ).inc,
+            self._gauge("audit_waiting", "Decisions that wait until they are recorded.", "livesum").inc,
+            self._gauge(
+                "audit_unavailable", "1 while the audit trail refuses decisions, else 0.", "livemax"
+            ).set,
         )
         self._gauge("build_info", "What runs here.", "livemax", ("version",)).labels(
             package_version("rationale")

@@ -114,6 +114,14 @@ class ModelRegistry:
             )
         return found
 
+    def decides(self, entry: Entry) -> bool:
+        """Whether it is a model that decides, or the compiled entry by which that does."""
+        model = entry.name if entry.manifest is None else entry.manifest.model
+        found = self.compiled(model)
+        if found is None or found.manifest is None or found.manifest.decision is None:
+            return False
+        return entry is found or entry is self.entries.get(model)
+
     def default_explainer(self, entry: Entry) -> Entry | None:
         """What explains `entry` where a request names no explainer; an explain entry is its own."""
         if entry.manifest is not None:

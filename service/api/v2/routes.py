@@ -23,7 +23,7 @@ from service.api.schemas import (
     TensorMetadata,
 )
 from service.api.v2 import codec as oip
-from service.errors import AnswerTooLargeError, NotOfferedError, NotReadyError
+from service.errors import AnswerTooLargeError, NotOfferedError
 from service.handlers import NOT_OFFERED, Call, Handler, Read
 from service.inference.dataplane import DataPlane
 from service.inference.request import Answer, InferenceRequest
@@ -81,8 +81,8 @@ async def live() -> Live:
 )
 async def ready(request: Request) -> Ready:
     plane = plane_of(request)
-    if not await plane.ready():
-        raise NotReadyError(plane.not_ready_reason())
+    if (why_not := await plane.why_not_ready()) is not None:
+        raise why_not
     return Ready(ready=True)
 
 
@@ -112,6 +112,8 @@ async def model_metadata(request: Request, model: str, version: Version = None) 
 @router.get(
     "/models/{model}/ready",
     summary="Can the model answer now?",
+    description="One that decides is not ready while decisions cannot be recorded (`state-unavailable`), "
+    "though it predicts and explains.",
     operation_id="model_ready",
     tags=["models"],
     responses=problem_responses(404, 503),
@@ -119,8 +121,8 @@ async def model_metadata(request: Request, model: str, version: Version = None) 
 async def model_ready(request: Request, model: str, version: Version = None) -> ModelReady:
     plane = plane_of(request)
     entry = plane.repository.entry(model, version)
-    if not await plane.ready(entry):
-        raise NotReadyError(plane.not_ready_reason())
+    if (why_not := await plane.why_not_ready(entry)) is not None:
+        raise why_not
     return ModelReady(name=entry.name, ready=True)
 
 

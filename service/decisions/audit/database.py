@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import secrets
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,12 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from alembic.util import CommandError
+from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from compiler.errors import InvalidOptionError
+from service.decisions.audit.tables import input_keys
 from service.errors import StateUnavailableError
 
 _BUSY_S = 5  # that SQLite waits for another process's transaction
@@ -82,6 +85,16 @@ class Database:
         """Makes its tables, or what is new of them. Raises StateUnavailableError."""
         with _told():
             self._opened()
+
+    def try_writing(self) -> None:
+        """Opens it, and writes what leaves nothing behind. Raises StateUnavailableError."""
+        with self.writing() as connection:
+            if self.is_sqlite:  # a row that is taken back would not reach the disk
+                connection.exec_driver_sql("PRAGMA user_version = 0")
+            else:
+                with connection.begin_nested() as taken_back:
+                    connection.execute(insert(input_keys), {"id": secrets.token_hex(16), "wrapped": ""})
+                    taken_back.rollback()
 
     def forget(self) -> None:
         """Has SQLite overwrite what was deleted in its journal too; PostgreSQL does so at its next VACUUM.
@@ -221,7 +234,7 @@ def _told() -> Iterator[None]:
         yield
     except IntegrityError:
         raise
-    except (SQLAlchemyError, OSError) as error:
+    except (SQLAlchemyError, CommandError, OSError) as error:
         cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
         lines = str(cause).strip().splitlines() or [type(cause).__name__]
         raise StateUnavailableError(f"the audit trail cannot be read or written: {lines[0]}") from error

@@ -1,7 +1,9 @@
 """The trail as the gateway uses it: one thread that writes for all requests.
 
-What waits when the thread is free goes to the disk together: many requests share one wait for it. The
-database's libraries are loaded by the thread, so that a gateway that decides nothing has none of them.
+What waits when the thread is free goes to the disk together: many requests share one wait for it. Where
+nothing comes, the thread looks from time to time whether it could write, so that the gateway knows before its
+callers do. The database's libraries are loaded by the thread, so that a gateway that decides nothing has none
+of them.
 """
 
 import asyncio
@@ -14,9 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from compiler.errors import InvalidOptionError
+from compiler.errors import InvalidOptionError, RationaleError
 from service.decisions.trail import AuditTrail, NoTrail, RecordedDecision
 from service.errors import QueueFullError, ServiceError, StateUnavailableError
+from service.observability.metrics import AuditMetrics, Metrics
 from service.settings import OFF, Settings
 
 if TYPE_CHECKING:
@@ -25,6 +28,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _DAY_S = 86_400
+_LOOK_S = 10.0  # after a write or a look that succeeded
+_LOOK_AGAIN_S = 2.0  # after one that did not
+_PRUNE_AGAIN_S = 600.0
+_LOG_S = 60.0  # between two lines on the same
+_OPENING_S = 5.0  # that a start waits for
+_NOT_OPEN = "the audit trail is not open yet"
 _READERS = 2
 _Answer = Sequence[RecordedDecision]
 _Job = tuple[_Answer, "Future[_Answer]"]
@@ -33,11 +42,16 @@ _Job = tuple[_Answer, "Future[_Answer]"]
 class DatabaseTrail:
     """An `AuditTrail` in a database."""
 
-    def __init__(self, open_ledger: Callable[[], "Ledger"], settings: Settings) -> None:
+    def __init__(
+        self, open_ledger: Callable[[], "Ledger"], settings: Settings, metrics: AuditMetrics
+    ) -> None:
         """
         Args:
             open_ledger: called by the thread; what it raises refuses decisions, until it does not.
         """
+        self._metrics = metrics
+        self._outage = _Outage(metrics)
+        self._looked: Future[None] = Future()
         self._open = open_ledger
         self._months = settings.audit_retention_months
         self._patience_s = settings.drain_timeout_s
@@ -49,10 +63,20 @@ class DatabaseTrail:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Opens the trail now, where there is one, and not by its first use."""
+        """Opens the trail now, making it where it is missing, and not by its first use."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="audit-writer", daemon=True)
             self._thread.start()
+
+    async def opened(self) -> None:
+        if self._thread is not None:
+            await asyncio.wait([asyncio.wrap_future(self._looked)], timeout=_OPENING_S)
+
+    @property
+    def fault(self) -> str | None:
+        if self._thread is not None and not self._looked.done():
+            return _NOT_OPEN
+        return self._outage.reason
 
     async def find(
         self, model: str, caller: str, key: str, instances: Sequence[Mapping[str, Any]]
@@ -62,7 +86,7 @@ class DatabaseTrail:
             raise _full()
 
         def search() -> _Answer:
-            with _told():
+            with self._refusing(1):
                 return self._opened().find(model, caller, key, instances)
 
         search_ended = self._readers.submit(search)
@@ -74,9 +98,12 @@ class DatabaseTrail:
             return decisions
         self.start()
         written: Future[_Answer] = Future()
+        self._metrics.waiting(len(decisions))
+        written.add_done_callback(lambda _: self._metrics.waiting(-len(decisions)))
         try:
             self._jobs.put_nowait((decisions, written))
         except queue.Full as error:
+            written.cancel()
             raise _full() from error
         return await asyncio.wrap_future(written)
 
@@ -97,19 +124,33 @@ class DatabaseTrail:
     def _opened(self) -> "Ledger":
         with self._opening:
             if self._ledger is None:
-                self._ledger = self._open()
+                try:
+                    self._ledger = self._open()
+                except RationaleError:
+                    raise
+                except Exception as error:  # such as a library that cannot be read without a descriptor
+                    raise StateUnavailableError(
+                        f"the audit trail cannot be opened: {_line(error)}"
+                    ) from error
             return self._ledger
 
     def _run(self) -> None:
-        due_s = time.monotonic()
+        look_s = prune_s = time.monotonic()
         while True:
-            jobs = self._taken(due_s)
+            jobs = self._taken(min(look_s, prune_s))
+            is_due = time.monotonic() >= look_s
             if jobs:
                 self._write([job for job in jobs if job is not None])
+            elif is_due:
+                self._look()
             if None in jobs:
                 return
-            if time.monotonic() >= due_s:
-                due_s = time.monotonic() + (0 if self._prune() else _DAY_S)
+            if jobs or is_due:
+                look_s = time.monotonic() + (_LOOK_S if self._outage.reason is None else _LOOK_AGAIN_S)
+                if not self._looked.done():
+                    self._looked.set_result(None)
+            if time.monotonic() >= prune_s:
+                prune_s = time.monotonic() + self._prune()
 
     def _taken(self, due_s: float) -> list[_Job | None]:
         """All that waits; none where there is nothing until the next look at what is too old."""
@@ -124,62 +165,118 @@ class DatabaseTrail:
         waited_for = [job for job in jobs if job[1].set_running_or_notify_cancel()]
         if not waited_for:
             return
+        began_s = time.monotonic()
         try:
-            with _told():
+            with self._refusing(len(waited_for)):
                 answers = self._opened().append([decisions for decisions, _ in waited_for])
         except BaseException as error:
+            self._metrics.write_failed()
             for _, written in waited_for:
                 written.set_exception(error)
             return
+        self._metrics.write_s(time.monotonic() - began_s)
+        self._outage.end()
         for (_, written), answer in zip(waited_for, answers, strict=True):
             if isinstance(answer, ServiceError):
                 written.set_exception(answer)
             else:
                 written.set_result(answer)
 
-    def _prune(self) -> int:
-        """Opens the trail, too, where there is one. How many rows were deleted: there may be more."""
+    def _look(self) -> None:
+        """Finds out whether a decision could be written."""
         try:
-            with _told():
-                database = self._opened().store.database
-                if not database.exists:  # the first decision makes it
-                    return 0
-                database.open()
-                if not self._months:
-                    return 0
-                from service.decisions.audit.retention import months_ago, prune
-
-                return prune(database, months_ago(self._months))
+            with self._refusing(0):
+                self._opened().store.database.try_writing()
         except StateUnavailableError:
-            return 0
-        except Exception:  # the thread has decisions to write
-            log.exception("the audit trail could not be pruned")
-            return 0
+            return
+        except Exception as error:  # the thread has decisions to write
+            self._outage.begin(_line(error), 0)
+            return
+        self._outage.end()
+
+    def _prune(self) -> float:
+        """Deletes what is too old, at most so much that decisions do not wait long. When to do so again."""
+        if self._outage.reason is not None:
+            return _LOOK_AGAIN_S
+        if not self._months:
+            return _DAY_S
+        try:
+            from service.decisions.audit.retention import months_ago, prune
+
+            return 0 if prune(self._opened().store.database, months_ago(self._months)) else _DAY_S
+        except Exception as error:  # the thread has decisions to write
+            log.error("the audit trail could not be pruned, which is tried again: %s", _line(error))
+            return _PRUNE_AGAIN_S
+
+    @contextlib.contextmanager
+    def _refusing(self, requests: int) -> Iterator[None]:
+        """Callers learn that the trail is not there, the log why: it may name machines."""
+        try:
+            yield
+        except (StateUnavailableError, InvalidOptionError) as error:
+            self._outage.begin(str(error), requests)
+            raise StateUnavailableError(
+                "the audit trail is not available, and no decision is answered without it: try again later", 5
+            ) from error
 
 
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """The caller learns that the trail is not there, the log why: it may name machines."""
-    try:
-        yield
-    except (StateUnavailableError, InvalidOptionError) as error:
-        log.error("%s", error)
-        raise StateUnavailableError(
-            "the audit trail is not available, and no decision is answered without it: try again later", 5
-        ) from error
+class _Outage:
+    """Whether decisions are refused, and since when: in the log once, then once a minute with how many."""
+
+    def __init__(self, metrics: AuditMetrics) -> None:
+        self.reason: str | None = None
+        self._metrics = metrics
+        self._turn = threading.Lock()
+        self._refused = 0
+        self._logged_s: float | None = None
+        self._is_in_log = False
+
+    def begin(self, reason: str, refused: int) -> None:
+        """Or it goes on: `refused` requests more."""
+        with self._turn:
+            is_new = self.reason is None
+            self.reason = reason
+            self._refused += refused
+            self._metrics.unavailable(1)
+            now_s = time.monotonic()
+            was_long_ago = self._logged_s is None or now_s - self._logged_s >= _LOG_S
+            if was_long_ago and (is_new or refused):
+                self._is_in_log, self._logged_s = True, now_s
+                log.error("decisions are refused: %s%s", reason, self._counted())
+
+    def end(self) -> None:
+        if self.reason is None:
+            return
+        with self._turn:
+            self.reason = None
+            self._metrics.unavailable(0)
+            if self._is_in_log:
+                self._is_in_log = False
+                log.warning("the audit trail is back, and decisions are recorded again%s", self._counted())
+
+    def _counted(self) -> str:
+        """Those that no line has told of yet."""
+        refused, self._refused = self._refused, 0
+        return f" ({refused} refused since the line before)" if refused else ""
+
+
+def _line(error: Exception) -> str:
+    """What went wrong, without what it went wrong in."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _full() -> QueueFullError:
     return QueueFullError("too many decisions wait for the audit trail")
 
 
-def trail_of(settings: Settings) -> AuditTrail:
+def trail_of(settings: Settings, metrics: AuditMetrics | None = None) -> AuditTrail:
     """Raises InvalidOptionError: the URL or the key file makes no sense, or a library for them is missing."""
     if settings.audit is not None and settings.audit.get_secret_value() == OFF:
         return NoTrail()
     if settings.audit is not None or settings.audit_inputs != "plain" or settings.audit_key_file is not None:
         _ledger(settings)  # faults are told before anything is served
-    return DatabaseTrail(lambda: _ledger(settings), settings)
+    return DatabaseTrail(lambda: _ledger(settings), settings, metrics or Metrics().audit)
 
 
 def _ledger(settings: Settings) -> "Ledger":

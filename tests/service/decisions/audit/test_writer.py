@@ -2,6 +2,10 @@
 
 import asyncio
 import contextlib
+import errno
+import re
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,23 +13,35 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from sqlalchemy import Engine, create_engine, event, text
+from tritonclient.grpc import service_pb2 as pb
 
 from service.decisions.audit import database as opening
+from service.decisions.audit import retention, writer
 from service.decisions.audit.database import Database
 from service.decisions.audit.store import AuditStore
 from service.decisions.audit.verify import verify
 from service.decisions.audit.writer import DatabaseTrail, trail_of
 from service.decisions.trail import NoTrail
 from service.errors import ConflictError, QueueFullError, StateUnavailableError
+from service.observability.metrics import Metrics
 from service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import gateway
 from tests.service.decisions.audit.conftest import decision
 from tests.service.decisions.audit.postgres import Postgres
+from tests.service.grpc_end import grpc_end
 
 QUEUE = 20
 DECIDE = "/v1/models/score:decide"
 BODY = {"instances": [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()[:2]]}
+UNAVAILABLE = "urn:rationale:problem:state-unavailable"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks at the trail every moment."""
+    monkeypatch.setattr(writer, "_LOOK_S", 0.05)
+    monkeypatch.setattr(writer, "_LOOK_AGAIN_S", 0.05)
 
 
 @pytest_asyncio.fixture
@@ -200,11 +216,195 @@ async def test_old_decisions_go_by_themselves(url: str) -> None:
 
 async def test_no_trail_is_made_before_one_is_needed(tmp_path: Path) -> None:
     trail = trail_of(Settings(repository=tmp_path / "models"))
-    trail.start()
     await trail.record([])
+    await trail.opened()
     await trail.stop()
+    assert trail.fault is None
     assert list(tmp_path.iterdir()) == []
     assert isinstance(trail_of(Settings(audit="off")), NoTrail)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_it_is_made_at_the_start_and_looked_at_without_leaving_anything(url: str) -> None:
+    trail = trail_of(Settings(audit=url))
+    trail.start()
+    assert trail.fault is not None  # not open yet
+    await trail.opened()
+    assert trail.fault is None
+    await asyncio.sleep(0.3)  # some looks
+    await trail.record([decision(1)])
+    await trail.stop()
+    assert ids(url) == [decision(1).id]
+    database = Database(url)
+    with database.reading() as connection:
+        assert connection.execute(text("SELECT count(*) FROM audit_input_keys")).scalar() == 0
+    database.close()
+
+
+async def test_what_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "_BUSY_S", 0.3)
+    url = f"sqlite:///{tmp_path}/audit.sqlite3"
+    metrics = Metrics()
+    told = metrics.registry.get_sample_value
+    trail = trail_of(Settings(audit=url, max_queue_size=1), metrics.audit)
+    await trail.record([decision(1)])
+    with locked(url):
+        first = asyncio.create_task(trail.record([decision(2), decision(3)]))
+        await asyncio.sleep(0.1)  # the thread is at it
+        second = asyncio.create_task(trail.record([decision(4)]))
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFullError):
+            await trail.record([decision(5)])
+        assert told("rationale_audit_waiting") == 3
+        with pytest.raises(StateUnavailableError):
+            await first
+        assert told("rationale_audit_unavailable") == 1
+        assert told("rationale_audit_write_failures_total") == 1
+    await second
+    await trail.stop()
+    assert told("rationale_audit_waiting") == 0
+    assert told("rationale_audit_unavailable") == 0
+    assert told("rationale_audit_write_failures_total") == 1
+    assert told("rationale_audit_write_seconds_count") == 2
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_outage_is_told_once_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "state").write_text("in the way")
+    trail = trail_of(Settings(audit=f"sqlite:///{tmp_path}/state/audit.sqlite3"))
+
+    async def refused(times: int) -> None:
+        for _ in range(times):
+            with pytest.raises(StateUnavailableError):
+                await trail.record([decision(1)])
+
+    await refused(20)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "decisions are refused: " in caplog.text
+    monkeypatch.setattr(writer, "_LOG_S", 0.0)  # a minute later
+    await refused(1)
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+    monkeypatch.setattr(writer, "_LOG_S", 60.0)
+    await refused(3)
+    (tmp_path / "state").unlink()
+    while trail.fault is not None:
+        await asyncio.sleep(0.02)
+    await trail.stop()
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR", "WARNING"]
+    assert caplog.records[-1].message.endswith("recorded again (3 refused since the line before)")
+    assert sum(map(int, re.findall(r"(\d+) refused since", caplog.text))) == 24
+    assert not any(record.exc_info for record in caplog.records)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_pruning_without_a_descriptor_left_is_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruned: list[object] = []
+
+    def prune(*_: object) -> int:
+        pruned.append(1)
+        if len(pruned) == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return 0
+
+    monkeypatch.setattr(writer, "_PRUNE_AGAIN_S", 0.05)
+    monkeypatch.setattr(retention, "prune", prune)
+    trail = trail_of(Settings(audit=f"sqlite:///{tmp_path}/audit.sqlite3"))
+    trail.start()
+    while len(pruned) < 2:
+        await asyncio.sleep(0.02)
+    await trail.stop()
+    (record,) = caplog.records
+    assert record.exc_info is None
+    assert "could not be pruned, which is tried again: OSError: [Errno 24] Too many" in record.message
+
+
+# What happens to a trail in a process: its disk is full, or no descriptor is left.
+PROCESS = """
+import asyncio, os, resource, sys
+from pathlib import Path
+from service.decisions.audit import writer
+from service.errors import StateUnavailableError
+from service.settings import Settings
+from tests.service.decisions.audit.conftest import decision
+
+writer._LOOK_AGAIN_S = 0.05
+file = sys.argv[1]
+trail = writer.trail_of(Settings(audit=f"sqlite:///{file}"))
+
+async def works_again():
+    while trail.fault is not None:
+        await asyncio.sleep(0.02)
+    await trail.record([decision(60)])
+    await trail.stop()
+"""
+FULL = """
+async def main():
+    await trail.record([decision(1)])
+    written = Path(f"{file}-wal").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (written, resource.RLIM_INFINITY))
+    refused = 0
+    for i in range(2, 52):
+        try:
+            await trail.record([decision(i)])
+        except StateUnavailableError:
+            refused += 1
+    await asyncio.sleep(0.5)  # some looks
+    print(refused, trail.fault)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    await works_again()
+
+asyncio.run(main())
+"""
+NO_DESCRIPTORS = """
+async def main():
+    held = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    while len(held) < 64:
+        try:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            break
+    for _ in range(int(sys.argv[2])):
+        os.close(held.pop())
+    trail.start()
+    await trail.opened()
+    print(trail.fault)
+    for one in held:
+        os.close(one)
+    await works_again()
+
+asyncio.run(main())
+"""
+
+
+def test_a_disk_that_is_full_for_a_while(tmp_path: Path) -> None:
+    file = tmp_path / "audit.sqlite3"
+    command = [sys.executable, "-c", PROCESS + FULL, str(file)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("50 the audit trail cannot be read or written: ")
+    refused, back = done.stderr.splitlines()
+    assert refused.startswith("decisions are refused: the audit trail cannot be read or written: ")
+    assert back.endswith("recorded again (49 refused since the line before)")
+    assert ids(f"sqlite:///{file}") == [decision(1).id, decision(60).id]
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [(0, "[Errno 24] Too many open files"), (2, "unable to open database file")],
+)
+def test_a_start_without_descriptors(tmp_path: Path, left: int, told: str) -> None:
+    file = tmp_path / "audit.sqlite3"
+    command = [sys.executable, "-c", PROCESS + NO_DESCRIPTORS, str(file), str(left)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert told in done.stdout
+    refused, back = done.stderr.splitlines()
+    assert told in refused
+    assert "recorded again" in back
+    assert ids(f"sqlite:///{file}") == [decision(60).id]
 
 
 async def test_decisions_over_http(tmp_path: Path, url: str) -> None:
@@ -221,6 +421,94 @@ async def test_decisions_over_http(tmp_path: Path, url: str) -> None:
     assert again.content == first.content
     assert other.status_code == 409
     assert ids(url) == [each["id"] for each in first.json()["decisions"]]
+
+
+@contextlib.contextmanager
+def out_of_reach(url: str, request: pytest.FixtureRequest) -> Iterator[None]:
+    """The database."""
+    if "sqlite" not in url:
+        server: Postgres = request.getfixturevalue("server")
+        server.stop()
+        try:
+            yield
+        finally:
+            server.start()
+        return
+    folder = Path(Database(url).url.database or "").parent
+    folder.rename(folder.with_name("elsewhere"))
+    folder.write_text("in the way")
+    yield
+    folder.unlink()
+    folder.with_name("elsewhere").rename(folder)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_model_is_not_ready_to_decide_while_there_is_no_trail(
+    tmp_path: Path, url: str, request: pytest.FixtureRequest
+) -> None:
+    """It still predicts, and the server is ready. Nobody has to ask for a decision to find out."""
+    made.write_score(tmp_path / "models")
+    made.write_gradient(tmp_path / "models")
+    settings = Settings(repository=tmp_path / "models", audit=url)
+    every = dict.fromkeys(("score", "score_explain", "slope", "slope_explain"), True)
+    async with gateway(settings) as client, grpc_end(settings) as end:
+
+        async def ready() -> tuple[dict[str, bool], ...]:
+            """By HTTP, gRPC and the index."""
+            answers = {name: await client.get(f"/v2/models/{name}/ready") for name in every}
+            over_grpc = {
+                name: (await end.stub.ModelReady(pb.ModelReadyRequest(name=name))).ready for name in every
+            }
+            listed = (await client.post("/v2/repository/index", json={"ready": True})).json()
+            names = {one["name"] for one in listed}
+            refused = answers["score"]
+            if refused.status_code != 200:
+                assert (refused.status_code, refused.json()["type"]) == (503, UNAVAILABLE)
+                assert "no decision is answered without it" in refused.json()["detail"]
+            found = {name: answer.status_code == 200 for name, answer in answers.items()}
+            return found, over_grpc, {name: name in names for name in every}
+
+        async def until(expected: dict[str, bool]) -> None:
+            end_s = time.monotonic() + 30
+            while await ready() != (expected,) * 3:
+                assert time.monotonic() < end_s
+                await asyncio.sleep(0.05)
+            assert (await client.get("/v1/models/score")).json()["ready"] == expected["score"]
+
+        await until(every)
+        with out_of_reach(url, request):
+            await until(every | {"score": False, "score_explain": False})
+            assert (await client.get("/v2/health/ready")).status_code == 200
+            assert (await client.post("/v1/models/score:explain", json=BODY)).status_code == 200
+            assert (await client.post(DECIDE, json=BODY)).json()["type"] == UNAVAILABLE
+        await until(every)
+        assert (await client.post(DECIDE, json=BODY)).status_code == 200
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_model_that_is_loaded_later_opens_the_trail(tmp_path: Path) -> None:
+    made.write_gradient(tmp_path / "models")
+    (tmp_path / "state").write_text("in the way")
+    settings = Settings(repository=tmp_path / "models", audit=f"sqlite:///{tmp_path}/state/audit.sqlite3")
+    async with gateway(settings) as client:
+        made.write_score(tmp_path / "models")
+        for name in ("score", "score_explain"):
+            loaded = await client.post(f"/v2/repository/models/{name}/load")
+            assert loaded.status_code == 200
+        answer = await client.get("/v2/models/score/ready")
+        assert (answer.status_code, answer.json()["type"]) == (503, UNAVAILABLE)
+        (tmp_path / "state").unlink()
+        while (await client.get("/v2/models/score/ready")).status_code != 200:
+            await asyncio.sleep(0.05)
+    assert (tmp_path / "state" / "audit.sqlite3").is_file()
+
+
+async def test_without_a_trail_a_model_decides_and_is_ready(tmp_path: Path) -> None:
+    made.write_score(tmp_path / "models")
+    (tmp_path / "models.state").write_text("in the way")
+    async with gateway(Settings(repository=tmp_path / "models", audit="off")) as client:
+        assert (await client.get("/v2/models/score/ready")).status_code == 200
+        assert (await client.post(DECIDE, json=BODY)).status_code == 200
 
 
 async def test_a_trail_that_is_gone_stops_decisions_alone(tmp_path: Path) -> None:
