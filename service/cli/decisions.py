@@ -1,4 +1,4 @@
-"""`rationale replay`, `receipt` and `notice`: commands on decisions of the audit trail."""
+"""`rationale decide`, and `replay`, `receipt` and `notice` of decisions in the audit trail."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from compiler.errors import InvalidOptionError
+from compiler.terminal import progress_bar, told_plainly
 from service.cli.audit import Config, Repository, opened
 
 if TYPE_CHECKING:
@@ -35,6 +36,55 @@ Instance = Annotated[
     ),
 ]
 Decision = Annotated[str, typer.Argument(help="The decision's id.", metavar="ID")]
+
+
+@app.command()
+def decide(
+    name: Annotated[str, typer.Argument(help="The model, compiled with --decision.", metavar="NAME")],
+    input_: Annotated[
+        Path,
+        typer.Option(
+            "--input",
+            help="Rows to decide: .csv, .parquet, .npz or .npy, with the columns of the model and of "
+            "knock-outs. An empty cell is a missing value.",
+            metavar="FILE",
+        ),
+    ],
+    save: Annotated[
+        Path,
+        typer.Option(
+            help="File to write: .csv, a line for each row and its reasons in columns, or .jsonl, the "
+            "answers of :decide as they are.",
+            metavar="FILE",
+        ),
+    ],
+    audit: Annotated[
+        bool,
+        typer.Option("--audit", help="Record each decision in the gateway's audit trail before it is saved."),
+    ] = False,
+    repository: Repository = None,
+    config: Config = None,
+) -> None:
+    """Decide every row of a file, as :decide does, without a server.
+
+    Each row is run by itself, so that its numbers are those that the gateway answers. A row that cannot be
+    decided (a value outside of what the profile allows, no reason that could be given) is saved with why, and
+    the exit status is 1. Interrupted, the same command goes on where it stopped; with --audit no decision is
+    recorded twice.
+
+    Example: rationale decide credit --input portfolio.csv --save decisions.csv --audit
+    """
+    with told_plainly(), progress_bar() as progress:
+        from service.configuration import load_settings
+        from service.decisions.portfolio import WITHOUT, decide_portfolio, read_portfolio, trail_for
+
+        settings = load_settings({"repository": repository}, config)
+        trail = trail_for(settings, audited=audit)
+        portfolio = read_portfolio(settings, name, input_)
+        counts = decide_portfolio(portfolio, settings, save, trail, progress)
+    told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    print(f"{save}: {sum(counts.values())} rows: {told}")
+    raise typer.Exit(1 if counts[WITHOUT] else 0)
 
 
 @app.command()

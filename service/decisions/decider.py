@@ -6,6 +6,7 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -101,34 +102,62 @@ class Decider:
             if found:
                 return [one.answer for one in found]
         answers = await plane.infer(entry, inputs, None, deadline_s, by_row=True)
-        decisions = await _decisions(manifest, rows, inputs, answers)
+        decisions = await decisions_of(manifest, rows, inputs, answers)
         if request.stability:
             decisions = await with_survival(plane, manifest, inputs, decisions, deadline_s)
         latency_ms = (time.monotonic() - (began_s if context is None else context.began_s)) * 1e3
-        now = datetime.now(UTC).isoformat(timespec="microseconds")
-        runtime = {"graph": entry.graph_digest, **plane.backend.runtime(entry)}
-        made = [
-            RecordedDecision(
-                decision["id"],
-                now,
-                manifest.model,
-                entry.version,
-                caller,
-                "" if context is None else context.request_id,
-                latency_ms,
-                row,
-                decision,
-                key,
-                i,
-                runtime=runtime,
-            )
-            for i, (row, decision) in enumerate(zip(rows, decisions, strict=True))
-        ]
+        request_id = "" if context is None else context.request_id
+        asked = Asked(caller, request_id, latency_ms, key)
+        made = as_recorded(entry, rows, decisions, plane.backend.runtime(entry), asked)
         async with _until(deadline_s):
             recorded = await self._trail.record(made)
         if recorded and recorded[0].id == made[0].id:  # else another request with the key was the first
             self._drift.observe(manifest, [one.answer for one in recorded])
         return [one.answer for one in recorded]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a record says of the request: see `RecordedDecision`."""
+
+    caller: str
+    request_id: str
+    latency_ms: float
+    key: str | None
+
+
+def as_recorded(
+    entry: Entry,
+    rows: Sequence[Instance],
+    decisions: Sequence[Mapping[str, Any]],
+    runtime: Mapping[str, Any],
+    asked: Asked,
+) -> list[RecordedDecision]:
+    """The decisions on `rows` as the audit trail takes them.
+
+    Args:
+        runtime: what ran `entry`, as `Backend.runtime` says it.
+    """
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    ran = {"graph": entry.graph_digest, **runtime}
+    model = entry.name if entry.manifest is None else entry.manifest.model
+    return [
+        RecordedDecision(
+            decision["id"],
+            now,
+            model,
+            entry.version,
+            asked.caller,
+            asked.request_id,
+            asked.latency_ms,
+            row,
+            decision,
+            asked.key,
+            i,
+            runtime=ran,
+        )
+        for i, (row, decision) in enumerate(zip(rows, decisions, strict=True))
+    ]
 
 
 def _check_key(key: str | None) -> None:
@@ -180,7 +209,7 @@ def _fault_of(rule: KnockOut, row: Instance) -> str | None:
     return None if type(value) in kinds else f"must be {said} or null, not {json_type_name(value)[:80]}"
 
 
-async def _decisions(
+async def decisions_of(
     manifest: Manifest, instances: Sequence[Instance], inputs: Tensors, answers: Tensors
 ) -> list[dict[str, Any]]:
     """The members of `decisions`. Raises UndecidedError, for all rows that have no reasons."""

@@ -19,7 +19,7 @@ from compiler.decisions.decide import (
     outcome_of,
     read_cell,
 )
-from compiler.decisions.rows import ExplainedRow, explained_rows, values_of
+from compiler.decisions.rows import ExplainedRow, decided_of, explained_rows, values_of
 from compiler.decisions.stability import Codes, codes_of, judged_by
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.evaluate.explained_model import slices
@@ -107,12 +107,7 @@ def decide_file(repository: Path, name: str, file: Path, columns: Sequence[str],
         )
     decided = manifest.decision
     others = [_comparison(repository, one) for one in decided.comparisons]
-    inputs = read_inputs(compiled, file)
-    known = values_of(manifest, {tensor: rows[:1] for tensor, rows in inputs.items()})[0]
-    knock_outs = {rule.feature for rule in decided.profile.knock_outs} - known.keys()
-    beside = _beside(file, sorted({*columns, *knock_outs}), len(next(iter(inputs.values()))))
-    rules = decided.profile.knock_outs
-    beside |= {name: [read_cell(cell, name, rules) for cell in beside[name]] for name in knock_outs}
+    inputs, beside, knock_outs = read_applicants(compiled, file, columns)
     explained = _explained(compiled, inputs, "deciding", tell)
     rows = []
     for i, (row, values) in enumerate(zip(explained, values_of(manifest, inputs), strict=True)):
@@ -134,6 +129,23 @@ def decide_file(repository: Path, name: str, file: Path, columns: Sequence[str],
             for i, row in zip(asked, _explained(other, chosen, stage, tell), strict=True):
                 rows[i] = replace(rows[i], others=(*rows[i].others, _codes(decided, row, one.name)))
     return DecidedFile(compiled, decided.comparisons, tuple(rows), inputs, beside)
+
+
+def read_applicants(
+    compiled: Compiled, file: Path, columns: Sequence[str] = ()
+) -> tuple[dict[str, np.ndarray], dict[str, list[Any]], set[str]]:
+    """The rows of a file: inputs of the model; columns that are none, of knock-outs among them; these names.
+
+    Raises:
+        InvalidOptionError, InvalidReferencesError: rows or columns that do not fit.
+    """
+    manifest = compiled.manifest
+    inputs, rules = read_inputs(compiled, file), decided_of(manifest).profile.knock_outs
+    known = values_of(manifest, {tensor: rows[:1] for tensor, rows in inputs.items()})[0]
+    names = {rule.feature for rule in rules} - known.keys()
+    beside = _beside(file, sorted({*columns, *names}), len(next(iter(inputs.values()))))
+    beside |= {name: [read_cell(cell, name, rules) for cell in beside[name]] for name in names}
+    return inputs, beside, names
 
 
 def _is_of_score(row: DecidedRow) -> bool:

@@ -1,0 +1,222 @@
+"""`rationale decide`: files of rows, as the gateway decides them, interrupted, and recorded once."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import SecretStr
+from typer.testing import CliRunner
+
+from compiler.errors import InvalidOptionError
+from service.cli.main import app
+from service.decisions import portfolio as portfolios
+from service.decisions.audit.store import AuditStore
+from service.decisions.audit.verify import verify
+from service.decisions.audit.writer import trail_of
+from service.decisions.portfolio import decide_portfolio, read_portfolio, trail_for
+from service.decisions.trail import AuditTrail, NoTrail, RecordedDecision
+from service.errors import UndecidedError
+from service.settings import Settings
+from tests.service.decisions.decided import INSTANCES, Decided
+
+
+def table(folder: Path, rows: Sequence[dict[str, Any]], name: str = "rows.csv") -> Path:
+    with (folder / name).open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return folder / name
+
+
+def decide(*words: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, ["decide", *map(str, words)])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def with_rounded_values(decision: dict[str, Any]) -> dict[str, Any]:
+    reasons = [{**reason, "value": rounded(reason["value"])} for reason in decision["reasons"]]
+    return {**decision, "id": None, "reasons": reasons}
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: rounded(each) for name, each in value.items()}
+    return float(np.float32(value)) if isinstance(value, float) else value
+
+
+@pytest.fixture
+def settings(decided: Decided, tmp_path: Path) -> Settings:
+    """The gateway's repository, with a trail of its own."""
+    return Settings(repository=decided.settings.repository, state=tmp_path / "state")
+
+
+@pytest.mark.parametrize("name", ["net", "once", "margin", "words", "credit"])
+def test_rows_of_a_file_are_decided_as_the_gateway_does(
+    decided: Decided, tmp_path: Path, name: str, settings: Settings
+) -> None:
+    """Bit for bit, but for values of features: a file's are told as the model takes them."""
+    rows = [row for row in INSTANCES[name] if not any(isinstance(cell, list) for cell in row.values())]
+    file, save = table(tmp_path, rows), tmp_path / "decisions.jsonl"
+    status, told, _ = decide(name, "--input", file, "--save", save, "--repository", settings.repository)
+    assert (status, told.split(":")[0]) == (0, str(save))
+    found = lines(save)
+    assert [line["row"] for line in found] == list(range(len(rows)))
+    answers = [decided.answers[decision] for decision in decided.ids[name]]
+    wanted = [one for one, row in zip(answers, INSTANCES[name], strict=True) if row in rows]
+    for line, answer in zip(found, wanted, strict=True):
+        assert with_rounded_values(line["decision"]) == with_rounded_values(answer)
+
+
+def test_a_table_of_decisions(decided: Decided, tmp_path: Path, settings: Settings) -> None:
+    file, save = table(tmp_path, INSTANCES["net"]), tmp_path / "decisions.csv"
+    save.write_text("an older one")
+    status, told, _ = decide("net", "--input", file, "--save", save, "--repository", settings.repository)
+    assert status == 0
+    with save.open() as opened:
+        found = list(csv.DictReader(opened))
+    answers = [decided.answers[one] for one in decided.ids["net"]]
+    assert [row["decision"] for row in found] == [answer["decision"] for answer in answers]
+    for row, answer in zip(found, answers, strict=True):
+        assert float(row["score"]) == answer["score"]
+        codes = [row[f"reason_{k}_code"] for k in (1, 2)]
+        assert [code for code in codes if code] == [reason["code"] for reason in answer["reasons"]]
+        assert "reason_3_code" not in row
+        assert row["fault"] == ""
+    counts = {outcome: sum(a["decision"] == outcome for a in answers) for outcome in ("approve", "decline")}
+    assert all(f"{count} {outcome}" in told for outcome, count in counts.items() if count)
+    assert not list(tmp_path.glob("*.partial"))
+    assert not (tmp_path / "state").exists()
+
+
+def test_rows_without_a_decision_are_told_beside_the_others(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided, calls = portfolios.decisions_of, iter(range(len(INSTANCES["net"])))
+
+    async def one_is_refused(*given: Any) -> list[dict[str, Any]]:
+        if next(calls) == 1:
+            raise UndecidedError("instances[0]: no reason can be given")
+        return await decided(*given)
+
+    monkeypatch.setattr(portfolios, "decisions_of", one_is_refused)
+    file, save = table(tmp_path, INSTANCES["net"]), tmp_path / "decisions.csv"
+    words = ("net", "--input", file, "--save", save, "--audit")
+    monkeypatch.setenv("RATIONALE_STATE", str(settings.state))
+    status, told, _ = decide(*words, "--repository", settings.repository)
+    with save.open() as opened:
+        found = list(csv.DictReader(opened))
+    assert status == 1
+    assert "1 without a decision" in told
+    assert (found[1]["decision"], found[1]["id"], found[1]["fault"]) == ("", "", "no reason can be given")
+    others = found[:1] + found[2:]
+    assert all(row["decision"] and not row["fault"] for row in others)
+    store = AuditStore.open(settings)
+    try:
+        assert [one.id for one in store.in_order(None, None)] == [row["id"] for row in others]
+    finally:
+        store.database.close()
+
+
+class InterruptedRunError(Exception):
+    """In the place of a power cut."""
+
+
+class FailingTrail(NoTrail):
+    """Records for a while, in the trail that it stands before."""
+
+    def __init__(self, trail: AuditTrail, calls: int, *, after: bool) -> None:
+        self._trail = trail
+        self._left = calls
+        self._after = after
+
+    async def record(self, decisions: Sequence[RecordedDecision]) -> Sequence[RecordedDecision]:
+        self._left -= 1
+        if self._left < 0 and not self._after:
+            raise InterruptedRunError
+        recorded = await self._trail.record(decisions)
+        if self._left < 0:
+            raise InterruptedRunError
+        return recorded
+
+    async def stop(self) -> None:
+        await self._trail.stop()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before it is recorded", "before it is saved"])
+@pytest.mark.parametrize("torn", [0, 7])
+def test_an_interrupted_run_goes_on_and_records_nothing_twice(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool, torn: int
+) -> None:
+    monkeypatch.setattr(portfolios, "_AT_ONCE", 2)
+    rows = [*INSTANCES["net"], *INSTANCES["net"]]
+    save = tmp_path / "decisions.jsonl"
+    portfolio = read_portfolio(settings, "net", table(tmp_path, rows))
+    with pytest.raises(InterruptedRunError):
+        decide_portfolio(portfolio, settings, save, FailingTrail(trail_of(settings), 2, after=after))
+    assert not save.exists()
+    (kept,) = tmp_path.glob("*.partial")
+    before = lines(kept)
+    assert len(before) == 4
+    if torn:
+        kept.write_bytes(kept.read_bytes()[:-torn])
+    counts = decide_portfolio(portfolio, settings, save, trail_for(settings, audited=True))
+    assert sum(counts.values()) == len(rows)
+    found = lines(save)
+    assert [line["row"] for line in found] == list(range(len(rows)))
+    assert found[:4] == before
+    store = AuditStore.open(settings)
+    try:
+        recorded = [one.id for one in store.in_order(None, None)]
+        assert [fault for fault in verify(store.database, []) if not isinstance(fault, int)] == []
+    finally:
+        store.database.close()
+    assert sorted(recorded) == sorted(line["decision"]["id"] for line in found)
+
+
+def test_other_rows_begin_anew(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portfolios, "_AT_ONCE", 1)
+    save = tmp_path / "decisions.jsonl"
+    first = read_portfolio(settings, "net", table(tmp_path, INSTANCES["net"]))
+    with pytest.raises(InterruptedRunError):
+        decide_portfolio(first, settings, save, FailingTrail(NoTrail(), 2, after=False))
+    changed = [{**row, "income": row["income"] + 1} for row in INSTANCES["net"]]
+    other = read_portfolio(settings, "net", table(tmp_path, changed))
+    assert other.digest != first.digest
+    decide_portfolio(other, settings, save, NoTrail())
+    scores = [line["decision"]["score"] for line in lines(save)]
+    decide_portfolio(first, settings, save, NoTrail())
+    assert [line["decision"]["score"] for line in lines(save)] != scores
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("net", "--save", "decisions.xls"), "its name must end in .csv, .jsonl"),
+        (("absent", "--save", "decisions.csv"), "no model 'absent'"),
+        (("net", "--save", "missing/decisions.csv"), "cannot be written: No such file or directory"),
+        (("net", "--save", "decisions.csv", "--input", "absent.csv"), "absent.csv"),
+    ],
+)
+def test_what_cannot_be_done(
+    settings: Settings, tmp_path: Path, words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["--input", str(table(tmp_path, INSTANCES["net"]))] if "--input" not in words else []
+    status, _, err = decide(*words, *given, "--repository", settings.repository)
+    assert status == 2
+    assert said in err
+
+
+def test_a_trail_that_is_off_cannot_be_asked_for(settings: Settings) -> None:
+    with pytest.raises(InvalidOptionError, match="--audit: RATIONALE_AUDIT=off keeps no trail"):
+        trail_for(settings.model_copy(update={"audit": SecretStr("off")}), audited=True)
