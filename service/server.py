@@ -256,7 +256,10 @@ def announce_ready(app: FastAPI, ends: _Ends, announce: Announce) -> None:
             announce(f"model {entry.name}: explains {entry.manifest.model} by {entry.manifest.method.name}")
     decider: Decider = app.state.decider
     if decider.fault is not None:
-        announce(f"decisions are refused until this is mended: {decider.fault}")
+        announce(
+            "decisions are refused until the audit trail can be written (RATIONALE_STATE or RATIONALE_AUDIT "
+            f"say where it is): {decider.fault}"
+        )
     if ends.grpc is not None:
         announce(f"gRPC on {ends.grpc.address}")
     if ends.admin is not None:

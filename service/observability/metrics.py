@@ -23,6 +23,7 @@ from service.repository.entry import Entry
 from service.tensors import Tensors
 
 INFER, EXPLAIN, DECIDE = "infer", "explain", "decide"
+OUTCOMES = ("ready", "failed")  # of compiles
 PHASES = ("compute_input", "queue", "compute_infer", "compute_output")  # Triton's, of a request
 Labels = tuple[str, str]  # model and verb
 UNKNOWN = ""  # the model, or verb, of a request that was refused before it named a known one
@@ -117,6 +118,8 @@ class Metrics:
         self._compile_s = self._histogram(
             "compile_duration_seconds", "Compiles of explainers.", ("outcome",), _LONG_DURATIONS_S
         )
+        for outcome in OUTCOMES:  # told as 0 until then: what begins at 1 does not rise
+            self._compile_s.labels(outcome)
         self._load_s = self._histogram(
             "load_duration_seconds", "Loading and warming of an entry.", by_verb, _LONG_DURATIONS_S
         )
