@@ -1,5 +1,6 @@
 """What `GET /metrics` says, and that it cannot be made to say too much."""
 
+import logging
 import os
 import re
 import subprocess
@@ -162,8 +163,11 @@ async def test_gaps_of_answers_are_counted_by_row(repository: Path) -> None:
 
 
 @SESSION
-async def test_decisions_are_counted_as_such(repository: Path) -> None:
+async def test_decisions_are_counted_and_logged_as_such(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Requests are; the batches that the backend runs for them are explanations."""
+    caplog.set_level(logging.INFO, "rationale.access")
     async with gateway(Settings(repository=repository, audit="off")) as client:
         started = await scraped(client)
         assert started["rationale_request_duration_seconds_count{model=score,verb=decide}"] == 0
@@ -175,6 +179,8 @@ async def test_decisions_are_counted_as_such(repository: Path) -> None:
         assert (await client.post("/v1/models/score:explain", json={"instances": rows})).status_code == 200
         page = await scraped(client)
         (told,) = (await client.get("/v2/models/score_explain/stats")).json()["model_stats"]
+    logged = [getattr(record, "verb", "") for record in caplog.records if record.name == "rationale.access"]
+    assert logged == ["decide", "decide", "decide", "explain", ""]
     decide, explain = "model=score,verb=decide", "model=score,verb=explain"
     assert page["rationale_requests_total{model=score,protocol=http,status=200,verb=decide}"] == 2
     assert page["rationale_requests_total{model=score,protocol=http,status=200,verb=explain}"] == 1

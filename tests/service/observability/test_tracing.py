@@ -125,6 +125,15 @@ async def test_a_trace_begins_here_where_none_comes(repository: Path, exporter: 
     assert len({span.context.trace_id for span in heads}) == 3
 
 
+async def test_decisions_are_spans_of_their_own(repository: Path, exporter: InMemorySpanExporter) -> None:
+    rows = [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]
+    async with gateway(Settings(repository=repository, trace_endpoint=ENDPOINT, audit="off")) as client:
+        assert (await client.post("/v1/models/score:decide", json={"instances": rows})).status_code == 200
+    (head,) = (span for span in spans(exporter) if span.parent is None)
+    assert head.name == "decide score"
+    assert head.attributes["rationale.verb"] == "decide"
+
+
 async def test_a_caller_that_keeps_no_trace_is_followed(
     repository: Path, exporter: InMemorySpanExporter
 ) -> None:

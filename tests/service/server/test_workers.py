@@ -146,3 +146,36 @@ def _metrics(lines: list[str], name: str) -> dict[str, float]:
         for each in family.samples
         if each.name == name
     }
+
+
+def test_each_tells_that_it_cannot_decide_and_decides_when_it_can(tmp_path: Path) -> None:
+    made.write_score(tmp_path / "models")
+    (tmp_path / "state").write_text("in the way")
+    rows = [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]
+    arguments = ("--repository", str(tmp_path / "models"), "--port", "0", "--workers", "2")
+    with serve(*arguments, RATIONALE_STATE=str(tmp_path / "state"), RATIONALE_LOG_FORMAT="plain") as child:
+        url, lines = ready_line(child)
+
+        def decided() -> int:
+            return patient.post(f"{url}/v1/models/score:decide", json={"instances": rows}).status_code
+
+        def counted() -> dict[str, float]:
+            families = text_string_to_metric_families(patient.get(f"{admin_address(lines)}/metrics").text)
+            told = [sample for family in families for sample in family.samples]
+            return {one.name: one.value for one in told if one.name.startswith("rationale_audit_")}
+
+        assert len([line for line in lines if line.startswith("decisions are refused until")]) == 1
+        assert [decided() for _ in range(6)] == [503] * 6
+        assert counted()["rationale_audit_unavailable"] == 1
+        assert counted()["rationale_audit_write_failures_total"] == 6
+        assert patient.get(f"{url}/v2/models/score/ready").status_code == 503
+        assert patient.get(f"{url}/v2/health/ready").status_code == 200
+        (tmp_path / "state").unlink()
+        until(lambda: counted()["rationale_audit_unavailable"] == 0)
+        assert [decided() for _ in range(6)] == [200] * 6
+        assert counted()["rationale_audit_write_seconds_count"] == 6
+        child.send_signal(signal.SIGTERM)
+        _, err = child.communicate(timeout=SECONDS)
+    assert err.count("[error] decisions are refused: ") == 2
+    assert err.count("[warning] the audit trail is back") == 2
+    assert "Traceback" not in err
