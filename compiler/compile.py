@@ -60,6 +60,7 @@ def compile_model(
     comparisons: Comparisons | None = None,
     deployment: Deployment = HERE,
     progress: Progress | None = None,
+    allow_parity: float | None = None,
 ) -> Compiled:
     """Compiles a model and one of its explanations into a single ONNX graph.
 
@@ -96,6 +97,7 @@ def compile_model(
             reasons stay; the compile takes as many times as long.
         deployment: for what machine: threads, memory budget, storage of references, one entry or two.
         progress: called as `progress(stage, done, total)`, for a bar.
+        allow_parity: of a fitted model, as for `convert`.
 
     Returns:
         The combined model with its manifest, checked but not written.
@@ -107,13 +109,19 @@ def compile_model(
         InvalidOptionError: an output, target, input, layer or feature name that does not exist, no logits,
             groups that overlap, or comparisons that make no sense.
         InvalidProfileError: a decision profile that does not fit the model; it names every fault.
-        CheckFailedError: the graph did not reproduce the model, or its attributions do not add up.
+        CheckFailedError: the graph did not reproduce the model, or its attributions do not add up; or the
+            ONNX model of a fitted one answers otherwise.
     """
     libraries = found(custom_ops)
     if comparisons is not None:
         comparisons.check(method, deployment, decides=decision is not None)
     if is_fitted(model):
-        model = convert(model, example_of(method))
+        model = convert(model, example_of(method), allow_parity=allow_parity)
+    elif allow_parity is not None:
+        raise InvalidOptionError(
+            "--allow-parity is of fitted models, which are converted: this one is ONNX already, and compared "
+            "with nothing."
+        )
     if isinstance(model, Converted):
         print(model.report)
         method, names = model.asked_of(method)

@@ -304,21 +304,51 @@ class Stopped(_Frozen):
 
 
 class Parity(_Frozen):
-    """How far the ONNX model is from the fitted model of which it was made, on the reference rows."""
+    """How far the ONNX model is from the fitted model of which it was made.
+
+    Both are asked about the references, about mixtures of them (features of one, the others of another: what
+    Shapley values are made of), and about references some of whose values are missing. Errors are told by
+    column of the outputs: those of the one that is worst by its own range.
+    """
 
     model: str = Field(description="the fitted model's class: xgboost.XGBClassifier …")
     converter: str = Field(description="what made it ONNX, and its version")
-    rows: int
-    error: float = Field(description="largest |ONNX − fitted| of a score or probability")
-    output_range: float = Field(description="largest less smallest of what the fitted model answers")
-    row: int = Field(description="where the error is largest")
+    rows: int = Field(description="references")
+    error: float = Field(description="largest |ONNX − fitted| of a score or probability, in `column`")
+    output_range: float = Field(description="largest less smallest of what the fitted model answers there")
+    output_largest: float = Field(0, description="largest |answer| of the fitted model there")
+    column: str = Field("", description="of the outputs, such as probabilities[1]")
+    row: int = Field(description="the reference where the error is largest, or of which such a row was made")
+    where: str = Field("", description="the row in words")
     labels: int | None = Field(description="rows whose label differs; None where it has none")
-    missing_rows: int = Field(description="rows with missing values")
-    missing_error: float | None = Field(description="largest on these; None where there are none")
+    missing_rows: int = Field(description="references with missing values")
+    missing_error: float | None = Field(
+        description="largest on these, of a column's range; None where there are none"
+    )
+    mixtures: int = Field(0, description="mixtures of two references each")
+    mixtures_error: float | None = Field(
+        None, description="largest on these, of a column's range; None where there are none"
+    )
+    masked: int = Field(0, description="references with values taken out that the fitted model answers")
+    masked_error: float | None = Field(
+        None, description="largest on these, of a column's range; None where there are none"
+    )
+    refuses_missing: tuple[str, ...] = Field(
+        (), description="inputs in which a missing value is refused: the fitted model takes none, or differs"
+    )
+    missing_differs: str = Field(
+        "", description="the row that is worst where these differ; empty if none does"
+    )
+    missing_unknown: tuple[str, ...] = Field(
+        (), description="features of other inputs without which the fitted model answers nothing"
+    )
+    allowed: float | None = Field(
+        None, description="share of a column's range up to which an error was allowed, where one was given"
+    )
 
     @property
     def relative(self) -> float:
-        """The error, of the output's range."""
+        """The error, of the column's range."""
         return self.error / self.output_range if self.output_range else self.error
 
 

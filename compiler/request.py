@@ -54,6 +54,7 @@ class CompileRequest:
     compare: Mapping[str, Path] = field(default_factory=dict)
     draws: int = 0
     draws_seed: int = 0
+    allow_parity: float | None = None
 
     def check(self, *, referenced: bool) -> None:
         """Looks at the method and its options alone, without a model.
@@ -100,6 +101,7 @@ class CompileRequest:
             comparisons=self._comparisons(replace(read, columns=read.columns or names)),
             deployment=self.deployment,
             progress=progress,
+            allow_parity=self.allow_parity,
         )
         if table is not None and table.stands_for is not None and self.open_references is None:
             warnings = (*compiled.manifest.warnings, *table.stands_for.warnings(compiled.manifest))

@@ -136,6 +136,14 @@ def compile_command(
             "only for files that you trust.",
         ),
     ] = False,
+    allow_parity: Annotated[
+        float | None,
+        typer.Option(
+            help="Of a fitted model: how far its ONNX model may be from it, of the range of a column of the "
+            "output, such as 0.1. Default: 0.01. It is recorded in the manifest.",
+            metavar="SHARE",
+        ),
+    ] = None,
     size: Annotated[
         list[str] | None,
         typer.Option(
@@ -360,6 +368,7 @@ def compile_command(
             parse_compare(compare or []),
             draws,
             seed or 0,
+            allow_parity,
         )
         with progress_bar() as progress:
             compiled = asked.compile(model, references, progress)

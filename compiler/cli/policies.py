@@ -174,6 +174,7 @@ def read_applicants(asked: Asked, profile: "DecisionProfile") -> tuple[Applicant
     import numpy as np
 
     from compiler.conversion.convert import convert
+    from compiler.conversion.parity import ANY
     from compiler.decisions.decide import read_cell
     from compiler.errors import InvalidModelError, InvalidReferencesError
     from compiler.references.policies import knocked_out
@@ -196,7 +197,7 @@ def read_applicants(asked: Asked, profile: "DecisionProfile") -> tuple[Applicant
         )
     model, names, rows = read.model, asked.features or table.columns, table.arrays
     if read.fitted:
-        converted = convert(model, read.labelled_rows(table))
+        converted = convert(model, read.labelled_rows(table), allow_parity=ANY)  # scores alone are read
         console().print(converted.report)
         assert converted.feeds is not None
         model, rows = converted.model, dict(converted.feeds.items())

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from compiler.conversion.graphs import AsOnnx
-from compiler.conversion.parity import measure, said, warnings_of
+from compiler.conversion.parity import ADVICE, check_allowed, compare, demand, said, warnings_of
 from compiler.conversion.rows import Features, part_of
 from compiler.errors import InvalidModelError, InvalidOptionError, RationaleError, UnsupportedModelError
 from compiler.manifest import Manifest, Parity
@@ -76,11 +76,17 @@ class Converted:
         return "parity: not measured, without references" if self.parity is None else said(self.parity)
 
     def noted(self, manifest: Manifest) -> Manifest:
-        """The manifest with the parity, and a warning where it is more than rounding."""
+        """The manifest with the parity, a warning where it is more than rounding, and inputs without gaps."""
         if self.parity is None:
             return manifest
-        warnings = (*warnings_of(self.parity), *manifest.warnings)
-        return manifest.model_copy(update={"parity": self.parity, "warnings": warnings})
+        warnings, refuses = (*warnings_of(self.parity), *manifest.warnings), self.parity.refuses_missing
+        explained = tuple(
+            e.model_copy(update={"takes_missing": e.takes_missing and e.tensor.name not in refuses})
+            for e in manifest.explained
+        )
+        return manifest.model_copy(
+            update={"parity": self.parity, "warnings": warnings, "explained": explained}
+        )
 
     def asked_of(self, method: Method) -> tuple[Method, tuple[str, ...] | None]:
         """The method with those columns of its references that the model reads, where they are a table.
@@ -102,7 +108,7 @@ def is_fitted(model: object) -> bool:
     return _library(model) is not None
 
 
-def convert(model: Any, example: Any = None) -> Converted:
+def convert(model: Any, example: Any = None, *, allow_parity: float | None = None) -> Converted:
     """Converts a fitted model, and compares the ONNX model with it.
 
     Args:
@@ -111,19 +117,22 @@ def convert(model: Any, example: Any = None) -> Converted:
         example: rows such as it takes: an array, a DataFrame, or for several inputs of a module a mapping
             from the argument's name to an array. `compile_model` takes the references. A module needs some,
             and so does a pipeline of named columns.
+        allow_parity: share of a column's range by which the ONNX model may differ from the fitted one, where
+            a hundredth is not enough.
 
     Raises:
+        CheckFailedError: the ONNX model answers otherwise than the fitted one.
         InvalidModelError: nothing that can be converted, or not fitted.
         InvalidOptionError: the converter is not installed.
         UnsupportedModelError: the converter does not know the model, or a part of it.
         InvalidReferencesError: an example that does not fit the model.
     """
-    name = _name(model)
+    check_allowed(allow_parity)
     with _converting(model) as (module, converter):
         made = module.as_onnx(model, example)
-        parity = None
-        if made.feeds is not None:
-            parity = measure(made.proto, made.feeds, made.answers, name, converter)
+        parity = compare(made, _name(model), converter, allow_parity)
+    if parity is not None:
+        demand(parity)
     return Converted(made.proto, made.columns, made.by_column, parity, made.feeds)
 
 
@@ -157,8 +166,7 @@ def _refusal(name: str, converter: str, error: Exception) -> RationaleError:
     if type(error).__name__ == "NotFittedError":
         return InvalidModelError(f"{name} is not fitted: {reason}.")
     return UnsupportedModelError(
-        f"{name}: {converter} cannot convert it ({type(error).__name__}: {reason}). Convert it yourself, "
-        "with a converter of your own for what is named, and compile that file."
+        f"{name}: {converter} cannot convert it ({type(error).__name__}: {reason}). {ADVICE}."
     )
 
 

@@ -1,13 +1,44 @@
 """What a library's module makes of a model, and what is put right in every graph that a converter writes."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
 
 INPUT = "x"  # of a model that takes one tensor of numbers
 ROWS = "N"
+
+
+class Examples(Protocol):
+    """Rows of a table, of which others can be made; see `rows.Rows`."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def has_words(self) -> tuple[bool, ...]: ...
+
+    def called(self, i: int) -> str: ...
+
+    def mixed(self, picks: np.ndarray) -> Any: ...
+
+    def masked(self, mask: np.ndarray) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Both:
+    """How either side is asked about rows.
+
+    Attributes:
+        rows: the example.
+        feed: rows as the ONNX model takes them, by input.
+        answer: what the fitted model says of rows, for each output of the ONNX model; see `parity.measure`.
+    """
+
+    rows: Examples
+    feed: Callable[[Any], Mapping[str, np.ndarray]]
+    answer: Callable[[Any], tuple[np.ndarray | None, ...]]
 
 
 @dataclass(frozen=True)
@@ -19,6 +50,7 @@ class AsOnnx:
         answers: what the model says of the example, for each of its outputs; see `parity.measure`.
         columns: names of the columns that it reads; None where it knows none.
         by_column: whether each of these is an input of its own.
+        both: how either side is asked about other rows than the example; None where that is no table.
     """
 
     proto: onnx.ModelProto
@@ -26,6 +58,14 @@ class AsOnnx:
     answers: tuple[np.ndarray | None, ...] = ()
     columns: tuple[str, ...] | None = None
     by_column: bool = False
+    both: Both | None = None
+
+    @staticmethod
+    def of_table(
+        proto: onnx.ModelProto, both: Both, columns: tuple[str, ...] | None, *, by_column: bool = False
+    ) -> "AsOnnx":
+        """With a table as the example."""
+        return AsOnnx(proto, both.feed(both.rows), both.answer(both.rows), columns, by_column, both)
 
 
 def tidied(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:

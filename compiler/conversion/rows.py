@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from compiler.conversion.graphs import INPUT, AsOnnx
+from compiler.conversion.graphs import INPUT, AsOnnx, Both
 from compiler.errors import InvalidReferencesError
 from compiler.references.frames import Part, are_positions, columns_of, numbers_of
 from compiler.references.tables import shown
@@ -79,6 +79,17 @@ class Rows:
     def called(self, i: int) -> str:
         return self.names[i] if self.names else f"x[{i}]"
 
+    def mixed(self, picks: np.ndarray) -> "Rows":
+        """Rows whose feature f is that of row picks[m, f]."""
+        return Rows(tuple(c[picks[:, i]] for i, c in enumerate(self.columns)), self.names)
+
+    def masked(self, mask: np.ndarray) -> "Rows":
+        """The same rows, with the numbers missing where the mask [K, F] says so."""
+        columns = list(self.columns)
+        for i in np.flatnonzero(mask.any(axis=0)):
+            columns[i] = np.where(mask[:, i], np.nan, self._numbers(int(i)))
+        return Rows(tuple(columns), self.names)
+
     def _numbers(self, i: int, *, kept: bool = False) -> np.ndarray:
         """Column i as float64, or in the dtype that it has."""
         column = numbers_of(self.columns[i], self.called(i), _fault, missing=True)
@@ -120,8 +131,10 @@ def of_numbers(
     if example is None:
         return AsOnnx(proto, columns=known.names)
     rows = rows_of(example, known)
-    numbers = rows.numbers()
-    return AsOnnx(proto, {INPUT: numbers.astype(np.float32)}, answers(numbers), rows.names)
+    both = Both(
+        rows, lambda r: {INPUT: r.numbers().astype(np.float32)}, lambda r: tuple(answers(r.numbers()))
+    )
+    return AsOnnx.of_table(proto, both, rows.names)
 
 
 def chosen_labels(labels: Sequence[Any], names: Sequence[str] | None) -> list[Any]:

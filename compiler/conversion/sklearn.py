@@ -14,7 +14,7 @@ from skl2onnx.common.shape_calculator import (
 from sklearn.base import BaseEstimator, is_classifier, is_outlier_detector
 from sklearn.utils.validation import check_is_fitted
 
-from compiler.conversion.graphs import INPUT, AsOnnx, tidied
+from compiler.conversion.graphs import INPUT, AsOnnx, Both, tidied
 from compiler.conversion.rows import Features, Rows, rows_of
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.lowering.loading.load import without_zip_maps
@@ -49,8 +49,14 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
     columns = tuple(read) if by_column else (rows.names if rows else known.names)
     if rows is None:
         return AsOnnx(proto, columns=columns)
-    feeds = {name: rows.fed(names.index(name)) for name in read} if by_column else {INPUT: _whole(rows)}
-    return AsOnnx(proto, feeds, tuple(_answers(model, rows)), columns, by_column)
+
+    def feed(asked: Rows) -> dict[str, np.ndarray]:
+        if not by_column:
+            return {INPUT: _whole(asked)}
+        return {name: asked.fed(names.index(name)) for name in read}
+
+    both = Both(rows, feed, lambda asked: tuple(_answers(model, asked)))
+    return AsOnnx.of_table(proto, both, columns, by_column=by_column)
 
 
 def features(model: Any) -> Features:

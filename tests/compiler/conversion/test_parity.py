@@ -1,55 +1,220 @@
 """The comparison of an ONNX model with what it was made of, where they differ."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import lightgbm as lgb
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
+from sklearn.ensemble import GradientBoostingRegressor
 
 from compiler import TreeShap, compile_model, convert
-from compiler.conversion.parity import measure, said, warnings_of
-from tests.compiler.conversion.data import AMOUNT, LOANS, REFERENCES, TWO, K
+from compiler.conversion.graphs import INPUT, AsOnnx, Both
+from compiler.conversion.parity import MIXTURES, compare, demand, said, warnings_of
+from compiler.conversion.rows import Rows
+from compiler.errors import CheckFailedError, InvalidOptionError
+from compiler.manifest import Manifest, Parity
+from tests.compiler.conversion.data import AMOUNT, LOANS, REFERENCES, K
 from tests.references import trees as of
 
 TREES = of.random_trees(1, ("LEQ", "LT"), columns=3)
+FEATURES = ("age", "income", "debt", "years", "rate")
+
+
+def of_these(x: np.ndarray, *answers: np.ndarray) -> Parity:
+    """Of the trees, with a fitted model that answers so."""
+    model = of.classifier(TREES, 3, post_transform="SOFTMAX")
+    model.graph.output.append(helper.make_tensor_value_info("label", onnx.TensorProto.INT64, ["N"]))
+    parity = compare(AsOnnx(model, {INPUT: x}, answers), "m.M", "c 1")
+    assert parity is not None
+    return parity
+
+
+def probabilities(x: np.ndarray) -> np.ndarray:
+    scores = np.exp(of.scores(TREES, x))
+    return np.asarray(scores / scores.sum(axis=1, keepdims=True))
+
+
+def sums(weights: np.ndarray, nodes: Any = None) -> onnx.ModelProto:
+    """The scores x · weights [F, C], of which a missing value makes none."""
+    features, columns = weights.shape
+    inputs = [helper.make_tensor_value_info(INPUT, onnx.TensorProto.FLOAT, ["N", features])]
+    outputs = [helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, ["N", columns])]
+    constant = onnx.numpy_helper.from_array(weights.astype(np.float32), "weights")
+    nodes = nodes or [helper.make_node("MatMul", [INPUT, "weights"], ["scores"])]
+    graph = helper.make_graph(nodes, "sums", inputs, outputs, [constant])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def of_rows(
+    x: np.ndarray, weights: np.ndarray, fitted: Callable[[np.ndarray], np.ndarray], allowed: Any = None
+) -> Parity:
+    """Of the sums, with a fitted model that answers any rows."""
+    rows = Rows(tuple(x.T), FEATURES[: x.shape[1]])
+    both = Both(
+        rows, lambda r: {INPUT: r.numbers().astype(np.float32)}, lambda r: (np.asarray(fitted(r.numbers())),)
+    )
+    parity = compare(AsOnnx.of_table(sums(weights), both, rows.names), "m.M", "c 1", allowed)
+    assert parity is not None
+    return parity
+
+
+X = np.random.default_rng(0).normal(size=(K, 4)).astype(np.float32).astype(np.float64)
+TWO_COLUMNS = np.array([[2000, 0], [500, 0.25], [0, 0.5], [1000, 0.125]])
 
 
 def test_what_differs_is_told_with_its_row() -> None:
-    model, x = of.classifier(TREES, 3, post_transform="SOFTMAX"), of.rows(1, K)
-    model.graph.output.append(onnx.helper.make_tensor_value_info("label", onnx.TensorProto.INT64, ["N"]))
-    gaps = int(np.isnan(x).any(axis=1).sum())
-    assert 0 < gaps < K
-    scores = np.exp(of.scores(TREES, x))
-    due = scores / scores.sum(axis=1, keepdims=True)
+    x = of.rows(1, K)
+    gaps = np.isnan(x).any(axis=1)
+    assert 0 < gaps.sum() < K
+    due = probabilities(x)
     labels = due.argmax(axis=1)
-    fine = measure(model, {"x": x}, (due, labels), "m.M", "c 1")
-    assert (fine.rows, fine.labels, fine.missing_rows) == (K, 0, gaps)
+    fine = of_these(x, due, labels)
+    assert (fine.rows, fine.labels, fine.missing_rows) == (K, 0, gaps.sum())
     assert fine.relative < 1e-6
     assert warnings_of(fine) == ()
     changed, other = due.copy(), labels.copy()
-    changed[4, 1] += 0.25
+    row = int(np.flatnonzero(~gaps)[3])
+    changed[row, 1] += 0.25
     other[[2, 9]] += 1
-    wrong = measure(model, {"x": x}, (changed, other), "m.M", "c 1")
-    assert (wrong.row, wrong.labels) == (4, 2)
+    wrong = of_these(x, changed, other)
+    assert (wrong.row, wrong.labels, wrong.column) == (row, 2, "p[1]")
     assert wrong.error == pytest.approx(0.25, abs=1e-6)
-    assert wrong.output_range == pytest.approx(np.ptp(changed))
+    assert wrong.output_range == pytest.approx(np.ptp(changed[:, 1]))
+    assert wrong.missing_error is not None
+    assert wrong.missing_error < 1e-6  # the row that differs is a complete one
     assert f"differs by 2.5e-01 at most on {K} references" in said(wrong)
     assert "2 labels differ" in said(wrong)
-    (warning,) = warnings_of(wrong)
-    assert "at row 4 of the references they differ by 0.25" in warning
-    assert f"2 of {K} labels differ" in warning
+    with pytest.raises(CheckFailedError, match=rf"at row {row} of the references they differ by 0.25 in p"):
+        demand(wrong)
     changed[8] = np.nan
-    assert measure(model, {"x": x}, (changed, other), "m.M", "c 1").error == np.inf
+    assert of_these(x, changed, other).error == np.inf
 
 
-def test_a_converter_that_is_wrong_is_found_out() -> None:
-    """onnxmltools divides the probabilities of LightGBM's random forests, not their scores."""
-    forest = lgb.LGBMClassifier(
-        boosting_type="rf", bagging_freq=1, bagging_fraction=0.5, n_estimators=4, max_depth=3, verbose=-1
-    )
-    parity = convert(forest.fit(LOANS, TWO), REFERENCES).parity
-    assert parity is not None
-    assert parity.relative > 0.1
-    assert parity.labels
+@pytest.mark.parametrize(("share", "warned"), [(5e-6, 0), (2e-5, 1), (9e-3, 1)])
+def test_what_is_more_than_rounding_is_warned_of(share: float, warned: int) -> None:
+    x = of.rows(1, K)
+    due = probabilities(x)
+    labels = due.argmax(axis=1)
+    due[4, 2] += share * np.ptp(due[:, 2])
+    parity = of_these(x, due, labels)
+    demand(parity)
+    found = warnings_of(parity)
+    assert len(found) == warned
+    assert all("at row 4 of the references they differ by" in text for text in found)
+
+
+def test_labels_that_differ_are_warned_of() -> None:
+    x = of.rows(1, K)
+    other = probabilities(x).argmax(axis=1)
+    other[5] += 1
+    (warning,) = warnings_of(of_these(x, probabilities(x), other))
+    assert f"and 1 of {K} labels differ" in warning
+
+
+def test_each_column_is_held_to_its_own_range() -> None:
+    """A column in thousands hides nothing of another in 0 to 1."""
+    silent = TWO_COLUMNS * [1, 0]
+    parity = of_rows(X, silent, lambda x: x @ TWO_COLUMNS)
+    assert parity.column == "scores[1]"
+    assert parity.relative > 0.5
+    with pytest.raises(CheckFailedError, match=r"scores\[1\], .* of its range"):
+        demand(parity)
+    assert of_rows(X, TWO_COLUMNS, lambda x: x @ TWO_COLUMNS).relative < 1e-6
+
+
+def test_rounding_of_a_column_that_barely_moves_is_no_other_model() -> None:
+    weights = np.array([[1.0], [1e-7]])
+    x = np.stack([np.full(K, 16_000.1), np.linspace(0, 1, K)], axis=1)
+    parity = of_rows(x, weights, lambda x: x @ weights)
+    assert parity.relative > 0.01
+    demand(parity)
+    assert warnings_of(parity)
+
+
+def test_mixtures_of_references_are_compared() -> None:
+    """What Shapley values are made of: both features are high in no reference."""
+    x = X.copy()
+    x[:, 1] = -np.sign(x[:, 0]) * np.abs(x[:, 1])
+
+    def fitted(x: np.ndarray) -> np.ndarray:
+        return np.asarray(x @ TWO_COLUMNS + np.outer((x[:, 0] > 0) & (x[:, 1] > 0), [0, 0.2]))
+
+    parity = of_rows(x, TWO_COLUMNS, fitted)
+    assert parity.mixtures == MIXTURES
+    assert parity.error == pytest.approx(0.2, abs=1e-6)
+    assert "of the references with " in parity.where
+    assert f"on {MIXTURES} mixtures of two" in said(parity)
+    with pytest.raises(CheckFailedError, match=f"at row {parity.row} of the references with .* of row "):
+        demand(parity)
+
+
+def test_a_single_row_or_feature_has_no_mixtures() -> None:
+    for x in (X[:1], X[:, :1]):
+        weights = TWO_COLUMNS[: x.shape[1]]
+        assert of_rows(x, weights, lambda x, w=weights: x @ w).mixtures == 0
+
+
+def without(values: dict[int, float]) -> Callable[[np.ndarray], np.ndarray]:
+    """A fitted model that takes a value for a missing one of these features, and no other missing one."""
+
+    def fitted(x: np.ndarray) -> np.ndarray:
+        filled = x.copy()
+        for feature, value in values.items():
+            filled[np.isnan(x[:, feature]), feature] = value
+        if np.isnan(filled).any():
+            raise ValueError("Input contains NaN")
+        return np.asarray(filled @ TWO_COLUMNS)
+
+    return fitted
+
+
+def test_missing_values_that_are_taken_otherwise_are_refused() -> None:
+    """The references are complete; the sums have no answer where the fitted model has one."""
+    parity = of_rows(X, TWO_COLUMNS, without(dict.fromkeys(range(4), 0.0)))
+    assert parity.refuses_missing == (INPUT,)
+    assert parity.masked == 0  # of those that are served
+    demand(parity)
+    (warning,) = warnings_of(parity)
+    assert "missing values in ['x'] are refused" in warning
+    assert "of the references without " in warning
+
+
+def test_missing_values_that_the_fitted_model_refuses_are_refused() -> None:
+    parity = of_rows(X, TWO_COLUMNS, without({}))
+    assert (parity.refuses_missing, parity.masked, warnings_of(parity)) == ((INPUT,), 0, ())
+
+
+def test_missing_values_that_both_take() -> None:
+    parity = of_rows(X, TWO_COLUMNS, lambda x: x.astype(np.float32) @ TWO_COLUMNS.astype(np.float32))
+    assert (parity.refuses_missing, parity.masked_error) == ((), 0)
+    assert parity.masked >= 1000
+
+
+@pytest.mark.parametrize("allowed", [-0.1, 0, float("nan"), float("inf")])
+def test_what_may_be_allowed(allowed: float) -> None:
+    model = lgb.LGBMRegressor(n_estimators=4, max_depth=3, verbose=-1).fit(LOANS, AMOUNT)
+    with pytest.raises(InvalidOptionError, match="give the share of a column's range"):
+        convert(model, REFERENCES, allow_parity=allowed)
+
+
+def test_another_model_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
+    whole = REFERENCES.fillna(0)
+    model = GradientBoostingRegressor(n_estimators=4, max_depth=3).fit(LOANS.fillna(0), AMOUNT)
+    own = model.predict
+    model.predict = lambda rows: own(rows) + 0.2 * np.ptp(own(whole))
+    with pytest.raises(CheckFailedError, match=r"is not the sklearn\.GradientBoostingRegressor: at row"):
+        compile_model(model, TreeShap(whole))
+    with pytest.raises(CheckFailedError, match="15% is the most"):
+        convert(model, whole, allow_parity=0.15)
+    folder = compile_model(model, TreeShap(whole), allow_parity=0.5).write(tmp_path, "loans")
+    manifest = Manifest.read(folder / "explanation.json")
+    assert manifest.parity is not None
+    assert manifest.parity.allowed == 0.5
+    assert "An error up to 0.5 of it was allowed" in manifest.warnings[0]
 
 
 def test_the_manifest_keeps_it() -> None:
@@ -59,3 +224,18 @@ def test_the_manifest_keeps_it() -> None:
     assert parity is not None
     assert (parity.rows, parity.missing_rows, parity.labels) == (K, 4, None)
     assert compile_model(convert(model), TreeShap(REFERENCES)).manifest.parity is None
+
+
+def test_an_entry_refuses_missing_values_that_its_model_does_not_take() -> None:
+    whole = REFERENCES.fillna(0)
+    model = GradientBoostingRegressor(n_estimators=4, max_depth=3).fit(LOANS.fillna(0), AMOUNT)
+    compiled = compile_model(model, TreeShap(whole))
+    assert not compiled.manifest.takes_missing
+    with pytest.raises(InvalidOptionError, match="has no value in row 0"):
+        compiled.explain(REFERENCES)
+    compiled.explain(whole)
+
+
+def test_a_model_of_onnx_has_no_parity_to_allow() -> None:
+    with pytest.raises(InvalidOptionError, match="--allow-parity is of fitted models"):
+        compile_model(of.regressor(TREES[:1]), TreeShap(np.zeros((2, 5))), allow_parity=0.1)
