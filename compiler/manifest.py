@@ -131,7 +131,8 @@ class ExplainedLayer(_Frozen):
     attributions: str
     completeness_gap: float | None = Field(
         description="largest |explained − base − Σ attributions| over largest |explained − base|, as the "
-        "check measured it; None where ways lead past the layer, or the method promises nothing"
+        "check measured it; None where ways lead past the layer, the method promises nothing, or the output "
+        "does not move"
     )
 
 
@@ -247,7 +248,8 @@ class Measured(_Frozen):
         "large)",
     )
     completeness_gap: float | None = Field(
-        description="largest |gap| over largest |explained − base|; None where the method promises nothing"
+        description="largest |gap| over largest |explained − base|; None where the method promises nothing, "
+        "or where the output does not move on the rows of the check"
     )
     gap_rounding: float = Field(
         0.0,

@@ -148,6 +148,8 @@ def _measured(manifest: "Manifest") -> Iterator[tuple[str, str]]:
             f"{m.completeness_gap:.1e} of the largest difference, {m.rows} probe rows"
             + (f"; {m.gap_in_standard_errors:.1f} standard errors" if m.gap_in_standard_errors else ""),
         )
+    elif manifest.completeness_gap is not None:
+        yield "completeness gap", "not measured: the output does not move on the probe rows"
     if m.rows_error is not None:
         yield "batch or row by row", f"equal to {m.rows_error:.1e}"
     if m.runtime_error is not None:

@@ -17,7 +17,7 @@ from compiler.checks.measure import measure, relative_error
 from compiler.checks.probes import probe_rows
 from compiler.combine.outputs import GAP, GAP_ERROR
 from compiler.deployment import MAX_BATCH
-from compiler.errors import InvalidOptionError, RepositoryError
+from compiler.errors import InvalidModelError, InvalidOptionError, RepositoryError
 from compiler.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
 from compiler.memory.budget import rows_that_fit
 from compiler.methods.base import Gap
@@ -182,21 +182,31 @@ def check_entry(repository: Path, name: str, runtime: str = "onnxruntime") -> Ma
 
 def _checked(compiled: Compiled, run: OpenVinoRunner | None) -> Manifest:
     names = [entry.attributions for entry in compiled.manifest.attributed]
-    probes = probe_rows(compiled.model, compiled.sample)
-    if compiled.manifest.one_shot:
-        del probes[EXPLAIN]
-        check_gate(compiled.model, probes, [v.name for v in compiled.manifest.outputs], run)
-    if (opened := compiled.manifest.open_references) is not None:
-        probes[opened.weights.name] = np.abs(probes[opened.weights.name])
     memory = compiled.manifest.memory
     most = rows_that_fit(memory) if memory else MAX_BATCH
-    found = measure(compiled.source, compiled.model, names, probes, most, run)
+    try:
+        probes = _probes(compiled, unit=True)
+        found = measure(compiled.source, compiled.model, names, probes, most, run)
+    except InvalidModelError:  # floats that are ids of a small table, say
+        probes = _probes(compiled, unit=False)
+        found = measure(compiled.source, compiled.model, names, probes, most, run)
+    if compiled.manifest.one_shot:
+        check_gate(compiled.model, probes, [v.name for v in compiled.manifest.outputs], run)
     if run is None:
         return compiled.manifest.model_copy(update={"measured": found.measured})
     error = _beside(compiled, found.answers, probes)
     measured = found.measured.model_copy(update={"runtime_error": error})
     warnings = demand(measured, _gap_of(compiled.manifest), bool(compiled.manifest.stopped))
     return compiled.manifest.model_copy(update={"measured": measured, "warnings": warnings})
+
+
+def _probes(compiled: Compiled, *, unit: bool) -> dict[str, np.ndarray]:
+    """Rows near the sample that the compiler left, and one a unit away from it."""
+    probes = probe_rows(compiled.model, compiled.sample, unit=unit)
+    probes.pop(EXPLAIN if compiled.manifest.one_shot else "", None)
+    if (opened := compiled.manifest.open_references) is not None:
+        probes[opened.weights.name] = np.abs(probes[opened.weights.name])
+    return probes
 
 
 def _beside(compiled: Compiled, answers: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]) -> float:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from compiler.checks.gate import check_gate
 from compiler.checks.judge import demand
-from compiler.checks.measure import layer_gap, measure, storage_error
+from compiler.checks.measure import Measurement, layer_gap, measure, storage_error
 from compiler.checks.open_probes import with_open_probes, with_open_sample
 from compiler.checks.probes import probe_ids, sample_rows, sound_probes
 from compiler.combine.outputs import (
@@ -19,6 +19,7 @@ from compiler.combine.outputs import (
     layers_of,
     names_of_attributions,
 )
+from compiler.errors import InvalidModelError
 from compiler.lowering import narrow
 from compiler.lowering.lengths import Span
 from compiler.manifest import Measured, Memory
@@ -81,11 +82,18 @@ def check(selection: Selection, referenced: Referenced, graph: Candidate) -> Che
     lowered, path, method = selection.lowered, selection.path, selection.method
     references, source, memory = referenced.set, lowered.source, graph.memory
     names = [*names_of_attributions(path)]
-    probes = with_open_probes(sound_probes(source, graph.longest, _near(selection, referenced)), references)
-    layers = layers_of(graph.edges)
+    layers, near = layers_of(graph.edges), _near(selection, referenced)
     names += map(attributions_name, layers)
     names += map(interactions_name, path.ungrouped if has_interactions(method) else ())
-    found = measure(source, graph.served, names, probes, rows_that_fit(memory))
+
+    def measured(unit: bool) -> tuple[dict[str, np.ndarray], Measurement]:
+        probes = with_open_probes(sound_probes(source, graph.longest, near, unit=unit), references)
+        return probes, measure(source, graph.served, names, probes, rows_that_fit(memory))
+
+    try:
+        probes, found = measured(unit=True)
+    except InvalidModelError:  # floats that are ids of a small table, say
+        probes, found = measured(unit=False)
     conserving = {name for name in layers if method.gap is not None and path.meets(name)}
     gaps = {n: layer_gap(found.answers, attributions_name(n)) if n in conserving else None for n in layers}
     if graph.one_shot:

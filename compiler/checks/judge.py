@@ -38,8 +38,14 @@ def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[st
             f"explaining a batch differs from explaining its rows one by one by {measured.rows_error:.1e} "
             "(relative): the model mixes the rows of a batch, or overflows on the probe rows."
         )
-    if gap is None or measured.completeness_gap is None:
+    if gap is None:
         return told
+    if measured.completeness_gap is None:
+        return (
+            *told,
+            "whether attributions add up was not measured: the explained output does not move on the rows of "
+            "the check. Give references near which it does.",
+        )
     if np.isnan(measured.completeness_gap):
         raise CheckFailedError(
             "the completeness gap is not finite: the model overflows near the rows it was checked on. Give "

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from compiler.checks.judge import GAP_LIMIT, OUTPUT_ROUNDINGS, OUTPUTS_LIMIT, ROWS_LIMIT
+from compiler.checks.probes import NEAR
 from compiler.combine.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR
 from compiler.deployment import MAX_BATCH
 from compiler.errors import CheckFailedError, InvalidModelError, UnsupportedModelError
@@ -246,23 +247,34 @@ def _sound_rows(outputs: Arrays, rows: int) -> np.ndarray:
     return sound
 
 
-def _gap(results: Arrays, sound: np.ndarray) -> float:
+def _gap(results: Arrays, sound: np.ndarray) -> float | None:
+    """The larger of the gaps on rows about the references and on all rows, each over its own difference.
+
+    Beside a row a unit away from them, the former would be held against a difference that is none of theirs.
+    """
+    about = sound & (np.arange(len(sound)) < NEAR)
+    found = [gap for gap in (_gap_of(results, about), _gap_of(results, sound)) if gap is not None]
+    return float(np.max(found)) if found else None
+
+
+def _gap_of(results: Arrays, rows: np.ndarray) -> float | None:
     """The largest gap over the largest difference it should explain; 0 where it is the output's rounding.
 
-    NaN where a gap is not finite, infinite where there is no difference that the gap could be a part of.
-    A network that is constant near its references has a difference of a few roundings itself.
+    NaN where a gap is not finite, infinite where there is no difference that the gap could be a part of,
+    and None where there is neither: a network that is constant near its references has a difference of a few
+    roundings, of which a complete rule and any other make nothing.
     """
-    gap, difference = results[GAP][sound].astype(np.float64), _difference(results, sound)
+    gap, difference = results[GAP][rows].astype(np.float64), _difference(results, rows)
     if not np.isfinite(gap).all():
         return float("nan")
-    noise = _noise(results, sound)
+    noise = _noise(results, rows)
     largest = np.abs(gap).max(initial=0.0)
     if largest <= noise:
-        return 0.0
+        return 0.0 if difference > noise else None
     return float(largest / difference) if difference else float("inf")
 
 
-def layer_gap(results: Arrays, attributions: str) -> float:
+def layer_gap(results: Arrays, attributions: str) -> float | None:
     """The same of a layer on the way, from its attributions [N, T, …]."""
     explained = results[EXPLAINED_VALUE].astype(np.float64)
     base = results[BASE_VALUE].astype(np.float64) if BASE_VALUE in results else 0.0

@@ -12,29 +12,33 @@ from compiler.references.reference_set import ReferenceSet
 from compiler.runtime.session import Runner, is_float
 from compiler.selection.leaves import Leaf
 
-ROWS = 3  # probe rows: a reference, one near a reference, one at random
-_NEAR = (0.0, 0.3, 1.0)  # share of the ids of each that are redrawn
+NEAR = 3  # probe rows about the references: one of them, one near one, one at random
+ROWS = NEAR + 1  # and one a unit away: where the only reference is zeros, the others hardly move an output
+_NEAR = (0.0, 0.3, 1.0, 1.0)  # share of the ids of each that are redrawn
 _DIGITS = 10  # ids are drawn below this where no table says how many there are
 
 Arrays = Mapping[str, np.ndarray]
 
 
-def probe_rows(model: onnx.ModelProto, known: Arrays) -> dict[str, np.ndarray]:
+def probe_rows(model: onnx.ModelProto, known: Arrays, *, unit: bool = True) -> dict[str, np.ndarray]:
     """[ROWS, …] for each input of a model: around the `known` rows of an input where there are any.
 
     Integers that nobody knows are 1: a mask that lets through, a length, a place that most axes have.
+
+    Args:
+        unit: whether the last row is a unit away from what is known, else as near as the one before it.
     """
     random = np.random.default_rng(0)
     initializers = {t.name for t in model.graph.initializer}
     return {
-        v.name: _probe(random, v.type.tensor_type, known.get(v.name))
+        v.name: _probe(random, v.type.tensor_type, known.get(v.name), unit)
         for v in model.graph.input
         if v.name not in initializers
     }
 
 
 def _probe(
-    random: np.random.Generator, tensor: onnx.TypeProto.Tensor, known: np.ndarray | None
+    random: np.random.Generator, tensor: onnx.TypeProto.Tensor, known: np.ndarray | None, unit: bool
 ) -> np.ndarray:
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     shape = tuple(d.dim_value or 1 for d in tensor.shape.dim)
@@ -48,10 +52,11 @@ def _probe(
     middle = np.mean(known, axis=0, dtype=np.float64, where=held | ~held.any(axis=0))
     spread = np.sqrt(np.mean((known - middle) ** 2, axis=0, dtype=np.float64, where=held | ~held.any(axis=0)))
     spread = np.nan_to_num(spread) + 1e-3 * (1 + np.abs(known[held]).mean(dtype=np.float64))
-    step = np.zeros(ROWS)
-    step[ROWS // 3 :], step[2 * ROWS // 3 :] = 0.1, 1.0
-    noise = random.standard_normal(pick.shape) * spread
-    return np.asarray(pick + noise * step.reshape(-1, *(1 for _ in size[1:])), dtype)
+    noise = random.standard_normal(pick.shape)
+    steps = np.stack([0 * spread, 0.1 * spread, spread, np.maximum(spread, 1.0) if unit else spread])
+    away = np.sign(noise[NEAR:]) * np.maximum(np.abs(noise[NEAR:]), 0.5)  # one feature alone moves too
+    noise[NEAR:] = away if unit else noise[NEAR:]
+    return np.asarray(pick + noise * steps, dtype)
 
 
 def _probe_integers(size: tuple[int, ...], dtype: np.dtype, known: np.ndarray | None) -> np.ndarray:
@@ -78,9 +83,11 @@ def probe_ids(leaves: Sequence[Leaf], row: Sequence[int], given: np.ndarray | No
     return np.where(random.random(pick.shape) < share, drawn, pick)
 
 
-def sound_probes(source: onnx.ModelProto, combined: onnx.ModelProto, known: Arrays) -> dict[str, np.ndarray]:
+def sound_probes(
+    source: onnx.ModelProto, combined: onnx.ModelProto, known: Arrays, *, unit: bool = True
+) -> dict[str, np.ndarray]:
     """`probe_rows`, with zeros for unknown integers where the model has no finite answer for ones."""
-    probes = probe_rows(combined, known)
+    probes = probe_rows(combined, known, unit=unit)
     guessed = [n for n, p in probes.items() if p.ndim and p.dtype.kind in "iub" and n not in known]
     if not guessed or _answers(source, probes):
         return probes

@@ -17,6 +17,7 @@ from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.methods.base import Gap
 from compiler.rules import rule
+from compiler.terminal import _measured
 from tests.compiler.models import mlp, parsed, rows
 
 with warnings.catch_warnings():
@@ -117,7 +118,8 @@ def test_outputs_may_differ_by_what_another_order_changes(
 ) -> None:
     """A deep network that cancels loses more than float32's rounding, with or without our graph."""
     measured = compile_model(mlp(), Gradient()).manifest.measured
-    measured = measured.model_copy(update={which: rounding, "outputs_error": error})
+    update = {which: rounding, "outputs_error": error, "completeness_gap": 0.0}
+    measured = measured.model_copy(update=update)
     with contextlib.nullcontext() if fine else pytest.raises(CheckFailedError, match="outputs differ"):
         told = demand(measured, Gap.ROUNDING)
         assert len(told) == (which == "own_rounding" and rounding > 0)
@@ -206,3 +208,59 @@ def test_an_incomplete_rule_is_refused_where_float32_holds_the_outputs(
     monkeypatch.setitem(rule._RULES, ("", "Neg"), rule.Rule("Neg", "", rule.Kind.BILINEAR, too_much))
     with pytest.raises(CheckFailedError, match="please report"):
         compile_model(cancelling(0), DeepShap(rows(3, 2, 4, 4)), targets=[0])
+
+
+def tanh_network() -> onnx.ModelProto:
+    model = "g (float[N, 5] x) => (float[N, 3] y) { h = MatMul (x, w) a = Tanh (h) y = MatMul (a, v) }"
+    return parsed(model, {"w": rows(5, 4), "v": rows(4, 3)})
+
+
+@pytest.mark.parametrize("references", [np.zeros((1, 5)), np.zeros((3, 5)), 1e-3 * REFERENCES])
+def test_a_gradient_in_place_of_a_secant_is_refused_where_the_references_are_zeros(
+    references: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Near the references both are the same."""
+
+    def with_its_gradient(op: Ops, x: Tensor) -> rule.Evaluation:
+        y = op.Tanh(x)
+        return y, lambda m: op.Mul(m, op.Sub(1.0, op.Mul(y, y)))
+
+    wrong = rule.Rule("Tanh", "", rule.Kind.POINTWISE, with_its_gradient)
+    wrong.secant(lambda op, *at: op.Sub(1.0, op.Mul(at[2], at[2])))
+    monkeypatch.setitem(rule._RULES, ("", "Tanh"), wrong)
+    with pytest.raises(CheckFailedError, match="a rule is not complete here"):
+        compile_model(tanh_network(), DeepShap(references.astype(np.float32)), targets=[0])
+
+
+@pytest.mark.parametrize("references", [np.zeros((1, 5)), 1e-3 * REFERENCES, REFERENCES, 1e4 * REFERENCES])
+def test_a_complete_rule_passes_at_any_scale_of_the_references(references: np.ndarray) -> None:
+    compiled = compile_model(tanh_network(), DeepShap(references.astype(np.float32)), targets=[0])
+    gap = compiled.manifest.measured.completeness_gap
+    assert gap is not None
+    assert gap <= 1e-5
+    assert compiled.manifest.warnings == ()
+
+
+def test_an_output_that_does_not_move_says_that_nothing_was_measured() -> None:
+    model = parsed(
+        "g (float[N, 5] x) => (float[N, 3] y) { h = MatMul (x, w) y = Sign (h) }",
+        {"w": np.ones((5, 3), np.float32)},
+    )
+    compiled = compile_model(model, DeepShap(REFERENCES[:1] + 100), targets=[0])
+    assert compiled.manifest.measured.completeness_gap is None
+    (told,) = compiled.manifest.warnings
+    assert "was not measured: the explained output does not move" in told
+    assert ("completeness gap", "not measured: the output does not move on the probe rows") in list(
+        _measured(compiled.manifest)
+    )
+
+
+def test_floats_that_number_the_rows_of_a_table_stay_in_it() -> None:
+    """A unit away from the last of them there is none."""
+    model = parsed(
+        "g (float[N, 2] x) => (float[N, 2] y) { id = Slice (x, z, o, o) i = Cast <to = 7> (id)"
+        " e = Gather (t, i) f = Squeeze (e, o) h = Mul (x, f) y = Tanh (h) }",
+        {"z": [0], "o": [1], "t": rows(1, 2)},
+    )
+    references = np.float32([[0, 0.3]])
+    assert compile_model(model, DeepShap(references), targets=[1]).explain(references)["y"].shape == (1, 2)

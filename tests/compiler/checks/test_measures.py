@@ -38,7 +38,8 @@ JUDGED: list[tuple[dict[str, Any], Gap | None, str]] = [
     ({"rows_error": 1.1e-3}, None, "! mixes the rows of a batch"),
     ({"rows_error": float("nan")}, None, "! mixes the rows of a batch"),
     ({"rows_error": None}, None, ""),
-    ({"completeness_gap": None}, Gap.ROUNDING, ""),
+    ({"completeness_gap": None}, Gap.ROUNDING, "was not measured"),
+    ({"completeness_gap": None}, None, ""),
     ({"completeness_gap": float("nan")}, Gap.ROUNDING, "! not finite"),
     ({"completeness_gap": float("nan")}, Gap.ABSORBED, "! not finite"),
     ({"completeness_gap": 9.9e-5}, Gap.ROUNDING, ""),
@@ -132,7 +133,25 @@ def test_a_gap_that_rounding_explains_is_none() -> None:
     assert measure._gap(results([33 * eps * 4, 0, 0], explained, base), EVERY) > 0
     assert measure._gap(results([0.5, 0, 0], [4.0] * 3, [4.0] * 3), EVERY) == INF
     assert np.isnan(measure._gap(results([NAN, 0, 0], explained, base), EVERY))
-    assert measure._gap(results([NAN, 0, 0], explained, base), ~EVERY | [False, True, True]) == 0.0
+    assert measure._gap(results([NAN, 0, 0], explained, [3.0, 0.5, 1.0]), ~EVERY | [False, True, True]) == 0.0
+
+
+def test_where_nothing_moves_nothing_is_measured() -> None:
+    eps = float(np.finfo(np.float32).eps)
+    still = [4.0 + 16 * eps, 4.0, 4.0]
+    assert measure._gap(results([0, 0, 0], still, [4.0] * 3), EVERY) is None
+    assert measure._gap(results([0, 0, 0], [5.0, 4.0, 4.0], [4.0] * 3), EVERY) == 0.0
+
+
+def test_the_row_a_unit_away_hides_no_gap_of_those_about_the_references() -> None:
+    """Each is held against the difference that it is a part of."""
+    four = np.ones(4, bool)
+    answers = results([0, 1e-3, 0, 0], [1.0, 1.01, 1.0, 9.0], [1.0] * 4)
+    assert measure._gap(answers, four) == pytest.approx(0.1, rel=1e-4)
+    answers = results([0, 0, 0, 4.0], [1.0, 1.01, 1.0, 9.0], [1.0] * 4)
+    assert measure._gap(answers, four) == pytest.approx(0.5)
+    answers = results([0, 0, 0, 4.0], [1.0, 1.0, 1.0, 9.0], [1.0] * 4)
+    assert measure._gap(answers, four) == pytest.approx(0.5)
 
 
 def test_the_gap_in_standard_errors() -> None:
