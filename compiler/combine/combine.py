@@ -19,6 +19,7 @@ from compiler.combine.outputs import (
     attributions_name,
     check_group_names,
     emit_outputs,
+    in_two,
     names_of_outputs,
 )
 from compiler.errors import InvalidOptionError
@@ -231,13 +232,17 @@ def _seed(
     y = at_x.at(path.output)
     size = int(np.prod(y.shape))
     row = op.reshape(y, (1, size))
-    base = None if at_r is None else mean(op, op.reshape(at_r.at(path.output), (1, size)), "K", weights)
+    base = (
+        None
+        if at_r is None
+        else _mean_over_references(op, op.reshape(at_r.at(path.output), (1, size)), weights)
+    )
     if path.targets == "predicted":
         answered = _as_answered(op, row, at_x.lowered.narrow.edges.get(path.output))
         winner = op.ArgMax(answered, axis=1, keepdims=1)
-        base = None if base is None else _at_winner(op, base, winner)
         explained = op.GatherElements(row, winner, axis=1)
-        return Seed(op.reshape(op.one_hot(winner, size, y.dtype), y.shape), explained, base)
+        seed = op.reshape(op.one_hot(winner, size, y.dtype), y.shape)
+        return Seed(seed, explained, *(_at_winner(op, b, winner) for b in in_two(op, base, y.dtype)))
     ends = [ends_of(t) if isinstance(t, str) else (t, None) for t in path.targets]
     ones = np.zeros((len(ends), size), y.dtype.numpy())
     for target, (first, second) in zip(ones, ends, strict=True):
@@ -246,7 +251,14 @@ def _seed(
             target[second] = -1
     lead = frozenset("T" if len(ends) > 1 else "")
     seed = replace(op.constant(ones.reshape(-1, *y.shape[1:])), shape=y.shape, lead=lead, rows=True)
-    return Seed(seed, _at_targets(op, row, ends), None if base is None else _at_targets(op, base, ends))
+    base = None if base is None else _at_targets(op, base, ends)
+    return Seed(seed, _at_targets(op, row, ends), *in_two(op, base, y.dtype))
+
+
+def _mean_over_references(op: Ops, y: Tensor, weights: np.ndarray | None) -> Tensor:
+    """In float64: a sum of thousands of large outputs has lost in float32 what sets them apart."""
+    wide = y if y.dtype == ir.DataType.DOUBLE else op.Cast(y, to=int(ir.DataType.DOUBLE))
+    return mean(op, wide, "K", weights)
 
 
 def _at_targets(op: Ops, row: Tensor, ends: Sequence[tuple[int, int | None]]) -> Tensor:

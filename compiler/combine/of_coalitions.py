@@ -6,13 +6,20 @@ depend on the rows beside it, and neither does the memory: docs/decisions/0034-c
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from compiler.combine.environment import Environment
-from compiler.combine.outputs import Seed, attributions_name, emit_values, standard_error_name, total_of
+from compiler.combine.outputs import (
+    Seed,
+    attributions_name,
+    emit_values,
+    in_two,
+    standard_error_name,
+    total_of,
+)
 from compiler.combine.players import outputs_of
 from compiler.deployment import Deployment, in_words
 from compiler.errors import InvalidOptionError, UnsupportedModelError
@@ -116,14 +123,18 @@ def emit_of_coalitions(at_x: Environment, mixing: Mixing, method: OfCoalitions, 
         value.name, value.type = f"{scan.name}.{i}", inside.type
         value.shape = ir.Shape(["N", *(inside.shape or ())])
     op.graph.append(scan)
-    base = Tensor(scan.outputs[0], seed.explained.shape, seed.explained.dtype, frozenset("N"), rows=True)
+    double = ir.DataType.DOUBLE
+    base = Tensor(scan.outputs[0], seed.explained.shape, double, frozenset("N"), rows=True)
+    answered, *rest = in_two(op, base, seed.explained.dtype)
     found = _each(op, mixing, scan.outputs[1], attributions_name)
     outputs = [op.attributions_output(values, name) for name, values in found.items()]
     totals = [total_of(op, *pair) for pair in zip(outputs, found.values(), strict=True)]
     if method.standard_error:
         errors = _each(op, mixing, scan.outputs[2], standard_error_name)
         outputs += [op.attributions_output(values, name) for name, values in errors.items()]
-    op.graph.outputs.extend([*outputs, *emit_values(op, method, replace(seed, base=base), totals)])
+    op.graph.outputs.extend(
+        [*outputs, *emit_values(op, method, Seed(seed.multiplier, seed.explained, answered, *rest), totals)]
+    )
 
 
 def _each(op: Ops, mixing: Mixing, found: ir.Value, name: Callable[[str], str]) -> dict[str, Tensor]:
@@ -166,7 +177,8 @@ class _Row:
     def graph(self, seed: Seed) -> ir.Graph:
         """Inputs: a row of each tensor, the explained value, and where it asks for it the predicted class.
 
-        Outputs: base value [T], attributions [T, players], and their standard errors if these are asked for.
+        Outputs: base value [T] in float64, attributions [T, players], and their standard errors if these are
+        asked for.
         """
         op, mixing, c = self.nodes, self.mixing, self.mixing.coalitions
         specs = {str(v.name): v for v in _values(mixing.model.graph)}
@@ -186,9 +198,10 @@ class _Row:
         if self.method.standard_error:
             found.append(self._standard_error(weighted, seed.explained.shape[1]))
         shapes = [[seed.explained.shape[1]], *([seed.explained.shape[1], mixing.game.players],) * 2]
-        for value, shape in zip(found, shapes, strict=False):
-            out = op.Cast(value, to=seed.explained.dtype.value)
-            out.dtype, out.shape = seed.explained.dtype, ir.Shape(shape)
+        dtypes = [ir.DataType.DOUBLE, *(seed.explained.dtype,) * 2]
+        for value, shape, dtype in zip(found, shapes, dtypes, strict=False):
+            out = op.Cast(value, to=dtype.value)
+            out.dtype, out.shape = dtype, ir.Shape(shape)
             self.body.outputs.append(out)
         return self.body
 

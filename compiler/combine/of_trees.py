@@ -58,7 +58,7 @@ def at_references(at_x: Environment, path: Path, references: ReferenceSet | None
         base = _expected(at_x.lowered, path)
     else:
         rows = references.arrays[path.output]
-        base = np.average(rows.astype(np.float64), 0, references.weights)[None].astype(rows.dtype)
+        base = np.average(rows.astype(np.float64), 0, references.weights)[None]
     return MovedEnvironment(at_x, "reference", {path.output: at_x.op.row_constant(base)}, path.dependent)
 
 
@@ -69,7 +69,7 @@ def _expected(lowered: Lowered, path: Path) -> np.ndarray:
     row, dtype = lowered.specs[path.trees.reads]
     answered = _answers(lowered, {path.trees.reads: np.zeros(row, dtype.numpy())}, {path.output})[path.output]
     off = due - path.trees.ensemble.scores(np.zeros((1, prod(row[1:]))))
-    return np.asarray(answered + off.reshape(answered.shape), answered.dtype)
+    return np.asarray(answered.astype(np.float64) + off.reshape(answered.shape))
 
 
 def emit_of_trees(

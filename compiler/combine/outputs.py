@@ -89,11 +89,17 @@ def has_gap_error(method: Method) -> bool:
 
 @dataclass(frozen=True)
 class Seed:
-    """Where the walk starts: multiplier 1 at each target, and the targets' values at x and at r."""
+    """Where the walk starts: multiplier 1 at each target, and the targets' values at x and at r.
+
+    Attributes:
+        base: None for a method without base value.
+        rest: what rounding has left of the base value; None where it is not rounded.
+    """
 
     multiplier: Tensor
     explained: Tensor
-    base: Tensor | None
+    base: Tensor | None = None
+    rest: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -164,10 +170,24 @@ def emit_values(op: Ops, method: Method, seed: Seed, totals: Sequence[Tensor]) -
     outputs.append(op.rows_output(seed.explained, EXPLAINED_VALUE))
     if method.gap is not None:
         gap = seed.explained if seed.base is None else op.Sub(seed.explained, seed.base)
+        gap = gap if seed.rest is None else op.Sub(gap, seed.rest)
         for total in totals:
             gap = op.Sub(gap, op.Cast(total, to=int(gap.dtype)) if total.dtype != gap.dtype else total)
         outputs.append(op.rows_output(gap, GAP))
     return outputs
+
+
+def in_two(op: Ops, base: Tensor | None, dtype: ir.DataType) -> list[Tensor]:
+    """A value as the graph answers it, and what that rounding leaves of it; nothing of none.
+
+    Two numbers of the graph's own type say more than one: where the references are constants, both are, and
+    a server computes nothing in float64.
+    """
+    if base is None or base.dtype == dtype:
+        return [] if base is None else [base]
+    answered = op.Cast(base, to=int(dtype))
+    rest = op.Sub(base, op.Cast(answered, to=int(base.dtype)))
+    return [answered, op.Cast(rest, to=int(dtype))]
 
 
 def _by_output(

@@ -60,7 +60,7 @@ def mean(op: Ops, x: Tensor, over: str, weights: np.ndarray | None = None) -> Te
     if over not in x.lead:
         return x
     if over in op.weights:
-        return _weighted_sum(op, x, over, None)
+        return _by_open_weights(op, x, over)
     if over not in op.chunks:
         return _reduce(op, "ReduceMean", x, over) if weights is None else _weighted_sum(op, x, over, weights)
     total = _leave(op, "Sum", over, _weighted_sum(op, x, over, weights))
@@ -105,6 +105,14 @@ def _weighted_sum(op: Ops, x: Tensor, over: str, weights: np.ndarray | None) -> 
         weights is None and over not in op.weights and (over not in op.chunks or op.chunks.axes[over].is_even)
     )
     return _reduce(op, "ReduceSum", x if full else op.Mul(x, _weights(op, x, over, weights)), over)
+
+
+def _by_open_weights(op: Ops, x: Tensor, over: str) -> Tensor:
+    """Σ w_i x_i; in a wider type, over Σ w_i, which is 1 as far as the narrower one holds it."""
+    total = _weighted_sum(op, x, over, None)
+    if x.dtype == op.weights[over].dtype:
+        return total
+    return op.Div(total, _reduce(op, "ReduceSum", _weights(op, x, over, None), over))
 
 
 def _normalised(op: Ops, total: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
