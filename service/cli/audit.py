@@ -68,25 +68,32 @@ def verify(
         ),
     ] = None,
     public_key: Annotated[
-        Path | None,
-        typer.Option(help="The key that they were signed by (PEM).", metavar="FILE", show_default=False),
+        list[Path] | None,
+        typer.Option(
+            help="The key that heads and erasures were signed by (PEM); give it once for each key.",
+            metavar="FILE",
+            show_default=False,
+        ),
     ] = None,
     repository: Repository = None,
     config: Config = None,
 ) -> None:
-    """Show every row that was removed, altered, inserted or moved; exit status 1 where there is one."""
+    """Show every row that was removed, altered, inserted or moved, or lost its key; exit status 1 where
+    there is one."""
     with opened(repository, config) as (store, settings), progress_bar() as progress:
         from service.decisions.audit.heads import read_signed
         from service.decisions.audit.retention import months_ago
-        from service.decisions.audit.verify import pruned_rows
+        from service.decisions.audit.signatures import PublicKey
+        from service.decisions.audit.verify import erased_keys, pruned_rows
         from service.decisions.audit.verify import verify as found
 
-        if heads and public_key is None:
+        if heads and not public_key:
             raise InvalidOptionError("--heads needs --public-key: the key that they were signed by")
-        signed = [head for file in heads or () for head in read_signed(file, public_key or file)]
+        keys = [PublicKey(file) for file in public_key or ()]
+        signed = [head for file in heads or () for head in read_signed(file, keys)]
         months = settings.audit_retention_months
         faults = rows = 0
-        for each in found(store.database, signed, months_ago(months) if months else None):
+        for each in found(store.database, signed, months_ago(months) if months else None, keys):
             if isinstance(each, int):
                 rows = each
                 progress(f"{rows} decisions", 0, 1)
@@ -99,7 +106,10 @@ def verify(
         raise typer.Exit(1)
     pruned = pruned_rows(store.database)
     older = f"; {pruned} pruned before, as checkpoints say" if pruned else ""
-    print(f"{rows} decisions, none removed or altered{older}")
+    erased = erased_keys(store.database)
+    by_whom = "" if keys else ", by records whose signatures --public-key would check"
+    gone = f"; inputs of {erased} erased{by_whom}" if erased else ""
+    print(f"{rows} decisions, none removed or altered{older}{gone}")
 
 
 @app.command(name="heads")
@@ -108,11 +118,13 @@ def write_heads(
     repository: Repository = None,
     config: Config = None,
 ) -> None:
-    """Print the ends of all chains, signed: kept elsewhere, they show a trail that was cut."""
+    """Print both ends of all chains, signed: kept elsewhere, they show a trail that was cut."""
     with opened(repository, config) as (store, _):
         from service.decisions.audit.heads import heads, signed
+        from service.decisions.audit.signatures import PrivateKey
 
-        print(signed(heads(store.database), key), end="")
+        private = PrivateKey(key)
+        print(signed(heads(store.database), private), end="")
 
 
 @app.command()
@@ -154,13 +166,20 @@ def prune(repository: Repository = None, config: Config = None) -> None:
 @app.command()
 def erase(
     decision: Annotated[list[str], typer.Argument(help="Ids of decisions.", metavar="ID…")],
+    key: Annotated[
+        Path,
+        typer.Option(help="Ed25519 private key (PEM) that signs the record of it.", metavar="FILE"),
+    ],
     repository: Repository = None,
     config: Config = None,
 ) -> None:
-    """Delete the keys of sealed inputs: nobody reads these again, and the chain still verifies."""
+    """Delete the keys of sealed inputs, on the record: nobody reads these again, and the chain still
+    verifies."""
     with opened(repository, config) as (store, _):
         from service.decisions.audit.retention import erase as delete
+        from service.decisions.audit.signatures import PrivateKey
 
+        private = PrivateKey(key)
         for each in decision:
-            delete(store.database, each)
+            delete(store.database, each, private)
             print(f"the inputs of decision {each} are erased")

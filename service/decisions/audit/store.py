@@ -9,6 +9,7 @@ import orjson
 from sqlalchemy import Connection, RowMapping, Select, select
 
 from compiler.errors import InvalidOptionError
+from service.decisions.audit.chain import text_digest
 from service.decisions.audit.database import Database
 from service.decisions.audit.inputs import ErasedError, Inputs, Instance, with_values, without_values
 from service.decisions.audit.tables import decisions, input_keys
@@ -169,6 +170,7 @@ class AuditStore:
             "runtime": orjson.dumps(decision.runtime).decode(),
             "kept": self.inputs.kept,
             "inputs": inputs,
+            "key_digest": None if wrapped is None else text_digest(wrapped),
             "idempotency_key": decision.idempotency_key,
             "place": decision.place,
         }

@@ -23,6 +23,7 @@ decisions = Table(
     Column("runtime", Text, nullable=False),
     Column("kept", Text, nullable=False),
     Column("inputs", Text, nullable=False),
+    Column("key_digest", Text),
     Column("idempotency_key", Text),
     Column("place", Integer, nullable=False),
     Index("audit_by_id", "id", unique=True),
@@ -30,7 +31,8 @@ decisions = Table(
     Index("audit_by_time", "time"),
 )
 
-# Of sealed inputs, by decision. Outside the chain: one that is deleted takes its inputs along, and no more.
+# Of sealed inputs, by decision. Outside the chain, which has their digests: one that is deleted takes its
+# inputs along, and no more.
 input_keys = Table(
     "audit_input_keys",
     metadata,
@@ -38,12 +40,24 @@ input_keys = Table(
     Column("wrapped", Text, nullable=False),
 )
 
-# The last row that was pruned of a chain: what is left of it begins behind.
+# Of keys that were deleted, each signed: a key that is gone without one was not erased by who may.
+erasures = Table(
+    "audit_erasures",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("time", Text, nullable=False),
+    Column("signature", Text, nullable=False),
+)
+
+# The last row that was pruned of a chain, without its content: what is left of the chain begins behind.
 checkpoints = Table(
     "audit_checkpoints",
     metadata,
     Column("chain", Text, primary_key=True),
     Column("sequence", BigInteger, nullable=False),
     Column("hash", Text, nullable=False),
-    Column("time", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("time", Text, nullable=False),  # of the row
+    Column("content", Text, nullable=False),
+    Column("pruned", Text, nullable=False),  # when
 )

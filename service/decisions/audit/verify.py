@@ -1,14 +1,21 @@
-"""Holds every row against its digest and the row before it, and chains against heads that were signed."""
+"""Holds every row against its digest and the row before it, and chains against heads that were signed.
+
+What is gone is held against its evidence: rows against a checkpoint that shows how old they were, keys of
+inputs against a signed record of their erasure.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy import Connection, RowMapping, Select, func, select
 
-from service.decisions.audit.chain import GENESIS, Head, digest
+from service.decisions.audit.chain import GENESIS, Head, digest, placed_digest, text_digest
 from service.decisions.audit.database import Database
 from service.decisions.audit.heads import SignedHead
-from service.decisions.audit.tables import checkpoints, decisions
+from service.decisions.audit.retention import erasure_of
+from service.decisions.audit.signatures import PublicKey, signed_by_one
+from service.decisions.audit.tables import checkpoints, decisions, erasures, input_keys
 
 _AT_ONCE = 500
 
@@ -37,14 +44,24 @@ def pruned_rows(database: Database) -> int:
         return int(connection.execute(select(func.sum(checkpoints.c.sequence))).scalar() or 0)
 
 
+def erased_keys(database: Database) -> int:
+    """Decisions whose inputs were erased, as records say. Raises StateUnavailableError."""
+    with database.reading() as connection:
+        return int(connection.execute(select(func.count()).select_from(erasures)).scalar() or 0)
+
+
 def verify(
-    database: Database, signed: Sequence[SignedHead] = (), kept_since: str | None = None
+    database: Database,
+    signed: Sequence[SignedHead] = (),
+    kept_since: str | None = None,
+    keys: Sequence[PublicKey] = (),
 ) -> Iterator[Fault | int]:
     """Walks all chains as they are at one moment.
 
     Args:
         signed: heads that chains must still hold.
-        kept_since: the time before which rows of signed heads may be pruned; None: none may be.
+        kept_since: the time before which rows may be pruned; None: none may be.
+        keys: by one of which each erasure must be signed; without any, signatures are not looked at.
 
     Yields:
         Faults, and in between how many rows were read.
@@ -58,7 +75,7 @@ def verify(
     read = 0
     with database.reading() as connection:
         for chain in sorted({*chains(connection), *heads}):
-            for found in _walk(connection, chain, heads.get(chain, []), kept_since):
+            for found in _walk(connection, chain, heads.get(chain, []), kept_since, keys):
                 if found is None:
                     read += 1
                     if read % _AT_ONCE == 0:
@@ -69,39 +86,94 @@ def verify(
 
 
 def _walk(
-    connection: Connection, chain: str, signed: Sequence[SignedHead], kept_since: str | None
+    connection: Connection,
+    chain: str,
+    signed: Sequence[SignedHead],
+    kept_since: str | None,
+    keys: Sequence[PublicKey],
 ) -> Iterator[Fault | None]:
     """None for each row."""
-    last = _beginning(connection, chain)
-    begins = last.sequence
-    hashes = {head.sequence: "" for head in signed}
-    if begins in hashes:
-        hashes[begins] = last.hash
-    query = select(decisions).where(decisions.c.chain == chain).order_by(decisions.c.sequence)
-    for row in connection.execution_options(yield_per=_AT_ONCE).execute(query).mappings():
+    beginning, of_checkpoint = _beginning(connection, chain, kept_since)
+    yield from of_checkpoint
+    last, hashes, erased = beginning, {head.sequence: "" for head in signed}, set[int]()
+    if beginning.sequence in hashes:
+        hashes[beginning.sequence] = beginning.hash
+    for row in connection.execution_options(yield_per=_AT_ONCE).execute(_rows(chain)).mappings():
         yield from _faults(row, last)
+        yield from _of_key(row, keys)
         yield None
         last = Head(chain, row["sequence"], row["hash"])
         if last.sequence in hashes:
             hashes[last.sequence] = last.hash
-    for head in signed:
-        if head.sequence < begins:
-            if kept_since is None or head.time >= kept_since:
-                yield Fault(chain, head.sequence, f"is of {head.time}, and was pruned before its time")
-        elif head.sequence > last.sequence:
-            yield Fault(
-                chain,
-                last.sequence + 1,
-                f"is gone, and all up to row {head.sequence}, of which there is a signed head",
-            )
-        elif hashes[head.sequence] not in ("", head.hash):
-            yield Fault(chain, head.sequence, "is not the row of the signed head: the chain was written anew")
+        if row["signature"] is not None:
+            erased.add(last.sequence)
+    of_heads = [
+        fault
+        for head in signed
+        for fault in (
+            *_of_beginning(head, beginning, kept_since),
+            *_of_end(head, last, hashes[head.sequence]),
+            *_of_erasures(head, beginning, erased),
+        )
+    ]
+    yield from (fault for fault in dict.fromkeys(of_heads) if fault not in of_checkpoint)
 
 
-def _beginning(connection: Connection, chain: str) -> Head:
-    query = select(checkpoints.c.sequence, checkpoints.c.hash).where(checkpoints.c.chain == chain)
-    found = connection.execute(query).first()
-    return Head(chain, 0, GENESIS) if found is None else Head(chain, found.sequence, found.hash)
+def _rows(chain: str) -> Select[Any]:
+    beside = decisions.outerjoin(input_keys, decisions.c.id == input_keys.c.id)
+    beside = beside.outerjoin(erasures, decisions.c.id == erasures.c.id)
+    columns = (decisions, input_keys.c.wrapped, erasures.c.time.label("erased"), erasures.c.signature)
+    query = select(*columns).select_from(beside).where(decisions.c.chain == chain)
+    return query.order_by(decisions.c.sequence)
+
+
+def _beginning(connection: Connection, chain: str, kept_since: str | None) -> tuple[Head, list[Fault]]:
+    """The row behind which a chain begins, and what is wrong with its checkpoint."""
+    query = select(checkpoints).where(checkpoints.c.chain == chain)
+    found = connection.execute(query).mappings().first()
+    if found is None:
+        return Head(chain, 0, GENESIS), []
+    sequence, faults = found["sequence"], list[Fault]()
+    if placed_digest(dict(found)) != found["hash"]:
+        what = "has a checkpoint that was altered: it does not have its digest"
+        faults.append(Fault(chain, sequence, what))
+    if kept_since is None or found["time"] >= kept_since:
+        faults.append(_too_early(chain, sequence, found["time"]))
+    return Head(chain, sequence, found["hash"]), faults
+
+
+def _too_early(chain: str, sequence: int, time: str) -> Fault:
+    return Fault(chain, sequence, f"is of {time}, and was pruned before its time")
+
+
+def _of_beginning(head: SignedHead, beginning: Head, kept_since: str | None) -> Iterator[Fault]:
+    chain, begins = head.chain, beginning.sequence + 1
+    if begins < head.first:
+        yield Fault(chain, begins, f"was pruned, up to row {head.first - 1}, when the head was signed")
+    elif begins == head.first and beginning.hash != head.before:
+        yield Fault(chain, begins - 1, "has another checkpoint than when the head was signed")
+    if head.sequence < begins and (kept_since is None or head.time >= kept_since):
+        yield _too_early(chain, head.sequence, head.time)
+
+
+def _of_end(head: SignedHead, last: Head, hash_now: str) -> Iterator[Fault]:
+    """
+    Args:
+        hash_now: of the row that the head was made of, "" where it is not there.
+    """
+    if head.sequence > last.sequence:
+        what = f"is gone, and all up to row {head.sequence}, of which there is a signed head"
+        yield Fault(head.chain, last.sequence + 1, what)
+    elif hash_now not in ("", head.hash):
+        what = "is not the row of the signed head: the chain was written anew"
+        yield Fault(head.chain, head.sequence, what)
+
+
+def _of_erasures(head: SignedHead, beginning: Head, erased: set[int]) -> Iterator[Fault]:
+    for sequence in head.erased:
+        if sequence > beginning.sequence and sequence not in erased:
+            what = "was erased when the head was signed, and no record says so now"
+            yield Fault(head.chain, sequence, what)
 
 
 def _faults(row: RowMapping, last: Head) -> Iterator[Fault]:
@@ -115,3 +187,18 @@ def _faults(row: RowMapping, last: Head) -> Iterator[Fault]:
         yield Fault(chain, sequence, "does not follow the row before it: one of them was replaced")
     if digest(dict(row)) != row["hash"]:
         yield Fault(chain, sequence, "was altered: it does not have its digest")
+
+
+def _of_key(row: RowMapping, keys: Sequence[PublicKey]) -> Iterator[Fault]:
+    """What is wrong with the key of a row's inputs, or with the record that it was erased."""
+    chain, sequence, wrapped, is_erased = row["chain"], row["sequence"], row["wrapped"], row["erased"]
+    if wrapped is None and row["key_digest"] is not None and is_erased is None:
+        yield Fault(chain, sequence, "has lost the key of its inputs, and no record says that it was erased")
+    if wrapped is not None and is_erased is not None:
+        yield Fault(chain, sequence, "was erased, and the key of its inputs is there again")
+    elif wrapped is not None and text_digest(wrapped) != row["key_digest"]:
+        yield Fault(chain, sequence, "has another key of its inputs than it was written with")
+    if is_erased is None or not keys:
+        return
+    if not signed_by_one(keys, erasure_of(dict(row), is_erased), row["signature"]):
+        yield Fault(chain, sequence, "was erased by a record that the public key did not sign")

@@ -38,13 +38,20 @@ def audit(*arguments: str | Path, status: int = 0) -> Result:
     return done
 
 
-def test_verify_and_heads(trail: Database, tmp_path: Path) -> None:
-    private, public, heads = tmp_path / "private", tmp_path / "public", tmp_path / "heads.json"
+@pytest.fixture
+def signing(tmp_path: Path) -> tuple[Path, Path]:
+    """A private key and its public one, as the docs make them."""
+    private, public = tmp_path / "private", tmp_path / "public"
     for arguments in (
         ["genpkey", "-algorithm", "ed25519", "-out", private],
         ["pkey", "-in", private, "-pubout", "-out", public],
     ):
         run(["openssl", *arguments], check=True)
+    return private, public
+
+
+def test_verify_and_heads(trail: Database, tmp_path: Path, signing: tuple[Path, Path]) -> None:
+    (private, public), heads = signing, tmp_path / "heads.json"
     heads.write_text(audit("heads", "--key", private).stdout)
     assert [head["sequence"] for head in json.loads(heads.read_text())["heads"]] == [3]
     signed = ("verify", "--heads", heads, "--public-key", public)
@@ -61,14 +68,18 @@ def test_verify_and_heads(trail: Database, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("trail")
-def test_prune_erase_and_export(tmp_path: Path) -> None:
+def test_prune_erase_and_export(tmp_path: Path, signing: tuple[Path, Path]) -> None:
+    private, public = signing
     assert audit("prune").stdout == "1 decisions deleted\n"
     erased = decision(2).id
-    assert audit("erase", erased).stdout == f"the inputs of decision {erased} are erased\n"
-    assert "erased before" in audit("erase", erased, status=2).stderr
-    assert audit("verify").stdout == (
-        "2 decisions, none removed or altered; 1 pruned before, as checkpoints say\n"
-    )
+    assert "Missing option '--key'" in audit("erase", erased, status=2).stderr
+    assert "cannot read the private key" in audit("erase", erased, "--key", public, status=2).stderr
+    erase = ("erase", erased, "--key", private)
+    assert audit(*erase).stdout == f"the inputs of decision {erased} are erased\n"
+    assert "erased before" in audit(*erase, status=2).stderr
+    said = "2 decisions, none removed or altered; 1 pruned before, as checkpoints say; inputs of 1 erased"
+    assert audit("verify", "--public-key", public).stdout == f"{said}\n"
+    assert audit("verify").stdout == f"{said}, by records whose signatures --public-key would check\n"
     file = tmp_path / "decisions.parquet"
     assert audit("export", file, "--inputs").stdout == f"{file}: 2 decisions\n"
     rows = pq.read_table(file).to_pylist()

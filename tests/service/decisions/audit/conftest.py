@@ -1,14 +1,18 @@
 """Trails in both databases, and decisions to record."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from service.decisions.audit.database import Database
 from service.decisions.audit.inputs import Inputs
 from service.decisions.audit.ledger import Ledger
+from service.decisions.audit.signatures import PrivateKey, PublicKey
 from service.decisions.audit.store import AuditStore
 from service.decisions.trail import RecordedDecision
 from tests.service.decisions.audit.postgres import Postgres, postgres
@@ -39,6 +43,43 @@ def database(url: str) -> Iterator[Database]:
 @pytest.fixture
 def ledger(database: Database) -> Ledger:
     return ledger_of(database)
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """Files of an Ed25519 key."""
+
+    private_file: Path
+    public_file: Path
+
+    @property
+    def private(self) -> PrivateKey:
+        return PrivateKey(self.private_file)
+
+    @property
+    def public(self) -> PublicKey:
+        return PublicKey(self.public_file)
+
+
+def key_pair(folder: Path) -> KeyPair:
+    key, pem = Ed25519PrivateKey.generate(), serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    public = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+    pair = KeyPair(folder / "private.pem", folder / "public.pem")
+    pair.private_file.write_bytes(private)
+    pair.public_file.write_bytes(public)
+    return pair
+
+
+@pytest.fixture(scope="session")
+def auditor(tmp_path_factory: pytest.TempPathFactory) -> KeyPair:
+    """Who signs heads and erasures."""
+    return key_pair(tmp_path_factory.mktemp("auditor"))
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> KeyPair:
+    return key_pair(tmp_path_factory.mktemp("stranger"))
 
 
 def ledger_of(database: Database, inputs: Inputs | None = None) -> Ledger:

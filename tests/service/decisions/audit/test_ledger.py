@@ -18,7 +18,7 @@ from service.decisions.audit.retention import erase
 from service.decisions.audit.tables import decisions, input_keys
 from service.decisions.audit.verify import verify
 from service.errors import ConflictError, StateUnavailableError, UnknownResourceError
-from tests.service.decisions.audit.conftest import decision, ledger_of
+from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 from tests.service.decisions.audit.test_verify import execute
 
 
@@ -98,7 +98,7 @@ def test_threads_that_race_for_keys(database: Database, writers: int) -> None:
 
 PROCESS = """
 import sys
-from tests.service.decisions.audit.conftest import decision, ledger_of
+from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 from service.decisions.audit.database import Database
 url, name = sys.argv[1:]
 ledger = ledger_of(Database(url))
@@ -153,7 +153,9 @@ def test_hashed_inputs_are_shown_to_who_has_them(database: Database, key_file: P
         ledger.find("credit", "shop", "key", [{"income": 1}])
 
 
-def test_sealed_inputs_are_erased_and_the_chain_is_not(database: Database, key_file: Path) -> None:
+def test_sealed_inputs_are_erased_and_the_chain_is_not(
+    database: Database, key_file: Path, auditor: KeyPair
+) -> None:
     ledger = ledger_of(database, Inputs("sealed", key_file))
     one, two = decision(5, "key"), decision(6)
     ledger.append([[one], [two]])
@@ -163,7 +165,7 @@ def test_sealed_inputs_are_erased_and_the_chain_is_not(database: Database, key_f
     with pytest.raises(ConflictError, match="other instances"):
         ledger.find("credit", "shop", "key", [two.instance or {}])
 
-    erase(database, one.id)
+    erase(database, one.id, auditor.private)
     erased = ledger.store.read(one.id)
     assert erased.instance is None
     assert erased.kept == "erased"
@@ -173,15 +175,31 @@ def test_sealed_inputs_are_erased_and_the_chain_is_not(database: Database, key_f
     with pytest.raises(ConflictError, match="cannot be shown: its inputs were erased"):
         ledger.find("credit", "shop", "key", [one.instance or {}])
     with pytest.raises(ConflictError, match="erased before"):
-        erase(database, one.id)
+        erase(database, one.id, auditor.private)
     with pytest.raises(UnknownResourceError):
-        erase(database, "none")
+        erase(database, "none", auditor.private)
 
 
-def test_plain_inputs_are_not_erased(ledger: Ledger, database: Database) -> None:
+def test_plain_inputs_are_not_erased(ledger: Ledger, database: Database, auditor: KeyPair) -> None:
     ledger.append([[decision(1)]])
     with pytest.raises(ConflictError, match="kept plain: only sealed ones"):
-        erase(database, decision(1).id)
+        erase(database, decision(1).id, auditor.private)
+
+
+def test_a_key_that_was_tampered_with_is_not_erased(
+    database: Database, key_file: Path, auditor: KeyPair
+) -> None:
+    """Its erasure would hide the one, and leave the other's inputs readable."""
+    ledger_of(database, Inputs("sealed", key_file)).append([[decision(i)] for i in (1, 2, 3)])
+    first, second, third = (decision(i).id for i in (1, 2, 3))
+    execute(database, "DELETE FROM audit_input_keys WHERE id = :id", id=first)
+    execute(database, "DELETE FROM audit_input_keys WHERE id = :id", id=third)
+    execute(database, "UPDATE audit_input_keys SET id = :to WHERE id = :id", id=second, to=third)
+    with pytest.raises(ConflictError, match="nobody recorded that it was erased"):
+        erase(database, first, auditor.private)
+    with pytest.raises(ConflictError, match="is not its own"):
+        erase(database, third, auditor.private)
+    assert {each.sequence for each in verify(database) if not isinstance(each, int)} == {1, 2, 3}
 
 
 def test_another_key_opens_nothing(

@@ -39,15 +39,19 @@ def test_old_rows_go(
     third.append([[decision(20)], [decision(21, time=OLD[0])]])  # an old one behind a new one stays
     first.append([[decision(5)], [decision(6)]])
     before = heads(database)
+    assert [head.first for head in before] == [1, 1, 1]
 
     assert pruned(database) == 8
     assert prune(database, BEFORE) == 0
     assert {one.id for one in first.store.in_order()} == {decision(i).id for i in (5, 6, 20, 21)}
     assert decision(1).id not in everything(database)  # no key of its inputs either
     assert list(verify(database, before, BEFORE)) == [4]
+    after = heads(database)
+    assert {(head.first, head.sequence) for head in after} == {(6, 7), (4, 3), (1, 2)}
+    assert list(verify(database, after, BEFORE)) == [4]
     first.append([[decision(7)]])
     second.append([[decision(17)]])
-    assert list(verify(database, before, BEFORE)) == [6]
+    assert list(verify(database, [*before, *after], BEFORE)) == [6]
 
 
 def test_what_is_pruned_before_its_time_shows(database: Database) -> None:
@@ -56,9 +60,12 @@ def test_what_is_pruned_before_its_time_shows(database: Database) -> None:
     signed = heads(database)
     ledger.append([[decision(3)]])
     assert pruned(database, "2027") == 3
-    assert list(verify(database)) == [0]
-    faults = [each for each in verify(database, signed, BEFORE) if isinstance(each, Fault)]
-    assert [(each.chain, each.sequence) for each in faults] == [(signed[0].chain, 2)]
+    (chain,) = {head.chain for head in signed}
+    for kept_since in (BEFORE, None):
+        faults = [each for each in verify(database, [], kept_since) if isinstance(each, Fault)]
+        assert [(each.chain, each.sequence) for each in faults] == [(chain, 3)]
+        faults = [each for each in verify(database, signed, kept_since) if isinstance(each, Fault)]
+        assert [(each.chain, each.sequence) for each in faults] == [(chain, 3), (chain, 2)]
     assert list(verify(database, signed, "2027")) == [0]
 
 
@@ -67,9 +74,11 @@ def test_a_checkpoint_hides_nothing_behind_it(database: Database) -> None:
     ledger.append([[decision(1, time=OLD[0])], [decision(2)], [decision(3)]])
     pruned(database)
     execute(database, "DELETE FROM audit_decisions WHERE sequence = 2")
-    assert [each.sequence for each in verify(database) if isinstance(each, Fault)] == [2]
+    faults = [each.sequence for each in verify(database, [], BEFORE) if isinstance(each, Fault)]
+    assert faults == [2]
     execute(database, "UPDATE audit_checkpoints SET sequence = 2")
-    assert [each.sequence for each in verify(database) if isinstance(each, Fault)] == [3]
+    faults = [each.sequence for each in verify(database, [], BEFORE) if isinstance(each, Fault)]
+    assert faults == [2, 3]
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,13 @@ import pytest
 from sqlalchemy import text
 
 from compiler.errors import InvalidOptionError
+from service.decisions.audit.chain import GENESIS
 from service.decisions.audit.database import Database
 from service.decisions.audit.heads import SignedHead, heads, read_signed, signed
 from service.decisions.audit.ledger import Ledger
+from service.decisions.audit.signatures import PrivateKey, PublicKey
 from service.decisions.audit.verify import Fault, verify
-from tests.service.decisions.audit.conftest import decision, ledger_of
+from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 
 ROWS = 7
 
@@ -42,7 +44,7 @@ def execute(database: Database, *statements: str, **values: Any) -> None:
 
 def test_a_trail_as_it_was_written(database: Database, chain: str) -> None:
     assert list(verify(database)) == [ROWS + 1]
-    assert {head.count for head in heads(database)} == {ROWS, 1}
+    assert {(head.first, head.sequence) for head in heads(database)} == {(1, ROWS), (1, 1)}
     assert faults(database, heads(database)) == []
     assert len(chain) == 32
 
@@ -51,13 +53,19 @@ def test_the_digest_as_the_docs_say(database: Database, chain: str) -> None:
     previous = "0" * 64
     for row in stored(database, chain):
         columns = (
-            "chain sequence previous id time model version caller request_id latency_ms answer runtime kept "
-            "inputs idempotency_key place"
+            "id model version caller request_id latency_ms answer runtime kept inputs key_digest "
+            "idempotency_key place"
         )
-        array = json.dumps([row[name] for name in columns.split()], ensure_ascii=False, separators=(",", ":"))
+        content = documented_digest([row[name] for name in columns.split()])
+        place = [row["chain"], row["sequence"], row["previous"], row["time"], content]
         assert row["previous"] == previous
-        assert row["hash"] == sha256(array.encode()).hexdigest()
+        assert row["hash"] == documented_digest(place)
         previous = row["hash"]
+
+
+def documented_digest(columns: list[Any]) -> str:
+    array = json.dumps(columns, ensure_ascii=False, separators=(",", ":"))
+    return sha256(array.encode()).hexdigest()
 
 
 def stored(database: Database, chain: str) -> Iterator[dict[str, Any]]:
@@ -68,13 +76,13 @@ def stored(database: Database, chain: str) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "column",
-    "id time model version caller request_id latency_ms answer runtime kept inputs".split(),
+    "id time model version caller request_id latency_ms answer runtime kept inputs key_digest".split(),
 )
 def test_an_altered_column(database: Database, chain: str, column: str) -> None:
     value = "0.5" if column == "latency_ms" else "'else'"
     statement = f"UPDATE audit_decisions SET {column} = {value} WHERE chain = :c AND sequence = 3"  # noqa: S608
     execute(database, statement, c=chain)
-    assert [(each.chain, each.sequence) for each in faults(database)] == [(chain, 3)]
+    assert {(each.chain, each.sequence) for each in faults(database)} == {(chain, 3)}
 
 
 def test_removed_rows(database: Database, chain: str) -> None:
@@ -137,43 +145,39 @@ def test_a_tail_and_a_whole_chain_that_are_gone_show_by_heads_alone(database: Da
 
 
 def test_a_chain_that_was_written_anew_shows_by_heads_alone(database: Database, chain: str) -> None:
-    kept = [SignedHead(chain, 4, "f" * 64, 4, "2026-11-23T10:00:00.000000+00:00")]
+    kept = [SignedHead(chain, 1, GENESIS, 4, "f" * 64, "2026-11-23T10:00:00.000000+00:00")]
     assert [(each.chain, each.sequence) for each in faults(database, kept)] == [(chain, 4)]
 
 
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """A private key, its public one, and another's."""
-    from cryptography.hazmat.primitives import serialization as s
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    folder = tmp_path_factory.mktemp("keys")
-    own, other = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
-    pem = s.Encoding.PEM
-    private = own.private_bytes(pem, s.PrivateFormat.PKCS8, s.NoEncryption())
-    (folder / "private").write_bytes(private)
-    for name, key in (("public", own), ("other", other)):
-        content = key.public_key().public_bytes(pem, s.PublicFormat.SubjectPublicKeyInfo)
-        (folder / name).write_bytes(content)
-    return folder / "private", folder / "public", folder / "other"
-
-
-def test_signed_heads(tmp_path: Path, keys: tuple[Path, Path, Path]) -> None:
-    private, public, other = keys
-    head = SignedHead("c", 3, "a" * 64, 3, "2026-11-23T10:00:00.000000+00:00")
-    file = tmp_path / "heads.json"
-    file.write_text(signed([head], private))
-    assert read_signed(file, public) == [head]
+def test_signed_heads(tmp_path: Path, auditor: KeyPair, stranger: KeyPair) -> None:
+    head = SignedHead("c", 2, "b" * 64, 3, "a" * 64, "2026-11-23T10:00:00.000000+00:00", (3,))
+    file, keys = tmp_path / "heads.json", [auditor.public]
+    file.write_text(signed([head], auditor.private))
+    assert read_signed(file, keys) == read_signed(file, [stranger.public, *keys]) == [head]
     with pytest.raises(InvalidOptionError, match="was not signed by"):
-        read_signed(file, other)
+        read_signed(file, [stranger.public])
     file.write_text(file.read_text().replace('"sequence": 3', '"sequence": 2'))
     with pytest.raises(InvalidOptionError, match="altered since"):
-        read_signed(file, public)
-    for content in (b"", b"[]", b"{}", b'{"signature": 1}', b"\xff"):
+        read_signed(file, keys)
+    for content in (b"", b"[]", b"{}", b"\xff"):
         file.write_bytes(content)
         with pytest.raises(InvalidOptionError, match="holds no signed heads"):
-            read_signed(file, public)
+            read_signed(file, keys)
+    file.write_text('{"heads": [], "signature": 1}')
+    with pytest.raises(InvalidOptionError, match="was not signed by"):
+        read_signed(file, keys)
+
+
+def test_heads_of_another_version(tmp_path: Path, auditor: KeyPair) -> None:
+    document: dict[str, Any] = {"heads": [{"chain": "c", "sequence": 3, "hash": "a" * 64, "count": 3}]}
+    file = tmp_path / "heads.json"
+    file.write_text(json.dumps(document | {"signature": auditor.private.sign(document)}))
+    with pytest.raises(InvalidOptionError, match="write them anew by `rationale audit heads`"):
+        read_signed(file, [auditor.public])
+
+
+def test_keys_that_cannot_be_read(auditor: KeyPair) -> None:
     with pytest.raises(InvalidOptionError, match="cannot read the public key"):
-        read_signed(file, private)
+        PublicKey(auditor.private_file)
     with pytest.raises(InvalidOptionError, match="cannot read the private key"):
-        signed([], public)
+        PrivateKey(auditor.public_file)
