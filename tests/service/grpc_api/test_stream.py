@@ -115,7 +115,12 @@ async def test_a_refusal_is_told_in_the_stream(
 async def test_a_message_that_is_none_is_told_in_the_stream(repository: Path) -> None:
     async with grpc_end(Settings(repository=repository)) as end:
         call = end.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
-        for body, said in ((b"\xff\xff", b"the message is not what"), (b"", b"no model ''")):
+        many_fields = b"\x2a\0" * (1 << 20)
+        for body, said in (
+            (b"\xff\xff", b"the message is not what"),
+            (many_fields, b"the message has more than 30000 fields"),
+            (b"", b"no model ''"),
+        ):
             await call.write(body)
             answer = pb.ModelStreamInferResponse.FromString(await asyncio.wait_for(call.read(), SECONDS))
             assert said.decode() in answer.error_message
