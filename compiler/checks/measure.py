@@ -224,6 +224,7 @@ def _demand_separate_rows(
     tensors = {n: v for n, v in outputs.items() if isinstance(v, np.ndarray) and is_float(v.dtype)}
     batched = {n: v for n, v in tensors.items() if v.ndim and len(v) == rows}
     singles = [original(_row(probes, i), list(batched)) for i in range(rows) if batched]
+    batched = {n: v for n, v in batched.items() if len(singles[0][n]) == 1}  # not what a loop collects
     error = _batch_error(singles, batched) if batched else 0.0
     if error > max(ROWS_LIMIT, OUTPUT_ROUNDINGS * rounding):
         raise UnsupportedModelError(

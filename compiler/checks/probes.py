@@ -56,7 +56,10 @@ def _probe(
     steps = np.stack([0 * spread, 0.1 * spread, spread, np.maximum(spread, 1.0) if unit else spread])
     away = np.sign(noise[NEAR:]) * np.maximum(np.abs(noise[NEAR:]), 0.5)  # one feature alone moves too
     noise[NEAR:] = away if unit else noise[NEAR:]
-    return np.asarray(pick + noise * steps, dtype)
+    row = pick + noise * steps
+    if (known[held] >= 0).all() and (known[held] > 0).any():  # amounts, counts, codes: never negative
+        row[NEAR:] = np.abs(row[NEAR:])
+    return np.asarray(row, dtype)
 
 
 def _probe_integers(size: tuple[int, ...], dtype: np.dtype, known: np.ndarray | None) -> np.ndarray:

@@ -186,10 +186,11 @@ def qlinear_matmul(
     y_scale: ir.Value,
     y_zero: ir.Value,
 ) -> Any:
-    """A MatMul of dequantised operands, quantised."""
-    left = op.DequantizeLinear(a, a_scale, a_zero, axis=rank_of(a) - 2)
-    right = op.DequantizeLinear(b, b_scale, b_zero, axis=rank_of(b) - 1)
-    return op.QuantizeLinear(op.MatMul(left, right), y_scale, y_zero)
+    """The product of whole numbers, requantised: (a − zero)·(b − zero)·(scale of a·scale of b/scale of y)."""
+    rows, columns = rank_of(a) - 2, rank_of(b) - 1
+    steps = op.MatMul(_centred(op, a, a_zero, rows), _centred(op, b, b_zero, columns))
+    scale = op.Mul(_per_slice(op, a_scale, a, rows, 0), _per_slice(op, b_scale, b, columns, 0))
+    return _requantised(op, steps, op.Div(scale, _per_slice(op, y_scale, a, 1, 0)), y_zero)
 
 
 @rewrites("QLinearConv")
@@ -206,9 +207,16 @@ def qlinear_conv(
     bias: ir.Value | None = None,
     **attributes: Any,
 ) -> Any:
-    """A Conv of dequantised operands, quantised."""
-    weight = op.DequantizeLinear(w, w_scale, w_zero, axis=0)
-    if bias is not None:
-        bias = op.Mul(op.Cast(bias, to=int(dtype_of(x_scale))), op.Mul(x_scale, w_scale))
-    y = op.Conv(op.DequantizeLinear(x, x_scale, x_zero), weight, bias, **attributes)
-    return op.QuantizeLinear(y, y_scale, y_zero)
+    """Conv(x − zero of x, w − zero of w) + bias, requantised: the scales of x and w over that of y."""
+    bias = None if bias is None else op.Cast(bias, to=int(ir.DataType.FLOAT))
+    steps = op.Conv(_centred(op, x, x_zero, None), _centred(op, w, w_zero, 0), bias, **attributes)
+    scale = op.Div(op.Mul(x_scale, w_scale), y_scale)
+    return _requantised(op, steps, _per_slice(op, scale, x, 1, 0, w_scale), y_zero)
+
+
+def _requantised(op: Any, steps: Any, scale: Any, zero_point: ir.Value) -> Any:
+    """Whole steps of one scale in those of another: one factor, as kernels of whole numbers have it.
+
+    A factor of other roundings takes another side where a number of steps ends in a half.
+    """
+    return op.QuantizeLinear(op.Mul(steps, scale), np.asarray(1, np.float32), zero_point)
