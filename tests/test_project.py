@@ -111,7 +111,13 @@ def test_the_readme_names_commands_that_exist():
 
 def test_ci_calls_what_the_readme_calls():
     text = (ROOT / ".ci" / "run").read_text()
-    assert re.findall(r"^ *make ([a-z-]+)$", text, re.MULTILINE) == ["check", "demo", "test-slow", "test-docker", "test"]
+    assert re.findall(r"^ *make ([a-z-]+)$", text, re.MULTILINE) == [
+        "check",
+        "demo",
+        "test-slow",
+        "test-docker",
+        "test",
+    ]
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
     subprocess.run(["bash", "-n", ROOT / ".ci" / "run"], check=True)
 

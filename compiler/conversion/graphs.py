@@ -25,6 +25,8 @@ class Examples(Protocol):
 
     def masked(self, mask: np.ndarray) -> Any: ...
 
+    def rounded(self) -> Any: ...
+
 
 @dataclass(frozen=True)
 class Both:

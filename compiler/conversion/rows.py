@@ -90,6 +90,14 @@ class Rows:
             columns[i] = np.where(mask[:, i], np.nan, self._numbers(int(i)))
         return Rows(tuple(columns), self.names)
 
+    def rounded(self) -> "Rows":
+        """The same rows, their numbers as float32 holds them."""
+        columns = [
+            column if words else self._numbers(i).astype(np.float32).astype(np.float64)
+            for i, (column, words) in enumerate(zip(self.columns, self.has_words, strict=True))
+        ]
+        return Rows(tuple(columns), self.names)
+
     def _numbers(self, i: int, *, kept: bool = False) -> np.ndarray:
         """Column i as float64, or in the dtype that it has."""
         column = numbers_of(self.columns[i], self.called(i), _fault, missing=True)

@@ -11,11 +11,13 @@ from skl2onnx.common.shape_calculator import (
     calculate_linear_classifier_output_shapes,
     calculate_linear_regressor_output_shapes,
 )
+from skl2onnx.shape_calculators.scaler import calculate_sklearn_scaler_output_shapes
 from sklearn.base import BaseEstimator, is_classifier, is_outlier_detector
 from sklearn.utils.validation import check_is_fitted
 
 from compiler.conversion.graphs import INPUT, AsOnnx, Both, tidied
 from compiler.conversion.rows import Features, Rows, rows_of
+from compiler.conversion.scalers import STEPS, in_double
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.lowering.loading.load import without_zip_maps
 
@@ -41,8 +43,16 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
     given, types = _without_names(model), _types(known, rows, by_column=by_column)
     names = [name for name, _ in types]
     options = {id(given): {"zipmap": False}} if hasattr(model, "predict_proba") else None
+    scalers: dict[type, Any] = dict.fromkeys(STEPS, in_double)
     proto, _ = without_zip_maps(
-        convert_sklearn(given, initial_types=types, target_opset=OPSETS, options=options)
+        convert_sklearn(
+            given,
+            initial_types=types,
+            target_opset=OPSETS,
+            options=options,
+            custom_conversion_functions=scalers,
+            custom_shape_calculators=dict.fromkeys(STEPS, calculate_sklearn_scaler_output_shapes),
+        )
     )
     tidied(proto, names)
     read = [value.name for value in proto.graph.input]

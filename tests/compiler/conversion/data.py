@@ -10,6 +10,7 @@ ROWS, K, N = 300, 23, 7
 def _loans() -> pd.DataFrame:
     random = np.random.default_rng(0)
     table = pd.DataFrame(random.normal(size=(ROWS, len(FEATURES))), columns=FEATURES)
+    table = table.astype(np.float32).astype(float)  # what a request holds
     table.iloc[::7, 1] = np.nan
     return table
 
