@@ -22,7 +22,12 @@ from compiler.combine.combine import combine
 from compiler.combine.one_row import with_batch
 from compiler.conversion.convert import Converted, convert, example_of, is_fitted
 from compiler.deployment import HERE, Deployment
-from compiler.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
+from compiler.errors import (
+    CheckFailedError,
+    InvalidOptionError,
+    InvalidReferencesError,
+    UnsupportedModelError,
+)
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower, plain_for
 from compiler.lowering.lengths import Size, span_of
@@ -248,7 +253,7 @@ def _automatic(
     for way in ways:
         try:
             story = _compiled(model, way.method, question, sizes, libraries, deployment, tell)
-        except (UnsupportedModelError, InvalidOptionError, CheckFailedError) as error:
+        except (UnsupportedModelError, InvalidOptionError, InvalidReferencesError, CheckFailedError) as error:
             if way is ways[-1]:
                 raise
             declined += f"; {way.method.name} was tried before: {error}"

@@ -127,6 +127,25 @@ def test_the_next_one_where_a_graph_cannot_be_made() -> None:
     assert "exactshap was tried before: " in compiled.manifest.warnings[0]
 
 
+@pytest.mark.parametrize(("features", "method"), [(5, "exactshap"), (13, "permutationshap")])
+def test_the_one_that_takes_a_missing_reference(features: int, method: str) -> None:
+    imputed = network("y = Relu(h)", features)
+    made = [onnx.helper.make_node("IsNaN", ["x"], ["gone"])]
+    made += [onnx.helper.make_node("Where", ["gone", "zero", "x"], ["whole"])]
+    product = next(node for node in imputed.graph.node if node.op_type == "MatMul")
+    product.input[0] = "whole"
+    nodes = [n for n in imputed.graph.node if n.op_type == "Constant"] + made
+    nodes += [n for n in imputed.graph.node if n.op_type != "Constant"]
+    del imputed.graph.node[:]
+    imputed.graph.node.extend(nodes)
+    references = rows(1, 4, features)
+    references[1, 2] = np.nan
+    compiled = compile_model(imputed, Auto(references))
+    assert compiled.manifest.method.name == method
+    answer = compiled.explain(references)
+    assert np.abs(answer["completeness_gap"]).max() < NEAR
+
+
 def test_the_command_says_it(tmp_path: Path) -> None:
     onnx.save(of.regressor(FOREST), tmp_path / "m.onnx")
     np.save(tmp_path / "r.npy", rows(1, 4, 5))
