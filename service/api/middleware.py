@@ -1,7 +1,8 @@
 """What every HTTP request passes: pure ASGI, around everything but Starlette's last resort."""
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -17,6 +18,7 @@ from service.security.keys import NOBODY_NEEDS, Scopes, needed_by_path, token_of
 log = logging.getLogger(__name__)
 
 _METRICS = "/metrics"
+_LINGER_S = 2.0  # for the rest of a body that nobody reads
 
 
 class HttpMiddleware:
@@ -39,7 +41,9 @@ class HttpMiddleware:
             return
         headers = Headers(scope=scope)
         context = _context_of(scope, headers)
-        answering = _Answering(context, send)
+        receive = body = _Body(receive, last=headers.get("connection", "").lower() == "close")
+        body.ended = "expect" in headers  # its sender waits for the answer
+        answering = _Answering(context, send, body)
         with self._gate.noted(context):
             try:
                 token = token_of(headers.get("authorization"), headers.get("x-api-key"))
@@ -66,20 +70,49 @@ def _context_of(scope: Scope, headers: Headers) -> RequestContext:
     )
 
 
+class _Body:
+    """A body on its way in, and whether it has ended.
+
+    Args:
+        last: whether the connection is closed after the answer.
+    """
+
+    __slots__ = ("_last", "_receive", "ended")
+
+    def __init__(self, receive: Receive, *, last: bool) -> None:
+        self.ended = False
+        self._receive = receive
+        self._last = last
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self.ended = not message.get("more_body", False)
+        return message
+
+    async def linger(self) -> None:
+        """Reads what nobody read, where the connection is closed next: its sender sees no answer else."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                while self._last and not self.ended:
+                    await self()
+
+
 class _Answering:
     """An answer on its way out: its status is noted, and it is given the request's id."""
 
-    __slots__ = ("_context", "_send", "begun")
+    __slots__ = ("_body", "_context", "_send", "begun")
 
-    def __init__(self, context: RequestContext, send: Send) -> None:
+    def __init__(self, context: RequestContext, send: Send, body: _Body) -> None:
         self.begun = False
         self._context = context
         self._send = send
+        self._body = body
 
-    def send(self, message: Message) -> Awaitable[None]:
+    async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.begun = True
             self._context.status = message["status"]
             named = (contexts.REQUEST_ID.encode(), self._context.request_id.encode())
             message = {**message, "headers": [*message["headers"], named]}
-        return self._send(message)
+            await self._body.linger()
+        await self._send(message)

@@ -6,6 +6,8 @@ import select
 import socket
 import struct
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -276,6 +278,28 @@ def test_a_head_names_one_host(strict: str, version: bytes, hosts: bytes, status
         head = b"GET /v2/health/live HTTP/" + version + b"\r\n" + hosts + b"connection: close\r\n"
         connection.sendall(head + (body or b"\r\n"))
         assert rest(connection).split(b" ")[1] == status
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/v1/models/unknown:decide", 404), ("/v2/models/score/infer", 413)]
+)
+def test_a_caller_who_closes_after_a_large_body_reads_why_it_was_refused(
+    strict: str, path: str, status: int
+) -> None:
+    """As Python's urllib does: its `Connection: close` would cut it off in the middle of its body."""
+    body = b" " * (8 * MEBIBYTE)
+    asked = urllib.request.Request(f"http://{strict}{path}", body, {"content-type": "application/json"})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(asked, timeout=SECONDS)
+    assert refused.value.code == status
+    assert "status" in orjson.loads(refused.value.read())
+
+
+def test_who_waits_for_leave_to_send_is_answered_at_once(strict: str) -> None:
+    head = HEAD.replace(b"score", b"unknown") + b"connection: close\r\nexpect: 100-continue\r\n"
+    with connected(strict) as connection:
+        connection.sendall(head + b"content-length: 1000000\r\n\r\n")
+        assert rest(connection).startswith(b"HTTP/1.1 404")
 
 
 def test_a_connection_that_waits_for_no_answer_is_closed(strict: str) -> None:
