@@ -21,6 +21,7 @@ from compiler.checks.open_probes import check_open
 from compiler.combine.combine import combine
 from compiler.combine.one_row import with_batch
 from compiler.conversion.convert import Converted, convert, example_of, is_fitted
+from compiler.conversion.files import is_fitted_file, read_fitted
 from compiler.deployment import HERE, Deployment
 from compiler.errors import (
     CheckFailedError,
@@ -71,8 +72,8 @@ def compile_model(
 
     Args:
         model: a path, or a model in memory. Axis 0 of its inputs is the batch. A fitted model of another
-            library is converted, and how far the ONNX model is from it on the references is printed first;
-            see `convert`.
+            library (or the file in which XGBoost, LightGBM or CatBoost saved one) is converted, and how far
+            the ONNX model is from it on the references is printed first; see `convert`.
         method: how to explain, `DeepShap(references)` for instance; `Auto(references)` takes what is exact
             for the model.
         output: the tensor to explain, an inner one too; by default the first float output.
@@ -120,13 +121,7 @@ def compile_model(
     libraries = found(custom_ops)
     if comparisons is not None:
         comparisons.check(method, deployment, decides=decision is not None)
-    if is_fitted(model):
-        model = convert(model, example_of(method), allow_parity=allow_parity)
-    elif allow_parity is not None:
-        raise InvalidOptionError(
-            "--allow-parity is of fitted models, which are converted: this one is ONNX already, and compared "
-            "with nothing."
-        )
+    model = _converted(model, method, allow_parity)
     if isinstance(model, Converted):
         print(model.report)
         method, names = model.asked_of(method)
@@ -165,6 +160,20 @@ def compile_model(
         with kernels_of(libraries):
             compiled.comparisons = _compared(manifest, method, comparisons, of, progress or _silent)
     return compiled
+
+
+def _converted(model: Any, method: Method, allow_parity: float | None) -> Any:
+    """A fitted model, or one that a library saved, as ONNX; what is ONNX as it is."""
+    if isinstance(model, str | Path) and is_fitted_file(Path(model)):
+        model = read_fitted(Path(model))
+    if is_fitted(model):
+        return convert(model, example_of(method), allow_parity=allow_parity)
+    if allow_parity is not None:
+        raise InvalidOptionError(
+            "--allow-parity is of fitted models, which are converted: this one is ONNX already, and compared "
+            "with nothing."
+        )
+    return model
 
 
 def _lowered(model: str | Path | onnx.ModelProto, method: Method, sizes: Mapping[str, Size]) -> Lowered:

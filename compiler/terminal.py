@@ -79,13 +79,18 @@ def report(manifest: "Manifest") -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     for row in (*_explained(manifest), *_decided(manifest), *_measured(manifest)):
         table.add_row(*row)
-    console().print(table)
+    screen = console()
+    with screen.capture() as captured:
+        screen.print(table)
+    for line in captured.get().splitlines():  # a table fills each line to its own width
+        print(line.rstrip())
     for warning in manifest.warnings:
         print(f"warning: {warning}", file=sys.stderr)
 
 
 def _explained(manifest: "Manifest") -> Iterator[tuple[str, str]]:
-    names = ", ".join(e.tensor.name for e in manifest.explained)
+    inputs = [e.tensor.name for e in manifest.explained]
+    names = ", ".join(inputs[:_SHOWN]) + f" and {len(inputs) - _SHOWN} more" * (len(inputs) > _SHOWN)
     yield (
         "explains",
         f"{manifest.explained_output} ({_targets(manifest)}) by {names}, {manifest.method.name}",

@@ -8,6 +8,7 @@ import typer
 
 from compiler.bench import cli as cli_bench
 from compiler.cli import decisions, entries, references
+from compiler.conversion.files import ALLOW_PICKLE
 from compiler.terminal import Repository, progress_bar, report, told_plainly
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ def compile_command(
         bool,
         typer.Option(
             "--allow-pickle",
+            envvar=ALLOW_PICKLE,
             help="Read a model from a pickle (.joblib, .pkl). A pickle is a program that runs as it is read: "
             "only for files that you trust.",
         ),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from compiler.conversion.files import ALLOW_PICKLE
 from compiler.terminal import console, told_plainly
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def references_command(
         bool,
         _of_policies(
             "--allow-pickle",
+            envvar=ALLOW_PICKLE,
             help="Read a model from a pickle (.joblib, .pkl), a program: only if you trust it.",
         ),
     ] = False,
@@ -139,7 +141,7 @@ def references_command(
         _check_out(out)
         chosen = parse_features(features or [])
         of_policies = {"policy": policy, "by": by, "count": count, "band": band}
-        of_policies |= {"stratify": stratify, "measure": measure, "allow_pickle": allow_pickle or None}
+        of_policies |= {"stratify": stratify, "measure": measure}
         of_policies = {name: value for name, value in of_policies.items() if value is not None}
         if (centroids is None) == (decision is None):
             raise InvalidOptionError(
@@ -156,7 +158,13 @@ def references_command(
                 raise InvalidOptionError("--decision needs --model MODEL, which scores the rows.")
             made = draw_by_policy(
                 Asked(
-                    file, model, decision, features=chosen, seed=seed, **cast("dict[str, Any]", of_policies)
+                    file,
+                    model,
+                    decision,
+                    features=chosen,
+                    seed=seed,
+                    allow_pickle=allow_pickle,
+                    **cast("dict[str, Any]", of_policies),
                 )
             )
             _write(out, made.table)

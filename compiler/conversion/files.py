@@ -5,6 +5,7 @@ from typing import Any
 
 from compiler.errors import InvalidModelError, InvalidOptionError
 
+ALLOW_PICKLE = "RATIONALE_ALLOW_PICKLE"  # 1 where a command reads them without --allow-pickle
 PICKLES = (".joblib", ".pkl", ".pickle")
 _REASON = 300  # characters of what a library says
 
@@ -26,7 +27,8 @@ def read_fitted(path: Path, *, allow_pickle: bool = False) -> Any:
     if kind in PICKLES and not allow_pickle:
         raise InvalidOptionError(
             f"{path}: a pickle is a program that runs as it is read, with your rights. If you made it, or "
-            "trust who did, add --allow-pickle."
+            f"trust who did, add --allow-pickle, or set {ALLOW_PICKLE}=1 for every command (in Python: load "
+            "the model yourself, and give that)."
         )
     if not path.is_file():
         raise InvalidModelError(f"{path}: cannot be read: no such file.")

@@ -1,5 +1,6 @@
 """Fitted models from files: what the command makes of them, and what it refuses."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from typer.testing import CliRunner
 
-from compiler import Manifest
+from compiler import Gradient, InvalidOptionError, Manifest, TreeShap, compile_model
 from compiler.cli.compile import app
 from tests.compiler.conversion.data import ASKED, FEATURES, LOANS, REFERENCES, TWO, K
 from tests.tolerances import PARITY_32
@@ -103,6 +104,36 @@ def test_a_pipeline_of_words_and_holes(method: str, tmp_path: Path) -> None:
     assert "home = own" in (tmp_path / "reasons.svg").read_text("utf-8")
 
 
+def test_python_reads_the_files_of_boosters(tmp_path: Path) -> None:
+    for name, model in saved(tmp_path).items():
+        if not name.endswith("joblib"):
+            found = compile_model(tmp_path / name, TreeShap(REFERENCES.to_numpy())).explain(ASKED.to_numpy())
+            with warnings.catch_warnings(action="ignore"):  # LightGBM's of names
+                due = model.predict_proba(ASKED.to_numpy())
+            assert np.abs(found["probabilities"] - due).max() <= PARITY_32
+
+
+def test_leave_is_given_once_for_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path)
+    REFERENCES.to_csv(tmp_path / "r.csv", index=False)
+    asked = ("--references", tmp_path / "r.csv", "--repository", tmp_path / "repository")
+    monkeypatch.setenv("RATIONALE_ALLOW_PICKLE", "1")
+    code, output = call("compile", tmp_path / "model.joblib", "--name", "m", "--method", "treeshap", *asked)
+    assert code == 0, output
+
+
+def test_a_summary_of_many_columns_is_short(tmp_path: Path) -> None:
+    columns = ColumnTransformer([("numbers", SimpleImputer(), FEATURES)])
+    pipeline = make_pipeline(columns, GradientBoostingClassifier(n_estimators=4, max_depth=3)).fit(LOANS, TWO)
+    joblib.dump(pipeline, tmp_path / "model.joblib")
+    REFERENCES.to_csv(tmp_path / "r.csv", index=False)
+    asked = ("--references", tmp_path / "r.csv", "--repository", tmp_path / "repository", "--allow-pickle")
+    code, output = call("compile", tmp_path / "model.joblib", "--name", "m", "--method", "treeshap", *asked)
+    assert code == 0, output
+    assert "by age, income now, debt and 2 more, treeshap" in output
+    assert all(line == line.rstrip() for line in output.splitlines())
+
+
 class Evil:
     def __reduce__(self) -> Any:
         return Path.touch, (Path("touched"),)
@@ -116,6 +147,8 @@ def test_a_pickle_is_not_read_without_leave(tmp_path: Path, monkeypatch: pytest.
         assert code == 2
         assert "a pickle is a program that runs as it is read" in output
         assert "--allow-pickle" in output
+        with pytest.raises(InvalidOptionError, match="in Python: load the model yourself"):
+            compile_model(name, Gradient())
         assert not Path("touched").exists()
 
 
