@@ -11,6 +11,7 @@ from typing import Any
 
 from typer.main import get_command
 
+from compiler.conversion.files import ALLOW_PICKLE
 from service.cli.main import app
 from service.settings import PREFIX, Settings
 from tests.docs.pages import ROOT
@@ -22,7 +23,7 @@ _SETTING = re.compile(rf"{PREFIX}[A-Z][A-Z_]*[A-Z]")
 _WRITTEN = {"receipt/check.py"}  # by a command before it
 _EXTRAS = re.compile(r"(?:rationale|\.)\[([\w,]+)\]")
 _NO_VALUE = "requires an argument"
-_MORE_SETTINGS = {"RATIONALE_CONFIG"}  # it names the file with the others
+_MORE_SETTINGS = {"RATIONALE_CONFIG", ALLOW_PICKLE}  # the file with the others, and one of the compiler
 # Flags of programs that are not ours, as far as pages name them.
 OF_OTHERS = {"--trace-config": "tritonserver", "--csv": "locust", "--processes": "locust"}
 
