@@ -326,6 +326,9 @@ class Parity(_Frozen):
         False, description="whether they agree on numbers as float32 holds them, and not on those given"
     )
     labels: int | None = Field(description="rows whose label differs; None where it has none")
+    uncompared: tuple[str, ...] = Field(
+        (), description="outputs of numbers that the fitted model does not answer"
+    )
     missing_rows: int = Field(description="references with missing values")
     missing_error: float | None = Field(
         description="largest on these, of a column's range; None where there are none"

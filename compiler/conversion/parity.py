@@ -137,6 +137,7 @@ def compare(made: AsOnnx, model: str, converter: str, allowed: float | None = No
         row=worst.row,
         where=worst.where,
         rounded=worst.relative > LIMIT and _agree_rounded(runner, made.both, model),
+        uncompared=_uncompared(runner, made),
         labels=int(sum(differ.sum() for differ in labels)) if labels else None,
         missing_rows=int(missing.sum()),
         missing_error=_largest(known.part(np.flatnonzero(missing)), scale),
@@ -195,6 +196,11 @@ def warnings_of(parity: Parity) -> tuple[str, ...]:
         found.append(
             f"the ONNX model is not quite the {parity.model} that it was converted from: {_differs(parity)}"
             f"{labels}. What is served and explained is the ONNX model.{allowed}{rounded}"
+        )
+    if parity.uncompared:
+        found.append(
+            f"{shown(parity.uncompared)} of the ONNX model is nothing that the {parity.model} answers: it "
+            "was not compared."
         )
     if parity.missing_differs:
         found.append(
@@ -460,6 +466,11 @@ def _largest(answers: _Answers | None, scale: _Scale) -> float | None:
     if answers is None or not len(answers):
         return None
     return float(scale.relative(answers.errors).max(initial=0))
+
+
+def _uncompared(runner: Runner, made: AsOnnx) -> tuple[str, ...]:
+    pairs = zip(runner(made.feeds or {}).items(), made.answers, strict=False)
+    return tuple(name for (name, ours), theirs in pairs if theirs is None and is_float(ours.dtype))
 
 
 def _missing(feeds: Mapping[str, np.ndarray], count: int) -> np.ndarray:

@@ -7,21 +7,23 @@ from typing import Any
 import numpy as np
 from skl2onnx import convert_sklearn, update_registered_converter
 from skl2onnx.common.data_types import FloatTensorType, StringTensorType
+from skl2onnx.common.exceptions import MissingConverter, MissingShapeCalculator
 from skl2onnx.common.shape_calculator import (
     calculate_linear_classifier_output_shapes,
     calculate_linear_regressor_output_shapes,
 )
-from skl2onnx.shape_calculators.scaler import calculate_sklearn_scaler_output_shapes
 from sklearn.base import BaseEstimator, is_classifier, is_outlier_detector
+from sklearn.ensemble import VotingClassifier
 from sklearn.utils.validation import check_is_fitted
 
 from compiler.conversion.graphs import INPUT, AsOnnx, Both, tidied
 from compiler.conversion.rows import Features, Rows, rows_of
-from compiler.conversion.scalers import STEPS, in_double
+from compiler.conversion.steps import check, register, unknown
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.lowering.loading.load import without_zip_maps
 
-OPSETS = {"": 17, "ai.onnx.ml": 3}  # trees as TreeEnsembleRegressor and -Classifier
+register()
+OPSETS = {"": 18, "ai.onnx.ml": 3}  # trees as TreeEnsembleRegressor and -Classifier
 
 
 def as_onnx(model: Any, example: Any) -> AsOnnx:
@@ -32,6 +34,8 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
             "in one."
         )
     check_is_fitted(model)
+    for part in _parts(model):
+        check(part)
     known = features(model)
     rows = None if example is None else rows_of(example, known)
     by_column = _splits_columns(model, rows)
@@ -43,17 +47,11 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
     given, types = _without_names(model), _types(known, rows, by_column=by_column)
     names = [name for name, _ in types]
     options = {id(given): {"zipmap": False}} if hasattr(model, "predict_proba") else None
-    scalers: dict[type, Any] = dict.fromkeys(STEPS, in_double)
-    proto, _ = without_zip_maps(
-        convert_sklearn(
-            given,
-            initial_types=types,
-            target_opset=OPSETS,
-            options=options,
-            custom_conversion_functions=scalers,
-            custom_shape_calculators=dict.fromkeys(STEPS, calculate_sklearn_scaler_output_shapes),
-        )
-    )
+    try:
+        converted = convert_sklearn(given, initial_types=types, target_opset=OPSETS, options=options)
+    except (MissingConverter, MissingShapeCalculator) as error:
+        raise unknown(error) from error
+    proto, _ = without_zip_maps(converted)
     tidied(proto, names)
     read = [value.name for value in proto.graph.input]
     columns = tuple(read) if by_column else (rows.names if rows else known.names)
@@ -113,12 +111,15 @@ def _splits_columns(model: Any, rows: Rows | None) -> bool:
 
 
 def _without_names(model: Any) -> Any:
-    """A copy in which boosters have no names of features, with converters of theirs registered."""
+    """A copy in which no vote is flattened, and boosters have no names of features and have converters."""
     kinds = {type(part).__module__.partition(".")[0] for part in _parts(model)}
-    if kinds.isdisjoint(_BOOSTERS):
+    voting = any(isinstance(part, VotingClassifier) for part in _parts(model))
+    if kinds.isdisjoint(_BOOSTERS) and not voting:
         return model
     model = copy.deepcopy(model)
     for part in _parts(model):
+        if isinstance(part, VotingClassifier):
+            part.flatten_transform = False  # of `transform` alone; skl2onnx refuses it
         register = _BOOSTERS.get(type(part).__module__.partition(".")[0])
         if register is not None:
             register(part)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
 from compiler.lowering import Lowered
 from compiler.methods import Auto, DeepShap, ExactShap, Method, PermutationShap, TreeShap
 from compiler.rules.rule import Kind, Rule, Trait
@@ -56,7 +56,7 @@ def _selected(lowered: Lowered, method: Method, question: Question) -> Selection
     """None where the method does not answer the question."""
     try:
         return select(lowered, method, question)
-    except (InvalidOptionError, UnsupportedModelError):
+    except (InvalidOptionError, InvalidReferencesError, UnsupportedModelError):
         return None
 
 

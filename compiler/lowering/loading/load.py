@@ -30,6 +30,7 @@ from compiler.trees.read import is_ensemble, read_ensemble
 
 OPSET = 21  # every ONNX Runtime since 1.18, every Triton since 24.05
 IR_VERSION = 10
+_CLASSICAL, _CLASSICAL_OPSET = "ai.onnx.ml", 3
 LARGE = 1_900_000_000  # bytes of weights; protobuf serialises less than 2 GB in one piece
 LONGEST_REASON = 400
 _RESIZE_HAS_MODES = 11
@@ -315,6 +316,7 @@ def standardise(model: ir.Model) -> ir.Model:
     if next(model.graph.subgraphs(), None) is None:
         passes.IdentityEliminationPass()(model)  # it may leave branches with outputs that are not their own
     _convert_opset(model)
+    _convert_classical(model)
     model.ir_version = max(model.ir_version, IR_VERSION) if _opset(model) > OPSET else IR_VERSION
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     return model
@@ -322,6 +324,14 @@ def standardise(model: ir.Model) -> ir.Model:
 
 def _opset(model: ir.Model) -> int:
     return model.graph.opset_imports.get("", OPSET)
+
+
+def _convert_classical(model: ir.Model) -> None:
+    """Classical operators to the version whose shapes ONNX infers; LabelEncoder's first is another."""
+    version = model.graph.opset_imports.get(_CLASSICAL, _CLASSICAL_OPSET)
+    first = version == 1 and any(node.op_type == "LabelEncoder" for node in model.graph.all_nodes())
+    if version < _CLASSICAL_OPSET and not first:
+        model.graph.opset_imports[_CLASSICAL] = _CLASSICAL_OPSET
 
 
 def _convert_opset(model: ir.Model) -> None:

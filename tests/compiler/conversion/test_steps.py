@@ -1,0 +1,170 @@
+"""Steps of pipelines that are converted here, and those that are refused by name.
+
+Behind scalers the trees' thresholds lie on numbers that rows hold: a rounding would be another leaf.
+"""
+
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import xgboost as xgb
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.ensemble import (
+    BaggingRegressor,
+    GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+    RandomForestRegressor,
+    StackingClassifier,
+    VotingClassifier,
+)
+from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline, make_union
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    MaxAbsScaler,
+    MinMaxScaler,
+    RobustScaler,
+    SplineTransformer,
+    StandardScaler,
+)
+from sklearn.tree import ExtraTreeRegressor
+
+from compiler import Auto, UnsupportedModelError, compile_model, convert
+from compiler.conversion.parity import LIMIT, warnings_of
+
+_RANDOM = np.random.default_rng(3)
+TABLE = pd.DataFrame(_RANDOM.integers(1, 90, (400, 6)).astype(float), columns=list("abcdef"))
+DUE = TABLE["a"] % 7 * TABLE["b"] + np.where(TABLE["c"] > 30, TABLE["d"], -TABLE["e"]) + TABLE["f"] % 3
+
+SCALERS = [
+    StandardScaler(),
+    StandardScaler(with_mean=False),
+    StandardScaler(with_std=False),
+    RobustScaler(),
+    RobustScaler(with_scaling=False),
+    MaxAbsScaler(),
+    MinMaxScaler((-1, 2)),
+    MinMaxScaler((0.1, 0.7), clip=True),
+    ColumnTransformer([("a", StandardScaler(), list("abc")), ("b", MinMaxScaler(), list("def"))]),
+]
+TREES = [
+    GradientBoostingRegressor(n_estimators=30, max_depth=4, random_state=0),
+    RandomForestRegressor(8, max_depth=7, random_state=0),
+    BaggingRegressor(n_estimators=4, random_state=0),
+    xgb.XGBRegressor(n_estimators=20, max_depth=4),
+]
+
+
+@pytest.mark.parametrize("trees", TREES, ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize("scaler", SCALERS, ids=str)
+def test_a_row_falls_into_the_leaf_of_the_fitted_model(scaler: Any, trees: Any) -> None:
+    parity = convert(make_pipeline(scaler, trees).fit(TABLE, DUE), TABLE).parity
+    assert parity is not None
+    assert parity.mixtures
+    assert parity.relative < LIMIT
+
+
+HOLES = TABLE.mask(_RANDOM.random(TABLE.shape) < 0.1)
+TWO = (DUE.median() < DUE).astype(int)
+FOREST = RandomForestClassifier(5, max_depth=4, random_state=0)
+STEPS = {
+    "what is missing, told": make_pipeline(SimpleImputer(add_indicator=True), LogisticRegression()),
+    "the same of some columns": make_pipeline(
+        ColumnTransformer([("n", SimpleImputer(add_indicator=True), ["c", "a"])]), StandardScaler(), Ridge()
+    ),
+    "told by itself": make_pipeline(
+        make_union(SimpleImputer(), MissingIndicator(features="all")), LogisticRegression()
+    ),
+    "a forest": FOREST,
+    "trees in bags": BaggingRegressor(n_estimators=4, random_state=0),
+    "numbers of a tree": ExtraTreeRegressor(max_depth=5, random_state=0),
+}
+FUNCTIONS = [
+    np.abs,
+    np.ceil,
+    np.cos,
+    np.exp,
+    np.expm1,
+    np.floor,
+    np.log,
+    np.log10,
+    np.log1p,
+    np.log2,
+    np.negative,
+]
+FUNCTIONS += [np.reciprocal, np.sign, np.sin, np.sqrt, np.square, np.tanh]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_rows_with_gaps_are_answered_as_by_the_fitted_model(name: str) -> None:
+    parity = convert(clone(STEPS[name]).fit(HOLES, TWO), HOLES).parity
+    assert parity is not None
+    assert parity.missing_rows
+    assert parity.masked
+    assert parity.relative < LIMIT
+    assert not parity.refuses_missing
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_functions_of_numpy(function: Any) -> None:
+    small = TABLE / 32
+    pipeline = make_pipeline(FunctionTransformer(function), GradientBoostingRegressor(n_estimators=5))
+    parity = convert(pipeline.fit(small, DUE), small).parity
+    assert parity is not None
+    assert parity.relative < LIMIT
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        VotingClassifier([("a", LogisticRegression()), ("b", FOREST)], voting="soft"),
+        StackingClassifier([("a", LogisticRegression()), ("b", FOREST)], cv=3),
+        CalibratedClassifierCV(FOREST, cv=3),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_estimators_of_estimators(model: Any) -> None:
+    compiled = compile_model(clone(model).fit(TABLE / 90, TWO), Auto(TABLE[:20] / 90))
+    assert compiled.manifest.method.name == "exactshap"
+    assert compiled.manifest.parity is not None
+    assert compiled.manifest.parity.relative < LIMIT
+
+
+def test_shares_of_votes_are_told_to_be_compared_with_nothing() -> None:
+    model = VotingClassifier([("a", LogisticRegression(max_iter=2000)), ("b", FOREST)])
+    parity = convert(model.fit(TABLE / 90, TWO), TABLE / 90).parity
+    assert parity is not None
+    assert "of the ONNX model is nothing that the sklearn.VotingClassifier answers" in warnings_of(parity)[0]
+
+
+REFUSED = {
+    "FunctionTransformer of <lambda>": make_pipeline(FunctionTransformer(lambda x: x * 2), Ridge()),
+    "SplineTransformer: skl2onnx knows no such step. Use KBinsDiscretizer": make_pipeline(
+        SplineTransformer(), Ridge()
+    ),
+    "TransformedTargetRegressor: skl2onnx knows no such step. Give its": TransformedTargetRegressor(Ridge()),
+    "SimpleImputer(missing_values=0): only NaN": make_pipeline(
+        SimpleImputer(missing_values=0, add_indicator=True), Ridge()
+    ),
+    "SimpleImputer(add_indicator=True) of words": make_pipeline(
+        SimpleImputer(add_indicator=True, keep_empty_features=False), Ridge()
+    ),
+    "HistGradientBoostingClassifier with categorical_features": HistGradientBoostingClassifier(
+        max_iter=4, categorical_features=["a"]
+    ),
+    "CalibratedClassifierCV(method='isotonic')": CalibratedClassifierCV(FOREST, method="isotonic", cv=3),
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+@pytest.mark.filterwarnings("ignore:Skipping features without any observed values")
+def test_what_is_refused_says_what_to_do(text: str) -> None:
+    table = TABLE.assign(f=np.nan, a=HOLES["a"]) if "of words" in text else TABLE % 9
+    with pytest.raises(UnsupportedModelError, match=re.escape(text)):
+        convert(clone(REFUSED[text]).fit(table, TWO), table)
