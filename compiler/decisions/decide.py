@@ -257,9 +257,9 @@ def _reason_as_json(reason: PrincipalReason) -> dict[str, Any]:
 
 
 def _standard_error(row: ExplainedRow, features: tuple[str, ...]) -> float:
-    """Of a sum, as if its parts were independent; below 0 where it is not known."""
+    """Of a sum, as if its parts were independent; less than any lead where it is not known."""
     if row.standard_errors is None:
-        return -1.0
+        return -math.inf
     return float(sum(row.standard_errors[feature] ** 2 for feature in features) ** 0.5)
 
 

@@ -86,6 +86,7 @@ def values_of(
     rows = len(next(iter(inputs.values())))
     found: list[dict[str, Any]] = [{} for _ in range(rows)]
     named = {item.tensor.name: item.feature_names for item in manifest.explained}
+    single: dict[str, str] = {}
     for spec in manifest.inputs:
         if spec.name not in inputs:
             continue
@@ -93,8 +94,11 @@ def values_of(
         names = _names(spec.name, named.get(spec.name), table.shape[1])
         for row, values in zip(found, table, strict=True):
             row.update(zip(names, map(_plain, values), strict=True))
-            if len(names) == 1:  # a caller may say either
-                row[spec.name] = row[names[0]]
+        if len(names) == 1:
+            single[spec.name] = names[0]
+    for row in found:  # a caller may say either, where no feature has the name of the input
+        for name, feature in single.items():
+            row.setdefault(name, row[feature])
     for row, instance in zip(found, instances or (), strict=instances is not None):
         row.update((name, value) for name, value in instance.items() if not isinstance(value, list | dict))
     return found

@@ -26,7 +26,12 @@ class Turns:
         if self._busy:
             turn = self._loop.create_future()
             self._waiting.append(turn)
-            await turn
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # it was this call's turn already
+                    self._next()
+                raise
         self._busy = True
         self._loop.call_soon(self._has_read, time.monotonic())
 
@@ -38,10 +43,10 @@ class Turns:
             self._next()
 
     def _next(self) -> None:
-        self._busy = False
         while self._waiting:
             self._newest = not self._newest
             turn = self._waiting.pop() if self._newest else self._waiting.popleft()
             if not turn.done():  # its caller may have left
                 turn.set_result(None)
                 return
+        self._busy = False

@@ -133,6 +133,7 @@ def _split_object(form: Form, instance: dict[str, Any], where: str, faults: Faul
     rows: dict[str, _Row] = {}
     named: dict[str, dict[int, Any]] = {}
     unknown: list[str] = []
+    whole: set[str] = set()  # inputs, as far as they could be read
     specs = {spec.name: spec for spec in form.inputs}
     for name, value in instance.items():
         if name in form.features and not (name in specs and isinstance(value, list)):
@@ -141,6 +142,7 @@ def _split_object(form: Form, instance: dict[str, Any], where: str, faults: Faul
                 faults.note(f"{where}: feature '{name}' {wrong}")
             named.setdefault(tensor, {})[index] = value
         elif name in specs:
+            whole.add(name)
             with faults:
                 rows[name] = _array_row(specs[name], value, f"{where}.{name[:80]}")
         else:
@@ -152,7 +154,7 @@ def _split_object(form: Form, instance: dict[str, Any], where: str, faults: Faul
             faults.note(f"{where}: input '{name}' is given twice, whole and by its features")
         rows[name] = _Row(_complete(form, name, values, where, faults), specs[name].shape)
     for name in specs:
-        if name not in rows and name not in instance:
+        if name not in rows and name not in whole:
             missing = [feature for feature, (tensor, _) in form.features.items() if tensor == name] or [name]
             faults.note(f"{where}: missing {listed(missing)}")
     return rows

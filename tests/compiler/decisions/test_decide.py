@@ -178,6 +178,14 @@ def test_the_smallest_of_all_is_held_against_nothing() -> None:
     assert not reason.uncertain
 
 
+@pytest.mark.parametrize("scale", [1e-7, 1.0, 1e7])
+def test_nothing_is_uncertain_without_standard_errors(scale: float) -> None:
+    """Nor among those that tie, which stand in the profile's order though the second may be the larger."""
+    row = explained(income=scale, age=scale * (1 + TIE / 2), housing=scale / 2)
+    first, second = decide_by(row).reasons
+    assert [(r.tied, r.uncertain) for r in (first, second)] == [(True, False), (False, False)]
+
+
 @pytest.mark.parametrize(("income", "uncertain"), [(0.25, True), (0.125, False)])
 def test_the_standard_error_of_a_sum(income: float, uncertain: bool) -> None:
     """3, 4 and 5 sixteenths."""

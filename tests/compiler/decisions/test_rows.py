@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from compiler import Compiled, DeepShap, TreeShap, compile_model
-from compiler.decisions.rows import explained_rows, keys_of, shortest, values_of
-from tests.compiler.models import rows, two_inputs
+from compiler.decisions.decide import fits
+from compiler.decisions.rows import decided_of, explained_rows, keys_of, shortest, values_of
+from tests.compiler.models import parsed, rows, two_inputs
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 
 GIVEN = {"a": rows(3, 3, seed=5), "b": rows(3, 4, seed=6)}
@@ -61,6 +62,29 @@ def test_a_value_is_known_by_its_input_s_name_too() -> None:
     for values, age, housing in zip(values_of(manifest, given), AGE, HOUSING, strict=False):
         assert values["age"] == values["age[0]"] == float(str(age))
         assert values["housing"] == values["housing[0]"] == housing
+
+
+@pytest.mark.parametrize("inputs", ["float[N, 1] age, float[N, 3] b", "float[N, 3] b, float[N, 1] age"])
+def test_an_input_s_name_is_no_other_tensor_s_feature(inputs: str) -> None:
+    """Of one element, `years`, while `age` is a feature of b: a knock-out on age looks at b."""
+    graph = f"g ({inputs}) => (float[N, 1] y) {{ h = Concat <axis = 1> (age, b)  y = MatMul (h, w) }}"
+    profile = {
+        "output": "y",
+        "threshold": 0.5,
+        "adverse": "above",
+        "knock_outs": [{"feature": "age", "below": 18, "reason": "young"}],
+        "reasons": {"young": "Too young"},
+    }
+    names = {"age": ["years"], "b": ["income", "age", "debt"]}
+    method = DeepShap({"age": rows(4, 1), "b": rows(4, 3)})
+    model = parsed(graph, {"w": rows(4, 1, seed=1)})
+    manifest = compile_model(model, method, feature_names=names, decision=profile).manifest
+    given = {"age": np.array([[5]], np.float32), "b": np.array([[1, 40, 2]], np.float32)}
+    written = {"years": 5, "income": 1, "age": 40, "debt": 2}
+    for (values,) in (values_of(manifest, given), values_of(manifest, given, [written])):
+        assert values == written
+        (rule,) = decided_of(manifest).profile.knock_outs
+        assert not fits(rule, values[rule.feature])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -52,3 +52,22 @@ async def test_who_has_left_is_passed_over() -> None:
         await tasks[2]
     await tasks[1]
     assert seen == ["a", "b"]
+
+
+@pytest.mark.parametrize("ticks", range(4))
+async def test_who_leaves_keeps_nobody_waiting(ticks: int) -> None:
+    """In the turn in which it would be read, too: no later call has to come for the others."""
+    turns, seen = Turns(), []
+
+    async def first() -> None:
+        await turns.turn()
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        tasks[-1].cancel()
+
+    beginning = asyncio.create_task(first())
+    tasks = [asyncio.create_task(read(turns, seen, name)) for name in "abc"]
+    async with asyncio.timeout(5):
+        await beginning
+        await asyncio.wait(tasks)
+    assert sorted({*seen} | {"c"}) == ["a", "b", "c"]
