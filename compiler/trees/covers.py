@@ -15,11 +15,12 @@ def share_of(cover: np.ndarray, yes: np.ndarray, no: np.ndarray, split: np.ndarr
 
     Converters that know none write the same number everywhere.
     """
+    if not (np.isfinite(cover) & (cover >= 0)).all():
+        return None
     both = cover[yes] + cover[no]
-    sound = np.isfinite(cover) & (cover >= 0)
     adds_up = np.abs(both - cover) <= _ADDS_UP * both
     reached = split & (both > 0)
-    if not sound.all() or not adds_up[split].all() or not reached.any():
+    if not adds_up[split].all() or not reached.any():
         return None
     return np.where(reached, cover[yes] / np.where(reached, both, 1), np.nan)
 

@@ -23,6 +23,7 @@ from compiler import (
     compile_model,
 )
 from compiler.artefact.entry import open_entry
+from compiler.combine import of_coalitions
 from tests import kernels
 from tests.references import trees as of
 
@@ -163,6 +164,33 @@ def test_chunks_and_a_gate_change_nothing() -> None:
             np.testing.assert_allclose(other[name], whole[name], atol=1e-6)
 
 
+@pytest.mark.parametrize("at_once", range(1, 8))
+def test_however_many_rows_at_once(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six mixed rows, whole chunks of references and parts of one left over among them."""
+    monkeypatch.setattr(of_coalitions, "AT_ONCE", at_once)
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 21]>
+        g (float[N, 2] x) => (float[N, 1] y) {
+            one = Constant<value: tensor = int64[1] {1}>()
+            y = ReduceProd(x, one)
+        }""")
+    x, references = X4[:, :2], R4[:2, :2]
+    answer = compile_model(model, ExactShap(references)).explain(x)
+    due = of.shapley(lambda z: z.prod(axis=1, keepdims=True), x.astype(float), references.astype(float))
+    np.testing.assert_allclose(answer["x_attributions"], due, atol=NEAR)
+
+
+def test_an_input_that_the_output_does_not_read() -> None:
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 21]>
+        g (float[N, 2] x, float[N, 13] other) => (float[N, 2] y, float[N, 13] z) {
+            y = Sin(x)
+            z = Sin(other)
+        }""")
+    compiled = compile_model(model, ExactShap(R4[:, :2]), output="y", targets="all")
+    assert [item.tensor.name for item in compiled.manifest.explained] == ["x"]
+
+
 def test_an_inner_tensor() -> None:
     model = parser.parse_model(BESIDE)
     compiled = compile_model(model, ExactShap({"a": R_A, "b": R_B}), inputs=["p"], targets="all")
@@ -262,6 +290,18 @@ def test_standard_errors_cover() -> None:
     more = compile_model(model, method, targets="all").explain(x)
     ratio = np.median(error[error > 1e-4] / more["x_standard_error"][error > 1e-4])
     assert 3 < ratio < 5  # √16
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 5])
+def test_the_standard_error_is_that_of_a_mean_over_pairs(pairs: int) -> None:
+    model = SUBJECTS["probabilities of trees"][0]
+    f, method = answers(model, "p"), PermutationShap(REFERENCES, pairs, seed=2, standard_error=True)
+    found = compile_model(model, method, targets="all").explain(X)["x_standard_error"]
+    c = method.coalitions(5)
+    for row, due in zip(X, found, strict=True):
+        v = np.stack([f(np.where(mask, row, REFERENCES)).mean(axis=0) for mask in c.masks])  # [C, targets]
+        each = (v[c.joined] - v[c.before]).reshape(pairs, 2, 5, -1).mean(axis=1)  # [pairs, P, targets]
+        np.testing.assert_allclose(due, each.std(axis=0, ddof=1).T / np.sqrt(pairs), atol=1e-6)
 
 
 def test_no_more_than_two_players_interact() -> None:

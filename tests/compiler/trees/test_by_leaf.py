@@ -94,6 +94,27 @@ def test_a_leaf_on_seventeen_features() -> None:
     assert np.abs(due[:, -1]).max() > 1e-3, "the deepest leaves are not met"
 
 
+def test_a_leaf_on_seventy_features() -> None:
+    """Three of which differ between rows and references: the others are null players of this game."""
+    values, _, _ = deep()
+    deepest, played = np.resize(values, 71), [0, 34, 69]
+    random = np.random.default_rng(2)
+    references, x = (np.full((n, 70), -1, np.float32) for n in (6, 5))
+    for rows in (references, x):
+        rows[:, played] = random.choice([-1, 1], (len(rows), 3))
+    answer = compile_model(of.regressor([chain(deepest)], 70), TreeShap(references)).explain(x)
+
+    def of_played(z: np.ndarray) -> np.ndarray:
+        whole = np.full((len(z), 70), -1.0)
+        whole[:, played] = z
+        return first_not(deepest, whole)[:, None]
+
+    due = of.shapley(of_played, x[:, played], references[:, played])
+    found = answer["x_attributions"]
+    assert np.abs(found[:, :, played] - due).max() <= PARITY_32 * np.abs(due).max()
+    assert not np.delete(found, played, axis=2).any()
+
+
 def test_the_same_bits_whatever_the_batch_and_threads() -> None:
     values, references, _ = deep()
     trees = [chain(np.roll(values, i)) for i in range(9)]

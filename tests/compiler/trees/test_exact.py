@@ -1,6 +1,6 @@
 """Shapley values of random tree ensembles against the enumeration of every coalition."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,9 +109,10 @@ def test_the_predicted_class_of_each_row() -> None:
     assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32
 
 
-def test_an_average_of_trees() -> None:
+@pytest.mark.parametrize(("model", "average"), [(of.regressor, "AVERAGE"), (of.ensemble, 0)])
+def test_an_average_of_trees(model: Callable[..., onnx.ModelProto], average: str | int) -> None:
     trees, references, x = of.random_trees(8, ("LEQ",)), of.rows(1, K), of.rows(2, N)
-    answer = compile_model(of.regressor(trees, aggregate_function="AVERAGE"), TreeShap(references)).explain(x)
+    answer = compile_model(model(trees, aggregate_function=average), TreeShap(references)).explain(x)
     due = of.shapley(lambda z: of.scores(trees, z) / len(trees), x, references)
     assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
 
@@ -153,6 +154,14 @@ def test_the_margin_of_a_softmax() -> None:
     assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
     powers = np.exp(answer["explained_value"])
     np.testing.assert_allclose(answer["p"], powers / powers.sum(axis=1, keepdims=True), atol=1e-6)
+
+
+def test_a_margin_that_is_nearly_what_is_made_of_it() -> None:
+    """LOGISTIC of 0.659 is 0.659, and of scores around it about 0.01 away: Shapley values are the scores'."""
+    trees: list[of.Node] = [of.Split(0, "LEQ", (0.0,), False, of.Leaf((0.645,)), of.Leaf((0.675,)))]
+    model = of.classifier(trees, 2, only=0, post_transform="LOGISTIC")
+    answer = compile_model(model, TreeShap(of.rows(1, K)), targets=[1]).explain(of.rows(2, N))
+    np.testing.assert_allclose(answer["explained_value"], of.scores(trees, of.rows(2, N)), rtol=1e-6)
 
 
 def seven_stumps_of_each_feature() -> list[of.Node]:

@@ -260,12 +260,17 @@ def test_covers_of_raw_rows() -> None:
 REFUSED = {
     "z = Gather <axis = 1> (s, order) ": r"0 of 'z'.* several: x\[0\], x\[1\], x\[2\], x\[3\] \(Softmax",
     "p = Mul (t, x) z = Concat <axis = 1> (p, f)": r"feature 1 of 'z'.*: x\[1\], x\[2\] \(Mul node",
+    # 0·x is nothing where no x is missing, as behind an Imputer of x itself: NaN times 0 is NaN
+    "n = Mul (x, nothing) p = Add (t, n) z = Concat <axis = 1> (p, f)": r"1 of 'z'.*: x\[1\], x\[2\] \(Add",
+    "m = IsNaN (t) w = Where (m, nothing, x) n = Mul (w, nothing) p = Add (t, n) "
+    "z = Concat <axis = 1> (p, f)": r"feature 1 of 'z'.*: x\[1\], x\[2\] \(Where node",
 }
 
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_a_feature_of_several_elements(text: str) -> None:
     given = {"order": np.array([0, 1, 2, 3, 0]), "turned": np.array([0, 2, 1, 3])}
+    given["nothing"] = np.zeros(4, np.float32)
     made = "s = Softmax (x) t = Gather <axis = 1> (x, turned) f = Gather <axis = 1> (x, first) "
     model = behind(made + text, **given, first=np.array([0]))
     references = {"x": np.zeros((3, 4), np.float32), "u": np.zeros((3, 2), np.int64)}

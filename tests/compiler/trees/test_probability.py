@@ -111,6 +111,20 @@ def test_the_slope_is_a_sum_of_few_products(ends: tuple[float, float]) -> None:
     assert np.abs(terms.weights).max() <= 3
 
 
+@pytest.mark.parametrize("base", [-12.0, -4.0, 4.0, 12.0])
+def test_rows_far_from_all_references_behind_a_base_value(base: float) -> None:
+    """One feature has the whole difference. More references than terms of the slope, all on one side."""
+    stumps: list[of.Node] = [
+        of.Split(0, "LEQ", (float(i),), False, of.Leaf((0.0,)), of.Leaf((-base / 20,))) for i in range(40)
+    ]
+    references, x = (np.zeros((count, 5), np.float32) for count in (200, 40))
+    references[:, 0], x[:, 0] = np.linspace(25, 40, 200), np.linspace(0, 40, 40)
+    shifted = of.classifier(stumps, 2, only=0, post_transform="LOGISTIC", base_values=[base])
+    answer = compile_model(shifted, TreeShap(references, space="probability")).explain(x)
+    of_rows, of_references = (sigmoid(of.scores(stumps, z)[:, 0] + base) for z in (x, references))
+    assert np.abs(answer["x_attributions"][:, 0, 0] - (of_rows - of_references.mean())).max() <= ABSOLUTE
+
+
 def test_what_makes_no_sense() -> None:
     for given in ({"space": "odds"}, {"interactions": True, "space": "probability"}):
         with pytest.raises(InvalidOptionError):

@@ -1,6 +1,7 @@
 """Tree operators that are no trees: a clear error each, soon, before ONNX Runtime looks at them."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import onnx
 import pytest
 
 from compiler import InvalidModelError, TreeShap, UnsupportedModelError, compile_model
+from compiler.trees.covers import share_of
 from compiler.trees.read import read_ensemble
 from compiler.trees.tables import build_tables
 from tests.references import trees as of
@@ -46,6 +48,7 @@ BAD = {
     "a weight that is no number": ({"target_weights": [1.0, np.inf]}, "a weight is inf"),
     "a score that is not there": ({"target_ids": [0, 5]}, "a leaf adds to score 5 of 1"),
     "a feature that is not there": ({"nodes_featureids": [9, 0, 0]}, "splits by feature 9, and a row has 5"),
+    "the feature behind the last": ({"nodes_featureids": [5, 0, 0]}, "splits by feature 5, and a row has 5"),
     "a negative feature": ({"nodes_featureids": [-1, 0, 0]}, "splits by feature -1"),
     "no number of scores": ({"n_targets": 0}, "how many scores"),
     "trees among each other": (
@@ -124,6 +127,44 @@ def test_a_forest_of_a_hundred_thousand_leaves() -> None:
     with pytest.raises(UnsupportedModelError, match=r"50000 trees have 100000 leaves, and .* 65536 at most"):
         compile_model(of.regressor(trees), TreeShap(np.zeros((2, 5))))
     assert time.monotonic() - started < 60
+
+
+def near(numbers: Sequence[float], dtype: Any) -> np.ndarray:
+    """Rows of these numbers, of those on both sides of each, and of what float32 makes of them; and NaN."""
+    at = np.asarray(numbers, dtype)
+    around = [at, np.nextafter(at, -np.inf), np.nextafter(at, np.inf), at.astype(np.float32), [np.nan]]
+    return np.repeat(np.concatenate(around).astype(dtype)[:, None], 5, axis=1)
+
+
+THRESHOLDS = (0.1, 0.2, 0.3, 0.7, 1.1)  # none of which float32 has
+
+
+@pytest.mark.parametrize("mode", of.MODES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_thresholds_are_compared_in_the_precision_of_the_input(mode: str, dtype: Any) -> None:
+    grid = tuple(float(dtype(t)) for t in THRESHOLDS)
+    trees, x = of.random_trees(2, (mode,), grid=grid), near(grid, dtype)
+    ensemble = read_ensemble(of.ensemble(trees, dtype=dtype).graph.node[0], 5, np.dtype(dtype))
+    np.testing.assert_allclose(ensemble.scores(x), of.scores(trees, x), rtol=1e-6)
+
+
+def test_a_set_that_names_a_number_twice() -> None:
+    tree = of.Split(0, "MEMBER", (1.0, 2.0, 1.0), False, of.Leaf((1.0,)), of.Leaf((2.0,)))
+    ensemble, x = read_ensemble(of.ensemble([tree]).graph.node[0], 5), near((1, 2, 3), np.float32)
+    np.testing.assert_array_equal(ensemble.scores(x), of.scores([tree], x))
+
+
+@pytest.mark.parametrize(
+    "cover",
+    [[1, 3, -2], [-1, -3, 2], [2, np.nan, 2], [np.inf, 1, np.inf], [4, 1, 2], [1, 1, 1], [0, 0, 0]],
+    ids=str,
+)
+def test_what_are_no_covers(cover: list[float]) -> None:
+    yes, no, split = np.array([1, 0, 0]), np.array([2, 0, 0]), np.array([True, False, False])
+    assert share_of(np.array(cover, float), yes, no, split) is None
+    found = share_of(np.array([4.0, 1.0, 3.0]), yes, no, split)
+    assert found is not None
+    np.testing.assert_array_equal(found, [0.25, np.nan, np.nan])
 
 
 def test_leaves_on_too_many_features_get_no_tables() -> None:
