@@ -152,6 +152,16 @@ def test_the_names_at_the_top() -> None:
     assert issubclass(rationale.InvalidProfileError, InvalidOptionError)
 
 
+def test_other_names_are_another_explanation() -> None:
+    """Reasons are by names: the same graph with two of them swapped gives other reasons."""
+    swapped = [NAMES[1], NAMES[0], *NAMES[2:]]
+    digests = [
+        compile_model(SIGMOID, DeepShap(R), decision=GOOD, feature_names=names).manifest.digests.explanation
+        for names in (NAMES, NAMES, swapped)
+    ]
+    assert digests[0] == digests[1] != digests[2]
+
+
 # -- the range of the score ------------------------------------------------------------------------------
 
 

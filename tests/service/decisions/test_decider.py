@@ -12,6 +12,7 @@ from compiler import DeepShap, Deployment, TreeShap, compile_model
 from compiler.manifest import EXPLAIN_SUFFIX
 from service.api.body import TIMEOUT_HEADER
 from service.app import create_app, create_backend
+from service.decisions import drift
 from service.decisions.decider import Decider
 from service.decisions.drift import Drift
 from service.decisions.trail import RecordedDecision
@@ -23,6 +24,7 @@ from tests.references import trees as of
 from tests.service import handmade as made
 from tests.service import patient
 from tests.service.conftest import serving
+from tests.service.observability.test_metrics import samples
 
 BASE = float(made.predict(made.R)[0])
 INSTANCES = [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]
@@ -36,12 +38,16 @@ QUEUE = 3  # requests
 
 
 class MemoryTrail:
-    """Keeps what was recorded. `fault` is raised instead; where it `hangs`, it is waited for in vain."""
+    """Keeps what was recorded. `fault` is raised instead; where it `hangs`, it is waited for in vain.
+
+    `earlier` is what another process has recorded meanwhile, under the same key.
+    """
 
     def __init__(self) -> None:
         self.records: list[RecordedDecision] = []
         self.fault: Exception | None = None
         self.hangs = False
+        self.earlier: list[RecordedDecision] = []
 
     async def find(
         self, model: str, caller: str, key: str, instances: Sequence[Mapping[str, Any]]
@@ -57,6 +63,8 @@ class MemoryTrail:
             await asyncio.Event().wait()
         if self.fault is not None:
             raise self.fault
+        if self.earlier:
+            return self.earlier
         self.records += decisions
         return decisions
 
@@ -117,7 +125,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, trail: MemoryTrail) -> Iterato
 @pytest.fixture(autouse=True)
 def mended(trail: MemoryTrail) -> None:
     trail.records.clear()
-    trail.fault, trail.hangs = None, False
+    trail.fault, trail.hangs, trail.earlier = None, False, []
 
 
 def decide(url: str, instances: Any, name: str = "score", **options: Any) -> httpx.Response:
@@ -348,6 +356,26 @@ def test_the_same_key_gives_the_same_decision(url: str, trail: MemoryTrail) -> N
     assert len(trail.records) == 4
     refusal = decide(url, INSTANCES[:1], headers={"Idempotency-Key": "order/66"})
     assert detail(refusal, 409) == "the key was used for other instances"
+
+
+def in_window(url: str) -> float:
+    page = samples(patient.get(url.replace("/v1/models", "/metrics")).text)
+    return sum(value for name, value in page.items() if "in_window{model=net}" in name)
+
+
+def test_who_loses_the_race_for_a_key_is_answered_and_counted_once(
+    url: str, trail: MemoryTrail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process was the first: its decisions are the answer, and it has counted them."""
+    monkeypatch.setattr(drift, "REFRESH_S", 0.0)
+    table = [dict(zip(NAMES, row, strict=True)) for row in rows(2, 5, seed=3).tolist()]
+    first = decisions(decide(url, table, "net", headers={"Idempotency-Key": "race"}))
+    counted, earlier = in_window(url), [*trail.records]
+    assert counted >= 2
+    trail.records.clear()
+    trail.earlier = earlier
+    assert decisions(decide(url, table, "net", headers={"Idempotency-Key": "race"})) == first
+    assert in_window(url) == counted
 
 
 @pytest.mark.parametrize("given", [[""], ["a b"], ["x" * 256], ["é"], ["one", "two"]])

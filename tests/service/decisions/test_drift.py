@@ -63,6 +63,20 @@ def test_classes_are_made_of_the_references(model: Compiled) -> None:
     assert classes["age"].shares == (0, 1, 0)  # it has no weight
 
 
+def test_classes_have_the_weights_of_the_references_that_are_explained() -> None:
+    """Of more than are: each with its own, not with those of the first ones."""
+    order, count = np.arange(2001), 2001
+    references = np.repeat(order[:, None] / count, len(FEATURES), axis=1).astype(np.float32)
+    weights = np.where(order < count // 2, 1.0, 9.0)
+    decision = {"output": "y", "threshold": 0.5, "adverse": "above"}
+    method = DeepShap(references, weights)
+    compiled = compile_model(MODEL, method, feature_names=FEATURES, decision=decision)
+    scores = compiled.run({"x": references})["y"][:, 0]
+    due = np.quantile(np.repeat(scores, weights.astype(int)), np.arange(1, 10) / 10)
+    found = decided_of(compiled.manifest).classes[""].bounds
+    np.testing.assert_allclose(found, due, atol=0.01 * np.ptp(scores))
+
+
 def test_without_references_nothing_is_watched() -> None:
     decision = {"output": "y", "threshold": 0.5, "adverse": "above"}
     alone = compile_model(MODEL, IntegratedGradients(0), feature_names=FEATURES, decision=decision)

@@ -81,6 +81,23 @@ def test_the_entry_is_found_by_its_digests_whatever_its_name(
     assert (replayed.entry.name, replayed.differences, replayed.elsewhere) == ("old", (), ())
 
 
+@pytest.mark.parametrize("name", ["model", "references"])
+def test_another_digest_in_the_record_is_told(
+    decided: Decided, declined: RecordedDecision, name: str
+) -> None:
+    digests = {**declined.answer["digests"], name: "0" * 64}
+    altered = replace(declined, answer={**declined.answer, "digests": digests})
+    (told,) = Replayer(decided.settings).replay(altered).differences
+    assert f"the digest of its {name} was another" in told
+
+
+def test_as_many_threads_as_then_replay_it(decided: Decided, declined: RecordedDecision) -> None:
+    for threads in (1, declined.runtime["threads"] + 1):
+        runtime = {**declined.runtime, "threads": threads}
+        replayed = Replayer(decided.settings).replay(replace(declined, runtime=runtime))
+        assert (replayed.differences, replayed.elsewhere) == ((), ())
+
+
 def test_an_altered_graph_under_the_old_manifest_is_told(
     decided: Decided, declined: RecordedDecision, copied: Path
 ) -> None:
@@ -88,8 +105,12 @@ def test_an_altered_graph_under_the_old_manifest_is_told(
     graph.write_bytes(graph.read_bytes() + b"\x32\x00")  # an empty doc_string: no number is another one
     (told,) = Replayer(decided.settings, copied).replay(declined).differences
     assert "are not those that decided" in told
-    shutil.copytree(decided.settings.repository / "credit_explain", copied / "credit_explain")
-    assert Replayer(decided.settings, copied).entry(declined).name == "credit_explain"
+    for name in ("a", "z"):  # whatever the order of names, the one with the graph
+        config = decided.settings.repository / "credit_explain" / "config.pbtxt"
+        shutil.copytree(config.parent, copied / name)
+        (copied / name / "config.pbtxt").write_text(config.read_text().replace("credit_explain", name))
+        assert Replayer(decided.settings, copied).entry(declined).name == name
+        shutil.rmtree(copied / name)
 
 
 @pytest.mark.parametrize("member", ["threshold", "explanation"])

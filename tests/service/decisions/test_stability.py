@@ -1,5 +1,6 @@
 """Reasons by other references in the same call, of a linear model; and the entries by which it is told."""
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest_asyncio
 from fastapi import FastAPI
 
 from compiler import Comparisons, DeepShap, compile_model
+from compiler.manifest import FILE_NAME
 from compiler.references.draws import draws
 from service.app import create_app, create_backend
 from service.decisions.decider import Decider
@@ -181,6 +183,19 @@ async def test_a_new_compile_takes_the_place_of_all(tmp_path: Path, app: FastAPI
         assert words in broken.json()["detail"]
         plain = await client.post("/v1/models/m:decide", json={"instances": INSTANCES})
         assert plain.status_code == 200
+
+
+async def test_a_comparison_by_another_explanation_is_none(tmp_path: Path, app: FastAPI) -> None:
+    """Of its name, but compiled anew: reasons would be told by another model or other references."""
+    file = tmp_path / "m_explain" / FILE_NAME
+    manifest = json.loads(file.read_text())
+    manifest["decision"]["comparisons"][0]["explanation"] = "0" * 64
+    file.write_text(json.dumps(manifest))
+    await app.state.live.scan()
+    async with client_of(app) as client:
+        answer = await client.post("/v1/models/m:decide", json={"instances": INSTANCES, "stability": True})
+        assert answer.status_code == 503
+        assert "is not served: load it, or compile the model again" in answer.json()["detail"]
 
 
 @pytest.mark.slow

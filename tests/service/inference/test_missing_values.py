@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from compiler import ExactShap, TreeShap, compile_model
+from compiler import DeepShap, ExactShap, TreeShap, compile_model
 from service.errors import InvalidInputError
 from service.inference.validation import check_request
 from service.references.formats import parse_rows
 from service.repository.registry import read_repository
 from service.settings import Settings
+from tests.compiler.models import rows, two_inputs
 from tests.references import trees as of
 from tests.service.conftest import gateway
 
@@ -28,6 +29,17 @@ def test_nan_is_a_missing_value_to_trees_alone(tmp_path: Path) -> None:
             check_request(entry, {"x": np.where(np.isnan(x), np.inf, x)}, None, missing)
         with pytest.raises(InvalidInputError, match="holds nan at"):
             check_request(entry, {"x": x})
+
+
+def test_nan_is_refused_in_an_input_beside_one_that_takes_it(tmp_path: Path) -> None:
+    given = {"a": rows(5, 3), "b": rows(5, 4)}
+    compile_model(two_inputs(), DeepShap(given)).write(tmp_path, "m")
+    entry = read_repository(tmp_path).entries["m"]
+    gap = {name: np.where(np.arange(array.shape[1]) == 1, np.nan, array) for name, array in given.items()}
+    for taking, other in (("a", "b"), ("b", "a")):
+        assert check_request(entry, {**given, taking: gap[taking]}, None, {taking})[0] == 5
+        with pytest.raises(InvalidInputError, match=f"'{other}' holds nan at"):
+            check_request(entry, gap, None, {taking})
 
 
 async def test_null_is_a_missing_value(tmp_path: Path) -> None:

@@ -73,6 +73,21 @@ async def test_a_prediction_never_waits_for_explanations() -> None:
         assert runs.began == ["e1", "p1", "p2", "p3"]
 
 
+async def test_an_explanation_does_not_overtake_a_prediction_that_waits() -> None:
+    """Though its own threads are free: the next that are free as well are the prediction's."""
+    async with recorder(4) as runs:
+        for name, threads in (("e1", 1), ("e2", 1), ("p1", 2), ("p2", 3), ("e3", 1)):
+            runs.start(name, threads)
+        await runs.settle()
+        await runs.end("e1")
+        assert runs.began == ["e1", "e2", "p1"]
+        runs.start("e4")
+        await runs.settle()
+        assert runs.began == ["e1", "e2", "p1"]
+        await runs.end("p1")
+        assert runs.began == ["e1", "e2", "p1", "p2"]
+
+
 async def test_an_explanation_lets_predictions_go_first_but_is_not_starved() -> None:
     async with recorder(2) as runs:
         for name in ("p1", "p2", "p3"):

@@ -1,5 +1,10 @@
 """Scopes and rate limits, over HTTP and gRPC."""
 
+import datetime
+import hashlib
+import math
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,17 +12,22 @@ import fakeredis
 import grpc.aio
 import pytest
 from fastapi import APIRouter
+from hypothesis import given
+from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from service.app import create_app, create_backend
-from service.errors import RateLimitedError
+from service.errors import RateLimitedError, UnauthenticatedError
+from service.repository.registry import read_repository
 from service.security.keys import (
     ANY_KEY,
     NOBODY_NEEDS,
     Caller,
+    Keyring,
     Scope,
     is_loopback,
     needed_by_call,
+    needed_by_entry,
     needed_by_path,
     new_key,
 )
@@ -232,6 +242,24 @@ async def test_without_keys_the_network_may_not_administer(repository: Path) -> 
     assert "rationale keys new" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize(("days", "expired"), [(-1, True), (0, True), (2, False)])
+def test_a_key_expires_with_the_beginning_of_its_day(days: int, expired: bool) -> None:
+    caller = Caller("shop", frozenset({Scope.INFER}))
+    day = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days)
+    keyring = Keyring({hashlib.sha256(b"token").digest(): (caller, day)}, caller)
+    with pytest.raises(UnauthenticatedError, match=f"expired on {day}") if expired else nullcontext():
+        assert keyring.identify("token") is caller
+
+
+def test_what_explains_needs_its_scope_whatever_its_name(repository: Path) -> None:
+    entries = read_repository(repository).entries
+    assert {entry.manifest is None for entry in entries.values()} == {True, False}
+    for entry in entries.values():
+        for name in ("plain", "m_explain"):
+            needed = EXPLAIN if entry.manifest is not None else INFER
+            assert needed_by_entry(replace(entry, name=name)) == needed
+
+
 # --- rates ----------------------------------------------------------------------------------------------
 
 
@@ -244,6 +272,9 @@ async def test_without_keys_the_network_may_not_administer(repository: Path) -> 
         (2.5, None, 5, 2),
         (0.05, 2, 2, 40),
         (0.1, 3, 3, 30),
+        (0.7, 1, 1, 2),
+        (0.7, 2, 2, 3),
+        (1.9, 1, 1, 1),
     ],
 )
 def test_windows_let_a_burst_through_and_hold_the_rate(
@@ -251,6 +282,13 @@ def test_windows_let_a_burst_through_and_hold_the_rate(
 ) -> None:
     window = window_of(per_s, burst)
     assert (window.amount, window.get_expiry()) == (requests, seconds)
+
+
+@given(st.floats(0.01, 1000), st.none() | st.integers(1, 1000))
+def test_no_window_lets_more_in_than_the_rate_and_a_burst(per_s: float, burst: int | None) -> None:
+    window = window_of(per_s, burst)
+    assert window.amount <= max(burst or math.ceil(per_s), per_s * window.get_expiry())
+    assert (window.get_expiry() - 1) * per_s < window.amount  # and no longer than it takes
 
 
 async def use_up(limits: RateLimits, caller: Caller, times: int) -> None:

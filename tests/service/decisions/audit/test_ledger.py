@@ -1,14 +1,16 @@
 """Each request is recorded whole and once, in threads and processes, and shown as it was answered."""
 
+import contextlib
 import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from compiler.errors import InvalidOptionError
 from service.decisions.audit.database import Database
@@ -96,6 +98,14 @@ def test_threads_that_race_for_keys(database: Database, writers: int) -> None:
     assert list(verify(database)) == [len(keys)]
 
 
+def test_rows_of_one_transaction_stand_by_their_keys(database: Database) -> None:
+    """In every process: of two that insert the same keys, one waits for the other and not both."""
+    ledger = ledger_of(database)
+    now = decision(0).time
+    ledger.append([[decision(i, key, time=now)] for i, key in enumerate(("c", "a", None, "b"))])
+    assert [one.idempotency_key for one in ledger.store.in_order()] == [None, "a", "b", "c"]
+
+
 PROCESS = """
 import sys
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
@@ -178,6 +188,34 @@ def test_sealed_inputs_are_erased_and_the_chain_is_not(
         erase(database, one.id, auditor.private)
     with pytest.raises(UnknownResourceError):
         erase(database, "none", auditor.private)
+
+
+@pytest.mark.parametrize("moved", [("text",), ("wrapped",), ("text", "wrapped")])
+@pytest.mark.parametrize("kept", ["hashed", "sealed"])
+def test_inputs_open_under_their_own_id_alone(kept: Any, moved: tuple[str, ...], key_file: Path) -> None:
+    inputs, given = Inputs(kept, key_file), {"income": 1}
+    mine, others = (
+        dict(zip(("text", "wrapped"), inputs.keep(name, given, ["v"]), strict=True)) for name in "ab"
+    )
+    assert inputs.show("a", kept, **mine, instance=given) == (given, ["v"])
+    if kept == "hashed" and moved == ("wrapped",):
+        pytest.skip("hashed inputs have no key beside them")
+    with pytest.raises(InvalidOptionError, match="the inputs of decision a do not open"):
+        inputs.show("a", kept, **{**mine, **{name: others[name] for name in moved}}, instance=given)
+
+
+def test_what_is_erased_is_overwritten(tmp_path: Path, key_file: Path, auditor: KeyPair) -> None:
+    """In the file and its journal: nothing of the key is left in pages that are free."""
+    file = tmp_path / "audit.sqlite3"
+    with contextlib.closing(Database(f"sqlite:///{file}")) as database:
+        ledger_of(database, Inputs("sealed", key_file)).append([[decision(i)] for i in range(3)])
+        with database.reading() as connection:
+            query = text("SELECT wrapped FROM audit_input_keys WHERE id = :id")
+            wrapped = str(connection.execute(query, {"id": decision(1).id}).scalar_one()).encode()
+        database.forget()
+        assert wrapped in file.read_bytes()
+        erase(database, decision(1).id, auditor.private)
+        assert all(wrapped not in path.read_bytes() for path in tmp_path.glob("audit.sqlite3*"))
 
 
 def test_plain_inputs_are_not_erased(ledger: Ledger, database: Database, auditor: KeyPair) -> None:

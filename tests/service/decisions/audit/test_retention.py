@@ -4,12 +4,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from service.decisions.audit import retention
+from service.decisions.audit.chain import placed_digest
 from service.decisions.audit.database import Database
 from service.decisions.audit.heads import heads
 from service.decisions.audit.inputs import Inputs
 from service.decisions.audit.retention import months_ago, prune
+from service.decisions.audit.tables import checkpoints
 from service.decisions.audit.verify import Fault, verify
 from tests.service.decisions.audit.conftest import decision, ledger_of
 from tests.service.decisions.audit.test_ledger import everything
@@ -67,6 +70,49 @@ def test_what_is_pruned_before_its_time_shows(database: Database) -> None:
         faults = [each for each in verify(database, signed, kept_since) if isinstance(each, Fault)]
         assert [(each.chain, each.sequence) for each in faults] == [(chain, 3), (chain, 2)]
     assert list(verify(database, signed, "2027")) == [0]
+
+
+def test_at_the_very_time_rows_are_kept(database: Database) -> None:
+    """And one that was pruned is a fault: retention ends at the first time that is not before."""
+    ledger = ledger_of(database)
+    ledger.append([[decision(i, time=OLD[i])] for i in range(3)])
+    assert pruned(database, OLD[1]) == 1
+    assert {one.id for one in ledger.store.in_order()} == {decision(i).id for i in (1, 2)}
+    signed = heads(database)
+    assert pruned(database, BEFORE) == 2
+    for given in ([], signed):
+        assert list(verify(database, given, BEFORE)) == [0]
+        assert list(verify(database, given, OLD[2][:-1])) != [0]  # a prefix of the time is before it
+        (fault, _) = verify(database, given, OLD[2])
+        assert isinstance(fault, Fault)
+        assert "pruned before its time" in fault.what
+
+
+def test_a_row_is_as_old_as_its_head_said(database: Database) -> None:
+    """Though the last that was pruned with it, of a clock that was put back, is older."""
+    ledger = ledger_of(database)
+    ledger.append([[decision(1, time=OLD[2])]])
+    signed = heads(database)
+    ledger.append([[decision(2, time=OLD[0])]])
+    assert pruned(database) == 2
+    assert list(verify(database, signed, OLD[3])) == [0]
+    (fault, _) = verify(database, signed, OLD[2])
+    assert isinstance(fault, Fault)
+    assert (fault.sequence, "pruned before its time" in fault.what) == (1, True)
+
+
+def test_another_checkpoint_than_the_head_s(database: Database) -> None:
+    """With a digest of its own that is right."""
+    ledger = ledger_of(database)
+    ledger.append([[decision(1, time=OLD[0])], [decision(2)]])
+    pruned(database)
+    signed = heads(database)
+    with database.reading() as connection:
+        found = dict(connection.execute(select(checkpoints)).mappings().one())
+    other = placed_digest(found | {"content": "0" * 64})
+    execute(database, "UPDATE audit_checkpoints SET content = :c, hash = :h", c="0" * 64, h=other)
+    faults = {str(each) for each in verify(database, signed, BEFORE) if isinstance(each, Fault)}
+    assert any("row 1: has another checkpoint than when the head was signed" in each for each in faults)
 
 
 def test_a_checkpoint_hides_nothing_behind_it(database: Database) -> None:

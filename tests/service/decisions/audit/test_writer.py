@@ -116,6 +116,24 @@ async def test_who_does_not_wait_is_not_recorded_and_too_many_are_refused(
     assert sorted(ids(url)) == sorted(decision(i).id for i in kept)
 
 
+async def test_searches_end(trail: DatabaseTrail) -> None:
+    """Each makes room for the next: more of them than may wait at once, one by one."""
+    for i in range(QUEUE + 1):
+        assert list(await trail.find("credit", "shop", f"key-{i}", [{}])) == []
+
+
+async def test_who_leaves_while_it_is_written_leaves_the_thread_alive(trail: DatabaseTrail, url: str) -> None:
+    await trail.record([decision(99)])
+    with locked(url):
+        writing = asyncio.create_task(trail.record([decision(0)]))
+        await asyncio.sleep(0.3)  # the thread is at it
+        writing.cancel()
+        await asyncio.wait([writing])
+    async with asyncio.timeout(30):
+        await trail.record([decision(1)])
+    assert sorted(ids(url)) == sorted(decision(i).id for i in (99, 0, 1))
+
+
 async def test_it_stops_when_all_is_written(url: str) -> None:
     trail = trail_of(Settings(audit=url))
     waiting = [asyncio.create_task(trail.record([decision(i)])) for i in range(50)]
