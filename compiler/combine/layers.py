@@ -45,7 +45,7 @@ def layers_walked(
         end = name
         while end not in walked and len(readers[end]) == 1:
             end = readers[end][0].outputs[0]
-        if end != name and named:
+        if name not in walked and named:
             instead = f": name {end!r} instead" if end in walked else ""
             raise InvalidOptionError(
                 f"layer {name!r} has no attribution of its own, since the method joins its operator with "

@@ -271,6 +271,28 @@ def test_guided_backprop_and_deconvnet() -> None:
         assert_equal(got[:, 0], m)
 
 
+@pytest.mark.parametrize("preset", ["GuidedBackprop", "Deconvnet"])
+def test_gradients_behind_a_normalisation_of_the_inputs(preset: str) -> None:
+    """(x − mean)/deviation has its derivative, where relevance would be handed on as it is."""
+    model = parsed(
+        """g (double[N, 4] x) => (double[N, 6] y) {
+            c = Sub (x, mean)  n = Div (c, deviation)  h = MatMul (n, w)  r = Relu (h)  y = MatMul (r, w2)
+        }""",
+        {
+            "w": rows((4, 6), seed=1)[0],
+            "w2": rows((6, 6), seed=2)[0],
+            "mean": np.array([1.0, -1, 2, 0]),
+            "deviation": np.array([0.5, 2, 4, 0.25]),
+        },
+    )
+    x = rows((4,), seed=6)
+    held = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    got = run64(compile_model(model, Lrp(preset), targets=[2]).model, {"x": x}, ["x_attributions"])
+    gate = (run64(model, {"x": x}, ["h"])["h"] > 0) | (preset == "Deconvnet")
+    due = (np.maximum(held["w2"][:, 2], 0) * gate) @ held["w"].T / held["deviation"]
+    assert_equal(got["x_attributions"][:, 0], due)
+
+
 def test_inputs_that_cannot_be_negative_are_not_taken_apart() -> None:
     """z⁺ behind a ReLU needs one half of its terms; only the first layer reads values of both signs."""
     compiled = compile_model(network("vgg")[0], Lrp(), targets=[0])

@@ -1,6 +1,7 @@
 """Layers: what arrives at tensors on the way, from the walk that also reaches the inputs."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from compiler import AttnLrp, Compiled, DeepShap, Deployment, ExpectedGradients, Gradient, Lrp, compile_model
 from compiler.cli.compile import app
+from compiler.combine.layers import layers_walked
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.manifest import Manifest
 from compiler.rules.rule import _RULES
@@ -230,6 +232,25 @@ def test_what_is_no_layer(name: str) -> None:
     method, layers, words = BAD[name]
     with pytest.raises(InvalidOptionError, match=words):
         compile_model(branched(), method(), layers=layers, targets=[0])
+
+
+def test_a_layer_inside_of_what_is_joined() -> None:
+    """What is behind it stands for it where one value is; of two, neither does, and no name is dropped."""
+    calls = [
+        SimpleNamespace(sources=sources, outputs=(made,))
+        for sources, made in ((("x",), "a"), (("a",), "b"), (("b",), "c"), (("b",), "d"), (("c", "d"), "e"))
+    ]
+    steps = [SimpleNamespace(sources=("x",), outputs=("e",))]
+
+    def walked(*names: str, named: bool) -> tuple[str, ...]:
+        return layers_walked(names, calls, steps, named=named)  # type: ignore[arg-type]
+
+    assert walked("c", "d", "e", named=False) == ("e",)
+    assert walked("a", "b", named=False) == ()
+    assert walked("e", named=True) == ("e",)
+    for name, instead in (("c", ": name 'e' instead"), ("a", ""), ("b", "")):
+        with pytest.raises(InvalidOptionError, match=f"layer '{name}' has no .* those behind it{instead}\\.$"):
+            walked(name, named=True)
 
 
 def test_a_name_that_is_taken() -> None:
