@@ -17,17 +17,20 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     applicant, above = request["instances"][0], profile["adverse"] == "above"
 
     # What the graph takes, by the names of its features. null, a missing value, becomes NaN.
+    owned, single = {feature for tensor in graph["inputs"] for feature in tensor["features"]}, {}
     values = dict(applicant)
     feeds = {name: np.array([[value]]) for name, value in graph["switches"].items()}
     for tensor in graph["inputs"]:
         name, features = tensor["name"], tensor["features"]
-        whole = isinstance(applicant.get(name), list) or (name in applicant and name not in features)
+        whole = isinstance(applicant.get(name), list) or (name in applicant and name not in owned)
         row = applicant[name] if whole else [applicant[feature] for feature in features]
         feeds[name] = np.array(row, tensor["dtype"]).reshape(1, *tensor["shape"])
         cells = list(np.array(row, object).ravel())
         if whole and feeds[name].dtype.kind == "f":  # told as the graph holds them
             cells = [None if np.isnan(value) else float(str(value)) for value in feeds[name].ravel()]
-        values |= dict(zip(features, cells, strict=True)) | ({name: cells[0]} if len(cells) == 1 else {})
+        values |= dict(zip(features, cells, strict=True))
+        single |= {name: cells[0]} if len(cells) == 1 else {}
+    values = single | values
 
     # One run gives the score, and what each feature contributes to it.
     options = ort.SessionOptions()

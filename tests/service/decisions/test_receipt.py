@@ -25,7 +25,7 @@ from service.cli.main import app
 from service.decisions.audit.store import AuditStore
 from service.decisions.receipt import write_receipt
 from service.decisions.replay import Replayer
-from tests.compiler.models import rows
+from tests.compiler.models import parsed, rows
 from tests.kernels import LIBRARY, declare, network, own_rules
 from tests.service.decisions.decided import INSTANCES, Decided, decide_all
 
@@ -185,6 +185,50 @@ def test_a_library_of_kernels_travels_along(tmp_path: Path) -> None:
         receipts.append(tmp_path / decision.id)
         write_receipt(decision, replayed.entry, receipts[-1])
         assert (receipts[-1] / LIBRARY.name).is_file()
+    store.database.close()
+    for code, told in check(*receipts):
+        assert code == 0, told
+
+
+EDGES: dict[str, Any] = {
+    "output": "y",
+    "output_range": [-10, 100],
+    "threshold": 1.0,
+    "features": {name: {"reason": name[0]} for name in ("income", "debt", "age", "years")},
+    "reasons": {"d": "Debt", "i": "Income", "a": "Age", "y": "Years", "young": "Too young"},
+    "knock_outs": [{"feature": "age", "below": 18, "reason": "young"}],
+}
+
+
+def test_edges_are_decided_as_they_were(tmp_path: Path) -> None:
+    """At the threshold, in a tie but for rounding, and with an input that has the name of another's feature."""
+    graph = "g (float[N, 1] age, float[N, 3] b) => (float[N, 1] y) {"
+    graph += " h = Concat <axis = 1> (age, b)  y = MatMul (h, w) }"
+    model = parsed(graph, {"w": np.array([[1], [1], [0], [1]], np.float32)})
+    method = DeepShap({"age": np.zeros((2, 1)), "b": np.zeros((2, 3))})
+    names = {"age": ["years"], "b": ["income", "age", "debt"]}
+    kinds = ("above", "below")
+    for adverse in kinds:
+        compile_model(model, method, feature_names=names, decision={**EDGES, "adverse": adverse}).write(
+            tmp_path / "models", adverse
+        )
+    rows = [
+        {"years": 0.25, "income": 0.5, "age": 40, "debt": 0.25},  # at the threshold
+        {"years": 0, "income": 2.5, "age": 40, "debt": 2.4999998},  # a tie, where the score is above
+        {"years": 0, "income": -0.5, "age": 40, "debt": -0.49999997},  # and below
+        {"years": 5, "income": 1, "age": 17, "debt": 0},
+        {"age": [5], "b": [1, 17, 0]},
+    ]
+    decided = decide_all(tmp_path / "models", dict.fromkeys(kinds, rows))
+    outcomes = {name: [decided.answers[one]["decision"] for one in ids] for name, ids in decided.ids.items()}
+    assert outcomes["above"] == ["approve", "decline", "approve", "decline", "decline"]
+    assert outcomes["below"] == ["approve", "approve", "decline", "decline", "decline"]
+    tied = [decided.answers[decided.ids[name][i]]["reasons"] for name, i in (("above", 1), ("below", 2))]
+    assert [[reason["code"] for reason in reasons if reason["tied"]] for reasons in tied] == [["d"], ["d"]]
+    replayer, store, receipts = Replayer(decided.settings), AuditStore.open(decided.settings), []
+    for decision in store.in_order():
+        receipts.append(tmp_path / decision.id)
+        write_receipt(decision, replayer.entry(decision), receipts[-1])
     store.database.close()
     for code, told in check(*receipts):
         assert code == 0, told
