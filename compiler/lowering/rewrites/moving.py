@@ -6,7 +6,15 @@ import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
-from compiler.lowering.rewrites.engine import dtype_of, idiom, length_of, rank_of, rewrites, sizes_of
+from compiler.lowering.rewrites.engine import (
+    dtype_of,
+    idiom,
+    is_constant,
+    length_of,
+    rank_of,
+    rewrites,
+    sizes_of,
+)
 
 
 @rewrites("CastLike")
@@ -28,6 +36,14 @@ def compress(op: Any, x: ir.Value, condition: ir.Value, *, axis: int | None = No
     if axis is None:
         return op.Gather(op.Reshape(x, [-1]), places, axis=0)
     return op.Gather(x, places, axis=axis)
+
+
+@rewrites("GatherND")
+def gather_nd(op: Any, x: ir.Value, places: ir.Value, *, batch_dims: int = 0) -> Any:
+    """Slices at computed places of axis 0: a Gather, as torch.export's `table[ids]` is one of rows by ids."""
+    if batch_dims or is_constant(places) or places.shape is None or places.shape[-1] != 1:
+        return None
+    return op.Gather(x, op.Squeeze(places, [-1]), axis=0)
 
 
 @rewrites("OneHot")

@@ -157,6 +157,10 @@ REWRITTEN: list[tuple[Sample, str]] = [
         "Gather Gather Where",
     ),
     (
+        one("GatherND", IMAGE, Var((6, 1), -1.3, 1.3), how={"given_as": {1: TensorProto.INT64}, **BARE}),
+        "Mul Sign Abs Floor Mul Cast Gather",
+    ),
+    (
         one("TensorScatter", Var((2, 3, 5)), Var((2, 3, 2)), axis=-1, how={"opset": 24, **BARE}),
         "Reshape Reshape Shape Expand ScatterElements Reshape",
     ),
@@ -238,6 +242,17 @@ LEFT = [
     ),
     (one("ScatterND", X, np.asarray([[0], [0]]), Var((2, 4)), reduction="add", how=BARE), "ScatterND"),
     (one("Cast", X, to="own"), "Cast"),
+    (one("GatherND", IMAGE, np.asarray([[2], [-1]]), how=BARE), "GatherND"),
+    (
+        one(
+            "GatherND",
+            Var((2, 3)),
+            Var((2, 4, 1), 0.0, 0.6),
+            batch_dims=1,
+            how={"given_as": {1: TensorProto.INT64}},
+        ),
+        "Mul Sign Abs Floor Mul Cast GatherND",
+    ),
 ]
 
 

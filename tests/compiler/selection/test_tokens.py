@@ -198,6 +198,14 @@ def test_references_as_an_embedding() -> None:
     np.testing.assert_allclose(answer["ids_attributions"], want.sum(-1), atol=1e-6)
 
 
+def test_rows_of_a_table_by_their_numbers() -> None:
+    """`table[ids]`, as torch.export writes it."""
+    indexed = "last = Constant <value_ints = [-1]> () w = Unsqueeze (ids, last) e = GatherND (table, w)"
+    model = parsed(f"g (int64[N, {L}] ids, {_EDGES} {{ {indexed} {_BODY} }}", WEIGHTS)
+    got, want = (compile_model(m, DeepShap({"ids": REFERENCES})).explain(X) for m in (model, encoder()))
+    np.testing.assert_array_equal(got["ids_attributions"], want["ids_attributions"])
+
+
 def test_a_table_that_is_read_twice() -> None:
     compiled = compile_model(bag(), DeepShap(REFERENCES), targets="all")
     answer = complete(compiled, IDS)
