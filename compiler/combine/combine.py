@@ -28,7 +28,7 @@ from compiler.graph.chunk_markers import Chunks
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.graph.variants import Variants
-from compiler.lowering import Lowered
+from compiler.lowering import Lowered, with_model
 from compiler.lowering.rewrites.discrete import spell_out_dequantising
 from compiler.lowering.rows import in_front
 from compiler.manifest import ends_of
@@ -84,15 +84,18 @@ def _axes(method: Method, references: ReferenceSet | None) -> dict[str, int]:
 
 def _cloned(lowered: Lowered, path: Path) -> tuple[Lowered, Path, frozenset[str]]:
     """Copies whose graph may be changed; tensors are shared. And the names of `in_front`, as lowering knows
-    them: what is spelled out here has inner values of which it knows nothing.
+    them: what is spelled out here has inner values of which it knows nothing, unless they have to be lifted.
     """
     model = lowered.model.clone()
     copies = dict(zip(lowered.model.graph, model.graph, strict=True))
     nodes = tuple((copies[n], r) for n, r in path.nodes)
     on_path = {node for node, _ in nodes}
+    before = len(model.graph)
     spell_out_dequantising(model.graph, [n for n in copies.values() if n not in on_path])
     called = {path.output} if path.game and not path.trees and not lowered.one_row else set()  # looked at
-    return replace(lowered, model=model), replace(path, nodes=nodes), in_front(lowered) | called
+    to_be_lifted = lowered.one_row and len(model.graph) != before
+    copy = with_model(lowered, model) if to_be_lifted else replace(lowered, model=model)
+    return copy, replace(path, nodes=nodes), in_front(lowered) | called
 
 
 def _build(

@@ -18,6 +18,8 @@ from compiler.lowering import Lowered
 from compiler.lowering.batch import dependent_on_batch, dependent_on_rows, how_rows_mix
 from compiler.lowering.precision import on_cpu
 
+_OF_ONE_SCALE = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul"})
+
 
 def in_front(lowered: Lowered) -> frozenset[str]:
     """Names of the values in which the model holds the rows as `Ops` does."""
@@ -70,6 +72,13 @@ def demand_rows(lowered: Lowered, output: str, needed: Collection[str]) -> None:
 
 
 def _demand_apart(lowered: Lowered, output: str, needed: Collection[str]) -> None:
+    quantised = _first_of_one_scale(lowered, needed)
+    if quantised is not None:
+        raise UnsupportedModelError(
+            f"{_called(quantised)}: dynamic quantisation takes one scale of all rows of a batch, so a row is "
+            "answered otherwise in other company. Export the model with a batch of 1 before it is quantised: "
+            "the entries take any number of rows, each with a scale of its own. Or quantise it statically."
+        )
     node = _first_behind(lowered, needed)
     if node is None:
         return
@@ -82,6 +91,13 @@ def _demand_apart(lowered: Lowered, output: str, needed: Collection[str]) -> Non
             "itself: explain an output before it (--output), or export the model in evaluation mode and with "
             "the batch on axis 0."
         )
+
+
+def _first_of_one_scale(lowered: Lowered, needed: Collection[str]) -> ir.Node | None:
+    if not any(node.op_type in _OF_ONE_SCALE for node in lowered.source.graph.node):
+        return None
+    nodes = (n for n in ir.from_proto(lowered.source).graph if n.op_type in _OF_ONE_SCALE)
+    return next((n for n in nodes for v in n.outputs if v.name in needed), None)
 
 
 def _first_behind(lowered: Lowered, needed: Collection[str]) -> ir.Node | None:

@@ -6,7 +6,7 @@ stays what it is for the explained row.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -218,18 +218,24 @@ def lookups(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
     if name not in lowered.specs:
         return ()
     moved: dict[str, list[ir.Node]] = {name: []}
+    quantised: dict[str, Leaf] = {}  # rows of a table of whole numbers, which become floats in the next node
     found = []
     for node in lowered.model.graph:
-        ids = _ids_operand(node)
-        if ids is None or ids.name not in moved or node.domain:
+        ids, result = _ids_operand(node), node.outputs[0]
+        if ids is None or node.domain:
             continue
-        nodes = moved[str(ids.name)]
-        if is_float(lowered, node.outputs[0]) and str(node.outputs[0].name) in lowered.specs:
-            places = _places(lowered, name, nodes, ids)
-            row = lowered.specs[name][0]
-            found.append(Leaf(str(node.outputs[0].name), name, places, row, _table_size(node)))
-        elif node.op_type in _MOVES and node.inputs[0] is ids:
-            moved.update((str(v.name), [*nodes, node]) for v in node.outputs)
+        known = is_float(lowered, result) and str(result.name) in lowered.specs
+        if ids.name in quantised and known:
+            found.append(replace(quantised[str(ids.name)], tensor=str(result.name)))
+        elif ids.name in moved:
+            nodes = moved[str(ids.name)]
+            if node.op_type in _MOVES and node.inputs[0] is ids and not known:
+                moved.update((str(v.name), [*nodes, node]) for v in node.outputs)
+            elif known or node.op_type == "Gather":
+                places, row = _places(lowered, name, nodes, ids), lowered.specs[name][0]
+                leaf = Leaf(str(result.name), name, places, row, _table_size(node))
+                found += [leaf] if known else []
+                quantised.update({} if known else {leaf.tensor: leaf})
     return tuple(found)
 
 

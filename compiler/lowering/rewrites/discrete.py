@@ -94,6 +94,21 @@ def quantize_linear(
     return op.Cast(op.Clip(y, _of(low, x), _of(high, x)), to=int(target))
 
 
+@rewrites("DynamicQuantizeLinear")
+def dynamic_quantize_linear(op: Any, x: ir.Value) -> Any:
+    """QuantizeLinear by what x spans, 0 included, in 255 steps; as if it spanned 1 where x is 0 throughout.
+
+    Any scale makes 0 of it; products with one far from another row's would cancel.
+    """
+    least, most = (f(x, keepdims=0) for f in (op.ReduceMin, op.ReduceMax))
+    least = op.Min(least, _of(0, x))
+    span = op.Sub(op.Max(most, _of(0, x)), least)
+    scale = op.Div(op.Where(op.Equal(span, _of(0, x)), _of(1, x), span), _of(255, x))
+    offset = op.Round(op.Clip(op.Neg(op.Div(least, scale)), _of(0, x), _of(255, x)))
+    zero_point = op.Cast(offset, to=int(ir.DataType.UINT8))
+    return op.QuantizeLinear(x, scale, zero_point), scale, zero_point
+
+
 @rewrites("DequantizeLinear")
 def dequantize_linear(
     op: Any,

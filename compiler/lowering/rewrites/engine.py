@@ -26,7 +26,10 @@ class Rewriting(Nodes):
 
     def __init__(self, graph: ir.Graph, before: ir.Node) -> None:
         self.result = next((v for v in before.outputs if v.name), before.outputs[0])
-        super().__init__(graph, str(self.result.name), before)
+        own = str(before.name)  # of a node that another rewrite emitted, unlike the result's, which it took
+        super().__init__(
+            graph, own if own.startswith(f"{self.result.name}/") else str(self.result.name), before
+        )
         self.emitted: set[ir.Node | None] = set()
         self.constants: list[ir.Value] = []
 

@@ -185,7 +185,7 @@ REWRITTEN: list[tuple[Sample, str]] = [
             reduction="mul",
             how=BARE,
         ),
-        "Shape Concat Reshape" + 3 * " Gather GatherND Mul ScatterND",
+        "Shape Concat Reshape" + 3 * " Gather Gather Mul ScatterND",
     ),
 ]
 

@@ -30,6 +30,12 @@ def row(body: str, **weights: np.ndarray) -> onnx.ModelProto:
 S, Z = np.float32(0.05), np.int8(3)
 B = np.float32(0.02)
 
+DYNAMIC = (
+    "q, qs, qz = DynamicQuantizeLinear (x) i = MatMulInteger (q, v, qz) f = Cast <to = 1> (i) "
+    "u = Mul (qs, vs) y = Mul (f, u)"
+)
+INTEGERS = {"v": np.clip(np.round(W / B), -127, 127).astype(np.int8), "vs": B}
+
 MODELS = {
     "a condition that flips": model("z = MatMul (x, w) h = Tanh (z) c = Less (z, h) y = Where (c, z, h)"),
     "a branch that is far away": model(
@@ -59,12 +65,7 @@ MODELS = {
         s=S,
         o=Z,
     ),
-    "a dynamically quantised row": row(
-        "q, qs, qz = DynamicQuantizeLinear (x) i = MatMulInteger (q, v, qz) f = Cast <to = 1> (i) "
-        "u = Mul (qs, vs) y = Mul (f, u)",
-        v=np.clip(np.round(W / B), -127, 127).astype(np.int8),
-        vs=B,
-    ),
+    "a dynamically quantised row": row(DYNAMIC, **INTEGERS),
     "a layer of integers": model(
         "q = QuantizeLinear (x, s, o) i = QLinearMatMul (q, s, o, v, vs, vo, t, o) "
         "y = DequantizeLinear (i, t, o)",
@@ -88,6 +89,23 @@ def test_attributions_add_up_through_steps(name: str) -> None:
     assert np.abs(difference).max() > 0.1
     tolerance = PARITY_32 * max(1.0, np.abs(difference).max())  # what the references' float32 leaves
     np.testing.assert_allclose(answer["x_attributions"].sum(-1), difference, atol=tolerance, rtol=0)
+
+
+def test_a_dynamically_quantised_row_of_zeros_is_answered() -> None:
+    """A black image, or a layer that is off, spans nothing."""
+    compiled = compile_model(row(DYNAMIC, **INTEGERS), DeepShap(np.zeros((1, FEATURES), np.float32)))
+    answer = compiled.explain(np.concatenate([X, np.zeros((1, FEATURES), np.float32)]))
+    difference = answer["explained_value"] - answer["base_value"]
+    np.testing.assert_allclose(answer["x_attributions"].sum(-1), difference, atol=1e-5)
+    assert not difference[-1].any()
+    assert np.abs(difference[:-1]).min() > 0.01
+
+
+def test_rows_of_one_scale_are_refused_with_what_to_do() -> None:
+    with pytest.raises(
+        UnsupportedModelError, match=r"node 'q': .* one scale of all rows .* batch of 1 before"
+    ):
+        compile_model(model(DYNAMIC, **INTEGERS), DeepShap(REFERENCES))
 
 
 def test_the_gradient_of_a_quantised_layer_is_that_of_the_layer_inside_its_range() -> None:

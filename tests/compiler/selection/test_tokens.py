@@ -206,6 +206,22 @@ def test_rows_of_a_table_by_their_numbers() -> None:
     np.testing.assert_array_equal(got["ids_attributions"], want["ids_attributions"])
 
 
+@pytest.mark.parametrize("batch", ["N", 1])
+def test_a_table_of_whole_numbers(batch: str | int) -> None:
+    """As dynamic quantisation leaves it."""
+    steps = np.round(TABLE / 0.05).astype(np.int8)
+    constants = {"steps": steps, "scale": np.float32(0.05), "zero": np.int8(0)}
+    looked_up = "[words] codes = Gather (steps, ids) [floats] e = DequantizeLinear (codes, scale, zero)"
+    text = f"g (int64[N, {L}] ids, {_EDGES} {{ {looked_up} {_BODY} }}".replace("[N,", f"[{batch},")
+    model = parsed(text, {**WEIGHTS, **constants})
+    plain = parsed(
+        f"g (int64[N, {L}] ids, {_EDGES} {{ e = Gather (table, ids) {_BODY} }}",
+        {**WEIGHTS, "table": np.float32(0.05) * steps},
+    )
+    got, want = (compile_model(m, DeepShap({"ids": REFERENCES})).explain(X) for m in (model, plain))
+    np.testing.assert_allclose(got["ids_attributions"], want["ids_attributions"], atol=1e-6)
+
+
 def test_a_table_that_is_read_twice() -> None:
     compiled = compile_model(bag(), DeepShap(REFERENCES), targets="all")
     answer = complete(compiled, IDS)
