@@ -15,8 +15,8 @@ from compiler.selection.leaves import keeps_batch
 _AVOIDED = frozenset({"LinearClassifier", "LinearRegressor"})  # skl2onnx can write others
 _TREES = "decision trees (forests, gradient boosting) have no slope to walk. --method treeshap explains them."
 _MARGINS = (
-    "support vector machines have no rule, but for a linear SVMRegressor. shap.PermutationExplainer explains "
-    "any model."
+    "support vector machines have no rule, but for a linear SVMRegressor. --method exactshap (up to 12 "
+    "features) and permutationshap explain any model."
 )
 _FEATURES = (
     "a step that makes features, through which --method treeshap alone goes. Do it before the model, and "
@@ -53,16 +53,23 @@ def demand_slope(
     if output in active:
         return
     ends = [
-        f"{node.op_type} node {node.name or node.outputs[0].name!r}"
+        node
         for node in graph
         if not names_read(node).isdisjoint(active)
         and any(v.name in needed and v.name not in active for v in node.outputs)
     ]
+    named = [f"{node.op_type} node {node.name or node.outputs[0].name!r}" for node in ends[:MOST_TOLD]]
+    unruled = sorted({f"{node.domain}.{node.op_type}" for node in ends if node.domain} - _with_rules(ends))
+    why = f"{', '.join(unruled)} has no rule" if unruled else "nothing differentiable connects them"
     raise UnsupportedModelError(
         f"output {output!r} depends on {', '.join(explained)} through integers or conditions alone "
-        f"({', '.join(ends[:MOST_TOLD])}): nothing differentiable connects them. Explain another output "
-        "(--output) if one changes continuously; shap.PermutationExplainer explains any model."
+        f"({', '.join(named)}): {why}. Explain another output (--output) if one changes continuously; "
+        "--method exactshap (up to 12 features) and permutationshap explain any model."
     )
+
+
+def _with_rules(nodes: Sequence[ir.Node]) -> set[str]:
+    return {f"{n.domain}.{n.op_type}" for n in nodes if find_rule(n.op_type, n.domain) is not None}
 
 
 def demand_rules(

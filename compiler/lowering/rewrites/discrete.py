@@ -152,15 +152,15 @@ def _dequantised(
     return op.Mul(y, _per_slice(op, scale, x, axis, block_size))
 
 
-def _centred(op: Any, x: ir.Value, zero_point: ir.Value | None, axis: int | None) -> Any:
+def centred(op: Any, x: ir.Value, zero_point: ir.Value | None, axis: int | None) -> Any:
     """x − zero point as float32."""
     y = op.Cast(x, to=int(ir.DataType.FLOAT))
     if zero_point is None:
         return y
     offset = op.Cast(zero_point, to=int(ir.DataType.FLOAT))
-    along = axis is not None and rank_of(zero_point) == 1
-    axes = [i for i in range(rank_of(x)) if i != (axis or 0) % rank_of(x)]
-    return op.Sub(y, op.Unsqueeze(offset, axes) if along else offset)
+    if axis is not None and rank_of(zero_point) == 1:
+        offset = op.Unsqueeze(offset, [i for i in range(rank_of(x)) if i != axis % rank_of(x)])
+    return op.Sub(y, offset)
 
 
 def _whole(op: Any, y: ir.Value) -> Any:
@@ -172,7 +172,7 @@ def matmul_integer(
     op: Any, a: ir.Value, b: ir.Value, a_zero: ir.Value | None = None, b_zero: ir.Value | None = None
 ) -> Any:
     """(a − zero of a)·(b − zero of b), in floats: exact up to 2²⁴."""
-    left, right = _centred(op, a, a_zero, rank_of(a) - 2), _centred(op, b, b_zero, rank_of(b) - 1)
+    left, right = centred(op, a, a_zero, rank_of(a) - 2), centred(op, b, b_zero, rank_of(b) - 1)
     return _whole(op, op.MatMul(left, right))
 
 
@@ -186,7 +186,7 @@ def conv_integer(
     **attributes: Any,
 ) -> Any:
     """Conv(x − zero of x, w − zero of w), in floats: exact up to 2²⁴."""
-    return _whole(op, op.Conv(_centred(op, x, x_zero, None), _centred(op, w, w_zero, 0), **attributes))
+    return _whole(op, op.Conv(centred(op, x, x_zero, None), centred(op, w, w_zero, 0), **attributes))
 
 
 @rewrites("QLinearMatMul")
@@ -203,9 +203,9 @@ def qlinear_matmul(
 ) -> Any:
     """The product of whole numbers, requantised: (a − zero)·(b − zero)·(scale of a·scale of b/scale of y)."""
     rows, columns = rank_of(a) - 2, rank_of(b) - 1
-    steps = op.MatMul(_centred(op, a, a_zero, rows), _centred(op, b, b_zero, columns))
+    steps = op.MatMul(centred(op, a, a_zero, rows), centred(op, b, b_zero, columns))
     scale = op.Mul(_per_slice(op, a_scale, a, rows, 0), _per_slice(op, b_scale, b, columns, 0))
-    return _requantised(op, steps, op.Div(scale, _per_slice(op, y_scale, a, 1, 0)), y_zero)
+    return requantised(op, steps, op.Div(scale, _per_slice(op, y_scale, a, 1, 0)), y_zero)
 
 
 @rewrites("QLinearConv")
@@ -224,12 +224,12 @@ def qlinear_conv(
 ) -> Any:
     """Conv(x − zero of x, w − zero of w) + bias, requantised: the scales of x and w over that of y."""
     bias = None if bias is None else op.Cast(bias, to=int(ir.DataType.FLOAT))
-    steps = op.Conv(_centred(op, x, x_zero, None), _centred(op, w, w_zero, 0), bias, **attributes)
+    steps = op.Conv(centred(op, x, x_zero, None), centred(op, w, w_zero, 0), bias, **attributes)
     scale = op.Div(op.Mul(x_scale, w_scale), y_scale)
-    return _requantised(op, steps, _per_slice(op, scale, x, 1, 0, w_scale), y_zero)
+    return requantised(op, steps, _per_slice(op, scale, x, 1, 0, w_scale), y_zero)
 
 
-def _requantised(op: Any, steps: Any, scale: Any, zero_point: ir.Value) -> Any:
+def requantised(op: Any, steps: Any, scale: Any, zero_point: ir.Value) -> Any:
     """Whole steps of one scale in those of another: one factor, as kernels of whole numbers have it.
 
     A factor of other roundings takes another side where a number of steps ends in a half.

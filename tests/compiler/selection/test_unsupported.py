@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
 
-from compiler import Compiled, DeepShap, compile_model
+from compiler import Compiled, DeepShap, ExactShap, PermutationShap, compile_model
 from compiler.errors import UnsupportedModelError
 from tests.compiler.models import parsed, rows
 from tests.tolerances import COMPLETE_32
@@ -73,9 +73,12 @@ MISSING = {
         "decision trees .* have no slope to walk.*--method treeshap",
     ),
     "boosting": (GradientBoostingRegressor(n_estimators=3), "decision trees .* have no slope to walk"),
-    "margins": (SVC(), "support vector machines have no rule.*PermutationExplainer"),
+    "margins": (SVC(), "support vector machines have no rule.*exactshap .* and permutationshap"),
     "categories": (categories(), "OneHotEncoder: .*--input transformed_column"),
-    "neighbours": (KNeighborsClassifier(), "conditions alone .TopK node .*PermutationExplainer"),
+    "neighbours": (
+        KNeighborsClassifier(),
+        "conditions alone .TopK node .*nothing different.*permutationshap",
+    ),
 }
 
 
@@ -115,6 +118,25 @@ def test_an_output_before_what_is_missing() -> None:
     text = said(parsed(head + "c = Bernoulli (b) d = Tanh (c) y = Mul (d, d) }"))
     assert "Explain from 'c' on, behind it (--input c)" in text
     assert "--output" not in text
+
+
+def test_whole_numbers_of_an_operator_without_a_rule() -> None:
+    constants = {"s": np.float32(0.1), "o": np.uint8(3)}
+    text = """g (float[N, 5] x) => (float[N, 5] y) {
+        q = QuantizeLinear (x, s, o)
+        [softmax] p = com.microsoft.QLinearSoftmax <axis = 1, opset = 13> (q, s, o, s, o)
+        y = DequantizeLinear (p, s, o) }"""
+    text = said(parsed(text, constants, opsets='"" : 21, "com.microsoft" : 1'))
+    assert "alone (QLinearSoftmax node 'softmax'): com.microsoft.QLinearSoftmax has no rule. Explain" in text
+
+
+def test_what_has_no_slope_is_explained_by_coalitions() -> None:
+    """As the refusals say."""
+    for estimator in (SVC(), KNeighborsClassifier()):
+        model = exported(estimator)
+        for method in (ExactShap(X[:7]), PermutationShap(X[:7])):
+            compiled = compile_model(model, method, output="output_probability", targets="all")
+            assert np.abs(compiled.explain(X[7:12])["completeness_gap"]).max() < COMPLETE_32
 
 
 def test_an_opset_that_is_written_twice() -> None:
