@@ -34,17 +34,31 @@ class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class FeatureRule(_Strict):
+class ExplainedRule(_Strict):
     """What is said of a feature, or of a group, and by which reason."""
 
     title: Text | None = Field(None, description="for people; by default the feature's name")
     unit: Text | None = None
     type: Literal["number", "category", "flag"] | None = None
-    categories: dict[str, Text] = Field({}, description="what values of a category are called")
     reason: Text | None = Field(None, description="code of its reason")
 
 
-class GroupRule(FeatureRule):
+class FeatureRule(ExplainedRule):
+    """And what values it takes; one that is missing is taken everywhere."""
+
+    least: Number | None = None
+    most: Number | None = None
+    categories: dict[str, Text] = Field({}, description="its values, and what they are called")
+    open: Flag = Field(False, description="values beside the categories are taken")
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there are values that it does not take."""
+        closed = bool(self.categories) and not self.open
+        return closed or self.least is not None or self.most is not None
+
+
+class GroupRule(ExplainedRule):
     """Features that are explained as one: a category's one-hot columns, or what tells the same."""
 
     members: tuple[Text, ...] = Field(min_length=1)
@@ -101,6 +115,8 @@ class DecisionProfile(_Strict):
         adverse: on which side of the threshold a score is adverse; at the threshold it passes.
         refer: scores from low to high, both included, that a person decides.
         space: what attributions add up to: the score, or the margin of which the score is the Sigmoid.
+        outside: what becomes of an applicant with a value that its feature does not take: no decision, or one
+            with a warning.
         never_disclose: features and groups that no notice may name. It is an error if one is a principal
             reason: to leave it out would be to give other reasons than the true ones.
         protected: attributes that the model must not have as inputs, but for those in `allow_protected`.
@@ -121,6 +137,7 @@ class DecisionProfile(_Strict):
     groups: dict[str, GroupRule] = {}
     reasons: dict[str, Annotated[ReasonText, BeforeValidator(_as_reason)]] = {}
     knock_outs: tuple[KnockOut, ...] = ()
+    outside: Literal["refuse", "warn"] = "refuse"
     never_disclose: tuple[Text, ...] = ()
     protected: tuple[Text, ...] = ()
     allow_protected: tuple[Text, ...] = ()
@@ -143,9 +160,9 @@ class DecisionProfile(_Strict):
             return self.output, None
         return found["tensor"], None if found["index"] is None else int(found["index"])
 
-    def rule(self, key: str) -> FeatureRule:
+    def rule(self, key: str) -> ExplainedRule:
         """What is said of a feature or group; of one that is not in the profile, nothing."""
-        return self.groups.get(key) or self.features.get(key) or FeatureRule()
+        return self.groups.get(key) or self.features.get(key) or ExplainedRule()
 
     def title(self, key: str) -> str:
         """Of a feature or group, for people."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from compiler.decisions.domain import outside
 from compiler.decisions.rows import ExplainedRow
 from compiler.errors import InvalidOptionError, RationaleError
 from compiler.manifest import Decided
@@ -95,13 +96,14 @@ def decide(decided: Decided, row: ExplainedRow, values: Mapping[str, Any]) -> De
     hit = [rule for rule in profile.knock_outs if fits(rule, values.get(rule.feature))]
     outcome: Outcome = "decline" if hit else outcome_of(profile, row.score)
     reasons: tuple[PrincipalReason, ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings = (*outside(profile, values),) if profile.outside == "warn" else ()
     if hit:
         reasons = _knocked_out(profile, hit, values)
     elif outcome != "approve":
         _check_gap(decided, row)
         reasons = principal(profile, row, values)
-        warnings = () if reasons else (NOTHING_ADVERSE if outcome == "decline" else NOTHING_AGAINST,)
+        if not reasons:
+            warnings += (NOTHING_ADVERSE if outcome == "decline" else NOTHING_AGAINST,)
     _check_disclosure(profile, reasons)
     return Decision(
         outcome,

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from compiler.decisions.domain import number_of
 from compiler.profile import NAMED_BY_REGULATION_B, Condition, DecisionProfile, near
 
 _SHOWN = 8  # names in a sentence
@@ -76,14 +77,33 @@ def _features(profile: DecisionProfile, known: Known) -> Iterator[str]:
     for name, rule in profile.features.items():
         if name in profile.groups:
             yield f"features.{name} is a group: say it under groups.{name}"
-        elif name in members:
-            yield f"features.{name} is explained with the group '{members[name]}': leave its entry out"
+        elif name in members and rule.reason is not None:
+            yield f"features.{name} is explained with the group '{members[name]}': leave its reason out"
         elif name not in known.features:
             unknown += [name] * (name not in beside)
         elif name in known.texts and rule.type in ("number", "flag"):
             yield f"features.{name} holds text: its type is category, not {rule.type}"
     if unknown:
         yield f"features: {_unknown(unknown, known.features)}"
+
+
+def _domain(profile: DecisionProfile, known: Known) -> Iterator[str]:
+    for name, rule in profile.features.items():
+        has_bounds = rule.least is not None or rule.most is not None
+        if rule.least is not None and rule.most is not None and rule.least > rule.most:
+            yield f"features.{name} takes no value: least {rule.least:g} is more than most {rule.most:g}"
+        if rule.open and not rule.categories:
+            yield f"features.{name}.open: there are no categories beside which values could be"
+        if name in known.texts and has_bounds:
+            yield f"features.{name} holds text: least and most are of numbers"
+        if name not in known.features or name in known.texts:
+            continue
+        if words := [key for key in rule.categories if not _is_number(key)]:
+            yield f"features.{name} holds numbers, so that it never is one of the categories {_quoted(words)}"
+
+
+def _is_number(key: str) -> bool:
+    return key in ("true", "false") or number_of(key) is not None
 
 
 def _codes(profile: DecisionProfile, known: Known) -> Iterator[str]:
@@ -175,6 +195,7 @@ def _band(profile: DecisionProfile, _: Known) -> Iterator[str]:
 _CHECKS: tuple[Callable[[DecisionProfile, Known], Iterator[str]], ...] = (
     _groups,
     _features,
+    _domain,
     _codes,
     _conditions,
     _undisclosed,

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from compiler.decisions.decide import NoReasonsError, decide
+from compiler.decisions.domain import has_domain, outside
 from compiler.decisions.rows import decided_of, explained_rows, values_of
 from compiler.manifest import Manifest
 from compiler.profile import KnockOut
@@ -179,10 +180,14 @@ async def _until(deadline_s: float) -> AsyncIterator[None]:
 
 
 def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Faults) -> Tensors:
-    """What the model takes of the instances; knock-outs may look at more. Raises InvalidInputError."""
-    form = form_of(entry, manifest)
+    """What the model takes of the instances; knock-outs may look at more.
+
+    Raises:
+        InvalidInputError: they do not fit the model, or have values that the profile does not take.
+    """
+    profile, form = decided_of(manifest).profile, form_of(entry, manifest)
     known = {*form.names(), *(spec.name for spec in form.inputs)}
-    beside = [rule for rule in decided_of(manifest).profile.knock_outs if rule.feature not in known]
+    beside = [rule for rule in profile.knock_outs if rule.feature not in known]
     names = {rule.feature for rule in beside}
     own: list[Any] = []
     for i, row in enumerate(rows):
@@ -192,7 +197,13 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
                     faults.note(f"instances[{i}]: feature '{rule.feature}' {wrong}")
             row = {name: value for name, value in row.items() if name not in names}
         own.append(row)
-    return Instances(own).tensors(entry, manifest, faults)
+    inputs = Instances(own).tensors(entry, manifest, faults)
+    if profile.outside == "refuse" and has_domain(profile):
+        for i, values in enumerate(values_of(manifest, inputs, rows)):
+            for fault in outside(profile, values):
+                faults.note(f"instances[{i}]: {fault}")
+        faults.tell()
+    return inputs
 
 
 def _fault_of(rule: KnockOut, row: Instance) -> str | None:

@@ -19,11 +19,13 @@ from compiler.decisions.decide import (
     outcome_of,
     read_cell,
 )
+from compiler.decisions.domain import outside
 from compiler.decisions.rows import ExplainedRow, decided_of, explained_rows, values_of
 from compiler.decisions.stability import Codes, codes_of, judged_by
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.evaluate.explained_model import slices
 from compiler.manifest import FILE_NAME, Comparison, Decided, Manifest
+from compiler.profile import DecisionProfile
 from compiler.references.tables import read_rows
 
 Tell = Callable[[str, int, int], None]
@@ -108,10 +110,14 @@ def decide_file(repository: Path, name: str, file: Path, columns: Sequence[str],
     decided = manifest.decision
     others = [_comparison(repository, one) for one in decided.comparisons]
     inputs, beside, knock_outs = read_applicants(compiled, file, columns)
+    values = [
+        {**{column: beside[column][i] for column in knock_outs}, **own}
+        for i, own in enumerate(values_of(manifest, inputs))
+    ]
+    _check_domain(decided.profile, values)
     explained = _explained(compiled, inputs, "deciding", tell)
     rows = []
-    for i, (row, values) in enumerate(zip(explained, values_of(manifest, inputs), strict=True)):
-        known = {**{column: beside[column][i] for column in knock_outs}, **values}
+    for row, known in zip(explained, values, strict=True):
         try:
             decision = decide(decided, row, known)
         except NoReasonsError as error:
@@ -146,6 +152,19 @@ def read_applicants(
     beside = _beside(file, sorted({*columns, *names}), len(next(iter(inputs.values()))))
     beside |= {name: [read_cell(cell, name, rules) for cell in beside[name]] for name in names}
     return inputs, beside, names
+
+
+def _check_domain(profile: DecisionProfile, values: Sequence[Mapping[str, Any]]) -> None:
+    """Raises InvalidOptionError where rows have values that the profile does not take."""
+    if profile.outside != "refuse":
+        return
+    odd = [(i, fault) for i, row in enumerate(values) for fault in outside(profile, row)]
+    if odd:
+        rows, (first, fault) = len({i for i, _ in odd}), odd[0]
+        raise InvalidOptionError(
+            f"{rows} of {len(values)} rows of the file would get no decision: in row {first} {fault}. "
+            "Leave such rows out, or let the profile take them (least, most, categories; outside: warn)."
+        )
 
 
 def _is_of_score(row: DecidedRow) -> bool:

@@ -173,6 +173,14 @@ KINDS: list[tuple[dict[str, Any], str]] = [
         {"references.policy": "nearest"},
         "references.policy must be 'near_threshold', 'all_applicants', 'approved'",
     ),
+    ({"features.income.least": "0"}, "features.income.least must be a number, not the text '0'"),
+    ({"features.income.open": "yes"}, "features.income.open must be true or false, not the text 'yes'"),
+    (
+        {"features.income.categories": {"a": ""}},
+        "features.income.categories.a must be a text that is not blank",
+    ),
+    ({"groups.housing.least": 0}, "groups.housing.least is no key of a profile"),
+    ({"outside": "ignore"}, "outside must be 'refuse' or 'warn', not the text 'ignore'"),
     ({"refer": [0.1]}, "refer.1 is missing"),
     ({"refer": [0.1, 0.2, 0.3]}, "refer must be a list of 2, not a list of 3"),
     ({"max_reasons": 0}, "max_reasons must be 1 or more, not the number 0"),
@@ -213,6 +221,15 @@ SENSE: list[tuple[dict[str, Any], str]] = [
     ({"features.age": {}}, "features: no reason code for 'age': give each one, since others have one"),
     ({"features.income.reason": "R1"}, r"reasons: there is no text of the code 'R1' \(do you mean 'R01'\?\)"),
     ({"features.own": {"reason": "R01"}}, "features.own is explained with the group 'housing'"),
+    (
+        {"features.age.least": 3, "features.age.most": 2},
+        "features.age takes no value: least 3 is more than most 2",
+    ),
+    ({"features.age.open": True}, "features.age.open: there are no categories"),
+    (
+        {"features.age.categories": {"1": "one", "old": "old", "true": "yes"}},
+        "features.age holds numbers, so that it never is one of the categories 'old'$",
+    ),
     ({"features.housing": {"reason": "R03"}}, "features.housing is a group: say it under groups.housing"),
     (
         {"groups.housing.members": ["own", "rnt"]},
@@ -288,6 +305,8 @@ def test_conditions_on_text() -> None:
     assert "knock_outs.0 (age) is never met: the feature holds text" in fault
     (fault,) = faults_of(as_profile(changed({"features.age.type": "number"})), known)
     assert "features.age holds text: its type is category, not number" in fault
+    (fault,) = faults_of(as_profile(changed({"features.age.most": 3})), known)
+    assert fault == "features.age holds text: least and most are of numbers"
 
 
 FINE: list[dict[str, Any]] = [
@@ -298,6 +317,8 @@ FINE: list[dict[str, Any]] = [
     {"never_disclose": ["housing", "age", "bankruptcies"]},
     {"protected": ["age", "sex"], "allow_protected": ["age"]},
     {"refer": [0.2, 0.2]},
+    {"features.own": {"least": 0, "most": 1}},  # a member, whose reason is the group's
+    {"features.bankruptcies": {"categories": {"none": "None"}, "least": 0}},
 ]
 
 

@@ -31,7 +31,7 @@ NETWORK = {
     "knock_outs": [{"feature": "bankruptcies", "above": 0, "reason": "R09"}],
 }
 MARGIN = {"output": "y", "threshold": 0.5, "adverse": "above", "space": "margin"}
-WORDS = {
+WORDS: dict[str, Any] = {
     "output": "y[0]",
     "threshold": -2,
     "adverse": "above",

@@ -35,6 +35,8 @@ KNOCK_OUTS = [
     {"feature": "standing", "equals": "insolvent", "reason": "R09"},
 ]
 QUEUE = 3  # requests
+FEATURE_RULES: Mapping[str, Mapping[str, Any]] = made.PROFILE["features"]  # type: ignore[assignment]
+BOUNDS = {"income": {"least": -50, "most": 50}, "debt": {"categories": {"1": "one", "2": "two"}}}
 
 
 class MemoryTrail:
@@ -103,6 +105,9 @@ def url(tmp_path_factory: pytest.TempPathFactory, trail: MemoryTrail) -> Iterato
     made.write_score(folder, "secret", {**made.PROFILE, "never_disclose": ["late_payments"]})
     reasons = {**made.PROFILE["reasons"], "R09": "Insolvency"}
     made.write_score(folder, "strict", {**made.PROFILE, "knock_outs": KNOCK_OUTS, "reasons": reasons})
+    for name, outside in {"bounded": "refuse", "warned": "warn"}.items():
+        features = {feature: {**rule, **BOUNDS.get(feature, {})} for feature, rule in FEATURE_RULES.items()}
+        made.write_score(folder, name, {**made.PROFILE, "features": features, "outside": outside})
     made.write_gradient(folder)
     network = mlp((5, 64, 64, 1), last="Sigmoid")
     compile_model(network, DeepShap(rows(7, 5)), feature_names=NAMES, decision=NETWORK).write(folder, "net")
@@ -385,3 +390,26 @@ def test_keys_that_are_none(url: str, given: list[str]) -> None:
         "Idempotency-Key must be 1 to 255 visible ASCII characters"
     )
     assert decide(url, INSTANCES, headers={"Idempotency-Key": "x" * 255}).status_code == 200
+
+
+# --- values that the profile does not take ---------------------------------------------------------------
+
+INSIDE = {**INSTANCES[0], "income": 50, "debt": 2.0}
+
+
+def test_a_value_outside_is_refused_by_its_feature(url: str, trail: MemoryTrail) -> None:
+    assert len(decisions(decide(url, [INSIDE, {"x": [*INSIDE.values()]}], "bounded"))) == 2
+    trail.records.clear()
+    rows = [INSIDE, {**INSIDE, "income": 900, "debt": 3}, {"x": [-51, 1, 0, 0]}]
+    told = detail(decide(url, rows, "bounded"), 422)
+    assert "3 problems" in told
+    assert "instances[1]: feature 'income' is 900, outside of the decision profile's -50 to 50" in told
+    assert "instances[1]: feature 'debt' is 3, which is none of the decision profile's categories" in told
+    assert "instances[2]: feature 'income' is -51" in told
+    assert not trail.records
+
+
+def test_a_value_outside_is_warned_of_where_the_profile_says_so(url: str) -> None:
+    inside, beyond = decisions(decide(url, [INSIDE, {**INSIDE, "income": 50.5}], "warned"))
+    assert inside["warnings"] == []
+    assert beyond["warnings"] == ["feature 'income' is 50.5, outside of the decision profile's -50 to 50"]

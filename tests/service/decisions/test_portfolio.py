@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
+from compiler import TreeShap, compile_model
 from compiler.errors import InvalidOptionError
 from service.cli.main import app
 from service.decisions import portfolio as portfolios
@@ -21,7 +23,8 @@ from service.decisions.portfolio import decide_portfolio, read_portfolio, trail_
 from service.decisions.trail import AuditTrail, NoTrail, RecordedDecision
 from service.errors import UndecidedError
 from service.settings import Settings
-from tests.service.decisions.decided import INSTANCES, Decided
+from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
+from tests.service.decisions.decided import INSTANCES, WORDS, Decided
 
 
 def table(folder: Path, rows: Sequence[dict[str, Any]], name: str = "rows.csv") -> Path:
@@ -124,6 +127,25 @@ def test_rows_without_a_decision_are_told_beside_the_others(
         assert [one.id for one in store.in_order(None, None)] == [row["id"] for row in others]
     finally:
         store.database.close()
+
+
+def test_rows_that_the_profile_does_not_take(tmp_path: Path) -> None:
+    """To the letter, also from a file."""
+    of_words = {**WORDS["features"], "housing": {"reason": "H", "categories": {"own": "o", "rent": "r"}}}
+    of_words["age"] = {"reason": "A", "least": 0}
+    references = TreeShap(pa.table({"age": AGE, "housing": HOUSING, "code": CODE}))
+    compile_model(model(), references, decision={**WORDS, "features": of_words}).write(tmp_path / "m", "w")
+    given = [("own", 0.5), ("free", 0.5), ("Own", 0.5), ("own ", 0.5), ("rent", -0.25)]
+    rows = [{"age": age, "housing": housing, "code": "1"} for housing, age in given]
+    file, save = table(tmp_path, rows), tmp_path / "d.jsonl"
+    status, told, _ = decide("w", "--input", file, "--save", save, "--repository", tmp_path / "m")
+    assert status == 1
+    assert "4 without a decision" in told
+    faults = [line.get("fault") for line in lines(save)]
+    assert faults[0] is None
+    for fault, word in zip(faults[1:4], ("free", "Own", "own "), strict=True):
+        assert fault.startswith(f"feature 'housing' is '{word}', which is none of")
+    assert faults[4] == "feature 'age' is -0.25, less than the decision profile's 0"
 
 
 class InterruptedRunError(Exception):

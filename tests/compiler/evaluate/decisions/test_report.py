@@ -262,6 +262,17 @@ def test_a_row_that_the_model_has_no_answer_to(tmp_path: Path) -> None:
         decide_file(tmp_path / "model_repository", "m", tmp_path / "huge.npz", (), lambda *_: None)
 
 
+def test_rows_that_the_profile_does_not_take(tmp_path: Path) -> None:
+    profile = {**PROFILE, "features": {**PROFILE["features"], "age": {"reason": "R1", "most": 1.0}}}
+    beyond = np.flatnonzero(X[:, 0] > 1)
+    write(tmp_path, profile=profile)
+    told = f"{len(beyond)} of {N} rows of the file .*: in row {beyond[0]} feature 'age' is .*, more than"
+    with pytest.raises(InvalidOptionError, match=told):
+        report(tmp_path / "model_repository", "m", tmp_path / "data.csv")
+    write(tmp_path, profile={**profile, "outside": "warn"})
+    report(tmp_path / "model_repository", "m", tmp_path / "data.csv")
+
+
 @pytest.mark.usefixtures("here")
 def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

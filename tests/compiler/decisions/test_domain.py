@@ -1,0 +1,65 @@
+"""What values a profile takes: bounds, categories to the letter, and missing ones, which are none."""
+
+import math
+import re
+from typing import Any
+
+import pytest
+
+from compiler.decisions.decide import decide
+from compiler.decisions.domain import category, has_domain, outside
+from compiler.profile import DecisionProfile, FeatureRule
+from tests.compiler.decisions.test_decide import VALUES, decided, explained
+
+WORDS = FeatureRule(categories={"A11": "none", "A12": "some"})
+NUMBERS = FeatureRule(categories={"1": "owner", "2.50": "tenant", "true": "yes"})
+
+TAKEN: list[tuple[FeatureRule, Any, str | None]] = [
+    (WORDS, "A11", None),
+    (WORDS, "A99", r"feature 'f' is 'A99', which is none of the decision profile's categories 'A11', 'A12'"),
+    (WORDS, "a11", "feature 'f' is 'a11', which is none of"),
+    (WORDS, "A11 ", "feature 'f' is 'A11 ', which is none of"),
+    (WORDS, "", "feature 'f' is '', which is none of"),
+    (WORDS, "x" * 100, f"feature 'f' is '{'x' * 80}', which"),
+    (WORDS, None, None),
+    (FeatureRule(categories=WORDS.categories, open=True), "A99", None),
+    (NUMBERS, 1, None),
+    (NUMBERS, 1.0, None),
+    (NUMBERS, 2.5, None),
+    (NUMBERS, True, None),
+    (NUMBERS, 3.0, "feature 'f' is 3, which is none of"),
+    (NUMBERS, False, "feature 'f' is false, which is none of"),
+    (NUMBERS, "1.0", "feature 'f' is '1.0', which is none of"),
+    (FeatureRule(categories={str(i): "x" for i in range(9)}), 9, "'4', '5' and 3 more$"),
+    (FeatureRule(least=18, most=100), 18, None),
+    (FeatureRule(least=18, most=100), 100.0, None),
+    (FeatureRule(least=18, most=100), 900, "feature 'f' is 900, outside of the decision profile's 18 to 100"),
+    (FeatureRule(least=18, most=100), math.inf, "feature 'f' is inf, outside of"),
+    (FeatureRule(least=0), -5.5, "feature 'f' is -5.5, less than the decision profile's 0"),
+    (FeatureRule(most=0), 1, "feature 'f' is 1, more than the decision profile's 0"),
+    (FeatureRule(most=0), None, None),
+]
+
+
+@pytest.mark.parametrize(("rule", "value", "fault"), TAKEN, ids=range(len(TAKEN)))
+def test_which_values_a_feature_takes(rule: FeatureRule, value: Any, fault: str | None) -> None:
+    profile = DecisionProfile(output="p", threshold=0.5, adverse="above", features={"f": rule})
+    found = [*outside(profile, {"f": value})]
+    assert len(found) == (fault is not None)
+    assert fault is None or re.search(fault, found[0]), found
+    assert has_domain(profile) is not rule.open
+
+
+def test_what_a_category_is_called() -> None:
+    assert [category(WORDS, value) for value in ("A11", "a11")] == ["none", None]
+    assert [category(NUMBERS, value) for value in (1, 2.5, True, 4)] == ["owner", "tenant", "yes", None]
+
+
+@pytest.mark.parametrize("score", [0.1, 0.5])
+def test_a_warning_where_the_profile_says_so(score: float) -> None:
+    features = {name: {"reason": code} for name, code in {"income": "R01", "debt": "R02"}.items()}
+    features["debt"]["most"] = 4.5
+    over = {"features": features, "groups": {}, "outside": "warn"}
+    decision = decide(decided(**over), explained(score, income=0.1), VALUES)
+    assert decision.decision == ("approve" if score < 0.25 else "decline")
+    assert decision.warnings == ("feature 'debt' is 5, more than the decision profile's 4.5",)
