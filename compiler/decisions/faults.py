@@ -1,10 +1,10 @@
 """Whether a decision profile makes sense, and fits the features of its model."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from compiler.decisions.domain import number_of
+from compiler.decisions.domain import as_category, number_of
 from compiler.profile import NAMED_BY_REGULATION_B, Condition, DecisionProfile, near
 
 _SHOWN = 8  # names in a sentence
@@ -19,11 +19,19 @@ class Known:
         features: that get attributions, each once.
         texts: those of them that hold text.
         inputs: names of the model's inputs, which may hold several features or one.
+        categories: of a feature, all values that the model tells apart, where these are known.
     """
 
     features: Sequence[str]
     texts: Collection[str] = ()
     inputs: Collection[str] = ()
+    categories: Mapping[str, Collection[str | float]] = field(default_factory=dict)
+
+    def has(self, feature: str, key: str) -> bool:
+        """Whether the model knows a category, which a profile writes as a text."""
+        numbers = {_number(one) for one in self.categories[feature]}
+        is_text = feature in self.texts
+        return key in self.categories[feature] or (not is_text and _number(key) in numbers)
 
 
 def faults_of(profile: DecisionProfile, known: Known) -> list[str]:
@@ -47,6 +55,15 @@ def remarks_on(profile: DecisionProfile, known: Known) -> list[str]:
             f"decision: up to {profile.max_reasons} reasons; by comment 9(b)(2)-1 on Regulation B more than "
             f"{_USUAL_REASONS} are not likely to help"
         )
+    for name, rule in profile.features.items():
+        if not rule.categories or rule.open or name not in known.categories:
+            continue
+        written = {*rule.categories, *(_number(key) for key in rule.categories)}
+        left = [as_category(one) for one in known.categories[name] if one not in written]
+        if left:
+            remarks.append(
+                f"decision: the profile does not take {_quoted(sorted(left))} of '{name}', which the model knows"
+            )
     for attribute in _not_allowed(profile):
         names = sorted(n for n in _names(profile, known) if _encodes(attribute, n))
         if names:
@@ -96,14 +113,22 @@ def _domain(profile: DecisionProfile, known: Known) -> Iterator[str]:
             yield f"features.{name}.open: there are no categories beside which values could be"
         if name in known.texts and has_bounds:
             yield f"features.{name} holds text: least and most are of numbers"
-        if name not in known.features or name in known.texts:
-            continue
-        if words := [key for key in rule.categories if not _is_number(key)]:
+        is_number = name in known.features and name not in known.texts
+        if is_number and (words := [key for key in rule.categories if _number(key) is None]):
             yield f"features.{name} holds numbers, so that it never is one of the categories {_quoted(words)}"
+        elif name in known.categories and (
+            unknown := [key for key in rule.categories if not known.has(name, key)]
+        ):
+            there = [as_category(one) for one in sorted(known.categories[name], key=str)]
+            guess = near(unknown[0], there) if len(unknown) == 1 else ""
+            has = f": there are {_quoted(there)}" if not guess else ""
+            kind = "category" if len(unknown) == 1 else "categories"
+            yield f"features.{name}: the model knows no {kind} {_quoted(unknown)}{guess}{has}"
 
 
-def _is_number(key: str) -> bool:
-    return key in ("true", "false") or number_of(key) is not None
+def _number(key: str | float) -> float | None:
+    """What a category is as a number, a flag as well."""
+    return {"true": 1.0, "false": 0.0}.get(key, number_of(key)) if isinstance(key, str) else key
 
 
 def _codes(profile: DecisionProfile, known: Known) -> Iterator[str]:

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from compiler.artefact.compiled import Compiled
+from compiler.artefact.decision.categories import categories_of
 from compiler.decisions.faults import Known, faults_of, remarks_on
 from compiler.decisions.rows import explained_rows, score_index
 from compiler.errors import InvalidOptionError
@@ -151,6 +152,7 @@ class _Explained:
             [feature for names in self.features.values() for feature in names or ()],
             {feature for name in texts for feature in self.features[name] or ()},
             self.inputs,
+            categories_of(self.lowered, self.features),
         )
 
     @property

@@ -55,12 +55,25 @@ def made_of(
     Raises:
         UnsupportedModelError: an operator of several players whose result has no known shape.
     """
+    follow = _followed(lowered, nodes, players)
+    return Made(follow.of(tensor), follow.joined)
+
+
+def all_made_of(
+    lowered: Lowered, nodes: Sequence[ir.Node], players: Mapping[str, np.ndarray]
+) -> dict[str, tuple[frozenset[int], ...]]:
+    """By tensor that is made of players, as `made_of`."""
+    follow = _followed(lowered, nodes, players)
+    return {name: follow.of(name) for name in follow.known}
+
+
+def _followed(lowered: Lowered, nodes: Sequence[ir.Node], players: Mapping[str, np.ndarray]) -> "_Following":
     follow = _Following(lowered)
     for name, elements in players.items():
         follow.known[name] = follow.numbers([frozenset({int(p)}) for p in elements.flat], elements.shape)
     for node in nodes:
         follow.through(node)
-    return Made(follow.of(tensor), follow.joined)
+    return follow
 
 
 @dataclass
