@@ -4,11 +4,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from compiler.decisions.decide import outcome_of
 from compiler.decisions.domain import as_category, number_of
 from compiler.profile import NAMED_BY_REGULATION_B, Condition, DecisionProfile, near
 
 _SHOWN = 8  # names in a sentence
 _USUAL_REASONS = 4  # more of them are unlikely to help: comment 9(b)(2)-1 on Regulation B
+
+_FAR = 0.1  # of the output's range: as far from the threshold as no chance of the draw explains
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,43 @@ def remarks_on(profile: DecisionProfile, known: Known) -> list[str]:
         left = [as_category(one) for one in known.categories[name] if one not in written]
         if left:
             remarks.append(
-                f"decision: the profile does not take {_quoted(sorted(left))} of '{name}', which the model knows"
+                f"decision: the profile does not take {_quoted(sorted(left))} of '{name}', which the model "
+                "knows"
             )
     for attribute in _not_allowed(profile):
         names = sorted(n for n in _names(profile, known) if _encodes(attribute, n))
         if names:
             remarks.append(f"decision: is the protected '{attribute}' in {_listed('the input', names)}?")
     return remarks
+
+
+def remarks_on_scores(
+    profile: DecisionProfile, scores: np.ndarray, weights: np.ndarray, spread: float
+) -> Iterator[str]:
+    """What the references' scores say against threshold and policy.
+
+    Args:
+        scores, weights: of references, [K] each; weights sum to 1.
+        spread: from the least to the largest score that there is.
+    """
+    mean = float(scores @ weights)
+    declined = float(weights @ [outcome_of(profile, score) == "decline" for score in scores.tolist()])
+    policy, threshold = profile.references.policy, profile.threshold
+    beyond = mean - threshold if profile.adverse == "above" else threshold - mean
+    if beyond > _FAR * spread:
+        yield (
+            f"decision: the references stand on the declining side: '{profile.output}' is {mean:g} on "
+            f"average, {profile.adverse} {threshold:g}, and {declined:.0%} of them would be declined. Is "
+            "output or adverse the other way round? Else reasons come from a base that declines by itself: give "
+            "references whose mean passes"
+        )
+    elif policy == "approved" and declined:
+        yield f"decision: the references are 'approved', and the profile declines {declined:.1%} of them"
+    elif policy == "near_threshold" and -beyond > _FAR * spread:
+        yield (
+            f"decision: the references are 'near_threshold', and '{profile.output}' is {mean:g} on average, "
+            f"not near {threshold:g}"
+        )
 
 
 def _groups(profile: DecisionProfile, known: Known) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from math import prod
 from typing import Any
@@ -13,7 +14,7 @@ import onnx_ir as ir
 
 from compiler.artefact.compiled import Compiled
 from compiler.artefact.decision.categories import categories_of
-from compiler.decisions.faults import Known, faults_of, remarks_on
+from compiler.decisions.faults import Known, faults_of, remarks_on, remarks_on_scores
 from compiler.decisions.rows import explained_rows, score_index
 from compiler.errors import InvalidOptionError
 from compiler.lowering import Lowered
@@ -25,7 +26,7 @@ from compiler.profile import DecisionProfile, faulty, near
 from compiler.references.reference_set import Baseline, OpenReferences
 from compiler.runtime.session import Runner
 from compiler.selection.labelled import by_name, features_of
-from compiler.selection.leaf_references import prepare_references
+from compiler.selection.leaf_references import Referenced, prepare_references
 from compiler.selection.leaves import choose_leaves, raw_leaves
 from compiler.selection.logits import closing, is_probability
 from compiler.selection.path import Path, check_shapes, reach_backward
@@ -35,6 +36,7 @@ from compiler.trees.read import is_ensemble, read_ensemble
 
 TOLERANCE = 1e-4  # of the output's range
 _PROBABILITY = (0.0, 1.0)
+_AT_ONCE = 256  # references that are scored together
 _MOVES = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
 
 
@@ -76,16 +78,21 @@ def hold(
     faults = [*_of_method(profile, method, question), *_of_names(explained), *_of_inner(explained), *faults]
     known = explained.known()
     faults += faults_of(profile, known)
-    output_range = None
+    output_range = scores = None
     if score is not None:
         faults += _of_hidden(explained, score.tensor)
-        output_range, more = _range(profile, explained, score)
+        scores = _reference_scores(explained, score)
+        output_range, more = _range(profile, explained, score, scores)
         asked, fault = _asked(profile, lowered, method, question, score)
         faults += more + fault
     if faults:
         raise faulty(where, faults)
     assert output_range is not None
-    return Held(profile, *asked, output_range, (*remarks_on(profile, known), *_of_gap(profile, method)))
+    remarks = [*remarks_on(profile, known), *_of_gap(profile, method)]
+    if scores is not None:
+        spread = output_range[1] - output_range[0]
+        remarks += remarks_on_scores(profile, scores, explained.weights(len(scores)), spread)
+    return Held(profile, *asked, output_range, (*remarks,))
 
 
 def decided(held: Held, compiled: Compiled, where: str = "decision") -> Compiled:
@@ -160,11 +167,22 @@ class _Explained:
         """Of the model."""
         return [str(value.name) for value in self.lowered.model.graph.inputs]
 
+    @cached_property
+    def _referenced(self) -> Referenced:
+        return prepare_references(Selection(self.lowered, self.path, self.method, None))
+
+    def weights(self, count: int) -> np.ndarray:
+        """Of as many references, which sum to 1."""
+        given = self._referenced.set.weights if self._referenced.set else None
+        if given is None or given.size != count:
+            return np.full(count, 1 / count)
+        return given.reshape(-1).astype(np.float64)
+
     def rows(self) -> dict[str, np.ndarray] | None:
         """The references, as the model takes them; None where they are not for all of its inputs."""
         if isinstance(self.method.reference_set, Baseline | OpenReferences | None):
             return None
-        referenced = prepare_references(Selection(self.lowered, self.path, self.method, None))
+        referenced = self._referenced
         given = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
         if not set(self.inputs) <= set(given):
             return None
@@ -306,7 +324,7 @@ def _row(lowered: Lowered, name: str) -> tuple[ir.DataType | None, tuple[int, ..
 
 
 def _range(
-    profile: DecisionProfile, explained: _Explained, score: _Score
+    profile: DecisionProfile, explained: _Explained, score: _Score, scores: np.ndarray | None
 ) -> tuple[tuple[float, float] | None, list[str]]:
     """Least and largest score, and what does not fit them."""
     given = profile.output_range
@@ -315,7 +333,8 @@ def _range(
         return None, [f"output_range is that of '{score.tensor}', a probability, 0 to 1: leave it out"]
     if score.index is None and not is_closed and given is None:
         return None, []
-    between = _PROBABILITY if is_closed else given or _referenced(explained, score)
+    referenced = None if scores is None else (float(scores.min()), float(scores.max()))
+    between = _PROBABILITY if is_closed else given or referenced
     if between is None or not between[0] < between[1]:
         what = "is from a number to a larger one" if given else "cannot be seen in the references: say it"
         return None, [f"output_range, the least and largest '{profile.output}', {what}"]
@@ -329,9 +348,9 @@ def _range(
     ]
 
 
-def _referenced(explained: _Explained, score: _Score) -> tuple[float, float] | None:
-    """Of the references' scores; None where they have none."""
-    rows, lowered = explained.rows(), explained.lowered
+def _reference_scores(explained: _Explained, score: _Score) -> np.ndarray | None:
+    """[K], of the references; None where they have none."""
+    rows, lowered = None if score.index is None else explained.rows(), explained.lowered
     if rows is None:
         return None
     model = onnx.ModelProto()
@@ -339,11 +358,10 @@ def _referenced(explained: _Explained, score: _Score) -> tuple[float, float] | N
     if not score.is_output:
         model.graph.output.append(onnx.ValueInfoProto(name=score.tensor))
     run, count = Runner(model, given=True), len(next(iter(rows.values())))
-    step = 1 if lowered.one_row else count
+    step = 1 if lowered.one_row else _AT_ONCE
     parts = [{name: a[i : i + step] for name, a in rows.items()} for i in range(0, count, step)]
     scores = [run(part, [score.tensor])[score.tensor].reshape(-1, score.elements) for part in parts]
-    column = np.concatenate(scores)[:, score.index]
-    return float(column.min()), float(column.max())
+    return np.concatenate(scores)[:, score.index].astype(np.float64)
 
 
 def _asked(

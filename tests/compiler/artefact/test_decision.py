@@ -376,3 +376,58 @@ def test_several_inputs_are_named_by_their_own_features() -> None:
     }
     compiled = decided(inputs, change, DeepShap(references), feature_names=names)
     assert set(keys_of(compiled.manifest)) == {"ends", *every[1:-1]}
+
+
+# -- the base against the threshold ----------------------------------------------------------------------
+
+ONLY = parsed("g (float[N, 1] x) => (float[N, 2] p) { r = Sub (one, x)  p = Concat <axis = 1> (r, x) }", ONE)
+
+
+def told_of_base(scores: list[float], change: Mapping[str, Any], **asked: Any) -> list[str]:
+    """Of references whose scores are as given, at a threshold of 0.5."""
+    profile = {**GOOD, "features": {}, "reasons": {}, "output_range": [0, 1], **change}
+    references = np.array(scores, np.float32)[:, None]
+    method = ExactShap(references, asked.pop("weights", None))
+    told = compile_model(ONLY, method, feature_names=["age"], decision=profile).manifest.warnings
+    return [one for one in told if "references stand" in one or "and the profile" in one or "not near" in one]
+
+
+POLICIES = {policy: {"references": {"policy": policy}} for policy in ("near_threshold", "approved", "custom")}
+
+
+@pytest.mark.parametrize(
+    ("scores", "change"),
+    [
+        ([0.3, 0.4, 0.5], {}),
+        ([0.52, 0.58, 0.6], {}),  # a little beyond
+        ([0.1, 0.9], POLICIES["custom"]),
+        ([0.41, 0.49], POLICIES["near_threshold"]),
+        ([0.5, 0.1], POLICIES["approved"]),
+        ([0.8, 0.9], {"adverse": "below"}),
+        ([0.2, 0.3], {"output": "p[0]", "adverse": "below"}),
+    ],
+)
+def test_references_that_fit(scores: list[float], change: Mapping[str, Any]) -> None:
+    assert not told_of_base(scores, change)
+
+
+@pytest.mark.parametrize("policy", ["near_threshold", "approved", "all_applicants", "custom"])
+@pytest.mark.parametrize("change", [{"output": "p[0]"}, {"adverse": "below"}], ids=["output", "adverse"])
+def test_swapped_labels_are_told(change: Mapping[str, Any], policy: str) -> None:
+    (told,) = told_of_base([0.2, 0.3, 0.6], {**change, "references": {"policy": policy}})
+    assert "the references stand on the declining side" in told
+    mean, side = (0.633333, "above") if "output" in change else (0.366667, "below")
+    assert f"is {mean:g} on average, {side} 0.5, and 67% of them would be declined. Is output or" in told
+
+
+def test_references_that_are_not_of_the_policy() -> None:
+    (told,) = told_of_base([0.2, 0.3, 0.4, 0.6], POLICIES["approved"])
+    assert told == "decision: the references are 'approved', and the profile declines 25.0% of them"
+    (told,) = told_of_base([0.2, 0.3], POLICIES["near_threshold"])
+    assert "'near_threshold', and 'p' is 0.25 on average, not near 0.5" in told
+
+
+def test_the_mean_of_weighted_references() -> None:
+    assert not told_of_base([0.1, 0.9], {}, weights=[0.5, 0.5])
+    (told,) = told_of_base([0.1, 0.9], {}, weights=[0.2, 0.8])
+    assert "is 0.74 on average, above 0.5, and 80% of them" in told
