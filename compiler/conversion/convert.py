@@ -35,9 +35,9 @@ class Library:
 
 
 _LIBRARIES = {  # by the module in which a class, or one that it derives from, stands; the first that fits
-    "xgboost": Library("compiler.conversion.xgboost", "onnxmltools"),
-    "lightgbm": Library("compiler.conversion.lightgbm", "onnxmltools"),
-    "catboost": Library("compiler.conversion.catboost", "catboost"),
+    "xgboost": Library("compiler.conversion.boosters.xgboost", "rationale"),
+    "lightgbm": Library("compiler.conversion.boosters.lightgbm", "rationale"),
+    "catboost": Library("compiler.conversion.boosters.catboost", "catboost"),
     "torch": Library("compiler.conversion.torch", "torch"),
     "sklearn": Library("compiler.conversion.sklearn", "skl2onnx"),
 }

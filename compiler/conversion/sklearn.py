@@ -2,9 +2,12 @@
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
+import onnx
 from skl2onnx import convert_sklearn, update_registered_converter
 from skl2onnx.common.data_types import FloatTensorType, StringTensorType
 from skl2onnx.common.exceptions import MissingConverter, MissingShapeCalculator
@@ -16,6 +19,7 @@ from sklearn.base import BaseEstimator, is_classifier, is_outlier_detector
 from sklearn.ensemble import VotingClassifier
 from sklearn.utils.validation import check_is_fitted
 
+from compiler.conversion.boosters.trees import Nodes
 from compiler.conversion.graphs import INPUT, AsOnnx, Both, tidied
 from compiler.conversion.rows import Features, Rows, rows_of
 from compiler.conversion.steps import check, register, unknown
@@ -44,7 +48,10 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
             f"sklearn.{type(model).__name__} takes columns by name or type: give references, or "
             "`convert(model, example)` a DataFrame of rows such as it takes."
         )
-    given, types = _without_names(model), _types(known, rows, by_column=by_column)
+    given, types = _unflattened(model), _types(known, rows, by_column=by_column)
+    for part in _parts(model):
+        if _library(part) in _BOOSTERS:
+            _register(part)
     names = [name for name, _ in types]
     options = {id(given): {"zipmap": False}} if hasattr(model, "predict_proba") else None
     try:
@@ -110,19 +117,15 @@ def _splits_columns(model: Any, rows: Rows | None) -> bool:
     return by_name or (rows is not None and 0 < sum(rows.has_words) < len(rows.columns))
 
 
-def _without_names(model: Any) -> Any:
-    """A copy in which no vote is flattened, and boosters have no names of features and have converters."""
-    kinds = {type(part).__module__.partition(".")[0] for part in _parts(model)}
-    voting = any(isinstance(part, VotingClassifier) for part in _parts(model))
-    if kinds.isdisjoint(_BOOSTERS) and not voting:
+def _unflattened(model: Any) -> Any:
+    """A copy in which no vote is flattened: that is of `transform` alone, and skl2onnx refuses it."""
+    votes = [part for part in _parts(model) if isinstance(part, VotingClassifier)]
+    if not votes:
         return model
     model = copy.deepcopy(model)
     for part in _parts(model):
         if isinstance(part, VotingClassifier):
-            part.flatten_transform = False  # of `transform` alone; skl2onnx refuses it
-        register = _BOOSTERS.get(type(part).__module__.partition(".")[0])
-        if register is not None:
-            register(part)
+            part.flatten_transform = False
     return model
 
 
@@ -141,37 +144,55 @@ def _parts(model: Any) -> Iterator[Any]:
             waiting += vars(part).values()
 
 
-def _register_xgboost(part: Any) -> None:
-    from onnxmltools.convert.xgboost.operator_converters.XGBoost import convert_xgboost
-
-    from compiler.conversion.xgboost import check_booster
-
-    if part.__sklearn_is_fitted__():  # a stack keeps those that it has clones of, too
-        booster = part.get_booster()
-        check_booster(booster)
-        booster.feature_names = booster.feature_types = None
-    _register(part, "XGBoost", convert_xgboost)
+_BOOSTERS = {name: f"compiler.conversion.boosters.{name}" for name in ("xgboost", "lightgbm")}
 
 
-def _register_lightgbm(part: Any) -> None:
-    from onnxmltools.convert.lightgbm.operator_converters.LightGbm import convert_lightgbm
-
-    _register(part, "LightGbm", convert_lightgbm)
+def _library(part: Any) -> str:
+    return type(part).__module__.partition(".")[0]
 
 
-_BOOSTERS = {"xgboost": _register_xgboost, "lightgbm": _register_lightgbm}
-
-
-def _register(part: Any, library: str, convert: Any) -> None:
-    """Tells skl2onnx of a class; as documented there, for the whole process."""
+def _register(part: Any) -> None:
+    """Tells skl2onnx of a booster's class; as documented there, for the whole process."""
     shapes, options = calculate_linear_regressor_output_shapes, None
     if is_classifier(part):
         shapes = calculate_linear_classifier_output_shapes
         options = {"nocl": [True, False], "zipmap": [True, False, "columns"]}
     kind = type(part)
-    if library == "LightGbm" and options is None:
-        options = {"split": None}
-    update_registered_converter(kind, f"{library}{kind.__name__}", shapes, convert, options=options)
+    update_registered_converter(kind, f"{_library(part)}{kind.__name__}", shapes, _booster, options=options)
+
+
+def _booster(scope: Any, operator: Any, container: Any) -> None:
+    """A booster's nodes among those of a pipeline."""
+    part = operator.raw_operator
+    library = import_module(_BOOSTERS[_library(part)])
+    nodes, boosted, table = Nodes(), library.boosted(part), library.table_of(part)
+    if table.by_column:
+        raise UnsupportedModelError(
+            f"{_library(part)}.{type(part).__name__} reads columns of a pandas type of categories from the "
+            "step before it, which no ONNX step makes: encode them as numbers there, or give the booster "
+            "itself."
+        )
+    if is_classifier(part) and container.get_options(part, {"nocl": False}, fail=False)["nocl"]:
+        boosted = replace(boosted, classes=np.arange(len(boosted.classes)))
+    given, ends = operator.inputs[0].full_name, [value.full_name for value in operator.outputs]
+    x = nodes.add("Cast", [given], to=onnx.TensorProto.FLOAT)
+    nodes.boosted(boosted, x, table.count, ends)
+    names = {given: given} | {name: name for name in ends}
+    for one in nodes.constants:
+        names[one.name] = scope.get_unique_variable_name(one.name.strip("/"))
+        array = onnx.numpy_helper.to_array(one)
+        container.add_initializer(names[one.name], one.data_type, one.dims, array.reshape(-1).tolist())
+    for node in nodes.nodes:
+        for name in node.output:
+            names.setdefault(name, scope.get_unique_variable_name(name.strip("/")))
+        container.add_node(
+            node.op_type,
+            [names[name] for name in node.input],
+            [names[name] for name in node.output],
+            op_domain=node.domain,
+            name=scope.get_unique_operator_name(node.op_type),
+            **{a.name: onnx.helper.get_attribute_value(a) for a in node.attribute},
+        )
 
 
 def _whole(rows: Rows) -> np.ndarray:

@@ -94,8 +94,8 @@ def remarks_on_scores(
         yield (
             f"decision: the references stand on the declining side: '{profile.output}' is {mean:g} on "
             f"average, {profile.adverse} {threshold:g}, and {declined:.0%} of them would be declined. Is "
-            "output or adverse the other way round? Else reasons come from a base that declines by itself: give "
-            "references whose mean passes"
+            "output or adverse the other way round? Else reasons come from a base that declines by itself: "
+            "give references whose mean passes"
         )
     elif policy == "approved" and declined:
         yield f"decision: the references are 'approved', and the profile declines {declined:.1%} of them"

@@ -186,7 +186,8 @@ class _Attributed(_Reader):
         roots = self._roots(tree)
         leaf = np.where(split, -1, np.cumsum(~split) - 1)
         weights = self._weights(find, leaf) * self.added(len(roots))
-        below, first, bounds, strict = self.bounds(modes, values, [])
+        modes, members = self._sets(modes, values, feature, following[0], following[1], missing)
+        below, first, bounds, strict = self.bounds(modes, values, members)
         return self.finished(
             Ensemble(
                 roots=roots,
@@ -204,6 +205,32 @@ class _Attributed(_Reader):
                 share=self._share(following[0], following[1], split),
             )
         )
+
+    def _sets(
+        self,
+        modes: np.ndarray,
+        values: np.ndarray,
+        feature: np.ndarray,
+        yes: np.ndarray,
+        no: np.ndarray,
+        missing: np.ndarray,
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Chains of equals with one way out become one split, whose members come back beside the modes.
+
+        Where the first leads to, NaN too, is put right in place. A cover that tells of each equal keeps them.
+        """
+        alike = (modes == "EQ") & (modes[no] == "EQ") & (feature[no] == feature) & (yes[no] == yes)
+        if self.given.get("nodes_hitrates"):
+            alike[:] = False
+        heads = alike & ~np.isin(np.arange(len(modes)), no[alike])
+        members = list[np.ndarray]()
+        for node in np.flatnonzero(heads):
+            chain = [int(node)]
+            while alike[chain[-1]] and no[chain[-1]] not in chain:
+                chain.append(int(no[chain[-1]]))
+            members.append(values[chain])
+            no[node], missing[node] = no[chain[-1]], missing[chain].any()
+        return np.where(heads, "MEMBER", modes), members
 
     def _share(self, yes: np.ndarray, no: np.ndarray, split: np.ndarray) -> np.ndarray | None:
         rates = self.floats("nodes_hitrates")

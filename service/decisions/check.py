@@ -17,8 +17,8 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     applicant, above = request["instances"][0], profile["adverse"] == "above"
 
     # What the graph takes, by the names of its features. null, a missing value, becomes NaN.
-    owned, single = {feature for tensor in graph["inputs"] for feature in tensor["features"]}, {}
-    values = dict(applicant)
+    owned = {feature for tensor in graph["inputs"] for feature in tensor["features"]}
+    values, single = dict(applicant), dict[str, object]()
     feeds = {name: np.array([[value]]) for name, value in graph["switches"].items()}
     for tensor in graph["inputs"]:
         name, features = tensor["name"], tensor["features"]

@@ -173,23 +173,7 @@ def test_a_stack_of_boosters() -> None:
     assert (parity.labels, parity.relative < PARITY_32) == (0, True)
 
 
-def categorical() -> pd.DataFrame:
-    return LOANS.assign(rate=pd.Categorical(np.resize(["a", "b", "c"], len(LOANS))))
-
-
 REFUSED: dict[str, tuple[Callable[[], Any], Any, type[RationaleError], str]] = {
-    "categories of xgboost": (
-        lambda: xgb.XGBClassifier(enable_categorical=True, **SMALL).fit(categorical(), TWO),
-        None,
-        UnsupportedModelError,
-        r"categorical features \['rate'\] are unknown to onnxmltools: one-hot encode",
-    ),
-    "another booster": (
-        lambda: xgb.XGBRegressor(booster="gblinear").fit(LOANS.fillna(0), AMOUNT),
-        None,
-        UnsupportedModelError,
-        "booster 'gblinear' is unknown",
-    ),
     "not fitted": (lambda: RandomForestClassifier(), None, InvalidModelError, "is not fitted: This Random"),
     "no predictions": (
         lambda: StandardScaler().fit(LOANS),

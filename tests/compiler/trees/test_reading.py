@@ -182,8 +182,8 @@ def test_leaves_that_are_not_added_up() -> None:
         compile_model(model, TreeShap(np.zeros((2, 5))))
 
 
-def test_nodes_that_several_lead_to_are_read_as_they_are() -> None:
-    """LightGBM's converter writes sets as comparisons in a row with one node behind all of them."""
+def test_equals_in_a_row_are_one_split() -> None:
+    """Sets are written as comparisons in a row with one node behind all of them."""
     model = made(
         nodes_treeids=[0] * 4,
         nodes_nodeids=[0, 1, 2, 3],
@@ -192,9 +192,11 @@ def test_nodes_that_several_lead_to_are_read_as_they_are() -> None:
         nodes_values=[1.0, 2.0, 0.0, 0.0],
         nodes_truenodeids=[2, 2, 0, 0],
         nodes_falsenodeids=[1, 3, 0, 0],
+        nodes_missing_value_tracks_true=[0, 1, 0, 0],
         target_nodeids=[2, 3],
     )
     ensemble = read_ensemble(model.graph.node[0], 5)
-    x = np.array([[1, 0, 0, 0, 0], [2, 0, 0, 0, 0], [3, 0, 0, 0, 0]], np.float32)
-    np.testing.assert_array_equal(ensemble.scores(x)[:, 0], [1, 1, 2])
-    assert ensemble.leaves_below()[0] == 3
+    x = np.zeros((5, 5), np.float32)
+    x[:, 0] = [1, 2, 3, 1.5, np.nan]
+    np.testing.assert_array_equal(ensemble.scores(x)[:, 0], [1, 1, 2, 2, 1])
+    assert ensemble.leaves_below()[0] == 2

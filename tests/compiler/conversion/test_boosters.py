@@ -1,0 +1,230 @@
+"""Boosters with the options that change a prediction: right on rows, mixtures and gaps, or refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightgbm as lgb
+import numpy as np
+import pandas as pd
+import pytest
+import xgboost as xgb
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from compiler import TreeShap, UnsupportedModelError, compile_model, convert
+from compiler.conversion.files import read_fitted
+from compiler.runtime.session import Runner
+from tests.compiler.conversion.data import AMOUNT, LOANS, REFERENCES, THREE, TWO
+from tests.tolerances import PARITY_32
+
+SMALL: dict[str, Any] = {"n_estimators": 8, "max_depth": 3}
+QUIET: dict[str, Any] = {**SMALL, "verbose": -1, "min_data_per_group": 2, "cat_smooth": 1}
+BAGS = {"boosting_type": "rf", "subsample": 0.5, "subsample_freq": 1}
+POSITIVE = AMOUNT.abs() / 10
+BOTH = np.stack([1000 * AMOUNT, TWO], axis=1)
+CODES = np.random.default_rng(0).integers(0, 40, len(LOANS)).astype(float)
+ODD = CODES % 3 == 1
+
+
+def categories() -> pd.DataFrame:
+    """Words, numbers and gaps among both, that pandas has types of categories for."""
+    words = np.array(["own", "rent", "free", "parents", None])[CODES.astype(int) % 5]
+    names = ["own", "rent", "free", "parents"]
+    years = pd.Series(np.where(CODES % 7 == 0, np.nan, 10 * (CODES % 4)))
+    return LOANS.assign(home=pd.Categorical(words, names), since=pd.Categorical(years, [30, 0, 20, 10]))
+
+
+def coded() -> np.ndarray:
+    """Numbers with codes behind them, of which some are between two, under 0, unknown or missing."""
+    table = np.column_stack([LOANS, CODES])
+    table[:24, -1] = np.tile([1.5, -0.5, 99.0, -7.0, np.nan, 6.999], 4)
+    return table
+
+
+def boosted(objective: str, y: Any, model: type = xgb.XGBRegressor, **options: Any) -> Callable[[], Any]:
+    return lambda: model(objective=objective, **SMALL, **options).fit(LOANS, y)
+
+
+def light(y: Any, model: type = lgb.LGBMRegressor, **options: Any) -> Callable[[], Any]:
+    return lambda: model(**QUIET, **options).fit(LOANS, y)
+
+
+def aft() -> xgb.Booster:
+    rows = xgb.DMatrix(LOANS)
+    for bound in ("lower", "upper"):
+        rows.set_float_info(f"label_{bound}_bound", POSITIVE.to_numpy())
+    return xgb.train({"objective": "survival:aft", "max_depth": 3}, rows, 8)
+
+
+def on_categories(model: Any) -> Callable[[], Any]:
+    return lambda: model.fit(categories(), TWO ^ ODD)
+
+
+def of_codes() -> xgb.Booster:
+    rows = xgb.DMatrix(
+        np.column_stack([LOANS, CODES]),
+        TWO ^ ODD,
+        feature_types=[*["float"] * 5, "c"],
+        enable_categorical=True,
+    )
+    return xgb.train({"objective": "binary:logistic", "max_depth": 3}, rows, 8)
+
+
+def of_zeros() -> lgb.LGBMClassifier:
+    return lgb.LGBMClassifier(**QUIET, zero_as_missing=True).fit(zeros(), TWO ^ (zeros()["age"] == 0))
+
+
+def zeros() -> pd.DataFrame:
+    table = LOANS.copy()
+    table.iloc[::3, 0], table.iloc[1::4, 2], table.iloc[2::4, 2] = 0, 0, 1e-35
+    return table
+
+
+ROWS = REFERENCES
+MODELS: dict[str, tuple[Callable[[], Any], Any]] = {
+    "two targets": (lambda: xgb.XGBRegressor(**SMALL).fit(LOANS, BOTH), ROWS),
+    "vector leaves": (
+        lambda: xgb.XGBRegressor(multi_strategy="multi_output_tree", **SMALL).fit(LOANS, BOTH),
+        ROWS,
+    ),
+    "two labels": (lambda: xgb.XGBClassifier(**SMALL).fit(LOANS, BOTH > 0), ROWS),
+    "missing=-999": (
+        lambda: xgb.XGBClassifier(missing=-999, **SMALL).fit(LOANS.fillna(-999), TWO),
+        ROWS.fillna(-999),
+    ),
+    "xgboost ranker": (
+        lambda: xgb.XGBRanker(**SMALL).fit(LOANS, TWO, group=[len(LOANS)]),
+        ROWS,
+    ),
+    "accelerated failure times": (aft, ROWS),
+    "quantiles": (boosted("reg:quantileerror", AMOUNT, quantile_alpha=[0.1, 0.5, 0.9]), ROWS),
+    "dart": (boosted("reg:squarederror", AMOUNT, booster="dart", rate_drop=0.5), ROWS),
+    "bagged": (lambda: xgb.XGBRFClassifier(**SMALL).fit(LOANS, THREE), ROWS),
+    "softmax": (boosted("multi:softmax", TWO, xgb.XGBClassifier, num_class=2), ROWS),
+    "no negative leaf": (
+        lambda: xgb.XGBClassifier(n_estimators=2, max_depth=1, base_score=0.01).fit(LOANS, LOANS["age"] > -2),
+        ROWS,
+    ),
+    **{
+        o: (boosted(o, POSITIVE), ROWS) for o in ("count:poisson", "reg:gamma", "reg:tweedie", "survival:cox")
+    },
+    "xgboost's sets": (
+        on_categories(xgb.XGBClassifier(**SMALL, enable_categorical=True, max_cat_to_onehot=1)),
+        categories()[:60],
+    ),
+    "xgboost's ones": (
+        on_categories(xgb.XGBClassifier(**SMALL, enable_categorical=True, max_cat_to_onehot=9)),
+        categories()[:60],
+    ),
+    "xgboost's codes": (of_codes, coded()[:60]),
+    "one against all": (light(THREE, lgb.LGBMClassifier, objective="multiclassova"), ROWS),
+    "lightgbm ranker": (lambda: lgb.LGBMRanker(**QUIET).fit(LOANS, TWO, group=[len(LOANS)]), ROWS),
+    "random forest": (light(THREE, lgb.LGBMClassifier, **BAGS), ROWS),
+    "a steep sigmoid": (light(TWO, lgb.LGBMClassifier, sigmoid=2.0), ROWS),
+    "square roots": (light(AMOUNT, reg_sqrt=True), ROWS),
+    "zero as missing": (of_zeros, zeros()[:60]),
+    **{
+        o: (light(POSITIVE, objective=o), ROWS)
+        for o in ("poisson", "tweedie", "quantile", "cross_entropy", "cross_entropy_lambda")
+    },
+    "lightgbm's sets": (on_categories(lgb.LGBMClassifier(**QUIET, max_cat_to_onehot=1)), categories()[:60]),
+    "lightgbm's ones": (on_categories(lgb.LGBMClassifier(**QUIET, max_cat_to_onehot=9)), categories()[:60]),
+    "lightgbm's codes": (
+        lambda: lgb.LGBMClassifier(**QUIET).fit(
+            np.column_stack([LOANS, CODES]), TWO ^ ODD, categorical_feature=[5]
+        ),
+        coded()[:60],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_answers_are_those_of_the_booster(name: str) -> None:
+    make, rows = MODELS[name]
+    parity = convert(make(), rows).parity
+    assert parity is not None
+    assert parity.relative < PARITY_32
+    assert parity.masked > 0
+    assert (parity.labels or 0, parity.refuses_missing) == (0, ())
+
+
+def test_early_stopping_counts_in_every_form(tmp_path: Path) -> None:
+    model = xgb.XGBClassifier(n_estimators=80, max_depth=3, early_stopping_rounds=2, learning_rate=1.0)
+    model.fit(LOANS[:200], TWO[:200], eval_set=[(LOANS[200:], TWO[200:])], verbose=False)
+    assert model.best_iteration + 1 < model.get_booster().num_boosted_rounds()
+    model.save_model(tmp_path / "m.json")
+    due = model.predict_proba(LOANS)
+    for given in (model, model.get_booster(), read_fitted(tmp_path / "m.json")):
+        found = Runner(convert(given, ROWS).model)({"x": LOANS.to_numpy(np.float32)})
+        assert np.abs(found["probabilities"] - due).max() < PARITY_32
+
+
+@pytest.mark.parametrize("name", ["xgboost's sets", "lightgbm's sets"])
+def test_words_are_inputs_and_unknown_ones_are_missing(name: str) -> None:
+    make, rows = MODELS[name]
+    model, text = make(), rows.assign(home=rows["home"].astype(object).fillna(""))
+    compiled = compile_model(model, TreeShap(text[:30]))
+    assert [item.tensor.name for item in compiled.manifest.explained] == list(rows.columns)
+    answer = compiled.explain(text[30:35].assign(home=["own", "castle", "", "rent", "free"]))
+    known = rows[30:35].assign(
+        home=pd.Categorical(["own", None, None, "rent", "free"], rows["home"].cat.categories)
+    )
+    assert np.abs(answer["probabilities"] - model.predict_proba(known)).max() < PARITY_32
+    assert np.abs(answer["completeness_gap"]).max() < PARITY_32
+
+
+def test_inside_a_pipeline() -> None:
+    for last, options in (
+        (xgb.XGBClassifier(**SMALL, enable_categorical=True, feature_types=[*["float"] * 5, "c"]), {}),
+        (lgb.LGBMClassifier(**QUIET), {"lgbmclassifier__categorical_feature": [5]}),
+    ):
+        pipeline = make_pipeline(FunctionTransformer(), last)
+        pipeline.fit(np.column_stack([LOANS, CODES]), TWO ^ ODD, **options)
+        parity = convert(pipeline, coded()[:60]).parity
+        assert parity is not None
+        assert parity.relative < PARITY_32
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "linear": (
+        lambda: xgb.XGBRegressor(booster="gblinear").fit(LOANS.fillna(0), AMOUNT),
+        "booster 'gblinear' is not",
+    ),
+    "hinge": (boosted("binary:hinge", TWO, xgb.XGBClassifier), "objective 'binary:hinge' is not converted"),
+    "logits for probabilities": (
+        boosted("binary:logitraw", TWO, xgb.XGBClassifier),
+        "objective 'binary:logitraw' is not converted: train with one of binary:logistic, multi:softprob",
+    ),
+    "letters that are cut": (
+        lambda: xgb.XGBClassifier(**SMALL, enable_categorical=True).fit(
+            LOANS.assign(home=pd.Categorical(np.resize(["Müll", "own"], len(LOANS)))), TWO
+        ),
+        "does not keep the names of categories with letters outside ASCII",
+    ),
+    "linear leaves": (light(AMOUNT, linear_tree=True), "linear_tree makes leaves that are no numbers"),
+    "own objective": (
+        light(TWO, lgb.LGBMClassifier, objective=lambda y, p: (p - y, np.ones_like(p))),
+        "objective 'custom' is not converted",
+    ),
+    "ordered categories": (
+        lambda: lgb.LGBMClassifier(**QUIET).fit(
+            categories().assign(rate=pd.Categorical(CODES % 3, ordered=True)), TWO
+        ),
+        "keeps 3 pandas types of categories, and not which of",
+    ),
+    "a type of categories in a pipeline": (
+        lambda: make_pipeline(FunctionTransformer(), lgb.LGBMClassifier(**QUIET)).fit(categories(), TWO),
+        "reads columns of a pandas type of categories from the step before it",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_by_name(name: str) -> None:
+    make, words = REFUSED[name]
+    with pytest.raises(UnsupportedModelError, match=words):
+        convert(
+            make(),
+            None if "pipeline" not in name else categories().astype({"home": object}).fillna({"home": ""}),
+        )
