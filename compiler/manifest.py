@@ -247,6 +247,11 @@ class Measured(_Frozen):
         "another order or with weights that are rounded otherwise (looked for if outputs_error or the gap is "
         "large)",
     )
+    fused_integers: float = Field(
+        0.0,
+        description="how far the model's own outputs change, relative, where ONNX Runtime runs layers "
+        "between DequantizeLinear and QuantizeLinear on whole numbers (looked for as own_rounding is)",
+    )
     completeness_gap: float | None = Field(
         description="largest |gap| over largest |explained − base|; None where the method promises nothing, "
         "or where the output does not move on the rows of the check"

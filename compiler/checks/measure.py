@@ -71,16 +71,20 @@ def measure(
     sound = _sound_rows(alone, rows) if GAP in together else np.ones(rows, bool)
     explained = {name: together[name] for name in (*attributions, EXPLAINED_VALUE)}
     outputs_error, gap = _outputs_error(alone, together), _gap(together, sound) if GAP in together else None
-    own_rounding = 0.0
+    own_rounding = fused_integers = 0.0
     if outputs_error > OUTPUTS_LIMIT or (gap is not None and gap > GAP_LIMIT and GAP_ERROR not in together):
-        own_rounding = _own_rounding(comparable, own, alone)
+        unfused = Runner(comparable, given=True, fuse_integers=False)(own)
+        own_rounding, fused_integers = _own_rounding(comparable, own, unfused), _outputs_error(alone, unfused)
     measured = Measured(
         rows=rows,
         outputs_error=outputs_error,
         rounding=halves.rounding,
         own_rounding=own_rounding,
+        fused_integers=fused_integers,
         completeness_gap=gap,
-        gap_rounding=_gap_rounding(together, sound, own_rounding - halves.rounding) if gap else 0.0,
+        gap_rounding=_gap_rounding(together, sound, max(own_rounding - halves.rounding, fused_integers))
+        if gap
+        else 0.0,
         gap_in_standard_errors=_gap_in_errors(together, sound) if GAP_ERROR in together else None,
         rows_error=_batch_error(singles, explained) if most >= rows else None,
         nodes=count_nodes(graph.graph),
@@ -198,8 +202,12 @@ def _own_rounding(original: ir.Model, probes: Arrays, outputs: Arrays) -> float:
     with weights rounded otherwise.
 
     Where one value follows from many that almost cancel, more than float32's rounding is lost.
+
+    Args:
+        outputs: of the model with no layers on whole numbers, which round by design.
     """
-    others = [Runner(_rounded_otherwise(original, seed), given=True)(probes) for seed in range(DRAWS)]
+    other = [_rounded_otherwise(original, seed) for seed in range(DRAWS)]
+    others = [Runner(model, given=True, fuse_integers=False)(probes) for model in other]
     others.append(Runner(original, optimise=False, given=True)(probes))
     errors = [_outputs_error(outputs, other) for other in others]
     return max((error for error in errors if np.isfinite(error)), default=0.0)

@@ -58,6 +58,7 @@ class Runner:
 
     Args:
         given: whether this is the user's model rather than a graph that the compiler made of it.
+        fuse_integers: whether layers between DequantizeLinear and QuantizeLinear may run on whole numbers.
 
     Raises:
         InvalidModelError: the user's model cannot be loaded, or run.
@@ -71,12 +72,13 @@ class Runner:
         optimise: bool = True,
         threads: int | None = None,
         given: bool = False,
+        fuse_integers: bool = True,
     ) -> None:
         self._run: Callable[..., Any]
         self._given = given
         self._faults: tuple[type[Exception], ...] = LOAD_ERRORS
         try:
-            session = _session(model, optimise, threads)
+            session = _session(model, optimise, threads, fuse_integers)
             self.outputs = [o.name for o in session.get_outputs()]
             edges = [*session.get_inputs(), *session.get_outputs()]
             opaque = any(edge.type == _BFLOAT16_TENSOR for edge in edges)
@@ -138,11 +140,14 @@ def _array(value: ort.OrtValue) -> np.ndarray:
     return np.frombuffer(bits, BFLOAT16).reshape(shape).copy()
 
 
-def _session(model: "Held | ir.Model", optimise: bool, threads: int | None) -> ort.InferenceSession:
+def _session(
+    model: "Held | ir.Model", optimise: bool, threads: int | None, fuse_integers: bool
+) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or available_cores()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # most run a few times only
     options.add_session_config_entry(*LARGE_BLOCKS)
+    options.add_session_config_entry("session.disable_quant_qdq", "0" if fuse_integers else "1")
     options.log_severity_level = 4  # what fails is raised
     register(options)
     if not optimise:

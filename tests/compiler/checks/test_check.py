@@ -17,6 +17,7 @@ from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.methods.base import Gap
 from compiler.rules import rule
+from compiler.runtime.session import Runner
 from compiler.terminal import _measured
 from tests.compiler.models import mlp, parsed, rows
 
@@ -155,6 +156,27 @@ def test_a_gaussian_process_in_float64_is_exact() -> None:
     gap = compiled.manifest.measured.completeness_gap
     assert gap is not None
     assert gap <= 1e-9
+
+
+def test_layers_on_whole_numbers_are_named_where_they_answer_otherwise() -> None:
+    """A product of whole numbers ends in a half at every tenth, and takes another side by another factor."""
+    model = parsed(
+        """g (float[N, 200] x) => (float[N, 200] y) {
+            q = QuantizeLinear (x, s, o)  d = DequantizeLinear (q, s, o)  m = Mul (d, d)
+            p = QuantizeLinear (m, s, o)  y = DequantizeLinear (p, s, o)
+        }""",
+        {"s": np.float32(0.02), "o": np.uint8(128)},
+    )
+    compiled = compile_model(model, DeepShap(rows(5, 200)), targets=[0])
+    measured, (told,) = compiled.manifest.measured, compiled.manifest.warnings
+    x = {"x": rows(50, 200, seed=1)}
+    fused, apart = (Runner(model, fuse_integers=fuse)(x)["y"] for fuse in (True, False))
+    assert np.abs(fused - apart).max() > 0.01
+    assert measured.own_rounding == 0
+    assert measured.fused_integers == pytest.approx(measured.outputs_error)
+    assert "ONNX Runtime runs quantised layers of this model on whole numbers" in told
+    assert f"by {measured.fused_integers:.1e} of the largest" in told
+    np.testing.assert_array_equal(compiled.explain(x["x"])["y"], apart)
 
 
 def test_outputs_that_are_wrong_are_refused_where_float32_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
