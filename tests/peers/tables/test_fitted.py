@@ -349,8 +349,12 @@ def like(rows: np.ndarray, example: pd.DataFrame) -> pd.DataFrame:
     """Rows in the types of the columns on which a model was fitted."""
     table = pd.DataFrame(rows, columns=NAMES)
     for name in NAMES:
-        if example[name].dtype != float and not table[name].isna().any():
-            table[name] = table[name].astype(int).astype(example[name].dtype)
+        kind = example[name].dtype
+        if isinstance(kind, pd.CategoricalDtype):
+            codes = [None if np.isnan(value) else int(value) for value in table[name]]
+            table[name] = pd.Categorical(codes, dtype=kind)
+        elif kind.kind == "i" and not table[name].isna().any():
+            table[name] = table[name].astype(kind)
     return table
 
 
