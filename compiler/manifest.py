@@ -56,6 +56,11 @@ class TensorSpec(_Frozen):
     datatype: str = Field(description="as OIP spells it: FP32, INT64, BYTES …")
     shape: tuple[int, ...]
 
+    @property
+    def is_column(self) -> bool:
+        """Whether a row of it is one number or text: [N, 1], or [N]."""
+        return self.shape in ((1,), ())
+
 
 class Attributed(_Frozen):
     """One output of attributions, [N, T, *tensor.shape]: those of an explained input, or of all players.

@@ -125,8 +125,7 @@ class Compiled:
         """Rows of the only input, or a table that holds those of several."""
         if len(inputs) == 1 or columns_of(x) is None:
             return {inputs[0]: x}
-        shapes = {spec.name: spec.shape for spec in self.manifest.inputs}
-        single = {name: (name,) for name, shape in shapes.items() if shape == (1,)}
+        single = {spec.name: (spec.name,) for spec in self.manifest.inputs if spec.is_column}
         given = {e.tensor.name: e.given_names for e in self.manifest.explained if e.given_names}
         columns: dict[str, Sequence[str] | None] = {n: given.get(n, single.get(n)) for n in inputs}
         return dict(spread(x, columns, (), lambda text: InvalidOptionError(f"the rows: {text}")))
@@ -198,6 +197,8 @@ def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor, missing
     except ValueError as error:
         raise InvalidOptionError(f"{name!r} is not an array: rows differ in length ({error}).") from error
     dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
+    if len(dims) == 1 and array.shape[1:] == (1,):
+        array = array[:, 0]  # a table's column
     fits = array.ndim == len(dims) and all(
         want in (None, have) for want, have in zip(dims[1:], array.shape[1:], strict=True)
     )

@@ -132,7 +132,7 @@ def own_names(manifest: Manifest) -> Columns:
 
     Several inputs of one feature each are its columns by their own names.
     """
-    if len(manifest.inputs) > 1 and all(spec.shape == (1,) for spec in manifest.inputs):
+    if len(manifest.inputs) > 1 and all(spec.is_column for spec in manifest.inputs):
         given = {e.tensor.name: e.given_names for e in manifest.explained}
         return {spec.name: given.get(spec.name) or (spec.name,) for spec in manifest.inputs}
     named = {e.tensor.name: e.given_names for e in manifest.explained if e.tensor in manifest.inputs}

@@ -20,7 +20,8 @@ def columns_of_inputs(model: Path) -> tuple[list[str] | None, frozenset[str]]:
         return None, frozenset()
     constants = {tensor.name for tensor in graph.initializer}
     inputs = {v.name: v.type.tensor_type for v in graph.input if v.name not in constants}
-    single = all(len(t.shape.dim) == 2 and t.shape.dim[1].dim_value == 1 for t in inputs.values())
+    rows = [[d.dim_value for d in t.shape.dim[1:]] for t in inputs.values() if t.shape.dim]
+    single = len(rows) == len(inputs) and all(row in ([], [1]) for row in rows)  # [N], or [N, 1]
     texts = frozenset(name for name, t in inputs.items() if t.elem_type == onnx.TensorProto.STRING)
     return (list(inputs) if single and len(inputs) > 1 else None), texts
 

@@ -120,7 +120,7 @@ class _Features:
         if labels is None:
             return given
         row = self.lowered.specs[name][0][1:] if name in self.path.inputs else None
-        if row == (len(labels),) and not are_positions(labels):
+        if row in ((len(labels),), ()) and not are_positions(labels):
             self.names.setdefault(name, tuple(map(str, labels)))
         whole = row == (len(labels),) or name in self.own  # else what an inner tensor is computed from
         names, fault = self.names.get(name) if whole else None, partial(_fault, option, f" of {name!r}")
@@ -131,6 +131,7 @@ class _Features:
             not self.path.nodes
         )  # as it is, without a walk: a missing value is what the model makes of it
         rows = in_order(given, names, fault, words=text, missing=called)
+        rows = rows[:, 0] if row == () else rows
         return rows[0] if option not in _ROWS and len(rows) == 1 else rows
 
     @property
@@ -140,7 +141,7 @@ class _Features:
 
     def column(self, name: str) -> Sequence[str] | None:
         """The name of an input of one feature is that feature's."""
-        return (name,) if self.lowered.specs[name][0][1:] == (1,) else None
+        return (name,) if self.lowered.specs[name][0][1:] in ((1,), ()) else None
 
 
 def _fault(option: str, whose: str, text: str) -> RationaleError:
