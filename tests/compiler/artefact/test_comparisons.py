@@ -25,6 +25,7 @@ from compiler import (
 )
 from compiler.artefact.compiled import Compiled
 from compiler.deployment import Deployment
+from compiler.errors import RepositoryError
 from compiler.manifest import FILE_NAME, Manifest
 from compiler.methods import Method
 from compiler.references.draws import draws
@@ -181,7 +182,7 @@ def test_all_is_written_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return real(path, target)
 
     monkeypatch.setattr(Path, "rename", full)
-    with pytest.raises(Exception, match="No space left on device"):
+    with pytest.raises(RepositoryError, match="No space left on device"):
         compiled(Comparisons(draws=2, seed=9)).write(tmp_path, "m")
     assert contents(tmp_path) == before
 

@@ -249,9 +249,7 @@ def test_a_layer_inside_of_what_is_joined() -> None:
     assert walked("a", "b", named=False) == ()
     assert walked("e", named=True) == ("e",)
     for name, instead in (("c", ": name 'e' instead"), ("a", ""), ("b", "")):
-        with pytest.raises(
-            InvalidOptionError, match=f"layer '{name}' has no .* those behind it{instead}\\.$"
-        ):
+        with pytest.raises(InvalidOptionError, match=f"layer '{name}' has no .* behind it{instead}\\.$"):
             walked(name, named=True)
 
 

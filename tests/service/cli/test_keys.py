@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from compiler.errors import InvalidOptionError
 from service.app import read_keys
 from service.cli.main import app as command
+from service.errors import UnauthenticatedError
 from service.security.keys import (
     ANY_KEY,
     Caller,
@@ -48,7 +49,7 @@ def test_keys_of_the_environment_join_those_of_the_file(tmp_path: Path) -> None:
 def test_an_expired_key() -> None:
     token, table = new_key("old", [Scope.INFER], datetime.date(2020, 1, 1))
     keyring = read_keyring(None, table, admin_is_local=True)
-    with pytest.raises(Exception, match="key 'old' expired on 2020-01-01"):
+    with pytest.raises(UnauthenticatedError, match="key 'old' expired on 2020-01-01"):
         keyring.identify(token)
 
 
@@ -91,7 +92,7 @@ def test_no_key_is_compared_with_none() -> None:
     token, table = new_key("a", [Scope.INFER], None)
     keyring = read_keyring(None, table, admin_is_local=True)
     for wrong in ("", token[:-1], token + "a", "\udcff", "ü"):
-        with pytest.raises(Exception, match="not known here"):
+        with pytest.raises(UnauthenticatedError, match="not known here"):
             keyring.identify(wrong)
     assert Keyring({}, Caller("", ANY_KEY)).identify(token).scopes == ANY_KEY
 
@@ -127,5 +128,5 @@ def test_where_a_token_stands(authorization: str | None, api_key: str | None, to
 
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer ", "Basic dTpw", "t"])
 def test_other_schemes(authorization: str) -> None:
-    with pytest.raises(Exception, match="Authorization must be `Bearer KEY`"):
+    with pytest.raises(UnauthenticatedError, match="Authorization must be `Bearer KEY`"):
         token_of(authorization, "k")

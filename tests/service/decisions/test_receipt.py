@@ -201,7 +201,7 @@ EDGES: dict[str, Any] = {
 
 
 def test_edges_are_decided_as_they_were(tmp_path: Path) -> None:
-    """At the threshold, in a tie but for rounding, and with an input of another's feature's name."""
+    """At the threshold, in a tie but for rounding, and where an input has the name of another's feature."""
     graph = "g (float[N, 1] age, float[N, 3] b) => (float[N, 1] y) {"
     graph += " h = Concat <axis = 1> (age, b)  y = MatMul (h, w) }"
     model = parsed(graph, {"w": np.array([[1], [1], [0], [1]], np.float32)})

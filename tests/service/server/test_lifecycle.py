@@ -226,7 +226,7 @@ def begun(url: str, path: str, sent: bytes, length: int) -> socket.socket:
 @pytest.mark.usefixtures("patiently")
 def test_unready_then_refusing_then_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """First unready and answering, for load balancers; then it refuses what is new and answers the rest."""
-    delay_s = 1.5
+    delay_s = 3.0  # seen on a busy machine; idle connections are closed after five
     monkeypatch.setenv("RATIONALE_SHUTDOWN_DELAY_S", str(delay_s))
     score = {"instances": made.X.tolist()}
     with (
@@ -246,9 +246,9 @@ def test_unready_then_refusing_then_gone(tmp_path: Path, monkeypatch: pytest.Mon
         child.send_signal(signal.SIGTERM)
         until(lambda: is_unready(url))
         unready = client.get("/v2/health/ready")
-        assert "about to stop" in unready.text or time.monotonic() > end_s
+        assert "about to stop" in unready.text
         assert client.get("/v2/health/live").status_code == 200
-        assert post("/v1/models/score:predict", json=score).status_code == 200 or time.monotonic() > end_s
+        assert post("/v1/models/score:predict", json=score).status_code == 200
         with triton.InferenceServerClient(grpc_address(lines)) as grpc_client:
             assert grpc_client.is_server_live()
             assert not grpc_client.is_server_ready()

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from compiler import Comparisons, DeepShap, InvalidOptionError, compile_model
+from compiler.errors import RepositoryError
 from compiler.evaluate.decisions.decided import decide_file
 from compiler.evaluate.decisions.measures import NO_COMPARISONS, NO_REFERENCES, Report, report
 from compiler.evaluate.decisions.moved import Moved
@@ -248,10 +249,10 @@ def test_an_entry_without_a_profile_and_one_whose_comparison_is_gone(tmp_path: P
     write(tmp_path, draws=1)
     entry = next(repository.glob("m_explain_*"))
     entry.rename(tmp_path / "gone")
-    with pytest.raises(Exception, match=f"{entry.name}: the comparison 'draw 1' is missing"):
+    with pytest.raises(RepositoryError, match=f"{entry.name}: the comparison 'draw 1' is missing"):
         decide_file(repository, "m", tmp_path / "data.csv", (), lambda *_: None)
     compile_model(MODEL, DeepShap(NEAR), feature_names=NAMES).write(repository, "m")
-    with pytest.raises(Exception, match="'m' has no decision profile: compile it with --decision"):
+    with pytest.raises(InvalidOptionError, match="'m' has no decision profile: compile it with --decision"):
         decide_file(repository, "m", tmp_path / "data.csv", (), lambda *_: None)
 
 
