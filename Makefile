@@ -26,7 +26,7 @@ test: env-test triton ## the tests, against a real Triton too; ARGS="-k name" pi
 	@$(TEST)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: env-test triton ## only the tests that take minutes: run them before a release
-	@$(TEST)/python -m pytest -m slow $(ARGS)
+	@$(TEST)/python -m pytest -m slow --timeout 3600 $(ARGS)
 
 test-docker: env-test ## only the tests of the images and the compose file, on a real Docker engine
 	@$(TEST)/python -m pytest -m docker $(ARGS)

@@ -1,8 +1,10 @@
-"""Mutation testing: small changes of the compiler, drawn by a seed, against the tests that run their lines.
+"""Mutation testing: small changes of the code, drawn by a seed, against the tests that run their lines.
 
-    python scripts/mutation.py --seed 0 --mutants 200 compiler/lowering compiler/methods
+    python scripts/mutation.py --seed 0 --mutants 200 compiler/trees service/decisions
 
-See docs/testing.md. Mutants are Cosmic Ray's, and graphs that emit another operator; they are made in a copy.
+Mutants are Cosmic Ray's, and graphs that emit another operator; they are made in a copy of the project. At
+the end stands a table of those that were killed, survived, are run by no test (untested), took too long
+(timeout) or are no Python (invalid). It needs pip install -e '.[test,mutation]'; see docs/testing.md.
 """
 
 import argparse
@@ -16,28 +18,32 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
-import cosmic_ray.plugins
 import pytest
-from cosmic_ray.commands import init
-from cosmic_ray.modules import find_modules
-from cosmic_ray.mutating import use_mutation
-from cosmic_ray.operators.operator import Example, Operator
-from cosmic_ray.work_db import use_db
-from cosmic_ray.work_item import MutationSpec
-from coverage import CoverageData
+from mutants import Result, state_of, table, tests_beside
+
+try:
+    import cosmic_ray.plugins
+    from cosmic_ray.commands import init
+    from cosmic_ray.modules import find_modules
+    from cosmic_ray.mutating import use_mutation
+    from cosmic_ray.operators.operator import Example, Operator
+    from cosmic_ray.work_db import use_db
+    from cosmic_ray.work_item import MutationSpec
+    from coverage import CoverageData
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}: pip install -e '.[test,mutation]'") from error
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".cache" / "mutation"
 RESULTS = FOLDER / "results.jsonl"
 OUTPUT = Path("output.txt")  # of the last tests, in the copy
-SECONDS = 300  # a mutant that its tests do not get done with
+SECONDS = 300  # by default: a mutant that its tests do not get done with
 OUTCOMES = {int(pytest.ExitCode.OK): "survived", int(pytest.ExitCode.NO_TESTS_COLLECTED): "untested"}
 LIBRARIES = "numpy onnx onnx.reference onnxruntime onnx_ir torch scipy.stats pydantic typer"
 PAIRS = [("Add", "Sub"), ("Mul", "Div"), ("Max", "Min"), ("Greater", "Less"), ("And", "Or"), ("Exp", "Log")]
@@ -91,11 +97,11 @@ def tests_of(data: CoverageData, mutation: MutationSpec, most: int) -> list[str]
 
 
 def covered(tests: list[str]) -> CoverageData:
-    """Which tests run which lines; found once, and kept."""
-    file = FOLDER / "coverage"
+    """Which tests run which lines; found once for these tests as they are, and kept."""
+    file = FOLDER / f"coverage-{state_of(tests)}"
     if not file.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
-        how = ["--cov=compiler", "--cov-context=test", "--cov-report=", "-n", "0", "-q"]
+        how = ["--cov=compiler", "--cov=service", "--cov-context=test", "--cov-report=", "-n", "0", "-q"]
         subprocess.run(
             [sys.executable, "-m", "pytest", *how, *tests], env={**os.environ, "COVERAGE_FILE": str(file)}
         )
@@ -113,10 +119,10 @@ def run(tests: list[str], options: list[str]) -> None:
     os._exit(pytest.main(["-q", "-n", "0", "--tb=no", "-p", "no:cacheprovider", *options, *tests]))
 
 
-def verdict(tests: list[str], *options: str) -> str:
+def verdict(tests: list[str], seconds: float, *options: str) -> str:
     process = multiprocessing.get_context("fork").Process(target=run, args=(tests, options))
     process.start()
-    process.join(SECONDS)
+    process.join(seconds)
     late = process.exitcode is None
     if process.pid is not None:
         with suppress(ProcessLookupError):  # what its tests have started, too
@@ -131,33 +137,30 @@ def failed() -> list[str]:
     return [line.removeprefix("FAILED ").split(" - ")[0] for line in lines if line.startswith("FAILED ")]
 
 
-Result = dict[str, Any]
-
-
-def judged(mutation: MutationSpec, tests: list[str], sound: set[str]) -> Result:
+def judged(mutation: MutationSpec, tests: list[str], sound: set[str], seconds: float) -> Result:
     """What became of a mutant, and what it was.
 
     Args:
         sound: tests that are known to pass without any change; those that notice one are added.
     """
-    result = tried(mutation, tests)
+    result = tried(mutation, tests, seconds)
     while new := set(result["by"]) - sound:
-        if verdict(sorted(new)) == "survived":
+        if verdict(sorted(new), seconds) == "survived":
             sound |= new
         else:
             tests = [test for test in tests if test not in new]
-            result = tried(mutation, tests)
+            result = tried(mutation, tests, seconds)
     return result
 
 
-def tried(mutation: MutationSpec, tests: list[str]) -> Result:
+def tried(mutation: MutationSpec, tests: list[str], seconds: float) -> Result:
     path, operator = mutation.module_path, cosmic_ray.plugins.get_operator(mutation.operator_name)
     with use_mutation(path, operator(**mutation.operator_args), mutation.occurrence) as (before, after):
         try:
             compile(after, str(path), "exec")
-            outcome = verdict(tests, "-x") if tests else "untested"
+            outcome = verdict(tests, seconds, "-x") if tests else "untested"
         except SyntaxError:
-            outcome = "no code"
+            outcome = "invalid"
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)
     return {
         "outcome": outcome,
@@ -173,21 +176,7 @@ def name(mutation: MutationSpec) -> str:
     return f"{mutation.module_path}:{mutation.start_pos[0]}:{mutation.start_pos[1]} {mutation.operator_name}"
 
 
-def table(results: list[Result]) -> str:
-    """How many of each folder's mutants became what."""
-    kinds = ["killed", "survived", "untested", "timeout", "no code"]
-    counts: dict[str, Counter[str]] = {}
-    for result in results:
-        for folder in (str(Path(result["mutant"].split(":")[0]).parent), "all"):
-            counts.setdefault(folder, Counter())[result["outcome"]] += 1
-    rows = [
-        ["", *kinds],
-        *([f, *(str(counts[f][k]) for k in kinds)] for f in sorted(counts, key=lambda f: (f == "all", f))),
-    ]
-    return "\n".join(f"{r[0]:24}" + "".join(f"{n:>10}" for n in r[1:]) for r in rows)
-
-
-def prepare(copy: str) -> None:
+def prepare(copy: str, tests: Sequence[str]) -> None:
     """A copy of the project with its bytecode: each mutant is one file that is compiled anew."""
     shutil.copytree(
         ROOT, copy, dirs_exist_ok=True, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__")
@@ -196,7 +185,7 @@ def prepare(copy: str) -> None:
     os.environ["PYTHONPATH"] = copy
     sys.path.insert(0, copy)
     subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "tests/compiler"],
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", *tests],
         stdout=subprocess.DEVNULL,
     )
     sys.dont_write_bytecode = True
@@ -208,31 +197,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folders", nargs="+", help="packages or modules to change")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--mutants", type=int, default=200)
-    parser.add_argument("--most", type=int, default=60, help="tests for each mutant")
+    parser.add_argument("folders", nargs="+", help="packages or modules to change, such as compiler/trees")
+    parser.add_argument("--seed", type=int, default=0, help="draws the mutants and their tests (0)")
+    parser.add_argument("--mutants", type=int, default=200, help="how many are drawn (200)")
+    parser.add_argument("--most", type=int, default=60, help="tests for each mutant (60)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for each mutant ({SECONDS})")
     parser.add_argument("--only", default="", help="of the mutants drawn, those whose path begins so")
-    parser.add_argument("--tests", nargs="+", default=["tests/compiler"], help="where they are looked for")
+    parser.add_argument("--tests", nargs="+", help="where they are looked for; by default beside the folders")
     given = parser.parse_args()
     os.chdir(ROOT)
+    tests_there = given.tests or tests_beside(given.folders)
     random.seed(given.seed)
-    data, mutants = covered(given.tests), drawn(given.folders, given.mutants)
+    data, mutants = covered(tests_there), drawn(given.folders, given.mutants)
     before = (
         [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
         if RESULTS.exists()
         else []
     )
-    results = [r for r in before if r["mutant"] in {name(m) for m in mutants}]
+    state = state_of(tests_there)
+    names = {name(m) for m in mutants}
+    results = [r for r in before if r["mutant"] in names and r.get("state") == state]
     known = {r["mutant"] for r in results}
     with tempfile.TemporaryDirectory() as copy:
-        prepare(copy)
+        prepare(copy, tests_there)
         chosen = [(m, tests_of(data, m, given.most)) for m in mutants]
         sound: set[str] = set()
         for mutation, tests in chosen:
             if name(mutation) in known or not name(mutation).startswith(given.only):
                 continue
-            results.append(judged(mutation, tests, sound))
+            results.append({**judged(mutation, tests, sound, given.seconds), "state": state})
             print(f"{results[-1]['outcome']}: {name(mutation)}, {len(tests)} tests", flush=True)
             if results[-1]["outcome"] != "killed":
                 print(results[-1]["change"], flush=True)

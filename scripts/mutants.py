@@ -1,0 +1,60 @@
+"""Which tests are asked about mutants, in which state of the code, and the table of what became of these."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+KINDS = ("killed", "survived", "untested", "timeout", "invalid")
+# Where the tests of a file are, by the longest beginning of its path that is here.
+TESTS = {
+    "compiler": ("tests/compiler",),
+    "compiler/artefact/decision": ("tests/compiler/decisions", "tests/compiler/artefact/test_decision.py"),
+    "compiler/combine/of_coalitions.py": ("tests/compiler/methods/test_coalitions.py",),
+    "compiler/conversion": ("tests/compiler/conversion",),
+    "compiler/decisions": ("tests/compiler/decisions", "tests/compiler/artefact/test_decision.py"),
+    "compiler/selection/games": ("tests/compiler/trees", "tests/compiler/methods/test_coalitions.py"),
+    "compiler/trees": ("tests/compiler/trees",),
+    "service": ("tests/service",),
+    "service/decisions": ("tests/service/decisions",),
+    "service/decisions/audit": ("tests/service/decisions", "tests/service/cli/test_audit.py"),
+    "service/inference": ("tests/service/inference", "tests/service/api"),
+    "service/scheduling": ("tests/service/scheduling",),
+    "service/security": ("tests/service/security", "tests/service/cli/test_keys.py"),
+}
+
+Result = dict[str, Any]
+
+
+def tests_beside(paths: Iterable[str]) -> list[str]:
+    """Where tests of these packages or modules are looked for; none is named twice, or within another."""
+    found = set[str]()
+    for path in paths:
+        parts = Path(path).parts
+        beginnings = ("/".join(parts[:i]) for i in range(len(parts), 0, -1))
+        found.update(next(TESTS[each] for each in beginnings if each in TESTS))
+    return sorted(t for t in found if not any(str(parent) in found for parent in Path(t).parents))
+
+
+def state_of(tests: Sequence[str], packages: Sequence[str] = ("compiler", "service")) -> str:
+    """A digest of the code and of these tests: in another state, other tests may run a line."""
+    digest = hashlib.sha256("\n".join(sorted(tests)).encode())
+    for place in sorted({*tests, *packages}):
+        path = Path(place.partition("::")[0])
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(str(file).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def table(results: list[Result]) -> str:
+    """How many of each folder's mutants became what."""
+    counts: dict[str, Counter[str]] = {}
+    for result in results:
+        for folder in (str(Path(result["mutant"].split(":")[0]).parent), "all"):
+            counts.setdefault(folder, Counter())[result["outcome"]] += 1
+    rows = [
+        ["", *KINDS],
+        *([f, *(str(counts[f][k]) for k in KINDS)] for f in sorted(counts, key=lambda f: (f == "all", f))),
+    ]
+    return "\n".join(f"{r[0]:24}" + "".join(f"{n:>10}" for n in r[1:]) for r in rows)
