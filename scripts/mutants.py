@@ -13,7 +13,11 @@ TESTS = {
     "compiler/artefact/decision": ("tests/compiler/decisions", "tests/compiler/artefact/test_decision.py"),
     "compiler/combine/of_coalitions.py": ("tests/compiler/methods/test_coalitions.py",),
     "compiler/conversion": ("tests/compiler/conversion",),
-    "compiler/decisions": ("tests/compiler/decisions", "tests/compiler/artefact/test_decision.py"),
+    "compiler/decisions": (
+        "tests/compiler/decisions",
+        "tests/compiler/artefact/test_decision.py",
+        "tests/compiler/evaluate/decisions",
+    ),
     "compiler/selection/games": ("tests/compiler/trees", "tests/compiler/methods/test_coalitions.py"),
     "compiler/trees": ("tests/compiler/trees",),
     "service": ("tests/service",),
