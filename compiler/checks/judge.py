@@ -11,6 +11,7 @@ from compiler.methods.base import Gap
 OUTPUTS_LIMIT = 1e-4  # relative to the largest value: far above float32's noise, far below a wrong graph
 GAP_LIMIT, GAP_WARNING = 1e-2, 1e-4  # relative to the largest explained − base
 AVERAGE_WARNING = 1e-2  # of quadrature and sampling errors, which a user chooses by steps and samples
+ABSORBED_WARNING = 1.0  # what a method keeps by definition, relative to the largest explained value
 GAP_ERRORS = 5  # standard errors: beyond 4 by chance once in 16,000 rows and targets, of many draws
 OUTPUT_ROUNDINGS = 8  # of the model itself: of its half-precision inputs and outputs, or of another order
 ROWS_LIMIT = 1e-3  # a batch against its rows alone; float32 sums in another order differ by about 1e-6
@@ -133,9 +134,20 @@ def _judge_sampling(measured: Measured, gap: float) -> tuple[str, ...]:
     return ()
 
 
+def _judge_absorbed(_: Measured, gap: float) -> tuple[str, ...]:
+    """Some is kept by definition; a warning where that is more than there is to explain."""
+    if gap > ABSORBED_WARNING:
+        return (
+            f"biases, stabilisers and Softmax keep up to {gap:.1f} times what is explained, by the "
+            "method's definition: attributions do not add up to the output, and tell more of what was kept "
+            "than of it. Hold them against another method's (input-x-gradient, deepshap).",
+        )
+    return ()
+
+
 _JUDGES: dict[Gap, Callable[[Measured, float], tuple[str, ...]]] = {
     Gap.ROUNDING: _judge_rounding,
     Gap.QUADRATURE: _judge_quadrature,
     Gap.SAMPLING: _judge_sampling,
-    Gap.ABSORBED: lambda *_: (),
+    Gap.ABSORBED: _judge_absorbed,
 }

@@ -49,6 +49,7 @@ class Trait(StrEnum):
     ELEMENTWISE = "elementwise"  # each element of y depends on one element of each input; all pointwise ones
     PRODUCT = "product"  # y is a product or quotient of two inputs, or sums of such
     AVERAGING = "averaging"  # bilinear: y is a sum over x with equal positive weights
+    LENGTH = "length"  # local: y is a norm of x, with f(t·x) = |t|·f(x)
     NORMALISING = "normalising"  # bilinear: an affine map per channel that is part of the layer beside it
     HOMOGENEOUS = "homogeneous"  # pointwise: f(t·x) = t·f(x) for t > 0, so f(x) = f'(x)·x
     CONSERVING = "conserving"  # local: its relevance form hands all of the relevance back

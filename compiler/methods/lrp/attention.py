@@ -105,32 +105,59 @@ def conditions(calls: Sequence[Call]) -> list[Call]:
 
 
 def deviations(calls: Sequence[Call]) -> Held:
-    """Holds the deviation of normalisations that are written out: s in x·s or x/s, a function of mean x²."""
+    """Holds what normalisations divide by that are written out: s in x·s or x/s, a function of norms of x.
+
+    In a quotient the norms may be of what x is computed of: a·b/(‖a‖·‖b‖) is a cosine.
+    """
     producers = {name: call for call in calls for name in call.outputs}
     found: set[tuple[str, int]] = set()
     for call in calls:
         if not is_product(call) or not all(call.varying):
             continue
         for i, name in enumerate(call.inputs):
-            if _averaged_square(producers, str(name)) == call.inputs[1 - i]:
+            normed, other = _normed(producers, str(name)), str(call.inputs[1 - i])
+            if normed == {other} or (
+                normed and i == 1 and call.rule.op_type == "Div" and normed <= _behind(producers, other)
+            ):
                 found.add((call.outputs[0], i))
     return lambda call, i: (call.outputs[0], i) in found
 
 
-def _averaged_square(producers: Mapping[str, Call], name: str) -> str | None:
-    """The v of which `name` is a function f(mean v²), f pointwise and not linear; None if it is none."""
-    bends = False
+def _normed(producers: Mapping[str, Call], name: str) -> set[str]:
+    """Every v of whose norms alone `name` is a function: f(mean v²), f not linear, or ‖v‖; else nothing."""
+    found: set[str] = set()
+    pending = [(name, False)]
     for _ in range(LONGEST):
+        if not pending:
+            return found
+        name, bends = pending.pop()
         call = producers.get(name)
-        if call is None or sum(call.varying) != 1:
-            return None
-        (name,) = call.sources
-        if Trait.AVERAGING in call.rule.traits:
-            return _square_of(producers.get(name)) if bends else None
-        bends = bends or call.rule.kind is Kind.POINTWISE
-        if not {Trait.ELEMENTWISE, Trait.MOVING} & call.rule.traits:
-            return None
-    return None
+        if call is None:
+            return set()
+        traits, sources = call.rule.traits, call.sources
+        if Trait.LENGTH in traits:
+            found.add(sources[0])
+        elif Trait.AVERAGING in traits:
+            square = _square_of(producers.get(sources[0])) if bends else None
+            if square is None:
+                return set()
+            found.add(square)
+        elif {Trait.ELEMENTWISE, Trait.MOVING} & traits and (len(sources) == 1 or is_product(call)):
+            pending += [(n, bends or call.rule.kind is Kind.POINTWISE) for n in sources]
+        else:
+            return set()
+    return set()
+
+
+def _behind(producers: Mapping[str, Call], name: str) -> set[str]:
+    """Names of what a value is computed of, so far back as is looked."""
+    found, pending = {name}, [name]
+    while pending and len(found) <= LONGEST:
+        call = producers.get(pending.pop(0))
+        new = [] if call is None else [n for n in call.sources if n not in found]
+        found.update(new)
+        pending += new
+    return found
 
 
 def _square_of(call: Call | None) -> str | None:

@@ -142,7 +142,7 @@ for _op_type, _describe, _over in (
     _standardising(_op_type, _formula, _describe, [Trait.CENTRING])
 
 
-@local("LpNormalization")
+@local("LpNormalization", traits=[Trait.CONSERVING])
 def lp_normalization(
     op: Ops, m: Tensor, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, *, axis: int = -1, p: int = 2
 ) -> Tensor:
@@ -150,9 +150,8 @@ def lp_normalization(
 
     The product x·s at its midpoint, s = 1/‖x‖ (0 at 0) by its secant in ‖x‖, and that by its own.
     """
-    along, length = [axis % x.rank], op.ReduceL1 if p == 1 else op.ReduceL2
-    size, size_r = (length(v, along, keepdims=1) for v in (x, r))
-    s, s_r = (op.Where(op.Greater(n, 0.0), op.Reciprocal(op.Add(n, tiny(x))), 0.0) for n in (size, size_r))
+    along = [axis % x.rank]
+    (size, s), (size_r, s_r) = (_size(op, v, axis, p) for v in (x, r))
     both = op.Mul(s, s_r)
     slope = op.Where(op.Greater(both, 0.0), op.Neg(both), op.Add(op.Mul(s, s), op.Mul(s_r, s_r)))
     total = op.Add(x, r)
@@ -160,6 +159,20 @@ def lp_normalization(
     in_x = op.Div(total, op.Add(op.Add(*of_size), tiny(x)))
     to_size = op.Mul(op.ReduceSum(op.Mul(m, op.Mul(total, 0.5)), along, keepdims=1), slope)
     return op.Add(op.Mul(m, op.Mul(op.Add(s, s_r), 0.5)), op.Mul(to_size, in_x))
+
+
+@lp_normalization.relevance
+def lp_normalization_relevance(
+    op: Ops, m: Tensor, xs: list[Tensor], y: Tensor, *, axis: int = -1, p: int = 2
+) -> tuple[Tensor]:
+    """y = x·s with s = 1/‖x‖ held constant, as the deviation of other normalisations is."""
+    return (op.Mul(m, _size(op, xs[0], axis, p)[1]),)
+
+
+def _size(op: Ops, x: Tensor, axis: int, p: int) -> tuple[Tensor, Tensor]:
+    """‖x‖_p along an axis, and 1 over it; 0 at 0."""
+    size = (op.ReduceL1 if p == 1 else op.ReduceL2)(x, [axis % x.rank], keepdims=1)
+    return size, op.Where(op.Greater(size, 0.0), op.Reciprocal(op.Add(size, tiny(x))), 0.0)
 
 
 @local("LRN", traits=[Trait.CONSERVING])

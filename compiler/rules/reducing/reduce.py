@@ -79,7 +79,7 @@ def reduce_max(
     return y, (Selection(winners, scatter), None)
 
 
-@local("ReduceL2", traits=[Trait.NONNEGATIVE])
+@local("ReduceL2", traits=[Trait.NONNEGATIVE, Trait.LENGTH])
 def reduce_l2(
     op: Ops,
     m: Tensor,

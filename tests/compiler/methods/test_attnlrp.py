@@ -154,6 +154,60 @@ def test_a_normalisation_that_is_written_out_is_found() -> None:
     assert_close(want[:, 0, 0], by_hand)
 
 
+LENGTHS = {
+    "a norm": "n = ReduceL2 <keepdims = 1> (x, axis) u = Div (x, n)",
+    "a norm that is clipped and expanded": "n = ReduceL2 <keepdims = 1> (x, axis) c = Clip (n, small)"
+    " s = Shape (x) e = Expand (c, s) u = Div (x, e)",
+    "written out": "q = Mul (x, x) n = ReduceSum (q, axis) r = Sqrt (n) u = Div (x, r)",
+    "a reciprocal": "n = ReduceL2 <keepdims = 1> (x, axis) r = Reciprocal (n) u = Mul (x, r)",
+    "an operator": "u = LpNormalization <axis = 1> (x)",
+}
+
+
+@pytest.mark.parametrize("method", [AttnLrp(0.0), CpLrp(0.0)], ids=lambda m: m.name)
+@pytest.mark.parametrize("formula", LENGTHS.values(), ids=LENGTHS)
+def test_a_length_is_a_constant_as_a_deviation_is(formula: str, method: AttnLrp) -> None:
+    w, x = (rows(n, 5, seed=21 + n).astype(np.float64) for n in (4, N))
+    text = f"n (double[N, 5] x) => (double[N, 4] y) {{ {formula} y = MatMul (u, w) }}"
+    numbers = {"w": w.T, "axis": np.asarray([1]), "small": np.asarray(1e-8)}
+    answer = explain(parsed(text, {k: v for k, v in numbers.items() if k in formula or k == "w"}), method, x)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    assert_close(answer["x_attributions"], unit[:, None] * w)
+
+
+COSINES = {
+    "of units": "m = ReduceL2 <keepdims = 1> (a, axis) n = ReduceL2 <keepdims = 1> (b, axis)"
+    " u = Div (a, m) v = Div (b, n) p = Mul (u, v) y = ReduceSum (p, axis)",
+    "over a product of lengths": "p = Mul (a, b) s = ReduceSum (p, axis) aa = Mul (a, a) bb = Mul (b, b)"
+    " m = ReduceSum (aa, axis) n = ReduceSum (bb, axis) mn = Mul (m, n) r = Sqrt (mn) c = Max (r, small)"
+    " y = Div (s, c)",
+}
+
+
+@pytest.mark.parametrize("formula", COSINES.values(), ids=COSINES)
+def test_a_cosine_is_shared_by_its_towers(formula: str) -> None:
+    """As torch's exporters write a cosine similarity: one half of each product to either side."""
+    v, w = (rows(5, 6, seed=seed).astype(np.float64) for seed in (31, 32))
+    x = rows(N, 10, seed=33).astype(np.float64)
+    text = f"""c (double[N, 10] x) => (double[N, 1] y) {{
+        left, right = Split <axis = 1, num_outputs = 2> (x)
+        a = MatMul (left, wa)  b = MatMul (right, wb)  {formula} }}"""
+    numbers = {"wa": v, "wb": w, "axis": np.asarray([1]), "small": np.asarray(1e-8)}
+    answer = explain(parsed(text, {k: n for k, n in numbers.items() if k in text}), AttnLrp(0.0), x)
+    a, b = x[:, :5] @ v, x[:, 5:] @ w
+    size = 2 * np.linalg.norm(a, axis=1, keepdims=True) * np.linalg.norm(b, axis=1, keepdims=True)
+    want = x * np.concatenate([b @ v.T, a @ w.T], axis=1) / size
+    assert_close(answer["x_attributions"][:, 0], want)
+
+
+def test_what_is_kept_is_warned_of_where_it_is_more_than_the_output() -> None:
+    """The bias keeps 2, beside which the output is small."""
+    numbers = {"w": np.ones((4, 1)), "b": np.asarray([-2.0])}
+    text = "b (double[N, 4] x) => (double[N, 1] y) { h = Sigmoid (x) z = MatMul (h, w) y = Add (z, b) }"
+    (told,) = compile_model(parsed(text, numbers), AttnLrp()).manifest.warnings
+    assert "times what is explained, by the method's definition" in told
+
+
 MASKED = """m (double[N, 4, 5] q, double[N, 5, 4] k) => (double[N, 4, 4] y) {
     z = MatMul (q, k)
     hidden = MASK
