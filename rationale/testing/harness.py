@@ -1,6 +1,7 @@
 """What is asked of every rule: completeness, slopes, ties, rows in a batch, conservation of relevance."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -35,7 +36,8 @@ def check_rule(sample: Sample, run: Run = by_onnx) -> tuple[str, ...]:
     In float64: attributions add up for one reference and for several weighted ones, at ties and zeros too;
     the gradient is the finite difference; near the reference DeepSHAP is the gradient, and at it there is
     nothing to attribute; LRP hands all relevance on. In float32: ONNX Runtime answers the same, for rows
-    alone as in a batch. A check that the rule's kind, or the sample, does not admit is left out.
+    alone as in a batch. A check that the rule's kind, or the sample, does not admit is left out; a warning
+    names the methods for which the rule has no form, and was not checked.
 
     Args:
         run: what computes graphs in float64: ONNX's reference evaluator, unless it is wrong on an operator.
@@ -47,7 +49,11 @@ def check_rule(sample: Sample, run: Run = by_onnx) -> tuple[str, ...]:
         AssertionError: the rule fails one of them, or there is none; the text says which, where and by how
             much.
     """
-    return Harness(sample, run).check()
+    harness = Harness(sample, run)
+    made, missing = harness.check(), harness.without_form()
+    if missing:
+        warnings.warn(f"{sample.label}: not checked, since {'; '.join(missing)}", stacklevel=2)
+    return made
 
 
 class Harness:
@@ -86,6 +92,17 @@ class Harness:
                     raise AssertionError(f"{self.sample.label}, {name}: {reason}") from error
                 made.append(name)
         return tuple(made)
+
+    def without_form(self) -> list[str]:
+        """Why methods refuse the operator, so that its rule was not checked for them."""
+        rule = self._rule()
+        local, name = rule.kind is Kind.LOCAL, rule.op_type.lower()
+        missing = []
+        if local and rule.deeplift_form is None:
+            missing.append(f"the rule has no `@{name}.deeplift`: DeepSHAP, completeness and ties")
+        if local and not rule.has_relevance:
+            missing.append(f"the rule has no `@{name}.relevance`: LRP and what it conserves")
+        return missing
 
     # -- in float64 ---------------------------------------------------------------------------------
 

@@ -68,12 +68,27 @@ def test_a_right_rule_passes_every_check() -> None:
 
 def test_what_a_rule_does_not_admit_is_left_out() -> None:
     declare(secant=None, kind=Kind.LOCAL)  # DeepSHAP and LRP need forms that it has not
-    assert check_rule(SAMPLE) == ("finite differences", "float32", "batching")
+    with pytest.warns(UserWarning, match=r"@bent.deeplift`: DeepSHAP.*; .*@bent.relevance`: LRP") as told:
+        assert check_rule(SAMPLE) == ("finite differences", "float32", "batching")
+    assert told[0].filename == __file__
     declare()
     rough = Sample("Bent", [Var((3, 4))], domain="own", function=BENT, smooth=False)
     assert check_rule(rough) == tuple(c for c in ALL if "differences" not in c and "limit" not in c)
     narrow = Sample("Bent", [Var((3, 4))], domain="own", function=BENT, float64=False)
     assert check_rule(narrow) == ("completeness", "batching")
+
+
+def test_a_function_has_the_attributes_that_it_has_by_default() -> None:
+    """ONNX's evaluator asks for each of them."""
+    text = """<domain: "own", opset_import: ["": 21]> Bent <beta: float = 1.0> (x) => (y) {
+        b = Constant <value_float: float = @beta> ()
+        c = CastLike (b, x)
+        square = Mul (x, x)
+        scaled = Mul (x, c)
+        y = Add (square, scaled)
+    }"""
+    declare()
+    assert check_rule(Sample("Bent", [Var((3, 4))], domain="own", function=text)) == ALL
 
 
 def steep(op: Any, x: Any) -> Any:
