@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +34,8 @@ from compiler.evaluate.faithfulness import (
 )
 from compiler.evaluate.randomise import Randomised, randomised_check
 from compiler.evaluate.shapley import Comparison, Sampled, compare, rounds_within
-from compiler.explanations.panels import Estimate, Panel, element_name, flow, panels, parts_of
-from compiler.manifest import FLOATS, Manifest
+from compiler.explanations.panels import Bars, Estimate, Panel, element_name, flow, panels, parts_of
+from compiler.manifest import FLOATS, Attributed, Manifest
 from compiler.references.reference_set import prepare
 
 DRAWN, TOP = 3, 10  # rows that are drawn, and features of a row that have a bar each
@@ -130,6 +130,18 @@ class _Entry:
         return None if self.references else "the references are needed: give --references FILE"
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What entries share: random orders, and the order and names with which features are drawn.
+
+    `orders` are by model, explained inputs and row; `names` by model, input and its shape.
+    """
+
+    controls: dict[object, np.ndarray]
+    orders: dict[object, tuple[int, ...]]
+    names: Mapping[object, tuple[str, ...]]
+
+
 def evaluate(
     repository: Path,
     names: Sequence[str],
@@ -161,8 +173,8 @@ def evaluate(
     ]
     if chosen.shapley:
         _check_shapley(entries, chosen.evaluations)
-    controls: dict[object, np.ndarray] = {}
-    return [_evaluate_one(e, entries, controls, chosen, progress or (lambda *_: None)) for e in entries]
+    known = _Known({}, {}, _names(compiled))
+    return [_evaluate_one(e, entries, known, chosen, progress or (lambda *_: None)) for e in entries]
 
 
 def _check_shapley(entries: Sequence[_Entry], most: int) -> None:
@@ -180,7 +192,7 @@ def _check_shapley(entries: Sequence[_Entry], most: int) -> None:
 def _evaluate_one(
     entry: _Entry,
     entries: Sequence[_Entry],
-    controls: dict[object, np.ndarray],
+    known: _Known,
     settings: Settings,
     tell: Tell,
 ) -> Evaluation:
@@ -194,6 +206,7 @@ def _evaluate_one(
     cuts = cuts_of(pairs.attributions.shape[1], steps)
     baseline, whose = _curve_baseline(entry, entries)
     key = _question(entry.compiled.manifest, baseline)
+    controls = known.controls
     if key not in controls:
         controls[key] = random_orders(subject, pairs, cuts, baseline, settings.orders, seed, stage)
     deletion, insertion = deletion_and_insertion(subject, pairs, cuts, baseline, controls[key], seed, stage)
@@ -221,25 +234,50 @@ def _evaluate_one(
             entry.compiled, entry.inputs, pairs, entry.references, redraws, seed, stage
         ),
         shapley=shapley,
-        panels=tuple(_panels(entry, subject, pairs, sampled)),
+        panels=tuple(_panels(entry, subject, pairs, sampled, known)),
     )
 
 
-def _panels(entry: _Entry, subject: Subject, pairs: Pairs, sampled: Sequence[Sampled]) -> Iterator[Panel]:
+def _names(compiled: Sequence[Compiled]) -> dict[object, tuple[str, ...]]:
+    """Names that an entry was given for features, which all entries of its model are drawn with."""
+    found: dict[object, tuple[str, ...]] = {}
+    for manifest in (c.manifest for c in compiled):
+        for e in manifest.explained:
+            if e.given_names is not None:
+                found.setdefault((manifest.digests.model, e.tensor.name, e.tensor.shape), e.given_names)
+    return found
+
+
+def _panels(
+    entry: _Entry, subject: Subject, pairs: Pairs, sampled: Sequence[Sampled], known: _Known
+) -> Iterator[Panel]:
     """The first rows, by the first target of each."""
     manifest, targets = entry.compiled.manifest, pairs.positions.shape[1]
+    model = manifest.digests.model
     for i, row in enumerate(entry.index[:DRAWN]):
         p = i * targets
         chosen = manifest.targets
         target = pairs.elements[p] if chosen == "predicted" else chosen[pairs.positions[i, 0]]
         asked = f"{element_name(manifest, target)}: {pairs.answers[p]:.4g}"
         due = Estimate(sampled[i].values[0], sampled[i].errors[0]) if sampled else None
-        parts = parts_of(manifest, pairs.attributions[p], subject.features[i])
+        parts = [
+            replace(part, explained=_named(part.explained, known.names, model))
+            for part in parts_of(manifest, pairs.attributions[p], subject.features[i])
+        ]
         title = f"{entry.name} ({_method(manifest)}), row {row}, {asked}"
-        yield from panels(title, parts, TOP, shapley=due)
+        key = (model, row, *((part.explained.tensor.name, part.explained.of_players) for part in parts))
+        for panel in panels(title, parts, TOP, shapley=due, order=known.orders.get(key, ())):
+            if isinstance(panel, Bars):
+                known.orders.setdefault(key, panel.order)
+            yield panel
         if manifest.layers:
             answer = entry.compiled.explain({name: a[i : i + 1] for name, a in entry.inputs.items()})
             yield flow(f"{title}: layer by layer", answer, 0, pairs.positions[i, 0])
+
+
+def _named(e: Attributed, names: Mapping[object, tuple[str, ...]], model: str) -> Attributed:
+    given = None if e.of_players else names.get((model, e.tensor.name, e.tensor.shape))
+    return e if given is None else e.model_copy(update={"feature_names": given})
 
 
 # -- rows ----------------------------------------------------------------------------------------------

@@ -30,13 +30,17 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Bars:
-    """Features by size [F], their standard errors, and Shapley values with theirs where there are any."""
+    """Features by size [F], their standard errors, and Shapley values with theirs where there are any.
+
+    `order` are the places of all features, those of the first bars first.
+    """
 
     title: str
     labels: tuple[str, ...]
     values: np.ndarray
     errors: np.ndarray | None = None
     shapley: Estimate | None = None
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -153,11 +157,12 @@ def panels(
     top: int,
     vocabulary: Vocabulary = NUMBERS,
     shapley: Estimate | None = None,
+    order: Sequence[int] = (),
 ) -> Iterator[Panel]:
-    """Of one row and target; Shapley values are drawn where all parts are tables."""
+    """Of one row and target; Shapley values are drawn where all parts are tables. `order`: see `bars`."""
     tables = [part for part in parts if _is_table(part)]
     if tables:
-        yield bars(title, tables, top, shapley if len(tables) == len(parts) else None)
+        yield bars(title, tables, top, shapley if len(tables) == len(parts) else None, order)
     for part in parts:
         several = f"{title}: {part.explained.tensor.name}" if len(parts) > 1 else title
         if part.explained.at and part.values is not None and part.values.ndim == 1:
@@ -194,13 +199,25 @@ def _is_table(part: Part) -> bool:
 # -- tables --------------------------------------------------------------------------------------------
 
 
-def bars(title: str, parts: Sequence[Part], top: int, shapley: Estimate | None = None) -> Bars:
-    """The largest features first, the others together in the last bar."""
+def bars(
+    title: str,
+    parts: Sequence[Part],
+    top: int,
+    shapley: Estimate | None = None,
+    order: Sequence[int] = (),
+) -> Bars:
+    """The largest features first, the others together in the last bar.
+
+    Args:
+        order: of the same features where they are drawn already; by default by size.
+    """
     values = np.concatenate([part.attributions.reshape(-1) for part in parts]).astype(np.float64)
     labels = [label for part in parts for label in _labels(part)]
     errors = [part.errors.reshape(-1) for part in parts if part.errors is not None]
-    order = np.argsort(-np.abs(values), kind="stable")
-    first, rest = (order, order[:0]) if len(order) <= top + 1 else (order[:top], order[top:])
+    places = np.asarray(order, np.intp)
+    if len(places) != len(values):
+        places = np.argsort(-np.abs(values), kind="stable")
+    first, rest = (places, places[:0]) if len(places) <= top + 1 else (places[:top], places[top:])
     names = [labels[i] for i in first] + [f"{len(rest)} others"] * bool(len(rest))
 
     def together(array: np.ndarray) -> np.ndarray:
@@ -215,6 +232,7 @@ def bars(title: str, parts: Sequence[Part], top: int, shapley: Estimate | None =
         together(values),
         spread(np.concatenate(errors)) if errors else None,
         Estimate(together(shapley.values), spread(shapley.errors)) if shapley else None,
+        tuple(map(int, places)),
     )
 
 

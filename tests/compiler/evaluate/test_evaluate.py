@@ -13,6 +13,7 @@ from compiler.errors import InvalidReferencesError
 from compiler.evaluate.evaluate import Evaluation, Settings, evaluate
 from compiler.evaluate.explained_model import Subject, pairs_of
 from compiler.evaluate.faithfulness import cuts_of, ranks_of
+from compiler.explanations.panels import Bars
 from compiler.methods import Lrp
 from compiler.methods.base import Method
 from compiler.methods.lrp.rules import Epsilon
@@ -179,6 +180,24 @@ def test_many_features_are_replaced_in_steps(tmp_path: Path) -> None:
 
 
 # -- rows, targets and inputs of every kind ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [("grad", "shap"), ("shap", "grad")])
+def test_features_are_drawn_in_one_order_and_by_one_name(tmp_path: Path, names: tuple[str, str]) -> None:
+    """Names were given to one of the entries; the sizes of attributions differ."""
+    model, _ = linear(15)
+    columns = [f"c{i}" for i in range(15)]
+    entry(tmp_path, "shap", model, DeepShap(rows(3, 15, seed=1) + 1), feature_names=columns)
+    entry(tmp_path, "grad", model, Gradient())
+    first, second = (
+        [p for p in e.panels if isinstance(p, Bars)] for e in judge(tmp_path, *names, x=rows(4, 15))
+    )
+    assert [p.title.split(" ")[0] for p in (first[0], second[0])] == list(names)
+    for a, b in zip(first, second, strict=True):
+        assert a.labels == b.labels
+        assert a.labels[0].startswith("c")
+        assert (np.diff(np.abs(a.values[:-1])) <= 0).all()
+        assert (np.diff(np.abs(b.values[:-1])) > 0).any()
 
 
 def test_a_predicted_class_is_fixed_at_the_row(tmp_path: Path) -> None:
