@@ -117,7 +117,10 @@ def deviations(calls: Sequence[Call]) -> Held:
         for i, name in enumerate(call.inputs):
             normed, other = _normed(producers, str(name)), str(call.inputs[1 - i])
             if normed == {other} or (
-                normed and i == 1 and call.rule.op_type == "Div" and normed <= _behind(producers, other)
+                normed
+                and i == 1
+                and Trait.LINEAR_IN_FIRST in call.rule.traits
+                and normed <= _behind(producers, other)
             ):
                 found.add((call.outputs[0], i))
     return lambda call, i: (call.outputs[0], i) in found
