@@ -117,6 +117,7 @@ class DecisionProfile(_Strict):
         space: what attributions add up to: the score, or the margin of which the score is the Sigmoid.
         outside: what becomes of an applicant with a value that its feature does not take: no decision, or one
             with a warning.
+        least_share: of all adverse attributions together, below which none but the largest is a reason.
         never_disclose: features and groups that no notice may name. It is an error if one is a principal
             reason: to leave it out would be to give other reasons than the true ones.
         protected: attributes that the model must not have as inputs, but for those in `allow_protected`.
@@ -133,6 +134,7 @@ class DecisionProfile(_Strict):
     space: Literal["output", "margin"] = "output"
     references: ReferencePolicy = ReferencePolicy()
     max_reasons: Annotated[int, Strict()] = Field(4, ge=1)
+    least_share: Number = Field(0.01, ge=0, le=1)
     features: dict[str, FeatureRule] = {}
     groups: dict[str, GroupRule] = {}
     reasons: dict[str, Annotated[ReasonText, BeforeValidator(_as_reason)]] = {}
@@ -313,6 +315,7 @@ _DUE = {
     "literal_error": "{expected}",
     "greater_than": "greater than {gt:g}",
     "greater_than_equal": "{ge:g} or more",
+    "less_than_equal": "{le:g} or less",
     "too_short": "a list of {min_length} or more",
     "too_long": "a list of {max_length}",
 }

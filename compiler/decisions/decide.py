@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from compiler.decisions.domain import outside
+from compiler.decisions.domain import as_category, category, outside
 from compiler.decisions.rows import ExplainedRow
 from compiler.errors import InvalidOptionError, RationaleError
 from compiler.manifest import Decided
-from compiler.profile import DecisionProfile, KnockOut, ReasonText, Wording
+from compiler.profile import DecisionProfile, FeatureRule, KnockOut, ReasonText, Wording
 
 Outcome = Literal["approve", "refer", "decline"]
 # Attributions that differ by less are told as tied: what float32 resolves of the largest of a row.
@@ -19,6 +19,7 @@ NOTHING_ADVERSE = (
     "whose mean score passes"
 )
 NOTHING_AGAINST = "no feature speaks against the applicant"
+_NOTHING_SAID = FeatureRule()
 
 
 class NoReasonsError(RationaleError):
@@ -35,6 +36,8 @@ class PrincipalReason:
         feature: the feature or group, of several that share the code that with the largest attribution;
             `features` are all of them, largest first.
         value: the feature's, None where it is missing; of a group by member.
+        unit, category: of the value, as the profile has them; of a group by member that has one.
+        shown: the value as a notice tells it, where it has a unit or is called something.
         attribution: the sum over `features`, in units of what is explained; None of a knock-out.
         share: of all adverse attributions together, 0 to 1.
         tied: as large as the reason that follows, given or not, but for rounding.
@@ -48,6 +51,9 @@ class PrincipalReason:
     attribution: float | None
     share: float | None
     features: tuple[str, ...]
+    unit: str | Mapping[str, str] | None = None
+    category: str | Mapping[str, str] | None = None
+    shown: str | None = None
     tied: bool = False
     uncertain: bool = False
 
@@ -96,7 +102,7 @@ def decide(decided: Decided, row: ExplainedRow, values: Mapping[str, Any]) -> De
     hit = [rule for rule in profile.knock_outs if fits(rule, values.get(rule.feature))]
     outcome: Outcome = "decline" if hit else outcome_of(profile, row.score)
     reasons: tuple[PrincipalReason, ...] = ()
-    warnings = (*outside(profile, values),) if profile.outside == "warn" else ()
+    warnings = (*outside(profile, values, told=False),) if profile.outside == "warn" else ()
     if hit:
         reasons = _knocked_out(profile, hit, values)
     elif outcome != "approve":
@@ -135,7 +141,7 @@ def principal(
     sizes = [size for _, size, _ in ranked]
     total = math.fsum(sizes)
     found = []
-    for i in _chosen(profile, [code for code, _, _ in ranked]):
+    for i in _chosen(profile, [(code, size / total) for code, size, _ in ranked]):
         code, size, features = ranked[i]
         is_last = i + 1 == len(ranked)
         lead = size - (0.0 if is_last else sizes[i + 1])
@@ -178,11 +184,12 @@ def _order(order: Mapping[str, int], code: str) -> tuple[int, str]:
     return order.get(code, len(order)), code
 
 
-def _chosen(profile: DecisionProfile, codes: list[str]) -> Iterator[int]:
-    """Places of the principal ones: the first, and one more on inquiries."""
-    yield from range(min(profile.max_reasons, len(codes)))
-    for i in range(profile.max_reasons, len(codes)):
-        text = profile.reasons.get(codes[i])
+def _chosen(profile: DecisionProfile, shares: list[tuple[str, float]]) -> Iterator[int]:
+    """Places of the principal ones, by (code, share): the first, and one more on inquiries."""
+    large = [i for i, (_, share) in enumerate(shares) if not i or share >= profile.least_share]
+    yield from large[: profile.max_reasons]
+    for i in large[profile.max_reasons :]:
+        text = profile.reasons.get(shares[i][0])
         if text is not None and text.inquiry:
             yield i
             return
@@ -195,7 +202,31 @@ def _reason(
     value = _value(profile, feature, values)
     text = profile.reasons.get(code)
     wording = profile.title(feature) if text is None else worded(text, value)
-    return PrincipalReason(code, wording, feature, value, None, None, features)
+    return PrincipalReason(
+        code, wording, feature, value, None, None, features, *_in_words(profile, feature, value)
+    )
+
+
+def _in_words(profile: DecisionProfile, key: str, value: Any) -> tuple[Any, Any, str | None]:
+    """Unit and category of a value, and both with its title."""
+    values = value if key in profile.groups else {key: value}
+    group = profile.groups.get(key)
+    units, called = dict[str, str](), dict[str, str]()
+    for name, one in values.items():
+        rule = profile.features.get(name, _NOTHING_SAID)
+        unit = group.unit if rule.unit is None and group is not None else rule.unit
+        if unit is not None:
+            units[name] = unit
+        if one is not None and (title := category(rule, one)) is not None:
+            called[name] = title
+    shown = [
+        f"{profile.features.get(name, _NOTHING_SAID).title or name}: "
+        + called.get(name, f"{as_category(one)} {units.get(name)}")
+        for name, one in values.items()
+        if one is not None and (name in units or name in called)
+    ]
+    told = "; ".join(shown) or None
+    return (units or None, called or None, told) if group else (units.get(key), called.get(key), told)
 
 
 def _knocked_out(

@@ -8,19 +8,19 @@ from compiler.profile import DecisionProfile, FeatureRule, near
 _SHOWN, _LONGEST = 6, 80  # categories in a sentence, characters of a value
 
 
-def outside(profile: DecisionProfile, values: Mapping[str, Any]) -> Iterator[str]:
+def outside(profile: DecisionProfile, values: Mapping[str, Any], *, told: bool = True) -> Iterator[str]:
     """A sentence for each feature whose value the profile does not take.
 
     A value that is missing (None) is none: a reason's `missing` is said of it.
 
     Args:
         values: by feature; those of one applicant.
+        told: with the value, which a warning leaves out: it is kept where values are not.
     """
     for name, rule in profile.features.items():
         value = values.get(name)
         if value is not None and (fault := _fault(rule, value)) is not None:
-            shown = f"'{value[:_LONGEST]}'" if isinstance(value, str) else as_category(value)[:_LONGEST]
-            yield f"feature '{name}' is {shown}, {fault}"
+            yield f"feature '{name}' is {fault}" + f": {_shown(rule, value)}" * told
 
 
 def has_domain(profile: DecisionProfile) -> bool:
@@ -51,22 +51,24 @@ def number_of(key: str) -> float | None:
         return None
 
 
+def _shown(rule: FeatureRule, value: Any) -> str:
+    if isinstance(value, str):
+        return f"'{value[:_LONGEST]}'{near(value, list(rule.categories))}"
+    return as_category(value)[:_LONGEST]
+
+
 def _fault(rule: FeatureRule, value: Any) -> str | None:
+    """What is wrong with a value."""
     if rule.categories and not rule.open and category(rule, value) is None:
         known = list(rule.categories)
         more = f" and {len(known) - _SHOWN} more" * (len(known) > _SHOWN)
-        guess = near(value, known) if isinstance(value, str) else ""
         listed = ", ".join(f"'{key}'" for key in known[:_SHOWN])
-        return f"which is none of the decision profile's categories {listed}{more}{guess}"
-    if (rule.least is None and rule.most is None) or isinstance(value, str):
-        return None
+        return f"none of the decision profile's categories {listed}{more}"
     least, most = rule.least, rule.most
-    if (least is None or value >= least) and (most is None or value <= most):
-        return None
-    if least is not None and most is not None:
+    is_less = least is not None and not isinstance(value, str) and value < least
+    is_more = most is not None and not isinstance(value, str) and value > most
+    if least is not None and most is not None and (is_less or is_more):
         return f"outside of the decision profile's {least:g} to {most:g}"
-    return (
-        f"less than the decision profile's {least:g}"
-        if most is None
-        else (f"more than the decision profile's {most:g}")
-    )
+    if is_less:
+        return f"less than the decision profile's {least:g}"
+    return f"more than the decision profile's {most:g}" if is_more else None

@@ -60,7 +60,7 @@ def notice(
     if answer["decision"] == "approve":
         raise InvalidOptionError(f"decision {answer['id']} approves: there is no adverse action to tell of")
     judged = _judged(answer, variables, person_declined=person_declined)
-    reasons = _specific(answer, [*(str(reason["text"]) for reason in answer["reasons"]), *judged])
+    reasons = _specific(answer, [*map(_told_reason, answer["reasons"]), *judged])
     missing: dict[str, None] = {}
     folder, name = _found(template)
     environment = SandboxedEnvironment(
@@ -121,6 +121,14 @@ def _spoken(given: Any) -> Any:
     if isinstance(given, list):
         return [_spoken(value) for value in given]
     return {"true": True, "false": False, "null": None, "": None}.get(given, given)
+
+
+def _told_reason(reason: Mapping[str, Any]) -> str:
+    """Its text, with the applicant's value where the profile says by what unit or category."""
+    text, shown = str(reason["text"]), reason.get("shown")
+    if shown is None or reason["code"] in reason["features"]:  # then the text is the title of what is shown
+        return text if shown is None else str(shown)
+    return f"{text} ({shown})"
 
 
 def _specific(answer: Mapping[str, Any], reasons: list[str]) -> list[str]:

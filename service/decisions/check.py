@@ -58,8 +58,10 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
         first = ranked[rank[ranked[i - 1]]] if i else code
         rank[code] = ranked.index(first) if abs(sums[first]) - abs(sums[code]) <= tie else i
     ranked = sorted(ranked, key=lambda code: (rank[code], order.index(code)))
+    total, least = sum(sums.values()), profile["least_share"]
+    ranked = [code for i, code in enumerate(ranked) if not i or sums[code] / total >= least]
     extra = [code for code in ranked[most:] if profile["reasons"].get(code, {}).get("inquiry")]
-    scored = {code: [sums[code], sums[code] / sum(sums.values())] for code in ranked[:most] + extra[:1]}
+    scored = {code: [sums[code], sums[code] / total] for code in ranked[:most] + extra[:1]}
 
     # What the score decides, where no knock-out declines by itself.
     knocked: dict[str, list[float | None]] = {}

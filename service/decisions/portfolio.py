@@ -38,7 +38,7 @@ KINDS = (".csv", ".jsonl")
 WITHOUT = "without a decision"
 _AT_ONCE = 100  # rows that are written, and synced, together
 _REFUSALS = (InvalidInputError, NotFiniteError, UndecidedError)
-_REASON = ("code", "text", "feature", "value", "attribution", "share")
+_REASON = ("code", "text", "feature", "value", "unit", "category", "attribution", "share")
 _NUMBERS = ("score", "threshold", "explained_value", "base_value", "completeness_gap")
 
 Tell = Callable[[str, int, int], None]

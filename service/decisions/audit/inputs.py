@@ -8,6 +8,7 @@ import hmac
 import json
 import os
 from collections.abc import Iterator, Mapping
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ Kept = Literal["plain", "hashed", "sealed"]
 Instance = Mapping[str, Any]
 _LEAST_BYTES = 32
 _NONCE = 12
+_OF_VALUE = ("value", "category", "shown")  # of a reason, what tells the applicant's value
 
 
 class WrongInstanceError(InvalidOptionError):
@@ -108,15 +110,19 @@ def canonical(instance: Instance) -> str:
 
 
 def without_values(answer: Mapping[str, Any], values: list[Any]) -> dict[str, Any]:
-    """The answer with None for the value of each reason; these are added to `values`, in order."""
+    """The answer with None for what each reason tells of the applicant; it is added to `values`, in order."""
     reasons = answer.get("reasons", ())
-    values += [reason["value"] for reason in reasons]
-    return {**answer, "reasons": [{**reason, "value": None} for reason in reasons]}
+    values += [reason[name] for reason in reasons for name in _OF_VALUE if name in reason]
+    return {**answer, "reasons": [{**reason, **_of_value(reason, repeat(None))} for reason in reasons]}
 
 
 def with_values(answer: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
     """What `without_values` took apart."""
-    return {**answer, "reasons": [{**reason, "value": next(values)} for reason in answer["reasons"]]}
+    return {**answer, "reasons": [{**reason, **_of_value(reason, values)} for reason in answer["reasons"]]}
+
+
+def _of_value(reason: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
+    return {name: next(values) for name in _OF_VALUE if name in reason}
 
 
 def _json(content: Any) -> str:

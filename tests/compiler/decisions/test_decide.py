@@ -311,6 +311,82 @@ def test_a_flag_s_text(value: Any, fits: bool) -> None:
     assert worded(reason, value) == ("flagged" if fits else "else")
 
 
+# --- a value in words ------------------------------------------------------------------------------------
+
+UNITS: dict[str, Any] = {
+    **PROFILE["features"],
+    "income": {"reason": "R01", "title": "Monthly income", "unit": "EUR"},
+    "arrears": {"reason": "R02", "categories": {"0": "none", "1": "one instalment"}, "unit": "instalments"},
+    "age": {"reason": "R05", "title": "Oldest account"},
+    "own": {"unit": "homes", "title": "Homes"},
+    "rent": {"categories": {"1": "rents"}, "open": True},
+    "bankruptcies": {"unit": "in ten years"},
+}
+
+
+@pytest.mark.parametrize(
+    ("feature", "values", "unit", "category", "shown"),
+    [
+        ("income", {"income": 1200.0}, "EUR", None, "Monthly income: 1200 EUR"),
+        ("income", {"income": 0.1}, "EUR", None, "Monthly income: 0.1 EUR"),
+        ("income", {"income": None}, "EUR", None, None),
+        ("arrears", {}, "instalments", "one instalment", "arrears: one instalment"),
+        ("arrears", {"arrears": 7.0}, "instalments", None, "arrears: 7 instalments"),
+        ("age", {}, None, None, None),
+        ("housing", {}, {"own": "homes"}, {"rent": "rents"}, "Homes: 0 homes; rent: rents"),
+        ("housing", {"own": None, "rent": 0.0}, {"own": "homes"}, None, None),
+    ],
+)
+def test_a_reason_tells_its_value_by_unit_and_category(
+    feature: str, values: dict[str, Any], unit: Any, category: Any, shown: str | None
+) -> None:
+    (reason,) = decide_by(explained(**{feature: 0.3}), {**VALUES, **values}, features=UNITS).reasons
+    assert (reason.unit, reason.category, reason.shown) == (unit, category, shown)
+
+
+def test_units_of_a_group_and_of_a_knock_out() -> None:
+    groups = {"housing": {**PROFILE["groups"]["housing"], "unit": "rooms"}}
+    (reason,) = decide_by(explained(housing=0.3), groups=groups).reasons
+    assert reason.unit == {"own": "rooms", "rent": "rooms"}
+    assert reason.shown == "own: 0 rooms; rent: 1 rooms"
+    rules = [{"feature": "bankruptcies", "above": 0, "reason": "R09"}]
+    values = {**VALUES, "bankruptcies": 2}
+    (reason,) = decide_by(explained(), values, features=UNITS, knock_outs=rules).reasons
+    assert (reason.unit, reason.shown) == ("in ten years", "bankruptcies: 2 in ten years")
+
+
+# --- the least share -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("least", "wanted"),
+    [({}, ["R01", "R05"]), ({"least_share": 0.0}, ["R01", "R05", "R03"]), ({"least_share": 0.2}, ["R01"])],
+)
+def test_no_factor_below_the_least_share(least: dict[str, float], wanted: list[str]) -> None:
+    row = explained(income=0.8, age=0.1, housing=0.0005)
+    assert codes(decide_by(row, max_reasons=4, **least)) == wanted
+
+
+def test_the_largest_is_a_reason_however_small_and_inquiries_are_none_below_it() -> None:
+    even = explained(income=0.1, age=0.09, housing=0.08, debt=0.07)
+    assert codes(decide_by(even, least_share=0.9)) == ["R01"]
+    assert codes(decide_by(explained(income=0.3, age=0.2, inquiries=0.1), least_share=0.01))[-1] == "R04"
+    assert "R04" not in codes(decide_by(explained(income=0.3, age=0.2, inquiries=0.001)))
+
+
+@given(st.fixed_dictionaries({name: st.floats(-1, 1, width=32) for name in CODES}), st.floats(0, 1))
+def test_a_least_share_drops_the_last_ones(attributions: dict[str, float], least: float) -> None:
+    plain = {**PROFILE["reasons"], "R04": "Recent inquiries"}
+    every, found = (
+        decide_by(explained(**attributions), reasons=plain, max_reasons=9, least_share=each).reasons
+        for each in (0, least)
+    )
+    assert found == every[: len(found)]
+    assert len(found) >= min(len(every), 1)
+    assert all((reason.share or 0) >= least for reason in found[1:])
+    assert all((reason.share or 0) < least for reason in every[len(found) :])
+
+
 # --- laws ---------------------------------------------------------------------------------------------
 
 ATTRIBUTIONS = st.fixed_dictionaries({name: st.floats(-1, 1, width=32) for name in CODES})
@@ -348,7 +424,8 @@ def test_ranks_as_exact_arithmetic_does(attributions: dict[str, float], adverse:
 @given(ATTRIBUTIONS, ADVERSE)
 def test_shares_add_up_to_one_over_all(attributions: dict[str, float], adverse: str) -> None:
     score = 0.5 if adverse == "above" else 0.1
-    reasons = decide_by(explained(score, **attributions), adverse=adverse, max_reasons=9).reasons
+    row = explained(score, **attributions)
+    reasons = decide_by(row, adverse=adverse, max_reasons=9, least_share=0).reasons
     shares = [reason.share for reason in reasons]
     assert sum(shares) == pytest.approx(1.0) or not shares
     assert all(0 < share <= 1 for share in shares)

@@ -16,27 +16,31 @@ NUMBERS = FeatureRule(categories={"1": "owner", "2.50": "tenant", "true": "yes"}
 
 TAKEN: list[tuple[FeatureRule, Any, str | None]] = [
     (WORDS, "A11", None),
-    (WORDS, "A99", r"feature 'f' is 'A99', which is none of the decision profile's categories 'A11', 'A12'"),
-    (WORDS, "a11", "feature 'f' is 'a11', which is none of"),
-    (WORDS, "A11 ", "feature 'f' is 'A11 ', which is none of"),
-    (WORDS, "", "feature 'f' is '', which is none of"),
-    (WORDS, "x" * 100, f"feature 'f' is '{'x' * 80}', which"),
+    (
+        WORDS,
+        "A99",
+        r"feature 'f' is none of the decision profile's categories 'A11', 'A12': 'A99'$",
+    ),
+    (WORDS, "a11", r"is none of .*: 'a11'"),
+    (WORDS, "A11 ", r"is none of .*: 'A11 ' \(do you mean 'A11'\?\)$"),
+    (WORDS, "", r"is none of .*: ''$"),
+    (WORDS, "x" * 100, f": '{'x' * 80}'$"),
     (WORDS, None, None),
     (FeatureRule(categories=WORDS.categories, open=True), "A99", None),
     (NUMBERS, 1, None),
     (NUMBERS, 1.0, None),
     (NUMBERS, 2.5, None),
     (NUMBERS, True, None),
-    (NUMBERS, 3.0, "feature 'f' is 3, which is none of"),
-    (NUMBERS, False, "feature 'f' is false, which is none of"),
-    (NUMBERS, "1.0", "feature 'f' is '1.0', which is none of"),
-    (FeatureRule(categories={str(i): "x" for i in range(9)}), 9, "'4', '5' and 3 more$"),
+    (NUMBERS, 3.0, r"is none of .*: 3$"),
+    (NUMBERS, False, r"is none of .*: false$"),
+    (NUMBERS, "1.0", r"is none of .*: '1.0'"),
+    (FeatureRule(categories={str(i): "x" for i in range(9)}), 9, "'4', '5' and 3 more: 9$"),
     (FeatureRule(least=18, most=100), 18, None),
     (FeatureRule(least=18, most=100), 100.0, None),
-    (FeatureRule(least=18, most=100), 900, "feature 'f' is 900, outside of the decision profile's 18 to 100"),
-    (FeatureRule(least=18, most=100), math.inf, "feature 'f' is inf, outside of"),
-    (FeatureRule(least=0), -5.5, "feature 'f' is -5.5, less than the decision profile's 0"),
-    (FeatureRule(most=0), 1, "feature 'f' is 1, more than the decision profile's 0"),
+    (FeatureRule(least=18, most=100), 900, "feature 'f' is outside of the decision profile's 18 to 100: 900"),
+    (FeatureRule(least=18, most=100), math.inf, r"is outside of .*: inf$"),
+    (FeatureRule(least=0), -5.5, "feature 'f' is less than the decision profile's 0: -5.5"),
+    (FeatureRule(most=0), 1, "feature 'f' is more than the decision profile's 0: 1"),
     (FeatureRule(most=0), None, None),
 ]
 
@@ -62,4 +66,4 @@ def test_a_warning_where_the_profile_says_so(score: float) -> None:
     over = {"features": features, "groups": {}, "outside": "warn"}
     decision = decide(decided(**over), explained(score, income=0.1), VALUES)
     assert decision.decision == ("approve" if score < 0.25 else "decline")
-    assert decision.warnings == ("feature 'debt' is 5, more than the decision profile's 4.5",)
+    assert decision.warnings == ("feature 'debt' is more than the decision profile's 4.5",)

@@ -182,3 +182,18 @@ def test_variables_come_from_a_file_and_from_flags(tmp_path: Path) -> None:
         file.write_bytes(content)
         with pytest.raises(InvalidOptionError, match="--variables"):
             read_variables(file)
+
+
+def test_a_reason_with_a_unit_or_a_category_tells_the_value() -> None:
+    first, second = ANSWER["reasons"]  # type: ignore[misc]
+    reasons = [
+        {**first, "shown": "Monthly income: 1200 EUR"},
+        {**second, "shown": None},
+        {"code": "home", "text": "Home", "features": ["home"], "shown": "Home: rented"},
+    ]
+    told = notice(altered(reasons=reasons), LENDER).text
+    assert (
+        "- Income insufficient for amount of credit requested (Monthly income: 1200 EUR)\n"
+        "- Proportion of balances to credit limits is too high\n"
+        "- Home: rented\n"
+    ) in told

@@ -184,6 +184,8 @@ KINDS: list[tuple[dict[str, Any], str]] = [
     ({"refer": [0.1]}, "refer.1 is missing"),
     ({"refer": [0.1, 0.2, 0.3]}, "refer must be a list of 2, not a list of 3"),
     ({"max_reasons": 0}, "max_reasons must be 1 or more, not the number 0"),
+    ({"least_share": 1.5}, "least_share must be 1 or less, not the number 1.5"),
+    ({"least_share": -0.1}, "least_share must be 0 or more, not the number -0.1"),
     ({"max_reasons": 2.5}, "max_reasons must be a whole number, not the number 2.5"),
     ({"features": None}, "features must be a mapping, not empty"),
     ({"features.income": "R01"}, "features.income must be a mapping, not the text 'R01'"),

@@ -30,7 +30,7 @@ NETWORK = {
     "reasons": {"M": "Means", "A": {"text": "Age", "inquiry": True}, "Y": "Years", "R09": "Bankruptcy"},
     "knock_outs": [{"feature": "bankruptcies", "above": 0, "reason": "R09"}],
 }
-MARGIN = {"output": "y", "threshold": 0.5, "adverse": "above", "space": "margin"}
+MARGIN = {"output": "y", "threshold": 0.5, "adverse": "above", "space": "margin", "least_share": 0.3}
 WORDS: dict[str, Any] = {
     "output": "y[0]",
     "threshold": -2,

@@ -403,13 +403,13 @@ def test_a_value_outside_is_refused_by_its_feature(url: str, trail: MemoryTrail)
     rows = [INSIDE, {**INSIDE, "income": 900, "debt": 3}, {"x": [-51, 1, 0, 0]}]
     told = detail(decide(url, rows, "bounded"), 422)
     assert "3 problems" in told
-    assert "instances[1]: feature 'income' is 900, outside of the decision profile's -50 to 50" in told
-    assert "instances[1]: feature 'debt' is 3, which is none of the decision profile's categories" in told
-    assert "instances[2]: feature 'income' is -51" in told
+    assert "instances[1]: feature 'income' is outside of the decision profile's -50 to 50: 900" in told
+    assert "instances[1]: feature 'debt' is none of the decision profile's categories '1', '2': 3" in told
+    assert "instances[2]: feature 'income' is outside of the decision profile's -50 to 50: -51" in told
     assert not trail.records
 
 
 def test_a_value_outside_is_warned_of_where_the_profile_says_so(url: str) -> None:
     inside, beyond = decisions(decide(url, [INSIDE, {**INSIDE, "income": 50.5}], "warned"))
     assert inside["warnings"] == []
-    assert beyond["warnings"] == ["feature 'income' is 50.5, outside of the decision profile's -50 to 50"]
+    assert beyond["warnings"] == ["feature 'income' is outside of the decision profile's -50 to 50"]

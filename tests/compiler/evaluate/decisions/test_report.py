@@ -267,7 +267,7 @@ def test_rows_that_the_profile_does_not_take(tmp_path: Path) -> None:
     profile = {**PROFILE, "features": {**PROFILE["features"], "age": {"reason": "R1", "most": 1.0}}}
     beyond = np.flatnonzero(X[:, 0] > 1)
     write(tmp_path, profile=profile)
-    told = f"{len(beyond)} of {N} rows of the file .*: in row {beyond[0]} feature 'age' is .*, more than"
+    told = f"{len(beyond)} of {N} rows of the file .*: in row {beyond[0]} feature 'age' is more than .* 1: "
     with pytest.raises(InvalidOptionError, match=told):
         report(tmp_path / "model_repository", "m", tmp_path / "data.csv")
     write(tmp_path, profile={**profile, "outside": "warn"})

@@ -96,7 +96,15 @@ def decision(
         "decision": "decline",
         "score": 0.1 + i / 7,
         "reasons": [
-            {"code": "R1", "feature": "income", "value": instance.get("income"), "attribution": 0.25},
+            {
+                "code": "R1",
+                "feature": "income",
+                "value": instance.get("income"),
+                "attribution": 0.25,
+                "unit": "EUR",
+                "category": instance.get("income"),
+                "shown": f"Income: {instance.get('income')}",
+            },
             {"code": "R2", "feature": "housing", "value": {"value": instance.get("home")}, "share": None},
         ],
         "attributions": {"income": 0.25, "value": -0.5},
