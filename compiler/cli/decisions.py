@@ -72,7 +72,8 @@ def report_command(
 
     How often each decision and each reason comes; which reasons stay by other references, where the entry was
     compiled with --compare or --draws; whether the named reasons carry the score (--references); rates by
-    protected group, computed and not judged. docs/evaluation.md says what each number means.
+    protected group, computed and not judged. docs/evaluation.md says what each number means. Nothing of it is
+    in the audit trail: `rationale decide --audit` makes decisions and records them.
 
     Example: rationale decisions report applicants.csv credit --group sex --references near.npz --out report
     """

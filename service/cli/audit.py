@@ -96,20 +96,23 @@ def verify(
         for each in found(store.database, signed, months_ago(months) if months else None, keys):
             if isinstance(each, int):
                 rows = each
-                progress(f"{rows} decisions", 0, 1)
+                progress(_counted(rows, "decision"), 0, 1)
             else:
                 faults += 1
                 if faults <= _SHOWN:
                     print(each)
     if faults:
-        print(f"{faults} faults in {rows} decisions" + f"; the first {_SHOWN} are shown" * (faults > _SHOWN))
+        print(
+            f"{_counted(faults, 'fault')} in {_counted(rows, 'decision')}"
+            + f"; the first {_SHOWN} are shown" * (faults > _SHOWN)
+        )
         raise typer.Exit(1)
     pruned = pruned_rows(store.database)
     older = f"; {pruned} pruned before, as checkpoints say" if pruned else ""
     erased = erased_keys(store.database)
     by_whom = "" if keys else ", by records whose signatures --public-key would check"
     gone = f"; inputs of {erased} erased{by_whom}" if erased else ""
-    print(f"{rows} decisions, none removed or altered{older}{gone}")
+    print(f"{_counted(rows, 'decision')}, none removed or altered{older}{gone}")
 
 
 @app.command(name="heads")
@@ -147,7 +150,8 @@ def export(
     with opened(repository, config) as (store, _):
         from service.decisions.audit.export import export as write
 
-        print(f"{file}: {write(store, file, since, until, model, with_inputs=inputs)} decisions")
+        written = write(store, file, since, until, model, with_inputs=inputs)
+        print(f"{file}: {_counted(written, 'decision')}")
 
 
 @app.command()
@@ -160,7 +164,7 @@ def prune(repository: Repository = None, config: Config = None) -> None:
         months, count = settings.audit_retention_months, 0
         while months and (pruned := delete(store.database, months_ago(months))):
             count += pruned
-    print(f"{count} decisions deleted")
+    print(f"{_counted(count, 'decision')} deleted")
 
 
 @app.command()
@@ -183,3 +187,7 @@ def erase(
         for each in decision:
             delete(store.database, each, private)
             print(f"the inputs of decision {each} are erased")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"

@@ -21,6 +21,10 @@ from compiler.manifest import Manifest
 SMALL = 30  # rows; rates of fewer say little
 MOST_GROUPS = 20  # values of a protected attribute
 OUTCOMES: tuple[Outcome, ...] = ("approve", "refer", "decline")
+NOT_RECORDED = (
+    "these decisions are beside the audit trail, which has none of them: `rationale decide --audit` "
+    "makes and records decisions"
+)
 NO_COMPARISONS = (
     "the entry has no comparisons, so that nothing is known of the reasons' stability: compile it with "
     "--compare all_applicants=FILE --draws 10"
@@ -127,6 +131,7 @@ class Report:
         """What a reader of the numbers must know."""
         small = sorted({f"{one.column} = {told(one.value)}" for one in self.groups if one.small})
         return (
+            NOT_RECORDED,
             *((NO_COMPARISONS,) if not self.file.comparisons else ()),
             *((self.moved,) if isinstance(self.moved, str) else ()),
             *((f"fewer than {SMALL} rows: {', '.join(small)}",) if small else ()),

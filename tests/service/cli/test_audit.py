@@ -60,6 +60,9 @@ def test_verify_and_heads(trail: Database, tmp_path: Path, signing: tuple[Path, 
 
     with trail.writing() as connection:
         connection.execute(text("DELETE FROM audit_decisions WHERE sequence = 3"))
+    trail.close()
+    assert audit(*signed, status=1).stdout.splitlines()[1] == "1 fault in 2 decisions"
+    with trail.writing() as connection:
         connection.execute(text("UPDATE audit_decisions SET caller = 'x' WHERE sequence = 2"))
     trail.close()
     told = audit(*signed, status=1).stdout.splitlines()
@@ -70,7 +73,7 @@ def test_verify_and_heads(trail: Database, tmp_path: Path, signing: tuple[Path, 
 @pytest.mark.usefixtures("trail")
 def test_prune_erase_and_export(tmp_path: Path, signing: tuple[Path, Path]) -> None:
     private, public = signing
-    assert audit("prune").stdout == "1 decisions deleted\n"
+    assert audit("prune").stdout == "1 decision deleted\n"
     erased = decision(2).id
     assert "Missing option '--key'" in audit("erase", erased, status=2).stderr
     assert "cannot read the private key" in audit("erase", erased, "--key", public, status=2).stderr

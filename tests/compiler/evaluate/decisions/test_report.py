@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from compiler import Comparisons, DeepShap, InvalidOptionError, compile_model
 from compiler.errors import RepositoryError
 from compiler.evaluate.decisions.decided import decide_file
-from compiler.evaluate.decisions.measures import NO_COMPARISONS, NO_REFERENCES, Report, report
+from compiler.evaluate.decisions.measures import NO_COMPARISONS, NO_REFERENCES, NOT_RECORDED, Report, report
 from compiler.evaluate.decisions.moved import Moved
 from compiler.references.draws import draws
 from service.cli.main import app
@@ -128,7 +128,7 @@ def test_groups_and_label(done: Report) -> None:
     assert done.label is not None
     assert (done.label.positive, done.label.rate) == (2.0, pytest.approx((PAID == 2).mean()))
     assert done.label.by_outcome["refer"] == pytest.approx((PAID[REFERRED] == 2).mean())
-    assert done.notes == ("fewer than 30 rows: sex = empty",)
+    assert done.notes == (NOT_RECORDED, "fewer than 30 rows: sex = empty")
 
 
 def test_moved_features_change_the_score_by_their_attributions(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_moved_features_change_the_score_by_their_attributions(tmp_path: Path) -
     assert done.moved.larger == 1
     assert done.moved.passing == pytest.approx((SCORES[BY_SCORE] - named <= THRESHOLD).mean())
     assert done.moved.passing_others == pytest.approx((SCORES[BY_SCORE] - others <= THRESHOLD).mean())
-    assert done.notes == (NO_COMPARISONS,)
+    assert done.notes == (NOT_RECORDED, NO_COMPARISONS)
 
 
 def test_rows_without_reasons_are_counted(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_rows_without_reasons_are_counted(tmp_path: Path) -> None:
     assert "years is a principal reason" in cause
     assert count == len(kept) > 5
     assert done.outcomes["decline"] == (SCORES > 0.8).sum()
-    assert done.notes == (NO_COMPARISONS, NO_REFERENCES)
+    assert done.notes == (NOT_RECORDED, NO_COMPARISONS, NO_REFERENCES)
 
 
 # -- the command ---------------------------------------------------------------------------------------
