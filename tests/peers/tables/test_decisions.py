@@ -45,6 +45,7 @@ DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 ADDS_UP = 1e-4  # score − base value − Σ attributions
 TIE = 1e-6  # where shap's values are nearer, either order is right
 NEAR = 1e-5  # an attribution and shap's; scores are probabilities
+LEAST = 0.01  # of all adverse attributions: a profile's least_share where it says none
 SCORES = 1e-6  # a score and the fitted model's
 
 pytestmark = [
@@ -306,7 +307,8 @@ def in_order(decision: Decision, peer: pd.Series, rule: Callable[[str], Any]) ->
     sizes = peer.where(peer > 0, 0.0).groupby(codes).sum()
     given = [reason.code for reason in decision.reasons]
     assert len(given) == len({*given})
-    assert (sizes > TIE).sum() >= len(given) >= min((sizes > TIE).sum(), 4)
+    least = LEAST * sizes.sum()
+    assert min((sizes > least - NEAR).sum(), 4) >= len(given) >= min((sizes > least + NEAR).sum(), 4)
     others = sizes.drop(given).max() if len(given) < len(sizes) else 0.0
     told = [*sizes[given], others]
     assert all(before >= after - TIE for before, after in itertools.pairwise(told)), (given, sizes)
