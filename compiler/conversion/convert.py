@@ -37,7 +37,7 @@ class Library:
 _LIBRARIES = {  # by the module in which a class, or one that it derives from, stands; the first that fits
     "xgboost": Library("compiler.conversion.boosters.xgboost", "rationale"),
     "lightgbm": Library("compiler.conversion.boosters.lightgbm", "rationale"),
-    "catboost": Library("compiler.conversion.boosters.catboost", "catboost"),
+    "catboost": Library("compiler.conversion.boosters.catboost", "rationale"),
     "torch": Library("compiler.conversion.torch", "torch"),
     "sklearn": Library("compiler.conversion.sklearn", "skl2onnx"),
 }

@@ -1,13 +1,11 @@
 """Rows of a table, as a fitted model takes them and as its ONNX model does."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 
-from compiler.conversion.graphs import INPUT, AsOnnx, Both
 from compiler.errors import InvalidReferencesError
 from compiler.references.frames import Part, are_positions, columns_of, numbers_of
 from compiler.references.tables import shown
@@ -123,26 +121,6 @@ def rows_of(example: Any, features: Features) -> Rows:
     if features.count is not None and len(columns) != features.count:
         raise _fault(f"they have {len(columns)} columns; the model was fitted on {features.count}.")
     return Rows(columns, names or features.names)
-
-
-def of_numbers(
-    proto: onnx.ModelProto,
-    known: Features,
-    example: Any,
-    answers: Callable[[np.ndarray], tuple[np.ndarray | None, ...]],
-) -> AsOnnx:
-    """A model that takes one tensor of numbers, with an example if there is one.
-
-    Args:
-        answers: what the fitted model says of rows [K, F], float64; see `AsOnnx`.
-    """
-    if example is None:
-        return AsOnnx(proto, columns=known.names)
-    rows = rows_of(example, known)
-    both = Both(
-        rows, lambda r: {INPUT: r.numbers().astype(np.float32)}, lambda r: tuple(answers(r.numbers()))
-    )
-    return AsOnnx.of_table(proto, both, rows.names)
 
 
 def chosen_labels(labels: Sequence[Any], names: Sequence[str] | None) -> list[Any]:

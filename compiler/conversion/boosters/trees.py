@@ -37,6 +37,18 @@ Tree = Mapping[int, Split | Leaf]  # by number; the root is 0
 
 
 @dataclass(frozen=True)
+class Lookup:
+    """A number that the trees read behind the table's columns: it is looked up by digits of some of these.
+
+    Attributes:
+        digits: for each axis of the table the feature, and the operator and the number that make its digit.
+    """
+
+    digits: Sequence[tuple[int, str, float]]
+    table: np.ndarray
+
+
+@dataclass(frozen=True)
 class Boosted:
     """Trees whose leaves are added up.
 
@@ -48,6 +60,7 @@ class Boosted:
         coded: features that are codes of categories. Numbers between two are the lower one.
         to_zero: or the one nearer to zero.
         missing: a number that means a missing value.
+        lookups: what they read beside the table.
     """
 
     trees: Sequence[Tree]
@@ -57,6 +70,7 @@ class Boosted:
     coded: tuple[int, ...] = ()
     to_zero: bool = False
     missing: float = np.nan
+    lookups: Sequence[Lookup] = ()
 
 
 def unknown(library: str, what: str, given: str, known: Iterable[str]) -> UnsupportedModelError:
@@ -79,7 +93,7 @@ class Nodes:
         self.nodes.append(onnx.helper.make_node(op, inputs, outputs, domain=domain, **attributes))
         return outputs[0]
 
-    def constant(self, value: np.ndarray | np.float32) -> str:
+    def constant(self, value: np.ndarray | np.generic) -> str:
         self.constants.append(
             onnx.numpy_helper.from_array(np.asarray(value), f"/constant_{len(self.constants)}")
         )
@@ -88,6 +102,8 @@ class Nodes:
     def boosted(self, boosted: Boosted, x: str, features: int, outputs: Sequence[str]) -> None:
         """What the trees make of `x` [N, F] float32: scores, or labels and probabilities."""
         x = self._codes(boosted, self._gaps(boosted, x), features)
+        if boosted.lookups:
+            x = self.add("Concat", [x, *(self._looked_up(one, x) for one in boosted.lookups)], axis=1)
         if boosted.classes is not None and len(boosted.base) < 3:
             boosted = _of_two(boosted)
         kind, prefix, ends = "Regressor", "target", outputs
@@ -111,6 +127,17 @@ class Nodes:
             self.add("Mul", [scores, self.add("Abs", [scores])], output)
         else:
             self.add(link, [scores], output)
+
+    def _looked_up(self, lookup: Lookup, x: str) -> str:
+        place, size = "", lookup.table.size
+        for (feature, operator, number), length in zip(lookup.digits, lookup.table.shape, strict=True):
+            size //= length
+            column = self.add("Gather", [x, self.constant(np.array([feature]))], axis=1)
+            digit = self.add(operator, [column, self.constant(np.float32(number))])
+            digit = self.add("Cast", [digit], to=onnx.TensorProto.INT64)
+            digit = self.add("Mul", [digit, self.constant(np.int64(size))])
+            place = self.add("Add", [place, digit]) if place else digit
+        return self.add("Gather", [self.constant(lookup.table.reshape(-1).astype(np.float32)), place])
 
     def _gaps(self, boosted: Boosted, x: str) -> str:
         if np.isnan(boosted.missing):

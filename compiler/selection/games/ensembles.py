@@ -39,6 +39,7 @@ from compiler.trees.read import OPERATORS, is_ensemble, read_ensemble
 _MOVES = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
 _PROBES = 64  # rows on which a margin is held against what is made of it
 _SAME = 1e-4
+_WIDE = 1e30  # CatBoost tells a missing value from others by the largest float32 number
 
 
 def choose_ensemble(
@@ -266,7 +267,7 @@ def _probes(ensemble: Ensemble, spec: tuple[tuple[int, ...], ir.DataType]) -> np
     for feature in np.unique(ensemble.feature[splits]):
         own = [ensemble.bounds[ensemble.bounds_of(int(n))] for n in splits if ensemble.feature[n] == feature]
         bounds = np.concatenate(own)
-        bounds = bounds[np.isfinite(bounds)]
+        bounds = bounds[np.abs(bounds) < _WIDE].astype(np.float64)
         if len(bounds):
             spread = 1e-3 * (1 + np.abs(bounds).mean()) + bounds.std()
             rows[:, feature] = random.choice(bounds, _PROBES) + spread * rows[:, feature]

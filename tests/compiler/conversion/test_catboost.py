@@ -8,7 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compiler import TreeShap, UnsupportedModelError, compile_model, convert
+from compiler import (
+    InvalidOptionError,
+    InvalidReferencesError,
+    TreeShap,
+    UnsupportedModelError,
+    compile_model,
+    convert,
+)
 from compiler.conversion.files import read_fitted
 from tests.compiler.conversion.data import AMOUNT, ASKED, FEATURES, LOANS, REFERENCES, THREE, TWO, K, N
 from tests.tolerances import PARITY_32
@@ -38,8 +45,65 @@ def test_numbers() -> None:
     assert np.abs(answer["predictions"].reshape(N) - due).max() <= PARITY_32 * np.ptp(due)
 
 
-def test_categories_are_refused() -> None:
-    table = LOANS.assign(rate=np.resize(["a", "b"], len(LOANS)))
-    model = catboost.CatBoostClassifier(**SMALL).fit(table, TWO, cat_features=["rate"])
-    with pytest.raises(UnsupportedModelError, match=r"categorical features \['rate'\] cannot be exported"):
+def table(**more: Any) -> pd.DataFrame:
+    random = np.random.default_rng(1)
+    words = random.choice(["own", "rent", "frei", "zwölf", "5"], len(LOANS))
+    return LOANS.assign(home=words, job=random.integers(0, 6, len(LOANS)), **more)
+
+
+TABLE = table()
+BAD = TWO ^ (TABLE["home"] == "own") ^ (TABLE["job"] % 3 == 0)
+REGRESSOR, CLASSIFIER = catboost.CatBoostRegressor, catboost.CatBoostClassifier
+MODELS: dict[str, tuple[type, Any, dict[str, Any]]] = {
+    "combinations": (CLASSIFIER, BAD, {"nan_mode": "Max"}),
+    "one-hot": (CLASSIFIER, BAD, {"one_hot_max_size": 10}),
+    "of three": (CLASSIFIER, THREE, {}),
+    "one against all": (CLASSIFIER, THREE, {"loss_function": "MultiClassOneVsAll"}),
+    "trees of any shape": (CLASSIFIER, BAD, {"grow_policy": "Lossguide"}),
+    "counts": (REGRESSOR, BAD, {"loss_function": "Poisson"}),
+    "two targets": (REGRESSOR, np.stack([1000 * AMOUNT, BAD], axis=1), {"loss_function": "MultiRMSE"}),
+    **{
+        kind: (REGRESSOR, AMOUNT + 3 * BAD, {"simple_ctr": kind, "combinations_ctr": kind})
+        for kind in (
+            "Borders:TargetBorderCount=3",
+            "Buckets:TargetBorderCount=3",
+            "BinarizedTargetMeanValue",
+            "Counter",
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("coded", [True, False], ids=["categories", "numbers"])
+@pytest.mark.parametrize("name", MODELS)
+def test_answers_are_those_of_the_booster(name: str, coded: bool) -> None:
+    kind, y, options = MODELS[name]
+    rows, given = (TABLE, {"cat_features": ["home", "job"]}) if coded else (LOANS, {})
+    model = kind(**{**SMALL, "iterations": 20, **options}).fit(rows, y, **given)
+    asked = rows.copy()
+    if coded:
+        asked.loc[:9, "home"], asked.loc[5:19, "job"] = "castle", 77
+    parity = convert(model, asked).parity
+    assert parity is not None
+    assert parity.relative < PARITY_32
+    assert (parity.labels or 0, parity.refuses_missing) == (0, ("job",) if coded else ())
+
+
+def test_one_category_is_one_player() -> None:
+    options = {**SMALL, "iterations": 20, "max_ctr_complexity": 1}
+    model = CLASSIFIER(**options).fit(TABLE, BAD, cat_features=["home", "job"])
+    answer = compile_model(model, TreeShap(TABLE)).explain(TABLE[:N].assign(home="castle"))
+    due = model.predict_proba(TABLE[:N].assign(home="castle"))
+    assert np.abs(answer["probabilities"] - due).max() < PARITY_32
+    assert answer["home_attributions"].shape == (N, 1, 1)
+    assert np.abs(answer["completeness_gap"]).max() < PARITY_32
+
+
+def test_what_cannot_be_converted() -> None:
+    model = CLASSIFIER(**{**SMALL, "iterations": 20}).fit(TABLE, BAD, cat_features=["home", "job"])
+    with pytest.raises(InvalidOptionError, match="hashes of categories, and no names: give references"):
         convert(model)
+    with pytest.raises(InvalidReferencesError, match="lack a category of 'home' that the model knows"):
+        convert(model, TABLE[TABLE["home"] != "own"])
+    with pytest.raises(UnsupportedModelError, match="loss_function 'RMSEWithUncertainty' is not converted"):
+        convert(REGRESSOR(**SMALL, loss_function="RMSEWithUncertainty").fit(LOANS, AMOUNT))
