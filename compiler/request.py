@@ -30,6 +30,7 @@ class CompileRequest:
         features: their names, or each input's, which also choose the columns of a table of references.
         open_references: K, where references come with each request and those given are examples.
         allow_pickle: whether the model's file may be a pickle, which is a program.
+        missing: of an XGBoost file, the number that means a missing value.
         compare, draws, draws_seed: `Comparisons`, with files of references.
 
     The others are the arguments of `compile_model`.
@@ -55,6 +56,7 @@ class CompileRequest:
     draws: int = 0
     draws_seed: int = 0
     allow_parity: float | None = None
+    missing: float | None = None
 
     def check(self, *, referenced: bool) -> None:
         """Looks at the method and its options alone, without a model.
@@ -79,7 +81,7 @@ class CompileRequest:
         """
         from compiler.compile import compile_model
 
-        read = read_model(model, self.features, allow_pickle=self.allow_pickle)
+        read = read_model(model, self.features, allow_pickle=self.allow_pickle, missing=self.missing)
         names = None if read.fitted else self.features
         method, table = self._method(references, read)
         if table is not None and not read.labelled:
@@ -182,10 +184,16 @@ class ReadModel:
         return rows
 
 
-def read_model(model: Path, features: "Columns" = None, *, allow_pickle: bool = False) -> ReadModel:
+def read_model(
+    model: Path,
+    features: "Columns" = None,
+    *,
+    allow_pickle: bool = False,
+    missing: float | None = None,
+) -> ReadModel:
     """
     Args:
-        features: as of `CompileRequest`.
+        features, missing: as of `CompileRequest`.
 
     Raises:
         RationaleError: as `read_fitted` does. An ONNX model is not looked at here.
@@ -195,10 +203,12 @@ def read_model(model: Path, features: "Columns" = None, *, allow_pickle: bool = 
     from compiler.references.of_model import columns_of_inputs, text_columns
 
     if is_fitted_file(model):
-        fitted = read_fitted(model, allow_pickle=allow_pickle)
+        fitted = read_fitted(model, allow_pickle=allow_pickle, missing=missing)
         known = features_of(fitted)
         columns = features or known.names
         return ReadModel(fitted, True, columns, text_columns(columns, known.texts), labelled=True)
+    if missing is not None:
+        raise InvalidOptionError(f"--missing is for XGBoost's files, and {model} is none.")
     single, texts = columns_of_inputs(model)
     columns = features or single
     return ReadModel(model, False, columns, text_columns(columns, texts), labelled=columns is not features)

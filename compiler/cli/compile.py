@@ -146,6 +146,14 @@ def compile_command(
             metavar="SHARE",
         ),
     ] = None,
+    missing: Annotated[
+        float | None,
+        typer.Option(
+            help="Of an XGBoost file: the number that means a missing value, where it was fitted with "
+            "missing=NUMBER, which no file holds. Default: only what is no number.",
+            metavar="NUMBER",
+        ),
+    ] = None,
     size: Annotated[
         list[str] | None,
         typer.Option(
@@ -371,6 +379,7 @@ def compile_command(
             draws,
             seed or 0,
             allow_parity,
+            missing,
         )
         with progress_bar() as progress:
             compiled = asked.compile(model, references, progress)

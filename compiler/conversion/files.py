@@ -15,8 +15,11 @@ def is_fitted_file(path: Path) -> bool:
     return path.suffix.lower() in (*PICKLES, *_READERS)
 
 
-def read_fitted(path: Path, *, allow_pickle: bool = False) -> Any:
+def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None = None) -> Any:
     """Reads a model that XGBoost, LightGBM or CatBoost saved, or a pickle.
+
+    Args:
+        missing: the number that XGBoost's model takes for a missing value, which its file does not hold.
 
     Raises:
         InvalidOptionError: a pickle, which may do anything as it is read, without leave; or the library is
@@ -30,11 +33,16 @@ def read_fitted(path: Path, *, allow_pickle: bool = False) -> Any:
             f"trust who did, add --allow-pickle, or set {ALLOW_PICKLE}=1 for every command (in Python: load "
             "the model yourself, and give that)."
         )
+    if missing is not None and _READERS.get(kind) is not _xgboost:
+        raise InvalidOptionError(f"--missing is for XGBoost's files, and {path} is none.")
     if not path.is_file():
         raise InvalidModelError(f"{path}: cannot be read: no such file.")
     read = _READERS.get(kind, _pickle)
     try:
-        return read(path)
+        model = read(path)
+        if missing is not None:
+            model.set_attr(missing=repr(float(missing)))
+        return model
     except ModuleNotFoundError as error:
         raise InvalidOptionError(
             f"{path}: reading it needs {error.name}, which is not installed: pip install what saved it."

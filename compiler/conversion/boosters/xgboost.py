@@ -103,12 +103,13 @@ def _margin(base: np.ndarray, link: str) -> np.ndarray:
 
 
 def _rounds(booster: xgb.Booster) -> int:
-    best = booster.attr("best_iteration")
-    return booster.num_boosted_rounds() if best is None else int(best) + 1
+    best, rounds = booster.attr("best_iteration"), booster.num_boosted_rounds()
+    return rounds if best is None else min(int(best) + 1, rounds)
 
 
 def _missing(model: Any) -> float:
-    missing = getattr(model, "missing", None)
+    """What the scikit-learn class knows, and of a file `read_fitted` notes."""
+    missing = model.attr("missing") if isinstance(model, xgb.Booster) else model.missing
     return np.nan if missing is None else float(missing)
 
 
@@ -125,9 +126,7 @@ def _categories(kept: Any) -> Categories | None:
     """The codes of a column's categories, which are texts or numbers."""
     values = kept["values"]
     if "offsets" in kept:
-        if any(
-            letter < 0 for letter in values
-        ):  # of which XGBoost keeps but some, it counts letters as bytes
+        if any(letter < 0 for letter in values):  # cut: it counts letters for bytes
             raise UnsupportedModelError(
                 "XGBoost does not keep the names of categories with letters outside ASCII: rename them, and "
                 "fit the model again."
@@ -154,6 +153,7 @@ def _answers(model: Any, read: Boosted, rows: Any) -> Sequence[np.ndarray | None
     if isinstance(model, xgb.Booster):
         given = xgb.DMatrix(
             rows,
+            missing=read.missing,
             feature_names=model.feature_names,
             feature_types=model.feature_types if isinstance(rows, np.ndarray) else None,
             enable_categorical=True,

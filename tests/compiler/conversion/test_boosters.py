@@ -12,8 +12,9 @@ import xgboost as xgb
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from compiler import TreeShap, UnsupportedModelError, compile_model, convert
+from compiler import InvalidOptionError, TreeShap, UnsupportedModelError, compile_model, convert
 from compiler.conversion.files import read_fitted
+from compiler.request import CompileRequest
 from compiler.runtime.session import Runner
 from tests.compiler.conversion.data import AMOUNT, LOANS, REFERENCES, THREE, TWO
 from tests.tolerances import PARITY_32
@@ -158,6 +159,18 @@ def test_early_stopping_counts_in_every_form(tmp_path: Path) -> None:
     for given in (model, model.get_booster(), read_fitted(tmp_path / "m.json")):
         found = Runner(convert(given, ROWS).model)({"x": LOANS.to_numpy(np.float32)})
         assert np.abs(found["probabilities"] - due).max() < PARITY_32
+
+
+def test_the_number_for_a_missing_value_is_asked_for_where_a_file_does_not_hold_it(tmp_path: Path) -> None:
+    model, rows = MODELS["missing=-999"][0](), LOANS.fillna(-999)
+    model.save_model(tmp_path / "m.json")
+    found = Runner(convert(read_fitted(tmp_path / "m.json", missing=-999), ROWS.fillna(-999)).model)
+    answer = found({"x": rows.to_numpy(np.float32)})["probabilities"]
+    assert np.abs(answer - model.predict_proba(rows)).max() < PARITY_32
+    with pytest.raises(InvalidOptionError, match="--missing is for XGBoost's files"):
+        read_fitted(tmp_path / "m.txt", missing=-999)
+    with pytest.raises(InvalidOptionError, match="--missing is for XGBoost's files"):
+        CompileRequest(missing=-999).compile(tmp_path / "m.onnx")
 
 
 @pytest.mark.parametrize("name", ["xgboost's sets", "lightgbm's sets"])
