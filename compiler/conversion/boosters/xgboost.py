@@ -103,7 +103,7 @@ def _margin(base: np.ndarray, link: str) -> np.ndarray:
 
 
 def _rounds(booster: xgb.Booster) -> int:
-    best, rounds = booster.attr("best_iteration"), booster.num_boosted_rounds()
+    best, rounds = booster.attr("best_iteration"), int(booster.num_boosted_rounds())
     return rounds if best is None else min(int(best) + 1, rounds)
 
 
