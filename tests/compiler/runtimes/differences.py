@@ -34,6 +34,11 @@ OPENVINO = {
     "STFT-window varies": _TWO_SIDED,
 }
 
+# The explanation alone.
+OPENVINO_EXPLAINED = {
+    "DynamicQuantizeLinear-[3,4]": "OpenVINO rounds to 16 bits with an error of 1/256, to another step",
+}
+
 _NEGATIVE = "the evaluator's Pad crops nothing: it takes no negative pads"
 _INDICES = "the evaluator's MaxPool counts the places of winners otherwise"
 _LRN = "the evaluator's LRN sums squares over another window"

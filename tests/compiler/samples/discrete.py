@@ -80,6 +80,7 @@ def _quantised() -> list[Sample]:
     return [
         Sample("QuantizeLinear", [x, np.asarray(0.1), zeros[0]], counted=True, **how),
         Sample("QuantizeLinear", [x, scales, zeros], {"axis": 1}, counted=True, note="per channel", **how),
+        Sample("DynamicQuantizeLinear", [x], counted=True, unread=2, bare=True, **how),
         Sample("DequantizeLinear", [x, np.asarray(0.1), zeros[0]], **from_8),
         Sample("DequantizeLinear", [x, scales], {"axis": 1}, note="per channel", **from_8),
         *_integer_layers(),
