@@ -70,7 +70,8 @@ def _answers(model: Any, read: Boosted, rows: Any) -> Sequence[np.ndarray]:
     """Of a classifier labels and probabilities, as its ONNX model; else numbers."""
     if read.classes is None:
         kind = "Exponent" if read.link == "Exp" else "RawFormulaVal"
-        return (np.asarray(model.predict(rows, prediction_type=kind)),)
+        # A ranker's own predict() knows no types.
+        return (np.asarray(catboost.CatBoost.predict(model, rows, prediction_type=kind)),)
     labels = model.predict(rows, prediction_type="Class")
     return np.asarray(labels).reshape(-1), np.asarray(model.predict(rows, prediction_type="Probability"))
 

@@ -45,6 +45,14 @@ def test_numbers() -> None:
     assert np.abs(answer["predictions"].reshape(N) - due).max() <= PARITY_32 * np.ptp(due)
 
 
+def test_a_ranker() -> None:
+    groups = np.arange(len(LOANS)) // 20
+    model = catboost.CatBoostRanker(**SMALL).fit(LOANS, TWO, group_id=groups)
+    parity = convert(model, REFERENCES).parity
+    assert parity is not None
+    assert parity.relative < PARITY_32
+
+
 def table(**more: Any) -> pd.DataFrame:
     random = np.random.default_rng(1)
     words = random.choice(["own", "rent", "frei", "zwölf", "5"], len(LOANS))
