@@ -18,7 +18,7 @@ from compiler.bench.cases import choose_cases
 from compiler.bench.device import session_of
 from compiler.bench.subjects import compile_ours, make_subject
 from compiler.bench.timing import System, alternate, quartiles
-from compiler.runtime.machine import LARGE_BLOCKS
+from compiler.machine import LARGE_BLOCKS
 
 DEFAULT = (LARGE_BLOCKS[0], "0")
 

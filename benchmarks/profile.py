@@ -20,7 +20,7 @@ import onnxruntime as ort
 from benchmarks.arguments import parser_of, positive
 from compiler.bench.cases import choose_cases
 from compiler.bench.subjects import compile_ours, make_subject
-from compiler.runtime.machine import LARGE_BLOCKS
+from compiler.machine import LARGE_BLOCKS
 
 RUNS = 6
 

@@ -17,7 +17,7 @@ from compiler.bench.cases import Case
 from compiler.bench.subjects import NETWORKS, make_subject
 from compiler.compile import compile_model
 from compiler.deployment import Deployment, Runtime
-from compiler.methods import DeepShap
+from compiler.explain.methods import DeepShap
 from compiler.runtime.openvino import OpenVinoRunner
 from compiler.runtime.session import Runner
 

@@ -33,10 +33,7 @@ if TYPE_CHECKING:
         RepositoryError,
         UnsupportedModelError,
     )
-    from compiler.graph.ops import Ops
-    from compiler.graph.tensor import Tensor
-    from compiler.manifest import Manifest
-    from compiler.methods import (
+    from compiler.explain.methods import (
         AttnLrp,
         Auto,
         CpLrp,
@@ -50,7 +47,7 @@ if TYPE_CHECKING:
         SmoothGrad,
         TreeShap,
     )
-    from compiler.methods.lrp.rules import (
+    from compiler.explain.walk.lrp.rules import (
         STABILISER,
         AlphaBeta,
         Epsilon,
@@ -68,10 +65,13 @@ if TYPE_CHECKING:
         Zero,
         ZPlus,
     )
+    from compiler.graph.ops import Ops
+    from compiler.graph.tensor import Tensor
+    from compiler.manifest import Manifest
     from compiler.profile import DecisionProfile
     from compiler.references.reference_set import OpenReferences
+    from compiler.request import Concepts
     from compiler.rules.rule import Kind, Selection, Trait, Weights, rule
-    from compiler.selection.path import Concepts
 
 __all__ = [
     "STABILISER",
@@ -144,16 +144,16 @@ _HOME = {
         "InvalidProfileError InvalidReferencesError LargeReferencesError RationaleError RepositoryError "
         "UnsupportedModelError",
         "compiler.manifest": "Manifest",
-        "compiler.methods": "AttnLrp Auto CpLrp DeepShap ExactShap ExpectedGradients Gradient "
+        "compiler.explain.methods": "AttnLrp Auto CpLrp DeepShap ExactShap ExpectedGradients Gradient "
         "IntegratedGradients Lrp PermutationShap SmoothGrad TreeShap",
-        "compiler.methods.lrp.rules": "STABILISER AlphaBeta Epsilon Flat Gamma GeneralizedGamma Group Own "
-        "Pass RelevanceRule Taylor Term WSquare ZBox ZPlus Zero",
+        "compiler.explain.walk.lrp.rules": "STABILISER AlphaBeta Epsilon Flat Gamma GeneralizedGamma Group "
+        "Own Pass RelevanceRule Taylor Term WSquare ZBox ZPlus Zero",
         "compiler.profile": "DecisionProfile",
         "compiler.references.reference_set": "OpenReferences",
         "compiler.graph.ops": "Ops",
         "compiler.graph.tensor": "Tensor",
         "compiler.rules.rule": "Kind Selection Trait Weights rule",
-        "compiler.selection.path": "Concepts",
+        "compiler.explain.walk.path": "Concepts",
     }.items()
     for name in names.split()
 }

@@ -1,25 +1,22 @@
 """From an ONNX model to one graph with its explanation: the whole story."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
-from compiler.artefact.comparisons import Compared, Comparisons, demand_alike, names_given
+from compiler.artefact.comparisons import Compared, Comparisons, demand_alike
 from compiler.artefact.compiled import Compiled
-from compiler.artefact.decision.drift import with_classes
-from compiler.artefact.decision.profile import decided, hold
+from compiler.artefact.decision.profile import FittedProfile, apply_profile
 from compiler.artefact.describe import describe
 from compiler.artefact.finish import finish
 from compiler.artefact.open_length import check_span
 from compiler.checks.check import check
 from compiler.checks.open_probes import check_open
-from compiler.combine.combine import combine
-from compiler.combine.one_row import with_batch
 from compiler.conversion.convert import Converted, convert, example_of, is_fitted
 from compiler.conversion.files import is_fitted_file, read_fitted
 from compiler.deployment import HERE, Deployment
@@ -29,23 +26,23 @@ from compiler.errors import (
     InvalidReferencesError,
     UnsupportedModelError,
 )
+from compiler.explain.auto import MethodChoice, choices_of
+from compiler.explain.combine import combine
+from compiler.explain.engine import Method
+from compiler.explain.methods import request_of
+from compiler.explain.one_row import with_batch
+from compiler.explain.references import prepare_references, shapes_of
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower, plain_for
-from compiler.lowering.lengths import Size, span_of
-from compiler.manifest import Manifest
+from compiler.lowering.lengths import Span, span_of
 from compiler.memory.fit import Combined, Progress, fit
-from compiler.methods import Auto, Method
 from compiler.profile import DecisionProfile, as_profile
 from compiler.references.reference_set import OpenReferences
+from compiler.references.represented import StandsFor
+from compiler.request import CompileRequest, Concepts, FeatureNames, Groups, Layers, Size, Targets
 from compiler.runtime.kernels import found, kernels_of
-from compiler.runtime.session import Held
-from compiler.selection.automatic import ways_of
-from compiler.selection.labelled import FeatureNames
-from compiler.selection.leaf_references import Referenced, prepare_references, shapes_of
-from compiler.selection.path import Concepts, Layers
-from compiler.selection.players import Groups
-from compiler.selection.select import Question, Selection, select
-from compiler.selection.targets import Targets
+
+ModelLike = str | Path | onnx.ModelProto
 
 
 def compile_model(
@@ -68,12 +65,12 @@ def compile_model(
     progress: Progress | None = None,
     allow_parity: float | None = None,
 ) -> Compiled:
-    """Compiles a model and one of its explanations into a single ONNX graph.
+    """Compile a model and one of its explanations into a single ONNX graph.
 
     Args:
         model: a path, or a model in memory. Axis 0 of its inputs is the batch. A fitted model of another
-            library (or the file in which XGBoost, LightGBM or CatBoost saved one) is converted, and how far
-            the ONNX model is from it on the references is printed first; see `convert`.
+            library (or the file in which XGBoost, LightGBM or CatBoost saved one) is converted; how far the
+            ONNX model is from it on the references is in the manifest. See `convert`.
         method: how to explain, `DeepShap(references)` for instance; `Auto(references)` takes what is exact
             for the model.
         output: the tensor to explain, an inner one too; by default the first float output.
@@ -118,52 +115,199 @@ def compile_model(
         CheckFailedError: the graph did not reproduce the model, or its attributions do not add up; or the
             ONNX model of a fitted one answers otherwise.
     """
-    libraries = found(custom_ops)
+    request = request_of(
+        method,
+        output=output,
+        logits=logits,
+        targets=targets,
+        inputs=inputs,
+        features=feature_names,
+        groups=groups or {},
+        sizes=sizes or {},
+        layers=layers,
+        concepts=concepts,
+        custom_ops=custom_ops,
+        deployment=deployment,
+        allow_parity=allow_parity,
+    )
+    return compile_request(model, method, request, decision, comparisons, progress)
+
+
+def compile_request(
+    model: ModelLike | Converted | Any,
+    method: Method,
+    request: CompileRequest,
+    decision: DecisionProfile | Mapping[str, Any] | str | Path | None = None,
+    comparisons: Comparisons | None = None,
+    progress: Progress | None = None,
+    stands_for: StandsFor | None = None,
+) -> Compiled:
+    """Compile as `compile_model` does, what a request asks for.
+
+    Args:
+        method: the request's, with its references.
+        stands_for: what the references were drawn from, where their file says it.
+    """
+    tell, libraries = progress or _silent, found(request.custom_ops)
     if comparisons is not None:
-        comparisons.check(method, deployment, decides=decision is not None)
-    model = _converted(model, method, allow_parity)
-    if isinstance(model, Converted):
-        print(model.report)
-        method, names = model.asked_of(method)
-        feature_names = names if feature_names is None else feature_names
+        comparisons.check(method, request.deployment, decides=decision is not None)
+    converted = _converted(model, method, request.allow_parity)
+    if converted is not None:
+        method, names = converted.columns_of(method)
+        names = names if request.features is None else request.features
+        request = request.model_copy(update={"features": names})
+    given: Any = converted.model if converted else model
+    subject = Subject(given, method, request, libraries)
     with kernels_of(libraries):
-        question = Question(output, logits, targets, inputs, feature_names, layers, concepts, groups)
-        given = model.model if isinstance(model, Converted) else model
-        held = None
+        subject.check(method)
+        tell("loading and lowering", 0, 1)
+        profile = None
         if decision is not None:
             where = str(decision) if isinstance(decision, str | Path) else "decision"
-            lowered = _lowered(given, method, sizes or {})
-            held = hold(as_profile(decision), lowered, method, question, where)
-            method, question = held.method, held.question
-        graph, manifest, plain, sample = _compiled(
-            given,
-            method,
-            question,
-            sizes or {},
-            libraries,
-            deployment,
-            progress or _silent,
+            profile = apply_profile(as_profile(decision), subject.lowered, method, request, where)
+            method, request = profile.method, profile.request
+        compiled = explain(subject, method, request, tell, profile, converted, stands_for)
+        if comparisons is None:
+            return compiled
+        return replace(
+            compiled, comparisons=_compared(subject, profile, converted, compiled, comparisons, tell)
         )
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model as all explanations of one compile share it."""
+
+    model: ModelLike
+    method: Method
+    request: CompileRequest
+    libraries: Sequence[Path]
+
+    @cached_property
+    def lowered(self) -> Lowered:
+        """The model before anything is chosen in it; lowered once."""
+        return self.at({})
+
+    def at(self, sizes: Mapping[str, int]) -> Lowered:
+        """Return it with more lengths fixed than the request fixes."""
+        fixed, _ = span_of(self.request.sizes)
+        return with_batch(lower(self.model, {**fixed, **sizes}, shapes_of(self.method.reference_set)))
+
+    @property
+    def span(self) -> Span | None:
+        """Lengths that stay open."""
+        return span_of(self.request.sizes)[1]
+
+    def check(self, method: Method) -> None:
+        """Raise InvalidOptionError for what a method does not go together with."""
+        deployment = self.request.deployment
+        if isinstance(method.reference_set, OpenReferences):
+            check_open(method, deployment)
+        if self.span is not None:
+            check_span(self.span, method, deployment, grouped=bool(self.request.groups))
+
+
+def explain(
+    subject: Subject,
+    method: Method,
+    request: CompileRequest,
+    tell: Progress,
+    profile: FittedProfile | None = None,
+    converted: Converted | None = None,
+    stands_for: StandsFor | None = None,
+) -> Compiled:
+    """Compile with the first method of those to be tried of which a graph can be made."""
+    choices, declined = choices_of(method, subject.lowered, request), ""
+    for choice in choices:
+        try:
+            return _explained(subject, choice, declined, request, tell, profile, converted, stands_for)
+        except (UnsupportedModelError, InvalidOptionError, InvalidReferencesError, CheckFailedError) as error:
+            if choice is choices[-1]:
+                raise
+            declined += f"; {choice.method.name} was tried before: {error}"
+    raise AssertionError("no method, and no error that says so")
+
+
+def _explained(
+    subject: Subject,
+    choice: MethodChoice,
+    declined: str,
+    request: CompileRequest,
+    tell: Progress,
+    profile: FittedProfile | None,
+    converted: Converted | None,
+    stands_for: StandsFor | None,
+) -> Compiled:
+    """Run all stages for one method."""
+    subject.check(choice.method)
+    deployment, variants = request.deployment, Variants(request.deployment)
+    if choice.why:
+        own = request_of(choice.method)
+        request = request.model_copy(update={"method": own.method, "options": own.options})
+
+    def combined(lowered: Lowered, tell: Progress) -> tuple[Any, Any, Combined]:
+        selection = choice.method.engine.select(lowered, choice.method, request)
+        referenced = prepare_references(selection)
+        plan = combine(selection, referenced.set, variants, tell)
+        return selection, referenced, fit(plan, deployment, tell)
+
+    def at(sizes: Mapping[str, int]) -> ir.Model:
+        return combined(subject.at(sizes), _silent)[2].model
+
+    selection, referenced, made = combined(subject.lowered, tell)
+    graph = finish(selection.lowered, made, deployment, subject.span, at)
+    del made  # its constants are in `graph` now
+    tell("checking against the original", 0, 1)
+    checked = check(selection, referenced, graph)
+    plain, notes = plain_for(deployment.provider, selection.lowered)
+    why = (f"auto takes {choice.why}{declined}",) * bool(choice.why)
+    manifest = describe(
+        selection,
+        request,
+        referenced.set,
+        graph,
+        checked,
+        variants,
+        notes=notes,
+        first=(*(converted.warnings if converted else ()), *why),
+        libraries=subject.libraries,
+        parity=converted.parity if converted else None,
+    )
+    words = converted.report if converted else None
+    compiled = Compiled(graph.served, manifest, plain, checked.sample, tuple(subject.libraries), words)
+    compiled = compiled if profile is None else profile.embedded(compiled)
+    return compiled if stands_for is None else compiled.warned(stands_for.warnings(compiled.manifest))
+
+
+def _compared(
+    subject: Subject,
+    profile: FittedProfile | None,
+    converted: Converted | None,
+    own: Compiled,
+    comparisons: Comparisons,
+    tell: Progress,
+) -> tuple[Compared, ...]:
+    """The same model by other references."""
+    assert profile is not None
+    request = profile.request.model_copy(update={"features": own.manifest.given_names})
+    others, compared = list(comparisons.methods(profile.method)), list[Compared]()
+    for i, (name, kind, other) in enumerate(others, start=1):
+        where = f"{name} ({i} of {len(others)})"
+
+        def told(stage: str, done: int, total: int, where: str = where) -> None:
+            tell(f"{where}: {stage}", done, total)
+
+        other = converted.columns_of(other)[0] if converted else other
+        compiled = explain(subject, profile.alike(other), request, told)
+        demand_alike(name, own.manifest, compiled.manifest)
+        compared.append(Compared(name, kind, compiled.graph, compiled.manifest, compiled.sample))
+    return tuple(compared)
+
+
+def _converted(model: Any, method: Method, allow_parity: float | None) -> Converted | None:
+    """A fitted model, or one that a library saved, as ONNX; None for what is ONNX."""
     if isinstance(model, Converted):
-        manifest = model.noted(manifest)
-    compiled = Compiled(graph, manifest, plain, sample, libraries)
-    if held is None:
-        return compiled
-    compiled = with_classes(decided(held, compiled), method)
-    if comparisons is not None:
-
-        def of(other: Method, tell: Progress) -> _Story:
-            other = model.asked_of(other)[0] if isinstance(model, Converted) else other
-            asked = replace(question, feature_names=names_given(manifest))
-            return _compiled(given, held.alike(other), asked, sizes or {}, libraries, deployment, tell)
-
-        with kernels_of(libraries):
-            compiled.comparisons = _compared(manifest, method, comparisons, of, progress or _silent)
-    return compiled
-
-
-def _converted(model: Any, method: Method, allow_parity: float | None) -> Any:
-    """A fitted model, or one that a library saved, as ONNX; what is ONNX as it is."""
+        return model
     if isinstance(model, str | Path) and is_fitted_file(Path(model)):
         model = read_fitted(Path(model))
     if is_fitted(model):
@@ -173,105 +317,8 @@ def _converted(model: Any, method: Method, allow_parity: float | None) -> Any:
             "--allow-parity is of fitted models, which are converted: this one is ONNX already, and compared "
             "with nothing."
         )
-    return model
-
-
-def _lowered(model: str | Path | onnx.ModelProto, method: Method, sizes: Mapping[str, Size]) -> Lowered:
-    """The model before anything is chosen in it."""
-    fixed, _ = span_of(sizes)
-    return with_batch(lower(model, fixed, shapes_of(method.reference_set)))
-
-
-_Story = tuple[Held, Manifest, onnx.ModelProto, Mapping[str, np.ndarray]]
-
-
-def _compiled(
-    model: str | Path | onnx.ModelProto,
-    method: Method,
-    question: Question,
-    sizes: Mapping[str, Size],
-    libraries: Sequence[Path],
-    deployment: Deployment,
-    tell: Progress,
-) -> _Story:
-    """The story."""
-    if isinstance(method, Auto):
-        return _automatic(model, method, question, sizes, libraries, deployment, tell)
-    tell("loading and lowering", 0, 1)
-    if isinstance(method.reference_set, OpenReferences):
-        check_open(method, deployment)
-    fixed, span = span_of(sizes)
-    if span is not None:
-        check_span(span, method, deployment, grouped=bool(question.groups))
-    variants = Variants(deployment)
-
-    def made(sizes: Mapping[str, int], tell: Progress) -> tuple[Selection, Referenced, Combined]:
-        lowered = with_batch(lower(model, sizes, shapes_of(method.reference_set)))
-        selection = select(lowered, method, question)
-        referenced = prepare_references(selection)
-        plan = combine(selection.lowered, selection.path, selection.method, referenced.set, variants, tell)
-        return selection, referenced, fit(plan, deployment, tell)
-
-    def at(sizes: Mapping[str, int]) -> ir.Model:
-        return made({**fixed, **sizes}, _silent)[2].model
-
-    selection, referenced, combined = made(fixed, tell)
-    graph = finish(selection.lowered, combined, deployment, span, at)
-    del combined  # its constants are in `graph` now
-    tell("checking against the original", 0, 1)
-    checked = check(selection, referenced, graph)
-    plain, notes = plain_for(deployment.provider, selection.lowered)
-    manifest = describe(selection, referenced.set, graph, checked, variants, notes, libraries)
-    return graph.served, manifest, plain, checked.sample
-
-
-def _compared(
-    own: Manifest,
-    method: Method,
-    comparisons: Comparisons,
-    of: Callable[[Method, Progress], _Story],
-    tell: Progress,
-) -> tuple[Compared, ...]:
-    """The same model by other references."""
-    asked, found = list(comparisons.methods(method)), list[Compared]()
-    for i, (name, kind, other) in enumerate(asked, start=1):
-        where = f"{name} ({i} of {len(asked)})"
-
-        def told(stage: str, done: int, total: int, where: str = where) -> None:
-            tell(f"{where}: {stage}", done, total)
-
-        graph, manifest, _, sample = of(other, told)
-        demand_alike(name, own, manifest)
-        found.append(Compared(name, kind, graph, manifest, sample))
-    return tuple(found)
-
-
-def _automatic(
-    model: str | Path | onnx.ModelProto,
-    asked: Auto,
-    question: Question,
-    sizes: Mapping[str, Size],
-    libraries: Sequence[Path],
-    deployment: Deployment,
-    tell: Progress,
-) -> _Story:
-    """By the first method of those that fit of which a graph can be made; a warning says which, and why."""
-    tell("choosing a method", 0, 1)
-    lowered = _lowered(model, asked, sizes)
-    ways, declined = ways_of(lowered, asked, question), ""
-    for way in ways:
-        try:
-            story = _compiled(model, way.method, question, sizes, libraries, deployment, tell)
-        except (UnsupportedModelError, InvalidOptionError, InvalidReferencesError, CheckFailedError) as error:
-            if way is ways[-1]:
-                raise
-            declined += f"; {way.method.name} was tried before: {error}"
-            continue
-        graph, manifest, plain, sample = story
-        warnings = (f"auto takes {way.why}{declined}", *manifest.warnings)
-        return graph, manifest.model_copy(update={"warnings": warnings}), plain, sample
-    raise AssertionError("no way, and no error that says so")
+    return None
 
 
 def _silent(*_: object) -> None:
-    """No progress is shown."""
+    """Show no progress."""

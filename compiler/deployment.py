@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from compiler.errors import InvalidOptionError
-from compiler.runtime.machine import available_cores
+from compiler.machine import available_cores
 
 Provider = Literal["cpu", "cuda"]
 Storage = Literal["float32", "float16"]

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from compiler.errors import RepositoryError
 from compiler.profile import DecisionProfile
+from compiler.request import CompileRequest
 
 FILE_NAME = "explanation.json"
 EXPLAIN_SUFFIX = "_explain"
@@ -416,6 +417,7 @@ class Manifest(_Frozen):
     version: Literal[1] = 1
     model: str = Field(description="the plain model's entry, `NAME`")
     method: Method
+    request: CompileRequest = Field(description="what was asked for, with the names that tables gave")
     digests: Digests
     one_shot: bool = Field(
         False,
@@ -498,6 +500,12 @@ class Manifest(_Frozen):
             of_players=True,
         )
         return (*inputs, players)
+
+    @property
+    def given_names(self) -> dict[str, tuple[str, ...]] | None:
+        """Names of features by explained input, where somebody gave them."""
+        given = {e.tensor.name: e.given_names for e in self.explained}
+        return {name: names for name, names in given.items() if names} or None
 
     @property
     def groups(self) -> dict[str, list[str]]:

@@ -1,220 +1,135 @@
-"""What a compile is asked for in plain values, as a command line or an API has them."""
+"""What a compile is asked for, in plain values: as a command line, an API and the manifest have it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from compiler.deployment import HERE, Deployment
 from compiler.errors import InvalidOptionError
 
-if TYPE_CHECKING:
-    from compiler.artefact.comparisons import Comparisons
-    from compiler.artefact.compiled import Compiled
-    from compiler.lowering.lengths import Size
-    from compiler.memory.fit import Progress
-    from compiler.methods import Method
-    from compiler.references.tables import Columns, Table
-    from compiler.selection.path import Concepts, Layers
-    from compiler.selection.targets import Targets
+Size = int | tuple[int, int]  # one length, or all from the first to the second
+Element = int | str
+"""A flat index into the output's row; or a contrast, "1-0": element 1 less element 0."""
+Targets = Sequence[Element] | Literal["all", "predicted"] | None
+Layers = Sequence[str] | Literal["all"]
+Columns = Sequence[str] | Mapping[str, Sequence[str]] | None
+FeatureNames = Sequence[str] | Mapping[str, Sequence[str]]
+Groups = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
-class CompileRequest:
-    """A method by its name on the command line, its options, and what to explain by which inputs.
+class Concepts:
+    """What is asked about the channels of one tensor.
 
-    Attributes:
-        options: of the method, by their Python names (`standard_error`); those that are None were not given.
-        features: their names, or each input's, which also choose the columns of a table of references.
-        open_references: K, where references come with each request and those given are examples.
-        allow_pickle: whether the model's file may be a pickle, which is a program.
-        missing: of an XGBoost file, the number that means a missing value.
-        compare, draws, draws_seed: `Comparisons`, with files of references.
+    Achtibat et al., "From attribution maps to human-understandable explanations through concept relevance
+    propagation", 2023.
 
-    The others are the arguments of `compile_model`.
-    """
-
-    method: str = "deepshap"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    output: str | None = None
-    targets: "Targets" = None
-    inputs: Sequence[str] | None = None
-    sizes: Mapping[str, "Size"] = field(default_factory=dict)
-    features: "Columns" = None
-    deployment: Deployment = HERE
-    open_references: int | None = None
-    logits: bool = False
-    layers: "Layers" = ()
-    concepts: "Concepts | None" = None
-    custom_ops: Sequence[str | Path] = ()
-    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    allow_pickle: bool = False
-    decision: Path | None = None
-    compare: Mapping[str, Path] = field(default_factory=dict)
-    draws: int = 0
-    draws_seed: int = 0
-    allow_parity: float | None = None
-    missing: float | None = None
-
-    def check(self, *, referenced: bool) -> None:
-        """Looks at the method and its options alone, without a model.
-
-        Args:
-            referenced: whether references will be given.
-
-        Raises:
-            InvalidOptionError: an unknown method, or options that it does not take, lacks, or cannot use.
-        """
-        from compiler.methods.options import make_method
-
-        make_method(self.method, np.zeros((1, 1)) if referenced else None, self.options)
-
-    def compile(
-        self, model: Path, references: Path | None = None, progress: "Progress | None" = None
-    ) -> "Compiled":
-        """Compiles `model`, ONNX or a fitted model's file, with the references in a file.
-
-        Raises:
-            RationaleError: as `compile_model`, `read_fitted` and `read_rows` do.
-        """
-        from compiler.compile import compile_model
-
-        read = read_model(model, self.features, allow_pickle=self.allow_pickle, missing=self.missing)
-        names = None if read.fitted else self.features
-        method, table = self._method(references, read)
-        if table is not None and not read.labelled:
-            names = self.features or table.columns
-        compiled = compile_model(
-            read.model,
-            method,
-            output=self.output,
-            logits=self.logits,
-            targets=self.targets,
-            inputs=self.inputs,
-            sizes=self.sizes,
-            layers=self.layers,
-            concepts=self.concepts,
-            custom_ops=self.custom_ops,
-            groups=self.groups,
-            feature_names=names,
-            decision=self.decision,
-            comparisons=self._comparisons(replace(read, columns=read.columns or names)),
-            deployment=self.deployment,
-            progress=progress,
-            allow_parity=self.allow_parity,
-        )
-        if table is not None and table.stands_for is not None and self.open_references is None:
-            warnings = (*compiled.manifest.warnings, *table.stands_for.warnings(compiled.manifest))
-            compiled.manifest = compiled.manifest.model_copy(update={"warnings": warnings})
-        return compiled
-
-    def _comparisons(self, read: "ReadModel") -> "Comparisons | None":
-        """None where none are asked for."""
-        from compiler.artefact.comparisons import Comparisons
-
-        baselines = {name: self._method(file, read)[0] for name, file in self.compare.items()}
-        asked = Comparisons(baselines, self.draws, self.draws_seed)
-        return asked if baselines or self.draws else None
-
-    def _method(self, references: Path | None, read: "ReadModel") -> "tuple[Method, Table | None]":
-        """The method, and what the file of references, or covers, holds."""
-        from compiler.methods.options import COVERS, REFERENCES, check_options, make_method
-        from compiler.references.reference_set import OpenReferences
-        from compiler.references.tables import read_rows
-
-        k, covers = self.open_references, self.options.get(COVERS)
-        file = references or (covers if isinstance(covers, Path) and k is None else None)
-        if file is None:
-            return make_method(self.method, None if k is None else OpenReferences(k), self.options), None
-        given = {key for key, value in self.options.items() if value is not None}
-        check_options(self.method, {REFERENCES, *given} if references else given)  # before a file is read
-        table = read_rows(file, read.columns, read.texts)
-        options = {**self.options, **self._weights(file, table)}
-        rows = read.labelled_rows(table)
-        if references is None:
-            return make_method(self.method, None, {**options, COVERS: rows}), table
-        return make_method(self.method, rows if k is None else OpenReferences(k, rows), options), table
-
-    def _weights(self, file: Path, table: "Table") -> dict[str, Any]:
-        """Of the rows, where they have any and the method asks."""
-        from compiler.methods.options import METHODS, WEIGHTS
-
-        weights = table.unequal_weights
-        if weights is None or self.open_references is not None:
-            return {}
-        if not METHODS[self.method].knows(WEIGHTS):
-            raise InvalidOptionError(
-                f"{file}: its rows have weights (centroids?), which --method {self.method} does not take; "
-                "deepshap and treeshap do. Give rows of equal weight."
-            )
-        return {WEIGHTS: weights}
-
-
-@dataclass(frozen=True)
-class ReadModel:
-    """A model's file, and how tables of rows are read for it.
-
-    Attributes:
-        model: the path of an ONNX model, or a fitted model of another library.
-        columns: of a table, that are taken; None takes all.
-        texts: those that hold text.
-        labelled: whether its columns are found by their names rather than by position.
-    """
-
-    model: Any
-    fitted: bool
-    columns: "Columns"
-    texts: frozenset[str]
-    labelled: bool
-
-    def labelled_rows(self, table: "Table") -> Any:
-        """Its rows, by the columns' names where the model is read so.
-
-        A fitted model takes arrays [K, 1] by name, as files hold columns of words beside numbers, as a table.
-        """
-        from compiler.references.frames import Labelled
-
-        rows = table.given
-        if self.labelled and table.columns is not None and isinstance(rows, np.ndarray):
-            return Labelled(rows, table.columns)
-        if self.fitted and isinstance(rows, dict) and {a.shape for a in rows.values()} == {(table.count, 1)}:
-            return Labelled(np.concatenate([a.astype(object) for a in rows.values()], axis=1), list(rows))
-        return rows
-
-
-def read_model(
-    model: Path,
-    features: "Columns" = None,
-    *,
-    allow_pickle: bool = False,
-    missing: float | None = None,
-) -> ReadModel:
-    """
     Args:
-        features, missing: as of `CompileRequest`.
+        layer: a tensor on the way to the output, by its name in the file.
+        count: of channels that get a heatmap of their own: those of the largest attributions by size.
+        axis: of the layer, that of its channels; 1 of images, 2 of tokens [N, S, E].
 
     Raises:
-        RationaleError: as `read_fitted` does. An ONNX model is not looked at here.
+        InvalidOptionError: a count or an axis that is no whole number.
     """
-    from compiler.conversion.convert import features_of
-    from compiler.conversion.files import is_fitted_file, read_fitted
-    from compiler.references.of_model import columns_of_inputs, text_columns
 
-    if is_fitted_file(model):
-        fitted = read_fitted(model, allow_pickle=allow_pickle, missing=missing)
-        known = features_of(fitted)
-        columns = features or known.names
-        return ReadModel(fitted, True, columns, text_columns(columns, known.texts), labelled=True)
-    if missing is not None:
-        raise InvalidOptionError(f"--missing is for XGBoost's files, and {model} is none.")
-    single, texts = columns_of_inputs(model)
-    columns = features or single
-    return ReadModel(model, False, columns, text_columns(columns, texts), labelled=columns is not features)
+    layer: str
+    count: int = 5
+    axis: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in (("count", self.count), ("axis", self.axis)):
+            whole_number(f"concepts of {self.layer!r}: {name}", value, 0)
+            object.__setattr__(self, name, int(value))
 
 
-def parse_targets(text: str | None) -> "Targets":
+class CompileRequest(BaseModel):
+    """A method by its name on the command line, its options, and what to explain by which inputs.
+
+    What a model decides (names, numbers of elements, lengths) is held against it when it is compiled.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: str = Field("deepshap", description="by its name on the command line")
+    options: dict[str, Any] = Field(
+        {}, description="of the method, by their Python names; those that are None were not given"
+    )
+    output: str | None = Field(None, description="the tensor to explain; None: the first float output")
+    logits: bool = Field(
+        False, description="explain what the output's last Sigmoid, Softmax or LogSoftmax is taken of"
+    )
+    targets: Any = Field(
+        None,
+        description="flat indices into the output's row, contrasts such as '1-0', 'all' or 'predicted'; "
+        "None: the only element, 1 of two, else 'predicted'",
+    )
+    inputs: Any = Field(None, description="tensors to attribute to; None: every float input, else ids")
+    features: Any = Field(None, description="names of the features, or of each input's")
+    groups: Any = Field({}, description="names of features by the name of their group")
+    sizes: Any = Field({}, description="lengths that the model leaves open: one, or the least and the most")
+    layers: Any = Field([], description="inner tensors whose attributions are answered too, or 'all'")
+    concepts: Concepts | None = Field(None, description="channels of an inner tensor")
+    open_references: int | None = Field(
+        None, description="K, where up to so many references come with each request and none are kept"
+    )
+    deployment: Deployment = Field(HERE, description="for what machine")
+    allow_parity: float | None = Field(
+        None, description="of a fitted model: share of a column's range that its ONNX model may be off by"
+    )
+    missing: float | None = Field(
+        None, description="of an XGBoost file: the number that means a missing value"
+    )
+    custom_ops: tuple[str | Path, ...] = Field((), exclude=True, description="libraries of kernels")
+    allow_pickle: bool = Field(False, exclude=True, description="whether a model's file may be a pickle")
+    decision: Path | None = Field(None, exclude=True, description="the file of a decision profile")
+    compare: dict[str, Path] = Field(
+        {}, exclude=True, description="files of other references to explain the model against, by name"
+    )
+    draws: int = Field(0, description="sets drawn from the references, to explain the model against each")
+    draws_seed: int = Field(0, description="of these draws")
+
+    @field_validator("targets", "inputs", "features", "groups", "layers", "options", mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        return plain(value)
+
+    @field_validator("sizes", mode="before")
+    @classmethod
+    def _spans(cls, value: Any) -> Any:
+        """A length, or a pair: the least and the most."""
+        found = plain(value)
+        pairs = found.items() if isinstance(found, dict) else ()
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in pairs} if pairs else found
+
+
+def plain(value: Any) -> Any:
+    """Return collections, arrays and NumPy's numbers as JSON has them; anything else as it is."""
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return [plain(each) for each in value]
+    return value
+
+
+def whole_number(name: str, value: int, least: int, most: int | None = None) -> None:
+    """Raise InvalidOptionError for anything else."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < least or (most is not None and value > most):
+        span = f"{least} to {most}" if most is not None else f"{least} or more"
+        raise InvalidOptionError(f"{name} must be a whole number, {span}, not {value!r}.")
+
+
+# -- texts of a command line -----------------------------------------------------------------------------
+
+
+def parse_targets(text: str | None) -> Targets:
     """ "0,3,1-0", "all" or "predicted"; None is the default. Raises InvalidOptionError."""
     words: dict[str | None, Targets] = {None: None, "all": "all", "predicted": "predicted"}
     if text is None or text in words:
@@ -240,20 +155,18 @@ def parse_compare(given: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def parse_composite(text: str | None) -> "str | Path | None":
+def parse_composite(text: str | None) -> str | Path | None:
     """A preset's name as it is, FILE.toml as a path."""
     return Path(text) if text is not None and text.lower().endswith(".toml") else text
 
 
-def parse_layers(given: Sequence[str]) -> "Layers":
+def parse_layers(given: Sequence[str]) -> Layers:
     """ "all" alone, or names."""
     return "all" if list(given) == ["all"] else given
 
 
-def parse_concepts(text: str | None, axis: int | None) -> "Concepts | None":
+def parse_concepts(text: str | None, axis: int | None) -> Concepts | None:
     """ "conv5=4": four channels of the tensor conv5. Raises InvalidOptionError."""
-    from compiler.selection.path import Concepts
-
     if text is None:
         if axis is not None:
             raise InvalidOptionError("--concept-axis belongs to --concepts TENSOR=COUNT.")
@@ -266,7 +179,7 @@ def parse_concepts(text: str | None, axis: int | None) -> "Concepts | None":
     return Concepts(name, int(count)) if axis is None else Concepts(name, int(count), axis)
 
 
-def parse_features(given: Sequence[str]) -> "Columns":
+def parse_features(given: Sequence[str]) -> Columns:
     """ "A,B,C", or "INPUT=A,B" for each of several inputs. Raises InvalidOptionError."""
     if not given or (len(given) == 1 and "=" not in given[0].split(",")[0]):
         return [name.strip() for name in given[0].split(",")] if given else None
@@ -296,7 +209,7 @@ def parse_groups(given: Sequence[str]) -> dict[str, list[str]]:
     return groups
 
 
-def parse_sizes(given: Sequence[str]) -> "dict[str, Size]":
+def parse_sizes(given: Sequence[str]) -> dict[str, Size]:
     """ "sequence=128" or "sequence=1..128" …: lengths by name. Raises InvalidOptionError."""
     sizes: dict[str, Size] = {}
     for text in given:

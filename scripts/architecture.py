@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from html import escape
 from importlib import import_module
 from inspect import signature
+from operator import attrgetter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -17,9 +18,9 @@ PICTURE = ROOT / "docs" / "architecture.svg"
 
 STAGES = {
     "lower": "lowering",
-    "select": "selection.select",
-    "prepare_references": "selection.leaf_references",
-    "combine": "combine.combine",
+    "Engine.select": "explain.engine",
+    "prepare_references": "explain.references",
+    "combine": "explain.combine",
     "fit": "memory.fit",
     "finish": "artefact.finish",
     "check": "checks.check",
@@ -51,7 +52,7 @@ def about(package: str) -> str:
 def flows() -> Iterator[tuple[str, str]]:
     """Each stage with what it gives."""
     for name, module in STAGES.items():
-        given = signature(getattr(import_module(f"compiler.{module}"), name)).return_annotation
+        given = signature(attrgetter(name)(import_module(f"compiler.{module}"))).return_annotation
         yield name, getattr(given, "__name__", str(given))
 
 

@@ -11,14 +11,14 @@ KINDS = ("killed", "survived", "untested", "timeout", "invalid")
 TESTS = {
     "compiler": ("tests/compiler",),
     "compiler/artefact/decision": ("tests/compiler/decisions", "tests/compiler/artefact/test_decision.py"),
-    "compiler/combine/of_coalitions.py": ("tests/compiler/methods/test_coalitions.py",),
     "compiler/conversion": ("tests/compiler/conversion",),
     "compiler/decisions": (
         "tests/compiler/decisions",
         "tests/compiler/artefact/test_decision.py",
         "tests/compiler/evaluate/decisions",
     ),
-    "compiler/selection/games": ("tests/compiler/trees", "tests/compiler/methods/test_coalitions.py"),
+    "compiler/explain/coalitions": ("tests/compiler/methods/test_coalitions.py",),
+    "compiler/explain/trees": ("tests/compiler/trees",),
     "compiler/trees": ("tests/compiler/trees",),
     "service": ("tests/service",),
     "service/decisions": ("tests/service/decisions",),

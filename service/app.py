@@ -11,7 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse, Response
 
 from compiler.errors import InvalidOptionError
-from compiler.runtime.machine import available_cores
+from compiler.machine import available_cores
 from service.api import explainers as routes_admin
 from service.api import openapi, problems
 from service.api import references as routes_references

@@ -31,7 +31,7 @@ def test_every_place_is_there(mutants: ModuleType) -> None:
     ("paths", "tests"),
     [
         (["compiler/trees/read.py"], ["tests/compiler/trees"]),
-        (["compiler/walk"], ["tests/compiler"]),
+        (["compiler/explain/walk"], ["tests/compiler"]),
         (["compiler/trees", "compiler"], ["tests/compiler"]),
         (["service/grpc_api/turns.py"], ["tests/service"]),
         (["service/decisions/audit"], ["tests/service/cli/test_audit.py", "tests/service/decisions"]),

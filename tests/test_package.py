@@ -12,7 +12,7 @@ import pytest
 import compiler
 import rationale
 from compiler import errors
-from compiler.methods.lrp.rules import RULES
+from compiler.explain.walk.lrp.rules import RULES
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

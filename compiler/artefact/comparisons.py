@@ -9,11 +9,11 @@ import numpy as np
 
 from compiler.deployment import Deployment
 from compiler.errors import InvalidOptionError
+from compiler.explain.engine import Method
 from compiler.manifest import EXPLAIN_SUFFIX, Comparison, Manifest
-from compiler.methods import Method
 from compiler.references.draws import draws
 from compiler.references.reference_set import OpenReferences
-from compiler.runtime.session import Held
+from compiler.runtime.session import SerializedGraph
 
 DRAWS = "draws"  # what they are called together
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -73,12 +73,12 @@ class Compared:
 
     name: str
     kind: Literal["baseline", "draw"]
-    graph: Held
+    graph: SerializedGraph
     manifest: Manifest
     sample: Mapping[str, np.ndarray]
 
     def noted(self, model: str) -> Comparison:
-        """As the manifest of the entry that decides names it."""
+        """Return it as the manifest of the entry that decides names it."""
         explanation = self.manifest.digests.explanation
         return Comparison(
             name=self.name, kind=self.kind, entry=entry_name(model, explanation), explanation=explanation
@@ -94,12 +94,6 @@ def is_entry_name(name: str, model: str) -> bool:
     """Whether it is one that `entry_name` gives."""
     digits = name.removeprefix(f"{model}{EXPLAIN_SUFFIX}_")
     return digits != name and re.fullmatch(rf"[0-9a-f]{{{_DIGITS}}}", digits) is not None
-
-
-def names_given(manifest: Manifest) -> dict[str, tuple[str, ...]] | None:
-    """Of the features, as the entry that decides has them."""
-    given = {e.tensor.name: e.given_names for e in manifest.explained}
-    return {name: names for name, names in given.items() if names} or None
 
 
 def demand_alike(name: str, own: Manifest, other: Manifest) -> None:

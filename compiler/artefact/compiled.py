@@ -1,6 +1,7 @@
 """What a compile returns."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from compiler.references.frames import columns_of, in_order, spread
 from compiler.references.request_time import own_inputs
 from compiler.runtime.gate import Run, explaining
 from compiler.runtime.kernels import kernels_of
-from compiler.runtime.session import Held, ModelFile, Runner, is_float, outline
+from compiler.runtime.session import ModelFile, Runner, SerializedGraph, is_float, outline
 
 
 class Explanation(dict[str, np.ndarray]):
@@ -50,41 +51,43 @@ class Explanation(dict[str, np.ndarray]):
         return shap_explanation(self, self.inputs, self.manifest, target, inputs)
 
 
+@dataclass(frozen=True, eq=False)
 class Compiled:
     """A combined model.
 
     Attributes:
+        graph: the combined model, in memory or in a file.
         manifest: what it is; `explanation.json`.
         source: the plain model, with a symbolic batch.
         sample: one row for each input, with which a server warms up.
+        custom_ops: libraries of kernels.
+        conversion: of a fitted model, how far the ONNX model is from it, in words.
         comparisons: the same model explained by other references.
     """
 
-    def __init__(
-        self,
-        model: Held,
-        manifest: Manifest,
-        source: onnx.ModelProto,
-        sample: Mapping[str, np.ndarray],
-        custom_ops: Sequence[Path] = (),
-    ) -> None:
-        self._held = model
-        self.manifest = manifest
-        self.source = source
-        self.sample = sample
-        self.custom_ops = tuple(custom_ops)
-        self.comparisons: tuple[Compared, ...] = ()
+    graph: SerializedGraph
+    manifest: Manifest
+    source: onnx.ModelProto
+    sample: Mapping[str, np.ndarray]
+    custom_ops: tuple[Path, ...] = ()
+    conversion: str | None = None
+    comparisons: tuple[Compared, ...] = ()
+
+    def warned(self, warnings: Sequence[str]) -> "Compiled":
+        """Return the same with more warnings."""
+        more = {"warnings": (*self.manifest.warnings, *warnings)}
+        return replace(self, manifest=self.manifest.model_copy(update=more))
 
     @cached_property
     def model(self) -> onnx.ModelProto:
         """The combined graph; of a one-shot entry, behind its gate. A large one is read when asked for."""
-        return self._held.load() if isinstance(self._held, ModelFile) else self._held
+        return self.graph.load() if isinstance(self.graph, ModelFile) else self.graph
 
     @cached_property
     def run(self) -> Run:
         """`run(inputs, outputs)`: the combined graph, here, on inputs that fit; every row is explained."""
         with kernels_of(self.custom_ops):
-            return explaining(Runner(self._held), outline(self._held))
+            return explaining(Runner(self.graph), outline(self.graph))
 
     def explain(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> Explanation:
         """Runs the combined graph here.
@@ -102,7 +105,7 @@ class Compiled:
     def fit(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, np.ndarray]:
         """Rows of every input in the model's dtypes; raises InvalidOptionError where they do not fit."""
         own = {spec.name for spec in self.manifest.inputs} | own_inputs(self.manifest.open_references)
-        specs = {v.name: v.type.tensor_type for v in outline(self._held).graph.input if v.name in own}
+        specs = {v.name: v.type.tensor_type for v in outline(self.graph).graph.input if v.name in own}
         given = dict(x) if isinstance(x, Mapping) else self._by_input(x, list(specs))
         if set(given) != set(specs):
             raise InvalidOptionError(
@@ -160,7 +163,7 @@ class Compiled:
         with kernels_of(self.custom_ops):
             return write_entries(
                 self.source,
-                self._held,
+                self.graph,
                 self.manifest,
                 self.sample,
                 Path(repository),
@@ -180,7 +183,7 @@ class Compiled:
         """
         manifest = self.manifest.model_copy(update={"model": model})
         with kernels_of(self.custom_ops):
-            write_explainer(self._held, manifest, self.sample, entry, self.custom_ops)
+            write_explainer(self.graph, manifest, self.sample, entry, self.custom_ops)
 
 
 def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor, missing: bool) -> np.ndarray:

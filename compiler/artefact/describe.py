@@ -12,126 +12,117 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from compiler.checks.check import Candidate, Checked
-from compiler.combine.concepts import channel_attributions_name, channels_name, concept_attributions_name
-from compiler.combine.outputs import (
-    BASE_VALUE,
-    EXPLAINED_VALUE,
-    GAP,
-    GAP_ERROR,
-    GROUP_ATTRIBUTIONS,
-    GROUP_ERROR,
-    attributions_name,
-    has_gap_error,
-    has_interactions,
-    has_standard_error,
-    interactions_name,
-    standard_error_name,
-)
+from compiler.checks.check import Checked, FinishedGraph
 from compiler.errors import UnsupportedModelError
+from compiler.explain.engine import Selection
+from compiler.explain.feature_names import features_of
+from compiler.explain.leaves import Leaf
+from compiler.explain.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, attributions_name, inner_spec
+from compiler.explain.target import Target, stop_warnings
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered
 from compiler.lowering.lengths import Span, length_warnings
 from compiler.manifest import (
     DATATYPES,
-    FLOATS,
+    GROUPS,
     CustomOps,
     Digests,
-    ExplainedConcepts,
     ExplainedInput,
     ExplainedLayer,
     Extension,
     Manifest,
     OpenLength,
+    Parity,
     Player,
     References,
     Stopped,
     TensorSpec,
 )
 from compiler.manifest import Method as MethodEntry
-from compiler.methods import Method
-from compiler.methods.base import Extended, OnPaths, Walked
 from compiler.references.reference_set import ReferenceSet
 from compiler.references.request_time import describe_open, own_inputs
+from compiler.request import CompileRequest, plain
 from compiler.rules.packages import package_of
 from compiler.rules.rule import find_rule
 from compiler.runtime.kernels import digest
-from compiler.runtime.session import is_float
-from compiler.selection.activity import stop_warnings
-from compiler.selection.labelled import features_of
-from compiler.selection.leaves import Leaf
-from compiler.selection.path import Path
-from compiler.selection.select import Selection
 
 
 def describe(
     selection: Selection,
+    request: CompileRequest,
     references: ReferenceSet | None,
-    graph: Candidate,
+    graph: FinishedGraph,
     checked: Checked,
     variants: Variants,
+    *,
     notes: Sequence[str] = (),
+    first: Sequence[str] = (),
     libraries: Sequence[FilePath] = (),
+    parity: Parity | None = None,
 ) -> Manifest:
-    """The last stage of a compile: what the graph is, for whoever serves it.
+    """Describe the graph for whoever serves it: the last stage of a compile.
 
     Args:
         notes: what the user is told of the plain model.
+        first: warnings that come before all others.
         libraries: of kernels.
+        parity: of a fitted model.
 
     Raises:
         InvalidOptionError: feature names that do not fit or repeat.
     """
-    lowered, path, method, span = selection.lowered, selection.path, selection.method, graph.span
+    lowered, target, method, span = selection.lowered, selection.target, selection.method, graph.span
+    engine = method.engine
+    outputs = engine.outputs(selection)
+    refused = parity.refuses_missing if parity else ()
     lengths = {**lowered.lengths, **({span.name: (span.least, span.most)} if span else {})}
     combined = graph.edges
     every = {v.name: tensor_spec(v) for v in combined.graph.input}
-    opened = describe_open(every, path.tensors) if references and references.is_open else None
+    opened = describe_open(every, target.tensors) if references and references.is_open else None
     inputs = {name: spec for name, spec in every.items() if name not in own_inputs(opened)}
     shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
-    inner = {s.name: _inner_spec(lowered, s.tensor, _row_of(lowered, s, shapes)) for s in path.leaves}
+    inner = {s.name: inner_spec(lowered.specs, s.tensor, _row_of(lowered, s, shapes)) for s in target.leaves}
     specs = {**inner, **inputs}
-    names = features_of(path.inputs, {i: specs[i].shape for i in path.inputs}, selection.feature_names)
-    spread = has_standard_error(method)
+    names = features_of(target.inputs, {i: specs[i].shape for i in target.inputs}, selection.feature_names)
     originals = {v.name for v in lowered.source.graph.output}
     kernels = tuple(CustomOps(file=library.name, sha256=digest(library)) for library in libraries)
-    return Manifest(
+    manifest = Manifest(
         model="",
         method=MethodEntry(name=method.name, options=method.options, gap=method.gap),
-        digests=_digests(lowered, path, method, references, span, kernels),
+        request=request,
+        digests=_digests(selection, references, span, kernels),
         custom_ops=kernels,
         inputs=tuple(inputs.values()),
         explained=tuple(
             ExplainedInput(
                 tensor=specs[i],
-                attributions=attributions_name(i) if i in path.ungrouped else None,
-                at=tuple(s.tensor for s in path.leaves if s.name == i and s.places is not None) or None,
-                standard_error=standard_error_name(i) if spread and i in path.ungrouped else None,
-                interactions=interactions_name(i) if has_interactions(method) else None,
+                attributions=outputs.attributions.get(i),
+                at=tuple(s.tensor for s in target.leaves if s.name == i and s.places is not None) or None,
+                standard_error=outputs.standard_errors.get(i),
+                interactions=outputs.interactions.get(i),
                 feature_names=names[i],
-                takes_missing=(path.trees is not None and specs[i].datatype in FLOATS)
-                or _holds_missing(references, i, path),
+                takes_missing=i not in refused and engine.answers_missing(selection, specs[i], references),
             )
-            for i in path.inputs
+            for i in target.inputs
         ),
-        players=_players(path, method),
-        group_attributions=GROUP_ATTRIBUTIONS if path.players else None,
-        group_standard_error=GROUP_ERROR if path.players and spread else None,
+        players=_players(target, engine.players),
+        group_attributions=outputs.attributions.get(GROUPS),
+        group_standard_error=outputs.standard_errors.get(GROUPS),
         layers=_layers(lowered, combined, checked),
-        concepts=_concepts(lowered, path),
+        concepts=outputs.concepts,
         outputs=tuple(tensor_spec(v) for v in combined.graph.output if v.name in originals and is_tensor(v)),
-        explained_output=path.output,
-        explained_shape=tuple(lowered.specs[path.output][0][1:]),
-        targets=path.targets,
+        explained_output=target.output,
+        explained_shape=tuple(lowered.specs[target.output][0][1:]),
+        targets=target.elements,
         base_value=BASE_VALUE if method.has_base_value else None,
         explained_value=EXPLAINED_VALUE,
         completeness_gap=GAP if method.gap else None,
-        completeness_gap_standard_error=GAP_ERROR if has_gap_error(method) else None,
-        references=None if opened else _references(combined, path, references, checked),
+        completeness_gap_standard_error=outputs.gap_error,
+        references=None if opened else _references(combined, target, references, checked),
         open_references=opened,
         open_length=_open_length(span, combined) if span else None,
-        stopped=tuple(Stopped(**asdict(stop)) for stop in path.stops),
-        points=_points(method, references),
+        stopped=tuple(Stopped(**asdict(stop)) for stop in target.stops),
+        points=engine.points(method, references.count if references else 1),
         opset=next(e.version for e in combined.opset_import if e.domain in ("", "ai.onnx")),
         ir_version=combined.ir_version,
         least_onnxruntime=_least_onnxruntime(combined),
@@ -141,36 +132,32 @@ def describe(
             "onnxruntime": onnxruntime.__version__,
             "numpy": np.__version__,
         },
-        extensions=_extensions(lowered, method),
+        extensions=_extensions(selection),
         measured=checked.measured,
+        parity=parity,
         memory=checked.memory,
         variants=variants.describe(),
         one_shot=graph.one_shot,
         warnings=(
+            *first,
             *lowered.warnings,
             *length_warnings(lengths),
             *notes,
-            *path.notes,
-            *stop_warnings(path.stops),
+            *target.notes,
+            *stop_warnings(target.stops),
             *(references.warnings if references else ()),
             *checked.warnings,
         ),
     )
+    features = plain(manifest.given_names)
+    return manifest.model_copy(update={"request": request.model_copy(update={"features": features})})
 
 
-def _players(path: Path, method: Method) -> tuple[Player, ...]:
-    """A walk gives each feature its own attribution, of which those of a group are a sum."""
-    if path.players is None:
+def _players(target: Target, kind: Literal["player", "sum"]) -> tuple[Player, ...]:
+    if target.players is None:
         return ()
-    kind: Literal["player", "sum"] = "sum" if isinstance(method, Walked) else "player"
-    each = zip(path.players.names, path.players.members, strict=True)
+    each = zip(target.players.names, target.players.members, strict=True)
     return tuple(Player(name=name, features=features, kind=kind) for name, features in each)
-
-
-def _holds_missing(references: ReferenceSet | None, name: str, path: Path) -> bool:
-    """Whether a method that knows nothing of the model has references with missing values, which it took."""
-    array = references.arrays.get(name) if references and path.game else None
-    return array is not None and is_float(array.dtype) and bool(np.isnan(array).any())
 
 
 def _layers(lowered: Lowered, combined: onnx.ModelProto, checked: Checked) -> tuple[ExplainedLayer, ...]:
@@ -178,25 +165,11 @@ def _layers(lowered: Lowered, combined: onnx.ModelProto, checked: Checked) -> tu
     shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
     return tuple(
         ExplainedLayer(
-            tensor=_inner_spec(lowered, name, shapes[attributions_name(name)]),
+            tensor=inner_spec(lowered.specs, name, shapes[attributions_name(name)]),
             attributions=attributions_name(name),
             completeness_gap=gap,
         )
         for name, gap in checked.layers.items()
-    )
-
-
-def _concepts(lowered: Lowered, path: Path) -> ExplainedConcepts | None:
-    asked = path.concepts
-    if asked is None:
-        return None
-    return ExplainedConcepts(
-        tensor=_inner_spec(lowered, asked.layer, lowered.specs[asked.layer][0][1:]),
-        axis=asked.axis,
-        count=asked.count,
-        attributions=channel_attributions_name(asked.layer),
-        channels=channels_name(asked.layer),
-        heatmaps={name: concept_attributions_name(name) for name in path.inputs},
     )
 
 
@@ -227,53 +200,42 @@ def _row_of(lowered: Lowered, leaf: Leaf, shapes: Mapping[str, tuple[int, ...]])
     return shapes.get(attributions_name(leaf.name), own)
 
 
-def _inner_spec(lowered: Lowered, name: str, shape: tuple[int, ...]) -> TensorSpec:
-    """Of the shape that its attributions have."""
-    return TensorSpec(name=name, datatype=DATATYPES[lowered.specs[name][1].name], shape=shape)
-
-
 def _digests(
-    lowered: Lowered,
-    path: Path,
-    method: Method,
-    references: ReferenceSet | None,
-    span: Span | None,
-    kernels: Sequence[CustomOps],
+    selection: Selection, references: ReferenceSet | None, span: Span | None, kernels: Sequence[CustomOps]
 ) -> Digests:
+    target, method = selection.target, selection.method
     options: dict[str, Any] = {
         "method": method.name,
         "options": method.options,
-        "output": path.output,
-        "targets": path.targets,
-        "inputs": path.inputs,
+        "output": target.output,
+        "targets": target.elements,
+        "inputs": target.inputs,
         "rationale": metadata.version("rationale"),
+        **method.engine.options(selection),
     }
-    if path.players:
-        options["groups"] = dict(zip(path.players.names, path.players.members, strict=True))
-    if path.layers:
-        options["layers"] = path.layers
-    if path.concepts:
-        options["concepts"] = asdict(path.concepts)
+    if target.players:
+        options["groups"] = dict(zip(target.players.names, target.players.members, strict=True))
     if span is not None:
         options["lengths"] = {span.name: (span.least, span.most)}
-    if brought := _extensions(lowered, method):
+    if brought := _extensions(selection):
         options["extensions"] = [one.model_dump() for one in brought]
     if kernels:
         options["custom_ops"] = [library.sha256 for library in kernels]
     if references and references.is_open:
         options["open_references"] = references.count
     chosen = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
-    parts = [lowered.digest, references.digest or None if references else None, chosen]
+    model = selection.lowered.digest
+    parts = [model, references.digest or None if references else None, chosen]
     whole = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-    return Digests(model=lowered.digest, references=parts[1], options=chosen, explanation=whole)
+    return Digests(model=model, references=parts[1], options=chosen, explanation=whole)
 
 
-def _extensions(lowered: Lowered, method: Method) -> tuple[Extension, ...]:
+def _extensions(selection: Selection) -> tuple[Extension, ...]:
     """What of the answer installed packages bring: rules of operators, and what the method took."""
-    rules = (find_rule(node.op_type, node.domain) for node in lowered.model.graph)
+    rules = (find_rule(node.op_type, node.domain) for node in selection.lowered.model.graph)
     found = (package_of(rule) for rule in dict.fromkeys(rules) if rule is not None)
     brought = dict.fromkeys(one for one in found if one is not None)
-    return (*brought, *(method.extensions if isinstance(method, Extended) else ()))
+    return (*brought, *selection.method.engine.extensions(selection.method))
 
 
 def _open_length(span: Span, combined: onnx.ModelProto) -> OpenLength:
@@ -287,22 +249,17 @@ def _open_length(span: Span, combined: onnx.ModelProto) -> OpenLength:
 
 
 def _references(
-    combined: onnx.ModelProto, path: Path, references: ReferenceSet | None, checked: Checked
+    combined: onnx.ModelProto, target: Target, references: ReferenceSet | None, checked: Checked
 ) -> References | None:
     if references is None:
         return None
     base = None
-    explained = {v.name for v in combined.graph.input} == set(path.tensors)  # all, so that x decides nothing
-    if path.targets != "predicted" and explained:
+    explained = {v.name for v in combined.graph.input} == set(
+        target.tensors
+    )  # all, so that x decides nothing
+    if target.elements != "predicted" and explained:
         base = tuple(float(v) for v in checked.answers[BASE_VALUE][0])
     return References(count=references.count, given=references.given, base_value=base)
-
-
-def _points(method: Method, references: ReferenceSet | None) -> int:
-    count = references.count if references else 1
-    if not isinstance(method, OnPaths):
-        return count
-    return method.points * (count if method.each_reference else 1)
 
 
 def _least_onnxruntime(model: onnx.ModelProto) -> str:

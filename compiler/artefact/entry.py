@@ -15,12 +15,12 @@ from compiler.checks.gate import check_gate
 from compiler.checks.judge import demand
 from compiler.checks.measure import measure, relative_error
 from compiler.checks.probes import probe_rows
-from compiler.combine.outputs import GAP, GAP_ERROR
 from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidModelError, InvalidOptionError, RepositoryError
+from compiler.explain.engine import Gap
+from compiler.explain.outputs import GAP, GAP_ERROR
 from compiler.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
 from compiler.memory.budget import rows_that_fit
-from compiler.methods.base import Gap
 from compiler.references.of_model import text_columns
 from compiler.references.tables import Columns, Table, read_rows
 from compiler.runtime.kernels import digest, kernels_of

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from compiler.artefact.one_shot import check_gate_names, put_behind_gate
 from compiler.artefact.open_length import any_length, at_longest
 from compiler.artefact.portable import merge_axes, separate_squares
-from compiler.checks.check import Candidate
+from compiler.checks.check import FinishedGraph
 from compiler.deployment import Deployment
 from compiler.graph.shapes.symbolic_rows import ROWS, state_shapes
 from compiler.lowering import Lowered, narrow
@@ -23,7 +23,7 @@ def finish(
     deployment: Deployment,
     span: Span | None,
     at: Callable[[dict[str, int]], ir.Model],
-) -> Candidate:
+) -> FinishedGraph:
     """The graph as it is served; the combined model is consumed.
 
     Args:
@@ -49,7 +49,9 @@ def finish(
     served = put_behind_gate(lowered, graph) if deployment.one_shot else graph
     if deployment.is_portable:
         separate_squares(served)
-    return Candidate(hold(served), edges, longest, combined.memory, combined.exact, deployment.one_shot, span)
+    return FinishedGraph(
+        hold(served), edges, longest, combined.memory, combined.exact, deployment.one_shot, span
+    )
 
 
 def _declare_outputs(model: ir.Model, source: onnx.ModelProto) -> None:

@@ -21,7 +21,7 @@ from compiler.errors import InvalidOptionError, RepositoryError, UnsupportedMode
 from compiler.lowering.precision import on_cpu
 from compiler.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, OPEN_SUFFIX, Manifest, TensorSpec
 from compiler.runtime.kernels import register
-from compiler.runtime.session import LOAD_ERRORS, NO_KERNEL, Held, as_ir, save
+from compiler.runtime.session import LOAD_ERRORS, NO_KERNEL, SerializedGraph, as_ir, save
 
 try:
     import fcntl
@@ -47,7 +47,7 @@ def check_name(name: str) -> str:
 
 def write_entries(
     source: onnx.ModelProto,
-    combined: Held,
+    combined: SerializedGraph,
     manifest: Manifest,
     sample: Mapping[str, np.ndarray],
     repository: Path,
@@ -98,7 +98,7 @@ def write_entries(
 
 
 def write_explainer(
-    combined: Held,
+    combined: SerializedGraph,
     manifest: Manifest,
     sample: Mapping[str, np.ndarray],
     entry: Path,
@@ -113,7 +113,7 @@ def write_explainer(
 
 def _write_explaining(
     folder: Path,
-    combined: Held,
+    combined: SerializedGraph,
     manifest: Manifest,
     sample: Mapping[str, np.ndarray],
     libraries: Sequence[Path],
@@ -211,7 +211,7 @@ def _move_into_place(names: list[str], repository: Path, new: Path) -> None:
 
 def _write_entry(
     folder: Path,
-    model: Held,
+    model: SerializedGraph,
     sample: Mapping[str, np.ndarray],
     max_batch: int,
     libraries: Sequence[Path],

@@ -5,7 +5,7 @@ from typing import Any
 import onnxruntime as ort
 
 from compiler.deployment import Provider
-from compiler.runtime.machine import LARGE_BLOCKS
+from compiler.machine import LARGE_BLOCKS
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 

@@ -23,7 +23,7 @@ from compiler.bench.peers import EXPLAINERS, quietly
 from compiler.bench.timing import System, alternate
 from compiler.compile import compile_model
 from compiler.deployment import DEFAULT_BUDGET, Deployment
-from compiler.methods import DeepShap
+from compiler.explain.methods import DeepShap
 
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "vgg19": partial(vision, "vgg19"),

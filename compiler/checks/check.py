@@ -12,26 +12,20 @@ from compiler.checks.judge import demand
 from compiler.checks.measure import Measurement, layer_gap, measure, storage_error
 from compiler.checks.open_probes import with_open_probes, with_open_sample
 from compiler.checks.probes import probe_ids, sample_rows, sound_probes
-from compiler.combine.outputs import (
-    attributions_name,
-    has_interactions,
-    interactions_name,
-    layers_of,
-    names_of_attributions,
-)
 from compiler.errors import InvalidModelError
+from compiler.explain.engine import Selection
+from compiler.explain.outputs import attributions_name, layers_of
+from compiler.explain.references import Referenced
 from compiler.lowering import narrow
 from compiler.lowering.lengths import Span
 from compiler.manifest import Measured, Memory
 from compiler.memory.budget import beyond_budget, rows_that_fit
 from compiler.references.reference_set import Baseline
-from compiler.runtime.session import Held, Runner
-from compiler.selection.leaf_references import Referenced
-from compiler.selection.select import Selection
+from compiler.runtime.session import Runner, SerializedGraph
 
 
 @dataclass(frozen=True)
-class Candidate:
+class FinishedGraph:
     """A finished graph that is written if it passes.
 
     Attributes:
@@ -43,7 +37,7 @@ class Candidate:
         span: the lengths that stay open.
     """
 
-    served: Held
+    served: SerializedGraph
     edges: onnx.ModelProto
     longest: onnx.ModelProto
     memory: Memory
@@ -71,7 +65,7 @@ class Checked:
     layers: Mapping[str, float | None]
 
 
-def check(selection: Selection, referenced: Referenced, graph: Candidate) -> Checked:
+def check(selection: Selection, referenced: Referenced, graph: FinishedGraph) -> Checked:
     """The sixth stage of a compile: the graph against the model, on rows near the references.
 
     Raises:
@@ -79,12 +73,13 @@ def check(selection: Selection, referenced: Referenced, graph: Candidate) -> Che
         UnsupportedModelError: the model itself mixes the rows of a batch.
         InvalidModelError: ONNX Runtime does not run it.
     """
-    lowered, path, method = selection.lowered, selection.path, selection.method
+    lowered, method = selection.lowered, selection.method
+    outputs = method.engine.outputs(selection)
     references, source, memory = referenced.set, lowered.source, graph.memory
-    names = [*names_of_attributions(path)]
+    names = [*outputs.attributions.values()]
     layers, near = layers_of(graph.edges), _near(selection, referenced)
     names += map(attributions_name, layers)
-    names += map(interactions_name, path.ungrouped if has_interactions(method) else ())
+    names += outputs.interactions.values()
 
     def measured(unit: bool) -> tuple[dict[str, np.ndarray], Measurement]:
         probes = with_open_probes(sound_probes(source, graph.longest, near, unit=unit), references)
@@ -94,8 +89,8 @@ def check(selection: Selection, referenced: Referenced, graph: Candidate) -> Che
         probes, found = measured(unit=True)
     except InvalidModelError:  # floats that are ids of a small table, say
         probes, found = measured(unit=False)
-    conserving = {name for name in layers if method.gap is not None and path.meets(name)}
-    gaps = {n: layer_gap(found.answers, attributions_name(n)) if n in conserving else None for n in layers}
+    carrying = [n for n in layers if method.gap is not None and method.engine.carries_all(selection, n)]
+    gaps = {n: layer_gap(found.answers, attributions_name(n)) if n in carrying else None for n in layers}
     if graph.one_shot:
         check_gate(graph.served, probes, [v.name for v in source.graph.output])
     if graph.exact is not None:
@@ -106,7 +101,7 @@ def check(selection: Selection, referenced: Referenced, graph: Candidate) -> Che
         found.answers,
         memory,
         with_open_sample(sample_rows(graph.longest, references, probes), references),
-        (*demand(found.measured, method.gap, bool(path.stops)), *beyond_budget(memory)),
+        (*demand(found.measured, method.gap, bool(selection.target.stops)), *beyond_budget(memory)),
         gaps,
     )
 
@@ -116,7 +111,7 @@ def _near(selection: Selection, referenced: Referenced) -> dict[str, np.ndarray]
     if isinstance(selection.method.reference_set, Baseline):
         return {}
     known = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
-    leaves = [s for s in selection.path.leaves if s.places is not None]
+    leaves = [s for s in selection.target.leaves if s.places is not None]
     for name in dict.fromkeys(s.name for s in leaves):
         row = selection.lowered.specs[name][0][1:]
         known[name] = probe_ids([s for s in leaves if s.name == name], row, referenced.fed.get(name))

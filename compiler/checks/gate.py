@@ -7,15 +7,15 @@ import numpy as np
 
 from compiler.checks.judge import ROWS_LIMIT
 from compiler.checks.measure import relative_error
-from compiler.combine.outputs import GAP
 from compiler.errors import CheckFailedError
+from compiler.explain.outputs import GAP
 from compiler.manifest import EXPLAINED
 from compiler.runtime.gate import Run, asking
-from compiler.runtime.session import Held, Runner
+from compiler.runtime.session import Runner, SerializedGraph
 
 
 def check_gate(
-    model: Held, probes: Mapping[str, np.ndarray], originals: Sequence[str], run: Run | None = None
+    model: SerializedGraph, probes: Mapping[str, np.ndarray], originals: Sequence[str], run: Run | None = None
 ) -> None:
     """Runs a one-shot graph with the gate open, closed, and open for some rows.
 

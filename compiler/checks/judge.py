@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from compiler.errors import CheckFailedError
+from compiler.explain.engine import Gap
 from compiler.manifest import Measured
-from compiler.methods.base import Gap
 
 OUTPUTS_LIMIT = 1e-4  # relative to the largest value: far above float32's noise, far below a wrong graph
 GAP_LIMIT, GAP_WARNING = 1e-2, 1e-4  # relative to the largest explained − base

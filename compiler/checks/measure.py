@@ -12,13 +12,13 @@ import onnxruntime as ort
 
 from compiler.checks.judge import GAP_LIMIT, OUTPUT_ROUNDINGS, OUTPUTS_LIMIT, ROWS_LIMIT
 from compiler.checks.probes import NEAR
-from compiler.combine.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR
 from compiler.deployment import MAX_BATCH
 from compiler.errors import CheckFailedError, InvalidModelError, UnsupportedModelError
+from compiler.explain.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR
 from compiler.lowering.precision import on_cpu
 from compiler.manifest import Measured
 from compiler.runtime.gate import Run, count_nodes, explaining
-from compiler.runtime.session import Held, Runner, is_float, model_bytes, outline
+from compiler.runtime.session import Runner, SerializedGraph, is_float, model_bytes, outline
 
 GAP_NOISE = 32  # roundings of the output: the means and sums that form the gap; 9 where a Softmax is full
 DRAWS = 3  # of weights rounded otherwise: one alone may answer alike by chance
@@ -40,7 +40,7 @@ class Measurement:
 
 def measure(
     source: onnx.ModelProto,
-    combined: Held,
+    combined: SerializedGraph,
     attributions: Sequence[str],
     probes: Arrays,
     most: int = MAX_BATCH,

@@ -7,8 +7,7 @@ import numpy as np
 from compiler.checks.probes import ROWS
 from compiler.deployment import Deployment
 from compiler.errors import InvalidOptionError
-from compiler.methods import Method
-from compiler.methods.base import Averaged, OnPaths
+from compiler.explain.engine import Method
 from compiler.references.reference_set import ReferenceSet
 from compiler.references.request_time import WEIGHTS, references_name
 
@@ -18,9 +17,7 @@ Arrays = Mapping[str, np.ndarray]
 def check_open(method: Method, deployment: Deployment) -> None:
     """Raises InvalidOptionError for what needs to know the references when the graph is made."""
     wrong = {
-        f"{method.name} draws from the references when the graph is made": isinstance(method, OnPaths)
-        and not method.each_reference,
-        "a standard error": isinstance(method, Averaged) and method.standard_error,
+        **dict.fromkeys(method.engine.open_faults(method), True),
         "--one-shot": deployment.one_shot,
         "--storage float16": deployment.storage != "float32",
     }

@@ -7,10 +7,10 @@ import onnx
 import onnx_ir as ir
 
 from compiler.errors import InvalidModelError
+from compiler.explain.leaves import Leaf
 from compiler.lowering.precision import on_cpu
 from compiler.references.reference_set import ReferenceSet
 from compiler.runtime.session import Runner, is_float
-from compiler.selection.leaves import Leaf
 
 NEAR = 3  # probe rows about the references: one of them, one near one, one at random
 ROWS = NEAR + 1  # and one a unit away: where the only reference is zeros, the others hardly move an output

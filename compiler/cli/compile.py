@@ -331,7 +331,8 @@ def compile_command(
     with told_plainly():
         from compiler.artefact.repository import check_name
         from compiler.deployment import Deployment, parse_bytes
-        from compiler.methods.options import takes_seed
+        from compiler.explain.methods import takes_seed
+        from compiler.from_files import compile_files
         from compiler.request import (
             CompileRequest,
             parse_compare,
@@ -351,15 +352,20 @@ def compile_command(
         options |= {"standard_error": standard_error or None, "rule": rule or None}
         options |= {"composite": parse_composite(composite), "low": low, "high": high, "epsilon": epsilon}
         options |= {"covers": covers, "interactions": interactions or None, "space": space}
-        asked = CompileRequest(
-            method,
-            options,
-            output,
-            parse_targets(targets),
-            inputs,
-            parse_sizes(size or []),
-            parse_features(features or []),
-            Deployment(
+        request = CompileRequest(
+            method=method,
+            options=options,
+            output=output,
+            logits=logits,
+            targets=parse_targets(targets),
+            inputs=inputs,
+            features=parse_features(features or []),
+            groups=parse_groups(group or []),
+            sizes=parse_sizes(size or []),
+            layers=parse_layers(layers or []),
+            concepts=parse_concepts(concepts, concept_axis),
+            open_references=open_references,
+            deployment=Deployment(
                 cast("Provider", provider),
                 threads,
                 parse_bytes(memory_budget),
@@ -367,23 +373,20 @@ def compile_command(
                 one_shot,
                 cast("Runtime", runtime),
             ),
-            open_references,
-            logits,
-            parse_layers(layers or []),
-            parse_concepts(concepts, concept_axis),
-            custom_ops or (),
-            parse_groups(group or []),
-            allow_pickle,
-            decision,
-            parse_compare(compare or []),
-            draws,
-            seed or 0,
-            allow_parity,
-            missing,
+            allow_parity=allow_parity,
+            missing=missing,
+            custom_ops=tuple(custom_ops or ()),
+            allow_pickle=allow_pickle,
+            decision=decision,
+            compare=parse_compare(compare or []),
+            draws=draws,
+            draws_seed=seed or 0,
         )
         with progress_bar() as progress:
-            compiled = asked.compile(model, references, progress)
+            compiled = compile_files(request, model, references, progress)
             entry = compiled.write(repository, name)
+        if compiled.conversion is not None:
+            print(compiled.conversion)
         report(compiled.manifest)
         print(f"wrote {entry}" if one_shot else f"wrote {entry.parent / name} and {entry}")
         if compiled.comparisons:

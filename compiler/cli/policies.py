@@ -42,7 +42,7 @@ class Asked:
     def check(self) -> None:
         """What needs no file. Raises InvalidOptionError."""
         from compiler.errors import InvalidOptionError
-        from compiler.methods.options import METHODS, WEIGHTS
+        from compiler.explain.methods import METHODS, WEIGHTS
         from compiler.profile import POLICIES
 
         if self.by not in BY:
@@ -177,10 +177,10 @@ def read_applicants(asked: Asked, profile: "DecisionProfile") -> tuple[Applicant
     from compiler.conversion.parity import ANY
     from compiler.decisions.decide import read_cell
     from compiler.errors import InvalidModelError, InvalidReferencesError
+    from compiler.from_files import read_model
     from compiler.references.policies import knocked_out
     from compiler.references.scores import scores_of
     from compiler.references.tables import read_rows
-    from compiler.request import read_model
 
     if not asked.model.is_file():
         raise InvalidModelError(f"{asked.model}: cannot be read: no such file.")
@@ -275,7 +275,7 @@ def _measured(
 
     from compiler.compile import compile_model
     from compiler.evaluate.draws import Answer, answer_of, from_draw_to_draw, move
-    from compiler.methods.options import WEIGHTS, make_method
+    from compiler.explain.methods import WEIGHTS, make_method
     from compiler.references.policies import systematic
 
     declined = np.flatnonzero((outcomes == "decline") & ~applicants.knocked_out)

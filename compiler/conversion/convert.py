@@ -14,8 +14,8 @@ from compiler.conversion.graphs import AsOnnx
 from compiler.conversion.parity import ADVICE, check_allowed, compare, demand, said, warnings_of
 from compiler.conversion.rows import Features, part_of
 from compiler.errors import InvalidModelError, InvalidOptionError, RationaleError, UnsupportedModelError
-from compiler.manifest import Manifest, Parity
-from compiler.methods.base import Method
+from compiler.explain.engine import Method
+from compiler.manifest import Parity
 from compiler.references.reference_set import Baseline, OpenReferences
 
 _REASON = 300  # characters of what a library says
@@ -75,20 +75,12 @@ class Converted:
         """The parity in a line."""
         return "parity: not measured, without references" if self.parity is None else said(self.parity)
 
-    def noted(self, manifest: Manifest) -> Manifest:
-        """The manifest with the parity, a warning where it is more than rounding, and inputs without gaps."""
-        if self.parity is None:
-            return manifest
-        warnings, refuses = (*warnings_of(self.parity), *manifest.warnings), self.parity.refuses_missing
-        explained = tuple(
-            e.model_copy(update={"takes_missing": e.takes_missing and e.tensor.name not in refuses})
-            for e in manifest.explained
-        )
-        return manifest.model_copy(
-            update={"parity": self.parity, "warnings": warnings, "explained": explained}
-        )
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user has to know of the parity, where it is more than rounding."""
+        return () if self.parity is None else warnings_of(self.parity)
 
-    def asked_of(self, method: Method) -> tuple[Method, tuple[str, ...] | None]:
+    def columns_of(self, method: Method) -> tuple[Method, tuple[str, ...] | None]:
         """The method with those columns of its references that the model reads, where they are a table.
 
         And names of the one input's features, where no table says them.

@@ -6,19 +6,20 @@ are permuted within each tensor, so that their distribution stays.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
 from compiler.artefact.compiled import Compiled
-from compiler.compile import compile_model
+from compiler.compile import compile_request
+from compiler.deployment import HERE
 from compiler.errors import InvalidOptionError, RationaleError
 from compiler.evaluate.explained_model import MAX_TARGETS, GivenReferences, Pairs, Subject
 from compiler.evaluate.faithfulness import Tell
-from compiler.manifest import Manifest
-from compiler.methods import Method
-from compiler.methods.options import METHODS, REFERENCES, WEIGHTS, make_method
+from compiler.explain.engine import Method
+from compiler.explain.methods import method_of
 
 _NO_REFERENCES = "a recompile needs the references: give --references FILE"
 MAX_STAGES = 10  # recompiles of a cascade
@@ -77,7 +78,8 @@ def randomised_check(
     if not layers:
         return Randomised(left_out="no layer has weights of its own")
     try:
-        method = method_of(compiled.manifest, references)
+        rows, weights = (dict(references.arrays), references.weights) if references else (None, None)
+        method = method_of(compiled.manifest.request, rows, weights)
         stages = []
         depths = _depths(len(layers))
         for i, depth in enumerate(depths):
@@ -173,26 +175,6 @@ def redrawn(model: onnx.ModelProto, layers: Sequence[Layer], seed: Sequence[int]
 # -- recompiling ---------------------------------------------------------------------------------------
 
 
-def method_of(manifest: Manifest, references: GivenReferences | None) -> Method:
-    """The method that a manifest records.
-
-    Raises:
-        InvalidOptionError: there are no references but it needs them, or the manifest does not hold all.
-    """
-    name, options = manifest.method.name, dict(manifest.method.options)
-    if name not in METHODS:
-        raise InvalidOptionError(f"the method {name!r} cannot be made from its manifest")
-    if references is None and REFERENCES in METHODS[name].needs:
-        raise InvalidOptionError(_NO_REFERENCES)
-    if options.pop("times_input", False):
-        name = "input-x-gradient"
-    if rules := options.pop("rules", None):
-        options["rule"] = ["=".join(choice) for choice in rules]
-    if references is None:
-        return make_method(name, None, options)
-    return make_method(name, dict(references.arrays), {**options, WEIGHTS: references.weights})
-
-
 def _recompile(
     compiled: Compiled, method: Method, layers: Sequence[Layer], pairs: Pairs, seed: Sequence[int]
 ) -> Compiled:
@@ -202,17 +184,12 @@ def _recompile(
         RationaleError: a redrawn network that does not compile, or a method whose references are not at hand.
     """
     manifest = compiled.manifest
-    targets = manifest.targets if manifest.targets != "predicted" else _commonest(pairs.elements)
-    again = compile_model(
-        redrawn(compiled.source, layers, seed),
-        method,
-        output=manifest.explained_output,
-        targets=targets,
-        inputs=[e.tensor.name for e in manifest.explained],
-        feature_names={e.tensor.name: e.feature_names for e in manifest.explained if e.feature_names},
-        groups=manifest.groups,
-        custom_ops=compiled.custom_ops,
-    )
+    update: dict[str, Any] = {"custom_ops": compiled.custom_ops, "layers": [], "concepts": None}
+    update["deployment"] = HERE
+    request = manifest.request.model_copy(update=update)
+    if manifest.targets == "predicted":
+        request = request.model_copy(update={"targets": _commonest(pairs.elements)})
+    again = compile_request(redrawn(compiled.source, layers, seed), method, request)
     if again.manifest.digests.references != manifest.digests.references:
         raise InvalidOptionError(_NO_REFERENCES)  # the method has others by default
     return again

@@ -16,9 +16,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from compiler.errors import CheckFailedError, InvalidModelError, RationaleError
+from compiler.machine import LARGE_BLOCKS, available_cores
 from compiler.manifest import PLANNED_NODES
 from compiler.runtime.kernels import register
-from compiler.runtime.machine import LARGE_BLOCKS, available_cores
 
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
@@ -67,7 +67,7 @@ class Runner:
 
     def __init__(
         self,
-        model: "Held | ir.Model",
+        model: "SerializedGraph | ir.Model",
         *,
         optimise: bool = True,
         threads: int | None = None,
@@ -141,7 +141,7 @@ def _array(value: ort.OrtValue) -> np.ndarray:
 
 
 def _session(
-    model: "Held | ir.Model", optimise: bool, threads: int | None, fuse_integers: bool
+    model: "SerializedGraph | ir.Model", optimise: bool, threads: int | None, fuse_integers: bool
 ) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or available_cores()
@@ -190,10 +190,10 @@ class ModelFile:
         return onnx.load(self.path)
 
 
-Held = onnx.ModelProto | ModelFile
+SerializedGraph = onnx.ModelProto | ModelFile
 
 
-def hold(model: ir.Model) -> Held:
+def hold(model: ir.Model) -> SerializedGraph:
     """A large model in a file, so that its constants are not held twice while it is compiled.
 
     It is consumed: cycles in a graph would keep its constants until they are looked for.
@@ -205,7 +205,7 @@ def hold(model: ir.Model) -> Held:
     return held
 
 
-def outline(model: Held) -> onnx.ModelProto:
+def outline(model: SerializedGraph) -> onnx.ModelProto:
     """The model; the numbers of its large constants may be missing."""
     return model.outline if isinstance(model, ModelFile) else model
 

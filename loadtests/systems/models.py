@@ -8,7 +8,7 @@ import onnxruntime as ort
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from compiler import DeepShap, compile_model
-from compiler.runtime.machine import LARGE_BLOCKS
+from compiler.machine import LARGE_BLOCKS
 from loadtests.load.questions import PREDICT, ROUTES, SUFFIX, Question
 
 FEATURES = 24

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from compiler import DeepShap, Gradient, Lrp, RationaleError, Zero, compile_model
-from compiler.methods import Method
+from compiler.explain.methods import Method
 from compiler.rules.rule import Kind, Rule, Trait, find_rule
 from rationale.testing.engine import Rows, Run, by_onnx, computing_by
 from rationale.testing.sample import Sample, Var

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import onnxruntime as ort
 
 from compiler.errors import RepositoryError
-from compiler.runtime.machine import available_cores
+from compiler.machine import available_cores
 from service.repository.entry import Entry, InstanceGroup
 
 CPU = "cpu"

@@ -15,9 +15,9 @@ import numpy as np
 import onnxruntime as ort
 
 from compiler.errors import RationaleError, RepositoryError
+from compiler.machine import LARGE_BLOCKS, processor
 from compiler.manifest import DATATYPES, EXPLAIN, PLANNED_NODES, TensorSpec
 from compiler.runtime.kernels import load_kernels
-from compiler.runtime.machine import LARGE_BLOCKS, processor
 from service.backends.base import fed, run_failure
 from service.backends.devices import CPU, CUDA_PROVIDER, Devices, NoGpuError, providers
 from service.errors import InvalidInputError, NotReadyError

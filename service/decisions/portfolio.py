@@ -20,8 +20,8 @@ from compiler.artefact.folder import whole
 from compiler.decisions.rows import decided_of, values_of
 from compiler.errors import InvalidOptionError
 from compiler.evaluate.decisions.decided import read_applicants
+from compiler.machine import available_cores
 from compiler.manifest import Manifest
-from compiler.runtime.machine import available_cores
 from service.backends.devices import Devices
 from service.backends.onnxruntime import load_and_time, run, runtime
 from service.decisions.decider import Asked, as_recorded, decisions_of, inputs_of

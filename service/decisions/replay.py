@@ -11,8 +11,8 @@ import orjson
 from compiler.decisions.decide import decide
 from compiler.decisions.rows import decided_of, explained_rows, values_of
 from compiler.errors import InvalidOptionError, RationaleError, RepositoryError
+from compiler.machine import available_cores
 from compiler.manifest import FILE_NAME, Manifest
-from compiler.runtime.machine import available_cores
 from service.backends.devices import CPU, Devices
 from service.backends.onnxruntime import load_and_time, run, runtime
 from service.decisions.decider import inputs_of

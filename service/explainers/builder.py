@@ -11,7 +11,7 @@ import time
 import weakref
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -182,7 +182,7 @@ class Builder:
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def turn(self, digest: str) -> asyncio.Lock:
-        """Held by whoever makes or deletes the artefact."""
+        """SerializedGraph by whoever makes or deletes the artefact."""
         return self._turns.setdefault(digest, asyncio.Lock())
 
     async def supply(self, record: Record, model: Model, known: Artifact | None, tell: Tell) -> Artifact:
@@ -228,7 +228,7 @@ class Builder:
     def _order(self, record: Record, model: Model, entry: Path) -> Order:
         spec = ExplainerSpec.model_validate(record.spec)
         references = None if record.references is None else self._references.path(record.references)
-        asked = asdict(spec.asked(referenced=references is not None))
+        asked = spec.asked(referenced=references is not None).model_dump(mode="json")
         try:
             demand_kernels_allowed(model.custom_ops, allowed=self._custom_ops)
         except RepositoryError as error:

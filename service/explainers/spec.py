@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from compiler import extensions
 from compiler.deployment import Deployment, parse_bytes
 from compiler.errors import RationaleError
+from compiler.from_files import check_method
 from compiler.request import CompileRequest, parse_concepts
 from service.errors import ConflictError, InvalidExplainerError, UnknownModelError
 from service.repository.entry import Entry, stamp_of
@@ -124,25 +125,17 @@ class ExplainerSpec(_Strict):
             referenced: whether it gets a reference set.
         """
         try:
-            asked = CompileRequest(
-                self.method,
-                self.options.model_dump(),
-                self.output,
-                self.targets,
-                self.inputs,
-                self.sizes,
-                self.features,
-                Deployment(memory_budget=parse_bytes(self.memory_budget), storage=self.storage),
-                self.open_references,
-                self.logits,
-                self.layers,
-                parse_concepts(self.concepts, self.concept_axis),
-                groups=self.groups,
+            same = CompileRequest.model_fields.keys() & ExplainerSpec.model_fields.keys()
+            request = CompileRequest(
+                **{name: getattr(self, name) for name in same - {"options", "concepts"}},
+                options=self.options.model_dump(),
+                concepts=parse_concepts(self.concepts, self.concept_axis),
+                deployment=Deployment(memory_budget=parse_bytes(self.memory_budget), storage=self.storage),
             )
-            asked.check(referenced=referenced or self.open_references is not None)
+            check_method(request, referenced=referenced or self.open_references is not None)
         except RationaleError as error:
             raise InvalidExplainerError(str(error)) from error
-        return asked
+        return request
 
     def digest(self, model: str, references: str | None) -> str:
         """SHA-256 of what decides the outcome: digests of model and references, options, compiler.

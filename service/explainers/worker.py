@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from compiler.deployment import Deployment
 from compiler.errors import RationaleError
+from compiler.from_files import compile_files
 from compiler.request import CompileRequest
 
 _NICENESS = 10
@@ -66,13 +66,13 @@ def main() -> None:
 
 def run(order: Order, channel: TextIO) -> int:
     """Compiles, checks, writes and syncs the entry; its bytes. Raises RationaleError."""
-    asked = CompileRequest(**{**order.asked, "deployment": Deployment(**order.asked["deployment"])})
+    request = CompileRequest.model_validate(order.asked)
     references = None if order.references is None else Path(order.references)
 
     def progress(stage: str, done: int, total: int) -> None:
         _say(channel, stage=stage, done=done, total=total)
 
-    compiled = asked.compile(Path(order.model), references, progress)
+    compiled = compile_files(request, Path(order.model), references, progress)
     progress("writing", 0, 1)
     compiled.write_explainer(Path(order.entry), order.name)
     return synced(Path(order.entry))

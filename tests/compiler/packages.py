@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compiler import extensions
-from compiler.methods.lrp.rules import RULES
+from compiler.explain.walk.lrp.rules import RULES
 
 ABSOLUTE = '''
 from dataclasses import dataclass

@@ -3,13 +3,19 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from compiler import IntegratedGradients
+from compiler import DeepShap, Gamma, Gradient, IntegratedGradients, Lrp, TreeShap, compile_model
 from compiler.artefact.entry import check_entry
+from compiler.compile import compile_request
 from compiler.errors import InvalidOptionError, RepositoryError
+from compiler.explain.methods import METHODS, REFERENCES, make_method, method_of, request_of
+from compiler.from_files import check_method, compile_files
 from compiler.manifest import Manifest
-from compiler.request import CompileRequest, parse_features, read_model
+from compiler.references.frames import Labelled
+from compiler.references.tables import read_rows
+from compiler.request import CompileRequest, parse_features
 
 CREDIT = Path(__file__).parents[2] / "examples" / "credit"
 
@@ -28,16 +34,59 @@ CREDIT = Path(__file__).parents[2] / "examples" / "credit"
 )
 def test_options_are_checked_without_a_model(given: dict[str, Any], referenced: bool, fault: str) -> None:
     with pytest.raises(InvalidOptionError, match=fault):
-        CompileRequest(**given).check(referenced=referenced)
+        check_method(CompileRequest(**given), referenced=referenced)
 
 
 def test_sound_options_pass() -> None:
-    CompileRequest().check(referenced=True)
-    asked = CompileRequest("integrated-gradients", {"steps": 8, "sigma": None})
-    asked.check(referenced=False)
-    method, table = asked._method(None, read_model(Path("m.onnx")))
+    check_method(CompileRequest(), referenced=True)
+    asked = CompileRequest(method="integrated-gradients", options={"steps": 8, "sigma": None})
+    check_method(asked, referenced=False)
+    method = method_of(asked)
     assert isinstance(method, IntegratedGradients)
-    assert (method.steps, method.references, table) == (8, 0, None)
+    assert (method.steps, method.references) == (8, 0)
+
+
+ROWS = np.arange(6.0).reshape(2, 3)
+METHODS_MADE = [
+    make_method(
+        name, ROWS if REFERENCES in row.needs else None, {"sigma": 0.5} if "sigma" in row.needs else {}
+    )
+    for name, row in METHODS.items()
+] + [
+    DeepShap(ROWS, weights=[1, 3], standard_error=True),
+    TreeShap(covers=ROWS, interactions=True),
+    Lrp("EpsilonAlpha2Beta1", rules=[("Conv", Gamma(0.5))], low=-1.0, high=2.0),
+]
+
+
+@pytest.mark.parametrize("method", METHODS_MADE, ids=lambda m: m.name)
+def test_a_method_is_made_again_from_its_request(method: Any) -> None:
+    """Through JSON, as a manifest keeps it."""
+    request = CompileRequest.model_validate_json(request_of(method).model_dump_json())
+    again = method_of(request, method.reference_set, method.reference_weights)
+    assert (type(again), again.options, again.engine) == (type(method), method.options, method.engine)
+    assert request_of(again) == request
+
+
+def test_what_was_asked_for_is_in_the_manifest() -> None:
+    """A recompile of it is the same explanation."""
+    references = read_rows(CREDIT / "references.csv")
+    rows = Labelled(references.given, references.columns)
+    groups = {"loan": ["loan_amount", "term_months"]}
+    first = compile_model(CREDIT / "credit.onnx", DeepShap(rows), targets=range(1), groups=groups)
+    request = CompileRequest.model_validate_json(first.manifest.request.model_dump_json())
+    again = compile_request(CREDIT / "credit.onnx", method_of(request, references.given), request)
+    assert request.targets == [0]
+    assert request.features == {"applicant": list(references.columns or ())}
+    assert again.manifest.request == first.manifest.request
+    assert again.manifest.digests == first.manifest.digests
+
+
+def test_garbage_is_refused_by_its_field() -> None:
+    with pytest.raises(InvalidOptionError, match="logits 'perhaps'"):
+        compile_model(CREDIT / "credit.onnx", Gradient(), logits="perhaps")
+    with pytest.raises(InvalidOptionError, match="names no engine"):
+        compile_model(CREDIT / "credit.onnx", "deepshap")
 
 
 @pytest.mark.parametrize(
@@ -56,8 +105,8 @@ def test_features(given: list[str], features: object) -> None:
 
 def test_an_explainer_is_written_alone(tmp_path: Path) -> None:
     """A second explainer beside the first, of another method, under a name of its own."""
-    asked = CompileRequest("integrated-gradients", {"steps": 3}, features=None)
-    compiled = asked.compile(CREDIT / "credit.onnx", CREDIT / "references.csv")
+    asked = CompileRequest(method="integrated-gradients", options={"steps": 3}, features=None)
+    compiled = compile_files(asked, CREDIT / "credit.onnx", CREDIT / "references.csv")
     compiled.write(tmp_path, "credit")
     compiled.write_explainer(tmp_path / "credit_explain_0123", "credit")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["credit", "credit_explain", "credit_explain_0123"]

@@ -13,15 +13,15 @@ import onnx_ir.passes.common as passes
 from onnx import TensorProto
 
 from compiler import DeepShap, Gradient
-from compiler.combine.combine import combine
 from compiler.deployment import HERE
 from compiler.errors import InvalidModelError, RationaleError
+from compiler.explain.combine import combine
+from compiler.explain.methods import Method
+from compiler.explain.walk.path import choose_path
 from compiler.graph.chunk_markers import Chunks
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower
-from compiler.methods import Method
 from compiler.references.reference_set import prepare
-from compiler.selection.path import choose_path
 from tests.conformance.cases import EXPLAINED, Case
 from tests.conformance.engines import Arrays, Run, engines, in_runtime
 from tests.conformance.types import retyped

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import HealthCheck, assume, given, note, seed, settings
 
 from compiler import DeepShap, Gradient, compile_model
-from compiler.combine.combine import combine
 from compiler.deployment import HERE
+from compiler.explain.combine import combine
+from compiler.explain.methods import Method
+from compiler.explain.walk.path import choose_path
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower
 from compiler.lowering.loading.load import load
 from compiler.memory.fit import fit
-from compiler.methods import Method
 from compiler.references.reference_set import prepare
 from compiler.runtime.session import Runner
-from compiler.selection.path import choose_path
 from tests.fuzz.graphs import CLASSES, ROWS, Fuzzed, fuzzed_graphs, in_float32, in_float64
 from tests.references.engine import computing_in_float64
 from tests.references.interpreter import run64

@@ -26,6 +26,7 @@ from compiler.manifest import (
     TensorSpec,
 )
 from compiler.profile import as_profile
+from compiler.request import CompileRequest
 from tests.compiler.models import parsed
 
 FEATURES = ("income", "debt", "age_of_account", "late_payments")
@@ -131,6 +132,7 @@ def write_pair_of(
     fields: dict[str, Any] = {
         "model": name,
         "method": Method(name="deepshap"),
+        "request": CompileRequest(),
         "digests": Digests(model="m" * 64, references="r" * 64, options="o" * 64, explanation="e" * 64),
         "inputs": given,
         "explained": tuple(explained),

@@ -25,6 +25,7 @@ from compiler.manifest import (
     References,
     TensorSpec,
 )
+from compiler.request import CompileRequest
 
 OPSET, IR_VERSION = 21, 10
 Array = NDArray[np.float32]
@@ -195,6 +196,7 @@ def make_manifest(linear: Linear) -> Manifest:
     return Manifest(
         model=linear.name,
         method=Method(name="deepshap"),
+        request=CompileRequest(),
         digests=Digests(model="0" * 64, references="1" * 64, options="2" * 64, explanation="3" * 64),
         inputs=(x,),
         explained=(

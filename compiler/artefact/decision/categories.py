@@ -7,9 +7,9 @@ import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
+from compiler.explain.reach import OF_SIZES
+from compiler.explain.trees.provenance import all_made_of
 from compiler.lowering import Lowered
-from compiler.selection.activity import OF_SIZES
-from compiler.selection.games.provenance import all_made_of
 
 Categories = frozenset[str | float]
 

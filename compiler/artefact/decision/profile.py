@@ -14,23 +14,22 @@ import onnx_ir as ir
 
 from compiler.artefact.compiled import Compiled
 from compiler.artefact.decision.categories import categories_of
+from compiler.artefact.decision.drift import classes_of_references
 from compiler.decisions.faults import Known, faults_of, remarks_on, remarks_on_scores
 from compiler.decisions.rows import explained_rows, score_index
 from compiler.errors import InvalidOptionError
+from compiler.explain.engine import Gap, Method, Selection
+from compiler.explain.feature_names import by_name, features_of
+from compiler.explain.logits import closing, is_probability
+from compiler.explain.reach import reach_backward
+from compiler.explain.references import Referenced, prepare_references
+from compiler.explain.target import Target, check_shapes
 from compiler.lowering import Lowered
 from compiler.manifest import Decided
-from compiler.methods import Auto, Method
-from compiler.methods.base import Gap, Walked
-from compiler.methods.treeshap import TreeShap
 from compiler.profile import DecisionProfile, faulty, near
 from compiler.references.reference_set import Baseline, OpenReferences
+from compiler.request import CompileRequest
 from compiler.runtime.session import Runner
-from compiler.selection.labelled import by_name, features_of
-from compiler.selection.leaf_references import Referenced, prepare_references
-from compiler.selection.leaves import choose_leaves, raw_leaves
-from compiler.selection.logits import closing, is_probability
-from compiler.selection.path import Path, check_shapes, reach_backward
-from compiler.selection.select import Question, Selection
 from compiler.trees.ensemble import Ensemble
 from compiler.trees.read import is_ensemble, read_ensemble
 
@@ -41,89 +40,72 @@ _MOVES = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
 
 
 @dataclass(frozen=True)
-class Held:
+class FittedProfile:
     """A profile that fits a model.
 
     Attributes:
-        method, question: what to compile: output, target, groups and space are the profile's.
+        method, request: what to compile: output, target, groups and space are the profile's.
         output_range: least and largest score.
+        transform: what trees make of their scores to get it; empty where none do.
         remarks: for the user.
+        where: what the profile is called in messages.
     """
 
     profile: DecisionProfile
     method: Method
-    question: Question
+    request: CompileRequest
     output_range: tuple[float, float]
+    transform: str
     remarks: tuple[str, ...]
+    where: str
 
     def alike(self, other: Method) -> Method:
-        """Another method of the same kind, in the same space."""
-        if isinstance(self.method, TreeShap) and isinstance(other, TreeShap):
-            return replace(other, space=self.method.space)
-        return other
+        """Return another method of the same kind, in the same space."""
+        return other.engine.in_space(other, self.profile.space, self.transform)
 
+    def embedded(self, compiled: Compiled) -> Compiled:
+        """Return the model with the profile in its manifest, and the classes in which drift is measured.
 
-def hold(
-    profile: DecisionProfile, lowered: Lowered, method: Method, question: Question, where: str = "decision"
-) -> Held:
-    """A profile against its model, before anything is compiled.
+        Raises:
+            InvalidProfileError: what is explained is not the score, nor its margin.
+        """
+        profile, manifest, (least, most) = self.profile, compiled.manifest, self.output_range
+        named = [manifest.digests.explanation, {e.tensor.name: e.feature_names for e in manifest.explained}]
+        explanation = sha256(json.dumps(named).encode()).hexdigest()  # reasons are by names
+        decided = Decided(
+            profile=profile,
+            digest=profile.digest,
+            output_range=self.output_range,
+            tolerance=profile.tolerance or TOLERANCE * (most - least),
+        )
+        manifest = manifest.model_copy(
+            update={
+                "digests": manifest.digests.model_copy(update={"explanation": explanation}),
+                "decision": decided,
+                "warnings": (*manifest.warnings, *self.remarks),
+            }
+        )
+        compiled = replace(compiled, manifest=manifest)
+        self._demand_score(compiled)
+        try:
+            classes = classes_of_references(compiled, self.method)
+        except InvalidOptionError as error:
+            warning = f"the drift of decisions will not be measured: {error}"
+            update: dict[str, Any] = {"warnings": (*manifest.warnings, warning)}
+        else:
+            update = {"decision": decided.model_copy(update={"classes": classes})}
+        return replace(compiled, manifest=manifest.model_copy(update=update))
 
-    Raises:
-        InvalidProfileError: all that does not fit.
-        InvalidOptionError, InvalidReferencesError, UnsupportedModelError: inputs, names or references of the
-            compile itself do not fit the model.
-    """
-    explained = _explained(lowered, method, question)
-    score, faults = _score(profile, lowered)
-    faults = [*_of_method(profile, method, question), *_of_names(explained), *_of_inner(explained), *faults]
-    known = explained.known()
-    faults += faults_of(profile, known)
-    output_range = scores = None
-    if score is not None:
-        faults += _of_hidden(explained, score.tensor)
-        scores = _reference_scores(explained, score)
-        output_range, more = _range(profile, explained, score, scores)
-        asked, fault = _asked(profile, lowered, method, question, score)
-        faults += more + fault
-    if faults:
-        raise faulty(where, faults)
-    assert output_range is not None
-    remarks = [*remarks_on(profile, known), *_of_gap(profile, method)]
-    if scores is not None:
-        spread = output_range[1] - output_range[0]
-        remarks += remarks_on_scores(profile, scores, explained.weights(len(scores)), spread)
-    return Held(profile, *asked, output_range, (*remarks,))
-
-
-def decided(held: Held, compiled: Compiled, where: str = "decision") -> Compiled:
-    """With the profile in the manifest.
-
-    Raises:
-        InvalidProfileError: what is explained is not the score, nor its margin.
-    """
-    profile, (least, most) = held.profile, held.output_range
-    manifest = compiled.manifest
-    named = [manifest.digests.explanation, {e.tensor.name: e.feature_names for e in manifest.explained}]
-    explanation = sha256(json.dumps(named).encode()).hexdigest()  # reasons are by names
-    compiled.manifest = manifest.model_copy(
-        update={
-            "digests": manifest.digests.model_copy(update={"explanation": explanation}),
-            "decision": Decided(
-                profile=profile,
-                digest=profile.digest,
-                output_range=held.output_range,
-                tolerance=profile.tolerance or TOLERANCE * (most - least),
-            ),
-            "warnings": (*manifest.warnings, *held.remarks),
-        }
-    )
-    (row,) = explained_rows(compiled.manifest, compiled.run(compiled.sample))
-    explained = row.explained_value
-    if profile.space == "margin":
-        explained = float(0.5 + 0.5 * np.tanh(explained / 2))
-    if not abs(explained - row.score) <= (TOLERANCE + manifest.measured.rounding) * (most - least):
+    def _demand_score(self, compiled: Compiled) -> None:
+        profile, manifest, (least, most) = self.profile, compiled.manifest, self.output_range
+        (row,) = explained_rows(manifest, compiled.run(compiled.sample))
+        explained = row.explained_value
+        if profile.space == "margin":
+            explained = float(0.5 + 0.5 * np.tanh(explained / 2))
+        if abs(explained - row.score) <= (TOLERANCE + manifest.measured.rounding) * (most - least):
+            return
         raise faulty(
-            where,
+            self.where,
             [
                 f"'{profile.output}' is {row.score:g} where {'the Sigmoid of ' * (profile.space == 'margin')}"
                 f"what {manifest.method.name} explains ('{manifest.explained_output}') is {explained:g}, so "
@@ -132,7 +114,39 @@ def decided(held: Held, compiled: Compiled, where: str = "decision") -> Compiled
                 "another method"
             ],
         )
-    return compiled
+
+
+def apply_profile(
+    profile: DecisionProfile, lowered: Lowered, method: Method, request: CompileRequest, where: str
+) -> FittedProfile:
+    """Hold a profile against its model, before anything is chosen in it.
+
+    Raises:
+        InvalidProfileError: all that does not fit.
+        InvalidOptionError, InvalidReferencesError, UnsupportedModelError: inputs, names or references of the
+            compile itself do not fit the model.
+    """
+    explained = _explained(lowered, method, request)
+    score, faults = _score(profile, lowered)
+    faults = [*_of_method(profile, method, request), *_of_names(explained), *_of_inner(explained), *faults]
+    known = explained.known()
+    faults += faults_of(profile, known)
+    output_range, scores, transform = None, None, ""
+    if score is not None:
+        transform = _transform(lowered, score.tensor)
+        faults += _of_hidden(explained, score.tensor)
+        scores = _reference_scores(explained, score)
+        output_range, more = _range(profile, explained, score, scores)
+        (method, request), fault = _adapted(profile, lowered, method, request, score)
+        faults += more + fault
+    if faults:
+        raise faulty(where, faults)
+    assert output_range is not None
+    remarks = [*remarks_on(profile, known), *_of_gap(profile, method)]
+    if scores is not None:
+        spread = output_range[1] - output_range[0]
+        remarks += remarks_on_scores(profile, scores, explained.weights(len(scores)), spread)
+    return FittedProfile(profile, method, request, output_range, transform, (*remarks,), where)
 
 
 # -- what is explained, and its features -----------------------------------------------------------------
@@ -143,13 +157,13 @@ class _Explained:
     """The tensors that get attributions, and their features.
 
     Attributes:
-        path: no more of it than its leaves.
+        target: no more of it than its leaves.
         features: names by tensor; None where they have none.
     """
 
     lowered: Lowered
     method: Method
-    path: Path
+    target: Target
     features: Mapping[str, tuple[str, ...] | None]
 
     def known(self) -> Known:
@@ -169,7 +183,7 @@ class _Explained:
 
     @cached_property
     def _referenced(self) -> Referenced:
-        return prepare_references(Selection(self.lowered, self.path, self.method, None))
+        return prepare_references(Selection(self.lowered, self.target, self.method, None, None))
 
     def weights(self, count: int) -> np.ndarray:
         """Of as many references, which sum to 1."""
@@ -190,18 +204,12 @@ class _Explained:
         return {n: given[n].astype(onnx.helper.tensor_dtype_to_np_dtype(types[n])) for n in self.inputs}
 
 
-def _explained(lowered: Lowered, method: Method, question: Question) -> _Explained:
-    if isinstance(method, Walked):
-        given = method.reference_set
-        leaves = choose_leaves(lowered, question.inputs, given if isinstance(given, Mapping) else ()).leaves
-    else:
-        leaves = raw_leaves(lowered, question.inputs)
-    check_shapes(lowered, [leaf.tensor for leaf in leaves])
-    nothing = frozenset[Any]()
-    path = Path(leaves, "", (), nothing, nothing, nothing, (), ())
-    method, names = by_name(method, lowered, path, question.feature_names)
-    rows = {name: lowered.specs[name][0][1:] for name in path.inputs}
-    return _Explained(lowered, method, path, features_of(path.inputs, rows, names))
+def _explained(lowered: Lowered, method: Method, request: CompileRequest) -> _Explained:
+    target = Target(method.engine.leaves(lowered, method, request.inputs))
+    check_shapes(lowered, target.tensors)
+    method, names = by_name(method, lowered, target, request.features)
+    rows = {name: lowered.specs[name][0][1:] for name in target.inputs}
+    return _Explained(lowered, method, target, features_of(target.inputs, rows, names))
 
 
 def _of_names(explained: _Explained) -> Iterator[str]:
@@ -215,13 +223,13 @@ def _of_names(explained: _Explained) -> Iterator[str]:
 
 def _of_inner(explained: _Explained) -> Iterator[str]:
     """Tensors of which an instance has no values, so that no reason could name one."""
-    if inner := [name for name in explained.path.inputs if name not in explained.inputs]:
+    if inner := [name for name in explained.target.inputs if name not in explained.inputs]:
         yield f"{inner} are no inputs of the model, and reasons are of its features: leave --input out"
 
 
 def _of_hidden(explained: _Explained, output: str) -> Iterator[str]:
     """Inputs whose part in the score no attribution would show."""
-    ends = explained.path.tensors
+    ends = explained.target.tensors
     read = reach_backward(explained.lowered.model.graph, output, ends)
     if hidden := [name for name in explained.inputs if name in read and name not in ends]:
         yield (
@@ -230,7 +238,7 @@ def _of_hidden(explained: _Explained, output: str) -> Iterator[str]:
         )
 
 
-def _of_method(profile: DecisionProfile, method: Method, question: Question) -> Iterator[str]:
+def _of_method(profile: DecisionProfile, method: Method, request: CompileRequest) -> Iterator[str]:
     """What was asked for beside the profile, and what reasons cannot be given by."""
     if method.gap is None:
         yield (
@@ -239,14 +247,14 @@ def _of_method(profile: DecisionProfile, method: Method, question: Question) -> 
         )
     if isinstance(method.reference_set, OpenReferences):
         yield "a decision's references are baked: leave --open-references out"
-    if question.output not in (None, profile.tensor):
-        yield f"output is '{profile.output}', and --output '{question.output}' is given: leave that out"
-    if question.targets is not None and question.targets != [profile.index]:
-        yield f"output is '{profile.output}', and --targets {question.targets} is given: leave that out"
-    if question.groups:
+    if request.output not in (None, profile.tensor):
+        yield f"output is '{profile.output}', and --output '{request.output}' is given: leave that out"
+    if request.targets is not None and request.targets != [profile.index]:
+        yield f"output is '{profile.output}', and --targets {request.targets} is given: leave that out"
+    if request.groups:
         yield "groups are the profile's: leave --group out"
-    is_probability_asked = isinstance(method, TreeShap) and method.probability
-    if question.logits and profile.space == "output":
+    is_probability_asked = method.options.get("space") == "probability"
+    if request.logits and profile.space == "output":
         yield "space is 'output', and --logits is given: leave that out, or say space: margin"
     if is_probability_asked and profile.space == "margin":
         yield "space is 'margin', and --space probability is given: leave that out, or say space: output"
@@ -364,48 +372,43 @@ def _reference_scores(explained: _Explained, score: _Score) -> np.ndarray | None
     return np.concatenate(scores)[:, score.index].astype(np.float64)
 
 
-def _asked(
-    profile: DecisionProfile, lowered: Lowered, method: Method, question: Question, score: _Score
-) -> tuple[tuple[Method, Question], list[str]]:
-    """The method and the question as the profile has them, and why it cannot."""
-    groups = {name: rule.members for name, rule in profile.groups.items()} or None
-    question = replace(question, output=score.tensor, groups=groups, logits=False)
+def _adapted(
+    profile: DecisionProfile, lowered: Lowered, method: Method, request: CompileRequest, score: _Score
+) -> tuple[tuple[Method, CompileRequest], list[str]]:
+    """The method and the request as the profile has them, and why it cannot."""
+    groups = {name: list(rule.members) for name, rule in profile.groups.items()}
+    request = request.model_copy(update={"output": score.tensor, "groups": groups, "logits": False})
     if score.index is None:
-        return (method, question), []
-    question = replace(question, targets=[score.index])
-    trees = _trees(lowered.source, score.tensor)
-    transform = trees.post_transform if trees else ""
-    if profile.space == "margin" and transform and not isinstance(method, TreeShap | Auto):
-        return (method, question), [
-            f"space 'margin', of trees, is explained by treeshap, not by {method.name}"
-        ]
+        return (method, request), []
+    request = request.model_copy(update={"targets": [score.index]})
+    transform = _transform(lowered, score.tensor)
+    try:
+        method = method.engine.in_space(method, profile.space, transform)
+    except InvalidOptionError as error:
+        return (method, request), [str(error)]
     if profile.space == "margin":
-        question, faults = _of_margin(profile, lowered, question, score, score.index, transform)
-        return (method, question), faults
-    if isinstance(method, TreeShap) and transform not in ("", "NONE", "LOGISTIC"):
-        fault = f"space 'output': treeshap explains the margin of a {transform}: say space: margin"
-        return (method, question), [f"{fault}, or choose permutationshap"]
-    if isinstance(method, TreeShap) and transform == "LOGISTIC":
-        try:
-            method = replace(method, space="probability")
-        except InvalidOptionError as error:
-            return (method, question), [
-                f"space 'output', a probability of trees: {error} Or say space: margin"
-            ]
-    return (method, question), []
+        request, faults = _of_margin(profile, lowered, request, score, score.index, transform)
+        return (method, request), faults
+    return (method, request), []
+
+
+def _transform(lowered: Lowered, tensor: str) -> str:
+    """What an ensemble makes of its scores: LOGISTIC …; empty where no trees make the tensor."""
+    trees = _trees(lowered.source, tensor)
+    return trees.post_transform if trees else ""
 
 
 def _of_margin(
     profile: DecisionProfile,
     lowered: Lowered,
-    question: Question,
+    request: CompileRequest,
     score: _Score,
     index: int,
     transform: str,
-) -> tuple[Question, list[str]]:
-    """The question for what the score is the Sigmoid of: of two classes by Softmax, their difference."""
+) -> tuple[CompileRequest, list[str]]:
+    """The request for what the score is the Sigmoid of: of two classes by Softmax, their difference."""
     if not score.is_output:
-        return question, [
+        return request, [
             f"space 'margin': '{score.tensor}' is none of the model's outputs, so that an answer has no score"
         ]
     closed = closing(lowered.source, score.tensor)
@@ -419,11 +422,12 @@ def _of_margin(
     if operator in ("Softmax", "SOFTMAX") and count == 2:
         targets = [f"{index}-{1 - index}"]
     elif operator not in ("Sigmoid", "LOGISTIC"):
-        return question, [
+        return request, [
             f"space 'margin': '{profile.output}' is not made by a Sigmoid, nor by a Softmax of two classes: "
             "say space: output"
         ]
-    return replace(question, output=tensor, targets=targets, logits=closed is None), []
+    update = {"output": tensor, "targets": targets, "logits": closed is None}
+    return request.model_copy(update=update), []
 
 
 def _trees(model: onnx.ModelProto, output: str) -> Ensemble | None:

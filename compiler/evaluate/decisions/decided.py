@@ -131,7 +131,7 @@ def decide_file(repository: Path, name: str, file: Path, columns: Sequence[str],
         chosen = {tensor: array[asked] for tensor, array in inputs.items()}
         for number, (one, other) in enumerate(zip(decided.comparisons, others, strict=True), start=1):
             stage = f"{one.name} ({number} of {len(others)})"
-            other.manifest = judged_by(other.manifest, decided)
+            other = replace(other, manifest=judged_by(other.manifest, decided))
             for i, row in zip(asked, _explained(other, chosen, stage, tell), strict=True):
                 rows[i] = replace(rows[i], others=(*rows[i].others, _codes(decided, row, one.name)))
     return DecidedFile(compiled, decided.comparisons, tuple(rows), inputs, beside)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from compiler.methods.lrp.rules import STABILISER, Group, RelevanceRule, Term
+from compiler.explain.walk.lrp.rules import STABILISER, Group, RelevanceRule, Term
 from rationale import Ops, Tensor
 
 

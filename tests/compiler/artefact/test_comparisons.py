@@ -26,8 +26,8 @@ from compiler import (
 from compiler.artefact.compiled import Compiled
 from compiler.deployment import Deployment
 from compiler.errors import RepositoryError
+from compiler.explain.methods import Method
 from compiler.manifest import FILE_NAME, Manifest
-from compiler.methods import Method
 from compiler.references.draws import draws
 from compiler.runtime.session import Runner
 from service.cli.main import app

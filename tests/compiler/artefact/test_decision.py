@@ -27,9 +27,9 @@ from compiler import (
 from compiler.artefact.entry import check_entry, open_entry
 from compiler.decisions.rows import decided_of, explained_rows, keys_of
 from compiler.errors import InvalidOptionError, InvalidProfileError
-from compiler.methods import Method
+from compiler.explain.logits import is_probability
+from compiler.explain.methods import Method
 from compiler.references.reference_set import OpenReferences
-from compiler.selection.logits import is_probability
 from service.repository.entry import read_entry
 from tests.compiler.models import FEATURES, NAMES, contents, mlp, parsed, rows, two_inputs
 

@@ -13,7 +13,7 @@ from compiler.bench.networks import perceptron
 from compiler.bench.subjects import export
 from compiler.deployment import Runtime
 from compiler.errors import CheckFailedError, InvalidOptionError
-from compiler.methods import Method
+from compiler.explain.methods import Method
 from service.cli.main import app
 from tests.compiler.models import cnn, rows
 from tests.tolerances import COMPLETE_32

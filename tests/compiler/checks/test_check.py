@@ -13,9 +13,9 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from compiler import DeepShap, Gradient, compile_model
 from compiler.checks.judge import demand
 from compiler.errors import CheckFailedError, UnsupportedModelError
+from compiler.explain.engine import Gap
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.methods.base import Gap
 from compiler.rules import rule
 from compiler.runtime.session import Runner
 from compiler.terminal import _measured

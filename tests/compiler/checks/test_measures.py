@@ -11,8 +11,8 @@ from compiler.checks import measure
 from compiler.checks.judge import demand
 from compiler.checks.measure import relative_error
 from compiler.errors import CheckFailedError, UnsupportedModelError
+from compiler.explain.engine import Gap
 from compiler.manifest import Measured
-from compiler.methods.base import Gap
 
 FINE: dict[str, Any] = {
     "rows": 3,

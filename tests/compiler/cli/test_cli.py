@@ -16,7 +16,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
 from compiler import DeepShap, Manifest, compile_model
-from compiler.methods.options import METHODS
+from compiler.explain.methods import METHODS
 from compiler.references.tables import read_rows
 from service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, mlp, parsed, rows, two_inputs

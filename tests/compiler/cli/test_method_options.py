@@ -20,7 +20,7 @@ from compiler import (
 )
 from compiler.artefact.entry import open_entry
 from compiler.errors import InvalidOptionError
-from compiler.methods.options import METHODS, make_method
+from compiler.explain.methods import METHODS, make_method
 from service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
 

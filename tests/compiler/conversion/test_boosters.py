@@ -14,6 +14,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from compiler import InvalidOptionError, TreeShap, UnsupportedModelError, compile_model, convert
 from compiler.conversion.files import read_fitted
+from compiler.from_files import compile_files
 from compiler.request import CompileRequest
 from compiler.runtime.session import Runner
 from tests.compiler.conversion.data import AMOUNT, LOANS, REFERENCES, THREE, TWO
@@ -170,7 +171,7 @@ def test_the_number_for_a_missing_value_is_asked_for_where_a_file_does_not_hold_
     with pytest.raises(InvalidOptionError, match="--missing is for XGBoost's files"):
         read_fitted(tmp_path / "m.txt", missing=-999)
     with pytest.raises(InvalidOptionError, match="--missing is for XGBoost's files"):
-        CompileRequest(missing=-999).compile(tmp_path / "m.onnx")
+        compile_files(CompileRequest(missing=-999), tmp_path / "m.onnx")
 
 
 @pytest.mark.parametrize("name", ["xgboost's sets", "lightgbm's sets"])

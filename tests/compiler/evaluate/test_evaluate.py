@@ -13,10 +13,10 @@ from compiler.errors import InvalidReferencesError
 from compiler.evaluate.evaluate import Evaluation, Settings, evaluate
 from compiler.evaluate.explained_model import Subject, pairs_of
 from compiler.evaluate.faithfulness import cuts_of, ranks_of
+from compiler.explain.engine import Method
+from compiler.explain.methods import Lrp
+from compiler.explain.walk.lrp.rules import Epsilon
 from compiler.explanations.panels import Bars
-from compiler.methods import Lrp
-from compiler.methods.base import Method
-from compiler.methods.lrp.rules import Epsilon
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
 
 RATIONALE = Path(sys.executable).with_name("rationale")

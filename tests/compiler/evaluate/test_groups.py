@@ -9,8 +9,8 @@ from compiler import DeepShap, Gradient, Lrp, TreeShap, compile_model
 from compiler.errors import InvalidOptionError
 from compiler.evaluate.evaluate import Evaluation, Settings, evaluate
 from compiler.evaluate.shapley import Comparison
+from compiler.explain.methods import Method
 from compiler.explanations.panels import Bars
-from compiler.methods import Method
 from tests.compiler.models import parsed, rows, two_inputs
 from tests.references import trees as of
 

@@ -7,9 +7,9 @@ from scipy import stats
 
 from compiler import Gradient, compile_model
 from compiler.errors import InvalidOptionError
-from compiler.evaluate.randomise import layers_of, mean_spearman, method_of, redrawn
-from compiler.methods import Lrp
-from compiler.methods.lrp.rules import Epsilon, Gamma
+from compiler.evaluate.randomise import layers_of, mean_spearman, redrawn
+from compiler.explain.methods import Lrp, method_of
+from compiler.explain.walk.lrp.rules import Epsilon, Gamma
 from tests.compiler.models import cnn, mlp, parsed, rows
 
 
@@ -51,19 +51,18 @@ def test_which_weights_are_redrawn() -> None:
 
 
 def test_a_method_is_made_again_from_its_manifest() -> None:
-    manifest = compile_model(mlp(), Gradient(times_input=True)).manifest
-    assert method_of(manifest, None) == Gradient(times_input=True)
+    request = compile_model(mlp(), Gradient(times_input=True)).manifest.request
+    assert method_of(request) == Gradient(times_input=True)
     for change, words in (
-        ({"name": "magic"}, "'magic' cannot be made"),
-        ({"options": {"speed": 9}}, "gradient takes no --speed"),
+        ({"method": "magic"}, "'magic' cannot be made"),
+        ({"options": {"speed": 9}}, "input-x-gradient takes no --speed"),
     ):
-        method = manifest.method.model_copy(update=change)
         with pytest.raises(InvalidOptionError, match=words):
-            method_of(manifest.model_copy(update={"method": method}), None)
+            method_of(request.model_copy(update=change))
 
 
 def test_rules_of_lrp_are_read_back() -> None:
     method = Lrp("EpsilonAlpha2Beta1", rules=(("Conv", Gamma(0.5)), ("name:head.*", Epsilon(0.01))))
-    again = method_of(compile_model(cnn(), method, targets=[1]).manifest, None)
+    again = method_of(compile_model(cnn(), method, targets=[1]).manifest.request)
     assert isinstance(again, Lrp)
     assert (again.composite, again.rules) == (method.composite, method.rules)

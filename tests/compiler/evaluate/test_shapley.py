@@ -17,7 +17,7 @@ from compiler.errors import InvalidOptionError
 from compiler.evaluate.evaluate import Settings
 from compiler.evaluate.explained_model import GivenReferences, Subject, pairs_of
 from compiler.evaluate.shapley import LEAST_ROUNDS, PRECISE, Comparison, compare, rounds_within, sample
-from compiler.methods.base import Method
+from compiler.explain.engine import Method
 from compiler.terminal import report
 from service.cli.main import app
 from tests.compiler.models import FEATURES, mlp, parsed, rows, two_inputs

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from compiler import DeepShap, Gradient, Lrp, compile_model
 from compiler.errors import InvalidOptionError
+from compiler.explain.engine import Method
 from compiler.explanations.drawings import fitting, picture
 from compiler.explanations.panels import (
     Bars,
@@ -28,7 +29,6 @@ from compiler.explanations.panels import (
 )
 from compiler.explanations.words import NUMBERS, Word, read_vocabulary
 from compiler.manifest import Attributed, TensorSpec
-from compiler.methods.base import Method
 from service.cli.main import app
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
 

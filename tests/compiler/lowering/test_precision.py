@@ -23,7 +23,7 @@ from compiler import DeepShap, compile_model
 from compiler.artefact.entry import check_entry, open_entry
 from compiler.deployment import Deployment, Provider
 from compiler.errors import InvalidReferencesError
-from compiler.methods import Method
+from compiler.explain.methods import Method
 from tests.compiler.models import mlp, parsed, rows, with_floats_in
 from tests.tolerances import COMPLETE_32, COMPLETE_64, PARITY_32
 from tests.transformers import BERT, LLAMA, BertLike, LlamaLike, drawn, exported

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from compiler import AttnLrp, DeepShap, Gradient, compile_model
+from compiler.explain.methods import Method
 from compiler.lowering.inference import infer
 from compiler.lowering.sizes import fold_sizes
-from compiler.methods import Method
 from tests.compiler.models import parsed, rows
 from tests.tolerances import COMPLETE_32, PARITY_32
 from tests.transformers import drawn, heads, merge

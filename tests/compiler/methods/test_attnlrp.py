@@ -13,7 +13,7 @@ from torch import nn
 
 from compiler import AttnLrp, CpLrp, DeepShap, Gradient, compile_model
 from compiler.errors import InvalidOptionError, UnsupportedModelError
-from compiler.methods.options import make_method
+from compiler.explain.methods import make_method
 from tests.compiler.models import parsed, rows
 from tests.references.attnlrp import (
     bert_relevance,

@@ -23,7 +23,7 @@ from compiler import (
     compile_model,
 )
 from compiler.artefact.entry import open_entry
-from compiler.combine import of_coalitions
+from compiler.explain.coalitions import emit
 from tests import kernels
 from tests.references import trees as of
 
@@ -167,7 +167,7 @@ def test_chunks_and_a_gate_change_nothing() -> None:
 @pytest.mark.parametrize("at_once", range(1, 8))
 def test_however_many_rows_at_once(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six mixed rows, whole chunks of references and parts of one left over among them."""
-    monkeypatch.setattr(of_coalitions, "AT_ONCE", at_once)
+    monkeypatch.setattr(emit, "AT_ONCE", at_once)
     model = parser.parse_model("""
         <ir_version: 8, opset_import: ["": 21]>
         g (float[N, 2] x) => (float[N, 1] y) {

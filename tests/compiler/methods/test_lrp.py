@@ -11,12 +11,12 @@ import pytest
 
 from compiler import Gradient, Lrp, compile_model
 from compiler.errors import InvalidOptionError
+from compiler.explain.walk.lrp import rules as lrp
+from compiler.explain.walk.lrp.composites import COMPOSITES, Choice
+from compiler.explain.walk.lrp.rules import RelevanceRule, itself, negative, positive
+from compiler.explain.walk.lrp.texts import parse_rule
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.methods.lrp import rules as lrp
-from compiler.methods.lrp.composites import COMPOSITES, Choice
-from compiler.methods.lrp.rules import RelevanceRule, itself, negative, positive
-from compiler.methods.lrp.texts import parse_rule
 from tests.compiler.methods.lrp_models import averages, network, spellings
 from tests.compiler.models import parsed
 from tests.references import lrp as reference

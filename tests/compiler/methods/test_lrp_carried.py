@@ -12,9 +12,9 @@ from compiler import AttnLrp, Gradient, Lrp, RationaleError, compile_model
 from compiler.artefact.entry import open_entry
 from compiler.cli.compile import app
 from compiler.errors import InvalidOptionError, UnsupportedModelError
-from compiler.methods.lrp import rules as lrp
-from compiler.methods.lrp.rules import RULES, RelevanceRule
-from compiler.methods.lrp.texts import parse_choice, parse_rule
+from compiler.explain.walk.lrp import rules as lrp
+from compiler.explain.walk.lrp.rules import RULES, RelevanceRule
+from compiler.explain.walk.lrp.texts import parse_choice, parse_rule
 from tests.compiler.methods.lrp_models import network
 from tests.compiler.models import mlp, parsed
 from tests.references import lrp as reference

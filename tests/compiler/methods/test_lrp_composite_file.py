@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from compiler import Epsilon, Gamma, InvalidOptionError, Lrp, Manifest, Zero, compile_model
 from compiler.artefact.entry import open_entry
 from compiler.cli.compile import app
-from compiler.methods.lrp import rules as lrp
-from compiler.methods.options import make_method
+from compiler.explain.methods import make_method
+from compiler.explain.walk.lrp import rules as lrp
 from tests.compiler.models import mlp
 from tests.compiler.packages import Packages, packages
 

@@ -14,10 +14,10 @@ from compiler import ExtensionError, InvalidOptionError, Lrp, Manifest, compile_
 from compiler.artefact.entry import open_entry
 from compiler.cli.compile import app
 from compiler.evaluate.randomise import method_of
+from compiler.explain.walk.lrp.rules import RULES, Gamma, RelevanceRule
+from compiler.explain.walk.lrp.texts import parse_rule
 from compiler.extensions import LRP_RULES
 from compiler.manifest import Extension
-from compiler.methods.lrp.rules import RULES, Gamma, RelevanceRule
-from compiler.methods.lrp.texts import parse_rule
 from tests.compiler.methods.lrp_models import spellings
 from tests.compiler.models import mlp
 from tests.compiler.packages import ABSOLUTE, Packages, packages

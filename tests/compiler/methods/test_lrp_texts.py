@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from compiler.errors import InvalidOptionError
-from compiler.methods.lrp import rules as lrp
-from compiler.methods.lrp.rules import RULES, Group, RelevanceRule, Term, itself, squared
-from compiler.methods.lrp.texts import parse_choice, parse_rule
+from compiler.explain.walk.lrp import rules as lrp
+from compiler.explain.walk.lrp.rules import RULES, Group, RelevanceRule, Term, itself, squared
+from compiler.explain.walk.lrp.texts import parse_choice, parse_rule
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 
 import compiler
 from compiler import compile_model
-from compiler.methods import Method
+from compiler.explain.methods import Method
 from tests.compiler.networks.test_networks import NETWORKS, rows_of
 from tests.networks import data_input
 

@@ -24,7 +24,7 @@ from compiler import (
 )
 from compiler.artefact.entry import open_entry
 from compiler.errors import InvalidOptionError, InvalidReferencesError
-from compiler.methods import Method
+from compiler.explain.methods import Method
 from tests.compiler.models import FEATURES, HIDDEN, NAMES, mlp, parsed, rows, two_inputs
 
 R, X = rows(4, FEATURES), rows(3, FEATURES, seed=9)

@@ -28,9 +28,9 @@ from compiler import (
     compile_model,
 )
 from compiler.artefact.entry import open_entry
-from compiler.methods import Method
+from compiler.explain.methods import Method
+from compiler.request import Concepts
 from compiler.runtime.session import Runner
-from compiler.selection.path import Concepts
 from tests.compiler.models import FEATURES, NAMES, cnn, mlp, parsed, rows
 from tests.references import trees as of
 

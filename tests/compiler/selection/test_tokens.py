@@ -21,7 +21,7 @@ from compiler import (
 )
 from compiler.cli.compile import app
 from compiler.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
-from compiler.methods import Method
+from compiler.explain.methods import Method
 from compiler.runtime.session import Runner
 from tests.compiler.models import mlp, parsed, rows
 

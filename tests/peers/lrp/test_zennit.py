@@ -17,8 +17,8 @@ from torch import nn
 
 from compiler import Lrp, compile_model
 from compiler.bench.networks import import_torchvision
-from compiler.methods.lrp import rules as lrp
-from compiler.methods.lrp.rules import RelevanceRule
+from compiler.explain.walk.lrp import rules as lrp
+from compiler.explain.walk.lrp.rules import RelevanceRule
 from tests.peers.lrp.zennit_values import zennit_gradients, zennit_layers, zennit_values
 from tests.peers.networks import (
     CLASSES,

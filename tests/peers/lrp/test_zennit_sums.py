@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from compiler import Lrp, compile_model
-from compiler.methods.lrp import rules as lrp
-from compiler.methods.lrp.rules import RelevanceRule
+from compiler.explain.walk.lrp import rules as lrp
+from compiler.explain.walk.lrp.rules import RelevanceRule
 from tests.peers.lrp.test_zennit import COMPOSITES, HIGH, LOW, TARGETS, box
 from tests.peers.lrp.zennit_values import zennit_values
 from tests.peers.networks import CLASSES, FEATURES, Case, build, export, without_chatter

@@ -1,0 +1,113 @@
+"""The method that answers exactly where one does, chosen when the model is known."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy.typing as npt
+
+from compiler.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
+from compiler.explain.coalitions.shapley import ExactShap, PermutationShap
+from compiler.explain.engine import Engine, Method, References, Selection, Weighted
+from compiler.explain.trees.treeshap import TreeShap
+from compiler.explain.walk.deepshap import DeepShap
+from compiler.explain.walk.engine import Walk
+from compiler.explain.walk.path import is_linear
+from compiler.lowering import Lowered
+from compiler.request import CompileRequest
+
+
+@dataclass(frozen=True)
+class MethodChoice:
+    """A method that answers a request, and why it is taken."""
+
+    method: Method
+    why: str = ""
+
+
+class _Undecided(Walk):
+    """Stands for the engine of the method that will be chosen, until it is."""
+
+    def in_space(self, method: Method, space: str, transform: str) -> Method:
+        return method
+
+
+@dataclass(frozen=True, eq=False)
+class Auto(Weighted):
+    """Shapley values by what is exact for the explained output, else by what approximates them.
+
+    TreeShap where the output is the raw score of a tree ensemble; DeepShap where every operator before it is
+    linear; ExactShap up to 12 features; else DeepShap, and PermutationShap where the model has operators
+    without a rule. The manifest names the method that was taken, and a warning says why. A probability that
+    is made of scores is explained itself: its margin is had by name alone.
+
+    Args:
+        references: one array [K, …], or one for each explained input.
+        weights: K weights of the references (they are normalised); None for equal weights.
+    """
+
+    references: References
+    weights: npt.ArrayLike | None = None
+
+    name: ClassVar[str] = "auto"
+    engine: ClassVar[Engine] = _Undecided()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {}
+
+    def choices(self, lowered: Lowered, request: CompileRequest) -> list[MethodChoice]:
+        """Return the methods that answer, in the order in which they shall be tried.
+
+        Those come first that are exact for the explained output; a later one is for where no graph can be
+        made of those before it.
+
+        Raises:
+            InvalidOptionError, UnsupportedModelError, InvalidReferencesError: no method answers the request.
+        """
+        given, weights = self.references, self.weights
+        trees, deep = TreeShap(given, weights=weights), DeepShap(given, weights)
+        enumerated, drawn = ExactShap(given, weights), PermutationShap(given, weights=weights)
+        found = []
+        if (selected := _selected(lowered, trees, request)) and _are_scores(selected, request):
+            found.append(
+                MethodChoice(trees, "treeshap, exact: what is explained is the score of one tree ensemble")
+            )
+        walked = _selected(lowered, deep, request)
+        if walked and is_linear(walked.target, walked.part):
+            why = "deepshap, exact: every operator between the inputs and the output is linear"
+            found.append(MethodChoice(deep, why))
+        if selected := _selected(lowered, enumerated, request):
+            players = selected.part.players
+            why = f"exactshap, exact: the model is called for every coalition of {players} features"
+            found.append(MethodChoice(enumerated, why))
+        if walked:
+            why = "deepshap, which approximates Shapley values: no exact method fits this model"
+            found.append(MethodChoice(deep, why))
+        if _selected(lowered, drawn, request):
+            why = (
+                "permutationshap, which estimates Shapley values: no exact method fits this model, "
+                "nor deepshap"
+            )
+            found.append(MethodChoice(drawn, why))
+        if not found:
+            deep.engine.select(lowered, deep, request)
+        return found
+
+
+def choices_of(method: Method, lowered: Lowered, request: CompileRequest) -> list[MethodChoice]:
+    """Return the methods to try for one that is asked for: itself, or those among which it chooses."""
+    choose = getattr(method, "choices", None)
+    return [MethodChoice(method)] if choose is None else choose(lowered, request)
+
+
+def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Selection | None:
+    """None where the method does not answer the request."""
+    try:
+        return method.engine.select(lowered, method, request)
+    except (InvalidOptionError, InvalidReferencesError, UnsupportedModelError):
+        return None
+
+
+def _are_scores(selection: Selection, request: CompileRequest) -> bool:
+    """Whether they are the output itself, or asked for by name: not the margin of a probability."""
+    return selection.part.ensemble.post_transform == "NONE" or request.logits

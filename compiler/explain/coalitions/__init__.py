@@ -1,0 +1,1 @@
+"""Explanations of any model by calling it for coalitions of its features."""

@@ -1,0 +1,204 @@
+"""Every value of the model as a tensor: at the sample x, at references, at points of paths."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from compiler.errors import UnsupportedModelError
+from compiler.explain.call import At, Call, attributes_of, evaluate
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
+from compiler.lowering import Lowered
+from compiler.lowering.batch import dependent_on_batch
+from compiler.rules.rule import Rule
+
+
+class Environment:
+    """Each value of the model as a tensor, at x."""
+
+    def __init__(
+        self,
+        op: Ops,
+        lowered: Lowered,
+        in_front: frozenset[str],
+        active: frozenset[str] = frozenset(),
+        held: frozenset[tuple[str, int]] = frozenset(),
+    ) -> None:
+        self.op, self.lowered, self.active, self.held = op, lowered, active, held
+        graph = lowered.model.graph
+        owned = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
+        self._values = {str(v.name): v for v in owned}
+        self._replaced: dict[ir.Value, str] = {}  # outputs that another value stands for, by their names
+        self._of_rows = dependent_on_batch(lowered.model)
+        self._in_front = in_front
+        self._x: dict[str, Tensor] = {}
+
+    def at(self, name: str) -> Tensor:
+        for node in _unknown_behind(name, self._is_known, self):
+            self._lift(node)
+        if name not in self._x:
+            lifted = not self.lies_flat(name)
+            self._x[name] = self.op.constant(self.lowered.constants[name]) if lifted else self._as_it_is(name)
+        return self._x[name]
+
+    def lies_flat(self, name: str) -> bool:
+        """Whether the model itself holds the value as `Ops` does: rows one behind the other, or none."""
+        return name in self._in_front or name not in self._of_rows
+
+    def _is_known(self, name: str) -> bool:
+        return name in self._x or self.lies_flat(name) or name in self.lowered.constants
+
+    def _as_it_is(self, name: str) -> Tensor:
+        if name not in self.lowered.specs:
+            raise UnsupportedModelError(
+                f"the shape of {name!r} is not known before the model runs; export with static feature sizes."
+            )
+        shape, dtype = self.lowered.specs[name]
+        rows = name in self._in_front
+        return Tensor(self._values[name], shape, dtype, frozenset("N" if rows else ""), rows)
+
+    def _lift(self, node: ir.Node) -> None:
+        """A node off the path whose rows lie otherwise, or that only one row's sizes decide."""
+        inputs = [None if v is None else self.at(self.name_of(v)) for v in node.inputs]
+        self.op.scope = f"forward/{node.name}"
+        outputs = emit_as(self.op, node, inputs, "sample")
+        self._x.update(zip(map(self.name_of, node.outputs), outputs, strict=True))
+
+    def evaluate_at_sample(self, node: ir.Node, rule: Rule) -> Call:
+        """Calls the rule at x; what it emits takes the node's place in the graph."""
+        name = node.name or str(node.outputs[0].name)
+        inputs = tuple(None if v is None else v.name for v in node.inputs)
+        self.op.scope = f"forward/{name}"
+        attributes = attributes_of({a.name: a.value for a in node.attributes.values()})
+        at = evaluate(self.op, rule, [None if i is None else self.at(i) for i in inputs], attributes, name)
+        self._check_outputs(node, at)
+        outputs = tuple(str(v.name) for v in node.outputs)[: len(at.outputs)]
+        at = replace(
+            at, outputs=tuple(self._take_over(*pair) for pair in zip(node.outputs, at.outputs, strict=False))
+        )
+        if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            self.op.graph.remove(node, safe=True)
+        first = str(outputs[0])
+        varying = tuple(n in self.active and (first, i) not in self.held for i, n in enumerate(inputs))
+        return Call(name, rule, attributes, inputs, outputs, varying, at)
+
+    def lift_outputs(self) -> None:
+        """Puts lifted outputs in place of the model's own; all of them where it is one row's alone."""
+        names = [str(value.name) for value in self.op.graph.outputs]
+        lifted = {i: self.at(name) for i, name in enumerate(names) if self._has_to_be_lifted(name)}
+        for i, y in lifted.items():
+            of_batch = y.shape[:1] == (1,)  # else the output has no axis for it
+            batched = self.op.Identity(self.op.flat(y) if of_batch else self.op.stacked(y)).value
+            self._replaced[value := self.op.graph.outputs[i]] = names[i]
+            value.name, batched.name = f"{names[i]}/row", names[i]
+            batched.dtype, batched.shape = y.dtype, ir.Shape(["N", *(y.shape[1:] if of_batch else y.shape)])
+            self.op.graph.outputs[i] = batched
+
+    def _has_to_be_lifted(self, name: str) -> bool:
+        computed = name in self._x and name in self.lowered.batched and self._x[name].shape[:1] == (1,)
+        return not self.lies_flat(name) and (self.lowered.one_row or computed)
+
+    def _check_outputs(self, node: ir.Node, at: At) -> None:
+        unruled = [v.name for v in node.outputs[len(at.outputs) :] if v.name in self.active]
+        if unruled:
+            raise UnsupportedModelError(
+                f"{node.op_type} node {node.name!r}: the explained output reads its outputs {unruled}, for "
+                "which its rule has no multiplier. Export without them."
+            )
+        for value, tensor in zip(node.outputs, at.outputs, strict=False):
+            spec = self.lowered.specs.get(str(value.name))
+            if not tensor.rows or (spec is not None and spec[0] != tensor.shape):
+                raise UnsupportedModelError(
+                    f"{node.op_type} node {node.name!r}: one row of {value.name!r} has the shape "
+                    f"{list(spec[0]) if spec else '?'} in the model and {list(tensor.shape)} by the "
+                    "operator's rule. Each row must be explained by itself."
+                )
+
+    def _take_over(self, old: ir.Value, new: Tensor) -> Tensor:
+        """`new` in place of `old`, under its name; beside it where the model holds it in another way."""
+        name = str(old.name)
+        if not self.lies_flat(name):
+            self._x[name] = new
+            return new
+        new = self.op.flat(new)
+        if new.value.producer() is None or new.value.name in self._values:
+            new = self.op.Identity(new)
+        ir.convenience.replace_all_uses_with(old, new.value, replace_graph_outputs=True)
+        old.name, new.value.name = None, name
+        new.value.dtype = new.dtype
+        new.value.shape = ir.Shape(["N", *new.shape[1:]]) if new.shape[0] == 1 else None
+        self._values[name], self._x[name] = new.value, new
+        return new
+
+    def name_of(self, value: ir.Value) -> str:
+        """In the model, whatever the graph calls it by now."""
+        return self._replaced.get(value, str(value.name))
+
+    def producer(self, name: str) -> ir.Node:
+        node = self._values[name].producer()
+        assert node is not None
+        return node
+
+
+class MovedEnvironment:
+    """The same values where the explained inputs hold something else: references, or points of paths.
+
+    Args:
+        scope: of the names of what is emitted.
+        held: what the explained inputs hold there, by name.
+        dependent: names of what depends on them.
+    """
+
+    def __init__(
+        self, at_x: Environment, scope: str, held: dict[str, Tensor], dependent: frozenset[str]
+    ) -> None:
+        self.origin, self.op, self.scope, self.dependent = at_x, at_x.op, scope, dependent
+        self._there = dict(held)
+
+    def at(self, name: str) -> Tensor:
+        """The value there; itself where it does not depend on what is explained."""
+        for node in _unknown_behind(name, self._is_known, self.origin):
+            self._emit(node)
+        return self._there[name] if name in self._there else self.origin.at(name)
+
+    def _is_known(self, name: str) -> bool:
+        elsewhere = name in self.dependent and name not in self.origin.lowered.constants
+        return name in self._there or not elsewhere
+
+    def _emit(self, node: ir.Node) -> None:
+        inputs = [None if v is None else self.at(self.origin.name_of(v)) for v in node.inputs]
+        self.op.scope = f"{self.scope}/{node.name}"
+        outputs = emit_as(self.op, node, inputs, self.scope)
+        self._there.update(zip(map(self.origin.name_of, node.outputs), outputs, strict=True))
+
+    def evaluate(self, call: Call) -> At:
+        """The call's rule, there."""
+        inputs = [None if i is None else self.at(i) for i in call.inputs]
+        self.op.scope = f"{self.scope}/{call.name}"
+        at = call.at(self.op, inputs)
+        self._there.update(zip(call.outputs, at.outputs, strict=True))
+        return at
+
+
+def _unknown_behind(name: str, is_known: Callable[[str], bool], at_x: Environment) -> Iterator[ir.Node]:
+    """The nodes that a value needs, each when all that it reads is known: a chain of them may be longer than
+    Python's stack."""
+    pending = [name]
+    while pending:
+        node = None if is_known(pending[-1]) else at_x.producer(pending[-1])
+        before = [] if node is None else [at_x.name_of(v) for v in node.inputs if v is not None]
+        missing = [n for n in before if not is_known(n)]
+        if node is not None and not missing:
+            yield node
+        if not missing:
+            pending.pop()
+        pending += missing
+
+
+def emit_as(op: Ops, node: ir.Node, inputs: Sequence[Tensor | None], where: str) -> list[Tensor]:
+    """A node of the model with other inputs."""
+    attributes = {a.name: a.value for a in node.attributes.values()}
+    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+        raise UnsupportedModelError(f"{node.op_type} node {node.name!r}: control flow at the {where}s")
+    return op.emit(node.op_type, inputs, attributes, outputs=len(node.outputs), domain=node.domain)

@@ -1,0 +1,1 @@
+"""Explanations of tree ensembles by their tables."""

@@ -1,0 +1,70 @@
+"""What the trees ask of their methods."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from compiler.explain.engine import Method
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
+from compiler.references.reference_set import ReferenceSet
+from compiler.trees.ensemble import Ensemble
+
+
+@dataclass(frozen=True, eq=False)
+class Margins:
+    """An ensemble's scores with all that the model adds to them: of the row [1, columns], of the references
+    [K, columns]."""
+
+    at_x: Tensor
+    at_references: np.ndarray
+
+
+class TreeMethod(Method, Protocol):
+    """A method that needs no walk: it knows the attributions of a tree ensemble from its trees."""
+
+    @property
+    def probability(self) -> bool:
+        """Whether to explain the probabilities that the ensemble makes of its scores."""
+
+    @property
+    def interactions(self) -> bool:
+        """Whether the graph shall return the interactions of each two players."""
+
+    def attributions(
+        self,
+        op: Ops,
+        ensemble: Ensemble,
+        asked: np.ndarray,
+        x: Tensor,
+        references: ReferenceSet | None,
+        owners: np.ndarray | None = None,
+        margins: Margins | None = None,
+    ) -> Tensor:
+        """The attributions of one row, row shape [1, targets · players].
+
+        Args:
+            asked: [columns, targets] how much of each of the ensemble's scores a target is.
+            x: what the ensemble reads, row shape [1, features].
+            references: the rows of `reference_set`.
+            owners: [features] the player of each; None where each feature is a player.
+            margins: where probabilities are explained.
+        """
+
+    def interaction_values(
+        self,
+        op: Ops,
+        ensemble: Ensemble,
+        asked: np.ndarray,
+        x: Tensor,
+        references: ReferenceSet | None,
+        attributions: Tensor,
+        owners: np.ndarray | None = None,
+    ) -> Tensor:
+        """The interactions of each two players of one row, row shape [1, targets · players · players]; the
+        sum over one of them is the other's attribution.
+
+        Args:
+            attributions: row shape [1, targets · players].
+        """

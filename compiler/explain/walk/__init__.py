@@ -1,0 +1,1 @@
+"""Explanations by a walk back from the output, operator by operator."""

@@ -1,0 +1,189 @@
+"""The attributions of a walk: what arrives at the inputs, as the graph answers it."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from compiler.errors import InvalidReferencesError
+from compiler.explain.engine import Gap, Method
+from compiler.explain.leaves import Leaf
+from compiler.explain.outputs import (
+    GAP_ERROR,
+    Seed,
+    attributions_name,
+    emit_values,
+    standard_error_name,
+    total_of,
+)
+from compiler.explain.players import Players, by_player
+from compiler.explain.walk.method import Averaged, Walked
+from compiler.graph.axis_means import standard_error
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
+from compiler.manifest import GROUPS
+from compiler.references.reference_set import ReferenceSet
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A tensor at the walk's end: its multiplier, and where its path to x started."""
+
+    at: Leaf
+    x: Tensor
+    multiplier: Tensor
+    start: Tensor | None
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What attributions are a mean over: the axis, its weights, and how many equal ones they are worth."""
+
+    axis: str
+    weights: np.ndarray | None
+    effective: float
+
+    def standard_error(self, op: Ops, x: Tensor) -> Tensor:
+        if self.axis not in x.lead:  # a linear model's gradient is the same at every draw
+            return op.row_constant(np.zeros(x.shape, x.dtype.numpy()))
+        return standard_error(op, x, self.axis, self.weights, self.effective)
+
+
+def emit_outputs(
+    op: Ops,
+    method: Walked,
+    explained: Sequence[Explained],
+    layers: Sequence[Explained],
+    seed: Seed,
+    references: ReferenceSet | None,
+    players: Players | None = None,
+) -> None:
+    """Adds the attributions, base value, explained value, gap and standard errors to the graph's outputs.
+
+    Args:
+        layers: what is asked for beside the inputs: attributions that are part of no sum.
+
+    Raises:
+        InvalidReferencesError: a standard error is asked for, and there is one reference alone.
+    """
+    op.scope = "attributions"
+    weights = references.weights if references else None
+    outputs, totals = [], []
+
+    def attributed(e: Explained) -> Tensor:
+        return method.attribute(op, e.multiplier, e.x, e.start, weights)
+
+    for name, attributions in _by_output(op, players, explained, attributed):
+        outputs.append(op.attributions_output(attributions, attributions_name(name)))
+        totals.append(total_of(op, outputs[-1], attributions))
+    outputs += _standard_errors(op, method, explained, references, players)
+    outputs += emit_values(op, seed, totals, gap=method.gap is not None)
+    outputs += _gap_error(op, method, explained, references)
+    op.graph.outputs.extend(outputs)
+    for e in layers:
+        attributions = method.attribute(op, e.multiplier, e.x, e.start, weights)
+        if e.x.shape[0] != 1:  # tokens of all rows one behind the other, as exporters hand them to a Gemm
+            attributions = op.reshape(attributions, (1, *attributions.shape))
+        op.graph.outputs.append(op.attributions_output(attributions, attributions_name(e.at.name)))
+
+
+def _by_output(
+    op: Ops, players: Players | None, explained: Sequence[Explained], value: Callable[[Explained], Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """Values of each explained tensor without a group, by its name, and then of all players together."""
+    grouped = {}
+    for name, parts in by_name(explained).items():
+        found = together(op, parts, [value(e) for e in parts])
+        if players is None or name not in players.of:
+            yield name, found
+        else:
+            grouped[name] = found
+    if players is not None:
+        yield GROUPS, by_player(op, players, grouped)
+
+
+def by_name(explained: Sequence[Explained]) -> dict[str, list[Explained]]:
+    """What is explained, with the tensors at which it is."""
+    groups: dict[str, list[Explained]] = {}
+    for e in explained:
+        groups.setdefault(e.at.name, []).append(e)
+    return groups
+
+
+def together(op: Ops, parts: Sequence[Explained], each: Sequence[Tensor]) -> Tensor:
+    """The attributions of what is explained from those at its tensors."""
+    total, *others = [collect(op, e.at, a) for e, a in zip(parts, each, strict=True)]
+    for other in others:
+        total = op.Add(total, other)
+    return total
+
+
+def collect(op: Ops, at: Leaf, a: Tensor) -> Tensor:
+    """Summed over what one id is looked up as, each sum at the id's place in the input's row."""
+    if at.places is None:
+        return a
+    axes = list(range(at.places.ndim, a.rank))
+    a = op.ReduceSum(a, axes, keepdims=0) if axes else a
+    places, shape = at.places.reshape(1, -1), at.row
+    a = op.reshape(a, places.shape)
+    if not np.array_equal(places[0], np.arange(math.prod(shape))):
+        zeros = op.row_constant(np.zeros((1, math.prod(shape)), a.dtype.numpy()))
+        to = op.row_constant(places.astype(np.int64))
+        a = op.ScatterElements(zeros, to, a, axis=1, reduction="add")
+    return op.reshape(a, shape)
+
+
+def _standard_errors(
+    op: Ops,
+    method: Method,
+    explained: Sequence[Explained],
+    references: ReferenceSet | None,
+    players: Players | None,
+) -> list[ir.Value]:
+    if not (isinstance(method, Averaged) and method.standard_error):
+        return []
+    draws = _draws(op, method, references)
+
+    def drawn(e: Explained) -> Tensor:
+        return op.expand(method.spread(op, e.multiplier, e.x, e.start), e.x.shape)
+
+    return [
+        op.attributions_output(draws.standard_error(op, values), standard_error_name(name))
+        for name, values in _by_output(op, players, explained, drawn)
+    ]
+
+
+def _gap_error(
+    op: Ops, method: Method, explained: Sequence[Explained], references: ReferenceSet | None
+) -> list[ir.Value]:
+    """Explained and base value are exact: the gap varies as the sum of the attributions does."""
+    if not (isinstance(method, Averaged) and method.gap is Gap.SAMPLING):
+        return []
+    draws = _draws(op, method, references)
+    total, *others = [op.total(method.spread(op, e.multiplier, e.x, e.start)) for e in explained]
+    for other in others:
+        total = op.Add(total, other)
+    return [op.attributions_output(draws.standard_error(op, total), GAP_ERROR)]
+
+
+def _draws(op: Ops, method: Averaged, references: ReferenceSet | None) -> Draws:
+    if method.averages != "K":
+        return Draws(method.averages, None, op.counts[method.averages])
+    assert references is not None
+    if references.count < 2 or references.effective <= 1:
+        raise InvalidReferencesError(
+            "a standard error needs at least two different references of some weight: give more of them, or "
+            "leave the standard error out."
+        )
+    return Draws("K", references.weights, references.effective)
+
+
+def has_standard_error(method: Method) -> bool:
+    return isinstance(method, Averaged) and method.standard_error
+
+
+def has_gap_error(method: Method) -> bool:
+    """Always where the gap is a sampling error: without it, nobody could tell it from a fault."""
+    return isinstance(method, Averaged) and method.gap is Gap.SAMPLING

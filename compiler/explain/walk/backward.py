@@ -1,0 +1,143 @@
+"""The reverse walk, the same for every method."""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compiler.errors import UnsupportedModelError
+from compiler.explain.call import At, Call
+from compiler.graph.ops import Ops
+from compiler.graph.tensor import Tensor
+from compiler.rules.rule import Evaluation, Kind, Rule
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """What is handed back where a multiplier cannot say it: R itself, of the value's own shape.
+
+    R = m·x, so a value that may vanish while its relevance does not has no multiplier. At a fan-in both
+    meet as R.
+    """
+
+    tensor: Tensor
+
+
+Carried = Tensor | Relevance
+Readers = Mapping[str, list[Call]]
+Pull = Callable[[Ops, Call, Any], Sequence[Carried | None]]
+
+
+def _never_called(*_: object, **__: object) -> Evaluation:
+    raise NotImplementedError("nothing of the path")
+
+
+_NOBODY = Rule("outside", "", Kind.LOCAL, _never_called)
+_OUTSIDE = Call("outside", _NOBODY, {}, (None,), (), (False,), At((None,), (), (None,)))
+"""Who reads a value that is kept: no call that others can be joined with."""
+
+
+def readers_of(calls: Sequence[Call], kept: Collection[str] = ()) -> Readers:
+    """For each value, the calls of the path that depend on it; of those kept, somebody outside too."""
+    readers: dict[str, list[Call]] = defaultdict(list, {name: [_OUTSIDE] for name in kept})
+    for call in calls:
+        for name in call.sources:
+            readers[name].append(call)
+    return readers
+
+
+def walk(
+    op: Ops,
+    calls: Sequence[Call],
+    output: str,
+    seed: Carried,
+    pull: Pull,
+    advance: Callable[[int], None],
+    kept: Collection[str] = (),
+) -> dict[str, Any]:
+    """Hands the seed's multiplier from the explained output back to every value before it.
+
+    Fan-in and broadcasting are handled here and nowhere else: what several readers of a value send back
+    adds up, and is summed over the axes along which the value was repeated.
+
+    Args:
+        calls: the operators of the path in topological order.
+        pull: the method's choice of multipliers for one call: one per input, None for none.
+        advance: called with the number of operators done, for a progress bar.
+        kept: names of values on the way of which it is asked, too, what arrives there.
+
+    Returns:
+        What arrives at each value that nothing on the path computes, and at those kept, by name: a
+        multiplier, or relevance if the method's `pull` hands it back.
+    """
+    arrived: dict[str, Carried] = {}
+    pending: dict[str, list[Carried]] = defaultdict(list)
+    pending[output].append(seed)
+    read: dict[str, Tensor] = {}
+    for done, call in enumerate(reversed(calls)):
+        advance(done)
+        if not any(name in pending for name in call.outputs):
+            continue
+        op.scope = f"backward/{call.name}"
+        arriving = [
+            _arriving(op, pending.pop(name, []), y)
+            for name, y in zip(call.outputs, call.x.outputs, strict=True)
+        ]
+        arrived.update((n, m) for n, m in zip(call.outputs, arriving, strict=True) if n in kept)
+        if call.rule.kind is not Kind.POINTWISE:
+            arriving = [_expand(op, m, y) for m, y in zip(arriving, call.x.outputs, strict=True)]
+        try:
+            leaving = pull(op, call, arriving[0] if len(arriving) == 1 else tuple(arriving))
+            for name, x, m in zip(call.inputs, call.x.inputs, leaving, strict=False):
+                if name is not None and x is not None and m is not None and 0 not in x.shape:
+                    pending[name].append(_sum_to(op, m, x))
+                    read[name] = x
+        except UnsupportedModelError as error:
+            raise UnsupportedModelError(f"{call.rule.op_type} node {call.name!r}: {error}") from error
+    op.scope = "rationale"
+    return arrived | {name: _gather(op, ms, read.get(name)) for name, ms in pending.items()}
+
+
+def _arriving(op: Ops, ms: Sequence[Carried], y: Tensor) -> Carried:
+    if not ms:  # a second output that does not reach the target
+        return op.row_constant(np.zeros((1,) * y.rank, y.dtype.numpy()))
+    return _gather(op, ms, y)
+
+
+def _expand(op: Ops, m: Carried, y: Tensor) -> Carried:
+    return m if isinstance(m, Relevance) else op.expand(m, y.shape)
+
+
+def _sum_to(op: Ops, m: Carried, x: Tensor) -> Carried:
+    """Raises UnsupportedModelError where the sizes of an operator's inputs contradict each other."""
+    sent = m.tensor.shape if isinstance(m, Relevance) else m.shape
+    pairs = list(zip(reversed(sent), reversed(x.shape), strict=False))
+    if len(pairs) < x.rank or any(a != b and 1 not in (a, b) for a, b in pairs):
+        raise UnsupportedModelError(
+            f"its input {x.name!r} is {list(x.shape)}, but its other inputs are made for {list(sent)}. "
+            "Export the model again."
+        )
+    if isinstance(m, Relevance):
+        return Relevance(op.sum_to(m.tensor, x.shape))
+    return op.sum_to(m, x.shape)
+
+
+def _gather(op: Ops, carried: Sequence[Carried], x: Tensor | None) -> Carried:
+    """What the readers of a value x send back, together; a multiplier that meets relevance becomes m·x."""
+    multipliers = [m for m in carried if not isinstance(m, Relevance)]
+    relevances = [m.tensor for m in carried if isinstance(m, Relevance)]
+    if not relevances:
+        return _add(op, multipliers)
+    if multipliers:
+        relevances.append(op.Mul(_add(op, multipliers), x))
+    return Relevance(_add(op, relevances))
+
+
+def _add(op: Ops, ms: Sequence[Tensor]) -> Tensor:
+    """Σ m; multipliers that vary over fewer axes first, so that they add up while they are small."""
+    total, *others = sorted(ms, key=lambda m: len(m.lead))
+    for m in others:
+        total = op.Add(total, m)
+    return total

@@ -1,1 +1,0 @@
-"""What is explained: output, targets, inputs, and the path of operators between them."""

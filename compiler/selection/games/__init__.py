@@ -1,1 +1,0 @@
-"""What is explained without a walk: trees by their tables, any model by calling it for coalitions."""

@@ -1,1 +1,0 @@
-"""The reverse walk, the same for every method."""
