@@ -8,7 +8,7 @@ from pathlib import Path
 
 # ONNX Runtime's option to cut a node's work into blocks that begin with a large one for each core, which so
 # goes on with what it has computed itself. Equal blocks, its default, go to whoever is next: where cores
-# share no cache, half of what a core reads lies in another's (decision 0023).
+# share no cache, half of what a core reads lies in another's (ADR 0023).
 LARGE_BLOCKS = ("session.dynamic_block_base", "4")
 
 

@@ -193,7 +193,7 @@ class OpenReferences(_Frozen):
 
 
 class OpenLength(_Frozen):
-    """A length that each request chooses, within what the graph was made for; see docs/decisions/0019."""
+    """A length that each request chooses, within what the graph was made for; see docs/adr/0019."""
 
     name: str = Field(description="what the model calls it")
     least: int = Field(ge=1)

@@ -1,7 +1,7 @@
 """`decision.yaml`: by what rules a model's output becomes a decision, and an explanation its reasons.
 
 A lender writes it, `rationale compile --decision` holds it against the model and embeds it in the manifest,
-and the service decides by it. docs/decisions/0038-decisions.md says why it stands in the compiled entry.
+and the service decides by it. docs/adr/0038-decisions.md says why it stands in the compiled entry.
 """
 
 import re

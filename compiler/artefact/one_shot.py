@@ -3,7 +3,7 @@
 The outer graph is the plain model, untouched, so that ONNX Runtime fuses and lays it out as it does the
 plain entry. The branch explains the rows that ask, and those alone: x is compressed to them, and what is
 computed for them is scattered into zeros. So no answer depends on what else is in the batch, and a mixed
-batch costs what the rows that ask for it cost. See docs/decisions/0010-one-shot.md.
+batch costs what the rows that ask for it cost. See docs/adr/0010-one-shot.md.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """A finished graph as other runtimes read it right: the same operators, in shapes that they get right.
 
 OpenVINO 2026.4 errs on a CPU in two ways that a graph can avoid, both in what it keeps to use again
-(docs/decisions/0029):
+(docs/adr/0029):
 
 - Of graphs with an open batch it keeps the kernels of elementwise operators by their type, and not by how
   many axes they were made for. Up to six axes are filled up to six; one with more gets a kernel for other

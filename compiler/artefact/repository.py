@@ -121,7 +121,7 @@ def _write_explaining(
     audited: bool = False,
 ) -> None:
     """With its manifest. No server mixes rows of several callers in a run whose answers are audited: their
-    last bits would depend on each other (docs/decisions/0038)."""
+    last bits would depend on each other (docs/adr/0038)."""
     most, mixed = manifest.measured.max_batch, manifest.decision is None and not audited
     _write_entry(folder, combined, sample, most, libraries, gated=manifest.one_shot, mixed=mixed)
     (folder / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")

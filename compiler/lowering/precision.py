@@ -2,7 +2,7 @@
 
 What is explained is the function that the model's rounded weights define. Attributions subtract values
 at the references from values at the sample, so roundings of 2^-11 (float16) or 2^-8 (bfloat16) at each
-layer would be as large as the differences they are computed from: see docs/decisions/0011-precision.md.
+layer would be as large as the differences they are computed from: see docs/adr/0011-precision.md.
 """
 
 import copy

@@ -2,7 +2,7 @@
 
 A Scan over the rows of the batch, and in it one over the mixed rows: of coalition c and reference k, row
 c·K + k takes its players' features from the row, all others from reference k. So a row's answer does not
-depend on the rows beside it, and neither does the memory: docs/decisions/0034-coalitions.md.
+depend on the rows beside it, and neither does the memory: docs/adr/0034-coalitions.md.
 """
 
 from collections.abc import Mapping, Sequence

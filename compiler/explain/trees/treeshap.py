@@ -1,7 +1,7 @@
 """Exact Shapley values of tree ensembles, over a reference set or by the covers of their nodes.
 
 Lundberg et al., "From local explanations to global understanding with explainable AI for trees", 2020;
-docs/decisions/0032-trees-as-tables.md says how they become tables that a row is looked up in.
+docs/adr/0032-trees-as-tables.md says how they become tables that a row is looked up in.
 """
 
 from dataclasses import dataclass, replace

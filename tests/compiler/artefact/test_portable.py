@@ -1,4 +1,4 @@
-"""Graphs for other runtimes: the same answers, in shapes that those get right (docs/decisions/0029)."""
+"""Graphs for other runtimes: the same answers, in shapes that those get right (docs/adr/0029)."""
 
 from typing import Any
 

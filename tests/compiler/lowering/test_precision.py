@@ -1,6 +1,6 @@
 """Models in float16, bfloat16 and float64: what each is explained in, and how exactly.
 
-A half-precision model is explained in float32 (docs/decisions/0011-precision.md), so its attributions are
+A half-precision model is explained in float32 (docs/adr/0011-precision.md), so its attributions are
 compared with those of its rounded weights and rows in float64, within float32's own limits.
 """
 
