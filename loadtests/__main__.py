@@ -4,9 +4,9 @@
     make loadtest ARGS="--profile claim"   what this project says of itself beside SHAP: half an hour
     make loadtest ARGS="--profile full"    everything: hours, on an idle machine
 
-Each system is started, warmed, measured, stopped; answers are compared with reference values while the load
-is on, and a wrong one ends the run with status 1. Writes runs.csv, report.json and report.html after each
-system; a report of a run that did not finish says so.
+Each system is started, warmed, measured by locust, stopped; every answer is compared with reference values
+while the load is on, and a wrong one ends the run with status 1. Writes runs.csv, report.html
+and locust's own pages after each system; a report of a run that did not finish says so.
 """
 
 import argparse
@@ -15,22 +15,17 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from compiler.bench.measure import machine
 from compiler.bench.process import ProcessDiedError, run_module
-from loadtests.load.measure import Bench, Result, StuckError, Tell, WrongAnswerError, measure
-from loadtests.load.plan import GeneratorError
-from loadtests.load.workloads import ALL_SYSTEMS, PROFILES, SCENARIOS, WORKLOADS, Profile, Workload
-from loadtests.report.comparison import told, verdicts
-from loadtests.report.write import About, write_report
+from loadtests.load.measure import Result, measure
+from loadtests.load.questions import WrongAnswerError
+from loadtests.load.workloads import ALL_SYSTEMS, PROFILES, SCENARIOS, WORKLOADS, Profile
+from loadtests.report import PAGES, About, compare, write_report
 from loadtests.systems.process import restrict
-
-
-class PreparationError(Exception):
-    """A workload cannot be made. The message says why."""
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:
@@ -59,30 +54,23 @@ def profile_of(asked: argparse.Namespace) -> Profile:
     )
 
 
-def prepare(workload: Workload, folder: Path, systems: Sequence[str]) -> None:
-    """In a process of its own, whose memory goes with it. Raises PreparationError."""
-    try:
-        run_module("loadtests.load.prepare", workload.name, str(folder), ",".join(systems))
-    except ProcessDiedError as error:
-        raise PreparationError(f"{workload.name} cannot be prepared:\n{error}") from error
-
-
-def run(profile: Profile, cores: int, tell: Tell) -> Iterator[Result]:
+def run(profile: Profile, cores: int, pages: Path, tell: Callable[[str], None]) -> Iterator[Result]:
     """One system on one workload after the other.
 
     Raises:
-        WrongAnswerError, GeneratorError, PreparationError, StuckError, RuntimeError: see `main`.
+        WrongAnswerError: a server gave one. ProcessDiedError: a workload cannot be prepared.
+        RuntimeError: no server came up, or one answers no more, or locust failed.
     """
     workloads = [workload for workload in WORKLOADS if workload.name in profile.workloads]
     number, total = itertools.count(1), len(workloads) * len(profile.systems)
     for workload in workloads:
         with tempfile.TemporaryDirectory() as name:
             tell(f"{workload.name}: weights, references and reference values")
-            prepare(workload, Path(name), profile.systems)
-            bench = Bench(workload, Path(name), profile, tell)
+            # In a process of its own, whose memory goes with it.
+            run_module("loadtests.load.prepare", workload.name, name, ",".join(profile.systems))
             for system in profile.systems:
                 tell(f"{workload.name}, {system}: {next(number)} of {total}")
-                yield measure(bench, system, cores)
+                yield measure(workload, system, cores, profile, folder=Path(name), pages=pages, tell=tell)
 
 
 def main() -> int:
@@ -99,20 +87,18 @@ def main() -> int:
         profile = profile_of(asked)
         command = shlex.join(["python", "-m", "loadtests", *sys.argv[1:]])
         about = About(command, profile, asked.cores, machine())
-        for result in run(profile, asked.cores, tell):
+        for result in run(profile, asked.cores, asked.out / PAGES, tell):
             results.append(result)
             write_report(results, about, asked.out, finished=False)  # what comes next may fail
     except WrongAnswerError as error:
         print(f"wrong answers: {error}", file=sys.stderr)
         return 1
-    except (GeneratorError, PreparationError, StuckError, RuntimeError) as error:
-        # RuntimeError: no server came up
+    except (ProcessDiedError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for path in write_report(results, about, asked.out):
         tell(f"wrote {path}")
-    for line in told(verdicts(results)):
-        print("{:12} {:40} asked {:>3}, got {:>5}: {}".format(*line))
+    print(*compare(results), sep="\n")
     return 0
 
 

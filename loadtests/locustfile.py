@@ -6,27 +6,38 @@
 Users read which models there are, make random rows that fit, and check every answer. A refusal, a tensor
 that is missing or has another shape, and a number that is not finite are failures. GrpcUser needs --grpc.
 `--tags predict` or `--tags explain` chooses one kind of request, the name of a class one kind of user.
+
+Load is closed by default: a user waits for its answer and asks again. With `--rate` it is open: requests are
+sent when they are due, whatever has been answered, so that a queue can grow as it does with real callers, and
+times count from when a request was due, or a slow server would slow down its own measurement.
 """
 
 import functools
+import json
 import random
 import re
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import gevent
+import gevent.pool
 import grpc
 import grpc.experimental.gevent
+import locust.stats
 from locust import FastHttpUser, User, events, tag, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
-from locust.exception import StopTest
+from locust.exception import StopTest, StopUser
 from tritonclient.grpc import InferResult, service_pb2_grpc
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from loadtests.load.arrivals import arrivals
+from loadtests.load.expected import compared
 from loadtests.load.questions import (
     EXPLAIN,
     HEADER_LENGTH,
@@ -38,7 +49,7 @@ from loadtests.load.questions import (
     WrongAnswerError,
 )
 
-TIMEOUT_S = 30.0
+CONNECTIONS = 1024  # open load beyond it waits in the client, and that counts
 _OK = 200
 
 
@@ -54,7 +65,7 @@ def questions(host: str, models: str, rows: int, api_key: str) -> dict[str, list
         StopTest: it cannot be asked, or has no such model.
     """
     url = urlsplit(host)
-    server = InferenceServerClient(url.netloc, ssl=url.scheme == "https", network_timeout=TIMEOUT_S)
+    server = InferenceServerClient(url.netloc, ssl=url.scheme == "https", network_timeout=30.0)
     headers = {"x-api-key": api_key} if api_key else {}
     try:
         explains = EXPLAIN in server.get_server_metadata(headers)["extensions"]
@@ -92,14 +103,33 @@ def _tensors(described: list[dict[str, Any]]) -> tuple[Tensor, ...]:
     return tuple(Tensor(each["name"], each["datatype"], tuple(each["shape"])) for each in described)
 
 
+@functools.cache
+def open_load(rate: str, seconds: int | None, _begun_at: float) -> Iterator[float]:
+    """When each request is due, on `time.perf_counter`, from the first one on; all users of a run share it.
+
+    Args:
+        rate: requests a second, as "20"; several with commas between, as "20,80,20", share `seconds` evenly.
+        seconds: of all of them.
+
+    Raises:
+        StopTest: that is no rate, or there is no time.
+    """
+    try:
+        rates = [float(each) for each in rate.split(",")]
+    except ValueError:
+        rates = [0.0]
+    if min(rates) <= 0 or not seconds:
+        raise StopTest(f"--rate takes requests a second, as in 20 or 20,80,20, and --run-time: {rate!r}")
+    return arrivals(rates, seconds / len(rates))
+
+
 class GatewayUser(User):
-    """Asks, waits for the answer, and asks again."""
+    """Asks, waits for the answer, and asks again; or asks when it is due."""
 
     abstract = True
-    check_every: ClassVar[int] = 1  # of so many answers one is read; the status of all is
     questions: dict[str, list[Question]]
     headers: dict[str, str]
-    answered = checked = 0
+    due_s: Iterator[float] | None  # of an open load
 
     def __init__(self, environment: Environment) -> None:
         """Raises StopTest: there is nothing to ask."""
@@ -112,49 +142,94 @@ class GatewayUser(User):
 
     def prepare(self, options: Any) -> None:
         """Reads what can be asked. Raises StopTest."""
+        self.due_s = None
+        if options.rate:
+            self.due_s = open_load(options.rate, options.run_time, self.environment.stats.start_time)
         self.headers = {"x-api-key": options.api_key} if options.api_key else {}
-        self.questions = questions(str(self.host), options.models, options.rows, options.api_key)
-        self.tasks = [each for each in self.tasks if self.questions[each.__name__]]  # type: ignore[union-attr]
+        if options.expected:
+            self.questions = compared(options.expected, options.models, options.rows)
+        else:
+            self.questions = questions(str(self.host), options.models, options.rows, options.api_key)
+        weights = {PREDICT: 100 - options.explanations, EXPLAIN: options.explanations}
+        self.tasks = [
+            each
+            for each in self.tasks
+            for _ in range(weights[each.__name__])  # type: ignore[union-attr]
+            if self.questions[each.__name__]  # type: ignore[union-attr]
+        ]
         if not self.tasks:
             raise StopTest("none of these models has an explanation")
 
+    def on_start(self) -> None:
+        """Sends this user's part of an open load."""
+        if self.due_s is None:
+            return
+        requests = gevent.pool.Group()
+        for due_s in self.due_s:
+            gevent.sleep(max(due_s - time.perf_counter(), 0))
+            verb = random.choice(self.tasks).__name__  # type: ignore[union-attr]
+            requests.spawn(self.ask_anyhow, random.choice(self.questions[verb]), due_s)
+        requests.join()
+        raise StopUser
+
+    def ask_anyhow(self, question: Question, due_s: float) -> None:
+        """Whatever fails is recorded, and goes on: none must vanish from the figures."""
+        try:
+            self.ask(question, due_s)
+        except Exception as error:
+            self.tell("?", question, 1e3 * (time.perf_counter() - due_s), 0, error)
+
     @tag(PREDICT)
-    @task(4)
+    @task
     def predict(self) -> None:
-        self.ask(random.choice(self.questions[PREDICT]))
+        self.ask(random.choice(self.questions[PREDICT]), time.perf_counter())
 
     @tag(EXPLAIN)
-    @task(1)
+    @task
     def explain(self) -> None:
-        self.ask(random.choice(self.questions[EXPLAIN]))
+        self.ask(random.choice(self.questions[EXPLAIN]), time.perf_counter())
 
-    def ask(self, question: Question, context: dict[str, Any] | None = None) -> None:
-        """One request, told to locust with `context`, whatever becomes of it."""
+    def ask(self, question: Question, due_s: float) -> None:
+        """One request, told to locust whatever becomes of it; `due_s` is of `time.perf_counter`."""
         raise NotImplementedError
 
-    def fault_of(self, question: Question, answer: Callable[[], Any]) -> WrongAnswerError | None:
-        """What is wrong with the answer, which `answer` gives as tritonclient's result."""
-        self.answered += 1
-        if self.answered % self.check_every != 1 % self.check_every:
-            return None
-        self.checked += 1
-        try:
-            question.check(answer().as_numpy)
-        except WrongAnswerError as error:
-            return error
-        except (ValueError, TypeError, LookupError, AttributeError, InferenceServerException):
-            return WrongAnswerError("the answer cannot be read")
-        return None
+    def tell(self, form: str, question: Question, took_ms: float, size: int, fault: Exception | None) -> None:
+        """Tells locust of a request."""
+        self.environment.events.request.fire(
+            request_type=form,
+            name=question.label,
+            response_time=took_ms,
+            response_length=size,
+            context={},
+            exception=fault,
+        )
+
+
+def fault_of(question: Question, answer: Callable[[], Any]) -> WrongAnswerError | None:
+    """What is wrong with the answer, which `answer` gives as tritonclient's result."""
+    try:
+        question.check(answer().as_numpy)
+    except WrongAnswerError as error:
+        return error
+    except (ValueError, TypeError, LookupError, AttributeError, InferenceServerException):
+        return WrongAnswerError("the answer cannot be read")
+    return None
 
 
 class HttpUser(GatewayUser, FastHttpUser):
     """In the form that a subclass says."""
 
     abstract = True
-    network_timeout = connection_timeout = TIMEOUT_S
+    concurrency = CONNECTIONS
     form: ClassVar[str]
 
-    def ask(self, question: Question, context: dict[str, Any] | None = None) -> None:
+    def __init__(self, environment: Environment) -> None:
+        options: Any = environment.parsed_options
+        self.network_timeout = self.connection_timeout = options.timeout
+        super().__init__(environment)
+
+    def ask(self, question: Question, due_s: float) -> None:
+        late_ms = 1e3 * (time.perf_counter() - due_s)
         body, headers = question.as_json if self.form == "JSON" else question.as_binary
         with self.client.post(
             question.path,
@@ -162,11 +237,11 @@ class HttpUser(GatewayUser, FastHttpUser):
             headers=headers | self.headers,
             name=question.label,
             catch_response=True,
-            context=context or {},
         ) as response:
             response.request_meta["request_type"] = self.form
+            response.request_meta["response_time"] += late_ms
             if response.status_code == _OK:
-                fault = self.fault_of(question, lambda: _read(response))
+                fault = fault_of(question, lambda: _read(response))
                 response.failure(fault) if fault else response.success()
             elif response.status_code:  # 0 where the connection broke, which locust tells by itself
                 response.failure(RefusedError(f"HTTP {response.status_code}"))
@@ -188,8 +263,6 @@ class BinaryUser(HttpUser):
 class GrpcUser(GatewayUser):
     """On a connection of its own."""
 
-    timeout_s = TIMEOUT_S
-
     def prepare(self, options: Any) -> None:
         super().prepare(options)
         self.connect(options.grpc)
@@ -206,26 +279,23 @@ class GrpcUser(GatewayUser):
     def on_stop(self) -> None:
         self.channel.close()
 
-    def ask(self, question: Question, context: dict[str, Any] | None = None) -> None:
-        began, began_s, size = time.time(), time.perf_counter(), 0
+    def ask(self, question: Question, due_s: float) -> None:
         fault: Exception | None = None
+        size, timeout_s = 0, self.environment.parsed_options.timeout
         try:
             metadata = tuple(self.headers.items())
-            answer = self.stub.ModelInfer(question.as_message, timeout=self.timeout_s, metadata=metadata)
+            answer = self.stub.ModelInfer(question.as_message, timeout=timeout_s, metadata=metadata)
         except grpc.RpcError as error:
             fault = RefusedError(f"gRPC {error.code().name}")
-        took_ms = (time.perf_counter() - began_s) * 1e3
+        took_ms = (time.perf_counter() - due_s) * 1e3
         if fault is None:
-            size, fault = answer.ByteSize(), self.fault_of(question, lambda: InferResult(answer))
-        self.environment.events.request.fire(
-            request_type="gRPC",
-            name=question.label,
-            response_time=took_ms,
-            response_length=size,
-            context=context or {},
-            exception=fault,
-            start_time=began,
-        )
+            size, fault = answer.ByteSize(), fault_of(question, lambda: InferResult(answer))
+        self.tell("gRPC", question, took_ms, size, fault)
+
+
+def three_digits(response_time: float) -> Any:
+    """Round a time for the statistics, which would be of whole milliseconds and two digits."""
+    return float(f"{response_time:.3g}")
 
 
 def add_options(parser: LocustArgumentParser) -> None:
@@ -235,6 +305,13 @@ def add_options(parser: LocustArgumentParser) -> None:
     add("--rows", env_var="LOADTEST_ROWS", type=int, default=1, help="of a request (default: 1)")
     add("--api-key", env_var="LOADTEST_API_KEY", is_secret=True, help="sent with each request")
     add("--grpc", env_var="LOADTEST_GRPC", metavar="HOST:PORT", help="of GrpcUser, which is left out without")
+    add(
+        "--rate", env_var="LOADTEST_RATE", help="open load: requests a second, of all users; 20,80,20 in turn"
+    )
+    add("--explanations", env_var="LOADTEST_EXPLANATIONS", type=int, default=20, help="% of the requests")
+    add("--timeout", env_var="LOADTEST_TIMEOUT", type=float, default=30.0, help="seconds for an answer")
+    add("--expected", env_var="LOADTEST_EXPECTED", metavar="FILE", help="rows, and answers to compare with")
+    add("--summary", env_var="LOADTEST_SUMMARY", metavar="FILE", help="to write: rate, times, failures")
 
 
 def leave_out_grpc(environment: Environment, **_: Any) -> None:
@@ -249,6 +326,22 @@ def set_clock(**_: Any) -> None:
     gevent.get_hub().loop.update_now()
 
 
+def write_summary(environment: Environment, **_: Any) -> None:
+    """Write what all requests came to, once the last one is over; locust's tables may lack the last ones."""
+    options: Any = environment.parsed_options
+    if not options.summary:
+        return
+    total, errors = environment.stats.total, Counter[str]()
+    for fault in environment.stats.errors.values():
+        errors[fault.parse_error(fault.error)] += fault.occurrences
+    times = {f"p{q}_ms": total.get_response_time_percentile(q / 100) for q in (50, 90, 99)}
+    rate = total.total_rps - total.total_fail_per_sec
+    summary = {"answers_per_s": rate, "requests": total.num_requests, **times, "errors": errors}
+    Path(options.summary).write_text(json.dumps(summary), encoding="utf-8")
+
+
+locust.stats.bucket_response_time = three_digits
 events.init_command_line_parser.add_listener(add_options)
+events.test_stop.add_listener(write_summary)
 events.init.add_listener(leave_out_grpc)
 events.init.add_listener(set_clock)

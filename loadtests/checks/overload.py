@@ -2,13 +2,13 @@
 
     python -m loadtests.checks.overload [--model network|credit] [--factor 3] [--profile short|full]
 
-A bare ONNX Runtime loop says what the machine can compute. Several client processes find out what the gateway
-sustains: each connection asks as soon as it has its answer, on the best of a few numbers of connections. Then
-they send several times as many requests, at fixed times, each with a deadline. Loop, sustained load and
-overload come in turn, and each overload is held against the loads around it: no machine is equally fast all
-the time. Of answers one in sixteen is compared with ONNX Runtime's. Clients and server share the machine's
-cores. Ends with 1 where an answer was wrong or lost; for explanations of 5 ms and more also where less than
-85% of the sustained rate was kept, refusals took 50 ms or more at p99, or memory grew by 200 MiB.
+Several client processes find out what the gateway sustains: each connection asks as soon as it has its answer
+(closed load), on the best of a few numbers of connections. Then they send several times as many requests, at
+fixed times whatever is answered (open load), each with a deadline. Sustained load and overload come in turn,
+and each overload is held against the loads around it: no machine is equally fast all the time. Of answers one
+in sixteen is compared with ONNX Runtime's. Clients and server share the machine's cores. Ends with 1 where an
+answer was wrong or lost; for explanations of 5 ms and more also where less than 85% of the sustained rate was
+kept, refusals took 50 ms or more at p99, or memory grew by 200 MiB.
 """
 
 import argparse
@@ -18,7 +18,6 @@ import os
 import resource
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -56,26 +55,11 @@ _RUNS = 30
 
 
 @dataclass(frozen=True)
-class Loop:
-    """Nothing but ONNX Runtime: a thread on each core runs the explanation of one row without pause."""
+class Alone:
+    """Nothing but ONNX Runtime, on the same row."""
 
     session: ort.InferenceSession
     inputs: Arrays
-
-    def rate(self, seconds: float) -> float:
-        """Runs per second."""
-        end_s, done = time.perf_counter() + seconds, []
-
-        def go_on() -> None:
-            while time.perf_counter() < end_s:
-                done.append(self.session.run(None, self.inputs))
-
-        threads = [threading.Thread(target=go_on) for _ in range(os.cpu_count() or 1)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return len(done) / seconds
 
     def row_ms(self) -> float:
         """One row on one core, the median of a few."""
@@ -101,9 +85,8 @@ class Loop:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Answers per second of the loop and of the sustained loads, and of the overloads between these."""
+    """Answers per second of the sustained loads, and of the overloads between these."""
 
-    loops: list[float]
     peaks: list[float]
     overloads: list[float]
     tally: raw.Tally  # of the overloads
@@ -145,7 +128,7 @@ class Outcome:
 
 def measure(
     server: Server,
-    loop: Loop,
+    alone: Alone,
     request: Callable[[dict[str, str]], bytes],
     *,
     profile: Profile,
@@ -154,9 +137,9 @@ def measure(
     processes: int,
     connections: int,
 ) -> Outcome:
-    """Loop, sustained load and overload in turn. `connections` are each process's under overload."""
+    """Sustained load and overload in turn. `connections` are each process's under overload."""
     plain, hurried = request({}), request({"x-request-timeout-ms": str(round(deadline_s * 1e3))})
-    total, loops, overloads = raw.Tally(), [], []
+    total, overloads = raw.Tally(), []
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         run = partial(_run, pool, processes)
         run(raw.Drive(server.http, plain, 1, 4))  # the processes start; estimates are made
@@ -165,14 +148,13 @@ def measure(
         peaks = [run(best)[0]]
         with memory_watched(server) as memory:
             for _ in range(profile.rounds):
-                loops.append(loop.rate(profile.sustained_s))
                 rate = factor * peaks[-1] / processes
                 answered, tally = run(raw.Drive(server.http, hurried, profile.overload_s, connections, rate))
                 overloads.append(answered)
                 total += tally
                 peaks.append(run(best)[0])
-    wrong = sum(not loop.is_right(body) for body in total.kept)
-    return Outcome(loops, peaks, overloads, total, wrong, memory[0], max(memory))
+    wrong = sum(not alone.is_right(body) for body in total.kept)
+    return Outcome(peaks, overloads, total, wrong, memory[0], max(memory))
 
 
 def _run(pool: ProcessPoolExecutor, processes: int, what: raw.Drive) -> tuple[float, raw.Tally]:
@@ -184,7 +166,7 @@ def _run(pool: ProcessPoolExecutor, processes: int, what: raw.Drive) -> tuple[fl
 
 
 @contextmanager
-def served(model: str, width: int) -> Iterator[tuple[Server, Question, Loop]]:
+def served(model: str, width: int) -> Iterator[tuple[Server, Question, Alone]]:
     """The gateway with the model under load."""
     with tempfile.TemporaryDirectory() as folder:
         repository, question = Path("model_repository"), models.question(model, EXPLAIN)
@@ -194,17 +176,17 @@ def served(model: str, width: int) -> Iterator[tuple[Server, Question, Loop]]:
             # One computation on each core: what most requests a second can be had from.
             configure(repository, Variant(OURS, threads=1, workers=os.cpu_count() or 1))
         with gateway(repository, "--grpc-port", "off") as server:
-            yield server, question, Loop(models.session(repository, question.entry), question.inputs)
+            yield server, question, Alone(models.session(repository, question.entry), question.inputs)
 
 
 def report(outcome: Outcome, deadline_s: float, factor: float) -> None:
     """Prints what became of the requests, and of the memory."""
     tally = outcome.tally
-    peaks, loops = (", ".join(f"{rate:.0f}" for rate in rates) for rates in (outcome.peaks, outcome.loops))
+    peaks = ", ".join(f"{rate:.0f}" for rate in outcome.peaks)
     kept = ", ".join(f"{each:.0%}" for each in outcome.kept_each)
     print(
-        f"sustained {outcome.peak:.0f} answers/s ({peaks}), {outcome.peak / np.mean(outcome.loops):.0%} of a "
-        f"bare loop ({loops}); {factor:g} times as many requests:"
+        f"sustained {outcome.peak:.0f} answers/s ({peaks}, closed load); "
+        f"{factor:g} times as many requests (open load):"
     )
     print(
         f"  answered  {np.mean(outcome.overloads):.0f}/s, {outcome.kept:.0%} of the sustained rate ({kept}); "
@@ -234,13 +216,13 @@ def main() -> int:
     given = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # each connection is a file; children inherit it
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with served(given.model, given.width) as (server, question, loop):
-        compute_ms = loop.row_ms()
+    with served(given.model, given.width) as (server, question, alone):
+        compute_ms = alone.row_ms()
         print(f"{compute_ms:.1f} ms of one core for each request")
         body, headers = question.as_json
         outcome = measure(
             server,
-            loop,
+            alone,
             lambda more: raw.request(server.http, question.path, body, headers | more),
             profile=PROFILES[given.profile],
             factor=given.factor,

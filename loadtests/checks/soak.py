@@ -2,10 +2,11 @@
 
     python -m loadtests.checks.soak [--minutes 10] [--out loadtests/results/soak]
 
-Predictions and explanations, as JSON, binary and over gRPC, at a fixed rate; every few seconds a reference
-set is uploaded, baked, asked and deleted with all that was made of it. Every answer is checked. The gateway's
-memory is read each second. Writes soak.json and soak.png; ends with 1 where an answer was wrong, a request
-got no answer, or the memory of the last third lies above that of the middle one.
+locust sends predictions and explanations, as JSON, binary and over gRPC, at a fixed rate whatever is
+answered (open load); every few seconds a reference set is uploaded, baked, asked and deleted with all that
+was made of it. Every answer is checked. The gateway's memory is read each second. Writes soak.json and
+soak.png; ends with 1 where an answer was wrong, a request got no answer, or the memory of the last third lies
+above that of the middle one.
 """
 
 import argparse
@@ -15,7 +16,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -25,14 +25,14 @@ from typing import Any
 import httpx
 import numpy as np
 
-from loadtests.load.expected import ATTRIBUTIONS, BASE, EXPECTED, EXPLAINED, INPUT, OUTPUT, ROWS
-from loadtests.load.plan import Phase, Plan, Seen, generate
+from loadtests.load.expected import ATTRIBUTIONS, BASE, EXPECTED, EXPLAINED, INPUT, OUTPUT, write_expected
+from loadtests.load.locust import Load, run_locust
 from loadtests.systems.models import FEATURES, NETWORK, session, write_network
 from loadtests.systems.process import Server, gateway
 
 WIDTH, REFERENCES = 128, 50
 RATE_HZ = 60.0
-MIX = {"predict json": 0.6, "predict binary": 0.2, "explain json": 0.1, "explain grpc": 0.1}
+FORMS = ("JsonUser", "BinaryUser", "GrpcUser")
 KEPT = 2  # explainers beside the compiled one; more are dropped again
 BETWEEN_S = 5.0
 TOLERANCE = 2e-4  # of a float32 explanation that is added up
@@ -45,20 +45,18 @@ class Report:
 
     minutes: float
     requests: int
-    answers: dict[str, int]
-    wrong: dict[str, int]
+    errors: dict[str, int]
     published: int
     admin_faults: list[str]
-    p50_ms: dict[str, float]
-    p99_ms: dict[str, float]
+    p50_ms: float
+    p99_ms: float
     memory_mb: list[float]
     growth: float
 
     @property
     def failed(self) -> bool:
         """A wrong answer, a lost one, a failed publication, or memory that grows."""
-        lost = [kind for kind in self.answers if not kind.endswith(": answered")]
-        return bool(self.wrong or self.admin_faults or lost) or self.growth > GROWTH
+        return bool(self.errors or self.admin_faults) or self.growth > GROWTH
 
 
 def write_workload(folder: Path) -> None:
@@ -66,10 +64,8 @@ def write_workload(folder: Path) -> None:
     repository = folder / "repository"
     write_network(repository, width=WIDTH, references=REFERENCES)
     rows = np.random.default_rng(0).normal(size=(16, FEATURES)).astype(np.float32)
-    np.save(folder / ROWS, rows)
     (answer,) = session(repository, NETWORK).run([OUTPUT], {INPUT: rows})
-    due: dict[str, Any] = {OUTPUT: answer}
-    np.savez(folder / EXPECTED, **due)
+    write_expected(folder / EXPECTED, rows, {OUTPUT: answer}, TOLERANCE)
 
 
 class Publisher:
@@ -134,11 +130,13 @@ def soak(server: Server, folder: Path, minutes: float) -> Report:
     """Runs the load and the publisher side by side; the memory is read every second."""
     begun_s = time.monotonic()
     end_s, memory = begun_s + minutes * 60, [server.memory_bytes()]
-    phase = Phase(minutes * 60, rate=RATE_HZ)
-    plan = Plan(server.http, server.grpc, folder, EXPECTED, MIX, (phase,), check_every=1, tolerance=TOLERANCE)
+    asked = {"--rate": RATE_HZ, "--run-time": round(minutes * 60), "--users": len(FORMS)}
     publisher = Publisher(server.http)
     with ThreadPoolExecutor(2) as threads:
-        seen, published = threads.submit(generate, plan), threads.submit(publisher.run, end_s)
+        seen, published = (
+            threads.submit(run_locust, server, folder / EXPECTED, asked, *FORMS),
+            threads.submit(publisher.run, end_s),
+        )
         while (now_s := time.monotonic()) < end_s:
             memory.append(server.memory_bytes())
             say(f"\r{now_s - begun_s:5.0f} s  {memory[-1] >> 20} MiB  {publisher.published} published  ")
@@ -148,26 +146,18 @@ def soak(server: Server, folder: Path, minutes: float) -> Report:
         return report(minutes, seen.result(), publisher, [round(value / (1 << 20), 1) for value in memory])
 
 
-def report(minutes: float, seen: Seen, publisher: Publisher, memory_mb: Sequence[float]) -> Report:
+def report(minutes: float, seen: Load, publisher: Publisher, memory_mb: Sequence[float]) -> Report:
     """All that was seen, as plain values."""
     thirds = len(memory_mb) // 3
     middle, last = (statistics.median(memory_mb[i * thirds : (i + 1) * thirds]) for i in (1, 2))
-    took_ms: dict[str, list[float]] = {}
-    for answer in seen.answers:
-        took_ms.setdefault(answer.kind, []).append(1e3 * answer.took_s)
-    p50, p99 = (
-        {kind: round(float(np.percentile(took, q)), 2) for kind, took in sorted(took_ms.items())}
-        for q in (50, 99)
-    )
     return Report(
         minutes=minutes,
-        requests=len(seen.answers),
-        answers=dict(Counter(f"{each.kind}: {each.error or 'answered'}" for each in seen.answers)),
-        wrong=dict(Counter(f"{each.kind}: {each.wrong}" for each in seen.answers if each.wrong)),
+        requests=seen.requests,
+        errors=seen.errors,
         published=publisher.published,
         admin_faults=publisher.faults[:20],
-        p50_ms=p50,
-        p99_ms=p99,
+        p50_ms=seen.p50_ms,
+        p99_ms=seen.p99_ms,
         memory_mb=list(memory_mb),
         growth=round(last / middle - 1, 4),
     )

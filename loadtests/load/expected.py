@@ -2,19 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from loadtests.load.plan import Plan
 from loadtests.load.questions import EXPLAIN, PREDICT, ROUTES, SUFFIX, Arrays, Question, WrongAnswerError
 
 INPUT, OUTPUT, ATTRIBUTIONS = "x", "y", "x_attributions"
 BASE, EXPLAINED = "base_value", "explained_value"
+TOLERANCE = "tolerance"
 MODEL = "network"
-REPOSITORY, NETWORK = "repository", "network.pt"
-ROWS, REFERENCES, EXPECTED = "rows.npy", "references.npy", "expected.npz"
 PATHS = {verb: f"/v2/models/{MODEL}/{route}" for verb, route in ROUTES.items()}
-ENTRIES = {PREDICT: MODEL, EXPLAIN: MODEL + SUFFIX}
+REPOSITORY, NETWORK = "repository", "network.pt"
+REFERENCES, EXPECTED = "references.npy", "expected.npz"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Compared(Question):
                 raise WrongAnswerError(f"{name} has another shape")
             if not np.abs(given - due).max() <= self.tolerance[name]:
                 raise WrongAnswerError(f"{name} differs")
-        if self.label == EXPLAIN and ATTRIBUTIONS not in self.due:
+        if self.label.startswith(EXPLAIN) and ATTRIBUTIONS not in self.due:
             base, added, explained = (_given(output, name) for name in (BASE, ATTRIBUTIONS, EXPLAINED))
             total = base + added.sum(axis=tuple(range(2, added.ndim)))
             if not np.abs(total - explained).max() <= self.tolerance[OUTPUT]:
@@ -48,16 +49,27 @@ def _given(output: Callable[[str], np.ndarray | None], name: str) -> np.ndarray:
     return given
 
 
-def compared(plan: Plan, verb: str) -> list[Compared]:
-    """A question about as many rows as the plan says from each row on, around the end."""
-    rows = np.load(plan.folder / ROWS)
-    with np.load(plan.folder / plan.expected) as file:
-        wanted = {name: file[name] for name in file.files if verb == EXPLAIN or name == OUTPUT}
-    wanted = {name: wanted[name] for name in (OUTPUT, ATTRIBUTIONS) if name in wanted}
-    tolerance = {name: plan.tolerance * float(np.abs(values).max()) for name, values in wanted.items()}
-    found = []
-    for first in range(len(rows)):
-        at = (first + np.arange(plan.rows)) % len(rows)
-        due = {name: values[at] for name, values in wanted.items()}
-        found.append(Compared(verb, PATHS[verb], ENTRIES[verb], {INPUT: rows[at]}, (), due, tolerance))
+def write_expected(path: Path, rows: np.ndarray, due: Arrays, tolerance: float) -> None:
+    """Write rows and the answers that are due to them; `tolerance` is a share of the largest value."""
+    arrays: dict[str, Any] = {INPUT: rows, TOLERANCE: np.float64(tolerance), **due}
+    np.savez(path, **arrays)
+
+
+def compared(path: str | Path, model: str, rows: int) -> dict[str, list[Question]]:
+    """By verb, a question about as many rows as that from each row of the file on, around the end.
+
+    The file, which `write_expected` makes, has rows, answers, and the tolerance as a share of the largest.
+    """
+    with np.load(path) as file:
+        inputs, due = file[INPUT], {name: file[name] for name in (OUTPUT, ATTRIBUTIONS) if name in file}
+        tolerance = {name: float(file[TOLERANCE] * np.abs(values).max()) for name, values in due.items()}
+    found: dict[str, list[Question]] = {PREDICT: [], EXPLAIN: []}
+    for first in range(len(inputs)):
+        at = (first + np.arange(rows)) % len(inputs)
+        for verb, entry, names in ((PREDICT, model, {OUTPUT}), (EXPLAIN, model + SUFFIX, due.keys())):
+            own = {name: due[name][at] for name in due if name in names}
+            path_ = f"/v2/models/{model}/{ROUTES[verb]}"
+            found[verb].append(
+                Compared(f"{verb} {model}", path_, entry, {INPUT: inputs[at]}, (), own, tolerance)
+            )
     return found

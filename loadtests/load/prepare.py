@@ -2,9 +2,9 @@
 
 python -m loadtests.load.prepare WORKLOAD FOLDER SYSTEM,SYSTEM
 
-FOLDER/network.pt, references.npy, rows.npy   what the baselines load
+FOLDER/network.pt, references.npy              what the baselines load
 FOLDER/repository/             what `rationale serve` does
-FOLDER/expected.npz            outputs and attributions in float64, rounded last
+FOLDER/expected.npz            rows; outputs and attributions in float64, rounded last
 FOLDER/expected-SYSTEM.npz     of a baseline whose method computes something else
 """
 
@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,11 +27,12 @@ from loadtests.load.expected import (
     OUTPUT,
     REFERENCES,
     REPOSITORY,
-    ROWS,
+    write_expected,
 )
 from loadtests.load.workloads import ALL_SYSTEMS, WORKLOADS, Workload
 
 SEED = 24
+TOLERANCE = 1e-3  # float32 against float64, through the fifty layers of the deepest network here
 _AT_ONCE = 16_000  # rows × references in one pass of the float64 walk
 
 
@@ -40,15 +40,14 @@ def prepare(workload: Workload, folder: Path, systems: Sequence[str] = ALL_SYSTE
     """For these systems: a baseline's own answers take as long as its explanations do."""
     subject = make_subject(workload.case, SEED)
     torch.save(subject.network, folder / NETWORK)
-    np.save(folder / ROWS, subject.rows.numpy())
     np.save(folder / REFERENCES, subject.references.numpy())
     compile_ours(subject, torch.get_num_threads()).write(folder / REPOSITORY, MODEL)
     predictions = _predictions(subject)
-    _save(folder / EXPECTED, predictions, _truth(subject))
+    _save(folder / EXPECTED, subject, predictions, _truth(subject))
     if misses(subject.network):
         for name in (name for name in EXPLAINERS if name in systems):
             attributions = EXPLAINERS[name](subject.network, subject.rows, subject.references)()
-            _save(folder / f"expected-{name}.npz", predictions, attributions)
+            _save(folder / f"expected-{name}.npz", subject, predictions, attributions)
 
 
 def _predictions(subject: Subject) -> np.ndarray:
@@ -63,13 +62,10 @@ def _truth(subject: Subject) -> np.ndarray:
     return np.concatenate([truth(replace(subject, rows=rows)) for rows in torch.split(subject.rows, size)])
 
 
-def _save(path: Path, predictions: np.ndarray, attributions: np.ndarray) -> None:
+def _save(path: Path, subject: Subject, predictions: np.ndarray, attributions: np.ndarray) -> None:
     """`attributions` [N, …] of each row's largest output, which is one target: [N, 1, …]."""
-    due: dict[str, Any] = {
-        OUTPUT: predictions.astype(np.float32),
-        ATTRIBUTIONS: attributions[:, None].astype(np.float32),
-    }
-    np.savez(path, **due)
+    due = {OUTPUT: predictions.astype(np.float32), ATTRIBUTIONS: attributions[:, None].astype(np.float32)}
+    write_expected(path, subject.rows.numpy(), due, TOLERANCE)
 
 
 def main() -> None:

@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 
 from compiler.bench.cases import Case
-from loadtests.load.plan import Phase
-
-EXPLAINING, PREDICTING = {"explain json": 1.0}, {"predict json": 1.0}
 
 
 @dataclass(frozen=True)
@@ -38,59 +35,32 @@ ALL_SYSTEMS = ("rationale", "shap", "captum")
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A phase of a scenario: `load` is a share of the system's sustainable rate of explanations."""
-
-    seconds: float
-    load: float
-
-
-@dataclass(frozen=True)
 class Scenario:
     """How callers behave.
 
     Attributes:
-        mix: the share of each kind of request; batched: of the workload's `batch` rows instead of one.
-        users: that wait for their answers; or else stages: arrivals whatever is answered. `seconds` are of
-            the profile for users, and multiply those of the stages.
+        users: that ask again when they are answered (closed load); or else
+        shares: of the system's sustainable rate, one after the other, sent whatever is answered (open load).
+        explanations: percent of the requests; the others predict. form: of the requests.
+        batched: of the workload's `batch` rows instead of one.
     """
 
     name: str
-    title: str
-    mix: dict[str, float]
-    users: int | None = None
-    stages: tuple[Stage, ...] = ()
+    users: int = 1
+    shares: tuple[float, ...] = ()
+    explanations: int = 100
+    form: str = "JsonUser"
     batched: bool = False
 
-    @property
-    def by_grpc(self) -> bool:
-        """Whether a system needs that end."""
-        return any(kind.endswith("grpc") for kind in self.mix)
 
-    def phases(self, seconds: float, sustainable: float) -> tuple[Phase, ...]:
-        """Of `seconds` in all; `sustainable` in requests a second."""
-        if self.users is not None:
-            return (Phase(seconds, users=self.users),)
-        unit_s = seconds / sum(stage.seconds for stage in self.stages)
-        return tuple(
-            Phase(stage.seconds * unit_s, rate=max(stage.load * sustainable, 0.1)) for stage in self.stages
-        )
-
-
-ALONE = Scenario("alone", "one caller, explanations", EXPLAINING, users=1)
-CROWD = Scenario("crowd", "eight callers, explanations", EXPLAINING, users=8)
+ALONE, CROWD = Scenario("alone"), Scenario("crowd", users=8)
 SCENARIOS = (
-    Scenario("predict", "eight callers, predictions", PREDICTING, users=8),
-    Scenario("mix", "eight callers, 95 % predictions", {"predict json": 0.95, "explain json": 0.05}, users=8),
-    Scenario("batches", "two callers, batches to explain", EXPLAINING, users=2, batched=True),
-    Scenario(
-        "burst",
-        "half the sustainable rate, twice it for a moment, half again",
-        EXPLAINING,
-        stages=(Stage(4, 0.5), Stage(1, 2.0), Stage(5, 0.5)),
-    ),
-    Scenario("grpc-explain", "eight callers, explanations over gRPC", {"explain grpc": 1.0}, users=8),
-    Scenario("grpc-predict", "eight callers, predictions over gRPC", {"predict grpc": 1.0}, users=8),
+    Scenario("predict", users=8, explanations=0),
+    Scenario("mix", users=8, explanations=5),
+    Scenario("batches", users=2, batched=True),
+    Scenario("burst", shares=(0.5, 0.5, 2.0, 0.5, 0.5)),
+    Scenario("grpc-explain", users=8, form="GrpcUser"),
+    Scenario("grpc-predict", users=8, explanations=0, form="GrpcUser"),
 )
 
 
@@ -103,7 +73,6 @@ class Profile:
         longest_s: of one run, whatever prolongs it.
         precision: the sustainable rate is known to this factor.
         variants: settings of a system that are tried. workloads, scenarios, systems: by name.
-        curve: shares of the sustainable rate at which latency is drawn.
     """
 
     seconds: float
@@ -114,16 +83,13 @@ class Profile:
     workloads: tuple[str, ...]
     scenarios: tuple[str, ...]
     systems: tuple[str, ...] = ALL_SYSTEMS
-    curve: tuple[float, ...] = (0.25, 0.5, 0.75, 0.9)
 
 
 _ALL_SCENARIOS = tuple(scenario.name for scenario in SCENARIOS)
 _ALL_WORKLOADS = tuple(workload.name for workload in WORKLOADS)
 PROFILES = {
-    "tiny": Profile(0.5, 1, 0.5, 4.0, 1, ("credit-100",), ("mix",)),
-    "short": Profile(3.0, 100, 10.0, 1.25, 2, ("credit-100",), _ALL_SCENARIOS),
-    "claim": Profile(
-        6.0, 60, 30.0, 1.1, 3, ("credit-100", "credit-1000", "resnet50"), (), ("rationale", "shap"), (0.5,)
-    ),
-    "full": Profile(20.0, 400, 120.0, 1.05, 3, _ALL_WORKLOADS, _ALL_SCENARIOS),
+    "tiny": Profile(1, 1, 1, 4.0, 1, ("credit-100",), ("mix",)),
+    "short": Profile(3, 100, 10, 1.25, 2, ("credit-100",), _ALL_SCENARIOS),
+    "claim": Profile(6, 60, 30, 1.1, 3, _ALL_WORKLOADS, (), ("rationale", "shap")),
+    "full": Profile(20, 400, 120, 1.05, 3, _ALL_WORKLOADS, _ALL_SCENARIOS),
 }

@@ -9,39 +9,25 @@ import sys
 
 import numpy as np
 import onnxruntime as ort
-import orjson
 import uvicorn
-from fastapi import FastAPI, Request, Response
 
+from loadtests.load.questions import Arrays
+from loadtests.systems.baselines.service import create_app
 from service.process.listening import address_of, listen
 
 
-def create_app(path: str) -> FastAPI:
+def main() -> None:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    session = ort.InferenceSession(path, options)
-    names = [output.name for output in session.get_outputs()]
-    app = FastAPI()
+    session = ort.InferenceSession(sys.argv[1], options)
+    (given,), names = session.get_inputs(), [output.name for output in session.get_outputs()]
 
-    @app.post("/infer")
-    async def infer(request: Request) -> Response:
-        tensor = orjson.loads(await request.body())["inputs"][0]
-        x = np.array(tensor["data"], np.float32).reshape(tensor["shape"])
-        answers = session.run(names, {tensor["name"]: x})
-        outputs = [
-            {"name": name, "datatype": "FP32", "shape": array.shape, "data": array.ravel()}
-            for name, array in zip(names, answers, strict=True)
-        ]
-        body = orjson.dumps({"outputs": outputs}, option=orjson.OPT_SERIALIZE_NUMPY)
-        return Response(body, media_type="application/json")
+    async def ask(_: str, x: np.ndarray) -> Arrays:
+        return dict(zip(names, session.run(names, {given.name: x}), strict=True))
 
-    return app
-
-
-def main() -> None:
     listener = listen("127.0.0.1", 0)
     print(f"ready on http://{address_of(listener)}", flush=True)
-    config = uvicorn.Config(create_app(sys.argv[1]), log_level="warning", access_log=False)
+    config = uvicorn.Config(create_app(ask, {"": "/infer"}), log_level="warning", access_log=False)
     uvicorn.Server(config).run(sockets=[listener])
 
 

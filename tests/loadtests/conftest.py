@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from compiler.bench.cases import Case
-from loadtests.load.measure import Bench, Target
+from loadtests.load.measure import Bench
 from loadtests.load.prepare import prepare
 from loadtests.load.workloads import PROFILES, Workload
 from loadtests.systems.variants import OURS, Variant, serving
@@ -23,12 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def bench(folder: Path) -> Bench:
-    return Bench(SMALL, folder, PROFILES["tiny"], print)
-
-
-@pytest.fixture(scope="session")
-def target(folder: Path) -> Iterator[Target]:
+def bench(folder: Path) -> Iterator[Bench]:
     variant = Variant(OURS, threads=1, workers=1)
     with serving(variant, folder) as server:
-        yield Target(variant, server)
+        yield Bench(SMALL, folder, PROFILES["tiny"], print, folder / "pages", variant, server)

@@ -8,8 +8,7 @@ from tritonclient.http import InferenceServerClient
 
 from compiler.bench.peers import quietly
 from loadtests.load import prepare as preparation
-from loadtests.load.expected import ATTRIBUTIONS, BASE, EXPECTED, OUTPUT, compared
-from loadtests.load.plan import Plan
+from loadtests.load.expected import ATTRIBUTIONS, BASE, EXPECTED, MODEL, OUTPUT, PATHS, compared
 from loadtests.load.prepare import prepare
 from loadtests.load.questions import EXPLAIN, PREDICT, WrongAnswerError
 from loadtests.systems.baselines import workers
@@ -21,12 +20,12 @@ from tests.loadtests.conftest import SMALL
 
 async def ask(folder, name, verb, first):
     """The questions about three rows, and the answer to one of them."""
-    questions = compared(Plan("", None, folder, EXPECTED, {}, (), rows=3), verb)
+    questions = compared(folder / EXPECTED, MODEL, 3)[verb]
     body, headers = questions[first].as_json
     with quietly(), ThreadPoolExecutor(1) as thread, pytest.MonkeyPatch.context() as patch:
         predict, explain = EXPLAINERS[name](folder)
         patch.setattr(workers, "_verbs", {PREDICT: predict, EXPLAIN: explain})
-        app = create_app(workers.asking({PREDICT: thread, EXPLAIN: thread}))
+        app = create_app(workers.asking({PREDICT: thread, EXPLAIN: thread}), PATHS)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://baseline") as client:
             reply = await client.post(questions[first].path, content=body, headers=headers)

@@ -30,7 +30,6 @@ def outcome(**changes: object) -> overload.Outcome:
     """Of a machine that grows slower."""
     tally = Tally({200: [0.1] * 16, 429: [0.01] * 9}, [b"{}"])
     of = {
-        "loops": [100.0, 90.0],
         "peaks": [100.0, 80.0, 60.0],
         "overloads": [81.0, 63.0],
         "tally": tally,
@@ -71,13 +70,13 @@ def test_small_models_are_reported_and_not_judged_by_what_they_keep() -> None:
 def test_a_wrong_answer_is_told(tmp_path: Path) -> None:
     models.write_network(tmp_path, width=8, references=3)
     question = models.question(models.NETWORK, EXPLAIN)
-    loop = overload.Loop(models.session(tmp_path, question.entry), question.inputs)
-    names = [output.name for output in loop.session.get_outputs()]
-    given = dict(zip(names, loop.session.run(None, question.inputs), strict=True))
+    alone = overload.Alone(models.session(tmp_path, question.entry), question.inputs)
+    names = [output.name for output in alone.session.get_outputs()]
+    given = dict(zip(names, alone.session.run(None, question.inputs), strict=True))
 
     def body(answer: dict[str, np.ndarray]) -> bytes:
         tensors = [{"name": n, "shape": x.shape, "data": x.ravel().tolist()} for n, x in answer.items()]
         return json.dumps({"outputs": tensors}).encode()
 
-    assert loop.is_right(body(given))
-    assert not loop.is_right(body(given | {"x_attributions": given["x_attributions"] + 0.01}))
+    assert alone.is_right(body(given))
+    assert not alone.is_right(body(given | {"x_attributions": given["x_attributions"] + 0.01}))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from loadtests.checks import soak
-from loadtests.load.expected import ATTRIBUTIONS, BASE, EXPECTED, EXPLAINED, OUTPUT, compared
-from loadtests.load.plan import Answer, Plan, Seen
+from loadtests.load.expected import ATTRIBUTIONS, BASE, EXPECTED, EXPLAINED, MODEL, OUTPUT, Compared, compared
+from loadtests.load.locust import Load
 from loadtests.load.questions import EXPLAIN, PREDICT, WrongAnswerError
 from loadtests.systems.process import gateway
 
@@ -20,7 +20,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(folder: Path, verb: str, **changes: np.ndarray) -> None:
-    question = compared(Plan("", None, folder, EXPECTED, {}, (), tolerance=soak.TOLERANCE), verb)[3]
+    question = compared(folder / EXPECTED, MODEL, 1)[verb][3]
+    assert isinstance(question, Compared)
     right = {
         OUTPUT: question.due[OUTPUT],
         ATTRIBUTIONS: np.array([[[0.5, -0.75]]]),
@@ -48,26 +49,24 @@ def test_a_wrong_answer_is_told(folder: Path, changes: dict[str, np.ndarray], fa
         check(folder, EXPLAIN, **changes)
 
 
-def result(memory_mb: list[float], error: str = "", wrong: str = "") -> soak.Report:
-    seen = Seen((Answer("predict json", 0.0, 0.0, 0.001, error, wrong),), 60.0, 1, 0.1)
-    return soak.report(1.0, seen, soak.Publisher("nowhere:1"), memory_mb)
+def result(memory_mb: list[float], **errors: int) -> soak.Report:
+    return soak.report(1.0, Load(60.0, 60, 1.5, 1.6, 1.7, errors), soak.Publisher("nowhere:1"), memory_mb)
 
 
 def test_what_fails_a_soak() -> None:
     flat = [200.0] * 9
     assert not result(flat).failed
     assert result([200.0] * 6 + [220.0] * 3).failed
-    assert result(flat, error="HTTP 503").failed
-    assert result(flat, wrong="y differs").failed
+    assert result(flat, refused=1).failed
 
 
 @pytest.mark.slow
 def test_a_short_soak_of_the_gateway(folder: Path) -> None:
     with gateway(folder / "repository") as server:
         told = soak.soak(server, folder, minutes=0.5)
-    assert not told.wrong
+    assert not told.errors
     assert not told.admin_faults
     assert told.published >= 1
-    assert set(told.answers) == {f"{kind}: answered" for kind in soak.MIX}
+    assert told.requests == 0.5 * 60 * soak.RATE_HZ
     soak.plot(told, folder / "soak.png")
     assert (folder / "soak.png").stat().st_size > 10_000

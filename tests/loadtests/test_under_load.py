@@ -1,79 +1,85 @@
-"""The load generator against a real gateway."""
+"""Locust, as the load test runs it, against a real gateway and against servers that are none."""
 
+import contextlib
 import itertools
 import json
-import shutil
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from pathlib import Path
+from statistics import mean, stdev
+from threading import Lock, Thread
 
 import numpy as np
 import pytest
 
 from loadtests import __main__ as command
 from loadtests.load import measure
-from loadtests.load.expected import ATTRIBUTIONS, EXPECTED, OUTPUT
-from loadtests.load.measure import StuckError, Target, WrongAnswerError, drain
-from loadtests.load.plan import GeneratorError, Phase, Plan, generate
-from loadtests.load.workloads import EXPLAINING, SCENARIOS
+from loadtests.load.arrivals import arrivals
+from loadtests.load.expected import ATTRIBUTIONS, EXPECTED, INPUT, OUTPUT, write_expected
+from loadtests.load.locust import run_locust
+from loadtests.load.measure import Bench, sustainable_rate
+from loadtests.load.questions import WrongAnswerError
+from loadtests.load.workloads import CROWD, SCENARIOS
+from loadtests.systems.process import Server
 from loadtests.systems.variants import Variant, serving
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+NOWHERE = Server(0, "127.0.0.1:9")
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_a_scenario_runs_and_its_answers_are_compared(bench, target, name):
-    found = bench.by_scenario(target, BY_NAME[name], sustainable=60.0).figures
-    assert found.faultless, found.errors
-    assert found.requests > 5
-    assert found.compared >= found.requests // 8
-    assert 0 < found.p50_s <= found.p90_s <= found.p99_s
+@pytest.mark.parametrize("name", ["mix", "batches", "grpc-explain"])
+def test_a_scenario_runs_and_its_answers_are_compared(bench: Bench, name: str) -> None:
+    found = bench.run(BY_NAME[name])
+    assert found.seen.faultless, found
+    assert found.seen.requests > 5
+    assert 0 < found.seen.p50_ms <= found.seen.p90_ms <= found.seen.p99_ms
     assert found.memory_bytes > 10 << 20
+    page = (bench.pages / f"small, rationale, 1 × 1 thread, {name}.html").read_text()
+    assert "explain network" in page, "locust's own"
 
 
-def test_a_baseline_is_measured_as_we_are(bench, folder):
+def test_an_open_load_offers_its_rates_whatever_is_answered(bench: Bench) -> None:
+    """Half a second at 10, 40, 10 and 20 requests a second, shared by two users."""
+    options = {"--rate": "10,40,10,20", "--run-time": 2, "--users": 2}
+    found = run_locust(bench.server, bench.folder / EXPECTED, options, "JsonUser", "BinaryUser")
+    assert not found.errors
+    assert found.requests == 40
+
+
+def test_times_of_an_open_load_count_from_when_a_request_was_due(bench: Bench) -> None:
+    """A server of one answer each 0.1 s cannot follow: the wait in the queue is in the times."""
+    with answering(lambda: answer_of([0.5, 0.5], [1, 2]), pause_s=0.1) as address:
+        options = {"--rate": 30, "--run-time": 1, "--explanations": 0}
+        found = run_locust(Server(0, address), bench.folder / EXPECTED, options, "JsonUser")
+    assert found.requests == 30
+    assert found.p99_ms > 1500
+
+
+def test_a_baseline_is_measured_as_we_are(bench: Bench) -> None:
     """Its two workers are handed requests in turn; predictions are answered beside them."""
     variant = Variant("captum", threads=1, workers=2)
-    with serving(variant, folder) as server:
-        run = bench.by_scenario(Target(variant, server), BY_NAME["mix"])
-    assert run.figures.faultless, run.figures.errors
-    assert run.figures.compared > 0
+    with serving(variant, bench.folder) as server:
+        run = replace(bench, variant=variant, server=server).run(BY_NAME["mix"])
+    assert run.seen.faultless, run
 
 
-def test_a_burst_is_a_moment_of_twice_the_sustainable_rate():
-    phases = BY_NAME["burst"].phases(20.0, sustainable=100.0)
-    assert [(phase.seconds, phase.rate) for phase in phases] == [(8, 50), (2, 200), (10, 50)]
-
-
-def test_an_open_load_offers_its_rate_whatever_is_answered(bench, target):
-    run = bench.run(
-        target,
-        "",
-        (Phase(1, rate=20.0), Phase(1, rate=80.0)),
-        mix={"predict json": 0.5, "explain binary": 0.5},
-    )
-    assert run.figures.faultless
-    assert run.figures.requests == 100
-
-
-@pytest.mark.parametrize("form", ["json", "binary", "grpc"])
-def test_a_wrong_answer_fails_the_run(bench, target, folder, tmp_path, form):
+@pytest.mark.parametrize("form", ["JsonUser", "BinaryUser", "GrpcUser"])
+def test_a_wrong_answer_fails_the_run(bench: Bench, tmp_path: Path, form: str) -> None:
     """One attribution of one row is other than it must be."""
-    tampered = tmp_path / "workload"
-    shutil.copytree(folder, tampered, ignore=shutil.ignore_patterns("repository*"))
-    with np.load(folder / EXPECTED) as file:
-        expected = dict(file)
-    expected[ATTRIBUTIONS][3, 0, 5] += 0.01 * np.abs(expected[ATTRIBUTIONS]).max()
-    np.savez(tampered / EXPECTED, **expected)
-    with pytest.raises(WrongAnswerError, match=r"wrong answers out of \d+ compared"):
-        replace(bench, folder=tampered).run(
-            target, "", (Phase(1, users=2),), check_every=1, mix={f"explain {form}": 1.0}
-        )
+    with np.load(bench.folder / EXPECTED) as file:
+        rows, due = file[INPUT], {name: file[name] for name in (OUTPUT, ATTRIBUTIONS)}
+    due[ATTRIBUTIONS][3, 0, 5] += 0.01 * np.abs(due[ATTRIBUTIONS]).max()
+    write_expected(tmp_path / EXPECTED, rows, due, 1e-3)
+    with pytest.raises(WrongAnswerError, match=r"\d+ wrong answers: small, rationale"):
+        replace(bench, folder=tmp_path).run(replace(CROWD, form=form))
 
 
-def test_a_wrong_answer_ends_the_command_with_status_1(monkeypatch, capsys):
+def test_a_wrong_answer_ends_the_command_with_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def wrong(*_: object) -> None:
         raise WrongAnswerError("credit: shap gave 3 wrong answers")
 
@@ -84,8 +90,7 @@ def test_a_wrong_answer_ends_the_command_with_status_1(monkeypatch, capsys):
     assert "3 wrong answers" in capsys.readouterr().err
 
 
-UNREADABLE = [b"", b"[]", b'{"outputs": [{"name": "y"}]}', b'{"outputs": 3}']
-NOT_NUMBERS = [float("nan")] * 2
+NONSENSE = [b"", b"[]", b'{"outputs": [{"name": "y"}]}', b'{"outputs": 3}']
 
 
 def answer_of(y: object, shape: list[int]) -> bytes:
@@ -94,17 +99,19 @@ def answer_of(y: object, shape: list[int]) -> bytes:
     return json.dumps({"outputs": [y_tensor, attributions]}).encode()
 
 
-@pytest.fixture
-def nonsense() -> Iterator[str]:
-    """The address of a server whose answers all have status 200."""
-    bodies = itertools.cycle([*UNREADABLE, answer_of(0.5, []), answer_of(NOT_NUMBERS, [1, 2])])
+@contextlib.contextmanager
+def answering(answer: Callable[[], bytes], pause_s: float = 0.0) -> Iterator[str]:
+    """The address of a server whose answers all have status 200, one after the other."""
+    one = Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            body = next(bodies)
+            with one:
+                time.sleep(pause_s)
+                body = answer()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -121,43 +128,76 @@ def nonsense() -> Iterator[str]:
         thread.join()
 
 
-def test_an_answer_that_cannot_be_read_is_wrong(folder, nonsense):
+def test_an_answer_that_cannot_be_read_is_wrong(bench: Bench) -> None:
     """No body, no tensor, no rank, no number: none goes missing, and none passes."""
-    phase = Phase(0.5, rate=40.0)
-    plan = Plan(nonsense, None, folder, EXPECTED, EXPLAINING, (phase,), check_every=1)
-    seen = generate(plan)
-    assert len(seen.answers) > len(UNREADABLE) + 2
-    assert all(answer.wrong and not answer.error for answer in seen.answers)
+    bodies = itertools.cycle([*NONSENSE, answer_of(0.5, []), answer_of([float("nan")] * 2, [1, 2])])
+    options = {"--rate": 20, "--run-time": 1}
+    with answering(lambda: next(bodies)) as address:
+        found = run_locust(Server(0, address), bench.folder / EXPECTED, options, "JsonUser")
+    assert found.requests == sum(found.errors.values()) == 20
+    assert found.wrong == 20
 
 
-def test_refusals_are_counted_as_errors(folder):
+def test_refusals_are_counted_as_errors(bench: Bench) -> None:
     """A server that is not there: every request fails, and the run says how."""
-    plan = Plan("127.0.0.1:9", None, folder, EXPECTED, EXPLAINING, (Phase(0.3, rate=20.0),))
-    seen = generate(plan)
-    assert seen.answers
-    assert {answer.error for answer in seen.answers} == {"ConnectionRefusedError"}
+    found = run_locust(NOWHERE, bench.folder / EXPECTED, {"--rate": 20, "--run-time": 1}, "JsonUser")
+    assert sum(found.errors.values()) == 20
+    assert all("ConnectionRefusedError" in error for error in found.errors)
 
 
-def test_a_generator_that_fails_is_told_with_its_reason(folder):
-    plan = Plan("127.0.0.1:9", None, folder, "missing.npz", EXPLAINING, (Phase(0.1, rate=1.0),))
-    with pytest.raises(GeneratorError, match=r"missing\.npz"):
-        generate(plan)
+def test_locust_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"missing\.npz"):
+        run_locust(NOWHERE, tmp_path / "missing.npz", {"--run-time": 1}, "JsonUser")
+    with pytest.raises(RuntimeError, match="--rate takes requests a second"):
+        run_locust(NOWHERE, tmp_path / "missing.npz", {"--run-time": 1, "--rate": "x"}, "JsonUser")
 
 
-def test_a_server_that_does_not_start_ends_the_command_with_status_2(monkeypatch, capsys):
-    monkeypatch.setattr(command, "prepare", lambda *_: None)  # nothing is there to serve
+def test_a_server_that_does_not_start_ends_the_command_with_status_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "run_module", lambda *_: None)  # nothing is there to serve
     monkeypatch.setattr(command, "restrict", lambda _: None)
     monkeypatch.setattr(sys, "argv", ["loadtests", "--profile", "tiny", "--system", "rationale"])
     assert command.main() == 2
     assert "before it was ready" in capsys.readouterr().err
 
 
-def test_a_server_that_stays_overloaded_is_told(bench, target, monkeypatch):
-    monkeypatch.setattr(measure, "_GIVE_UP_S", 0.5)
-    gone = replace(target, server=replace(target.server, http="127.0.0.1:9"))
-    with pytest.raises(StuckError, match="after an overload"):
-        drain(bench, gone)
+def test_draining_returns_when_a_request_is_answered_and_tells_where_none_is(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.drain()
+    monkeypatch.setattr(measure, "_DRAIN_S", 1)
+    with pytest.raises(RuntimeError, match="after an overload"):
+        replace(bench, server=replace(bench.server, http="127.0.0.1:9")).drain()
 
 
-def test_draining_returns_when_a_request_is_answered(bench, target):
-    drain(bench, target)
+def test_arrivals_follow_the_rates_together_and_apart_as_by_chance() -> None:
+    """Of a Poisson process the gaps are exponential: they deviate by as much as their mean."""
+    due_s = list(arrivals([50.0, 200.0], 100.0))
+    assert due_s == sorted(due_s)
+    assert [sum(at < due_s[0] + end for at in due_s) for end in (99.5, 201)] == [
+        pytest.approx(5000, 0.02),
+        25000,
+    ]
+    gaps_s = [later - sooner for sooner, later in itertools.pairwise(due_s[:5000])]
+    assert stdev(gaps_s) == pytest.approx(mean(gaps_s), rel=0.05)
+
+
+@pytest.mark.parametrize("capacity", [0.3, 37.0, 41.0, 5200.0])
+@pytest.mark.parametrize("guess", [0.1, 40.0, 3000.0])
+@pytest.mark.parametrize("precision", [1.05, 1.5])
+def test_the_capacity_is_found(capacity: float, guess: float, precision: float) -> None:
+    probes = []
+
+    def holds(rate: float) -> bool:
+        probes.append(rate)
+        return rate <= capacity
+
+    found = sustainable_rate(holds, guess, precision)
+    assert capacity / precision <= found <= capacity
+    assert found in probes, "the figure is one that was measured"
+    assert len(probes) < 30
+
+
+def test_a_system_that_sustains_nothing_has_the_rate_0() -> None:
+    assert sustainable_rate(lambda _: False, 10.0, 1.1) == 0.0

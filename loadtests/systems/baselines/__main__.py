@@ -8,6 +8,7 @@ from pathlib import Path
 
 import uvicorn
 
+from loadtests.load.expected import PATHS
 from loadtests.load.questions import EXPLAIN, PREDICT
 from loadtests.systems.baselines.explainers import EXPLAINERS
 from loadtests.systems.baselines.service import create_app
@@ -30,7 +31,7 @@ def main() -> None:
         listener = listen("127.0.0.1", 0)
         print(f"ready on http://{address_of(listener)}", flush=True)
         config = uvicorn.Config(
-            create_app(asking({PREDICT: predictor, EXPLAIN: explainer})),
+            create_app(asking({PREDICT: predictor, EXPLAIN: explainer}), PATHS),
             log_level="warning",
             access_log=False,
         )

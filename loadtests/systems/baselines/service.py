@@ -1,21 +1,23 @@
 """The web service around an explainer: the requests and answers are those of the gateway."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import numpy as np
 import orjson
 from fastapi import FastAPI, Request, Response
 
-from loadtests.load.expected import PATHS
 from loadtests.load.questions import Arrays
 
 Ask = Callable[[str, np.ndarray], Awaitable[Arrays]]
 
 
-def create_app(ask: Ask) -> FastAPI:
-    """`ask(verb, x)` gives the outputs. Bodies are read by orjson, unchecked: that is as fast as it goes."""
+def create_app(ask: Ask, paths: Mapping[str, str]) -> FastAPI:
+    """`ask(verb, x)` gives the outputs, at the path of each verb.
+
+    Bodies are read by orjson, unchecked: that is as fast as it goes.
+    """
     app = FastAPI()
-    for verb, path in PATHS.items():
+    for verb, path in paths.items():
         app.post(path)(_route(ask, verb))
     return app
 

@@ -12,7 +12,7 @@ from threading import Thread
 import numpy as np
 import torch
 
-from loadtests.load.expected import ROWS
+from loadtests.load.expected import EXPECTED, INPUT
 from loadtests.load.questions import EXPLAIN, PREDICT, Arrays
 from loadtests.systems.baselines.explainers import EXPLAINERS, LIBRARIES, Verb
 from loadtests.systems.baselines.service import Ask
@@ -67,5 +67,5 @@ def asking(executors: dict[str, Executor]) -> Ask:
 
 def warm_up(executor: Executor, folder: Path, processes: int) -> None:
     """Every worker starts and answers; so many requests that none is left out."""
-    x = np.load(folder / ROWS)[:1]
+    x = np.load(folder / EXPECTED)[INPUT][:1]
     list(executor.map(answer, [EXPLAIN] * 4 * processes, [x] * 4 * processes))

@@ -1,0 +1,17 @@
+"""When the requests of an open load are due."""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+
+
+def arrivals(rates: Sequence[float], seconds: float) -> Iterator[float]:
+    """Yield times of `time.perf_counter`, a Poisson process of a known number in each stretch of `seconds`.
+
+    By chance a process of 100 arrivals has 10 more or fewer, and then another rate was offered than the one
+    that is reported. Given their number, its arrivals are drawn evenly from its time.
+    """
+    began_s, drawn = time.perf_counter(), random.Random(0)
+    for number, rate in enumerate(rates):
+        count = max(round(rate * seconds), 1)
+        yield from sorted(began_s + seconds * (number + drawn.random()) for _ in range(count))

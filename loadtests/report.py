@@ -1,0 +1,133 @@
+"""What a load test leaves: runs.csv, report.html with the machine and versions, and locust's pages."""
+
+import csv
+import io
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from compiler.bench.measure import Machine, versions
+from loadtests.load.measure import Result, Run
+from loadtests.load.workloads import WORKLOADS, Profile
+from loadtests.systems.variants import OURS
+
+CSV_FILE, HTML_FILE = "runs.csv", "report.html"
+PAGES = "locust"
+PACKAGES = "rationale onnxruntime onnx numpy torch shap captum fastapi uvicorn locust".split()
+PEER = "shap"
+RATE, MEDIAN = "sustainable rate", "median of one caller"
+CLAIMS = {  # of explanations of one row over REST: at least so many times better than PEER
+    ("credit-100", RATE): 6,
+    ("credit-100", MEDIAN): 4,
+    ("credit-1000", RATE): 12,
+    ("credit-1000", MEDIAN): 10,
+    ("resnet50", RATE): 4,
+}
+
+
+@dataclass(frozen=True)
+class About:
+    """How a run was made: what was typed, the cores that it was given, the machine as it was before."""
+
+    command: str
+    profile: Profile
+    cores: int
+    machine: Machine
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How many times better we are than a peer, where both have a figure; `asked` is what is claimed."""
+
+    workload: str
+    peer: str
+    what: str
+    ratio: float | None
+    asked: float | None
+
+    @property
+    def verdict(self) -> str:
+        """Empty where nothing is claimed."""
+        if self.asked is None:
+            return ""
+        if self.ratio is None:
+            return "not measured"
+        return "met" if self.ratio >= self.asked else "missed"
+
+    def __str__(self) -> str:
+        ratio = "—" if self.ratio is None else f"{self.ratio:.3g}"
+        asked = "" if self.asked is None else f" (asked {self.asked:g}: {self.verdict})"
+        return f"{self.workload}, beside {self.peer}, {self.what}: {ratio}{asked}"
+
+
+def compare(results: Sequence[Result]) -> list[Comparison]:
+    """Compare us with each peer on each workload that both were measured on; above 1 is in our favour."""
+    ours = {result.workload: result for result in results if result.system == OURS}
+    return [
+        Comparison(
+            theirs.workload,
+            theirs.system,
+            what,
+            over / under if over and under else None,
+            CLAIMS.get((theirs.workload, what)) if theirs.system == PEER else None,
+        )
+        for theirs in results
+        if theirs.system != OURS and (mine := ours.get(theirs.workload))
+        for what, over, under in (
+            (RATE, mine.sustainable, theirs.sustainable),
+            (MEDIAN, theirs.alone.seen.p50_ms, mine.alone.seen.p50_ms),
+            ("memory after eight callers", theirs.crowd.memory_bytes, mine.crowd.memory_bytes),
+        )
+    ]
+
+
+def write_report(
+    results: Sequence[Result], about: About, folder: Path, *, finished: bool = True
+) -> list[Path]:
+    """Write both files and return them; one that is not `finished` says so."""
+    folder.mkdir(parents=True, exist_ok=True)
+    loader = FileSystemLoader(Path(__file__).parent)
+    pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    html = pages.get_template(HTML_FILE).render(
+        about=about,
+        finished=finished,
+        made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        commit=commit(),
+        facts=about.machine | {"cores that were used": about.cores} | versions(PACKAGES),
+        limits_s={one.name: one.p99_s for one in WORKLOADS},
+        comparisons=compare(results),
+        results=results,
+        pages=PAGES,
+    )
+    written = {CSV_FILE: as_csv([run for result in results for run in result.runs]), HTML_FILE: html + "\n"}
+    for file, text in written.items():
+        (folder / file).write_text(text, encoding="utf-8")
+    return [folder / file for file in written]
+
+
+def commit() -> str | None:
+    """Of the checkout; None outside of one."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]  # the local git
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 (ours)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def as_csv(runs: Sequence[Run]) -> str:
+    """A line for each run."""
+    lines = []
+    for run in runs:
+        line = asdict(run)
+        line |= line.pop("variant") | line.pop("seen")
+        lines.append(line | {"errors": "; ".join(f"{n} × {error}" for error, n in line["errors"].items())})
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, lines[0] if lines else (), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return stream.getvalue()

@@ -1,1 +1,0 @@
-"""What a load test leaves: tables, plots and one page."""
