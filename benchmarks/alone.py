@@ -13,9 +13,9 @@ from dataclasses import replace
 from functools import partial
 from math import ceil, sqrt
 
-from benchmarks.arguments import parser_of, positive
+from benchmarks.arguments import case_of, parser_of, positive
 from benchmarks.one_system import KINDS, Alone, start, written
-from compiler.bench.cases import OURS, Case, choose_cases, choose_peers
+from compiler.bench.cases import OURS, Case, choose_peers
 from compiler.bench.process import ProcessDiedError
 from compiler.bench.subjects import compile_ours, make_subject
 from compiler.deployment import in_words, parse_bytes
@@ -121,7 +121,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--budget", help="of memory, for which the most references are sought: 2GB, 512MB")
     asked = parser.parse_args(given)
     with told_plainly():
-        case = choose_cases([asked.model], [asked.references] if asked.references else [], None)[0]
+        case = case_of(asked)
         systems = [OURS, *(peer for peer in choose_peers(asked.peers) if peer in KINDS)]
         lines = (
             starts_of(case, systems, asked.threads, asked.starts)

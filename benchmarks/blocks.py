@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.arguments import parser_of, positive
-from compiler.bench.cases import choose_cases
+from benchmarks.arguments import case_of, parser_of, positive
 from compiler.bench.device import session_of
 from compiler.bench.subjects import compile_ours, make_subject
 from compiler.bench.timing import System, alternate, quartiles
@@ -36,7 +35,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=positive, default=40)
     arguments = parser.parse_args(given)
-    case = choose_cases([arguments.model], [], None)[0]
+    case = case_of(arguments)
     subject = make_subject(case, 0)
     rows, references = subject.rows.numpy(), subject.references.numpy()
     graphs = {

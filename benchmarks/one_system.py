@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +116,8 @@ def _peer(name: str) -> Callable[[Path, int], Run]:
     def load(folder: Path, threads: int) -> Run:
         from compiler.bench.peers import EXPLAINERS
 
-        return EXPLAINERS[name](*_in_torch(folder, threads))
+        network, rows, references = _in_torch(folder, threads)
+        return partial(EXPLAINERS[name](network, references), rows)
 
     return load
 
@@ -123,7 +125,7 @@ def _peer(name: str) -> Callable[[Path, int], Run]:
 def _torch(folder: Path, threads: int) -> Run:
     import torch
 
-    from benchmarks.torch_baseline import baseline
+    from benchmarks.torch.baseline import baseline
 
     network, rows, references = _in_torch(folder, threads)
     walk = baseline(network, rows, references)

@@ -9,7 +9,7 @@ with its least time over a few runs: what it takes where nothing else wants the 
 import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from benchmarks.arguments import parser_of, positive
-from compiler.bench.cases import choose_cases
+from benchmarks.arguments import case_of, parser_of, positive
 from compiler.bench.subjects import compile_ours, make_subject
 from compiler.machine import LARGE_BLOCKS
 
@@ -70,13 +69,12 @@ def show(model: str, forward: Mapping[Any, float], explain: Mapping[Any, float],
         print(f"{milliseconds:8.2f} ms  {operator:18} {name}")
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--references", type=positive, help="K; by default as in `rationale bench`")
     parser.add_argument("--nodes", type=positive, default=12, help="how many of the longest nodes to name")
-    arguments = parser.parse_args()
-    given = [arguments.references] if arguments.references else []
-    case = choose_cases([arguments.model], given, None)[0]
+    arguments = parser.parse_args(given)
+    case = case_of(arguments)
     subject = make_subject(case, 0)
     compiled = compile_ours(subject, arguments.threads)
     rows, references = subject.rows.numpy(), subject.references.numpy()

@@ -5,16 +5,17 @@
 The graph is DeepSHAP of the predicted class, compiled for OpenVINO; ONNX Runtime's own is beside it.
 """
 
-import argparse
+import itertools
 import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import onnx
 
+from benchmarks.arguments import parser_of, positive
 from compiler.bench.cases import Case
 from compiler.bench.subjects import NETWORKS, make_subject
+from compiler.bench.timing import System, alternate
 from compiler.compile import compile_model
 from compiler.deployment import Deployment, Runtime
 from compiler.explain.methods import DeepShap
@@ -48,22 +49,15 @@ def runs_of(case: Case) -> dict[str, Callable[[], object]]:
     return {name: partial(run, x) for name, run in runners.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("models", nargs="+", choices=list(NETWORKS))
-    parser.add_argument("--rounds", type=int, default=9)
-    given = parser.parse_args()
-    for model in given.models:
-        runs = runs_of(case_of(model))
-        times: dict[str, list[float]] = {name: [] for name in runs}
-        for turn in range(given.rounds + 2):
-            for name, run in runs.items():
-                start = time.perf_counter()
-                run()
-                if turn > 1:  # the first runs make buffers and kernels
-                    times[name].append(time.perf_counter() - start)
-        told = ", ".join(f"{name} {1e3 * statistics.median(t):.2f} ms" for name, t in times.items())
-        print(f"{model}: {told}", flush=True)
+def main(given: Sequence[str] | None = None) -> None:
+    """Print a line for each network."""
+    parser = parser_of(__doc__, NETWORKS, many=True)
+    parser.add_argument("--rounds", type=positive, default=9)
+    asked = parser.parse_args(given)
+    for model in asked.models or NETWORKS:
+        times = alternate([System(name, run) for name, run in runs_of(case_of(model)).items()], asked.rounds)
+        medians = {name: statistics.median(itertools.chain(*rounds)) for name, rounds in times.items()}
+        print(f"{model}: {', '.join(f'{name} {1e3 * t:.2f} ms' for name, t in medians.items())}", flush=True)
 
 
 if __name__ == "__main__":

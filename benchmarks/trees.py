@@ -8,7 +8,6 @@ the booster's own, path-dependent as shapiq's are; shap's and woodelf's are over
 Without shapiq and woodelf-explainer installed, they are left out.
 """
 
-import argparse
 import itertools
 import statistics
 import time
@@ -23,7 +22,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from benchmarks.arguments import positive
+from benchmarks.arguments import numbers, parser_of, positive
 from compiler import TreeShap, compile_model
 from compiler.bench.peers import quietly
 from compiler.bench.timing import System, alternate, ratio
@@ -151,26 +150,15 @@ def _system(name: str, explain: Explain, given: np.ndarray, n: int) -> System:
     return System(name, lambda: explain(next(batches)))
 
 
-def numbers(text: str) -> list[int]:
-    """Whole numbers by commas. Raises ArgumentTypeError."""
-    return [positive(part) for part in text.split(",")]
-
-
 def main(given: Sequence[str] | None = None) -> None:
     """Prints a line for each system."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("boosters", nargs="*", help="xgboost, lightgbm (both)")
+    parser = parser_of(__doc__, BOOSTERS, many=True)
     parser.add_argument("--references", type=numbers, default=[100, 1000], help="K, by commas (100,1000)")
     parser.add_argument("--rows", type=numbers, default=[1, 64], help="N, by commas (1,64)")
     parser.add_argument("--rounds", type=positive, default=5, help="in each, every system has its turn")
     asked = parser.parse_args(given)
-    unknown = sorted(set(asked.boosters) - set(BOOSTERS))
-    if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(BOOSTERS)}")
     with told_plainly():
-        for name in asked.boosters or BOOSTERS:
+        for name in asked.models or BOOSTERS:
             for line in measured(name, asked.references, asked.rows, asked.rounds):
                 print(line, flush=True)
 

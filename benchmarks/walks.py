@@ -7,6 +7,7 @@ then with many under a budget that does not hold them. Prints milliseconds of a 
 memory above that after imports, as `benchmarks.alone` does.
 """
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -18,11 +19,12 @@ from benchmarks.one_system import start, written
 from compiler.bench.cases import CASES, OURS, Case, parse_references
 from compiler.bench.process import in_a_process
 from compiler.bench.subjects import compile_ours, make_subject, ready
+from compiler.bench.timing import alternate
 from compiler.deployment import in_words, parse_bytes
 from compiler.terminal import told_plainly
 
 AMPLE = 1 << 40  # bytes
-LEAST_RUNS, MOST_RUNS, SECONDS = 3, 9, 20.0
+ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -55,17 +57,12 @@ def walked(case: Case, threads: int, budget: int) -> Walk:
     compiled = compile_ours(subject, threads, budget)
     compile_s = time.perf_counter() - begun
     system = ready(OURS, subject, compiled, threads)
-    system.run()
-    times: list[float] = []
-    while len(times) < LEAST_RUNS or (sum(times) < SECONDS and len(times) < MOST_RUNS):
-        begun = time.perf_counter()
-        system.run()
-        times.append(time.perf_counter() - begun)
+    (rounds,) = alternate([system], ROUNDS).values()
     memory = compiled.manifest.memory
     assert memory is not None
     with written(subject, compiled) as folder:
         held = start(OURS, folder, threads).peak_bytes
-    run_s = statistics.median(times)
+    run_s = statistics.median(itertools.chain(*rounds))
     return Walk(case.references, compile_s, run_s, held, memory.needed, memory.chunks, memory.recomputed)
 
 
@@ -79,14 +76,14 @@ def show(walk: Walk) -> str:
     )
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Prints a line for each number, and how the last ones compare."""
     parser = parser_of(__doc__, [case.model for case in CASES if len(case.shape) == 3])
     parser.add_argument("--size", type=positive, default=112, help="pixels of an edge (112)")
     parser.add_argument("--references", default="10,20,40", help="K with all baked, by commas (10,20,40)")
     parser.add_argument("--many", type=positive, default=1000, help="K under the budget (1000)")
     parser.add_argument("--budget", default="2GB", help="of memory, for many references (2GB)")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     with told_plainly():
         _compare(
             partial(measured, arguments.model, arguments.size, arguments.threads),

@@ -105,7 +105,7 @@ def _need_checkout() -> None:
 
 def _in_checkout() -> bool:
     try:
-        return find_spec("benchmarks.torch_systems") is not None
+        return find_spec("benchmarks.torch.systems") is not None
     except ModuleNotFoundError:
         return False
 

@@ -136,7 +136,7 @@ def _ready(
 def _truth(subject: Subject) -> np.ndarray | None:
     """None without `benchmarks`, or where its baseline has no rule for a layer."""
     try:
-        values: np.ndarray = outside("torch_systems").truth(subject)
+        values: np.ndarray = outside("torch.systems").truth(subject)
     except (InvalidOptionError, NotImplementedError):
         return None
     return values

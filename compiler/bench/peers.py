@@ -13,29 +13,28 @@ from torch import Tensor, nn
 from compiler.bench.cases import CAPTUM, SHAP
 from compiler.bench.networks import pools_apart, separated
 
-Explain = Callable[[], np.ndarray]
+Explain = Callable[..., np.ndarray]
 
 
-def shap_explainer(network: nn.Module, rows: Tensor, references: Tensor) -> Explain:
-    """`shap.DeepExplainer` of the largest output alone, without its additivity check: [N, …]."""
+def shap_explainer(network: nn.Module, references: Tensor) -> Explain:
+    """`shap.DeepExplainer` of the largest output alone, without its additivity check: rows to [N, …]."""
     with quietly():
         import shap
 
-        model = separated(copy.deepcopy(network))
-        explainer = shap.DeepExplainer(model, references)
+        explainer = shap.DeepExplainer(separated(copy.deepcopy(network)), references)
 
-    host = rows.cpu()  # a row comes from there, and its values go there
-
-    def explain() -> np.ndarray:
+    def explain(rows: Tensor, targets: Tensor | None = None) -> np.ndarray:
+        del targets  # it looks for the largest itself
+        asked = rows.to(references.device)
         with quietly():
-            values, _ = explainer.shap_values(host.to(rows.device), ranked_outputs=1, check_additivity=False)
+            values, _ = explainer.shap_values(asked, ranked_outputs=1, check_additivity=False)
         return np.asarray(values)[..., 0]
 
     return explain
 
 
-def captum_explainer(network: nn.Module, rows: Tensor, references: Tensor) -> Explain:
-    """`captum.attr.DeepLiftShap` with each row's predicted output as its target: [N, …].
+def captum_explainer(network: nn.Module, references: Tensor) -> Explain:
+    """`captum.attr.DeepLiftShap` with each row's predicted output as its target: rows to [N, …].
 
     Every max pool gets a tensor of its own: beside an activation captum would explain it wrongly.
     """
@@ -45,13 +44,12 @@ def captum_explainer(network: nn.Module, rows: Tensor, references: Tensor) -> Ex
         model = pools_apart(separated(copy.deepcopy(network)))
         explainer = captum.attr.DeepLiftShap(model)
 
-    host = rows.cpu()
-
-    def explain() -> np.ndarray:
-        asked = host.to(rows.device)
+    def explain(rows: Tensor, targets: Tensor | None = None) -> np.ndarray:
+        asked = rows.to(references.device)
         with quietly():
-            with torch.no_grad():
-                targets = model(asked).argmax(dim=1)
+            if targets is None:
+                with torch.no_grad():
+                    targets = model(asked).argmax(dim=1)
             attributions: Tensor = explainer.attribute(asked, references, target=targets)
         return attributions.detach().cpu().numpy()
 

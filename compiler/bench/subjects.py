@@ -96,10 +96,12 @@ def ready(name: str, subject: Subject, compiled: Compiled, threads: int) -> Syst
     if name in (OURS, FORWARD):
         run, explain, prepare = (_ours if name == OURS else _forward)(subject, compiled, threads)
     elif name in BY_HAND:
-        run, explain, prepare = outside("torch_systems").SYSTEMS[name](subject, threads)
+        run, explain, prepare = outside("torch.systems").SYSTEMS[name](subject, threads)
     else:
-        given = in_torch(subject)
-        run, prepare = best_threads(lambda: EXPLAINERS[name](*given), subject, threads)
+        network, _, references = in_torch(subject)
+        run, prepare = best_threads(
+            lambda: partial(EXPLAINERS[name](network, references), subject.rows), subject, threads
+        )
         explain = run
     return System(name, run, prepare, explain, time.perf_counter() - started)
 

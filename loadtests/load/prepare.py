@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.torch_systems import truth
+from benchmarks.torch.systems import truth
 from compiler.bench.peers import EXPLAINERS, misses
 from compiler.bench.subjects import Subject, compile_ours, make_subject
 from loadtests.load.expected import (
@@ -46,7 +46,7 @@ def prepare(workload: Workload, folder: Path, systems: Sequence[str] = ALL_SYSTE
     _save(folder / EXPECTED, subject, predictions, _truth(subject))
     if misses(subject.network):
         for name in (name for name in EXPLAINERS if name in systems):
-            attributions = EXPLAINERS[name](subject.network, subject.rows, subject.references)()
+            attributions = EXPLAINERS[name](subject.network, subject.references)(subject.rows)
             _save(folder / f"expected-{name}.npz", subject, predictions, attributions)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.torch_baseline import baseline
+from benchmarks.torch.baseline import baseline
 from compiler import DeepShap, compile_model
 from compiler.bench.networks import perceptron, pools_apart, separated
 from tests.peers.agreement import OUTPUTS, TRUTH, TRUTH_DEEP, error

@@ -12,7 +12,7 @@ from loadtests.load.expected import ATTRIBUTIONS, BASE, EXPECTED, MODEL, OUTPUT,
 from loadtests.load.prepare import prepare
 from loadtests.load.questions import EXPLAIN, PREDICT, WrongAnswerError
 from loadtests.systems.baselines import workers
-from loadtests.systems.baselines.explainers import EXPLAINERS
+from loadtests.systems.baselines.explainers import verbs
 from loadtests.systems.baselines.service import create_app
 from loadtests.systems.variants import expected_of
 from tests.loadtests.conftest import SMALL
@@ -23,7 +23,7 @@ async def ask(folder, name, verb, first):
     questions = compared(folder / EXPECTED, MODEL, 3)[verb]
     body, headers = questions[first].as_json
     with quietly(), ThreadPoolExecutor(1) as thread, pytest.MonkeyPatch.context() as patch:
-        predict, explain = EXPLAINERS[name](folder)
+        predict, explain = verbs(name, folder)
         patch.setattr(workers, "_verbs", {PREDICT: predict, EXPLAIN: explain})
         app = create_app(workers.asking({PREDICT: thread, EXPLAIN: thread}), PATHS)
         transport = httpx.ASGITransport(app)

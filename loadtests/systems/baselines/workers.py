@@ -14,7 +14,7 @@ import torch
 
 from loadtests.load.expected import EXPECTED, INPUT
 from loadtests.load.questions import EXPLAIN, PREDICT, Arrays
-from loadtests.systems.baselines.explainers import EXPLAINERS, LIBRARIES, Verb
+from loadtests.systems.baselines.explainers import LIBRARIES, Verb, verbs
 from loadtests.systems.baselines.service import Ask
 
 # Of this process: DeepExplainer keeps state in its network and must not meet itself.
@@ -25,7 +25,7 @@ def load(name: str, folder: Path, threads: int) -> None:
     """Makes this process ready to answer by the explainer of that name."""
     warnings.filterwarnings("ignore")  # the libraries warn of their own hooks at every request
     torch.set_num_threads(threads)
-    predict, explain = EXPLAINERS[name](folder)
+    predict, explain = verbs(name, folder)
     _verbs.update({PREDICT: predict, EXPLAIN: explain})
 
 

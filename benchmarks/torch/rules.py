@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # PyTorch's own abbreviation
 from torch import Tensor, fx, nn
 
-from benchmarks.torch_forms import backward_forms, forward_forms, last
-from benchmarks.torch_walk import Multiplier, Pull, Rule, Value, Walk
+from benchmarks.torch.forms import backward_forms, forward_forms, last
+from benchmarks.torch.walk import Multiplier, Pull, Rule, Value, Walk
 
 B = 2.0**72  # keeps the products of the ReLU's form apart: see `relu`
 # |x − r| below which f' in the middle (error d²/24·f‴) beats the quotient.

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from benchmarks.torch_forms import Form, fastest, last
+from benchmarks.torch.forms import Form, fastest, last
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,11 @@ Medians, and the median of the differences with its quartiles, in milliseconds; 
 keep 4 KiB (fsync), in the same turns: a decision waits for that once.
 """
 
-import argparse
-import contextlib
 import itertools
 import os
-import re
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +20,16 @@ import httpx
 import numpy as np
 import onnx
 
-from benchmarks.arguments import positive
+from benchmarks.arguments import parser_of, positive
 from benchmarks.trees import data, trained
 from compiler import DeepShap, TreeShap, compile_model
 from compiler.artefact.compiled import Compiled
 from compiler.bench.peers import quietly
 from compiler.bench.timing import REST_S, quartiles
 from compiler.terminal import told_plainly
+from loadtests.systems.process import gateway
 
-CREDIT = Path(__file__).parent.parent.parent / "examples" / "credit"
+CREDIT = Path(__file__).parents[1] / "examples" / "credit"
 WARM = 20  # pairs that are not counted
 VERBS, SYNC = ("explain", "decide"), "sync"
 OFF, SQLITE = "off", "sqlite"
@@ -78,31 +74,6 @@ def trees() -> tuple[Compiled, list[dict[str, float | None]]]:
 SUBJECTS: dict[str, Callable[[], tuple[Compiled, list[Any]]]] = {"credit": credit, "trees": trees}
 
 
-@contextlib.contextmanager
-def serving(repository: Path, state: Path, audit: str) -> Iterator[str]:
-    """The address of a gateway that writes every decision to `audit`: off, sqlite or a database's URL."""
-    settings = {"RATIONALE_STATE": str(state)} | ({} if audit == SQLITE else {"RATIONALE_AUDIT": audit})
-    ends = ("--port", "0", "--grpc-port", "off")
-    command = [sys.executable, "-m", "service.cli", "serve", "--repository", str(repository), *ends]
-    environment = {**os.environ, **settings}
-    with subprocess.Popen(  # noqa: S603 (our own command line)
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-    ) as gateway:
-        try:
-            yield address_of(gateway.stdout or ())
-        finally:
-            gateway.terminate()
-
-
-def address_of(lines: Iterable[str]) -> str:
-    """Raises RuntimeError where the gateway ends before it is ready."""
-    for line in lines:
-        found = re.fullmatch(r"ready on (http://\S+)\n", line)
-        if found:
-            return found[1]
-    raise RuntimeError("the gateway did not become ready: start `rationale serve` by hand to see why")
-
-
 def paired(model: str, instances: Sequence[Mapping[str, Any]], state: Path) -> Iterator[dict[str, float]]:
     """Seconds of either verb for each instance, and of SYNC; which is first changes from one to the next."""
     with httpx.Client(timeout=60) as client, (state / SYNC).open("ab", buffering=0) as file:
@@ -129,11 +100,11 @@ def measured(name: str, audits: Sequence[str], count: int) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as repository:
         compiled.write(repository, name)
         for audit in audits:
-            with (
-                tempfile.TemporaryDirectory() as state,
-                serving(Path(repository), Path(state), audit) as address,
-            ):
-                pairs = list(paired(f"{address}/v1/models/{name}", asked, Path(state)))
+            with tempfile.TemporaryDirectory() as state:
+                trail = {} if audit == SQLITE else {"RATIONALE_AUDIT": audit}
+                served = gateway(Path(repository), "--grpc-port", "off", RATIONALE_STATE=state, **trail)
+                with served as server:
+                    pairs = list(paired(f"http://{server.http}/v1/models/{name}", asked, Path(state)))
             times = {each: [pair[each] * 1e3 for pair in pairs] for each in (*VERBS, SYNC)}
             low, added, high = quartiles(np.subtract(times["decide"], times["explain"]).tolist())
             medians = "".join(f"{np.median(times[verb]):10.2f}" for verb in VERBS)
@@ -143,19 +114,13 @@ def measured(name: str, audits: Sequence[str], count: int) -> Iterator[str]:
 
 def main(given: Sequence[str] | None = None) -> None:
     """Prints a line for each model and trail."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("subjects", nargs="*", help="credit, trees (both)")
+    parser = parser_of(__doc__, SUBJECTS, many=True)
     parser.add_argument("--audit", default=f"{OFF},{SQLITE}", help="off, sqlite, a database's URL; by commas")
     parser.add_argument("--instances", type=positive, default=200, help="of each line (200)")
     asked = parser.parse_args(given)
-    unknown = sorted(set(asked.subjects) - set(SUBJECTS))
-    if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(SUBJECTS)}")
     print(f"{'':10}{'audit':12}{'explain':>10}{'decide':>10}{'added':>10} {'quartiles':16}{'sync':>8}  ms")
     with told_plainly():
-        for name in asked.subjects or SUBJECTS:
+        for name in asked.models or SUBJECTS:
             for line in measured(name, asked.audit.split(","), asked.instances):
                 print(line, flush=True)
 

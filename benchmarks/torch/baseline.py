@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from benchmarks.torch_rules import ReluMaxPool, rule_of
-from benchmarks.torch_walk import write_walk
+from benchmarks.torch.rules import ReluMaxPool, rule_of
+from benchmarks.torch.walk import write_walk
 from compiler.bench.networks import separated
 
 

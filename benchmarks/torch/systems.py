@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.torch_baseline import baseline
+from benchmarks.torch.baseline import baseline
 from compiler.bench.cases import COMPILED, TORCH
 from compiler.bench.device import on_device
 from compiler.bench.peers import quietly

@@ -1,1 +1,0 @@
-"""What a decision costs over the explanation that it is made of."""

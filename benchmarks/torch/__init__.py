@@ -1,0 +1,1 @@
+"""DeepSHAP by hand in PyTorch: the baseline of `rationale bench`, and its float64 values."""

@@ -1,0 +1,26 @@
+"""The commands behind figures that no other test runs, at their least."""
+
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks import profile, runtimes, trees, walks
+
+COMMANDS: dict[str, tuple[Callable[[list[str]], None], str, str]] = {
+    "profile": (profile.main, "credit --references 2", "the longest nodes of the explanation"),
+    "runtimes": (runtimes.main, "credit-softmax --rounds 1", "openvino "),
+    "trees": (trees.main, "xgboost --references 2 --rows 1 --rounds 1", "contributions"),
+    "walks": (
+        walks.main,
+        "efficientnetb0 --size 32 --references 1,2 --many 4 --budget 500MB",
+        "a reference of many",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_prints_its_figures(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main, arguments, told = COMMANDS[name]
+    main(arguments.split())
+    assert told in capsys.readouterr().out
