@@ -2,3 +2,7 @@
 
 They need the extra `bench`. `rationale bench` takes from here what it compares with beside SHAP and captum.
 """
+
+import os
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime reads it when it is imported (docs/security.md)

@@ -48,7 +48,7 @@ def importers(package: str) -> list[str]:
     return [".".join(path.with_suffix("").parts) for path in found]
 
 
-@pytest.mark.parametrize("package", ["compiler", "service", "loadtests"])
+@pytest.mark.parametrize("package", ["compiler", "service", "loadtests", "benchmarks"])
 def test_importing_stores_nothing(package: str, home: Path) -> None:
     modules = importers(package)
     assert modules
@@ -56,7 +56,9 @@ def test_importing_stores_nothing(package: str, home: Path) -> None:
     assert files(home) == []
 
 
-@pytest.mark.parametrize("command", [("-m", "service.cli", "check", "credit"), ("scripts/one_shot.py", "-h")])
+@pytest.mark.parametrize(
+    "command", [("-m", "service.cli", "check", "credit"), ("-m", "benchmarks.one_shot", "-h")]
+)
 def test_commands_store_nothing(command: tuple[str, ...], home: Path) -> None:
     run(*command)
     assert files(home) == []

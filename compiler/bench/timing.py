@@ -48,36 +48,37 @@ def alternate(
     systems: Sequence[System],
     rounds: int,
     tell: Callable[[int, int], None] = lambda *_: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[list[float]]]:
     """Seconds of each call in each round, by system: A B C, B C A, C A B …"""
     times: dict[str, list[list[float]]] = {system.name: [] for system in systems}
-    calls = {system.name: _calls(system) for system in systems}
+    calls = {system.name: _calls(system, clock) for system in systems}
     for done in range(rounds):
         for i in range(len(systems)):
             system = systems[(i + done) % len(systems)]
             tell(done * len(systems) + i, rounds * len(systems))
-            times[system.name].append(_turn(system, calls[system.name]))
+            times[system.name].append(_turn(system, calls[system.name], clock))
     return times
 
 
-def _calls(system: System) -> int:
+def _calls(system: System, clock: Callable[[], float]) -> int:
     """How many calls a turn of it has, from the first, or from later ones where that was quick."""
-    seconds = _turn(system, 1)[0]
+    seconds = _turn(system, 1, clock)[0]
     if seconds < BLOCK_S:
-        seconds = min(_turn(system, 2))
+        seconds = min(_turn(system, 2, clock))
     return max(1, min(MOST_CALLS, round(BLOCK_S / max(seconds, 1e-9))))
 
 
-def _turn(system: System, calls: int) -> list[float]:
+def _turn(system: System, calls: int, clock: Callable[[], float]) -> list[float]:
     system.prepare()
     time.sleep(REST_S)
     if calls > 1:
         system.run()
     times = []
     for _ in range(calls):
-        started = time.perf_counter()
+        started = clock()
         system.run()
-        times.append(time.perf_counter() - started)
+        times.append(clock() - started)
     return times
 
 

@@ -1,12 +1,15 @@
 """The commands behind figures that no other test runs, at their least."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from benchmarks import profile, runtimes, trees, walks
+from benchmarks import one_shot, profile, runtimes, trees, walks
 
+CREDIT = Path(__file__).parents[2] / "examples/credit/credit.onnx"
 COMMANDS: dict[str, tuple[Callable[[list[str]], None], str, str]] = {
+    "one_shot": (one_shot.main, f"{CREDIT} --rounds 2 --threads 1", "explain=true: "),
     "profile": (profile.main, "credit --references 2", "the longest nodes of the explanation"),
     "runtimes": (runtimes.main, "credit-softmax --rounds 1", "openvino "),
     "trees": (trees.main, "xgboost --references 2 --rows 1 --rounds 1", "contributions"),

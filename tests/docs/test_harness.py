@@ -69,7 +69,7 @@ def test_the_commands_of_a_script() -> None:
         ("python -m loadtests.nothing", "no module loadtests.nothing"),
         ("python -m loadtests --profiles claim", "loadtests has no --profiles"),
         ("python scripts/nothing.py", "no scripts/nothing.py"),
-        ("python scripts/one_shot.py --refs 3", "scripts/one_shot.py has no --refs"),
+        ("python scripts/mutation.py --sed 3", "scripts/mutation.py has no --sed"),
         ("make demos", "make has no demos"),
         ("make test ARG=x", "make has no ARG"),
         ("pip install 'rationale[plot]'", "no extra plot"),
