@@ -1,4 +1,4 @@
-"""The way of a request, by whichever protocol it came: what answers it is found, asked, and identified."""
+"""What every request passes, by whichever protocol it came: find what answers, admit it, read it, run it."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -10,28 +10,11 @@ from service.inference.dataplane import DataPlane
 from service.inference.request import Answer, InferenceRequest
 from service.inference.validation import tell_all
 from service.observability.context import current
-from service.references.resolver import ReferenceResolver
+from service.references.resolver import Chosen, ReferenceResolver
 from service.repository.entry import Entry
 from service.repository.registry import ModelRegistry
 from service.security.keys import Scopes, needed_by_entry
 from service.tensors import Tensors
-
-
-@dataclass(frozen=True)
-class Call:
-    """What is known of a request before its body is read.
-
-    Attributes:
-        explains: whether it asks for the model's explanation; else for what is called `model`, which may be
-            an explanation too (`NAME_explain`).
-        timeout_s: how long its caller waits.
-    """
-
-    model: str
-    version: str | None = None
-    explains: bool = False
-    timeout_s: float | None = None
-
 
 # What Triton offers by either protocol and a gateway does not, and what to do instead.
 NOT_OFFERED = {
@@ -44,12 +27,90 @@ T = TypeVar("T")
 
 
 class Read(Protocol):
-    """Reads and decodes the body, until a time on the event loop's clock, and gives what `then` makes of it.
+    """Reads and decodes a body, until a time on the event loop's clock, and returns what `then` makes of it.
 
-    Where the body is large that is done in a thread, all of it: between two steps nothing large is held.
+    A large body is read in a thread, all of it: between two steps nothing large is kept.
     """
 
     def __call__(self, deadline_s: float, then: Callable[[InferenceRequest], T]) -> Awaitable[T]: ...
+
+
+@dataclass(frozen=True)
+class Verb:
+    """What the prologue of a request takes from its verb.
+
+    Attributes:
+        find: the entry that will probably answer, from the request's path alone.
+        inputs: the tensors that the entry which answers is fed.
+        choose: that entry, once the body is read; None for the one that was found.
+        scopes: of which the caller needs one; None for those of the entry.
+        keeps_instances: whether the rows are needed as they were sent once they are tensors.
+    """
+
+    find: Callable[[ModelRegistry, str, str | None], Entry]
+    inputs: Callable[[ModelRegistry, Entry, InferenceRequest], Tensors]
+    choose: Callable[[ModelRegistry, "Call", Entry, InferenceRequest], Entry] | None = None
+    scopes: Scopes | None = None
+    keeps_instances: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is known of a request before its body is read.
+
+    Attributes:
+        timeout_s: how long its caller waits.
+    """
+
+    verb: Verb
+    model: str
+    version: str | None = None
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A request that may be run.
+
+    Attributes:
+        entry: what answers it, unless its references choose another.
+        inputs: what the entry is fed, and references that came with them.
+        deadline_s: on the event loop's clock.
+    """
+
+    request: InferenceRequest
+    entry: Entry
+    inputs: Tensors
+    deadline_s: float
+
+
+async def open_request(plane: DataPlane, call: Call, read: Read) -> Admitted:
+    """Wait until the models are loaded, admit the request, then read it.
+
+    The body is read if the entry that will probably answer has a place for the request.
+
+    Raises:
+        ServiceError: what `read`, `ModelRegistry`, `DataPlane` and the verb raise.
+        ForbiddenError: the caller may not use this entry.
+    """
+    verb, deadline_s = call.verb, plane.deadline(call.timeout_s)
+    await plane.loaded(deadline_s)
+    registry = plane.repository
+    likely = verb.find(registry, call.model, call.version)
+    plane.admit(likely, deadline_s)
+
+    def understood(request: InferenceRequest) -> Admitted:
+        entry = likely if verb.choose is None else verb.choose(registry, call, likely, request)
+        note(entry, 0 if request.instances is None else len(request.instances.rows), verb.scopes)
+        inputs = verb.inputs(registry, entry, request)
+        end_s = deadline_s
+        if request.timeout_s is not None:
+            end_s = min(end_s, plane.deadline(request.timeout_s))
+        if not verb.keeps_instances:
+            request = replace(request, instances=None)
+        return Admitted(request, entry, inputs, end_s)
+
+    return await read(deadline_s, understood)
 
 
 class Handler:
@@ -60,70 +121,78 @@ class Handler:
         self._references = references
 
     async def answer(self, call: Call, read: Read) -> Answer:
-        """The body is read if the entry that will probably answer has a place for the request.
+        """Run a request on the entry that it names, or on one with its references.
 
         Raises:
-            ServiceError: what `read`, `ModelRegistry`, `DataPlane` and `ReferenceResolver` raise.
-            ForbiddenError: the caller may not ask this entry.
+            ServiceError: what `open_request`, `DataPlane` and `ReferenceResolver` raise.
         """
-        plane = self.plane
-        deadline_s = plane.deadline(call.timeout_s)
-        await plane.loaded(deadline_s)
-        registry = plane.repository
-        likely = _likely_entry(registry, call)
-        plane.admit(likely, deadline_s)
+        admitted = await open_request(self.plane, call, read)
+        chosen = await self._chosen(admitted)
+        request, entry = admitted.request, chosen.entry
+        note(entry, next((array.shape[0] for array in chosen.inputs.values() if array.ndim), 0))
+        tensors = await self.plane.infer(entry, chosen.inputs, request.outputs, admitted.deadline_s)
+        version = call.version or entry.version
+        explainer = self.plane.repository.explainer_name(admitted.entry)
+        return Answer(request, call.model, version, entry, tensors, explainer, chosen.references)
 
-        def understood(request: InferenceRequest) -> tuple[InferenceRequest, Entry, Tensors]:
-            entry = _entry_asked_for(registry, call, likely, request)
-            note(entry, 0)
-            return replace(request, instances=None), entry, _inputs(registry, entry, request)
-
-        request, entry, inputs = await read(deadline_s, understood)
-        if request.timeout_s is not None:
-            deadline_s = min(deadline_s, plane.deadline(request.timeout_s))
-        chosen = await self._references.choose(plane, entry, inputs, request.reference_set, deadline_s)
-        answering = chosen.entry
-        note(answering, next((array.shape[0] for array in chosen.inputs.values() if array.ndim), 0))
-        tensors = await plane.infer(answering, chosen.inputs, request.outputs, deadline_s)
-        version = call.version or answering.version
-        explainer = registry.explainer_name(entry)
-        return Answer(request, call.model, version, answering, tensors, explainer, chosen.references)
+    async def _chosen(self, admitted: Admitted) -> Chosen:
+        entry, inputs, name = admitted.entry, admitted.inputs, admitted.request.reference_set
+        if name is None and not _may_bring_references(entry, inputs):
+            return Chosen(entry, inputs)
+        return await self._references.choose(self.plane, entry, inputs, name, admitted.deadline_s)
 
 
-def _likely_entry(registry: ModelRegistry, call: Call) -> Entry:
-    """What answers a call unless its body chooses an explainer. Raises UnknownModelError."""
-    entry = registry.entry(call.model, call.version)
-    return registry.default_explainer(entry) or entry if call.explains else entry
+def _may_bring_references(entry: Entry, inputs: Tensors) -> bool:
+    """Return whether inputs may be references: an explanation's that are more than its own, or named so."""
+    if entry.manifest is None:
+        return False
+    return entry.manifest.open_references is not None or len(inputs) != len(entry.inputs)
 
 
-def _entry_asked_for(registry: ModelRegistry, call: Call, likely: Entry, request: InferenceRequest) -> Entry:
-    """
+def _explaining(registry: ModelRegistry, model: str, version: str | None) -> Entry:
+    """Return the default explainer, or the model that has none. Raise UnknownModelError."""
+    entry = registry.entry(model, version)
+    return registry.default_explainer(entry) or entry
+
+
+def _infers(registry: ModelRegistry, call: Call, named: Entry, request: InferenceRequest) -> Entry:
+    """Return the named entry, or the explainer that the request chooses where it is an explanation.
+
     Raises:
         InvalidInputError: the entry only predicts, so that there is nothing to choose.
-        NotExplainableError: the model has no explainer.
         UnknownResourceError: the model has no such explainer.
     """
-    if likely.manifest is not None and request.explainer is None:
-        return likely
-    if likely.manifest is not None or call.explains:
-        return registry.explainer(call.model, call.version, request.explainer)
+    if named.manifest is not None:
+        return _explains(registry, call, named, request)
     for name in ("explainer", "reference_set"):
         if getattr(request, name) is not None:
             raise InvalidInputError(
-                f"parameters.{name} is of explanations, but '{likely.name}' only predicts: ask its verb "
-                f"explain, or '{likely.name}_explain'"
+                f"'{name}' applies to explain requests, and '{named.name}' is a plain model: use its verb "
+                f"explain, or '{named.name}_explain'"
             )
-    return likely
+    return named
+
+
+def _explains(registry: ModelRegistry, call: Call, default: Entry, request: InferenceRequest) -> Entry:
+    """Return the explainer that the request chooses.
+
+    Raises:
+        NotExplainableError: the model has no explainer.
+        UnknownResourceError: the model has no such explainer.
+    """
+    if default.manifest is not None and request.explainer is None:
+        return default
+    return registry.explainer(call.model, call.version, request.explainer)
 
 
 def note(entry: Entry, rows: int, needed: Scopes | None = None) -> None:
-    """Notes what the running request is for.
+    """Note what the running request is for.
 
     Args:
         needed: the scopes of which its caller needs one; None for those of the entry.
 
     Raises:
-        ForbiddenError: the caller may not ask for that.
+        ForbiddenError: the caller has none of them.
     """
     context = current()
     if context is not None:
@@ -132,7 +201,7 @@ def note(entry: Entry, rows: int, needed: Scopes | None = None) -> None:
 
 
 def _inputs(registry: ModelRegistry, entry: Entry, request: InferenceRequest) -> Tensors:
-    """What `entry` is fed. Raises InvalidInputError for all that was wrong when the request was read."""
+    """Return what `entry` is fed. Raise InvalidInputError for all that is wrong with the request."""
     if request.instances is not None:
         manifest = entry.manifest or _manifest_of(registry, entry)
         return request.instances.tensors(entry, manifest, request.faults)
@@ -143,6 +212,10 @@ def _inputs(registry: ModelRegistry, entry: Entry, request: InferenceRequest) ->
 
 
 def _manifest_of(registry: ModelRegistry, entry: Entry) -> Manifest | None:
-    """What knows the names of a plain model's features."""
+    """Return what knows the names of a plain model's features."""
     explainer = registry.default_explainer(entry)
     return None if explainer is None else explainer.manifest
+
+
+INFER = Verb(ModelRegistry.entry, _inputs, _infers)
+EXPLAIN = Verb(_explaining, _inputs, _explains)

@@ -26,13 +26,14 @@ from service.errors import (
     UndecidedError,
 )
 from service.faults import Faults
-from service.handlers import Call, Read, note
+from service.handlers import Call, Read, Verb, open_request
 from service.inference.dataplane import DataPlane
 from service.inference.features import Instances, form_of
 from service.inference.request import InferenceRequest
 from service.observability.context import current
 from service.repository.entry import Entry
-from service.security.keys import DECIDE
+from service.repository.registry import ModelRegistry
+from service.security import keys
 from service.tensors import Tensors, json_type_name
 
 _AT_ONCE = 32  # rows that are decided before others get their turn
@@ -72,7 +73,7 @@ class Decider:
             key: an idempotency key: what was decided under it before is answered again.
 
         Raises:
-            ServiceError: what `read`, `ModelRegistry`, `DataPlane` and `AuditTrail` raise.
+            ServiceError: what `open_request`, `DataPlane` and `AuditTrail` raise.
             MalformedError: the key is none.
             UndecidedError: rows have no reasons that can be given.
         """
@@ -81,19 +82,9 @@ class Decider:
         if context is not None:
             context.decides = True
         _check_key(key)
-        deadline_s = plane.deadline(call.timeout_s)
-        await plane.loaded(deadline_s)
-        entry = plane.repository.decider(call.model, call.version)
-        assert entry.manifest is not None  # noqa: S101 (for the type checker)
-        manifest = entry.manifest
-        plane.admit(entry, deadline_s)
-
-        def understood(request: InferenceRequest) -> tuple[InferenceRequest, list[Any], Tensors]:
-            rows: list[Any] = [] if request.instances is None else request.instances.rows
-            note(entry, len(rows), DECIDE)
-            return request, rows, inputs_of(entry, manifest, rows, request.faults)
-
-        request, rows, inputs = await read(deadline_s, understood)
+        admitted = await open_request(plane, call, read)
+        request, entry, inputs = admitted.request, admitted.entry, admitted.inputs
+        manifest, rows, deadline_s = _manifest_of(entry), _rows_of(request), admitted.deadline_s
         caller = "" if context is None else context.caller.name
         if request.stability:
             demand_comparisons(manifest)
@@ -159,6 +150,22 @@ def as_recorded(
         )
         for i, (row, decision) in enumerate(zip(rows, decisions, strict=True))
     ]
+
+
+def _inputs(_: ModelRegistry, entry: Entry, request: InferenceRequest) -> Tensors:
+    return inputs_of(entry, _manifest_of(entry), _rows_of(request), request.faults)
+
+
+DECIDE = Verb(ModelRegistry.decider, _inputs, scopes=keys.DECIDE, keeps_instances=True)
+
+
+def _manifest_of(entry: Entry) -> Manifest:
+    assert entry.manifest is not None  # noqa: S101 (an entry without one decides nothing)
+    return entry.manifest
+
+
+def _rows_of(request: InferenceRequest) -> list[Any]:
+    return [] if request.instances is None else request.instances.rows
 
 
 def _check_key(key: str | None) -> None:

@@ -15,7 +15,7 @@ from compiler.manifest import TensorSpec
 from service.errors import NotReadyError, UnknownModelError
 from service.grpc_api.codec import decode_request, encode_answer, typed_bytes
 from service.grpc_api.stream import stream_infer
-from service.handlers import NOT_OFFERED, Call, Handler
+from service.handlers import INFER, NOT_OFFERED, Call, Handler
 from service.inference.index import index_of
 from service.inference.request import InferenceRequest
 from service.interceptor import RequestInterceptor
@@ -129,7 +129,7 @@ async def infer(
     async def read(deadline_s: float, then: Callable[[InferenceRequest], T]) -> T:
         return await off_loop.run(typed_bytes(request), lambda: then(decode_request(request)), deadline_s)
 
-    call = Call(request.model_name, request.model_version or None, timeout_s=left_s)
+    call = Call(INFER, request.model_name, request.model_version or None, timeout_s=left_s)
     return encode_answer(await handler.answer(call, read))
 
 

@@ -29,7 +29,8 @@ from service.api.v1.codec import (
     predictions,
 )
 from service.api.v2.routes import JSON, REFUSALS, call_of, plane_of, reader, respond
-from service.decisions.decider import Decider
+from service.decisions.decider import DECIDE, Decider
+from service.handlers import EXPLAIN, INFER
 from service.inference.request import Answer
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
@@ -97,18 +98,18 @@ async def status(request: Request, model: str) -> ModelStatus:
 
 
 async def predict(request: Request) -> Response:
-    return await respond(request, decode_predict, _predictions, JSON, explains=False)
+    return await respond(request, decode_predict, _predictions, JSON, verb=INFER)
 
 
 async def explain(request: Request) -> Response:
-    return await respond(request, decode_explain, _explanations, JSON, explains=True)
+    return await respond(request, decode_explain, _explanations, JSON, verb=EXPLAIN)
 
 
 async def decide(request: Request) -> Response:
     """Answered when the decisions are on the disk."""
     decider: Decider = request.app.state.decider
     read = reader(request, decode_decide, JSON)
-    call = call_of(request, explains=True)
+    call = call_of(request, DECIDE)
     given = request.headers.getlist(IDEMPOTENCY_KEY)
     key = ", ".join(given) if given else None
     return _json({"decisions": await decider.decide(call, read, key)})

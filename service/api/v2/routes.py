@@ -24,7 +24,7 @@ from service.api.schemas import (
 )
 from service.api.v2 import codec as oip
 from service.errors import AnswerTooLargeError, NotOfferedError
-from service.handlers import NOT_OFFERED, Call, Handler, Read
+from service.handlers import EXPLAIN, INFER, NOT_OFFERED, Call, Handler, Read, Verb
 from service.inference.dataplane import DataPlane
 from service.inference.request import Answer, InferenceRequest
 from service.repository.entry import PLATFORM
@@ -168,11 +168,11 @@ async def _refuse(what: str, _: Request) -> Response:
 
 
 async def infer(request: Request) -> Response:
-    return await _respond(request, explains=False)
+    return await _respond(request, INFER)
 
 
 async def explain(request: Request) -> Response:
-    return await _respond(request, explains=True)
+    return await _respond(request, EXPLAIN)
 
 
 # The routes of inference are Starlette's own: FastAPI's dependencies and validation cost more than a small
@@ -203,16 +203,16 @@ for path, what in {
     unoffered.add_route(path, partial(_refuse, what), ["GET", "POST"])
 
 
-async def _respond(request: Request, *, explains: bool) -> Response:
-    return await respond(request, _decode, _encode, JSON, BINARY, explains=explains)
+async def _respond(request: Request, verb: Verb) -> Response:
+    return await respond(request, _decode, _encode, JSON, BINARY, verb=verb)
 
 
 async def respond(
-    request: Request, decode: Decode, encode: Encode, *media_types: str, explains: bool
+    request: Request, decode: Decode, encode: Encode, *media_types: str, verb: Verb
 ) -> Response:
     """Answers a request for a prediction or an explanation, of whichever codec."""
     handler: Handler = request.app.state.handler
-    plane, call = handler.plane, call_of(request, explains=explains)
+    plane, call = handler.plane, call_of(request, verb)
     deadline_s = plane.deadline(call.timeout_s)
     answer = await handler.answer(call, reader(request, decode, *media_types))
     size, most = answer.json_bytes, most_json(request) * _TENSORS_TO_JSON
@@ -225,10 +225,10 @@ async def respond(
         return await plane.off_loop.run(size, partial(encode, answer), deadline_s)
 
 
-def call_of(request: Request, *, explains: bool) -> Call:
-    """What the path and the headers say."""
-    asked = request.path_params
-    return Call(asked["model"], asked.get("version"), explains, timeout_header(request))
+def call_of(request: Request, verb: Verb) -> Call:
+    """Return what the path and the headers say."""
+    named = request.path_params
+    return Call(verb, named["model"], named.get("version"), timeout_header(request))
 
 
 def reader(request: Request, decode: Decode, *media_types: str) -> Read:

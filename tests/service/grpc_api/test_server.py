@@ -234,7 +234,7 @@ def test_the_request_id_comes_back(stub: Any) -> None:
 @pytest.mark.parametrize(
     ("model", "parameter", "code", "said"),
     [
-        ("score", {"string_param": "x"}, "INVALID_ARGUMENT", "'score' only predicts: ask its verb explain"),
+        ("score", {"string_param": "x"}, "INVALID_ARGUMENT", "'score' is a plain model: use its"),
         ("score_explain", {"string_param": "absent"}, "NOT_FOUND", "no explainer 'absent'"),
         ("score_explain", {"int64_param": 1}, "INVALID_ARGUMENT", "explainer must be a name"),
     ],
