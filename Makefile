@@ -9,7 +9,7 @@ DEMO := .venv/demo/bin
 TEST := .venv/test/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-docker loadtest check fix lock triton triton-serve serve clean env-demo env-test
+.PHONY: help demo test test-full test-slow test-docker loadtest check fix lock triton triton-serve serve clean env-demo env-test
 
 help: ## this list
 	@echo "Rationale: one graph that answers with the prediction and its explanation."
@@ -22,8 +22,13 @@ help: ## this list
 demo: env-demo ## decide on four loan applicants: compile, serve, ask over HTTP (no torch; ends by itself)
 	@$(DEMO)/rationale demo
 
+PYTEST := $(TEST)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 25
+
 test: env-test triton ## the tests, against a real Triton too; ARGS="-k name" picks some
-	@$(TEST)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(PYTEST) $(ARGS)
+
+test-full: env-test triton ## what those leave out: every sample, every node test of ONNX, more random graphs
+	@$(PYTEST) -m 'full and not slow and not gpu and not docker' $(ARGS)
 
 test-slow: env-test triton ## only the tests that take minutes: run them before a release
 	@$(TEST)/python -m pytest -m slow --timeout 3600 $(ARGS)

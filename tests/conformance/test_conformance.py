@@ -2,10 +2,14 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.conformance.cases import Case
 from tests.conformance.evaluate import Outcome
 from tests.conformance.verdicts import DISPUTED, PARTLY, STOPPED, Verdict, counts, errors, stopped, verdict
 from tests.tolerances import CONFORMANCE_32
+
+pytestmark = pytest.mark.full
 
 
 def test_every_node_test_compiles(

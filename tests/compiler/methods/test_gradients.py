@@ -15,7 +15,7 @@ from compiler import (
 )
 from tests.compiler.gated import A, Arrays, B, K, N, R, T, V, X, derivatives, gated, value
 from tests.compiler.models import parsed
-from tests.compiler.samples import SAMPLES, Sample
+from tests.compiler.samples import SAMPLES, Sample, parameters
 from tests.references.interpreter import run64
 from tests.tolerances import COMPLETE_64
 
@@ -107,16 +107,7 @@ def test_of_equal_values_the_first_is_chosen(name: str) -> None:
 # -- integrated gradients --------------------------------------------------------------------------------
 
 
-ONE_OF_EACH = {s.op_type: s for s in reversed(SAMPLES) if s.float64}  # the first sample of each operator
-
-
-def marked(sample: Sample) -> Any:
-    """The operator decides how the points are walked, not its attributes: one of each always, all if slow."""
-    first = ONE_OF_EACH[sample.op_type] is sample
-    return pytest.param(sample, marks=() if first else pytest.mark.slow, id=sample.label)
-
-
-@pytest.mark.parametrize("sample", [marked(s) for s in SAMPLES if s.float64])
+@pytest.mark.parametrize("sample", parameters(s for s in SAMPLES if s.float64))
 def test_every_operator_walks_at_the_points(sample: Sample) -> None:
     """Integrated gradients are the gradient graph's own answers at the points, added up."""
     n, steps = 2, 4

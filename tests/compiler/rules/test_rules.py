@@ -12,7 +12,7 @@ from compiler.lowering.rewrites.microsoft import DOMAIN
 from compiler.rules.rule import all_rules, find_rule
 from rationale.testing.engine import Rows
 from rationale.testing.harness import Harness, attributions, targets_of
-from tests.compiler.samples import SAMPLES, Sample
+from tests.compiler.samples import SAMPLES, Sample, parameters
 from tests.compiler.samples.expected import expected
 from tests.references.interpreter import run64
 from tests.tolerances import DUE_64, PARITY_32
@@ -25,11 +25,9 @@ SAMPLES_64 = [s for s in SAMPLES if s.float64]
 COMPOSED = ("RoiAlign-max", "RoiAlign-regions vary", "DynamicQuantizeLinear-[3,4]")
 PINNED = [s for s in SAMPLES if s.label not in COMPOSED]
 
-any_sample = pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.label)
-each_sample = pytest.mark.parametrize("sample", SAMPLES_64, ids=lambda s: s.label)
-each_smooth_sample = pytest.mark.parametrize(
-    "sample", [s for s in SAMPLES_64 if s.smooth], ids=lambda s: s.label
-)
+any_sample = pytest.mark.parametrize("sample", parameters(SAMPLES))
+each_sample = pytest.mark.parametrize("sample", parameters(SAMPLES_64))
+each_smooth_sample = pytest.mark.parametrize("sample", parameters(s for s in SAMPLES_64 if s.smooth))
 
 
 @functools.cache
@@ -61,7 +59,7 @@ def demand_equal(sample: Sample, x: Rows, references: Rows, weights: list[float]
 
 
 @pytest.mark.parametrize("weights", [[1.0], [0.5, 0.2, 0.3]], ids=["one reference", "several"])
-@pytest.mark.parametrize("sample", PINNED, ids=lambda s: s.label)
+@pytest.mark.parametrize("sample", parameters(PINNED))
 def test_attributions_are_what_is_due(sample: Sample, weights: list[float]) -> None:
     """Value by value, as the references have it: what is added in every order, or the method's formula."""
     dtype = harness(sample).dtype
@@ -83,7 +81,7 @@ def test_at_the_reference_there_is_nothing_to_attribute(sample: Sample) -> None:
     harness(sample).at_the_reference()
 
 
-@pytest.mark.parametrize("sample", [s for s in PINNED if s.float64], ids=lambda s: s.label)
+@pytest.mark.parametrize("sample", parameters(s for s in PINNED if s.float64))
 def test_at_ties_and_zeros_attributions_are_what_is_due(sample: Sample) -> None:
     demand_equal(sample, *harness(sample).tied(), [1.0])
 

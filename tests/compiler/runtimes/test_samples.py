@@ -23,14 +23,14 @@ from tests.compiler.runtimes.differences import (
     OPENVINO,
     OPENVINO_EXPLAINED,
 )
-from tests.compiler.samples import SAMPLES, Sample
+from tests.compiler.samples import SAMPLES, Sample, parameters
 from tests.tolerances import ACROSS_RUNTIMES
 
 N, K = 2, 3
 Answers = Mapping[str, np.ndarray]
 Run = Callable[[Answers], Answers]
 
-each_sample = pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.label)
+each_sample = pytest.mark.parametrize("sample", parameters(SAMPLES))
 METHODS: dict[str, Callable[[Sample], Any]] = {
     "deepshap": lambda sample: DeepShap(sample.draw(K, 8, np.float32)),
     "gradient": lambda _: Gradient(),

@@ -4,7 +4,11 @@ Dimensions are unequal and never 1 where an operator allows it, so that a transp
 multiplier cannot pass.
 """
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
+import pytest
 
 from rationale.testing import Sample, Var
 from tests.compiler.samples.awkward import awkward_samples
@@ -15,7 +19,7 @@ from tests.compiler.samples.recurrent import recurrent_samples
 from tests.compiler.samples.resampling import resampling_samples
 from tests.compiler.samples.weights import weight_samples
 
-__all__ = ["SAMPLES", "Sample", "Var"]
+__all__ = ["SAMPLES", "Sample", "Var", "parameters"]
 
 
 def _array(*shape: int, seed: int = 0, low: float = -1.0, high: float = 1.0) -> np.ndarray:
@@ -264,3 +268,10 @@ SAMPLES = [
     *_normalisations(),
     *_choices(),
 ]
+
+
+def parameters(samples: Iterable[Sample]) -> list[Any]:
+    """Return the samples as parameters: an operator's last for every run, its others for `make test-full`."""
+    samples = [*samples]
+    in_every_run = {(s.domain, s.op_type): s for s in samples}.values()
+    return [pytest.param(s, marks=() if s in in_every_run else pytest.mark.full, id=s.label) for s in samples]
