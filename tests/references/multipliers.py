@@ -452,14 +452,14 @@ def _quantised(z: Flow, scale: Array, zero: Array) -> Flow:
 
 
 def matmul_integer(a: Flow, b: Array, a_zero: Operand = 0, b_zero: Operand = 0) -> Flow:
-    """A step of the sum: nothing where it is the same at x and at r."""
+    """Linear: products and sums of whole numbers are whole."""
     weight = b.astype(np.float64) - (0 if b_zero is None else b_zero)
-    return (a - (0 if a_zero is None else a_zero)).affine(lambda v: v @ weight).each(np.round)
+    return (a - (0 if a_zero is None else a_zero)).affine(lambda v: v @ weight)
 
 
 def conv_integer(x: Flow, w: Array, x_zero: Operand = 0, w_zero: Operand = 0, **how: Any) -> Flow:
     weight = torch.from_numpy(w.astype(np.float64) - w_zero)
-    return (x - x_zero).affine(lambda v: conv(torch.from_numpy(v), weight, **how).numpy()).each(np.round)
+    return (x - x_zero).affine(lambda v: conv(torch.from_numpy(v), weight, **how).numpy())
 
 
 def qlinear_matmul(

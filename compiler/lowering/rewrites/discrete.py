@@ -9,7 +9,7 @@ import onnx_ir as ir
 from compiler.lowering.rewrites.engine import dtype_of, is_constant, rank_of, replace_node, rewrites
 
 _WHOLE = frozenset({"Round", "Floor", "Ceil", "Sign"})
-_KEEP_WHOLE = frozenset({"Add", "Sub", "Mul", "Neg", "Abs", "Clip", "Max", "Min", "Identity", "Reshape"})
+_KEEP_WHOLE = frozenset("Abs Add Clip Conv Identity MatMul Max Min Mul Neg Reshape Sub Unsqueeze".split())
 _DEEPEST = 6
 
 
@@ -163,17 +163,13 @@ def centred(op: Any, x: ir.Value, zero_point: ir.Value | None, axis: int | None)
     return op.Sub(y, offset)
 
 
-def _whole(op: Any, y: ir.Value) -> Any:
-    return op.Cast(op.Round(y), to=int(ir.DataType.INT32))
-
-
 @rewrites("MatMulInteger")
 def matmul_integer(
     op: Any, a: ir.Value, b: ir.Value, a_zero: ir.Value | None = None, b_zero: ir.Value | None = None
 ) -> Any:
     """(a − zero of a)·(b − zero of b), in floats: exact up to 2²⁴."""
     left, right = centred(op, a, a_zero, rank_of(a) - 2), centred(op, b, b_zero, rank_of(b) - 1)
-    return _whole(op, op.MatMul(left, right))
+    return op.Cast(op.MatMul(left, right), to=int(ir.DataType.INT32))
 
 
 @rewrites("ConvInteger")
@@ -186,7 +182,8 @@ def conv_integer(
     **attributes: Any,
 ) -> Any:
     """Conv(x − zero of x, w − zero of w), in floats: exact up to 2²⁴."""
-    return _whole(op, op.Conv(centred(op, x, x_zero, None), centred(op, w, w_zero, 0), **attributes))
+    steps = op.Conv(centred(op, x, x_zero, None), centred(op, w, w_zero, 0), **attributes)
+    return op.Cast(steps, to=int(ir.DataType.INT32))
 
 
 @rewrites("QLinearMatMul")
