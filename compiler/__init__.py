@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime reads it when it is imported (docs/security.md)
 
 if TYPE_CHECKING:
-    from compiler.artefact.comparisons import Comparisons
     from compiler.artefact.compiled import Compiled, Explanation
     from compiler.compile import compile_model
     from compiler.conversion.convert import Converted, convert
+    from compiler.decisions.comparisons import Comparisons
     from compiler.deployment import Deployment
     from compiler.errors import (
         CheckFailedError,
@@ -135,7 +135,7 @@ __all__ = [
 _HOME = {
     name: module
     for module, names in {
-        "compiler.artefact.comparisons": "Comparisons",
+        "compiler.decisions.comparisons": "Comparisons",
         "compiler.artefact.compiled": "Compiled Explanation",
         "compiler.compile": "compile_model",
         "compiler.conversion.convert": "Converted convert",

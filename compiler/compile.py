@@ -9,9 +9,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from compiler.artefact.comparisons import Compared, Comparisons, demand_alike
+from compiler.artefact.comparisons import Compared
 from compiler.artefact.compiled import Compiled
-from compiler.artefact.decision.profile import FittedProfile, apply_profile
 from compiler.artefact.describe import describe
 from compiler.artefact.finish import finish
 from compiler.artefact.open_length import check_span
@@ -19,6 +18,8 @@ from compiler.checks.check import check
 from compiler.checks.open_probes import check_open
 from compiler.conversion.convert import Converted, convert, example_of, is_fitted
 from compiler.conversion.files import is_fitted_file, read_fitted
+from compiler.decisions.comparisons import Comparisons, demand_alike
+from compiler.decisions.fitting import FittedProfile, apply_profile
 from compiler.deployment import HERE, Deployment
 from compiler.errors import (
     CheckFailedError,

@@ -11,8 +11,8 @@ from compiler.errors import InvalidOptionError
 from compiler.request import Columns, CompileRequest
 
 if TYPE_CHECKING:
-    from compiler.artefact.comparisons import Comparisons
     from compiler.artefact.compiled import Compiled
+    from compiler.decisions.comparisons import Comparisons
     from compiler.explain.engine import Method
     from compiler.memory.fit import Progress
     from compiler.references.tables import Table
@@ -69,7 +69,7 @@ def compile_files(
 
 def _comparisons(request: CompileRequest, baselines: Mapping[str, "Method"]) -> "Comparisons | None":
     """None where none are asked for."""
-    from compiler.artefact.comparisons import Comparisons
+    from compiler.decisions.comparisons import Comparisons
 
     asked = Comparisons(baselines, request.draws, request.draws_seed)
     return asked if baselines or request.draws else None

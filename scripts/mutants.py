@@ -10,7 +10,6 @@ KINDS = ("killed", "survived", "untested", "timeout", "invalid")
 # Where the tests of a file are, by the longest beginning of its path that is here.
 TESTS = {
     "compiler": ("tests/compiler",),
-    "compiler/artefact/decision": ("tests/compiler/decisions", "tests/compiler/artefact/test_decision.py"),
     "compiler/conversion": ("tests/compiler/conversion",),
     "compiler/decisions": (
         "tests/compiler/decisions",

@@ -1,71 +1,21 @@
-"""Other explanations of the same model, compiled beside the one that decides: do the reasons stay?"""
+"""Entries beside the one that decides, which explain the same model by other references."""
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from compiler.deployment import Deployment
-from compiler.errors import InvalidOptionError
-from compiler.explain.engine import Method
 from compiler.manifest import EXPLAIN_SUFFIX, Comparison, Manifest
-from compiler.references.draws import draws
-from compiler.references.reference_set import OpenReferences
 from compiler.runtime.session import SerializedGraph
 
-DRAWS = "draws"  # what they are called together
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _DIGITS = 12  # of a digest in an entry's name; those of explainers made over the API have 16
-
-
-@dataclass(frozen=True, eq=False)
-class Comparisons:
-    """By what else to explain.
-
-    Args:
-        baselines: by a name, such as all_applicants, the same method with other references.
-        draws: how many sets of as many references to draw, with replacement, from those that decide.
-        seed: of the draws.
-    """
-
-    baselines: Mapping[str, Method] = field(default_factory=dict)
-    draws: int = 0
-    seed: int = 0
-
-    def check(self, method: Method, deployment: Deployment, *, decides: bool) -> None:
-        """Before anything is compiled. Raises InvalidOptionError."""
-        if not decides:
-            raise InvalidOptionError(
-                "comparisons show which reasons of a decision stay: give a decision profile (--decision)."
-            )
-        if deployment.one_shot or isinstance(method.reference_set, OpenReferences):
-            raise InvalidOptionError(
-                "comparisons are entries beside NAME_explain: compile without --one-shot and "
-                "--open-references."
-            )
-        for name, other in self.baselines.items():
-            if not _NAME.fullmatch(name) or name == DRAWS:
-                raise InvalidOptionError(
-                    f"{name[:80]!r} is no name of a baseline: use letters, digits, '_' and '-', beginning "
-                    f"with a letter, and not {DRAWS!r}."
-                )
-            if other.reference_set is None:
-                raise InvalidOptionError(f"baseline {name!r} needs references: --compare {name}=FILE.")
-
-    def methods(self, method: Method) -> Iterator[tuple[str, Literal["baseline", "draw"], Method]]:
-        """Name, kind and method of each. Raises InvalidOptionError where nothing can be drawn from."""
-        drawn = draws(method.reference_set, method.reference_weights, self.draws, self.seed)
-        for name, other in self.baselines.items():
-            yield name, "baseline", other
-        for i, rows in enumerate(drawn, start=1):
-            yield f"draw {i}", "draw", _with(method, rows)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One of them, compiled.
+    """The same model explained by other references, compiled.
 
     Attributes:
         graph, sample: as a `Compiled` has them.
@@ -94,21 +44,3 @@ def is_entry_name(name: str, model: str) -> bool:
     """Whether it is one that `entry_name` gives."""
     digits = name.removeprefix(f"{model}{EXPLAIN_SUFFIX}_")
     return digits != name and re.fullmatch(rf"[0-9a-f]{{{_DIGITS}}}", digits) is not None
-
-
-def demand_alike(name: str, own: Manifest, other: Manifest) -> None:
-    """Raises InvalidOptionError where it explains otherwise than by other references."""
-    if own.method != other.method:
-        told = [f"{m.method.name} {m.method.options}" for m in (own, other)]
-        raise InvalidOptionError(
-            f"{name} is explained by {told[1]}, the decision by {told[0]}: give the same method and options "
-            "(with --method auto, name the method)."
-        )
-
-
-def _with(method: Method, rows: Any) -> Method:
-    changed: Any = method  # a frozen dataclass, as all methods are
-    option = "covers" if getattr(method, "references", None) is None else "references"
-    weights = {} if method.reference_weights is None else {"weights": None}  # it was drawn by them
-    drawn: Method = replace(changed, **{option: rows}, **weights)
-    return drawn

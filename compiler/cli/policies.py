@@ -11,9 +11,9 @@ from compiler.terminal import console, progress_bar
 if TYPE_CHECKING:
     import numpy as np
 
+    from compiler.decisions.scores import Scores
     from compiler.profile import DecisionProfile
     from compiler.references.represented import StandsFor
-    from compiler.references.scores import Scores
     from compiler.references.tables import Columns, Table
 
 COUNT, FEW = 100, 20  # rows of a set by default, and below which a warning says that there are few
@@ -101,9 +101,9 @@ def draw_by_policy(asked: Asked) -> Made:
     """The set. Raises RationaleError."""
     import numpy as np
 
+    from compiler.decisions.policies import BAND, Scored, check_count, parse_band, passing, population
     from compiler.errors import InvalidOptionError
     from compiler.profile import as_profile
-    from compiler.references.policies import BAND, Scored, check_count, parse_band, passing, population
     from compiler.references.represented import MeanOutput, StandsFor
 
     asked.check()
@@ -176,10 +176,10 @@ def read_applicants(asked: Asked, profile: "DecisionProfile") -> tuple[Applicant
     from compiler.conversion.convert import convert
     from compiler.conversion.parity import ANY
     from compiler.decisions.decide import read_cell
+    from compiler.decisions.policies import knocked_out
+    from compiler.decisions.scores import scores_of
     from compiler.errors import InvalidModelError, InvalidReferencesError
     from compiler.from_files import read_model
-    from compiler.references.policies import knocked_out
-    from compiler.references.scores import scores_of
     from compiler.references.tables import read_rows
 
     if not asked.model.is_file():
@@ -244,11 +244,11 @@ def _draw(
     asked: Asked, applicants: Applicants, rows: "np.ndarray", count: int, seed: int
 ) -> "tuple[np.ndarray, np.ndarray | None]":
     """The indices [K] of the set, and weights [K] where they are not equal."""
+    from compiler.decisions.policies import systematic
     from compiler.errors import InvalidOptionError
     from compiler.evaluate.decisions.decided import plain
     from compiler.references.centroids import keeping_means
     from compiler.references.medoids import medoids
-    from compiler.references.policies import systematic
 
     if asked.by == "whole":
         return rows, None
@@ -274,9 +274,9 @@ def _measured(
     import numpy as np
 
     from compiler.compile import compile_model
+    from compiler.decisions.policies import systematic
     from compiler.evaluate.draws import Answer, answer_of, from_draw_to_draw, move
     from compiler.explain.methods import WEIGHTS, make_method
-    from compiler.references.policies import systematic
 
     declined = np.flatnonzero((outcomes == "decline") & ~applicants.knocked_out)
     if not len(declined):

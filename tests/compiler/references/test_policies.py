@@ -20,10 +20,10 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from typer.testing import CliRunner
 
+from compiler.decisions.policies import Band, Scored, parse_band, population, systematic
 from compiler.errors import InvalidOptionError, InvalidReferencesError
 from compiler.manifest import Manifest
 from compiler.profile import DecisionProfile
-from compiler.references.policies import Band, Scored, parse_band, population, systematic
 from compiler.references.tables import Table, read_rows
 from service.cli.main import app
 from tests.compiler.models import mlp, rows

@@ -13,10 +13,10 @@ import onnx
 import onnx_ir as ir
 
 from compiler.artefact.compiled import Compiled
-from compiler.artefact.decision.categories import categories_of
-from compiler.artefact.decision.drift import classes_of_references
+from compiler.decisions.categories import categories_of
+from compiler.decisions.drift import classes_of
 from compiler.decisions.faults import Known, faults_of, remarks_on, remarks_on_scores
-from compiler.decisions.rows import explained_rows, score_index
+from compiler.decisions.rows import ExplainedRow, explained_rows, keys_of, score_index
 from compiler.errors import InvalidOptionError
 from compiler.explain.engine import Gap, Method, Selection
 from compiler.explain.feature_names import by_name, features_of
@@ -25,7 +25,7 @@ from compiler.explain.reach import reach_backward
 from compiler.explain.references import Referenced, prepare_references
 from compiler.explain.target import Target, check_shapes
 from compiler.lowering import Lowered
-from compiler.manifest import Decided
+from compiler.manifest import Classes, Decided
 from compiler.profile import DecisionProfile, faulty, near
 from compiler.references.reference_set import Baseline, OpenReferences
 from compiler.request import CompileRequest
@@ -33,6 +33,7 @@ from compiler.runtime.session import Runner
 from compiler.trees.ensemble import Ensemble
 from compiler.trees.read import is_ensemble, read_ensemble
 
+MOST_ROWS = 1000  # references that are explained: more would tell deciles no better
 TOLERANCE = 1e-4  # of the output's range
 _PROBABILITY = (0.0, 1.0)
 _AT_ONCE = 256  # references that are scored together
@@ -437,3 +438,25 @@ def _trees(model: onnx.ModelProto, output: str) -> Ensemble | None:
     while node is not None and node.op_type in _MOVES:
         node = producers.get(node.input[0])
     return read_ensemble(node) if node is not None and is_ensemble(node.op_type, node.domain) else None
+
+
+# -- the references' own explanations, from which drift is measured -----------------------------------------
+
+
+def classes_of_references(compiled: Compiled, method: Method) -> dict[str, Classes]:
+    """Return the deciles of the references' attributions.
+
+    Raises:
+        InvalidOptionError: the references are none that the graph could explain.
+    """
+    given, weights = method.reference_set, method.reference_weights
+    if given is None or isinstance(given, Baseline | OpenReferences):
+        raise InvalidOptionError("there are no references that decisions could drift from")
+    manifest, inputs = compiled.manifest, compiled.fit(given)
+    count = len(next(iter(inputs.values())))
+    chosen = np.linspace(0, count - 1, min(count, MOST_ROWS)).round().astype(int)
+    rows: list[ExplainedRow] = []
+    for part in np.array_split(chosen, -(-len(chosen) // manifest.measured.max_batch)):
+        rows += explained_rows(manifest, compiled.run({name: array[part] for name, array in inputs.items()}))
+    own = None if weights is None else np.asarray(weights, np.float64)[chosen]
+    return classes_of(rows, own, keys_of(manifest))

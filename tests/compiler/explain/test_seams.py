@@ -1,0 +1,115 @@
+"""Seams of the compile: methods are known by their engines, models lowered once, results frozen."""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+import compiler.compile
+from compiler import (
+    Auto,
+    Comparisons,
+    DeepShap,
+    ExactShap,
+    Gradient,
+    IntegratedGradients,
+    Lrp,
+    TreeShap,
+    compile_model,
+)
+from compiler.explain import methods
+from compiler.explain.engine import Engine
+from tests.compiler.models import FEATURES, NAMES, mlp, rows
+from tests.references import trees
+
+ROOT = Path(__file__).parents[3]
+ENGINES = {f"compiler/explain/{package}/" for package in ("walk", "trees", "coalitions")}
+KINDS = {
+    *methods.__all__,
+    *"Averaged CoalitionMethod Engine ExplainsScores Extended OnPaths Planned TreeMethod Walk Walked".split(),
+}
+PROFILE = {"output": "y[1]", "threshold": 0.4, "adverse": "above"}
+
+
+def questions(path: Path) -> Iterator[tuple[int, set[str]]]:
+    """Each line on which `isinstance` is called, and the classes it asks about."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "isinstance":
+            yield node.lineno, {n.id for n in ast.walk(node.args[1]) if isinstance(n, ast.Name)}
+
+
+def test_no_one_asks_what_kind_of_method_it_is() -> None:
+    """But an engine, which knows its own, and the one place that tells what is no method."""
+    found = []
+    for folder in ("compiler", "service", "rationale"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = str(path.relative_to(ROOT))
+            asked = [line for line, classes in questions(path) if classes & KINDS]
+            found += [(name, line) for line in asked if not any(name.startswith(own) for own in ENGINES)]
+    assert [name for name, _ in found] == ["compiler/explain/methods.py"]
+
+
+@pytest.mark.parametrize("name", methods.__all__)
+def test_every_method_names_an_engine(name: str) -> None:
+    if name != "Method":
+        assert isinstance(getattr(methods, name).engine, Engine)
+
+
+@pytest.fixture
+def lowered(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many times models were lowered."""
+    count = [0]
+    lower = compiler.compile.lower
+
+    def counted(*args: Any) -> Any:
+        count[0] += 1
+        return lower(*args)
+
+    monkeypatch.setattr(compiler.compile, "lower", counted)
+    return lambda: count[0]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"method": DeepShap(rows(4, FEATURES))},
+        {"method": Auto(rows(4, FEATURES))},
+        {"method": ExactShap(rows(4, FEATURES))},
+        {"method": Lrp(), "layers": "all"},
+        {"method": IntegratedGradients(rows(3, FEATURES)), "targets": [0]},
+        {"method": Gradient(), "groups": {"two": ["x[0]", "x[1]"]}},
+    ],
+    ids=lambda asked: asked["method"].name,
+)
+def test_a_model_is_lowered_once(asked: dict[str, Any], lowered: Callable[[], int]) -> None:
+    compile_model(mlp(), **asked)
+    assert lowered() == 1
+
+
+def test_a_decision_with_comparisons_lowers_once_too(lowered: Callable[[], int]) -> None:
+    compiled = compile_model(
+        mlp(),
+        DeepShap(rows(6, FEATURES)),
+        feature_names=NAMES,
+        decision=PROFILE,
+        comparisons=Comparisons({"others": DeepShap(rows(3, FEATURES))}, draws=2),
+    )
+    assert len(compiled.comparisons) == 3
+    assert lowered() == 1
+
+
+def test_trees_are_lowered_once(lowered: Callable[[], int]) -> None:
+    compile_model(trees.regressor(trees.random_trees(1, ["LEQ"])), TreeShap(trees.rows(1, 3)))
+    assert lowered() == 1
+
+
+def test_what_a_compile_returns_does_not_change() -> None:
+    compiled = compile_model(mlp(), Gradient())
+    with pytest.raises(FrozenInstanceError):
+        compiled.manifest = compiled.manifest  # type: ignore[misc]  # what the test is about
+    with pytest.raises(ValidationError, match="frozen"):
+        compiled.manifest.model = "other"  # type: ignore[misc]  # likewise
