@@ -11,7 +11,7 @@ from compiler.errors import InvalidOptionError
 from compiler.terminal import progress_bar, told_plainly
 
 if TYPE_CHECKING:
-    from service.decisions.audit.store import AuditStore
+    from service.decisions.audit.ledger import Ledger
     from service.settings import Settings
 
 app = typer.Typer(
@@ -43,18 +43,18 @@ _SHOWN = 100
 
 
 @contextmanager
-def opened(repository: Path | None, config: Path | None) -> "Iterator[tuple[AuditStore, Settings]]":
+def opened(repository: Path | None, config: Path | None) -> "Iterator[tuple[Ledger, Settings]]":
     """The trail of a gateway with these settings. Ends the command where they, or it, cannot be read."""
     with told_plainly():
         from service.configuration import load_settings
-        from service.decisions.audit.store import AuditStore
+        from service.decisions.audit.ledger import open_ledger
 
         settings = load_settings({"repository": repository}, config)
-        store = AuditStore.open(settings)
+        ledger = open_ledger(settings)
         try:
-            yield store, settings
+            yield ledger, settings
         finally:
-            store.database.close()
+            ledger.close()
 
 
 @app.command()
@@ -80,11 +80,11 @@ def verify(
 ) -> None:
     """Show every row that was removed, altered, inserted or moved, or lost its key; exit status 1 where
     there is one."""
-    with opened(repository, config) as (store, settings), progress_bar() as progress:
+    with opened(repository, config) as (ledger, settings), progress_bar() as progress:
+        from service.decisions.audit.heads import heads as ends
         from service.decisions.audit.heads import read_signed
         from service.decisions.audit.retention import months_ago
         from service.decisions.audit.signatures import PublicKey
-        from service.decisions.audit.verify import erased_keys, pruned_rows
         from service.decisions.audit.verify import verify as found
 
         if heads and not public_key:
@@ -93,7 +93,7 @@ def verify(
         signed = [head for file in heads or () for head in read_signed(file, keys)]
         months = settings.audit_retention_months
         faults = rows = 0
-        for each in found(store.database, signed, months_ago(months) if months else None, keys):
+        for each in found(ledger.store, signed, months_ago(months) if months else None, keys):
             if isinstance(each, int):
                 rows = each
                 progress(_counted(rows, "decision"), 0, 1)
@@ -107,9 +107,9 @@ def verify(
             + f"; the first {_SHOWN} are shown" * (faults > _SHOWN)
         )
         raise typer.Exit(1)
-    pruned = pruned_rows(store.database)
+    now = ends(ledger.store)
+    pruned, erased = sum(head.first - 1 for head in now), sum(len(head.erased) for head in now)
     older = f"; {pruned} pruned before, as checkpoints say" if pruned else ""
-    erased = erased_keys(store.database)
     by_whom = "" if keys else ", by records whose signatures --public-key would check"
     gone = f"; inputs of {erased} erased{by_whom}" if erased else ""
     print(f"{_counted(rows, 'decision')}, none removed or altered{older}{gone}")
@@ -122,12 +122,12 @@ def write_heads(
     config: Config = None,
 ) -> None:
     """Print both ends of all chains, signed: kept elsewhere, they show a trail that was cut."""
-    with opened(repository, config) as (store, _):
+    with opened(repository, config) as (ledger, _):
         from service.decisions.audit.heads import heads, signed
         from service.decisions.audit.signatures import PrivateKey
 
         private = PrivateKey(key)
-        print(signed(heads(store.database), private), end="")
+        print(signed(heads(ledger.store), private), end="")
 
 
 @app.command()
@@ -147,22 +147,21 @@ def export(
     config: Config = None,
 ) -> None:
     """Write decisions as a table."""
-    with opened(repository, config) as (store, _):
+    with opened(repository, config) as (ledger, _):
         from service.decisions.audit.export import export as write
 
-        written = write(store, file, since, until, model, with_inputs=inputs)
+        written = write(ledger, file, since, until, model, with_inputs=inputs)
         print(f"{file}: {_counted(written, 'decision')}")
 
 
 @app.command()
 def prune(repository: Repository = None, config: Config = None) -> None:
     """Delete decisions that are older than RATIONALE_AUDIT_RETENTION_MONTHS, as the gateway does daily."""
-    with opened(repository, config) as (store, settings):
+    with opened(repository, config) as (ledger, settings):
         from service.decisions.audit.retention import months_ago
-        from service.decisions.audit.retention import prune as delete
 
         months, count = settings.audit_retention_months, 0
-        while months and (pruned := delete(store.database, months_ago(months))):
+        while months and (pruned := ledger.store.prune(months_ago(months))):
             count += pruned
     print(f"{_counted(count, 'decision')} deleted")
 
@@ -179,13 +178,13 @@ def erase(
 ) -> None:
     """Delete the keys of sealed inputs, on the record: nobody reads these again, and the chain still
     verifies."""
-    with opened(repository, config) as (store, _):
+    with opened(repository, config) as (ledger, _):
         from service.decisions.audit.retention import erase as delete
         from service.decisions.audit.signatures import PrivateKey
 
         private = PrivateKey(key)
         for each in decision:
-            delete(store.database, each, private)
+            delete(ledger.store, each, private)
             print(f"the inputs of decision {each} are erased")
 
 

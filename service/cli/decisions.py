@@ -117,7 +117,7 @@ def replay(
 
     Example: rationale replay 5f0c… --entries archive/2026-05
     """
-    with opened(repository, config) as (store, settings):
+    with opened(repository, config) as (ledger, settings):
         if (decision is None) == (since is None):
             raise InvalidOptionError("give the ID of a decision, or --since TIME for all since then")
         if until is not None and since is None:
@@ -128,9 +128,9 @@ def replay(
 
         replayer = Replayer(settings, entries)
         if decision is not None:
-            is_same = _replay_one(replayer.replay(store.read(decision, _read(instance))))
+            is_same = _replay_one(replayer.replay(ledger.read(decision, _read(instance))))
         else:
-            is_same = _replay_all(replayer, store.in_order(since, until))
+            is_same = _replay_all(replayer, ledger.in_order(since, until))
     raise typer.Exit(0 if is_same else 1)
 
 
@@ -156,11 +156,11 @@ def receipt(
 
     Example: rationale receipt 5f0c… --out receipt && python receipt/check.py
     """
-    with opened(repository, config) as (store, settings):
+    with opened(repository, config) as (ledger, settings):
         from service.decisions.receipt import write_receipt
         from service.decisions.replay import Replayer
 
-        found = store.read(decision, _read(instance))
+        found = ledger.read(decision, _read(instance))
         folder = out or Path(f"receipt-{found.id}")
         write_receipt(found, Replayer(settings, entries).entry(found), folder)
         print(f"{folder}: python {folder / 'check.py'} computes the decision again")
@@ -218,13 +218,13 @@ def notice(
 
     Example: rationale notice 5f0c… --variables lender.yaml --set applicant.name='Jo Doe' --out notice.txt
     """
-    with opened(repository, config) as (store, _):
+    with opened(repository, config) as (ledger, _):
         from compiler.artefact.folder import whole
         from compiler.decisions.notice import notice as rendered
         from compiler.decisions.notice import read_variables
 
         given = read_variables(variables, set_ or ())
-        found = store.read(decision, _read(instance))
+        found = ledger.read(decision, _read(instance))
         made = rendered(found.answer, given, template, person_declined=person_declined)
         for warning in made.warnings:
             typer.echo(f"warning: {warning}", err=True)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from compiler.errors import InvalidOptionError
-from service.decisions.audit.store import AuditStore
+from service.decisions.audit.ledger import Ledger
 
 _AT_ONCE = 5000  # rows of a row group
 
 
 def export(
-    store: AuditStore,
+    ledger: Ledger,
     file: Path,
     since: str | None = None,
     until: str | None = None,
@@ -22,7 +22,7 @@ def export(
     *,
     with_inputs: bool = False,
 ) -> int:
-    """Writes decisions by time into a parquet file, whole or not at all; returns how many.
+    """Write decisions by time into a parquet file, whole or not at all; return how many.
 
     Raises:
         InvalidOptionError: it cannot be written, pyarrow is missing, or inputs need another key file.
@@ -49,7 +49,7 @@ def export(
             "instance": pa.string(),
         }
     )
-    rows = _rows(store, since, until, model, with_inputs=with_inputs)
+    rows = _rows(ledger, since, until, model, with_inputs=with_inputs)
     partial, count = file.with_name(f".{file.name}.{os.getpid()}"), 0
     try:
         with pq.ParquetWriter(partial, schema) as writer:
@@ -65,9 +65,9 @@ def export(
 
 
 def _rows(
-    store: AuditStore, since: str | None, until: str | None, model: str | None, *, with_inputs: bool
+    ledger: Ledger, since: str | None, until: str | None, model: str | None, *, with_inputs: bool
 ) -> Iterator[dict[str, Any]]:
-    for one in store.in_order(since, until, model, with_inputs=with_inputs):
+    for one in ledger.in_order(since, until, model, with_inputs=with_inputs):
         yield {
             "id": one.id,
             "time": one.time,

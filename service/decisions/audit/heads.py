@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import Connection, func, select
 
 from compiler.errors import InvalidOptionError
-from service.decisions.audit.chain import GENESIS
-from service.decisions.audit.database import Database
 from service.decisions.audit.signatures import PrivateKey, PublicKey, signed_by_one
-from service.decisions.audit.tables import checkpoints, decisions, erasures
+from service.decisions.audit.store import GENESIS, AuditStore, ChainEnds
 
 
 @dataclass(frozen=True)
@@ -37,36 +34,20 @@ class SignedHead:
     erased: tuple[int, ...] = ()
 
 
-def heads(database: Database) -> list[SignedHead]:
-    """Of every chain, those of which all rows are pruned too. Raises StateUnavailableError."""
-    table = decisions.c
-    ends = select(table.chain, func.max(table.sequence).label("last")).group_by(table.chain).subquery()
-    is_end = (table.chain == ends.c.chain) & (table.sequence == ends.c.last)
-    query = select(table.chain, table.sequence, table.hash, table.time).join(ends, is_end)
-    with database.reading() as connection:
-        pruned = {one.chain: one for one in connection.execute(select(checkpoints))}
-        last = {one.chain: one for one in connection.execute(query)}
-        erased = _erased(connection)
-    found = []
-    for chain in sorted({*pruned, *last}):
-        checkpoint, end = pruned.get(chain), last.get(chain) or pruned[chain]
-        first, before = (1, GENESIS) if checkpoint is None else (checkpoint.sequence + 1, checkpoint.hash)
-        of_chain = tuple(erased.get(chain, ()))
-        found.append(SignedHead(chain, first, before, end.sequence, end.hash, end.time, of_chain))
-    return found
+def heads(store: AuditStore) -> list[SignedHead]:
+    """Return those of every chain, also where all rows are pruned. Raise StateUnavailableError."""
+    return [_head(ends) for ends in store.ends()]
 
 
-def _erased(connection: Connection) -> dict[str, list[int]]:
-    table = decisions.c
-    query = select(table.chain, table.sequence).join(erasures, table.id == erasures.c.id)
-    found: dict[str, list[int]] = {}
-    for chain, sequence in connection.execute(query.order_by(table.sequence)):
-        found.setdefault(chain, []).append(sequence)
-    return found
+def _head(ends: ChainEnds) -> SignedHead:
+    pruned, last = ends.checkpoint, ends.last or ends.checkpoint
+    assert last is not None  # noqa: S101 (a chain without rows has a checkpoint)
+    first, before = (1, GENESIS) if pruned is None else (pruned["sequence"] + 1, pruned["hash"])
+    return SignedHead(ends.name, first, before, last["sequence"], last["hash"], last["time"], ends.erased)
 
 
 def signed(found: Sequence[SignedHead], key: PrivateKey) -> str:
-    """JSON with the heads and their signature."""
+    """Return JSON with the heads and their signature."""
     document: dict[str, Any] = {
         "made": datetime.now(UTC).isoformat(timespec="microseconds"),
         "heads": [{**asdict(head), "erased": [*head.erased]} for head in found],
@@ -77,7 +58,7 @@ def signed(found: Sequence[SignedHead], key: PrivateKey) -> str:
 
 
 def read_signed(file: Path, keys: Sequence[PublicKey]) -> list[SignedHead]:
-    """The heads of a file that was signed by one of the keys. Raises InvalidOptionError: it was not."""
+    """Return the heads of a file that was signed by one of the keys. Raise InvalidOptionError if not."""
     try:
         document = json.loads(file.read_bytes())
         members = {name: value for name, value in document.items() if name != "signature"}

@@ -1,189 +1,159 @@
-"""The trail for whoever reads it: commands, replays, receipts."""
+"""The rows of a trail, which are chained so that none can change or go unseen, and the protocol of a store.
 
-import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+A row's digest is the SHA-256 of a JSON array, without spaces, in UTF-8: of the row's place, its time, and the
+digest of all else. So a checkpoint can show when a row was made that is there no more, and no more of it.
+Whoever has the table can compute both without Rationale.
+"""
 
-import orjson
-from sqlalchemy import Connection, RowMapping, Select, select
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Protocol
 
-from compiler.errors import InvalidOptionError
-from service.decisions.audit.chain import text_digest
-from service.decisions.audit.database import Database
-from service.decisions.audit.inputs import ErasedError, Inputs, Instance, with_values, without_values
-from service.decisions.audit.tables import decisions, input_keys
-from service.decisions.trail import RecordedDecision
-from service.errors import StateUnavailableError, UnknownResourceError
-from service.settings import OFF, Settings
+GENESIS = "0" * 64  # what the first row of a chain follows
+PLACED = ("chain", "sequence", "previous", "time", "content")
+CONTENT = (
+    *("id", "model", "version", "caller", "request_id", "latency_ms", "answer", "runtime", "kept", "inputs"),
+    *("key_digest", "idempotency_key", "place"),
+)
 
-FILE = "audit.sqlite3"
-_AT_ONCE = 500  # rows that are fetched together
-_TIME = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d(\.\d+)?(\+00:00)?)?)?)?)?)?")
-
-
-def place_of(settings: Settings) -> str | Path | None:
-    """Where the trail is: a URL or a file; None where there is none."""
-    if settings.audit is None:
-        return settings.state_folder / FILE
-    given = settings.audit.get_secret_value()
-    return None if given == OFF else given
+# As it is written, the columns of `audit_decisions`. As it is read, also `wrapped`, the key of its sealed
+# inputs, and of their erasure `erased`, the time, and `signature`; None where there is none.
+Row = Mapping[str, Any]
 
 
-class AuditStore:
-    """Reads decisions. All methods block."""
+class DuplicateError(Exception):
+    """A row with this id, or this idempotency key and place in its request, is there already."""
 
-    def __init__(self, database: Database, inputs: Inputs) -> None:
-        self.database = database
-        self.inputs = inputs
 
-    @staticmethod
-    def open(settings: Settings, *, is_made: bool = False) -> "AuditStore":
-        """The trail of these settings. It is looked for by its first use.
+@dataclass(frozen=True)
+class Chain:
+    """A chain as it is at one moment.
 
-        Args:
-            is_made: whether a file that is missing is made; else StateUnavailableError tells of it.
+    Attributes:
+        checkpoint: of the last row that was pruned, as `checkpoint_of` makes it; None where none was.
+        rows: in order, to be read before the next chain is.
+    """
 
-        Raises:
-            UnknownResourceError: the trail is switched off.
-            InvalidOptionError: its URL or key file makes no sense, or a library for them is missing.
-        """
-        place = place_of(settings)
-        if place is None:
-            raise UnknownResourceError("there is no audit trail: RATIONALE_AUDIT is off")
-        inputs = Inputs(settings.audit_inputs, settings.audit_key_file)
-        return AuditStore(Database(place, is_made=is_made), inputs)
+    name: str
+    checkpoint: Row | None
+    rows: Iterator[Row]
 
-    def read(self, decision: str, instance: Instance | None = None) -> RecordedDecision:
-        """One decision by its id.
 
-        Args:
-            instance: what it was on, where only its digest was kept.
+@dataclass(frozen=True)
+class ChainEnds:
+    """Both ends of a chain.
 
-        Raises:
-            UnknownResourceError: there is no such decision.
-            WrongInstanceError: it was on another instance than that.
-            InvalidOptionError: its inputs need another key file.
-            StateUnavailableError: the trail is missing, or cannot be read.
-        """
-        with self.database.reading() as connection:
-            row = connection.execute(_rows().where(decisions.c.id == decision)).mappings().first()
-        if row is None:
-            raise UnknownResourceError(f"there is no decision '{decision[:80]}' in the audit trail")
-        return self.shown(row, instance)
+    Attributes:
+        checkpoint: as `Chain`'s.
+        last: its last row; None where all are pruned.
+        erased: numbers of rows whose inputs were erased, in order.
+    """
 
-    def in_order(
-        self,
-        since: str | None = None,
-        until: str | None = None,
-        model: str | None = None,
-        *,
-        with_inputs: bool = True,
-    ) -> Iterator[RecordedDecision]:
-        """Decisions by time, oldest first.
+    name: str
+    checkpoint: Row | None
+    last: Row | None
+    erased: tuple[int, ...]
 
-        Args:
-            since, until: RFC 3339 times or their beginnings, such as 2026-11; `until` is not included.
-            with_inputs: else instances are None, and no key is needed.
+
+class AuditStore(Protocol):
+    """Keeps the rows of a trail. Every method blocks, may be called from any thread, and opens what it needs.
+
+    A store knows no decision: rows come chained and sealed, and are verified by whoever reads them. Each
+    method raises StateUnavailableError where the trail cannot be read or written.
+    """
+
+    def append(self, rows: Sequence[Row], keys: Mapping[str, str]) -> None:
+        """Write rows, and keys of their inputs by id: all of them are on the disk, or none.
 
         Raises:
-            StateUnavailableError, InvalidOptionError: as `read`, also in between.
+            DuplicateError: one of them is there already.
         """
-        for row in self.rows(since, until, model):
-            yield self.shown(row, with_inputs=with_inputs)
 
-    def rows(
-        self, since: str | None = None, until: str | None = None, model: str | None = None
-    ) -> Iterator[RowMapping]:
-        """As `in_order`, as they are stored."""
-        for given in (since, until):
-            if given is not None and not _TIME.fullmatch(given):
-                raise InvalidOptionError(
-                    f"'{given[:80]}' is no time: give one in UTC or its beginning, such as 2026-11 or "
-                    "2026-11-23T12:00"
-                )
-        query = _rows().order_by(decisions.c.time, decisions.c.chain, decisions.c.sequence)
-        if since is not None:
-            query = query.where(decisions.c.time >= since)
-        if until is not None:
-            query = query.where(decisions.c.time < until)
-        if model is not None:
-            query = query.where(decisions.c.model == model)
-        with self.database.reading() as connection:
-            yield from connection.execution_options(yield_per=_AT_ONCE).execute(query).mappings()
+    def read(self, decision: str) -> Row | None:
+        """Return the row with this id."""
 
-    def found(self, model: str, caller: str, key: str) -> list[RowMapping]:
-        """The rows of a request with an idempotency key, in the order of its instances."""
-        with self.database.reading() as connection:
-            return found(connection, model, caller, key)
+    def find(self, model: str, caller: str, key: str) -> list[Row]:
+        """Return the rows of a request with an idempotency key, in the order of its instances."""
 
-    def shown(
-        self, row: RowMapping, instance: Instance | None = None, *, with_inputs: bool = True
-    ) -> RecordedDecision:
-        """A decision as it was answered, as far as its inputs can be shown. Raises as `read`."""
-        try:
-            return self._shown(row, instance, with_inputs=with_inputs)
-        except (ValueError, TypeError, KeyError, AttributeError, StopIteration) as error:
-            raise StateUnavailableError(
-                f"decision '{row['id'][:80]}' cannot be read: its row was altered, as `rationale audit "
-                "verify` shows"
-            ) from error
+    def in_order(self, since: str | None, until: str | None, model: str | None) -> Iterator[Row]:
+        """Yield rows by time, oldest first, then by chain and number.
 
-    def _shown(self, row: RowMapping, instance: Instance | None, *, with_inputs: bool) -> RecordedDecision:
-        kept, values = row["kept"], None
-        try:
-            if with_inputs:
-                instance, values = self.inputs.show(row["id"], kept, row["inputs"], row["wrapped"], instance)
-        except ErasedError:
-            instance, kept = None, "erased"
-        answer = dict(orjson.loads(row["answer"]))
-        return RecordedDecision(
-            row["id"],
-            row["time"],
-            row["model"],
-            row["version"],
-            row["caller"],
-            row["request_id"],
-            row["latency_ms"],
-            instance,
-            answer if values is None else with_values(answer, iter(values)),
-            row["idempotency_key"],
-            row["place"],
-            kept,
-            orjson.loads(row["runtime"]),
-        )
+        Args:
+            since, until: RFC 3339 times or their beginnings, compared as texts; `until` is not included.
+        """
 
-    def hidden(self, decision: RecordedDecision) -> tuple[dict[str, Any], str | None]:
-        """A decision's row, but for its place in the chain, and the key of its inputs."""
-        values: list[Any] = []
-        answer = orjson.dumps(without_values(decision.answer, values), option=orjson.OPT_SERIALIZE_NUMPY)
-        inputs, wrapped = self.inputs.keep(decision.id, decision.instance or {}, values)
-        row = {
-            "id": decision.id,
-            "time": decision.time,
-            "model": decision.model,
-            "version": decision.version,
-            "caller": decision.caller,
-            "request_id": decision.request_id,
-            "latency_ms": decision.latency_ms,
-            "answer": answer.decode(),
-            "runtime": orjson.dumps(decision.runtime).decode(),
-            "kept": self.inputs.kept,
-            "inputs": inputs,
-            "key_digest": None if wrapped is None else text_digest(wrapped),
-            "idempotency_key": decision.idempotency_key,
-            "place": decision.place,
-        }
-        return row, wrapped
+    def chains(self) -> Iterator[Chain]:
+        """Yield every chain by name, as all are at one moment; those of which all rows are pruned too."""
+
+    def ends(self) -> list[ChainEnds]:
+        """Return both ends of every chain by name, as all are at one moment."""
+
+    def prune(self, before: str) -> int:
+        """Delete older rows of one chain, up to its first that is not older; return how many.
+
+        A checkpoint takes the place of the last one. Keys and erasures of deleted rows go along. A store may
+        delete fewer, so that decisions do not wait long: it is called until there are none.
+        """
+
+    def erase(self, decision: str, time: str, signature: str) -> bool:
+        """Delete the key of a row's inputs; return whether there was one.
+
+        The deletion is recorded, unless it was before. Nothing of the key is left on the disk.
+        """
+
+    def probe(self) -> None:
+        """Write what leaves no row, so that it is known whether one could be written."""
+
+    def close(self) -> None:
+        """Free what is open; the next use opens it again."""
 
 
-def found(connection: Connection, model: str, caller: str, key: str) -> list[RowMapping]:
-    """As `AuditStore.found`."""
-    table = decisions.c
-    query = _rows().where(table.model == model, table.caller == caller, table.idempotency_key == key)
-    return list(connection.execute(query.order_by(table.place)).mappings())
+@dataclass(frozen=True)
+class Head:
+    """The end of a chain: the number and the digest of its last row."""
+
+    chain: str
+    sequence: int = 0
+    hash: str = GENESIS
+
+    def append(self, row: Row) -> tuple[dict[str, Any], "Head"]:
+        """Return the row with its place in the chain, and the chain's new end."""
+        linked = {**row, "chain": self.chain, "sequence": self.sequence + 1, "previous": self.hash}
+        linked["hash"] = digest(linked)
+        return linked, Head(self.chain, self.sequence + 1, linked["hash"])
 
 
-def _rows() -> Select[Any]:
-    beside = decisions.outerjoin(input_keys, decisions.c.id == input_keys.c.id)
-    return select(decisions, input_keys.c.wrapped).select_from(beside)
+def new_chain() -> Head:
+    return Head(secrets.token_hex(16))
+
+
+def checkpoint_of(row: Row) -> dict[str, Any]:
+    """Return what shows that a row was there, and when it was made."""
+    kept = ("chain", "sequence", "hash", "previous", "time")
+    return {**{name: row[name] for name in kept}, "content": content_digest(row)}
+
+
+def digest(row: Row) -> str:
+    """Return the digest of all but the row's own `hash`."""
+    return placed_digest({**row, "content": content_digest(row)})
+
+
+def content_digest(row: Row) -> str:
+    """Return the digest of what a checkpoint does not keep."""
+    return _digest([row[name] for name in CONTENT])
+
+
+def placed_digest(checkpoint: Row) -> str:
+    """Return the digest of a row, from what a checkpoint keeps of it."""
+    return _digest([checkpoint[name] for name in PLACED])
+
+
+def text_digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+def _digest(columns: Sequence[Any]) -> str:
+    return text_digest(json.dumps(columns, ensure_ascii=False, separators=(",", ":")))

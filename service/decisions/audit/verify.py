@@ -4,18 +4,23 @@ What is gone is held against its evidence: rows against a checkpoint that shows 
 inputs against a signed record of their erasure.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, func, select
-
-from service.decisions.audit.chain import GENESIS, Head, digest, placed_digest, text_digest
-from service.decisions.audit.database import Database
 from service.decisions.audit.heads import SignedHead
 from service.decisions.audit.retention import erasure_of
 from service.decisions.audit.signatures import PublicKey, signed_by_one
-from service.decisions.audit.tables import checkpoints, decisions, erasures, input_keys
+from service.decisions.audit.store import (
+    GENESIS,
+    AuditStore,
+    Chain,
+    Head,
+    Row,
+    digest,
+    placed_digest,
+    text_digest,
+)
 
 _AT_ONCE = 500
 
@@ -32,31 +37,13 @@ class Fault:
         return f"chain {self.chain}, row {self.sequence}: {self.what}"
 
 
-def chains(connection: Connection) -> list[str]:
-    """Every chain that there is, or was and is pruned."""
-    pruned = select(checkpoints.c.chain)
-    return sorted(connection.execute(select(decisions.c.chain).union(pruned)).scalars())
-
-
-def pruned_rows(database: Database) -> int:
-    """What is gone by retention. Raises StateUnavailableError."""
-    with database.reading() as connection:
-        return int(connection.execute(select(func.sum(checkpoints.c.sequence))).scalar() or 0)
-
-
-def erased_keys(database: Database) -> int:
-    """Decisions whose inputs were erased, as records say. Raises StateUnavailableError."""
-    with database.reading() as connection:
-        return int(connection.execute(select(func.count()).select_from(erasures)).scalar() or 0)
-
-
 def verify(
-    database: Database,
+    store: AuditStore,
     signed: Sequence[SignedHead] = (),
     kept_since: str | None = None,
     keys: Sequence[PublicKey] = (),
 ) -> Iterator[Fault | int]:
-    """Walks all chains as they are at one moment.
+    """Walk all chains as they are at one moment.
 
     Args:
         signed: heads that chains must still hold.
@@ -73,36 +60,32 @@ def verify(
     for head in signed:
         heads.setdefault(head.chain, []).append(head)
     read = 0
-    with database.reading() as connection:
-        for chain in sorted({*chains(connection), *heads}):
-            for found in _walk(connection, chain, heads.get(chain, []), kept_since, keys):
-                if found is None:
-                    read += 1
-                    if read % _AT_ONCE == 0:
-                        yield read
-                else:
-                    yield found
+    gone = (Chain(name, None, iter(())) for name in sorted(heads))
+    for chain in itertools.chain(store.chains(), gone):
+        for found in _walk(chain, heads.pop(chain.name, []), kept_since, keys):
+            if found is None:
+                read += 1
+                if read % _AT_ONCE == 0:
+                    yield read
+            else:
+                yield found
     yield read
 
 
 def _walk(
-    connection: Connection,
-    chain: str,
-    signed: Sequence[SignedHead],
-    kept_since: str | None,
-    keys: Sequence[PublicKey],
+    chain: Chain, signed: Sequence[SignedHead], kept_since: str | None, keys: Sequence[PublicKey]
 ) -> Iterator[Fault | None]:
-    """None for each row."""
-    beginning, of_checkpoint = _beginning(connection, chain, kept_since)
+    """Yield faults, and None for each row."""
+    beginning, of_checkpoint = _beginning(chain, kept_since)
     yield from of_checkpoint
     last, hashes, erased = beginning, {head.sequence: "" for head in signed}, set[int]()
     if beginning.sequence in hashes:
         hashes[beginning.sequence] = beginning.hash
-    for row in connection.execution_options(yield_per=_AT_ONCE).execute(_rows(chain)).mappings():
+    for row in chain.rows:
         yield from _faults(row, last)
         yield from _of_key(row, keys)
         yield None
-        last = Head(chain, row["sequence"], row["hash"])
+        last = Head(chain.name, row["sequence"], row["hash"])
         if last.sequence in hashes:
             hashes[last.sequence] = last.hash
         if row["signature"] is not None:
@@ -119,27 +102,18 @@ def _walk(
     yield from (fault for fault in dict.fromkeys(of_heads) if fault not in of_checkpoint)
 
 
-def _rows(chain: str) -> Select[Any]:
-    beside = decisions.outerjoin(input_keys, decisions.c.id == input_keys.c.id)
-    beside = beside.outerjoin(erasures, decisions.c.id == erasures.c.id)
-    columns = (decisions, input_keys.c.wrapped, erasures.c.time.label("erased"), erasures.c.signature)
-    query = select(*columns).select_from(beside).where(decisions.c.chain == chain)
-    return query.order_by(decisions.c.sequence)
-
-
-def _beginning(connection: Connection, chain: str, kept_since: str | None) -> tuple[Head, list[Fault]]:
-    """The row behind which a chain begins, and what is wrong with its checkpoint."""
-    query = select(checkpoints).where(checkpoints.c.chain == chain)
-    found = connection.execute(query).mappings().first()
+def _beginning(chain: Chain, kept_since: str | None) -> tuple[Head, list[Fault]]:
+    """Return the row behind which a chain begins, and what is wrong with its checkpoint."""
+    found = chain.checkpoint
     if found is None:
-        return Head(chain, 0, GENESIS), []
+        return Head(chain.name, 0, GENESIS), []
     sequence, faults = found["sequence"], list[Fault]()
-    if placed_digest(dict(found)) != found["hash"]:
+    if placed_digest(found) != found["hash"]:
         what = "has a checkpoint that was altered: it does not have its digest"
-        faults.append(Fault(chain, sequence, what))
+        faults.append(Fault(chain.name, sequence, what))
     if kept_since is None or found["time"] >= kept_since:
-        faults.append(_too_early(chain, sequence, found["time"]))
-    return Head(chain, sequence, found["hash"]), faults
+        faults.append(_too_early(chain.name, sequence, found["time"]))
+    return Head(chain.name, sequence, found["hash"]), faults
 
 
 def _too_early(chain: str, sequence: int, time: str) -> Fault:
@@ -176,7 +150,7 @@ def _of_erasures(head: SignedHead, beginning: Head, erased: set[int]) -> Iterato
             yield Fault(head.chain, sequence, what)
 
 
-def _faults(row: RowMapping, last: Head) -> Iterator[Fault]:
+def _faults(row: Row, last: Head) -> Iterator[Fault]:
     chain, sequence, expected = row["chain"], row["sequence"], last.sequence + 1
     if sequence > expected:
         gone = f"rows {expected} to {sequence - 1} are" if sequence > expected + 1 else f"row {expected} is"
@@ -185,12 +159,12 @@ def _faults(row: RowMapping, last: Head) -> Iterator[Fault]:
         yield Fault(chain, sequence, "stands before what was pruned: it was inserted")
     elif row["previous"] != last.hash:
         yield Fault(chain, sequence, "does not follow the row before it: one of them was replaced")
-    if digest(dict(row)) != row["hash"]:
+    if digest(row) != row["hash"]:
         yield Fault(chain, sequence, "was altered: it does not have its digest")
 
 
-def _of_key(row: RowMapping, keys: Sequence[PublicKey]) -> Iterator[Fault]:
-    """What is wrong with the key of a row's inputs, or with the record that it was erased."""
+def _of_key(row: Row, keys: Sequence[PublicKey]) -> Iterator[Fault]:
+    """Yield what is wrong with the key of a row's inputs, or with the record that it was erased."""
     chain, sequence, wrapped, is_erased = row["chain"], row["sequence"], row["wrapped"], row["erased"]
     if wrapped is None and row["key_digest"] is not None and is_erased is None:
         yield Fault(chain, sequence, "has lost the key of its inputs, and no record says that it was erased")
@@ -200,5 +174,5 @@ def _of_key(row: RowMapping, keys: Sequence[PublicKey]) -> Iterator[Fault]:
         yield Fault(chain, sequence, "has another key of its inputs than it was written with")
     if is_erased is None or not keys:
         return
-    if not signed_by_one(keys, erasure_of(dict(row), is_erased), row["signature"]):
+    if not signed_by_one(keys, erasure_of(row, is_erased), row["signature"]):
         yield Fault(chain, sequence, "was erased by a record that the public key did not sign")

@@ -119,7 +119,7 @@ class DatabaseTrail:
             self._jobs.put(None, timeout=self._patience_s)
         thread.join(max(end_s - time.monotonic(), 0))
         if self._ledger is not None and not thread.is_alive():
-            self._ledger.store.database.close()
+            self._ledger.close()
 
     def _opened(self) -> "Ledger":
         with self._opening:
@@ -186,7 +186,7 @@ class DatabaseTrail:
         """Finds out whether a decision could be written."""
         try:
             with self._refusing(0):
-                self._opened().store.database.try_writing()
+                self._opened().store.probe()
         except StateUnavailableError:
             return
         except Exception as error:  # the thread has decisions to write
@@ -201,9 +201,9 @@ class DatabaseTrail:
         if not self._months:
             return _DAY_S
         try:
-            from service.decisions.audit.retention import months_ago, prune
+            from service.decisions.audit.retention import months_ago
 
-            return 0 if prune(self._opened().store.database, months_ago(self._months)) else _DAY_S
+            return 0 if self._opened().store.prune(months_ago(self._months)) else _DAY_S
         except Exception as error:  # the thread has decisions to write
             log.error("the audit trail could not be pruned, which is tried again: %s", _line(error))
             return _PRUNE_AGAIN_S
@@ -280,7 +280,6 @@ def trail_of(settings: Settings, metrics: AuditMetrics | None = None) -> AuditTr
 
 
 def _ledger(settings: Settings) -> "Ledger":
-    from service.decisions.audit.ledger import Ledger
-    from service.decisions.audit.store import AuditStore
+    from service.decisions.audit.ledger import open_ledger
 
-    return Ledger(AuditStore.open(settings, is_made=True))
+    return open_ledger(settings, is_made=True)

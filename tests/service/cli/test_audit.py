@@ -11,21 +11,21 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from service.cli.main import app
-from service.decisions.audit.database import Database
 from service.decisions.audit.inputs import Inputs
+from service.decisions.audit.sql import SqlStore
 from tests.service.decisions.audit.conftest import decision, ledger_of
 
 ENVIRONMENT = ("RATIONALE_AUDIT", "RATIONALE_AUDIT_INPUTS", "RATIONALE_AUDIT_KEY_FILE")
 
 
 @pytest.fixture
-def trail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
+def trail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqlStore:
     """Two sealed decisions of this month, and an old one before them; the environment names it."""
     file, key = tmp_path / "audit.sqlite3", tmp_path / "key"
     key.write_text("k" * 32)
     for name, value in zip(ENVIRONMENT, (f"sqlite:///{file}", "sealed", str(key)), strict=True):
         monkeypatch.setenv(name, value)
-    database = Database(file)
+    database = SqlStore(file)
     old = decision(1, time="2020-01-01T00:00:00.000000+00:00")
     ledger_of(database, Inputs("sealed", key)).append([[old], [decision(2)], [decision(3)]])
     database.close()
@@ -50,7 +50,7 @@ def signing(tmp_path: Path) -> tuple[Path, Path]:
     return private, public
 
 
-def test_verify_and_heads(trail: Database, tmp_path: Path, signing: tuple[Path, Path]) -> None:
+def test_verify_and_heads(trail: SqlStore, tmp_path: Path, signing: tuple[Path, Path]) -> None:
     (private, public), heads = signing, tmp_path / "heads.json"
     heads.write_text(audit("heads", "--key", private).stdout)
     assert [head["sequence"] for head in json.loads(heads.read_text())["heads"]] == [3]

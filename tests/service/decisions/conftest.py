@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.decisions.audit.store import AuditStore
+from service.decisions.audit.ledger import Ledger, open_ledger
 from tests.service.decisions.decided import INSTANCES, Decided, compile_all, decide_all
 
 
@@ -16,7 +16,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Decided:
 
 
 @pytest.fixture(scope="session")
-def store(decided: Decided) -> Iterator[AuditStore]:
-    store = AuditStore.open(decided.settings)
+def store(decided: Decided) -> Iterator[Ledger]:
+    store = open_ledger(decided.settings)
     yield store
-    store.database.close()
+    store.close()

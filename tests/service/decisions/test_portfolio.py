@@ -16,7 +16,7 @@ from compiler import TreeShap, compile_model
 from compiler.errors import InvalidOptionError
 from service.cli.main import app
 from service.decisions import portfolio as portfolios
-from service.decisions.audit.store import AuditStore
+from service.decisions.audit.ledger import open_ledger
 from service.decisions.audit.verify import verify
 from service.decisions.audit.writer import trail_of
 from service.decisions.portfolio import decide_portfolio, read_portfolio, trail_for
@@ -122,11 +122,11 @@ def test_rows_without_a_decision_are_told_beside_the_others(
     assert (found[1]["decision"], found[1]["id"], found[1]["fault"]) == ("", "", "no reason can be given")
     others = found[:1] + found[2:]
     assert all(row["decision"] and not row["fault"] for row in others)
-    store = AuditStore.open(settings)
+    store = open_ledger(settings)
     try:
         assert [one.id for one in store.in_order(None, None)] == [row["id"] for row in others]
     finally:
-        store.database.close()
+        store.close()
 
 
 def test_rows_that_the_profile_does_not_take(tmp_path: Path) -> None:
@@ -197,12 +197,12 @@ def test_an_interrupted_run_goes_on_and_records_nothing_twice(
     found = lines(save)
     assert [line["row"] for line in found] == list(range(len(rows)))
     assert found[:4] == before
-    store = AuditStore.open(settings)
+    store = open_ledger(settings)
     try:
         recorded = [one.id for one in store.in_order(None, None)]
-        assert [fault for fault in verify(store.database, []) if not isinstance(fault, int)] == []
+        assert [fault for fault in verify(store.store, []) if not isinstance(fault, int)] == []
     finally:
-        store.database.close()
+        store.close()
     assert sorted(recorded) == sorted(line["decision"]["id"] for line in found)
 
 

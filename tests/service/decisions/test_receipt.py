@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from compiler import DeepShap, TreeShap, compile_model
 from compiler.errors import InvalidOptionError, RepositoryError
 from service.cli.main import app
-from service.decisions.audit.store import AuditStore
+from service.decisions.audit.ledger import Ledger, open_ledger
 from service.decisions.receipt import write_receipt
 from service.decisions.replay import Replayer
 from tests.compiler.models import parsed, rows
@@ -82,7 +82,7 @@ def kinds(decided: Decided) -> list[str]:
 
 
 def test_every_kind_of_decision_is_checked_without_rationale(
-    decided: Decided, store: AuditStore, tmp_path: Path
+    decided: Decided, store: Ledger, tmp_path: Path
 ) -> None:
     replayer, ids = Replayer(decided.settings), kinds(decided)
     listed = decided.ids["words"][1]  # its values came as lists
@@ -99,7 +99,7 @@ def test_every_kind_of_decision_is_checked_without_rationale(
 
 @pytest.mark.parametrize("name", ["credit", "net"])
 def test_no_number_word_or_reason_can_be_another_one(
-    decided: Decided, store: AuditStore, tmp_path: Path, name: str
+    decided: Decided, store: Ledger, tmp_path: Path, name: str
 ) -> None:
     one = max(decided.ids[name], key=lambda one: len(decided.answers[one]["reasons"]))
     decision = store.read(one)
@@ -126,7 +126,7 @@ def test_no_number_word_or_reason_can_be_another_one(
         assert "DIFFERENT" in told
 
 
-def test_the_graph_s_digest_is_that_of_a_shell(decided: Decided, store: AuditStore, tmp_path: Path) -> None:
+def test_the_graph_s_digest_is_that_of_a_shell(decided: Decided, store: Ledger, tmp_path: Path) -> None:
     decision = store.read(decided.ids["words"][0])
     write_receipt(decision, Replayer(decided.settings).entry(decision), tmp_path / "receipt")
     told = (tmp_path / "receipt" / "README.txt").read_text()
@@ -136,7 +136,7 @@ def test_the_graph_s_digest_is_that_of_a_shell(decided: Decided, store: AuditSto
     assert f"{shown.stdout.split()[0]}:\n`sha256sum model.onnx | sha256sum`" in told
 
 
-def test_a_receipt_is_whole_or_not_there(decided: Decided, store: AuditStore, tmp_path: Path) -> None:
+def test_a_receipt_is_whole_or_not_there(decided: Decided, store: Ledger, tmp_path: Path) -> None:
     decision = store.read(decided.ids["words"][0])
     entry = Replayer(decided.settings).entry(decision)
     with pytest.raises(InvalidOptionError, match="is there already"):
@@ -178,14 +178,14 @@ def test_a_library_of_kernels_travels_along(tmp_path: Path) -> None:
         ).write(tmp_path / "models", "leaky")
     instances = {"leaky": [dict(zip("abc", row, strict=True)) for row in rows(4, 3, seed=2).tolist()]}
     decided = decide_all(tmp_path / "models", instances, allow_custom_ops=True)
-    replayer, store, receipts = Replayer(decided.settings), AuditStore.open(decided.settings), []
+    replayer, store, receipts = Replayer(decided.settings), open_ledger(decided.settings), []
     for decision in store.in_order():
         replayed = replayer.replay(decision)
         assert replayed.differences == replayed.elsewhere == ()
         receipts.append(tmp_path / decision.id)
         write_receipt(decision, replayed.entry, receipts[-1])
         assert (receipts[-1] / LIBRARY.name).is_file()
-    store.database.close()
+    store.close()
     for code, told in check(*receipts):
         assert code == 0, told
 
@@ -225,11 +225,11 @@ def test_edges_are_decided_as_they_were(tmp_path: Path) -> None:
     assert outcomes["below"] == ["approve", "approve", "decline", "decline", "decline"]
     tied = [decided.answers[decided.ids[name][i]]["reasons"] for name, i in (("above", 1), ("below", 2))]
     assert [[reason["code"] for reason in reasons if reason["tied"]] for reasons in tied] == [["d"], ["d"]]
-    replayer, store, receipts = Replayer(decided.settings), AuditStore.open(decided.settings), []
+    replayer, store, receipts = Replayer(decided.settings), open_ledger(decided.settings), []
     for decision in store.in_order():
         receipts.append(tmp_path / decision.id)
         write_receipt(decision, replayer.entry(decision), receipts[-1])
-    store.database.close()
+    store.close()
     for code, told in check(*receipts):
         assert code == 0, told
 
@@ -253,7 +253,7 @@ def test_a_pipeline_on_german_credit_data(tmp_path: Path) -> None:
     }
     compile_model(model, TreeShap(references=x[:40]), decision=profile).write(tmp_path / "models", "german")
     decided = decide_all(tmp_path / "models", {"german": x[40:100].to_dict("records")})
-    replayer, store = Replayer(decided.settings), AuditStore.open(decided.settings)
+    replayer, store = Replayer(decided.settings), open_ledger(decided.settings)
     receipts = []
     for decision in store.in_order():
         replayed = replayer.replay(decision)
@@ -261,7 +261,7 @@ def test_a_pipeline_on_german_credit_data(tmp_path: Path) -> None:
         if decision.answer["decision"] == "decline":
             receipts.append(tmp_path / decision.id)
             write_receipt(decision, replayed.entry, receipts[-1])
-    store.database.close()
+    store.close()
     assert 10 < len(receipts) < 60
     assert all(code == 0 for code, _ in check(*receipts))
 

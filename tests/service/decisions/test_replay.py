@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.manifest import FILE_NAME
 from service.cli.main import app
-from service.decisions.audit.store import AuditStore
+from service.decisions.audit.ledger import Ledger
 from service.decisions.replay import Replayer, compare
 from service.decisions.trail import RecordedDecision
 from tests.service.decisions.decided import INSTANCES, Decided, decide_all
 
 
 @pytest.fixture
-def declined(decided: Decided, store: AuditStore) -> RecordedDecision:
+def declined(decided: Decided, store: Ledger) -> RecordedDecision:
     ids = decided.ids["credit"]
     return store.read(next(one for one in ids if decided.answers[one]["decision"] == "decline"))
 
@@ -34,7 +34,7 @@ def copied(decided: Decided, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", INSTANCES)
-def test_every_decision_is_repeated_bit_for_bit(decided: Decided, store: AuditStore, name: str) -> None:
+def test_every_decision_is_repeated_bit_for_bit(decided: Decided, store: Ledger, name: str) -> None:
     replayer = Replayer(decided.settings)
     for one in decided.ids[name]:
         replayed = replayer.replay(store.read(one))

@@ -9,10 +9,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from service.decisions.audit.database import Database
 from service.decisions.audit.inputs import Inputs
 from service.decisions.audit.ledger import Ledger
 from service.decisions.audit.signatures import PrivateKey, PublicKey
+from service.decisions.audit.sql import SqlStore
 from service.decisions.audit.store import AuditStore
 from service.decisions.trail import RecordedDecision
 from tests.service.decisions.audit.postgres import Postgres, postgres
@@ -34,14 +34,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def database(url: str) -> Iterator[Database]:
-    database = Database(url)
+def database(url: str) -> Iterator[SqlStore]:
+    database = SqlStore(url)
     yield database
     database.close()
 
 
 @pytest.fixture
-def ledger(database: Database) -> Ledger:
+def ledger(database: SqlStore) -> Ledger:
     return ledger_of(database)
 
 
@@ -82,8 +82,8 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> KeyPair:
     return key_pair(tmp_path_factory.mktemp("stranger"))
 
 
-def ledger_of(database: Database, inputs: Inputs | None = None) -> Ledger:
-    return Ledger(AuditStore(database, inputs or Inputs()))
+def ledger_of(store: AuditStore, inputs: Inputs | None = None) -> Ledger:
+    return Ledger(store, inputs or Inputs())
 
 
 def decision(

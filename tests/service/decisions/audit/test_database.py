@@ -14,8 +14,8 @@ from sqlalchemy import create_engine, inspect, text
 from compiler.errors import InvalidOptionError
 from service.configuration import load_settings
 from service.decisions.audit import migrations
-from service.decisions.audit.database import Database
-from service.decisions.audit.store import AuditStore, place_of
+from service.decisions.audit.ledger import open_ledger, place_of
+from service.decisions.audit.sql import SqlStore
 from service.decisions.audit.tables import metadata
 from service.decisions.audit.verify import verify
 from service.errors import StateUnavailableError, UnknownResourceError
@@ -26,8 +26,8 @@ from tests.service.decisions.audit.postgres import Postgres
 SECRET = "hunter2"  # noqa: S105
 
 
-def test_migrations_make_the_tables_of_this_version(database: Database) -> None:
-    database.open()
+def test_migrations_make_the_tables_of_this_version(database: SqlStore) -> None:
+    database.probe()
     with database.writing() as connection:
         context = MigrationContext.configure(
             connection, opts={"version_table": "audit_version", "compare_type": True}
@@ -37,25 +37,25 @@ def test_migrations_make_the_tables_of_this_version(database: Database) -> None:
 
 
 def test_several_open_a_new_trail_at_once(url: str) -> None:
-    databases = [Database(url) for _ in range(6)]
+    databases = [SqlStore(url) for _ in range(6)]
     with ThreadPoolExecutor(len(databases)) as pool:
         assert list(pool.map(lambda one: list(verify(one)), databases)) == [[0]] * len(databases)
     for one in databases:
         one.close()
 
 
-def test_a_trail_of_a_newer_version_is_left_alone(url: str, database: Database) -> None:
+def test_a_trail_of_a_newer_version_is_left_alone(url: str, database: SqlStore) -> None:
     ledger_of(database).append([[decision(1)]])
     with database.writing() as connection:
         connection.execute(text("UPDATE audit_version SET version_num = '9999'"))
-    newer = Database(url)
+    newer = SqlStore(url)
     with pytest.raises(StateUnavailableError, match="by a newer version of Rationale"):
-        newer.open()
+        newer.probe()
     assert list(verify(database)) == [1]
 
 
 def test_a_trail_of_before_the_first_release_is_refused_and_kept(url: str) -> None:
-    database = Database(url)
+    database = SqlStore(url)
     engine = create_engine(database.url)
     Path(database.url.database or "").parent.mkdir(exist_ok=True)
     row = dict.fromkeys("previous hash id time model version caller request_id answer".split(), "")
@@ -67,7 +67,7 @@ def test_a_trail_of_before_the_first_release_is_refused_and_kept(url: str) -> No
         names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
         connection.execute(text(f"INSERT INTO audit_decisions ({names}) VALUES ({marks})"), row)  # noqa: S608
     with pytest.raises(StateUnavailableError, match="name another database in RATIONALE_AUDIT"):
-        database.open()
+        database.probe()
     with engine.begin() as connection:
         assert connection.execute(text("SELECT count(*) FROM audit_decisions")).scalar() == 1
         connection.execute(text("DELETE FROM audit_decisions"))
@@ -77,9 +77,9 @@ def test_a_trail_of_before_the_first_release_is_refused_and_kept(url: str) -> No
 
 
 def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:
-    database = Database(tmp_path / "state" / "audit.sqlite3")
+    database = SqlStore(tmp_path / "state" / "audit.sqlite3")
     assert not (tmp_path / "state").exists()
-    database.open()
+    database.probe()
     for path in (tmp_path / "state", *(tmp_path / "state").iterdir()):
         assert path.stat().st_mode & 0o077 == 0
     with database.reading() as connection:
@@ -90,19 +90,19 @@ def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:
 
 def test_a_reader_makes_nothing(tmp_path: Path) -> None:
     settings = Settings(repository=tmp_path / "models")
-    store = AuditStore.open(settings)
+    store = open_ledger(settings)
     with pytest.raises(StateUnavailableError, match="there is no audit trail"):
         store.read("one")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UnknownResourceError, match="is off"):
-        AuditStore.open(Settings(audit="off"))
+        open_ledger(Settings(audit="off"))
 
 
 def test_where_it_is(tmp_path: Path) -> None:
     assert place_of(Settings(state=tmp_path)) == tmp_path / "audit.sqlite3"
     assert place_of(Settings(audit="off")) is None
-    driver = Database("postgres://a:b@c/d").url.drivername
-    assert driver == Database("postgresql://a:b@c/d").url.drivername == "postgresql+psycopg"
+    driver = SqlStore("postgres://a:b@c/d").url.drivername
+    assert driver == SqlStore("postgresql://a:b@c/d").url.drivername == "postgresql+psycopg"
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,13 @@ def test_where_it_is(tmp_path: Path) -> None:
 )
 def test_urls_of_no_database(url: str) -> None:
     with pytest.raises(InvalidOptionError, match="must be off, or a URL of a database") as told:
-        AuditStore.open(Settings(audit=url))
+        open_ledger(Settings(audit=url))
     assert SECRET not in str(told.value)
 
 
 def test_a_file_that_is_moved_is_written_no_more(tmp_path: Path) -> None:
     file = tmp_path / "audit.sqlite3"
-    database = Database(file)
+    database = SqlStore(file)
     ledger = ledger_of(database)
     ledger.append([[decision(1)]])
     file.rename(tmp_path / "elsewhere")
@@ -134,9 +134,9 @@ def test_garbage_in_the_place_of_a_database(tmp_path: Path) -> None:
     file = tmp_path / "audit.sqlite3"
     file.write_bytes(b"this is no database" * 1000)
     with pytest.raises(StateUnavailableError, match="file is not a database"):
-        Database(file).open()
+        SqlStore(file).probe()
     with pytest.raises(StateUnavailableError, match="cannot be read or written"):
-        Database(tmp_path).open()
+        SqlStore(tmp_path).probe()
 
 
 def test_a_password_is_told_to_nobody(server: Postgres, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_password_is_told_to_nobody(server: Postgres, tmp_path: Path) -> None:
     assert SECRET not in str(settings.model_dump_json())
     for refusing in (url, server.new_schema().replace("postgres:secret", f"nobody:{SECRET}")):
         with pytest.raises(StateUnavailableError) as told:
-            Database(refusing).open()
+            SqlStore(refusing).probe()
         assert SECRET not in str(told.value)
 
 

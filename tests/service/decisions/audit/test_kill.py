@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.decisions.audit.database import Database
 from service.decisions.audit.inputs import Inputs
-from service.decisions.audit.store import AuditStore
+from service.decisions.audit.ledger import Ledger
+from service.decisions.audit.sql import SqlStore
 from service.decisions.audit.verify import verify
 from service.decisions.trail import RecordedDecision
 from tests.service import handmade as made
@@ -94,16 +94,16 @@ def killed(folder: Path, url: str, times: int) -> None:
             gateway.kill()
             for thread in living:
                 thread.join()
-    check(Database(url), clients, times)
+    check(SqlStore(url), clients, times)
 
 
 def answers(clients: list[Client]) -> int:
     return sum(len(client.answered) for client in clients)
 
 
-def check(database: Database, clients: list[Client], times: int) -> None:
+def check(database: SqlStore, clients: list[Client], times: int) -> None:
     recorded: dict[str, list[RecordedDecision]] = {}
-    for one in AuditStore(database, Inputs()).in_order():
+    for one in Ledger(database, Inputs()).in_order():
         recorded.setdefault(one.idempotency_key or "", []).append(one)
     found = list(verify(database))
     database.close()

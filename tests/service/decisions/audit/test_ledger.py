@@ -13,10 +13,10 @@ import pytest
 from sqlalchemy import func, select, text
 
 from compiler.errors import InvalidOptionError
-from service.decisions.audit.database import Database
 from service.decisions.audit.inputs import Inputs, WrongInstanceError
 from service.decisions.audit.ledger import Ledger
 from service.decisions.audit.retention import erase
+from service.decisions.audit.sql import SqlStore
 from service.decisions.audit.tables import decisions, input_keys
 from service.decisions.audit.verify import verify
 from service.errors import ConflictError, StateUnavailableError, UnknownResourceError
@@ -28,7 +28,7 @@ def as_json(answer: object) -> object:
     return json.loads(json.dumps(answer))
 
 
-def count(database: Database) -> int:
+def count(database: SqlStore) -> int:
     with database.reading() as connection:
         return connection.execute(select(func.count()).select_from(decisions)).scalar_one()
 
@@ -36,7 +36,7 @@ def count(database: Database) -> int:
 def test_what_was_recorded_is_read_again(ledger: Ledger) -> None:
     batch = [decision(3, "key", 0), decision(2, "key", 1)]
     assert ledger.append([[decision(1)], batch]) == [[decision(1)], batch]
-    store = ledger.store
+    store = ledger
     for one in (decision(1), *batch):
         assert store.read(one.id) == one
     assert [one.id for one in store.in_order()] == [decision(i).id for i in (1, 2, 3)]
@@ -62,7 +62,7 @@ def test_a_key_gives_what_was_decided_by_it(ledger: Ledger) -> None:
             ledger.find("credit", "shop", "key", wrong)
 
 
-def test_a_key_that_was_there_first(ledger: Ledger, database: Database) -> None:
+def test_a_key_that_was_there_first(ledger: Ledger, database: SqlStore) -> None:
     """In the same transaction, in an earlier one, and in another process's."""
     mine, again, other = decision(1, "k"), decision(2, "k", instance=decision(1).instance), decision(3, "k")
     first, second, third = ledger.append([[mine], [again], [other]])
@@ -77,7 +77,7 @@ def test_a_key_that_was_there_first(ledger: Ledger, database: Database) -> None:
 
 
 @pytest.mark.parametrize("writers", [4])
-def test_threads_that_race_for_keys(database: Database, writers: int) -> None:
+def test_threads_that_race_for_keys(database: SqlStore, writers: int) -> None:
     """In opposite orders, which must not end in a deadlock."""
     keys = [f"key-{i}" for i in range(12)]
 
@@ -90,7 +90,7 @@ def test_threads_that_race_for_keys(database: Database, writers: int) -> None:
         ]
         return sorted(f"{answer[0].idempotency_key} {answer[0].id}" for answer in answers)
 
-    database.open()
+    database.probe()
     with ThreadPoolExecutor(writers) as pool:
         answered = list(pool.map(write, range(writers)))
     assert all(answer == answered[0] for answer in answered)
@@ -98,20 +98,20 @@ def test_threads_that_race_for_keys(database: Database, writers: int) -> None:
     assert list(verify(database)) == [len(keys)]
 
 
-def test_rows_of_one_transaction_stand_by_their_keys(database: Database) -> None:
+def test_rows_of_one_transaction_stand_by_their_keys(database: SqlStore) -> None:
     """In every process: of two that insert the same keys, one waits for the other and not both."""
     ledger = ledger_of(database)
     now = decision(0).time
     ledger.append([[decision(i, key, time=now)] for i, key in enumerate(("c", "a", None, "b"))])
-    assert [one.idempotency_key for one in ledger.store.in_order()] == [None, "a", "b", "c"]
+    assert [one.idempotency_key for one in ledger.in_order()] == [None, "a", "b", "c"]
 
 
 PROCESS = """
 import sys
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
-from service.decisions.audit.database import Database
+from service.decisions.audit.sql import SqlStore
 url, name = sys.argv[1:]
-ledger = ledger_of(Database(url))
+ledger = ledger_of(SqlStore(url))
 sys.stdin.read()
 for i in range(30):
     made = decision(i, f"key-{i}", instance={"income": 1.0}, id=f"{name}-{i}")
@@ -120,7 +120,7 @@ for i in range(30):
 """
 
 
-def test_processes_that_race_for_keys_and_make_the_tables(url: str, database: Database) -> None:
+def test_processes_that_race_for_keys_and_make_the_tables(url: str, database: SqlStore) -> None:
     command = [sys.executable, "-c", PROCESS, url]
     racing = [
         subprocess.Popen([*command, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -140,12 +140,12 @@ def key_file(tmp_path: Path) -> Path:
     return file
 
 
-def everything(database: Database) -> str:
+def everything(database: SqlStore) -> str:
     with database.reading() as connection:
         return str([*connection.execute(select(decisions)), *connection.execute(select(input_keys))])
 
 
-def test_hashed_inputs_are_shown_to_who_has_them(database: Database, key_file: Path) -> None:
+def test_hashed_inputs_are_shown_to_who_has_them(database: SqlStore, key_file: Path) -> None:
     ledger = ledger_of(database, Inputs("hashed", key_file))
     one = decision(5, "key")
     ledger.append([[one]])
@@ -153,36 +153,36 @@ def test_hashed_inputs_are_shown_to_who_has_them(database: Database, key_file: P
     assert "rent" not in everything(database)
     ledger_of(database).append([[decision(7)]])
     assert "1007.0" in everything(database)
-    assert ledger.store.read(one.id, one.instance) == replace(one, kept="hashed")
+    assert ledger.read(one.id, one.instance) == replace(one, kept="hashed")
     assert [each.id for each in ledger.find("credit", "shop", "key", [one.instance or {}])] == [one.id]
-    blind = ledger.store.read(one.id)
+    blind = ledger.read(one.id)
     assert blind.instance is None
     assert [reason["value"] for reason in blind.answer["reasons"]] == [None, None]
     assert blind.answer["attributions"] == one.answer["attributions"]
     with pytest.raises(WrongInstanceError):
-        ledger.store.read(one.id, {"income": 1006.0, "home": "rent"})
+        ledger.read(one.id, {"income": 1006.0, "home": "rent"})
     with pytest.raises(ConflictError):
         ledger.find("credit", "shop", "key", [{"income": 1}])
 
 
 def test_sealed_inputs_are_erased_and_the_chain_is_not(
-    database: Database, key_file: Path, auditor: KeyPair
+    database: SqlStore, key_file: Path, auditor: KeyPair
 ) -> None:
     ledger = ledger_of(database, Inputs("sealed", key_file))
     one, two = decision(5, "key"), decision(6)
     ledger.append([[one], [two]])
     assert "1005.0" not in everything(database)
-    assert ledger.store.read(one.id) == replace(one, kept="sealed")
+    assert ledger.read(one.id) == replace(one, kept="sealed")
     assert [each.id for each in ledger.find("credit", "shop", "key", [one.instance or {}])] == [one.id]
     with pytest.raises(ConflictError, match="other instances"):
         ledger.find("credit", "shop", "key", [two.instance or {}])
 
     erase(database, one.id, auditor.private)
-    erased = ledger.store.read(one.id)
+    erased = ledger.read(one.id)
     assert erased.instance is None
     assert erased.kept == "erased"
     assert [reason["value"] for reason in erased.answer["reasons"]] == [None, None]
-    assert ledger.store.read(two.id).instance == two.instance
+    assert ledger.read(two.id).instance == two.instance
     assert list(verify(database)) == [2]
     with pytest.raises(ConflictError, match="cannot be shown: its inputs were erased"):
         ledger.find("credit", "shop", "key", [one.instance or {}])
@@ -214,7 +214,7 @@ def test_inputs_open_under_their_own_id_alone(kept: Any, moved: tuple[str, ...],
 def test_what_is_erased_is_overwritten(tmp_path: Path, key_file: Path, auditor: KeyPair) -> None:
     """In the file and its journal: nothing of the key is left in pages that are free."""
     file = tmp_path / "audit.sqlite3"
-    with contextlib.closing(Database(f"sqlite:///{file}")) as database:
+    with contextlib.closing(SqlStore(f"sqlite:///{file}")) as database:
         ledger_of(database, Inputs("sealed", key_file)).append([[decision(i)] for i in range(3)])
         with database.reading() as connection:
             query = text("SELECT wrapped FROM audit_input_keys WHERE id = :id")
@@ -225,14 +225,14 @@ def test_what_is_erased_is_overwritten(tmp_path: Path, key_file: Path, auditor: 
         assert all(wrapped not in path.read_bytes() for path in tmp_path.glob("audit.sqlite3*"))
 
 
-def test_plain_inputs_are_not_erased(ledger: Ledger, database: Database, auditor: KeyPair) -> None:
+def test_plain_inputs_are_not_erased(ledger: Ledger, database: SqlStore, auditor: KeyPair) -> None:
     ledger.append([[decision(1)]])
     with pytest.raises(ConflictError, match="kept plain: only sealed ones"):
         erase(database, decision(1).id, auditor.private)
 
 
 def test_a_key_that_was_tampered_with_is_not_erased(
-    database: Database, key_file: Path, auditor: KeyPair
+    database: SqlStore, key_file: Path, auditor: KeyPair
 ) -> None:
     """Its erasure would hide the one, and leave the other's inputs readable."""
     ledger_of(database, Inputs("sealed", key_file)).append([[decision(i)] for i in (1, 2, 3)])
@@ -248,16 +248,16 @@ def test_a_key_that_was_tampered_with_is_not_erased(
 
 
 def test_another_key_opens_nothing(
-    ledger: Ledger, database: Database, key_file: Path, tmp_path: Path
+    ledger: Ledger, database: SqlStore, key_file: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
     other.write_text("o" * 44)
     ledger_of(database, Inputs("sealed", key_file)).append([[decision(5)]])
     with pytest.raises(InvalidOptionError, match="another key"):
-        ledger_of(database, Inputs("plain", other)).store.read(decision(5).id)
+        ledger_of(database, Inputs("plain", other)).read(decision(5).id)
     with pytest.raises(InvalidOptionError, match="RATIONALE_AUDIT_KEY_FILE"):
-        ledger.store.read(decision(5).id)
-    assert [one.instance for one in ledger.store.in_order(with_inputs=False)] == [None]
+        ledger.read(decision(5).id)
+    assert [one.instance for one in ledger.in_order(with_inputs=False)] == [None]
 
 
 @pytest.mark.parametrize(
@@ -269,13 +269,13 @@ def test_another_key_opens_nothing(
     ],
 )
 def test_a_row_that_was_altered_is_not_shown(
-    database: Database, ledger: Ledger, column: str, garbage: str
+    database: SqlStore, ledger: Ledger, column: str, garbage: str
 ) -> None:
     ledger.append([[decision(1)], [decision(2)]])
     execute(database, f"UPDATE audit_decisions SET {column} = :v WHERE sequence = 1", v=garbage)  # noqa: S608
     with pytest.raises(StateUnavailableError, match="cannot be read: its row was altered"):
-        ledger.store.read(decision(1).id)
-    assert ledger.store.read(decision(2).id) == decision(2)
+        ledger.read(decision(1).id)
+    assert ledger.read(decision(2).id) == decision(2)
 
 
 def test_keys_that_are_none(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from service.decisions.audit import retention
-from service.decisions.audit.chain import placed_digest
-from service.decisions.audit.database import Database
+from service.decisions.audit import sql
 from service.decisions.audit.heads import heads
 from service.decisions.audit.inputs import Inputs
-from service.decisions.audit.retention import months_ago, prune
+from service.decisions.audit.retention import months_ago
+from service.decisions.audit.sql import SqlStore
+from service.decisions.audit.store import placed_digest
 from service.decisions.audit.tables import checkpoints
 from service.decisions.audit.verify import Fault, verify
 from tests.service.decisions.audit.conftest import decision, ledger_of
@@ -22,18 +22,18 @@ OLD = [f"2024-01-0{day}T00:00:00.000000+00:00" for day in range(1, 6)]
 BEFORE = "2024-06"
 
 
-def pruned(database: Database, before: str = BEFORE) -> int:
+def pruned(database: SqlStore, before: str = BEFORE) -> int:
     count = 0
-    while found := prune(database, before):
+    while found := database.prune(before):
         count += found
     return count
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 2000])
 def test_old_rows_go(
-    database: Database, at_once: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    database: SqlStore, at_once: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(retention, "_AT_ONCE", at_once)
+    monkeypatch.setattr(sql, "_PRUNED_AT_ONCE", at_once)
     key = tmp_path / "key"
     key.write_text("k" * 32)
     first, second, third = (ledger_of(database, Inputs("sealed", key)) for _ in range(3))
@@ -45,8 +45,8 @@ def test_old_rows_go(
     assert [head.first for head in before] == [1, 1, 1]
 
     assert pruned(database) == 8
-    assert prune(database, BEFORE) == 0
-    assert {one.id for one in first.store.in_order()} == {decision(i).id for i in (5, 6, 20, 21)}
+    assert database.prune(BEFORE) == 0
+    assert {one.id for one in first.in_order()} == {decision(i).id for i in (5, 6, 20, 21)}
     assert decision(1).id not in everything(database)  # no key of its inputs either
     assert list(verify(database, before, BEFORE)) == [4]
     after = heads(database)
@@ -57,7 +57,7 @@ def test_old_rows_go(
     assert list(verify(database, [*before, *after], BEFORE)) == [6]
 
 
-def test_what_is_pruned_before_its_time_shows(database: Database) -> None:
+def test_what_is_pruned_before_its_time_shows(database: SqlStore) -> None:
     ledger = ledger_of(database)
     ledger.append([[decision(1, time=OLD[0])], [decision(2)]])
     signed = heads(database)
@@ -72,12 +72,12 @@ def test_what_is_pruned_before_its_time_shows(database: Database) -> None:
     assert list(verify(database, signed, "2027")) == [0]
 
 
-def test_at_the_very_time_rows_are_kept(database: Database) -> None:
+def test_at_the_very_time_rows_are_kept(database: SqlStore) -> None:
     """And one that was pruned is a fault: retention ends at the first time that is not before."""
     ledger = ledger_of(database)
     ledger.append([[decision(i, time=OLD[i])] for i in range(3)])
     assert pruned(database, OLD[1]) == 1
-    assert {one.id for one in ledger.store.in_order()} == {decision(i).id for i in (1, 2)}
+    assert {one.id for one in ledger.in_order()} == {decision(i).id for i in (1, 2)}
     signed = heads(database)
     assert pruned(database, BEFORE) == 2
     for given in ([], signed):
@@ -88,7 +88,7 @@ def test_at_the_very_time_rows_are_kept(database: Database) -> None:
         assert "pruned before its time" in fault.what
 
 
-def test_a_row_is_as_old_as_its_head_said(database: Database) -> None:
+def test_a_row_is_as_old_as_its_head_said(database: SqlStore) -> None:
     """Though the last that was pruned with it, of a clock that was put back, is older."""
     ledger = ledger_of(database)
     ledger.append([[decision(1, time=OLD[2])]])
@@ -101,7 +101,7 @@ def test_a_row_is_as_old_as_its_head_said(database: Database) -> None:
     assert (fault.sequence, "pruned before its time" in fault.what) == (1, True)
 
 
-def test_another_checkpoint_than_the_head_s(database: Database) -> None:
+def test_another_checkpoint_than_the_head_s(database: SqlStore) -> None:
     """With a digest of its own that is right."""
     ledger = ledger_of(database)
     ledger.append([[decision(1, time=OLD[0])], [decision(2)]])
@@ -115,7 +115,7 @@ def test_another_checkpoint_than_the_head_s(database: Database) -> None:
     assert any("row 1: has another checkpoint than when the head was signed" in each for each in faults)
 
 
-def test_a_checkpoint_hides_nothing_behind_it(database: Database) -> None:
+def test_a_checkpoint_hides_nothing_behind_it(database: SqlStore) -> None:
     ledger = ledger_of(database)
     ledger.append([[decision(1, time=OLD[0])], [decision(2)], [decision(3)]])
     pruned(database)

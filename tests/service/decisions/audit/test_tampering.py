@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from service.decisions.audit.chain import Head, content_digest, digest, placed_digest
-from service.decisions.audit.database import Database
 from service.decisions.audit.heads import SignedHead, heads, read_signed, signed
 from service.decisions.audit.inputs import Inputs
-from service.decisions.audit.retention import erase, erasure_of, prune
+from service.decisions.audit.retention import erase, erasure_of
+from service.decisions.audit.sql import SqlStore
+from service.decisions.audit.store import Head, content_digest, digest, placed_digest
 from service.decisions.audit.verify import Fault, verify
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 from tests.service.decisions.audit.test_verify import execute
@@ -37,7 +37,7 @@ class Trail:
         heads: signed after that.
     """
 
-    database: Database
+    database: SqlStore
     chain: str
     wrapped: str
     heads: list[SignedHead]
@@ -81,7 +81,7 @@ class Trail:
 
 
 @pytest.fixture
-def trail(database: Database, tmp_path: Path, auditor: KeyPair, stranger: KeyPair) -> Trail:
+def trail(database: SqlStore, tmp_path: Path, auditor: KeyPair, stranger: KeyPair) -> Trail:
     key = tmp_path / "key"
     key.write_text("k" * 32)
     ledger = ledger_of(database, Inputs("sealed", key))
@@ -173,7 +173,7 @@ def never_erased(trail: Trail) -> None:
 def pruned_rows_put_back(trail: Trail) -> None:
     """Of a chain whose head was signed after they were pruned."""
     rows = trail.rows()[:2]
-    assert prune(trail.database, KEPT_SINCE) == 2
+    assert trail.database.prune(KEPT_SINCE) == 2
     trail.heads[:] = heads(trail.database)
     trail.execute("DELETE FROM audit_checkpoints")
     for row in rows:
@@ -181,7 +181,7 @@ def pruned_rows_put_back(trail: Trail) -> None:
 
 
 def checkpoint_gone(trail: Trail) -> None:
-    assert prune(trail.database, KEPT_SINCE) == 2
+    assert trail.database.prune(KEPT_SINCE) == 2
     trail.execute("DELETE FROM audit_checkpoints")
 
 
@@ -229,7 +229,7 @@ def test_what_is_tampered_with_shows(trail: Trail, way: str) -> None:
 
 
 def test_a_lawful_prune_passes(trail: Trail) -> None:
-    assert prune(trail.database, KEPT_SINCE) == 2
+    assert trail.database.prune(KEPT_SINCE) == 2
     assert faults(trail) == []
     assert [each.sequence for each in faults(trail, None)] == [2]  # where nothing may be pruned
 
@@ -243,7 +243,7 @@ def test_a_lawful_prune_of_what_was_erased_passes(trail: Trail) -> None:
     erase(trail.database, decision(2).id, trail.auditor.private)
     trail.heads[:] = heads(trail.database)
     assert trail.heads[0].erased == (2, ERASED)
-    assert prune(trail.database, KEPT_SINCE) == 2
+    assert trail.database.prune(KEPT_SINCE) == 2
     assert faults(trail) == []
 
 

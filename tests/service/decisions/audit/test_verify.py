@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import text
 
 from compiler.errors import InvalidOptionError
-from service.decisions.audit.chain import GENESIS
-from service.decisions.audit.database import Database
 from service.decisions.audit.heads import SignedHead, heads, read_signed, signed
 from service.decisions.audit.ledger import Ledger
 from service.decisions.audit.signatures import PrivateKey, PublicKey
+from service.decisions.audit.sql import SqlStore
+from service.decisions.audit.store import GENESIS
 from service.decisions.audit.verify import Fault, verify
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 
@@ -27,29 +27,29 @@ def chain(ledger: Ledger) -> str:
     for i in range(0, ROWS - 1, 2):
         ledger.append([[decision(i)], [decision(i + 1)]])
     ledger.append([[decision(ROWS - 1)]])
-    (first,) = heads(ledger.store.database)
-    ledger_of(ledger.store.database).append([[decision(100)]])
+    (first,) = heads(ledger.store)
+    ledger_of(ledger.store).append([[decision(100)]])
     return first.chain
 
 
-def faults(database: Database, *given: Any) -> list[Fault]:
+def faults(database: SqlStore, *given: Any) -> list[Fault]:
     return [each for each in verify(database, *given) if isinstance(each, Fault)]
 
 
-def execute(database: Database, *statements: str, **values: Any) -> None:
+def execute(database: SqlStore, *statements: str, **values: Any) -> None:
     with database.writing() as connection:
         for statement in statements:
             connection.execute(text(statement), values)
 
 
-def test_a_trail_as_it_was_written(database: Database, chain: str) -> None:
+def test_a_trail_as_it_was_written(database: SqlStore, chain: str) -> None:
     assert list(verify(database)) == [ROWS + 1]
     assert {(head.first, head.sequence) for head in heads(database)} == {(1, ROWS), (1, 1)}
     assert faults(database, heads(database)) == []
     assert len(chain) == 32
 
 
-def test_the_digest_as_the_docs_say(database: Database, chain: str) -> None:
+def test_the_digest_as_the_docs_say(database: SqlStore, chain: str) -> None:
     previous = "0" * 64
     for row in stored(database, chain):
         columns = (
@@ -68,7 +68,7 @@ def documented_digest(columns: list[Any]) -> str:
     return sha256(array.encode()).hexdigest()
 
 
-def stored(database: Database, chain: str) -> Iterator[dict[str, Any]]:
+def stored(database: SqlStore, chain: str) -> Iterator[dict[str, Any]]:
     query = text("SELECT * FROM audit_decisions WHERE chain = :chain ORDER BY sequence")
     with database.reading() as connection:
         yield from (dict(row) for row in connection.execute(query, {"chain": chain}).mappings())
@@ -78,14 +78,14 @@ def stored(database: Database, chain: str) -> Iterator[dict[str, Any]]:
     "column",
     "id time model version caller request_id latency_ms answer runtime kept inputs key_digest".split(),
 )
-def test_an_altered_column(database: Database, chain: str, column: str) -> None:
+def test_an_altered_column(database: SqlStore, chain: str, column: str) -> None:
     value = "0.5" if column == "latency_ms" else "'else'"
     statement = f"UPDATE audit_decisions SET {column} = {value} WHERE chain = :c AND sequence = 3"  # noqa: S608
     execute(database, statement, c=chain)
     assert {(each.chain, each.sequence) for each in faults(database)} == {(chain, 3)}
 
 
-def test_removed_rows(database: Database, chain: str) -> None:
+def test_removed_rows(database: SqlStore, chain: str) -> None:
     execute(database, "DELETE FROM audit_decisions WHERE chain = :c AND sequence IN (1, 4, 5)", c=chain)
     assert [str(each).split(": ", 1)[1] for each in faults(database)] == [
         "row 1 is removed",
@@ -93,7 +93,7 @@ def test_removed_rows(database: Database, chain: str) -> None:
     ]
 
 
-def test_rows_that_changed_places(database: Database, chain: str) -> None:
+def test_rows_that_changed_places(database: SqlStore, chain: str) -> None:
     execute(
         database,
         "UPDATE audit_decisions SET sequence = 99 WHERE chain = :c AND sequence = 3",
@@ -104,7 +104,7 @@ def test_rows_that_changed_places(database: Database, chain: str) -> None:
     assert {each.sequence for each in faults(database)} == {3, 4, 5, 6}
 
 
-def test_an_inserted_row(database: Database, chain: str) -> None:
+def test_an_inserted_row(database: SqlStore, chain: str) -> None:
     """Numbered as the one that it pushes away, with its digest as it should be."""
     execute(
         database,
@@ -113,7 +113,7 @@ def test_an_inserted_row(database: Database, chain: str) -> None:
         c=chain,
     )
     third = list(stored(database, chain))[2]
-    from service.decisions.audit.chain import Head
+    from service.decisions.audit.store import Head
 
     forged, _ = Head(chain, 3, third["hash"]).append({**third, "id": "forged"})
     names = ", ".join(forged)
@@ -122,8 +122,8 @@ def test_an_inserted_row(database: Database, chain: str) -> None:
     assert {each.sequence for each in faults(database)} == {5, 6, 7, 8}
 
 
-def test_a_row_that_was_replaced_with_its_digest(database: Database, chain: str) -> None:
-    from service.decisions.audit.chain import digest
+def test_a_row_that_was_replaced_with_its_digest(database: SqlStore, chain: str) -> None:
+    from service.decisions.audit.store import digest
 
     third = list(stored(database, chain))[2] | {"caller": "nobody"}
     execute(
@@ -135,7 +135,7 @@ def test_a_row_that_was_replaced_with_its_digest(database: Database, chain: str)
     assert [each.sequence for each in faults(database)] == [4]
 
 
-def test_a_tail_and_a_whole_chain_that_are_gone_show_by_heads_alone(database: Database, chain: str) -> None:
+def test_a_tail_and_a_whole_chain_that_are_gone_show_by_heads_alone(database: SqlStore, chain: str) -> None:
     kept = heads(database)
     (other,) = {head.chain for head in kept} - {chain}
     execute(database, "DELETE FROM audit_decisions WHERE chain = :c AND sequence > 4", c=chain)
@@ -144,7 +144,7 @@ def test_a_tail_and_a_whole_chain_that_are_gone_show_by_heads_alone(database: Da
     assert {(each.chain, each.sequence) for each in faults(database, kept)} == {(chain, 5), (other, 1)}
 
 
-def test_a_chain_that_was_written_anew_shows_by_heads_alone(database: Database, chain: str) -> None:
+def test_a_chain_that_was_written_anew_shows_by_heads_alone(database: SqlStore, chain: str) -> None:
     kept = [SignedHead(chain, 1, GENESIS, 4, "f" * 64, "2026-11-23T10:00:00.000000+00:00")]
     assert [(each.chain, each.sequence) for each in faults(database, kept)] == [(chain, 4)]
 

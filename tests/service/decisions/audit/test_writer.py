@@ -15,11 +15,11 @@ import pytest_asyncio
 from sqlalchemy import Engine, create_engine, event, text
 from tritonclient.grpc import service_pb2 as pb
 
-from service.decisions.audit import database as opening
-from service.decisions.audit import retention, writer
-from service.decisions.audit.database import Database
+from service.decisions.audit import sql as opening
+from service.decisions.audit import writer
+from service.decisions.audit.ledger import open_ledger
 from service.decisions.audit.retention import months_ago
-from service.decisions.audit.store import AuditStore
+from service.decisions.audit.sql import SqlStore
 from service.decisions.audit.verify import verify
 from service.decisions.audit.writer import DatabaseTrail, trail_of
 from service.decisions.trail import NoTrail
@@ -55,16 +55,16 @@ async def trail(url: str) -> AsyncIterator[DatabaseTrail]:
 
 def ids(url: str) -> list[str]:
     """Of what is in a trail that verifies."""
-    store = AuditStore.open(Settings(audit=url))
-    with contextlib.closing(store.database):
-        assert all(isinstance(each, int) for each in verify(store.database, [], months_ago(25)))
+    store = open_ledger(Settings(audit=url))
+    with contextlib.closing(store):
+        assert all(isinstance(each, int) for each in verify(store.store, [], months_ago(25)))
         return [one.id for one in store.in_order()]
 
 
 @contextlib.contextmanager
 def locked(url: str) -> Iterator[None]:
     """By somebody else's transaction."""
-    engine = create_engine(Database(url).url, isolation_level=None if "sqlite" in url else "READ COMMITTED")
+    engine = create_engine(SqlStore(url).url, isolation_level=None if "sqlite" in url else "READ COMMITTED")
     with engine.connect() as connection:
         if "sqlite" in url:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -254,7 +254,7 @@ async def test_it_is_made_at_the_start_and_looked_at_without_leaving_anything(ur
     await trail.record([decision(1)])
     await trail.stop()
     assert ids(url) == [decision(1).id]
-    database = Database(url)
+    database = SqlStore(url)
     with database.reading() as connection:
         assert connection.execute(text("SELECT count(*) FROM audit_input_keys")).scalar() == 0
     database.close()
@@ -330,7 +330,7 @@ async def test_pruning_without_a_descriptor_left_is_one_line(
         return 0
 
     monkeypatch.setattr(writer, "_PRUNE_AGAIN_S", 0.05)
-    monkeypatch.setattr(retention, "prune", prune)
+    monkeypatch.setattr(SqlStore, "prune", prune)
     trail = trail_of(Settings(audit=f"sqlite:///{tmp_path}/audit.sqlite3"))
     trail.start()
     while len(pruned) < 2:
@@ -453,7 +453,7 @@ def out_of_reach(url: str, request: pytest.FixtureRequest) -> Iterator[None]:
         finally:
             server.start()
         return
-    folder = Path(Database(url).url.database or "").parent
+    folder = Path(SqlStore(url).url.database or "").parent
     folder.rename(folder.with_name("elsewhere"))
     folder.write_text("in the way")
     yield
