@@ -35,6 +35,7 @@ from service.tensors import Tensors
 
 log = logging.getLogger(__name__)
 
+_SAME = ("output", "logits", "targets", "inputs", "sizes", "groups")  # as an entry's request has them
 _REMEMBERED = 4096  # digests of sets that came: digests alone, no rows
 
 
@@ -228,20 +229,21 @@ def spec_of(manifest: Manifest) -> ExplainerSpec:
         raise InvalidInputError(
             f"{manifest.method.name} explains without references: choose another explainer, or send none"
         )
-    options: dict[str, Any] = {k: v for k, v in manifest.method.options.items() if v is not False}
+    request = manifest.request
+    options: dict[str, Any] = {k: v for k, v in request.options.items() if v is not False}
     if not options.keys() <= MethodOptions.model_fields.keys():
         raise InvalidInputError(f"{manifest.method.name} cannot be made anew with other references")
-    names = {e.tensor.name: list(e.feature_names) for e in manifest.explained if e.feature_names}
-    alone = next(iter(names.values()), None) if len(manifest.explained) == 1 else None
+    names = request.features
+    alone = next(iter(names.values())) if isinstance(names, dict) and len(manifest.explained) == 1 else names
     return ExplainerSpec(
-        method=manifest.method.name,
+        method=request.method,
         options=MethodOptions(**options),
-        output=manifest.explained_output,
-        targets=manifest.targets if isinstance(manifest.targets, str) else list(manifest.targets),
-        inputs=[item.tensor.name for item in manifest.explained],
-        features=names if manifest.groups and not alone else alone,
-        groups=manifest.groups,
+        features=alone,
         default=False,
+        **{
+            name: getattr(request, name)
+            for name in ("output", "logits", "targets", "inputs", "sizes", "groups")
+        },
     )
 
 

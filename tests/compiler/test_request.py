@@ -1,10 +1,12 @@
 """A compile as plain values: what the command line and the gateway share."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.main import get_command
 
 from compiler import DeepShap, Gamma, Gradient, IntegratedGradients, Lrp, TreeShap, compile_model
 from compiler.artefact.entry import check_entry
@@ -16,6 +18,8 @@ from compiler.manifest import Manifest
 from compiler.references.frames import Labelled
 from compiler.references.tables import read_rows
 from compiler.request import CompileRequest, parse_features
+from service.cli.main import app
+from service.explainers.spec import ExplainerSpec, MethodOptions
 
 CREDIT = Path(__file__).parents[2] / "examples" / "credit"
 
@@ -118,3 +122,51 @@ def test_an_explainer_is_written_alone(tmp_path: Path) -> None:
     error = check_entry(tmp_path, "credit").measured.rows_error
     assert error is not None
     assert error < 1e-5
+
+
+DEPLOYMENT = "deployment"
+# Fields of a request by what an option, or the API, calls them where that is another name.
+CALLED = {
+    "--input": "inputs",
+    "--size": "sizes",
+    "--group": "groups",
+    "--concept-axis": "concepts",
+    "concept_axis": "concepts",
+    "--seed": "draws_seed",
+    "reference_set": "references",
+    **dict.fromkeys(
+        "--provider --runtime --threads --memory-budget --storage --one-shot".split(), "deployment"
+    ),
+    **dict.fromkeys(("memory_budget", "storage"), "deployment"),
+}
+BESIDE = {"name", "repository", "references", "model", "default", "help"}  # where it lies, not what it is
+ONLY_BY_COMMAND = {
+    "custom_ops",
+    "allow_pickle",
+    "allow_parity",
+    "missing",
+    "decision",
+    "compare",
+    "draws",
+    "draws_seed",
+}
+
+
+def fields_of(names: Iterable[str]) -> set[str]:
+    """The fields that options stand for; those of methods are `options`."""
+    of_methods = {option for row in METHODS.values() for option in (*row.needs, *row.takes)} - {REFERENCES}
+    plain = {CALLED.get(name, name.removeprefix("--").replace("-", "_")) for name in names}
+    return {"options" if name in of_methods else name for name in plain} - BESIDE
+
+
+def test_the_command_line_and_the_api_ask_for_the_fields_of_a_request() -> None:
+    command = get_command(app).commands["compile"]  # type: ignore[attr-defined]  # a group of commands
+    options = {max(parameter.opts, key=len) for parameter in command.params}
+    fields = set(CompileRequest.model_fields)
+    assert fields_of(options) == fields
+    assert fields_of(ExplainerSpec.model_fields) == fields - ONLY_BY_COMMAND
+    assert set(MethodOptions.model_fields) <= {
+        o for row in METHODS.values() for o in (*row.needs, *row.takes)
+    }
+    described = [name for name, field in CompileRequest.model_fields.items() if not field.description]
+    assert described == []

@@ -132,7 +132,6 @@ def write_pair_of(
     fields: dict[str, Any] = {
         "model": name,
         "method": Method(name="deepshap"),
-        "request": CompileRequest(),
         "digests": Digests(model="m" * 64, references="r" * 64, options="o" * 64, explanation="e" * 64),
         "inputs": given,
         "explained": tuple(explained),
@@ -151,7 +150,16 @@ def write_pair_of(
             rows=3, outputs_error=0, completeness_gap=0, rows_error=0, nodes=9, model_bytes=1, latency_ms=1
         ),
     }
-    manifest = Manifest(**{**fields, **over})
+    fields |= over
+    request = CompileRequest(
+        method=fields["method"].name,
+        options=fields["method"].options,
+        output=fields["explained_output"],
+        targets=fields["targets"],
+        inputs=[each.name for each in given],
+        features={each.name: names for each, names in zip(given, features, strict=True) if names},
+    )
+    manifest = Manifest(**{"request": request, **fields})
     (repository / f"{name}_explain" / "explanation.json").write_text(manifest.to_json())
 
 
