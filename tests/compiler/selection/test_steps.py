@@ -120,7 +120,7 @@ def test_the_gradient_of_a_quantised_layer_is_that_of_the_layer_inside_its_range
 
 @pytest.mark.parametrize("name", ["a dynamically quantised row", "a layer of integers"])
 def test_the_gradient_of_a_product_of_whole_numbers_is_that_of_its_layer(name: str) -> None:
-    """But at the ends of a row, which a dynamic scale follows, and beyond a type's range."""
+    """But at the least and the largest of a row, which a dynamic scale follows, and beyond a type's range."""
     got = compile_model(MODELS[name], Gradient(), targets="all").explain(X)["x_attributions"]
     low, high = X.min(1, keepdims=True), X.max(1, keepdims=True)
     between = (low < X) & (high > X) & (np.abs(X) < 6)
