@@ -12,11 +12,12 @@ import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import InvalidOptionError, UnsupportedModelError
-from compiler.graph.fold import extract
+from compiler.graph.fold import extract, new_constant
 from compiler.lowering import Lowered
 from compiler.runtime.session import Runner
 
 _MOVES = frozenset("Cast Flatten Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
+_ANY_MODEL = "take exactshap (up to 12 features) or permutationshap, which explain whole numbers as they are"
 _IDS_OF = {"Gather": 1, "OneHot": 0, "Cast": 0, "DequantizeLinear": 0}  # which operand the ids are
 
 
@@ -134,7 +135,7 @@ def _leaves_at(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
     if not found:
         raise InvalidOptionError(
             f"input {[name]} holds no floats, so it has no attributions, and no table is looked up by its "
-            "elements alone. Name the float tensor that they become (--input)."
+            f"elements alone. Name the float tensor that they become (--input), or {_ANY_MODEL}."
         )
     return found
 
@@ -199,7 +200,7 @@ def _told(lowered: Lowered, leaves: tuple[Leaf, ...], more: str = "") -> Chosen:
             if not keeps_batch(lowered, leaf.tensor):
                 raise UnsupportedModelError(
                     f"input {leaf.name!r} is looked up in {leaf.tensor!r}, which does not keep the batch "
-                    "on axis 0. Name a tensor behind it that does (--input)."
+                    f"on axis 0. Name a tensor behind it that does (--input), or {_ANY_MODEL}."
                 )
     notes = [
         f"{name!r} holds integers: it is explained at {', '.join(repr(s.tensor) for s in group)}, summed to "
@@ -229,11 +230,12 @@ def lookups(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
             found.append(replace(quantised[str(ids.name)], tensor=str(result.name)))
         elif ids.name in moved:
             nodes = moved[str(ids.name)]
-            if node.op_type in _MOVES and node.inputs[0] is ids and not known:
+            if _hands_on(node, ids) and not known:
                 moved.update((str(v.name), [*nodes, node]) for v in node.outputs)
             elif known or node.op_type == "Gather":
                 places, row = _places(lowered, name, nodes, ids), lowered.specs[name][0]
-                leaf = Leaf(str(result.name), name, places, row, _table_size(node))
+                size = _table_size(node)
+                leaf = Leaf(str(result.name), name, places, row, size and size - _offset(nodes))
                 found += [leaf] if known else []
                 quantised.update({} if known else {leaf.tensor: leaf})
     return tuple(found)
@@ -243,14 +245,32 @@ def _ids_operand(node: ir.Node) -> ir.Value | None:
     """The operand that ids may be, where all others are constant."""
     values = list(node.inputs)
     varying = [v for v in values if v is not None and not v.is_initializer()]
-    if len(varying) != 1 or node.op_type not in _MOVES | _IDS_OF.keys():
+    if len(varying) != 1 or node.op_type not in _MOVES | _IDS_OF.keys() | {"Add"}:
         return None
     position = values.index(varying[0])
-    moves = node.op_type in _MOVES and position == 0
     axis = node.attributes.get_int("axis", 0 if node.op_type == "Gather" else -1)
     looks_up = position == _IDS_OF.get(node.op_type) and (node.op_type != "Gather" or axis == 0)
     looks_up &= node.op_type != "OneHot" or axis == -1
-    return varying[0] if moves or looks_up else None
+    return varying[0] if looks_up or _hands_on(node, varying[0]) else None
+
+
+def _hands_on(node: ir.Node, ids: ir.Value) -> bool:
+    """Whether each element of the result is one of the ids, at another place or with a constant added.
+
+    A table of several fields is looked up by ids to which the number of rows before each field is added.
+    """
+    return node.op_type == "Add" or (node.op_type in _MOVES and node.inputs[0] is ids)
+
+
+def _added(node: ir.Node) -> np.ndarray:
+    """The constant that an Add adds to ids."""
+    (array,) = (v.const_value.numpy() for v in node.inputs if v is not None and v.const_value is not None)
+    return array
+
+
+def _offset(nodes: Sequence[ir.Node]) -> int:
+    """The most that is added to an id."""
+    return sum(max(int(_added(node).max(initial=0)), 0) for node in nodes if node.op_type == "Add")
 
 
 def _places(lowered: Lowered, name: str, nodes: Sequence[ir.Node], ids: ir.Value) -> np.ndarray:
@@ -267,6 +287,10 @@ def _places(lowered: Lowered, name: str, nodes: Sequence[ir.Node], ids: ir.Value
         node.outputs[0].type = None
         if node.op_type == "Cast":
             node.attributes["to"] = ir.AttrInt64("to", ir.DataType.INT64)
+        if node.op_type == "Add":
+            i = [v is not None and v.is_initializer() for v in node.inputs].index(True)
+            nothing = np.zeros_like(_added(node), np.int64)
+            node.replace_input_with(i, new_constant(wide.graph, f"{node.outputs[0].name}/nothing", nothing))
     return np.asarray(Runner(wide, optimise=False)({name: count.astype(np.int64)})[str(ids.name)])
 
 

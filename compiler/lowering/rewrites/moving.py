@@ -38,6 +38,18 @@ def compress(op: Any, x: ir.Value, condition: ir.Value, *, axis: int | None = No
     return op.Gather(x, places, axis=axis)
 
 
+@idiom("Gather")
+def gather_turned(op: Any, table: ir.Value, ids: ir.Value, *, axis: int = 0) -> Any:
+    """Rows looked up by ids that were transposed, looked up before that: the batch stays on axis 0 there."""
+    turn = ids.producer()
+    turned = turn.inputs[0] if turn is not None and turn.op_type == "Transpose" else None
+    if turn is None or turned is None or axis or table.const_value is None or ids.shape is None:
+        return None
+    count, width = rank_of(ids), rank_of(table) - 1
+    order = turn.attributes["perm"].as_ints() if "perm" in turn.attributes else range(count)[::-1]
+    return op.Transpose(op.Gather(table, turned, axis=0), perm=[*order, *range(count, count + width)])
+
+
 @rewrites("GatherND")
 def gather_nd(op: Any, x: ir.Value, places: ir.Value, *, batch_dims: int = 0) -> Any:
     """Slices at computed places of axis 0: a Gather, as torch.export's `table[ids]` is one of rows by ids."""

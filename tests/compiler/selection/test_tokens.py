@@ -231,6 +231,37 @@ def test_a_table_that_is_read_twice() -> None:
     np.testing.assert_allclose(answer["base_value"], np.tile(base, (N, 1)), atol=1e-6)
 
 
+_SUMMED = "p = Mul (e, e) s = ReduceSum <keepdims = 0> (p, axis) t = Tanh (s) y = MatMul (t, w)"
+
+
+def summed(looked_up: str, axis: int, **constants: np.ndarray) -> onnx.ModelProto:
+    """y [N, 2] of ids [N, 5] that `looked_up` turns into rows e of a table, summed along an axis."""
+    known = {"table": TABLE / 3, "w": rows(E, 2, seed=8), "axis": np.array([axis]), **constants}
+    return parsed(f"g (int64[N, 5] ids) => (float[N, 2] y) {{ {looked_up} {_SUMMED} }}", known)
+
+
+@pytest.mark.parametrize("added", ["Add (ids, first)", "Add (first, ids)"])
+def test_a_table_of_several_fields(added: str) -> None:
+    """As ids of the whole table are, to which the number of rows before each field has been added."""
+    first = np.array([0, 4, 7, 11, 14])
+    whole = summed("e = Gather (table, ids)", 1)
+    fields = summed(f"[own] i = {added} e = Gather (table, i)", 1, first=first)
+    got = complete(compile_model(fields, DeepShap(REFERENCES % 3), targets="all"), IDS % 3)
+    want = complete(compile_model(whole, DeepShap(REFERENCES % 3 + first), targets="all"), IDS % 3 + first)
+    np.testing.assert_allclose(got["ids_attributions"], want["ids_attributions"], atol=1e-6)
+
+
+@pytest.mark.parametrize("turned", ["Transpose (ids)", "Transpose <perm = [1, 0]> (ids)"])
+def test_ids_with_the_steps_on_axis_0(turned: str) -> None:
+    """As XLNet and PyTorch's recurrent layers take them: explained as with the batch there."""
+    steps_first, batch_first = f"i = {turned} e = Gather (table, i)", "e = Gather (table, ids)"
+    got, want = (
+        complete(compile_model(summed(text, axis), DeepShap(REFERENCES), targets="all"), IDS)
+        for text, axis in ((steps_first, 0), (batch_first, 1))
+    )
+    np.testing.assert_allclose(got["ids_attributions"], want["ids_attributions"], atol=1e-6)
+
+
 def test_what_else_follows_from_the_ids_stays() -> None:
     """A padding mask of the ids themselves is that of the row, not of the references."""
     text = f"""g (int64[N, {L}] ids) => (float[N, {E}] y) {{
