@@ -11,6 +11,7 @@ from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.lowering import Lowered
 from compiler.lowering.batch import dependent_on_batch
+from compiler.lowering.control_flow.branches import REASON
 from compiler.rules.rule import Rule
 
 
@@ -200,5 +201,11 @@ def emit_as(op: Ops, node: ir.Node, inputs: Sequence[Tensor | None], where: str)
     """A node of the model with other inputs."""
     attributes = {a.name: a.value for a in node.attributes.values()}
     if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
-        raise UnsupportedModelError(f"{node.op_type} node {node.name!r}: control flow at the {where}s")
+        name, why = (
+            node.name or node.outputs[0].name,
+            node.metadata_props.get(REASON, "it stays in the graph"),
+        )
+        raise UnsupportedModelError(
+            f"{node.op_type} node {name!r} cannot be written out for each {where}: {why}."
+        )
     return op.emit(node.op_type, inputs, attributes, outputs=len(node.outputs), domain=node.domain)

@@ -68,6 +68,8 @@ def inline_control_flow(model: ir.Model, settle: Callable[[ir.Model], object]) -
     note_shapes(model)
     inliner.check_shapes()
     passes.IdentityEliminationPass()(model)
+    for graph in model.graph.subgraphs():  # of which it may take outputs that were their own
+        name_outputs(graph)
     note_shapes(model)
     return changed
 

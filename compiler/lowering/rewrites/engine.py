@@ -14,6 +14,7 @@ import onnx_ir as ir
 from compiler.errors import UnsupportedModelError
 from compiler.graph.nodes import Nodes, stand_for
 from compiler.lowering.inference import note_shapes
+from compiler.lowering.subgraphs import let_go
 
 Rewrite = Callable[..., Any]
 _REWRITES: dict[tuple[str, str], Rewrite] = {}
@@ -81,6 +82,8 @@ class Rewriting(Nodes):
 
     def withdraw(self) -> None:
         """Takes what was inserted out of the graph."""
+        for node in filter(None, self.emitted):
+            let_go(node)
         self.graph.remove(reversed([n for n in self.graph if n in self.emitted]), safe=True)
         for value in self.constants:
             self.graph.initializers.pop(str(value.name))

@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from compiler import DeepShap, Gradient, compile_model
+from compiler import DeepShap, ExactShap, Gradient, compile_model
 from compiler.errors import UnsupportedModelError
 from compiler.lowering.control_flow.branches import rows_decide
 from compiler.lowering.loading.load import load, standardise
@@ -393,6 +393,29 @@ REFUSED = {
 def test_what_cannot_be_unrolled_says_why(reason: str) -> None:
     with pytest.raises(UnsupportedModelError, match=reason):
         compile_model(parsed(REFUSED[reason]), Gradient(), output="y", inputs=["x"])
+
+
+def looping(batch: str) -> onnx.ModelProto:
+    """A Loop that nothing bounds, with branches that read what stands before them."""
+    return parsed(f"""g (float[{batch}, 3] x, bool p, float most) => (float[{batch}, 3] y) {{
+        y = Loop ( , , x) <body = b (int64 i, bool go, float[{batch}, 3] h)
+            => (bool on, float[{batch}, 3] n) {{
+            j = Cast <to = 1> (i)  on = Less (j, most)  t = Tanh (h)
+            n = If (p) <then_branch = yes () => (float[{batch}, 3] u) {{ u = Identity (t) }},
+                        else_branch = no () => (float[{batch}, 3] v) {{ v = Sin (t) }}> }}> }}""")
+
+
+@pytest.mark.parametrize("batch", ["N", "1"])
+def test_a_loop_that_nothing_bounds_is_refused_by_that_reason(batch: str) -> None:
+    with pytest.raises(UnsupportedModelError, match="nothing bounds how often"):
+        compile_model(looping(batch), DeepShap({"x": REFERENCES}))
+
+
+def test_a_loop_that_nothing_bounds_runs_in_a_game_of_coalitions() -> None:
+    given = {"x": X, "p": np.asarray(True), "most": np.asarray(2, np.float32)}
+    answer = compile_model(looping("N"), ExactShap({"x": REFERENCES}), targets=[0]).explain(given)
+    assert np.abs(answer["explained_value"] - answer["base_value"]).min() > 1e-2
+    assert np.abs(answer["completeness_gap"]).max() < PARITY_32
 
 
 def test_a_condition_that_takes_terabytes_is_refused_by_counting() -> None:
