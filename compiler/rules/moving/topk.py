@@ -5,11 +5,11 @@ import numpy as np
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.rules.pointwise.unary import nothing
-from compiler.rules.rule import Evaluation, Kind, rule
+from compiler.rules.rule import Evaluation, Kind, Trait, rule
 from compiler.rules.secants import tiny
 
 
-@rule("TopK", kind=Kind.LOCAL)
+@rule("TopK", kind=Kind.LOCAL, traits=[Trait.CONSERVING, Trait.EXPANDED])
 def top_k(op: Ops, x: Tensor, k: Tensor, *, axis: int = -1, **how: int) -> Evaluation:
     """y = P·x, the k largest (smallest) along an axis; what chooses them, P, is constant around x."""
     y, index = op.emit("TopK", (x, k), {"axis": axis, **how}, outputs=2)

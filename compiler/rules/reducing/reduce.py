@@ -79,7 +79,7 @@ def reduce_max(
     return y, (Selection(winners, scatter), None)
 
 
-@local("ReduceL2", traits=[Trait.NONNEGATIVE, Trait.LENGTH])
+@local("ReduceL2", traits=[Trait.NONNEGATIVE, Trait.LENGTH, Trait.CONSERVING, Trait.EXPANDED])
 def reduce_l2(
     op: Ops,
     m: Tensor,

@@ -1,5 +1,6 @@
 """AttnLRP and CP-LRP on transformers, against explicit relevance arithmetic in float64."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from compiler import AttnLrp, CpLrp, DeepShap, Gradient, compile_model
+from compiler import AttnLrp, CpLrp, DeepShap, Gradient, Lrp, Pass, Taylor, compile_model
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.explain.methods import make_method
 from tests.compiler.models import parsed, rows
@@ -385,6 +386,42 @@ def test_a_gate_of_an_average_that_is_of_no_square_gets_one_half(squeezed: str) 
     answer = explain(parsed(text, {"c": c} if "c" in squeezed else {}), AttnLrp(0.0), x)
     share = c * x / (c * x).sum(axis=1, keepdims=True)
     assert_close(answer["x_attributions"], answer["y"][:, :, None] * (np.eye(4) + share[:, None]) / 2)
+
+
+@pytest.mark.parametrize("method", [AttnLrp(0.0), Lrp()], ids=lambda m: m.name)
+def test_a_length_hands_back_by_squares_and_a_choice_to_what_it_chose(method: Any) -> None:
+    x = rows(N, 4, seed=20).astype(np.float64)
+    constants = {"axis": np.array([1]), "k": np.array([2])}
+    norm = "n (double[N, 4] x) => (double[N, 1] y) { y = ReduceL2 (x, axis) }"
+    answer = compile_model(parsed(norm, constants), method, targets=[0]).explain(x)
+    length = np.linalg.norm(x, axis=1, keepdims=True)
+    assert_close(answer["x_attributions"][:, 0], x**2 / length)
+    top = "t (double[N, 4] x) => (double[N, 1] y) { v, i = TopK (x, k) y = ReduceSum (v, axis) }"
+    answer = compile_model(parsed(top, constants), method, targets=[0]).explain(x)
+    chosen = x >= np.sort(x)[:, 2:3]
+    np.testing.assert_allclose(answer["x_attributions"][:, 0], x * chosen, rtol=1e-4)
+
+
+NO_RELEVANCE = {
+    "ReduceProd": ("p = ReduceProd (x, axis)", {"taylor"}),
+    "Div": ("t = Gather <axis = 1> (x, turned) q = Softplus (t) p = Div (x, q)", {"taylor"}),
+    "Softmax": ("p = Softmax (x)", {"taylor", "pass"}),
+}
+
+
+@pytest.mark.parametrize("name", NO_RELEVANCE)
+def test_what_a_refusal_advises_can_be_done(name: str) -> None:
+    """Before an operator that reads the input itself there is nothing to explain."""
+    formula, advised = NO_RELEVANCE[name]
+    constants = {"axis": np.array([1]), "turned": np.array([1, 2, 3, 0])}
+    model = parsed(f"r (double[N, 4] x) => (double[N, 4] y) {{ {formula} y = Add (p, x) }}", constants)
+    with pytest.raises(UnsupportedModelError) as caught:
+        compile_model(model, Lrp(), targets=[0])
+    assert "--output x" not in str(caught.value)
+    assert set(re.findall(rf"--rule {name}=(\w+)", str(caught.value))) == advised
+    for rule in advised:
+        chosen = {"pass": Pass(), "taylor": Taylor()}[rule]
+        compile_model(model, Lrp(rules=[(name, chosen)]), targets=[0])
 
 
 REFUSED = {

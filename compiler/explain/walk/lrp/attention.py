@@ -61,6 +61,23 @@ def free_names(calls: Sequence[Call]) -> set[str]:
     return {name for call in calls for name in call.sources} - computed
 
 
+def refusal(
+    method: str, missing: Sequence[Call], calls: Sequence[Call], advice: str
+) -> UnsupportedModelError:
+    """Names the operators for which a method has no rule, and what can be done.
+
+    Args:
+        calls: those on the way to the explained output.
+        advice: what else can be done than to explain a tensor before them.
+    """
+    nodes = "1 node" if len(missing) == 1 else f"{len(missing)} nodes"
+    named = (f"  {c.rule.op_type} node {c.name!r}: {c.inputs[0]} -> {c.outputs[0]}" for c in missing)
+    first = missing[0].inputs[0]
+    before = "" if first in free_names(calls) else f" Or explain a tensor before them (--output {first})."
+    lines = [f"{method} has no rule for {nodes} on the way to the explained output:", *named, advice + before]
+    return UnsupportedModelError("\n".join(lines))
+
+
 def shares(calls: Sequence[Call]) -> Held:
     """Holds what a Softmax computes: attention weights become constants of the average they weigh."""
     shared = {n for call in calls if Trait.SHARING in call.rule.traits for n in call.outputs}

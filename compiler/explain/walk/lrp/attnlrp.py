@@ -27,6 +27,7 @@ from compiler.explain.walk.lrp.attention import (
     gates,
     hold,
     reaching,
+    refusal,
     shares,
 )
 from compiler.explain.walk.lrp.layers import Layer, is_linear, is_product, join
@@ -110,13 +111,7 @@ def _demand_rules(calls: Sequence[Call]) -> None:
         if call.rule.kind is Kind.LOCAL and not is_linear(call) and not call.rule.has_relevance
     ]
     if missing:
-        lines = "".join(
-            f"\n  {c.rule.op_type} node {c.name!r}: {c.inputs[0]} -> {c.outputs[0]}" for c in missing
-        )
-        raise UnsupportedModelError(
-            f"AttnLRP has no rule for {len(missing)} node(s) on the way to the explained output:{lines}\n"
-            f"Explain a tensor before them (--output {missing[0].inputs[0]}), or use another method."
-        )
+        raise refusal("AttnLRP", missing, calls, "Take deepshap, or lrp with a rule of your choice.")
 
 
 def _demand_ways(calls: Sequence[Call], left: Sequence[Call]) -> None:

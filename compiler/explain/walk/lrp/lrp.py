@@ -17,9 +17,9 @@ from compiler.explain.call import Call
 from compiler.explain.engine import Engine, Gap
 from compiler.explain.walk.backward import Carried, Pull, Relevance
 from compiler.explain.walk.engine import WALK
-from compiler.explain.walk.lrp.attention import activations, conditions
+from compiler.explain.walk.lrp.attention import activations, conditions, refusal
 from compiler.explain.walk.lrp.composite_file import read_composite
-from compiler.explain.walk.lrp.composites import COMPOSITES, Choice, assign, parse_selector
+from compiler.explain.walk.lrp.composites import COMPOSITES, Choice, assign, parse_selector, takes
 from compiler.explain.walk.lrp.layers import Layer, is_linear, is_product, join
 from compiler.explain.walk.lrp.modified import Bounds, hand_back, multiplier, relevance_of
 from compiler.explain.walk.lrp.registry import check_rule, origins
@@ -163,16 +163,14 @@ def _demand_rules(calls: Sequence[Call], rules: Mapping[str, RelevanceRule]) -> 
         and call.outputs[0] not in rules
     ]
     if missing:
-        lines = [f"  {c.rule.op_type} node {c.name!r}: {c.inputs[0]} -> {c.outputs[0]}" for c in missing]
-        op_type = missing[-1].rule.op_type
-        raise UnsupportedModelError(
-            f"LRP has no rule for {len(missing)} node(s) on the way to the explained output:\n"
-            + "\n".join(lines)
-            + "\n"
-            f"Explain a tensor before them (--output {missing[0].inputs[0]}), take attnlrp for attention and "
-            f"normalisations, or choose a rule (--rule): {op_type}=taylor for its first-order expansion, "
-            f"{op_type}=pass to hand relevance on unchanged."
+        types = sorted({call.rule.op_type for call in missing})
+        passing = [t for t in types if all(takes(Pass(), c, None) for c in missing if c.rule.op_type == t)]
+        expanded, passed = (
+            " ".join(f"--rule {t}={r}" for t in g) for g, r in ((types, "taylor"), (passing, "pass"))
         )
+        advice = f"Take attnlrp for attention and normalisations, or first-order expansions ({expanded})"
+        advice += f", or hand relevance on unchanged ({passed})." if passing else "."
+        raise refusal("LRP", missing, calls, advice)
 
 
 @dataclass(frozen=True)
