@@ -11,6 +11,7 @@ import numpy as np
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.explain.leaves import Leaf, is_float
 from compiler.explain.players import Players
+from compiler.explain.reach import reach_forward
 from compiler.lowering import Lowered
 from compiler.manifest import ends_of
 from compiler.request import Element
@@ -106,7 +107,13 @@ def check_shapes(lowered: Lowered, tensors: Sequence[str]) -> None:
             raise UnsupportedModelError(f"input {name!r} has no features: an axis of it has length 0.")
 
 
-def choose_output(lowered: Lowered, output: str | None, dependent: frozenset[str]) -> str:
+def choose_output(lowered: Lowered, output: str | None, ends: Sequence[str]) -> str:
+    """Return the named tensor, or the first output of floats, among what depends on the `ends` of a walk.
+
+    Raises:
+        InvalidOptionError, UnsupportedModelError: there is none.
+    """
+    dependent = reach_forward(lowered.model.graph, ends) - set(ends)
     names = [str(v.name) for v in lowered.model.graph.outputs]
     if output is not None:
         if output not in dependent:

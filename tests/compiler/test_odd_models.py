@@ -43,6 +43,7 @@ OPTIONS = {
         r"give a list of indices \(or contrasts such as '1-0'\), 'all' or 'predicted'",
     ),
     "no such output": ({"output": "nil"}, r"no tensor 'nil' .*outputs are \['y'\]"),
+    "an input as output": ({"output": "x"}, "no tensor 'x' depends on the explained inputs"),
     "a weight": ({"output": "w1"}, "no tensor 'w1' depends on the explained inputs"),
     "no such input": ({"inputs": ["nil"]}, r"no input \['nil'\]; the model has \['x'\]"),
     "no input": ({"inputs": []}, r"give a list of different names out of \['x'\]"),

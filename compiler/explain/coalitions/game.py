@@ -13,7 +13,7 @@ from compiler.errors import InvalidModelError, InvalidOptionError, UnsupportedMo
 from compiler.explain.engine import Method, References
 from compiler.explain.leaves import Leaf, choose_leaves, is_float
 from compiler.explain.logits import choose_logits
-from compiler.explain.reach import reach_backward, reach_forward
+from compiler.explain.reach import reach_backward
 from compiler.explain.target import Target, check_shapes, choose_output, choose_targets
 from compiler.lowering import Lowered
 from compiler.lowering.rows import demand_rows
@@ -45,7 +45,7 @@ def choose_game(lowered: Lowered, method: Method, request: CompileRequest) -> tu
     ends = tuple(s.tensor for s in leaves)
     check_shapes(lowered, ends)
     graph = lowered.model.graph
-    name = choose_output(lowered, request.output, reach_forward(graph, ends))
+    name = choose_output(lowered, request.output, ends)
     if request.logits:
         name = choose_logits(lowered.source, name)
     needed = reach_backward(graph, name, ends)

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.explain.leaves import raw_leaves
 from compiler.explain.players import NOBODY, Game
-from compiler.explain.reach import made_by, reach_backward, reach_forward
+from compiler.explain.reach import made_by, reach_backward
 from compiler.explain.target import MOST_NAMED, Target, check_shapes, choose_output, choose_targets
 from compiler.explain.trees.method import TreeMethod
 from compiler.explain.trees.provenance import made_of
@@ -71,7 +71,7 @@ def choose_ensemble(
     leaves = raw_leaves(lowered, request.inputs)
     check_shapes(lowered, [s.tensor for s in leaves])
     ends = tuple(s.tensor for s in leaves)
-    name = choose_output(lowered, request.output, reach_forward(lowered.model.graph, ends))
+    name = choose_output(lowered, request.output, ends)
     node, scores = _ensemble_behind(lowered, method.name, name)
     read = node.inputs[0]
     assert read is not None

@@ -70,7 +70,7 @@ def choose_path(
     chosen = choose_leaves(lowered, request.inputs, referenced)
     ends = tuple(s.tensor for s in chosen.leaves)
     _check_types(lowered, ends)
-    name = choose_output(lowered, request.output, reach_forward(lowered.model.graph, ends))
+    name = choose_output(lowered, request.output, ends)
     notes = chosen.notes
     if request.logits:
         name = choose_logits(lowered.source, name)
