@@ -89,7 +89,9 @@ def _judge_rounding(measured: Measured, gap: float) -> tuple[str, ...]:
     if gap > max(GAP_LIMIT, OUTPUT_ROUNDINGS * measured.gap_rounding):
         raise CheckFailedError(
             f"attributions miss the output's difference by {gap:.1e} of it. The model overflows near its "
-            "references, or a rule is not complete here: please report it."
+            "references or divides by values near 0 there, so that terms of opposite signs do not cancel in "
+            "its type: give other references, or take exactshap (up to 12 features) or permutationshap: they "
+            "ask no rules. Where it does neither, a rule is not complete: please report it."
         )
     if gap > GAP_LIMIT and measured.fused_integers:
         return (
@@ -138,7 +140,7 @@ def _judge_absorbed(_: Measured, gap: float) -> tuple[str, ...]:
     """Some is kept by definition; a warning where that is more than there is to explain."""
     if gap > ABSORBED_WARNING:
         return (
-            f"biases, stabilisers and Softmax keep up to {gap:.1f} times what is explained, by the "
+            f"biases, stabilisers and Softmax keep up to {gap:.3g} times what is explained, by the "
             "method's definition: attributions do not add up to the output, and tell more of what was kept "
             "than of it. Hold them against another method's (input-x-gradient, deepshap).",
         )

@@ -66,7 +66,7 @@ JUDGED: list[tuple[dict[str, Any], Gap | None, str]] = [
     ({"completeness_gap": 1e-3, "gap_in_standard_errors": 5.1}, Gap.SAMPLING, "by 5.1 standard errors"),
     ({"completeness_gap": 1.1e-2}, Gap.SAMPLING, "four times the samples"),
     ({"completeness_gap": 0.99}, Gap.ABSORBED, ""),
-    ({"completeness_gap": 17.0}, Gap.ABSORBED, "keep up to 17.0 times what is explained"),
+    ({"completeness_gap": 17.0}, Gap.ABSORBED, "keep up to 17 times what is explained"),
 ]
 
 
