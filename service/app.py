@@ -16,10 +16,10 @@ from service.api import explainers as routes_admin
 from service.api import openapi, problems
 from service.api import references as routes_references
 from service.api import repository as routes_repository
+from service.api import v1 as routes_v1
+from service.api import v2 as routes_v2
+from service.api.endpoint import LENGTH_HEADER
 from service.api.middleware import HttpMiddleware
-from service.api.v1 import routes as routes_v1
-from service.api.v2 import routes as routes_v2
-from service.api.v2.codec import LENGTH_HEADER
 from service.backends.base import Backend
 from service.decisions.audit.writer import trail_of
 from service.decisions.decider import Decider

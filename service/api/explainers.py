@@ -7,10 +7,9 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 
-from service.api.body import media_type_of, read_body
+from service.api.endpoint import media_type_of, plane_of, read_body
 from service.api.openapi import JSON, body_of
 from service.api.problems import problem_responses
-from service.api.v2.routes import plane_of
 from service.errors import InvalidExplainerError, MalformedError
 from service.explainers.service import Explainers, Status
 from service.explainers.spec import ExplainerSpec

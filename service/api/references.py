@@ -12,9 +12,8 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from service.api.body import media_type_of, read_body
+from service.api.endpoint import media_type_of, plane_of, read_body
 from service.api.problems import problem_responses
-from service.api.v2.routes import plane_of
 from service.errors import InvalidInputError
 from service.faults import check_name
 from service.references.formats import MEDIA_TYPES, NPZ

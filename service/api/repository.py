@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.api.body import read_body
+from service.api.endpoint import plane_of, read_body
 from service.api.openapi import body_of
 from service.api.problems import problem_responses
 from service.api.schemas import (
@@ -16,7 +16,7 @@ from service.api.schemas import (
     ModelStatistics,
     StatisticsList,
 )
-from service.api.v2.routes import Version, plane_of
+from service.api.v2 import Version
 from service.errors import MalformedError, NotOfferedError
 from service.faults import listed
 from service.inference.index import index_of

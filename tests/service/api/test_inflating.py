@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from service.api.body import _AT_ONCE, read_body
+from service.api.endpoint import _AT_ONCE, read_body
 from service.errors import MalformedError, QueueFullError, ServiceError, TooLargeError
 from service.inference.memory_limit import SMALL, MemoryLimit
 

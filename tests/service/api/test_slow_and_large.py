@@ -18,8 +18,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from service.api import server as http_server
+from service.api.endpoint import LENGTH_HEADER
 from service.api.server import uvicorn_config
-from service.api.v2.codec import LENGTH_HEADER
 from service.app import create_app, create_backend
 from service.settings import Settings
 from tests.service import patient

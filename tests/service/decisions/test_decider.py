@@ -10,7 +10,7 @@ import pytest
 
 from compiler import DeepShap, Deployment, TreeShap, compile_model
 from compiler.manifest import EXPLAIN_SUFFIX
-from service.api.body import TIMEOUT_HEADER
+from service.api.endpoint import TIMEOUT_HEADER
 from service.app import create_app, create_backend
 from service.decisions import drift
 from service.decisions.decider import Decider

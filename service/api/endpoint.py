@@ -1,14 +1,34 @@
-"""Reads a request body with a bound on memory, whatever its headers claim."""
+"""What endpoints share: path, headers and a bounded body on the way in, the answer on the way out."""
 
 import asyncio
 import zlib
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from starlette.requests import Request
+from starlette.responses import Response
 
-from service.errors import MalformedError, SlowBodyError, TooLargeError, UnsupportedMediaError
+from service.errors import (
+    AnswerTooLargeError,
+    MalformedError,
+    SlowBodyError,
+    TooLargeError,
+    UnsupportedMediaError,
+)
+from service.handlers import Call, Handler, Read, Verb
+from service.inference.dataplane import DataPlane
 from service.inference.memory_limit import SMALL
+from service.inference.request import Answer, InferenceRequest
+
+JSON = "application/json"
+BINARY = "application/octet-stream"
+REFUSALS = (400, 404, 408, 413, 415, 422, 429, 500, 503, 504)
+LENGTH_HEADER = "Inference-Header-Content-Length"
+_TENSORS_TO_JSON = 2  # an answer's bytes of tensors, to bytes of JSON that a request may have
+Decode = Callable[[Request, bytearray], InferenceRequest]
+Encode = Callable[[Answer], Response]
+T = TypeVar("T")
 
 TIMEOUT_HEADER = "x-request-timeout-ms"
 _LONGEST_TIMEOUT = 12  # digits
@@ -17,6 +37,50 @@ _GZIP_OR_ZLIB = 47  # zlib's own way to say: tell by the header
 _FORM = "application/x-www-form-urlencoded"
 _AT_ONCE = 256 * 1024  # bytes: inflating them takes the event loop a millisecond; what is more, a thread
 _MOST_INFLATION = 200  # as Apache's DeflateInflateRatioLimit; DEFLATE itself goes to 1032
+
+
+def plane_of(request: Request) -> DataPlane:
+    plane: DataPlane = request.app.state.plane
+    return plane
+
+
+async def respond(
+    request: Request, decode: Decode, encode: Encode, *media_types: str, verb: Verb
+) -> Response:
+    """Answer a request for a prediction or an explanation, of whichever codec."""
+    handler: Handler = request.app.state.handler
+    plane, call = handler.plane, call_of(request, verb)
+    deadline_s = plane.deadline(call.timeout_s)
+    answer = await handler.answer(call, reader(request, decode, *media_types))
+    size, most = answer.json_bytes, most_json(request) * _TENSORS_TO_JSON
+    if size > most:
+        raise AnswerTooLargeError(
+            f"the answer has {size} bytes of tensors, of which JSON may hold {most}: send fewer rows, or ask "
+            "for binary tensors"
+        )
+    with plane.budget.holding(size):
+        return await plane.off_loop.run(size, partial(encode, answer), deadline_s)
+
+
+def call_of(request: Request, verb: Verb) -> Call:
+    """Return what the path and the headers say."""
+    named = request.path_params
+    return Call(verb, named["model"], named.get("version"), timeout_header(request))
+
+
+def reader(request: Request, decode: Decode, *media_types: str) -> Read:
+    """Return what reads and decodes the body when it is called."""
+
+    async def read(deadline_s: float, then: Callable[[InferenceRequest], T]) -> T:
+        media_type_of(request, *media_types)
+        plane, settings = plane_of(request), request.app.state.settings
+        has_raw = BINARY in media_types and LENGTH_HEADER in request.headers
+        limit = settings.max_body_bytes if has_raw else min(settings.max_body_bytes, settings.max_json_bytes)
+        with plane.budget.growing() as grow:
+            body = await read_body(request, limit, deadline_s, grow)
+            return await plane.off_loop.run(len(body), lambda: then(decode(request, body)), deadline_s)
+
+    return read
 
 
 async def read_body(

@@ -1,50 +1,64 @@
-"""The Open Inference Protocol (KServe v2) over HTTP, and `explain`, its missing verb."""
+"""The Open Inference Protocol (KServe v2) over HTTP, and `explain`, its missing verb.
 
-from collections.abc import Callable
+A body is JSON, or JSON followed by raw tensors; then the header `Inference-Header-Content-Length`
+says where the JSON ends.
+"""
+
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version as package_version
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
+import orjson
 from fastapi import APIRouter, Depends, Request
+from pydantic import ValidationError
 from starlette.responses import Response
 from starlette.routing import Route
 
-from service.api.body import TIMEOUT_HEADER, media_type_of, most_json, read_body, timeout_header
+from service.api.endpoint import (
+    BINARY,
+    JSON,
+    LENGTH_HEADER,
+    REFUSALS,
+    TIMEOUT_HEADER,
+    most_json,
+    plane_of,
+    respond,
+)
 from service.api.openapi import MODEL_PARAMETER, body_of, header
 from service.api.problems import problem_responses
 from service.api.schemas import (
     InferRequest,
     InferResponse,
+    InputTensor,
     Live,
     ModelMetadata,
     ModelReady,
     Ready,
+    RequestedOutput,
     ServerMetadata,
     TensorMetadata,
 )
-from service.api.v2 import codec as oip
-from service.errors import AnswerTooLargeError, NotOfferedError
-from service.handlers import EXPLAIN, INFER, NOT_OFFERED, Call, Handler, Read, Verb
-from service.inference.dataplane import DataPlane
-from service.inference.request import Answer, InferenceRequest
+from service.errors import InvalidInputError, MalformedError, NotOfferedError
+from service.faults import Faults, from_validation
+from service.handlers import EXPLAIN, INFER, NOT_OFFERED, Verb
+from service.inference.request import (
+    Answer,
+    InferenceRequest,
+    check_form,
+    check_parameters,
+    name_of,
+    note_twice,
+    parse_json,
+    timeout_of,
+)
 from service.repository.entry import PLATFORM
+from service.tensors import Array, Tensors, datatype_of, from_binary, from_json, to_binary, to_json
 
-JSON = "application/json"
-BINARY = "application/octet-stream"
-REFUSALS = (400, 404, 408, 413, 415, 422, 429, 500, 503, 504)
-_TENSORS_TO_JSON = 2  # an answer's bytes of tensors, to bytes of JSON that a request may have
-Decode = Callable[[Request, bytearray], InferenceRequest]
-T = TypeVar("T")
-Encode = Callable[[Answer], Response]
 EXTENSIONS = ["binary_tensor_data", "explain", "model_configuration", "model_repository", "statistics"]
 
 router = APIRouter(prefix="/v2")
 health = APIRouter(prefix="/v2")  # on the admin port too
-
-
-def plane_of(request: Request) -> DataPlane:
-    plane: DataPlane = request.app.state.plane
-    return plane
 
 
 def _version_of(request: Request) -> str | None:
@@ -129,7 +143,7 @@ async def model_ready(request: Request, model: str, version: Version = None) -> 
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
 _PARAMETERS = [
     MODEL_PARAMETER,
-    header(oip.LENGTH_HEADER, "integer", "where the JSON ends, if binary tensors follow it"),
+    header(LENGTH_HEADER, "integer", "where the JSON ends, if binary tensors follow it"),
     header(TIMEOUT_HEADER, "integer", "milliseconds that the caller waits"),
 ]
 
@@ -207,55 +221,140 @@ async def _respond(request: Request, verb: Verb) -> Response:
     return await respond(request, _decode, _encode, JSON, BINARY, verb=verb)
 
 
-async def respond(
-    request: Request, decode: Decode, encode: Encode, *media_types: str, verb: Verb
-) -> Response:
-    """Answers a request for a prediction or an explanation, of whichever codec."""
-    handler: Handler = request.app.state.handler
-    plane, call = handler.plane, call_of(request, verb)
-    deadline_s = plane.deadline(call.timeout_s)
-    answer = await handler.answer(call, reader(request, decode, *media_types))
-    size, most = answer.json_bytes, most_json(request) * _TENSORS_TO_JSON
-    if size > most:
-        raise AnswerTooLargeError(
-            f"the answer has {size} bytes of tensors, of which JSON may hold {most}: send fewer rows, or ask "
-            "for binary tensors"
-        )
-    with plane.budget.holding(size):
-        return await plane.off_loop.run(size, partial(encode, answer), deadline_s)
-
-
-def call_of(request: Request, verb: Verb) -> Call:
-    """Return what the path and the headers say."""
-    named = request.path_params
-    return Call(verb, named["model"], named.get("version"), timeout_header(request))
-
-
-def reader(request: Request, decode: Decode, *media_types: str) -> Read:
-    """Reads and decodes the body, when that is asked for."""
-
-    async def read(deadline_s: float, then: Callable[[InferenceRequest], T]) -> T:
-        media_type_of(request, *media_types)
-        plane, settings = plane_of(request), request.app.state.settings
-        has_raw = BINARY in media_types and oip.LENGTH_HEADER in request.headers
-        limit = settings.max_body_bytes if has_raw else min(settings.max_body_bytes, settings.max_json_bytes)
-        with plane.budget.growing() as grow:
-            body = await read_body(request, limit, deadline_s, grow)
-            return await plane.off_loop.run(len(body), lambda: then(decode(request, body)), deadline_s)
-
-    return read
-
-
 def _decode(request: Request, body: bytearray) -> InferenceRequest:
-    return oip.decode_request(body, request.headers.get(oip.LENGTH_HEADER), most_json(request))
+    return decode_request(body, request.headers.get(LENGTH_HEADER), most_json(request))
 
 
 def _encode(answer: Answer) -> Response:
-    content, length = oip.encode_answer(answer)
+    content, length = encode_answer(answer)
     if length is None:
         return Response(content, media_type=JSON)
-    return Response(content, media_type=BINARY, headers={oip.LENGTH_HEADER: str(length)})
+    return Response(content, media_type=BINARY, headers={LENGTH_HEADER: str(length)})
 
 
 def _tensor(name: str, datatype: str, shape: tuple[int, ...]) -> TensorMetadata:
     return TensorMetadata(name=name, datatype=datatype, shape=[-1, *shape])
+
+
+# --- messages -------------------------------------------------------------------------------------------
+
+
+def decode_request(
+    body: bytes | bytearray, header_length: str | None, most_json_bytes: int
+) -> InferenceRequest:
+    """Reads a request. An input that does not fit its own shape or datatype is among its faults.
+
+    Raises:
+        MalformedError: not JSON, or not a request of this protocol.
+        TooLargeError: as `parse_json`.
+        InvalidInputError: a feature is not supported.
+    """
+    view = memoryview(body)
+    end = _header_end(body, header_length)
+    try:
+        message = InferRequest.model_validate(parse_json(body, most_json_bytes, end))
+    except ValidationError as error:
+        raise from_validation(error, MalformedError, "the body") from error
+    parameters, faults = message.parameters, Faults()
+    return InferenceRequest(
+        id=message.id,
+        inputs=_decode_inputs(message.inputs, view[end:], faults),
+        faults=faults,
+        outputs=_decode_outputs(message.outputs, faults),
+        binary_by_default=parameters.get("binary_data_output") is True,
+        binary={
+            output.name: output.parameters["binary_data"] is True
+            for output in message.outputs
+            if "binary_data" in output.parameters
+        },
+        timeout_s=timeout_of(parameters.get("timeout")),
+        explainer=name_of(parameters, "explainer"),
+        reference_set=name_of(parameters, "reference_set"),
+    )
+
+
+def encode_answer(answer: Answer) -> tuple[bytes, int | None]:
+    """The body, and the length of its JSON part if raw tensors follow it.
+
+    Raises:
+        InvalidInputError: an output is not UTF-8 and was not asked for in binary.
+    """
+    outputs, raw = [], []
+    for name, array in answer.tensors.items():
+        output: dict[str, Any] = {"name": name, "datatype": datatype_of(array), "shape": array.shape}
+        if answer.request.wants_binary(name):
+            raw.append(to_binary(array))
+            output["parameters"] = {"binary_data_size": len(raw[-1])}
+        else:
+            output["data"] = to_json(name, array.reshape(-1))
+        outputs.append(output)
+    message: dict[str, Any] = {"model_name": answer.model, "model_version": answer.version}
+    if identity := answer.identity:
+        message["parameters"] = identity
+    if answer.request.id:
+        message["id"] = answer.request.id
+    text = orjson.dumps({**message, "outputs": outputs}, option=orjson.OPT_SERIALIZE_NUMPY)
+    return (b"".join([text, *raw]), len(text)) if raw else (text, None)
+
+
+def _header_end(body: bytes | bytearray, header_length: str | None) -> int:
+    if header_length is None:
+        return len(body)
+    if not (header_length.isascii() and header_length.isdecimal() and 0 < int(header_length) <= len(body)):
+        raise MalformedError(
+            f"{LENGTH_HEADER} is '{header_length[:20]}', but must be the length of the JSON that leads "
+            f"the body of {len(body)} bytes"
+        )
+    return int(header_length)
+
+
+def _decode_outputs(outputs: Sequence[RequestedOutput], faults: Faults) -> tuple[str, ...] | None:
+    """The names of those that are asked for; None where none is named."""
+    for output in outputs:
+        with faults:
+            check_parameters(output.name, output.parameters)
+    return tuple(output.name for output in outputs) or None
+
+
+def _decode_inputs(tensors: Sequence[InputTensor], raw: memoryview, faults: Faults) -> Tensors:
+    """Raises MalformedError where it cannot be told which bytes are whose."""
+    arrays: Tensors = {}
+    at = 0
+    for tensor in tensors:
+        name = tensor.name
+        if name in arrays:
+            note_twice(name, faults)
+        size = _binary_size(tensor, raw[at:], faults)
+        own = None if size is None else raw[at : at + size]
+        at += size or 0
+        try:
+            arrays[name] = _decode_input(tensor, own)
+        except (InvalidInputError, MalformedError) as fault:
+            faults.add(fault, name)
+    if at != len(raw):
+        faults.end(MalformedError(f"{len(raw) - at} bytes follow the JSON that belong to no input"))
+    return arrays
+
+
+def _decode_input(tensor: InputTensor, raw: memoryview | None) -> Array:
+    check_parameters(tensor.name, tensor.parameters)
+    check_form(tensor.name, tensor.datatype, tensor.shape)
+    if raw is None:
+        return from_json(tensor.name, tensor.datatype, tensor.shape, tensor.data)
+    return from_binary(tensor.name, tensor.datatype, tensor.shape, raw)
+
+
+def _binary_size(tensor: InputTensor, raw: memoryview, faults: Faults) -> int | None:
+    """Bytes of the tensor, which lead `raw`; None where its data is in the JSON."""
+    size = tensor.parameters.get("binary_data_size")
+    if size is None:
+        return None
+    name = tensor.name[:80]
+    if tensor.data is not None:
+        faults.end(MalformedError(f"input '{name}' has both data and binary_data_size"))
+    if type(size) is not int or size < 0:
+        faults.end(MalformedError(f"input '{name}': binary_data_size must be a number of bytes"))
+    if size > len(raw):
+        left = len(raw)
+        faults.end(MalformedError(f"input '{name}' announces {size} bytes, but {left} are left in the body"))
+    return size

@@ -1,1 +1,0 @@
-"""The Open Inference Protocol (KServe v2) over HTTP."""
