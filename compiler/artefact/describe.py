@@ -74,7 +74,6 @@ def describe(
     lowered, target, method, span = selection.lowered, selection.target, selection.method, graph.span
     engine = method.engine
     outputs = engine.outputs(selection)
-    refused = parity.refuses_missing if parity else ()
     lengths = {**lowered.lengths, **({span.name: (span.least, span.most)} if span else {})}
     combined = graph.edges
     every = {v.name: tensor_spec(v) for v in combined.graph.input}
@@ -93,18 +92,7 @@ def describe(
         digests=_digests(selection, references, span, kernels),
         custom_ops=kernels,
         inputs=tuple(inputs.values()),
-        explained=tuple(
-            ExplainedInput(
-                tensor=specs[i],
-                attributions=outputs.attributions.get(i),
-                at=tuple(s.tensor for s in target.leaves if s.name == i and s.places is not None) or None,
-                standard_error=outputs.standard_errors.get(i),
-                interactions=outputs.interactions.get(i),
-                feature_names=names[i],
-                takes_missing=i not in refused and engine.answers_missing(selection, specs[i], references),
-            )
-            for i in target.inputs
-        ),
+        explained=_explained(selection, specs, names, references, parity),
         players=_players(target, engine.players),
         group_attributions=outputs.attributions.get(GROUPS),
         group_standard_error=outputs.standard_errors.get(GROUPS),
@@ -126,12 +114,7 @@ def describe(
         opset=next(e.version for e in combined.opset_import if e.domain in ("", "ai.onnx")),
         ir_version=combined.ir_version,
         least_onnxruntime=_least_onnxruntime(combined),
-        tools={
-            "rationale": metadata.version("rationale"),
-            "onnx": onnx.__version__,
-            "onnxruntime": onnxruntime.__version__,
-            "numpy": np.__version__,
-        },
+        tools=_tools(),
         extensions=_extensions(selection),
         measured=checked.measured,
         parity=parity,
@@ -151,6 +134,39 @@ def describe(
     )
     features = plain(manifest.given_names)
     return manifest.model_copy(update={"request": request.model_copy(update={"features": features})})
+
+
+def _tools() -> dict[str, str]:
+    return {
+        "rationale": metadata.version("rationale"),
+        "onnx": onnx.__version__,
+        "onnxruntime": onnxruntime.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def _explained(
+    selection: Selection,
+    specs: Mapping[str, TensorSpec],
+    names: Mapping[str, tuple[str, ...] | None],
+    references: ReferenceSet | None,
+    parity: Parity | None,
+) -> tuple[ExplainedInput, ...]:
+    target, engine = selection.target, selection.method.engine
+    outputs = engine.outputs(selection)
+    refused = parity.refuses_missing if parity else ()
+    return tuple(
+        ExplainedInput(
+            tensor=specs[i],
+            attributions=outputs.attributions.get(i),
+            at=tuple(s.tensor for s in target.leaves if s.name == i and s.places is not None) or None,
+            standard_error=outputs.standard_errors.get(i),
+            interactions=outputs.interactions.get(i),
+            feature_names=names[i],
+            takes_missing=i not in refused and engine.answers_missing(selection, specs[i], references),
+        )
+        for i in target.inputs
+    )
 
 
 def _players(target: Target, kind: Literal["player", "sum"]) -> tuple[Player, ...]:

@@ -1,18 +1,18 @@
 """The compiler's commands of `rationale`; the service adds its own."""
 
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from compiler.bench import cli as cli_bench
+from compiler.cli import compile_options as given
 from compiler.cli import decisions, entries, references
-from compiler.conversion.files import ALLOW_PICKLE
 from compiler.terminal import Repository, progress_bar, report, told_plainly
 
 if TYPE_CHECKING:
-    from compiler.deployment import Provider, Runtime, Storage
+    from compiler.request import CompileRequest
 
 app = typer.Typer(
     name="rationale",
@@ -24,300 +24,51 @@ app = typer.Typer(
 )
 
 
-_of_methods = partial(typer.Option, rich_help_panel="Options of some methods")
-_of_machine = partial(typer.Option, rich_help_panel="Options for the machine that serves it")
-
-
 @app.command("compile")
 def compile_command(
-    model: Annotated[
-        Path,
-        typer.Argument(
-            help="The model: .onnx, or a fitted one that is converted first: XGBoost's .json or .ubj, "
-            "LightGBM's .txt, CatBoost's .cbm, or a .joblib or .pkl (with --allow-pickle).",
-            metavar="MODEL",
-        ),
-    ],
-    name: Annotated[
-        str, typer.Option(help="What it is served as: the entries NAME and NAME_explain.", metavar="NAME")
-    ],
-    method: Annotated[
-        str,
-        typer.Option(
-            help="deepshap, gradient, input-x-gradient, integrated-gradients, expected-gradients, "
-            "smoothgrad, lrp, attnlrp, cplrp, treeshap for forests and boosted trees; or, for any model "
-            "whatever is in it, exactshap (up to 12 features) and permutationshap; auto takes what is exact "
-            "for the model, and says which and why. docs/methods.md says which one when."
-        ),
-    ] = "deepshap",
-    references: Annotated[
-        Path | None,
-        typer.Option(
-            help="Rows with which a decision is compared: .npz (an array for each input), .npy, .csv or "
-            ".parquet. deepshap, exactshap, permutationshap and expected-gradients need them; 50 to 200 "
-            "typical rows are usual. integrated-gradients takes zeros without them, treeshap --covers.",
-            metavar="FILE",
-        ),
-    ] = None,
-    open_references: Annotated[
-        int | None,
-        typer.Option(
-            help="Take up to K references with each request instead of keeping some in the graph: the entry "
-            "is NAME_explain_open. --references are then examples for the check, and not kept.",
-            metavar="K",
-        ),
-    ] = None,
+    model: given.Model,
+    name: given.Name,
+    method: given.Method = "deepshap",
+    references: given.References = None,
+    open_references: given.OpenReferences = None,
     repository: Repository = Path("model_repository"),
-    targets: Annotated[
-        str | None,
-        typer.Option(
-            help="Which elements of the output to explain: indices such as 0,3, contrasts such as 1-0 (why "
-            "class 1 rather than 0), 'all', or 'predicted' (each row's own largest). Default: the only "
-            "element, 1 of two (an output [N, 2]), else predicted."
-        ),
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            help="The tensor to explain: an output, or an inner tensor by its name in the file. Default: the "
-            "first float output.",
-            metavar="TENSOR",
-        ),
-    ] = None,
-    logits: Annotated[
-        bool,
-        typer.Option(
-            "--logits", help="Explain what the output's last Sigmoid, Softmax or LogSoftmax is taken of."
-        ),
-    ] = False,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            help="An input to attribute to, or an inner tensor; repeat for several. Default: every float "
-            "input, else the token ids.",
-            metavar="TENSOR",
-        ),
-    ] = None,
-    layers: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--layers",
-            help="An inner tensor whose attributions the graph answers too, or 'all' for every layer; "
-            "repeat for several.",
-            metavar="TENSOR",
-        ),
-    ] = None,
-    concepts: Annotated[
-        str | None,
-        typer.Option(
-            help="An inner tensor, and for how many of its channels to answer what the inputs contribute to "
-            "each: those that are most relevant for the row.",
-            metavar="TENSOR=COUNT",
-        ),
-    ] = None,
-    concept_axis: Annotated[
-        int | None,
-        typer.Option(help="The axis of that tensor on which its channels lie. Default: 1.", metavar="AXIS"),
-    ] = None,
-    custom_ops: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--custom-ops",
-            help="A library of kernels (.so) that ONNX Runtime loads for operators of the model's own; it is "
-            "code, and is copied into the entries. Repeat for several. docs/own-operators.md says more.",
-            metavar="LIBRARY",
-        ),
-    ] = None,
-    allow_pickle: Annotated[
-        bool,
-        typer.Option(
-            "--allow-pickle",
-            envvar=ALLOW_PICKLE,
-            help="Read a model from a pickle (.joblib, .pkl). A pickle is a program that runs as it is read: "
-            "only for files that you trust.",
-        ),
-    ] = False,
-    allow_parity: Annotated[
-        float | None,
-        typer.Option(
-            help="Of a fitted model: how far its ONNX model may be from it, of the range of a column of the "
-            "output, such as 0.1. Default: 0.01. It is recorded in the manifest.",
-            metavar="SHARE",
-        ),
-    ] = None,
-    missing: Annotated[
-        float | None,
-        typer.Option(
-            help="Of an XGBoost file: the number that means a missing value, where it was fitted with "
-            "missing=NUMBER, which no file holds. Default: only what is no number.",
-            metavar="NUMBER",
-        ),
-    ] = None,
-    size: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A length that the model leaves open, such as sequence=128; repeat for several. Default: as "
-            "long as the references. Without references one can stay open: sequence=1..128.",
-            metavar="NAME=LENGTH",
-        ),
-    ] = None,
-    features: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Feature names, by commas; they also choose the columns of a table that has more. Of "
-            "several inputs: INPUT=A,B,C, repeated for each; a table is divided among them so. Default: the "
-            "headers of the reference file.",
-            metavar="[INPUT=]A,B,C",
-        ),
-    ] = None,
-    group: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Features that are explained together: housing=own,rent,free, or job=job_* for all that "
-            "begin so; repeat for several. Under treeshap, exactshap and permutationshap a group is one "
-            "player, else it is the sum of its features.",
-            metavar="NAME=A,B,C",
-        ),
-    ] = None,
-    decision: Annotated[
-        Path | None,
-        typer.Option(
-            help="A decision profile (decision.yaml): threshold, reason codes, groups; the gateway then "
-            "decides at POST /v1/models/NAME:decide. docs/decision-profile.md says more.",
-            metavar="FILE",
-        ),
-    ] = None,
-    compare: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --decision: references of another baseline, by which the same model is explained in "
-            "an entry beside, NAME_explain_<digest>; repeat for several. Callers of :decide and `rationale "
-            "decisions report` then learn which reasons stay. Each takes as long as the compile itself.",
-            metavar="NAME=FILE",
-        ),
-    ] = None,
-    draws: Annotated[
-        int,
-        typer.Option(
-            help="With --decision: as --compare, for so many sets drawn with replacement from --references "
-            "(by --seed): 10 show what the choice of these very rows does.",
-            min=0,
-            max=1000,
-        ),
-    ] = 0,
-    steps: Annotated[
-        int | None,
-        _of_methods(help="integrated-gradients: points on the path from a reference. Default: 50."),
-    ] = None,
-    samples: Annotated[
-        int | None,
-        _of_methods(
-            help="expected-gradients: draws of a reference and a point (default 200); smoothgrad: noisy "
-            "copies (default 50)."
-        ),
-    ] = None,
-    permutations: Annotated[
-        int | None,
-        _of_methods(
-            help="permutationshap: pairs of orders in which features join; a row costs 2 · features · pairs "
-            "· references rows of the model. Default: 10."
-        ),
-    ] = None,
-    sigma: Annotated[
-        float | None,
-        _of_methods(help="smoothgrad: standard deviation of the noise, in the input's own units."),
-    ] = None,
-    seed: Annotated[
-        int | None, _of_methods(help="Seed of the draws, those of --draws too. Default: 0.")
-    ] = None,
-    standard_error: Annotated[
-        bool,
-        _of_methods(
-            "--standard-error",
-            help="Also return how far each attribution may be off because it is a mean over few references "
-            "or draws.",
-        ),
-    ] = False,
-    composite: Annotated[
-        str | None,
-        _of_methods(
-            help="lrp: the preset of rules; EpsilonPlus (default), EpsilonAlpha2Beta1, EpsilonPlusFlat, "
-            "EpsilonAlpha2Beta1Flat, EpsilonGammaBox (needs --low and --high), ExcitationBackprop, "
-            "GuidedBackprop or Deconvnet; or your own, in a file that ends in .toml (docs/methods.md).",
-            metavar="NAME|FILE.toml",
-        ),
-    ] = None,
-    rule: Annotated[
-        list[str] | None,
-        _of_methods(
-            help="lrp: a rule for some layers, such as Conv=gamma:0.25, name:head.*=epsilon:0.1, "
-            "'first=zbox(low=-2, high=2)' or 'last 2=zero'; repeat for several, the last match wins. "
-            "Installed packages may bring more rules (entry points of rationale.lrp_rules).",
-            metavar="SELECTOR=RULE",
-        ),
-    ] = None,
-    low: Annotated[float | None, _of_methods(help="lrp: the least value of an input, for zbox.")] = None,
-    high: Annotated[float | None, _of_methods(help="lrp: the largest value of an input, for zbox.")] = None,
-    epsilon: Annotated[
-        float | None,
-        _of_methods(
-            help="attnlrp, cplrp: what is added to denominators; it absorbs relevance. Default: 1e-6."
-        ),
-    ] = None,
-    covers: Annotated[
-        Path | None,
-        _of_methods(
-            help="treeshap without references: rows by which it is counted how many reach each node of the "
-            "trees, best those of the training; a file as --references takes.",
-            metavar="FILE",
-        ),
-    ] = None,
-    space: Annotated[
-        str | None,
-        _of_methods(
-            help="treeshap: output, what the trees add up to (default), or probability: what LOGISTIC makes "
-            "of that, by attributions to each reference that are rescaled."
-        ),
-    ] = None,
-    interactions: Annotated[
-        bool,
-        _of_methods("--interactions", help="treeshap: also return the interaction of each two features."),
-    ] = False,
-    provider: Annotated[
-        str,
-        _of_machine(
-            help="Where it will run, cpu or cuda: an operator is computed in the way that is fastest there."
-        ),
-    ] = "cpu",
-    runtime: Annotated[
-        str,
-        _of_machine(
-            help="What will load it, onnxruntime, openvino, tensorrt or any: the graph avoids what others "
-            "than ONNX Runtime get wrong or lack; docs/runtimes.md says what."
-        ),
-    ] = "onnxruntime",
-    threads: Annotated[
-        int | None, _of_machine(help="Threads one run may use. Default: this machine's.", min=1)
-    ] = None,
-    memory_budget: Annotated[
-        str,
-        _of_machine(
-            help="Memory for references and one row's work together. Where it is too little, references are "
-            "taken a chunk at a time: slower, but any number of them fits.",
-            metavar="SIZE",
-        ),
-    ] = "4GB",
-    storage: Annotated[
-        str, _of_machine(help="How baked references are kept: float32, or float16 at half the size.")
-    ] = "float32",
-    one_shot: Annotated[
-        bool,
-        _of_machine(
-            "--one-shot",
-            help="One entry instead of two: a BOOL input `explain` says for which rows to explain.",
-        ),
-    ] = False,
+    targets: given.Targets = None,
+    output: given.Output = None,
+    logits: given.Logits = False,
+    inputs: given.Inputs = None,
+    layers: given.Layers = None,
+    concepts: given.Concepts = None,
+    concept_axis: given.ConceptAxis = None,
+    custom_ops: given.CustomOps = None,
+    allow_pickle: given.AllowPickle = False,
+    allow_parity: given.AllowParity = None,
+    missing: given.Missing = None,
+    size: given.Size = None,
+    features: given.Features = None,
+    group: given.Group = None,
+    decision: given.Decision = None,
+    compare: given.Compare = None,
+    draws: given.Draws = 0,
+    steps: given.Steps = None,
+    samples: given.Samples = None,
+    permutations: given.Permutations = None,
+    sigma: given.Sigma = None,
+    seed: given.Seed = None,
+    standard_error: given.StandardError = False,
+    composite: given.Composite = None,
+    rule: given.Rule = None,
+    low: given.Low = None,
+    high: given.High = None,
+    epsilon: given.Epsilon = None,
+    covers: given.Covers = None,
+    space: given.Space = None,
+    interactions: given.Interactions = False,
+    provider: given.Provider = "cpu",
+    runtime: given.Runtime = "onnxruntime",
+    threads: given.Threads = None,
+    memory_budget: given.MemoryBudget = "4GB",
+    storage: given.Storage = "float32",
+    one_shot: given.OneShot = False,
 ) -> None:
     """Compile MODEL and its explanation into a model repository.
 
@@ -328,60 +79,13 @@ def compile_command(
 
     Example: rationale compile credit.onnx --references approved.csv --name credit
     """
+    options = locals()
     with told_plainly():
         from compiler.artefact.repository import check_name
-        from compiler.deployment import Deployment, parse_bytes
-        from compiler.explain.methods import takes_seed
         from compiler.from_files import compile_files
-        from compiler.request import (
-            CompileRequest,
-            parse_compare,
-            parse_composite,
-            parse_concepts,
-            parse_features,
-            parse_groups,
-            parse_layers,
-            parse_sizes,
-            parse_targets,
-        )
 
         check_name(name)
-        of_method = seed if not draws or takes_seed(method) else None
-        options: dict[str, Any] = {"steps": steps, "samples": samples, "sigma": sigma, "seed": of_method}
-        options |= {"permutations": permutations}
-        options |= {"standard_error": standard_error or None, "rule": rule or None}
-        options |= {"composite": parse_composite(composite), "low": low, "high": high, "epsilon": epsilon}
-        options |= {"covers": covers, "interactions": interactions or None, "space": space}
-        request = CompileRequest(
-            method=method,
-            options=options,
-            output=output,
-            logits=logits,
-            targets=parse_targets(targets),
-            inputs=inputs,
-            features=parse_features(features or []),
-            groups=parse_groups(group or []),
-            sizes=parse_sizes(size or []),
-            layers=parse_layers(layers or []),
-            concepts=parse_concepts(concepts, concept_axis),
-            open_references=open_references,
-            deployment=Deployment(
-                cast("Provider", provider),
-                threads,
-                parse_bytes(memory_budget),
-                cast("Storage", storage),
-                one_shot,
-                cast("Runtime", runtime),
-            ),
-            allow_parity=allow_parity,
-            missing=missing,
-            custom_ops=tuple(custom_ops or ()),
-            allow_pickle=allow_pickle,
-            decision=decision,
-            compare=parse_compare(compare or []),
-            draws=draws,
-            draws_seed=seed or 0,
-        )
+        request = _request(options)
         with progress_bar() as progress:
             compiled = compile_files(request, model, references, progress)
             entry = compiled.write(repository, name)
@@ -393,6 +97,51 @@ def compile_command(
             kinds = [one.name for one in compiled.comparisons if one.kind == "baseline"]
             kinds += [f"{draws} draws of the references"] * bool(draws)
             print(f"wrote {len(compiled.comparisons)} comparisons beside: {', '.join(kinds)}")
+
+
+def _request(given: Mapping[str, Any]) -> "CompileRequest":
+    """What the options ask for; raises InvalidOptionError."""
+    from compiler.deployment import Deployment, parse_bytes
+    from compiler.explain.methods import METHODS, REFERENCES, takes_seed
+    from compiler.request import (
+        CompileRequest,
+        parse_compare,
+        parse_composite,
+        parse_concepts,
+        parse_features,
+        parse_groups,
+        parse_layers,
+        parse_sizes,
+        parse_targets,
+    )
+
+    of_methods = {option for row in METHODS.values() for option in (*row.needs, *row.takes)} - {REFERENCES}
+    options = {name: given[name] for name in of_methods & given.keys()}
+    options = {name: value for name, value in options.items() if value is not False and value != []}
+    options["composite"] = parse_composite(given["composite"])
+    options["seed"] = given["seed"] if not given["draws"] or takes_seed(given["method"]) else None
+    same = CompileRequest.model_fields.keys() & given.keys() - {"targets", "layers", "concepts", "compare"}
+    return CompileRequest(
+        **{name: given[name] for name in same - {"features", "custom_ops"}},
+        options=options,
+        targets=parse_targets(given["targets"]),
+        features=parse_features(given["features"] or []),
+        groups=parse_groups(given["group"] or []),
+        sizes=parse_sizes(given["size"] or []),
+        layers=parse_layers(given["layers"] or []),
+        concepts=parse_concepts(given["concepts"], given["concept_axis"]),
+        custom_ops=tuple(given["custom_ops"] or ()),
+        compare=parse_compare(given["compare"] or []),
+        draws_seed=given["seed"] or 0,
+        deployment=Deployment(
+            given["provider"],
+            given["threads"],
+            parse_bytes(given["memory_budget"]),
+            given["storage"],
+            given["one_shot"],
+            given["runtime"],
+        ),
+    )
 
 
 app.add_typer(entries.app)

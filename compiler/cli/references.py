@@ -24,99 +24,115 @@ SHOWN = 3  # elements of an output
 NO_MODEL = "mean outputs may move: with --model the weights keep them"
 
 
+_File = Annotated[Path, typer.Argument(help="Rows: .npz, .npy, .csv or .parquet.", metavar="FILE")]
+_Out = Annotated[
+    Path, typer.Option("--out", "-o", help="The .npz to write, with weights.", metavar="OUT.npz")
+]
+_Centroids = Annotated[int | None, _of_centroids(help="How many centroids, at most.", metavar="K", min=1)]
+_Least = Annotated[
+    int | None, _of_centroids(help="Rows that each centroid is the mean of, at least. Default: 5.", min=2)
+]
+_Whole = Annotated[
+    bool | None,
+    _of_centroids(
+        "--round/--no-round",
+        help="Columns of whole numbers stay so (default): one-hot columns become their most frequent "
+        "category.",
+    ),
+]
+_Decision = Annotated[
+    Path | None,
+    _of_policies(
+        help="A decision profile: its output is the score, its threshold says who passes, and its policy "
+        "whom the references are.",
+        metavar="FILE",
+    ),
+]
+_Policy = Annotated[
+    str | None,
+    _of_policies(
+        help="Instead of the profile's: near_threshold (those who pass by little), all_applicants or "
+        "approved (all who pass).",
+    ),
+]
+_By = Annotated[
+    str | None,
+    _of_policies(
+        help="stratified (default): at even steps along the score. medoids: real rows that stand for the "
+        "nearest ones, weighted (pip install 'rationale[medoids]'). whole: every row."
+    ),
+]
+_Count = Annotated[
+    int | None, _of_policies(help="How many references. Default: 100, or all.", metavar="K", min=1)
+]
+_Band = Annotated[
+    str | None,
+    _of_policies(
+        help="near_threshold: how near. A difference of scores such as 0.05, or the part of those who "
+        "pass that is nearest. Default: 10%."
+    ),
+]
+_Stratify = Annotated[
+    str | None,
+    _of_policies(
+        help="stratified: a column, of the model or not, of which each value keeps its share.",
+        metavar="COLUMN",
+    ),
+]
+_Measure = Annotated[
+    str | None,
+    _of_policies(
+        help="How much attributions and reasons move, by this method: over three draws of K/2, K and 2 K "
+        "references, 100 declines explained by each, and beside 10 K. That costs ten compiles and their "
+        "explanations: a minute for trees, many minutes for permutationshap.",
+        metavar="METHOD",
+    ),
+]
+_Features = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Columns of a table to take, by commas; of several inputs INPUT=A,B,C, repeated for each.",
+        metavar="[INPUT=]A,B,C",
+    ),
+]
+_Model = Annotated[
+    Path | None,
+    typer.Option(
+        help="--centroids (ONNX): choose weights that keep its mean output over all rows, the base value "
+        "of explanations. --decision: what scores the rows; a fitted model's file too, as for `rationale "
+        "compile`.",
+        metavar="MODEL",
+    ),
+]
+_AllowPickle = Annotated[
+    bool,
+    _of_policies(
+        "--allow-pickle",
+        envvar=ALLOW_PICKLE,
+        help="Read a model from a pickle (.joblib, .pkl), a program: only if you trust it.",
+    ),
+]
+_Seed = Annotated[int, typer.Option(help="Seed of draws.", min=0)]
+
+
 @app.command("references")
 def references_command(
-    file: Annotated[Path, typer.Argument(help="Rows: .npz, .npy, .csv or .parquet.", metavar="FILE")],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="The .npz to write, with weights.", metavar="OUT.npz")
-    ],
-    centroids: Annotated[
-        int | None, _of_centroids(help="How many centroids, at most.", metavar="K", min=1)
-    ] = None,
-    least: Annotated[
-        int | None, _of_centroids(help="Rows that each centroid is the mean of, at least. Default: 5.", min=2)
-    ] = None,
-    whole: Annotated[
-        bool | None,
-        _of_centroids(
-            "--round/--no-round",
-            help="Columns of whole numbers stay so (default): one-hot columns become their most frequent "
-            "category.",
-        ),
-    ] = None,
-    decision: Annotated[
-        Path | None,
-        _of_policies(
-            help="A decision profile: its output is the score, its threshold says who passes, and its policy "
-            "whom the references are.",
-            metavar="FILE",
-        ),
-    ] = None,
-    policy: Annotated[
-        str | None,
-        _of_policies(
-            help="Instead of the profile's: near_threshold (those who pass by little), all_applicants or "
-            "approved (all who pass).",
-        ),
-    ] = None,
-    by: Annotated[
-        str | None,
-        _of_policies(
-            help="stratified (default): at even steps along the score. medoids: real rows that stand for the "
-            "nearest ones, weighted (pip install 'rationale[medoids]'). whole: every row."
-        ),
-    ] = None,
-    count: Annotated[
-        int | None, _of_policies(help="How many references. Default: 100, or all.", metavar="K", min=1)
-    ] = None,
-    band: Annotated[
-        str | None,
-        _of_policies(
-            help="near_threshold: how near. A difference of scores such as 0.05, or the part of those who "
-            "pass that is nearest. Default: 10%."
-        ),
-    ] = None,
-    stratify: Annotated[
-        str | None,
-        _of_policies(
-            help="stratified: a column, of the model or not, of which each value keeps its share.",
-            metavar="COLUMN",
-        ),
-    ] = None,
-    measure: Annotated[
-        str | None,
-        _of_policies(
-            help="How much attributions and reasons move, by this method: over three draws of K/2, K and 2 K "
-            "references, 100 declines explained by each, and beside 10 K. That costs ten compiles and their "
-            "explanations: a minute for trees, many minutes for permutationshap.",
-            metavar="METHOD",
-        ),
-    ] = None,
-    features: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Columns of a table to take, by commas; of several inputs INPUT=A,B,C, repeated for each.",
-            metavar="[INPUT=]A,B,C",
-        ),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            help="--centroids (ONNX): choose weights that keep its mean output over all rows, the base value "
-            "of explanations. --decision: what scores the rows; a fitted model's file too, as for `rationale "
-            "compile`.",
-            metavar="MODEL",
-        ),
-    ] = None,
-    allow_pickle: Annotated[
-        bool,
-        _of_policies(
-            "--allow-pickle",
-            envvar=ALLOW_PICKLE,
-            help="Read a model from a pickle (.joblib, .pkl), a program: only if you trust it.",
-        ),
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of draws.", min=0)] = 0,
+    file: _File,
+    out: _Out,
+    centroids: _Centroids = None,
+    least: _Least = None,
+    whole: _Whole = None,
+    decision: _Decision = None,
+    policy: _Policy = None,
+    by: _By = None,
+    count: _Count = None,
+    band: _Band = None,
+    stratify: _Stratify = None,
+    measure: _Measure = None,
+    features: _Features = None,
+    model: _Model = None,
+    allow_pickle: _AllowPickle = False,
+    seed: _Seed = 0,
 ) -> None:
     """Make a reference set from rows: of a decision profile's policy, or centroids that are no one's row.
 

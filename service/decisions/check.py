@@ -18,8 +18,7 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
 
     # What the graph takes, by the names of its features. null, a missing value, becomes NaN.
     owned = {feature for tensor in graph["inputs"] for feature in tensor["features"]}
-    single: dict[str, object] = {}
-    values = dict(applicant)
+    single, values = dict[str, object](), dict(applicant)
     feeds = {name: np.array([[value]]) for name, value in graph["switches"].items()}
     for tensor in graph["inputs"]:
         name, features = tensor["name"], tensor["features"]

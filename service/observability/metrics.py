@@ -154,7 +154,16 @@ class Metrics:
             "livemax",
             ("model", "feature"),
         )
-        self.audit = AuditMetrics(
+        self.audit = self._audit_metrics()
+        self._gauge("build_info", "What runs here.", "livemax", ("version",)).labels(
+            package_version("rationale")
+        ).set(1)
+        ProcessCollector(registry=self.registry)
+        self._entries: dict[Labels, EntryMetrics] = {}
+        self._of_requests = cache(self._series_of_requests)
+
+    def _audit_metrics(self) -> AuditMetrics:
+        return AuditMetrics(
             self._histogram(
                 "audit_write_seconds", "Transactions that recorded decisions.", (), _DURATIONS_S
             ).observe,
@@ -166,12 +175,6 @@ class Metrics:
                 "audit_unavailable", "1 while the audit trail refuses decisions, else 0.", "livemax"
             ).set,
         )
-        self._gauge("build_info", "What runs here.", "livemax", ("version",)).labels(
-            package_version("rationale")
-        ).set(1)
-        ProcessCollector(registry=self.registry)
-        self._entries: dict[Labels, EntryMetrics] = {}
-        self._of_requests = cache(self._series_of_requests)
 
     def of(self, entry: Entry) -> EntryMetrics:
         """The series of the entry's model and verb; from now on those of requests for it are told, too."""
