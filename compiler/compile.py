@@ -27,9 +27,8 @@ from compiler.errors import (
     InvalidReferencesError,
     UnsupportedModelError,
 )
-from compiler.explain.auto import MethodChoice, choices_of
 from compiler.explain.combine import combine
-from compiler.explain.engine import Method
+from compiler.explain.engine import Method, MethodChoice
 from compiler.explain.methods import request_of
 from compiler.explain.one_row import with_batch
 from compiler.explain.references import prepare_references, shapes_of
@@ -218,7 +217,7 @@ def explain(
     stands_for: StandsFor | None = None,
 ) -> Compiled:
     """Compile with the first method of those to be tried of which a graph can be made."""
-    choices, declined = choices_of(method, subject.lowered, request), ""
+    choices, declined = method.engine.choices(subject.lowered, method, request), ""
     for choice in choices:
         try:
             return _explained(subject, choice, declined, request, tell, profile, converted, stands_for)

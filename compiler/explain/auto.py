@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from compiler.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
 from compiler.explain.coalitions.shapley import ExactShap, PermutationShap
-from compiler.explain.engine import Engine, Method, References, Selection, Weighted
+from compiler.explain.engine import Engine, Method, MethodChoice, References, Selection, Weighted
 from compiler.explain.trees.treeshap import TreeShap
 from compiler.explain.walk.deepshap import DeepShap
 from compiler.explain.walk.engine import Walk
@@ -16,46 +16,13 @@ from compiler.lowering import Lowered
 from compiler.request import CompileRequest
 
 
-@dataclass(frozen=True)
-class MethodChoice:
-    """A method that answers a request, and why it is taken."""
-
-    method: Method
-    why: str = ""
-
-
 class _Undecided(Walk):
     """Stands for the engine of the method that will be chosen, until it is."""
 
     def in_space(self, method: Method, space: str, transform: str) -> Method:
         return method
 
-
-@dataclass(frozen=True, eq=False)
-class Auto(Weighted):
-    """Shapley values by what is exact for the explained output, else by what approximates them.
-
-    TreeShap where the output is the raw score of a tree ensemble; DeepShap where every operator before it is
-    linear; ExactShap up to 12 features; else DeepShap, and PermutationShap where the model has operators
-    without a rule. The manifest names the method that was taken, and a warning says why. A probability that
-    is made of scores is explained itself: its margin is had by name alone.
-
-    Args:
-        references: one array [K, …], or one for each explained input.
-        weights: K weights of the references (they are normalised); None for equal weights.
-    """
-
-    references: References
-    weights: npt.ArrayLike | None = None
-
-    name: ClassVar[str] = "auto"
-    engine: ClassVar[Engine] = _Undecided()
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {}
-
-    def choices(self, lowered: Lowered, request: CompileRequest) -> list[MethodChoice]:
+    def choices(self, lowered: Lowered, method: Any, request: CompileRequest) -> list[MethodChoice]:
         """Return the methods that answer, in the order in which they shall be tried.
 
         Those come first that are exact for the explained output; a later one is for where no graph can be
@@ -64,7 +31,7 @@ class Auto(Weighted):
         Raises:
             InvalidOptionError, UnsupportedModelError, InvalidReferencesError: no method answers the request.
         """
-        given, weights = self.references, self.weights
+        given, weights = method.references, method.weights
         trees, deep = TreeShap(given, weights=weights), DeepShap(given, weights)
         enumerated, drawn = ExactShap(given, weights), PermutationShap(given, weights=weights)
         found = []
@@ -94,10 +61,29 @@ class Auto(Weighted):
         return found
 
 
-def choices_of(method: Method, lowered: Lowered, request: CompileRequest) -> list[MethodChoice]:
-    """Return the methods to try for one that is asked for: itself, or those among which it chooses."""
-    choose = getattr(method, "choices", None)
-    return [MethodChoice(method)] if choose is None else choose(lowered, request)
+@dataclass(frozen=True, eq=False)
+class Auto(Weighted):
+    """Shapley values by what is exact for the explained output, else by what approximates them.
+
+    TreeShap where the output is the raw score of a tree ensemble; DeepShap where every operator before it is
+    linear; ExactShap up to 12 features; else DeepShap, and PermutationShap where the model has operators
+    without a rule. The manifest names the method that was taken, and a warning says why. A probability that
+    is made of scores is explained itself: its margin is had by name alone.
+
+    Args:
+        references: one array [K, …], or one for each explained input.
+        weights: K weights of the references (they are normalised); None for equal weights.
+    """
+
+    references: References
+    weights: npt.ArrayLike | None = None
+
+    name: ClassVar[str] = "auto"
+    engine: ClassVar[Engine] = _Undecided()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {}
 
 
 def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Selection | None:

@@ -101,6 +101,14 @@ class Selection:
 
 
 @dataclass(frozen=True)
+class MethodChoice:
+    """A method that answers a request, and why it is taken."""
+
+    method: Method
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Canvas:
     """A copy of the lowered model, to which an engine adds an explanation.
 
@@ -154,6 +162,11 @@ class Engine(ABC):
             UnsupportedModelError: a model that the engine cannot explain; the text says why.
             InvalidReferencesError: references that are missing, or whose columns do not fit.
         """
+
+    def choices(self, lowered: Lowered, method: Method, request: CompileRequest) -> "list[MethodChoice]":
+        """Return the methods to try for one that is requested, in their order: itself alone."""
+        del lowered, request
+        return [MethodChoice(method)]
 
     @abstractmethod
     def outputs(self, selection: Selection) -> Outputs:
