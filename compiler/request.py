@@ -84,7 +84,7 @@ class CompileRequest(BaseModel):
     missing: float | None = Field(
         None, description="of an XGBoost file: the number that means a missing value"
     )
-    custom_ops: tuple[str | Path, ...] = Field((), exclude=True, description="libraries of kernels")
+    custom_ops: Any = Field((), exclude=True, description="libraries of kernels")
     allow_pickle: bool = Field(False, exclude=True, description="whether a model's file may be a pickle")
     decision: Path | None = Field(None, exclude=True, description="the file of a decision profile")
     compare: dict[str, Path] = Field(
@@ -97,6 +97,13 @@ class CompileRequest(BaseModel):
     @classmethod
     def _plain(cls, value: Any) -> Any:
         return plain(value)
+
+    @field_validator("concepts", mode="before")
+    @classmethod
+    def _of_a_layer(cls, value: Any) -> Any:
+        if value is not None and not isinstance(value, Concepts | dict):
+            raise InvalidOptionError(f"concepts {value!r}: give Concepts(layer, count).")
+        return value
 
     @field_validator("sizes", mode="before")
     @classmethod

@@ -16,12 +16,12 @@ from compiler import DeepShap, Gradient, compile_model
 from compiler.deployment import HERE
 from compiler.explain.combine import combine
 from compiler.explain.methods import Method
-from compiler.explain.walk.path import choose_path
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower
 from compiler.lowering.loading.load import load
 from compiler.memory.fit import fit
 from compiler.references.reference_set import prepare
+from compiler.request import CompileRequest
 from compiler.runtime.session import Runner
 from tests.fuzz.graphs import CLASSES, ROWS, Fuzzed, fuzzed_graphs, in_float32, in_float64
 from tests.references.engine import computing_in_float64
@@ -100,11 +100,12 @@ def check_gradient(graph: Fuzzed, lowered: Lowered) -> None:
 
 def combined(graph: Fuzzed, lowered: Lowered, method: Method) -> onnx.ModelProto:
     """The middle of `compile_model`: the combined graph, not checked."""
-    lowered, path = choose_path(lowered, None, TARGETS, graph.explained)
-    rows = {n: (lowered.specs[n][0], np.dtype(np.float64)) for n in path.inputs}
+    request = CompileRequest(targets=TARGETS, inputs=graph.explained)
+    selection = method.engine.select(lowered, method, request)
+    rows = {n: (selection.lowered.specs[n][0], np.dtype(np.float64)) for n in selection.target.inputs}
     given = method.reference_set
     references = None if given is None else prepare(given, method.reference_weights, rows)
-    plan = combine(lowered, path, method, references, Variants(HERE), lambda *_: None)
+    plan = combine(selection, references, Variants(HERE), lambda *_: None)
     return ir.to_proto(fit(plan, HERE, lambda *_: None).model)
 
 

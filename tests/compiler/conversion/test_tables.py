@@ -79,41 +79,40 @@ def assert_same(found: np.ndarray, due: np.ndarray) -> None:
     assert np.abs(found.reshape(N, -1)[:, -due.shape[1] :] - due).max() <= PARITY_32 * np.ptp(due)
 
 
-def answer_of(
-    model: Any, capsys: pytest.CaptureFixture[str], references: Any = REFERENCES, asked: Any = ASKED
-) -> dict[str, np.ndarray]:
-    """What the compiled model answers; what is said of it first, and what its manifest keeps."""
+def answer_of(model: Any, references: Any = REFERENCES, asked: Any = ASKED) -> dict[str, np.ndarray]:
+    """What the compiled model answers; what it says of its conversion, and what its manifest keeps."""
     compiled = compile_model(model, TreeShap(references))
     parity = compiled.manifest.parity
     assert parity is not None
-    assert capsys.readouterr().out.startswith(f"parity: {parity.model} as ONNX ({parity.converter}) differs")
+    assert compiled.conversion is not None
+    assert compiled.conversion.startswith(f"parity: {parity.model} as ONNX ({parity.converter}) differs")
     assert (parity.rows, parity.labels in (0, None), parity.relative < PARITY_32) == (K, True, True)
     assert compiled.manifest.explained[0].feature_names == tuple(FEATURES)
     return compiled.explain(asked)
 
 
 @pytest.mark.parametrize("name", [*CLASSIFIERS, *WHOLE])
-def test_classifiers(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_classifiers(name: str) -> None:
     model = {**CLASSIFIERS, **WHOLE}[name]()
     asked, references = (rows.fillna(0) if name in WHOLE else rows for rows in (ASKED, REFERENCES))
     shuffled = references[FEATURES[::-1]].assign(default="n/a")
-    answer = answer_of(model, capsys, shuffled, asked)
+    answer = answer_of(model, shuffled, asked)
     assert_same(answer["probabilities"], model.predict_proba(asked))
     np.testing.assert_array_equal(answer["label"], model.predict(asked))
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_numbers(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers(name: str) -> None:
     model = NUMBERS[name]()
     asked, references = (rows.fillna(0) if "trees" in name else rows for rows in (ASKED, REFERENCES))
-    answer = answer_of(model, capsys, references, asked)
+    answer = answer_of(model, references, asked)
     found = answer["probabilities"] if "probabilities" in answer else answer["variable"]
     assert_same(found, model.predict(asked.to_numpy() if "trees" in name else asked))
 
 
-def test_the_shapley_values_are_those_of_the_booster_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shapley_values_are_those_of_the_booster_itself() -> None:
     booster = xgb.train({"max_depth": 3, "objective": "binary:logistic"}, xgb.DMatrix(LOANS, TWO), 6)
-    answer = answer_of(booster, capsys)
+    answer = answer_of(booster)
     assert_same(answer["probabilities"], booster.predict(xgb.DMatrix(ASKED)))
 
     def margin(x: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from compiler import ExtensionError, InvalidOptionError, Lrp, Manifest, compile_model
 from compiler.artefact.entry import open_entry
 from compiler.cli.compile import app
-from compiler.evaluate.randomise import method_of
+from compiler.explain.methods import method_of
 from compiler.explain.walk.lrp.rules import RULES, Gamma, RelevanceRule
 from compiler.explain.walk.lrp.texts import parse_rule
 from compiler.extensions import LRP_RULES
@@ -75,12 +75,12 @@ def test_the_manifest_says_by_what_it_was_made(packages: Packages) -> None:
     manifest = written()
     assert manifest.extensions == (RECORDED,)
     assert manifest.method.options["rules"] == [["Gemm", "absolute:0.2"], ["last", "absolute"]]
-    again = method_of(manifest, None)
+    again = method_of(manifest.request)
     assert isinstance(again, Lrp)
     assert str(again.rules[0][1]) == "absolute:0.2"
     assert compile_model("m.onnx", again).manifest.digests == manifest.digests
     packages.install_absolute("1.3")
-    newer = compile_model("m.onnx", method_of(manifest, None)).manifest
+    newer = compile_model("m.onnx", method_of(manifest.request)).manifest
     assert newer.extensions == (RECORDED.model_copy(update={"version": "1.3"}),)
     assert newer.method == manifest.method
     assert newer.digests.options != manifest.digests.options

@@ -1,5 +1,6 @@
 """Windows of decisions, and what `GET /metrics` tells of them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,7 @@ def compiled(**profile: Any) -> Compiled:
     decision = {"output": "y", "threshold": 0.5, "adverse": "above", **profile}
     method = DeepShap(X[:300])
     model = compile_model(MODEL, method, feature_names=FEATURES, decision=decision)
-    model.manifest = model.manifest.model_copy(update={"model": "model"})
-    return model
+    return replace(model, manifest=model.manifest.model_copy(update={"model": "model"}))
 
 
 @pytest.fixture(scope="module")
