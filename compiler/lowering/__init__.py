@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from compiler.graph.shapes.inference import Spec
 from compiler.lowering.batch import (
+    ONE_SCALE,
     free_batch,
     how_rows_mix,
     name_batch,
@@ -83,6 +84,7 @@ def lower(
     lowered = standardise(loaded.model)
     lengths = fix_lengths(lowered, sizes or {}, references or {})
     on_gpu = sorted({node.op_type for node in lowered.graph if needs_gpu(node)})
+    shared = any(node.op_type in ONE_SCALE for node in lowered.graph)
     rewrite_domain(lowered, MICROSOFT)
     given = ir.serde.serialize_model(lowered) if on_gpu else loaded.proto
     fold_weights(lowered)
@@ -90,7 +92,7 @@ def lower(
     fixed = name_batch(freed)
     _free_batch(freed, fixed)
     check_sizes(freed, infer(freed, 1))
-    alone = fixed and _needs_one_row(lowered, freed)
+    alone = fixed and (shared or _needs_one_row(lowered, freed))
     source = ir.serde.serialize_model(freed) if fixed and not alone else given
     halves = widen(lowered)
     settle = _fold_all_sizes if alone else partial(_free_batch, fixed=fixed)

@@ -15,6 +15,7 @@ from compiler.lowering.inference import BATCH, infer_each
 from compiler.runtime.session import Runner, is_float
 
 SAME = 1e-3  # of the largest value: rows that mix differ by far more
+ONE_SCALE = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul"})  # of all rows of a batch
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 

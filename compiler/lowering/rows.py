@@ -15,10 +15,8 @@ from compiler.graph.batching import Node, touches_first
 from compiler.graph.tensor import Tensor
 from compiler.graph.traverse import names_read
 from compiler.lowering import Lowered
-from compiler.lowering.batch import dependent_on_batch, dependent_on_rows, how_rows_mix
+from compiler.lowering.batch import ONE_SCALE, dependent_on_batch, dependent_on_rows, how_rows_mix
 from compiler.lowering.precision import on_cpu
-
-_OF_ONE_SCALE = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul"})
 
 
 def in_front(lowered: Lowered) -> frozenset[str]:
@@ -94,9 +92,9 @@ def _demand_apart(lowered: Lowered, output: str, needed: Collection[str]) -> Non
 
 
 def _first_of_one_scale(lowered: Lowered, needed: Collection[str]) -> ir.Node | None:
-    if not any(node.op_type in _OF_ONE_SCALE for node in lowered.source.graph.node):
+    if not any(node.op_type in ONE_SCALE for node in lowered.source.graph.node):
         return None
-    nodes = (n for n in ir.from_proto(lowered.source).graph if n.op_type in _OF_ONE_SCALE)
+    nodes = (n for n in ir.from_proto(lowered.source).graph if n.op_type in ONE_SCALE)
     return next((n for n in nodes for v in n.outputs if v.name in needed), None)
 
 

@@ -101,6 +101,14 @@ def test_a_dynamically_quantised_row_of_zeros_is_answered() -> None:
     assert np.abs(difference[:-1]).min() > 0.01
 
 
+def test_a_dynamically_quantised_row_whose_answers_hardly_differ_keeps_its_own_scale() -> None:
+    """A batch of 1 in the file is enough: no run on two rows has to show that their scale is one."""
+    far = row(DYNAMIC.replace("y =", "z =") + " y = Add (z, far)", far=np.float32(2000), **INTEGERS)
+    near = MODELS["a dynamically quantised row"]
+    got, want = (compile_model(m, DeepShap(REFERENCES)).explain(X) for m in (far, near))
+    np.testing.assert_allclose(got["x_attributions"], want["x_attributions"], atol=1e-3)
+
+
 def test_rows_of_one_scale_are_refused_with_what_to_do() -> None:
     with pytest.raises(
         UnsupportedModelError, match=r"node 'q': .* one scale of all rows .* batch of 1 before"
