@@ -150,7 +150,7 @@ def _hold_apart(both: np.ndarray, alone: Sequence[np.ndarray], in_front: bool) -
     if not all(isinstance(a, np.ndarray) and a.dtype.kind not in "OU" for a in arrays):
         return False
     rows = [np.asarray(a, np.float64) for a in alone]
-    near = max(np.abs(a).max(initial=1e-3) for a in rows) * SAME
+    near = max(np.abs(a[np.isfinite(a)]).max(initial=1e-3) for a in rows) * SAME
     if in_front and both.shape[1:] not in (rows[0].shape, rows[0].shape[1:]):
         return False
     return rows[0].shape == rows[1].shape and any(

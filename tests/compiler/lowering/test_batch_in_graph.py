@@ -8,7 +8,7 @@ import pytest
 from compiler import DeepShap, Gradient, compile_model
 from compiler.errors import UnsupportedModelError
 from compiler.lowering import lower
-from compiler.lowering.batch import free_batch
+from compiler.lowering.batch import free_batch, how_rows_mix
 from compiler.runtime.session import Runner
 from tests.compiler.models import parsed, rows
 
@@ -307,3 +307,11 @@ def test_a_number_of_each_row_beside_another_is_each_rows_own() -> None:
     answer = compile_model(model, DeepShap({"x": rows(2, 4)}), targets=[0]).explain({"x": x, "i": i, "j": j})
     np.testing.assert_allclose(answer["y"], x * (i * j)[:, None] + i[:, None], rtol=1e-6)
     assert np.abs(answer["completeness_gap"]).max() <= 1e-4
+
+
+def test_a_row_that_a_mask_hides_whole_has_no_number_and_mixes_with_none() -> None:
+    """Where a mask of zeros is tried, the Softmax of it is NaN."""
+    text = """g (float[N, 3] x, bool[N, 3] mask) => (float[N, 3] y) {
+        s = Where (mask, x, hidden) y = Softmax (s) }"""
+    model = parsed(text, {"hidden": np.float32(-np.inf)})
+    assert how_rows_mix(ir.from_proto(model)) is None
