@@ -115,7 +115,7 @@ def lower(
 
 
 def with_model(lowered: Lowered, model: ir.Model) -> Lowered:
-    """The same with another graph for the model."""
+    """Return `lowered` with another graph for the model."""
     note_shapes(model)
     specs, constants, batched = _known_of(model, lowered.one_row)
     return replace(lowered, model=model, specs=specs, constants=constants, batched=batched)
@@ -175,7 +175,7 @@ def _notes(fixed: bool, halves: Narrow, on_gpu: Sequence[str]) -> list[str]:
 
 
 def plain_for(provider: str, lowered: Lowered) -> tuple[onnx.ModelProto, list[str]]:
-    """The plain model that the provider can run, and what the user is told about it."""
+    """Return the plain model that the provider can run, and notes about it for the user."""
     if provider != "cpu" or ir.DataType.BFLOAT16 not in lowered.narrow.dtypes:
         return lowered.source, []
     model, _ = on_cpu(ir.from_proto(lowered.source))

@@ -21,7 +21,7 @@ _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 
 def free_batch(model: ir.Model, fixed: bool) -> None:
-    """Makes the batch symbolic, in place.
+    """Make the batch symbolic, in place.
 
     A Reshape (Flatten, Squeeze, Unsqueeze) of batched rows is row-major, so a batch on axis 0 stays there:
     its target becomes [−1, *row shape], whatever the exporter had computed or written there.
@@ -54,7 +54,7 @@ def free_batch(model: ir.Model, fixed: bool) -> None:
 
 
 def name_batch(model: ir.Model) -> bool:
-    """Makes axis 0 of every input N, in place; True where it had been 1.
+    """Make axis 0 of every input N, in place; return True where it had been 1.
 
     Raises:
         UnsupportedModelError: a batch fixed at another size.
@@ -88,7 +88,7 @@ def how_rows_mix(
     *,
     in_front: bool = False,
 ) -> str | None:
-    """What the model does otherwise on a batch of two rows than on each of them; None where it does the same.
+    """Return how the model differs on a batch of two rows from each row alone; None where it does not.
 
     Args:
         single: another model that is asked for the rows.

@@ -21,7 +21,7 @@ _LEFT = frozenset({"Range", "Bernoulli", "SequenceMap"})
 
 
 def inline_bodies(model: ir.Model, is_known: Callable[[str, str], bool]) -> bool:
-    """Replaces, in place, every node of floats that has a function body; whether there was any.
+    """Replace, in place, every node of floats that has a function body; return whether there was any.
 
     Args:
         is_known: whether an operator of a domain has a rule or a rewrite.
@@ -66,7 +66,7 @@ def _has_floats(node: ir.Node) -> bool:
 
 
 def _made_call(model: ir.Model, node: ir.Node) -> bool:
-    """Makes the node a call of its body; False where the body needs types that are not known."""
+    """Make the node a call of its body; return False where the body needs types that are not known."""
     opset = model.graph.opset_imports.get("", 21)
     schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
     for name, attribute in schema.attributes.items():
@@ -86,7 +86,7 @@ def _made_call(model: ir.Model, node: ir.Node) -> bool:
 
 
 def _body(schema: Any, node: ir.Node, opset: int) -> onnx.FunctionProto | None:
-    """The newest definition in the operators of the opset."""
+    """Return the newest definition in the operators of the opset."""
     proto = onnx.FunctionProto()
     fixed = [v for v in schema.function_opset_versions if v <= opset]
     if schema.has_function and fixed:
@@ -108,7 +108,7 @@ def _body(schema: Any, node: ir.Node, opset: int) -> onnx.FunctionProto | None:
 
 
 def _complete(proto: onnx.FunctionProto, node: ir.Node) -> None:
-    """Outputs that the node has not are left out; what a definition does not compute then, nobody reads."""
+    """Leave out outputs that the node lacks; an Identity makes those that the body does not compute."""
     del proto.output[len(node.outputs) :]
     computed = {name for inner in proto.node for name in inner.output}
     for name in proto.output:
@@ -117,7 +117,7 @@ def _complete(proto: onnx.FunctionProto, node: ir.Node) -> None:
 
 
 def _type(value: ir.Value | None) -> bytes | None:
-    """A serialised type; empty for an input that is left out, None where it is not known."""
+    """Return a serialised type; empty for an input that is left out, None where it is not known."""
     if value is None:
         return b""
     if value.dtype is None:

@@ -13,12 +13,12 @@ BATCH = "N"
 
 
 def infer(model: ir.Model, rows: int) -> dict[str, Spec]:
-    """Static shapes with the batch set to `rows`; values whose shape stays unknown are left out."""
+    """Infer static shapes with the batch set to `rows`; values whose shape stays unknown are left out."""
     return infer_each(model, [rows])[0]
 
 
 def infer_each(model: ir.Model, batches: Sequence[int]) -> list[dict[str, Spec]]:
-    """The same for several batches; what the model itself notes of shapes between its nodes is not read."""
+    """Infer static shapes for several batches, ignoring what the model notes of shapes between its nodes."""
     outline = _outline(model, noted=False)
     inputs = outline.graph.input[: len(model.graph.inputs)]
     dims = [d for v in inputs for d in v.type.tensor_type.shape.dim if d.dim_param == BATCH]
@@ -32,13 +32,13 @@ def infer_each(model: ir.Model, batches: Sequence[int]) -> list[dict[str, Spec]]
 
 
 def known_specs(model: ir.Model) -> dict[str, Spec]:
-    """Static shapes that the model notes, and what follows from them without computing any size."""
+    """Return static shapes that the model notes, and what follows from them without computing any size."""
     outline = _outline(model, noted=True)
     return _specs(model, outline) | _specs(model, _inferred(outline, strict_mode=True, data_prop=False))
 
 
 def note_shapes(model: ir.Model) -> None:
-    """Notes, in place, what is known of the types and shapes of what nodes make."""
+    """Note, in place, what is known of the types and shapes of what nodes make."""
     made = {v.name: v for v in _made(model)}
     inferred = _inferred(_outline(model, noted=True), strict_mode=True, data_prop=True)
     for info in (*inferred.graph.value_info, *inferred.graph.output):
@@ -47,7 +47,7 @@ def note_shapes(model: ir.Model) -> None:
 
 
 def _inferred(outline: onnx.ModelProto, *, strict_mode: bool, data_prop: bool) -> onnx.ModelProto:
-    """The outline as it is where the inference fails: in C, with errors of several kinds."""
+    """Infer shapes; return the outline as it is where that fails: in C, with errors of several kinds."""
     try:
         return onnx.shape_inference.infer_shapes(
             outline, check_type=True, strict_mode=strict_mode, data_prop=data_prop
@@ -59,7 +59,7 @@ def _inferred(outline: onnx.ModelProto, *, strict_mode: bool, data_prop: bool) -
 
 
 def _outline(model: ir.Model, *, noted: bool) -> onnx.ModelProto:
-    """The model without its large constants, which are inputs.
+    """Return the model with its large constants as inputs.
 
     Args:
         noted: whether shapes that are noted for what nodes make are taken along.

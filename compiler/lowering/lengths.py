@@ -13,7 +13,7 @@ Shapes = Mapping[str | None, tuple[int, ...]]
 
 
 def fix_lengths(model: ir.Model, sizes: Mapping[str, int], references: Shapes) -> dict[str, int]:
-    """Gives open lengths of inputs a number, in place; returns those that were given, by name.
+    """Give open lengths of inputs a number, in place; return those that were given, by name.
 
     A length is called by its name in the model, or `input[axis]` where it has none.
 
@@ -56,7 +56,7 @@ class Span:
 
 
 def span_of(sizes: Mapping[str, Size]) -> tuple[dict[str, int], Span | None]:
-    """The lengths, a span's longest among them; and the span, where one is asked for.
+    """Return the lengths, a span's longest among them; and the span, where there is one.
 
     Raises:
         InvalidOptionError: more than one span, or one that is none.
@@ -76,7 +76,7 @@ def span_of(sizes: Mapping[str, Size]) -> tuple[dict[str, int], Span | None]:
 
 
 def length_warnings(lengths: Mapping[str, Size]) -> tuple[str, ...]:
-    """What the user is told of lengths that the model leaves open, and the explanation does not."""
+    """Return warnings of lengths that the model leaves open, and the explanation does not."""
     if not lengths:
         return ()
     named = (
@@ -87,7 +87,7 @@ def length_warnings(lengths: Mapping[str, Size]) -> tuple[str, ...]:
 
 
 def _open(model: ir.Model) -> Iterator[tuple[ir.Value, int]]:
-    """Inputs, and the axes behind the batch whose length is not written in the model."""
+    """Yield inputs, and the axes behind the batch whose length is not written in the model."""
     for value in model.graph.inputs:
         for axis, dim in enumerate(value.shape or ()):
             if axis and not isinstance(dim, int):
@@ -101,7 +101,7 @@ def _name(value: ir.Value, axis: int) -> str:
 
 
 def _only(model: ir.Model) -> ir.Value | None:
-    """The input that an array without a name is for."""
+    """Return the input that an array without a name is for."""
     inputs = list(model.graph.inputs)
     floats = [v for v in inputs if v.dtype is not None and v.dtype.is_floating_point()]
     for chosen in (floats, inputs):

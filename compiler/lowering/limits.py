@@ -25,7 +25,7 @@ UNPACKING = 8  # what weights may grow to where a graph computes them from other
 
 
 def check_nodes(proto: onnx.ModelProto, name: str) -> None:
-    """Raises InvalidModelError where there are too many nodes once functions are inlined."""
+    """Raise InvalidModelError where there are too many nodes once functions are inlined."""
     bodies = {(f.domain, f.name, f.overload): f.node for f in proto.functions}
     counts: dict[tuple[str, str, str], int] = {}
 
@@ -51,7 +51,7 @@ def check_nodes(proto: onnx.ModelProto, name: str) -> None:
 
 
 def check_inputs(proto: onnx.ModelProto, name: str) -> None:
-    """Raises InvalidModelError for sizes that no input can have, or none that can be explained."""
+    """Raise InvalidModelError for sizes that no input can have, or none that can be explained."""
     for value in proto.graph.input:
         kind = value.type.tensor_type
         dims = [d.dim_value for d in kind.shape.dim if d.HasField("dim_value")]
@@ -68,7 +68,7 @@ def check_inputs(proto: onnx.ModelProto, name: str) -> None:
 
 
 def check_sizes(model: ir.Model, specs: Mapping[str, Spec]) -> None:
-    """Raises UnsupportedModelError where a value is too large for one row; names its node."""
+    """Raise UnsupportedModelError where a value is too large for one row; name its node."""
     for value in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs)):
         if value.name not in specs:
             continue

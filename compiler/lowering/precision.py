@@ -41,7 +41,7 @@ _MANTISSA = {ir.DataType.FLOAT16: 10, ir.DataType.BFLOAT16: 7}  # bits after the
 
 
 def widen(model: ir.Model) -> Narrow:
-    """Turns float16 and bfloat16 into float32 throughout, in place; returns what had been narrow."""
+    """Turn float16 and bfloat16 into float32 throughout, in place; return what had been narrow."""
     edges = [*model.graph.inputs, *model.graph.outputs]
     narrow = {str(v.name): v.dtype for v in edges if v.dtype in HALVES}
     found = {v.dtype for v in _values(model)} & HALVES | set(narrow.values())
@@ -61,7 +61,7 @@ def widen(model: ir.Model) -> Narrow:
 
 
 def on_cpu(model: ir.Model) -> tuple[ir.Model, Narrow]:
-    """The model in a form that ONNX Runtime has CPU kernels for, and what it holds in half precision.
+    """Return the model in a form that ONNX Runtime has CPU kernels for, and what is in half precision.
 
     That is the model itself, or one in float32 between the same inputs and outputs where bfloat16 is in it.
     """
@@ -82,7 +82,7 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def _widen_attributes(node: ir.Node) -> set[ir.DataType]:
-    """A dtype that an operator is told, and a tensor that it holds."""
+    """Widen dtypes and tensors in the attributes of a node; return those that were narrow."""
     found = set()
     for name, attribute in list(node.attributes.items()):
         if attribute.type == ir.AttributeType.INT and name in _DTYPE_ATTRIBUTES:
@@ -98,7 +98,7 @@ def _widen_attributes(node: ir.Node) -> set[ir.DataType]:
 
 
 def _drop_casts(model: ir.Model) -> None:
-    """Removes each Cast from float32 to float32, which is what the model's own casts have become."""
+    """Remove each Cast from float32 to float32, which is what the model's own casts have become."""
     note_shapes(model)
     for node in list(model.graph):
         x = node.inputs[0] if node.op_type == "Cast" and not node.domain else None
@@ -113,7 +113,7 @@ def _drop_casts(model: ir.Model) -> None:
 
 
 def narrow(model: ir.Model, to: Narrow) -> ir.Model:
-    """Gives a float32 model the inputs and outputs that it had, in place, by a Cast at each; returns it."""
+    """Give a float32 model the inputs and outputs that it had, in place, by a Cast at each; return it."""
     graph = model.graph
     taken = {v.name for v in _values(model)}
     for i, inside in enumerate(graph.outputs):

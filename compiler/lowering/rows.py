@@ -53,7 +53,7 @@ def _one_row(lowered: Lowered, value: ir.Value) -> Tensor:
 
 
 def demand_rows(lowered: Lowered, output: str, needed: Collection[str]) -> None:
-    """Raises UnsupportedModelError where the output does not hold one row for each of the batch.
+    """Raise UnsupportedModelError where the output does not have one row for each of the batch.
 
     Args:
         needed: names of what it is computed from.
@@ -99,7 +99,7 @@ def _first_of_one_scale(lowered: Lowered, needed: Collection[str]) -> ir.Node | 
 
 
 def _first_behind(lowered: Lowered, needed: Collection[str]) -> ir.Node | None:
-    """The first node behind which the rows may lie otherwise."""
+    """Return the first node behind which the rows may lie otherwise."""
     elsewhere = (dependent_on_rows(lowered.model) - in_front(lowered)).intersection(needed)
     return next((n for n in lowered.model.graph for v in n.outputs if v.name in elsewhere), None)
 

@@ -20,7 +20,7 @@ _BATCHES = (2, 97)  # what is the same for both does not depend on N; 97 // 4 di
 
 
 def fold_sizes(model: ir.Model) -> bool:
-    """Computes, in place, what depends on sizes other than the batch's; True where anything did.
+    """Compute, in place, what depends on sizes other than the batch's; return True where anything did.
 
     One round: shapes behind what is folded are known only then. Requires: the batch is named N.
     """
@@ -107,7 +107,7 @@ def _value(node: ir.Node, position: int) -> ir.Value:
 
 
 def at_batch(model: ir.Model, rows: int) -> tuple[dict[str, Spec], dict[str, np.ndarray]]:
-    """What is known of every value for a batch: its shape and dtype, and its value if sizes decide it."""
+    """Return what a batch fixes of every value: its shape and dtype, and its value if sizes decide it."""
     specs = infer(model, rows)
     constants: dict[str, np.ndarray] = {}
     if not any(_reads_size(node) for node in model.graph):
@@ -127,7 +127,7 @@ def _reads_size(node: ir.Node) -> bool:
 
 
 def _folded(model: ir.Model, specs: dict[str, Spec]) -> dict[str, np.ndarray]:
-    """The values that are constant at the shapes `specs`, as far as others read them, by name."""
+    """Return the values that are constant at the shapes `specs`, as far as others read them, by name."""
     probe = model.clone()
     for node in list(probe.graph):
         x = node.inputs[0] if _reads_size(node) else None

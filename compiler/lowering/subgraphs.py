@@ -9,12 +9,12 @@ from compiler.graph.traverse import graphs_of
 
 
 def inner_protos(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """The branches and bodies of a node in a file."""
+    """Return the branches and bodies of a node in a file."""
     return [g for attribute in node.attribute for g in (attribute.g, *attribute.graphs) if g.node]
 
 
 def node_lists(*lists: MutableSequence[onnx.NodeProto]) -> Iterator[MutableSequence[onnx.NodeProto]]:
-    """Lists of nodes in a file, and those of the branches and bodies inside them."""
+    """Yield lists of nodes in a file, and those of the branches and bodies inside them."""
     for nodes in lists:
         yield nodes
         yield from node_lists(*(graph.node for node in nodes for graph in inner_protos(node)))
@@ -26,7 +26,7 @@ def all_node_lists(proto: onnx.ModelProto) -> Iterator[MutableSequence[onnx.Node
 
 
 def name_outputs(graph: ir.Graph) -> None:
-    """Gives a graph values of its own for outputs that are inputs, constants, outer values or twice there."""
+    """Give a graph values of its own for outputs that are inputs, constants, outer values or twice there."""
     inside = {v for node in graph for v in node.outputs}
     for i, value in enumerate(list(graph.outputs)):
         if value in inside and value not in list(graph.outputs)[:i]:
@@ -39,7 +39,7 @@ def name_outputs(graph: ir.Graph) -> None:
 
 
 def let_go(node: ir.Node) -> None:
-    """What the branches and bodies of a removed node read is not used by them any more."""
+    """Detach what the branches and bodies of a removed node read, so that they no longer use it."""
     for attribute in node.attributes.values():
         for graph in graphs_of(attribute):
             for inner in graph:

@@ -19,7 +19,7 @@ _UNIT: Span = (0, 1)
 
 
 def span(value: ir.Value | None) -> Span:
-    """The least and the most that an element of a value may come to.
+    """Return the least and the largest value that an element may take.
 
     Requires: shapes and types are inferred, as far as they are known.
     """

@@ -35,7 +35,7 @@ class _StaysError(Exception):
 
 
 def inline_control_flow(model: ir.Model, settle: Callable[[ir.Model], object]) -> bool:
-    """Replaces If, Loop and Scan, in place; True where anything was.
+    """Replace If, Loop and Scan, in place; return True where anything was replaced.
 
     What cannot be replaced stays, with the reason in its metadata: it matters only where it is on a path.
 
@@ -138,7 +138,7 @@ class _Inliner:
         return True
 
     def check_shapes(self) -> None:
-        """Raises UnsupportedModelError: what a condition chooses between must have one shape."""
+        """Raise UnsupportedModelError where a condition chooses between values of different shapes."""
         unknown = any(v.shape is None for _, *pair in self.alternatives for v in pair)
         alone = infer(self.model, 1) if unknown else {}  # a Where of two shapes leaves all others unnoted
         for name, *pair in self.alternatives:
@@ -212,7 +212,7 @@ class _Inliner:
         return most, _scalar(op, count)
 
     def _check_loop(self, node: ir.Node, running: "_Running", most: float, carried: int) -> None:
-        """Raises _StaysError: a condition that is data, where it cannot be followed."""
+        """Raise _StaysError for a condition that is data, where it cannot be followed."""
         if running.mask is None:
             return
         if math.isinf(most):
@@ -242,7 +242,7 @@ class _Inliner:
     # -- what they share ------------------------------------------------------------------------------
 
     def _splice(self, op: Rewriting, body: ir.Graph, given: Sequence[ir.Value]) -> list[ir.Value]:
-        """Inserts a copy of the body before the node, with `given` in place of its inputs; its outputs."""
+        """Insert a copy of the body before the node, with `given` as its inputs; return its outputs."""
         copy = body.clone(allow_outer_scope_values=True)
         mapped = dict(zip(copy.inputs, given, strict=True))
         outputs = [mapped.get(v, v) for v in copy.outputs]
@@ -291,7 +291,7 @@ class _Running:
             self.go_on(start, [])
 
     def go_on(self, condition: ir.Value, states: Sequence[ir.Value]) -> list[ir.Value]:
-        """Takes the next condition; the states, as constants where they are constant."""
+        """Take the next condition; return the states, as constants where they are constant."""
         known, *others = constants_of(self.model, [condition, *states])
         if known is None:
             here = _scalar(self.op, condition)
@@ -348,17 +348,17 @@ def _endless(body: ir.Graph) -> bool:
 
 
 def _scalar(op: Rewriting, x: ir.Value) -> ir.Value:
-    """A condition or a count [] or [1] as []."""
+    """Return a condition or a count [] or [1] as []."""
     return op.Reshape(x, op.constant(np.zeros(0, np.int64)))
 
 
 def _ints(node: ir.Node, name: str, count: int) -> Sequence[int]:
-    """A list attribute of Scan: zeros where it is left out."""
+    """Return a list attribute of Scan: zeros where it is left out."""
     return node.attributes[name].as_ints() if name in node.attributes else [0] * count
 
 
 def _slices(op: Rewriting, x: ir.Value, axis: int, backwards: int) -> list[ir.Value]:
-    """x along an axis, without that axis."""
+    """Return the slices of x along an axis, without that axis."""
     if x.shape is None or not isinstance(x.shape[axis], int):
         raise _StaysError(
             f"the length of {x.name!r} along axis {axis}, over which it runs, is not known before the model "
@@ -372,12 +372,12 @@ def _slices(op: Rewriting, x: ir.Value, axis: int, backwards: int) -> list[ir.Va
 
 
 def _joined(op: Rewriting, parts: list[ir.Value], axis: int) -> ir.Value:
-    """The parts along a new axis."""
+    """Stack the parts along a new axis."""
     return op.concat([op.Unsqueeze(v, [axis]) for v in parts], axis=axis)
 
 
 def _stacked(op: Rewriting, like: ir.Value, parts: list[ir.Value]) -> ir.Value:
-    """What a Loop collects, along a new axis 0."""
+    """Return what a Loop collects, along a new axis 0."""
     if parts:
         return _joined(op, parts, 0)
     shape = [] if like.shape is None else list(like.shape)

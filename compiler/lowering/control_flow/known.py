@@ -11,7 +11,7 @@ from compiler.lowering.limits import fold_weights
 
 
 def constants_of(model: ir.Model, values: Sequence[ir.Value]) -> list[np.ndarray | None]:
-    """What each value comes to if it depends on constants alone, else None.
+    """Return the array of each value that depends on constants alone, and None for the others.
 
     Raises:
         UnsupportedModelError: what is computed on the way is too large.
@@ -36,7 +36,7 @@ def _held(value: ir.Value) -> np.ndarray:
 
 
 def _nodes_behind(value: ir.Value) -> list[ir.Node] | None:
-    """The nodes that compute it from constants, in order; None where something else is behind it."""
+    """Return the nodes that compute it from constants, in order; None where it depends on anything else."""
     found: dict[ir.Node, None] = {}
     waiting = [(value.producer(), False)]
     if value.producer() is None:

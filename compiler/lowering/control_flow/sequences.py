@@ -18,7 +18,7 @@ Elements = list[ir.Value]
 
 
 def resolve_sequences(model: ir.Model) -> None:
-    """Replaces, in place, what is read from sequences and optionals; what is not known stays.
+    """Replace, in place, what is read from sequences and optionals; what is not known stays.
 
     Requires: constants are folded.
     """
@@ -53,7 +53,7 @@ def _elements(node: ir.Node, known: Known) -> Elements | None:
 
 
 def _place(node: ir.Node, i: int, default: int) -> int | None:
-    """A position: `default` where it is left out, None where it is not known."""
+    """Return a position: `default` where it is left out, None where it is not known."""
     value = node.inputs[i] if len(node.inputs) > i else None
     if value is None:
         return default
@@ -126,7 +126,7 @@ def _split(op: Rewriting, node: ir.Node, _: Known) -> Result:
 
 
 def _content(_: Rewriting, node: ir.Node, known: Known) -> Result:
-    """What an optional, or an Identity of a sequence, holds."""
+    """Return the content of an optional, or of an Identity of a sequence."""
     value = node.inputs[0] if node.inputs else None
     if value is None:
         return None
@@ -137,7 +137,7 @@ def _content(_: Rewriting, node: ir.Node, known: Known) -> Result:
 
 
 def _got(op: Rewriting, node: ir.Node, known: Known) -> Result:
-    """The element of an optional of a tensor: it was made of one, or is that tensor itself."""
+    """Return the element of an optional of a tensor: the tensor it was made of, or the optional itself."""
     value = node.inputs[0]
     made = None if value is None else value.producer()
     if value is not None and made is not None and made.op_type == "Optional" and made.inputs:

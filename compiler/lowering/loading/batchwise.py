@@ -15,7 +15,7 @@ _ROWS_OUT = [_ANSWER, _STATE, _STATE]  # Y, Y_h, Y_c
 
 
 def without_layout(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """The model with layout 0 and a Transpose before and behind, and what the user is told about it."""
+    """Return the model with layout 0 between Transposes, and notes about it for the user."""
     if not any(_batchwise(node) for nodes in all_node_lists(proto) for node in nodes):
         return proto, ()
     copy = onnx.ModelProto()
@@ -36,7 +36,7 @@ def _batchwise(node: onnx.NodeProto) -> bool:
 
 
 def _turned(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    """The node with layout 0 between Transposes."""
+    """Yield the node with layout 0 between Transposes."""
     stem = node.name or next(name for name in node.output if name)
     kept = [a for a in node.attribute if a.name != "layout"]
     inputs, outputs = list(node.input), list(node.output)

@@ -57,7 +57,7 @@ class Loaded:
 
 
 def load(model: str | os.PathLike[str] | onnx.ModelProto) -> Loaded:
-    """Reads and checks a model.
+    """Read and check a model.
 
     Raises:
         InvalidModelError: no ONNX model, truncated, inconsistent, or an opset that is not known.
@@ -147,7 +147,7 @@ def _weight_bytes(proto: onnx.ModelProto) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    """The first cause, on one line."""
+    """Return the first cause, on one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = " ".join(_RUNTIME_PREFIX.sub("", str(error)).split()).rstrip(".") or type(error).__name__
@@ -171,7 +171,7 @@ def _check_opsets(proto: onnx.ModelProto, name: str) -> None:
 
 
 def _check_text(proto: onnx.ModelProto, name: str) -> None:
-    """A name that is no UTF-8 is read without a word, but cannot be written."""
+    """Refuse a name that is no UTF-8: it is read without an error, but cannot be written."""
     odd = next((text for text in _texts(proto) if not isinstance(text, str)), None)
     if odd is not None:
         raise InvalidModelError(f"{name}: damaged: {odd!r} is not UTF-8 text. Export or copy it again.")
@@ -191,7 +191,7 @@ def _texts(message: Message) -> Iterator[str | bytes]:
 
 
 def _check_values(proto: onnx.ModelProto, name: str) -> None:
-    """What the checker words badly or lets pass."""
+    """Refuse values that the checker words badly or lets pass."""
     for value in (*proto.graph.input, *proto.graph.output):
         if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
             raise InvalidModelError(
@@ -220,7 +220,7 @@ def _check(proto: onnx.ModelProto, path: Path | None) -> None:
 
 @contextmanager
 def _own_domains(proto: onnx.ModelProto) -> Iterator[bool]:
-    """What ONNX Runtime puts in ONNX's own domain stands in Microsoft's until left; whether there is any."""
+    """Move what ONNX Runtime puts in ONNX's own domain to Microsoft's until left; yield whether any is."""
     version = next((e.version for e in proto.opset_import if e.domain in ("", "ai.onnx")), OPSET)
     nodes = [n for n in proto.graph.node if _is_under_onnx(n, version)]
     added = bool(nodes) and DOMAIN not in {entry.domain for entry in proto.opset_import}
@@ -238,7 +238,7 @@ def _own_domains(proto: onnx.ModelProto) -> Iterator[bool]:
 
 
 def _check_trees(proto: onnx.ModelProto) -> None:
-    """What ONNX Runtime words badly, lets pass, or does not survive."""
+    """Refuse trees that ONNX Runtime words badly, lets pass, or crashes on."""
     for node in proto.graph.node:
         if is_ensemble(node.op_type, node.domain):
             with suppress(UnsupportedModelError):  # sound trees, whatever explains what stands beside them
@@ -246,7 +246,7 @@ def _check_trees(proto: onnx.ModelProto) -> None:
 
 
 def _loadable(proto: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """The model as ONNX Runtime takes it, since that is what serves it, and what was changed.
+    """Return the model as ONNX Runtime takes it, since that is what serves it, and what was changed.
 
     An operator it does not know is let through: the compiler lists it with all others that have no rule.
     So is one that it has kernels of for GPUs alone, and that is rewritten.
@@ -264,7 +264,7 @@ def _loadable(proto: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, tuple
 
 
 def without_zip_maps(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Returns the tensor of probabilities where skl2onnx returns a list of dictionaries, under the same name.
+    """Return the tensor of probabilities where skl2onnx returns a list of dictionaries, under the same name.
 
     No tensor protocol can carry a ZipMap's output: neither Triton nor this gateway could serve it.
     """
@@ -292,7 +292,9 @@ def without_zip_maps(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str
 
 
 def standardise(model: ir.Model) -> ir.Model:
-    """A copy with functions inlined that have no rule, weights as initializers only, and the opset emitted.
+    """Return a copy of the model in the form that the compiler reads.
+
+    Functions without a rule are inlined, weights are initializers only, and the opset is the one emitted.
 
     Raises:
         UnsupportedModelError: the opset cannot be converted.
@@ -363,7 +365,10 @@ def _convert_opset(model: ir.Model) -> None:
 
 @contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """A library that logs each step as a warning, and a failure with its traceback: ours says what to do."""
+    """Silence a library that logs each step as a warning and a failure with its traceback.
+
+    The compiler's own error says what to do.
+    """
     logger = logging.getLogger(name)
     before, logger.disabled = logger.disabled, True
     try:

@@ -30,7 +30,7 @@ _MOST = 8  # things that a model may have in it that an older engine does not kn
 def known_to_runtime(
     proto: onnx.ModelProto, load: Callable[[onnx.ModelProto], object]
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """The model in terms of what `load` takes, and what the user is told about it.
+    """Return the model in terms of what `load` takes, and notes about it for the user.
 
     Raises:
         InvalidModelError: `load` does, for a reason that no definition of ONNX's helps against.
@@ -65,7 +65,7 @@ def _older(proto: onnx.ModelProto, error: str) -> tuple[onnx.ModelProto, str] | 
 
 
 def _stamped(proto: onnx.ModelProto, newest: int) -> tuple[onnx.ModelProto, str] | None:
-    """The model as one of opset `newest`."""
+    """Return the model as one of opset `newest`."""
     version = _opset(proto)
     changed = sorted({n.op_type for n in _nodes(proto) if not _alike(n, newest, version)})
     if changed:
@@ -79,7 +79,7 @@ def _stamped(proto: onnx.ModelProto, newest: int) -> tuple[onnx.ModelProto, str]
 
 
 def _defined(proto: onnx.ModelProto, operators: list[tuple[str, str]]) -> tuple[onnx.ModelProto, str] | None:
-    """The model with ONNX's own definitions in place of operators; None where there are none."""
+    """Return the model with ONNX's own definitions in place of operators; None where there are none."""
     before = {(n.domain, n.op_type) for n in _nodes(proto)}
     try:
         inlined = inline_selected_functions(proto, operators, inline_schema_functions=True)

@@ -11,13 +11,13 @@ _CHANGED = frozenset({"BatchNormalization", "Upsample"})  # by opset 9
 
 
 def scan_by_row(model: ir.Model) -> bool:
-    """Replaces every such Scan, in place; True where there was one: the model then is of opset 9.
+    """Replace every such Scan, in place; return True where there was one: the model then is of opset 9.
 
     ONNX's version converter keeps the body and drops the batch, which is another computation. All but a few
     operators of opset 8 mean the same in 9, for more types.
 
     Raises:
-        UnsupportedModelError: it has lengths of sequences, stands in a branch, or beside such another.
+        UnsupportedModelError: it has lengths of sequences, stands in a branch, or next to another such Scan.
     """
     nodes = [n for n in model.graph.all_nodes() if not n.domain]
     scans = [n for n in nodes if n.op_type == "Scan"]

@@ -83,7 +83,7 @@ def cumulative_product(op: Any, x: ir.Value, axis: ir.Value, *, exclusive: int =
 
 
 def _shifted(op: Any, x: ir.Value, along: int, by: int, back: int, rank: int) -> Any:
-    """Moved along an axis, ones moving in."""
+    """Move x along an axis, ones moving in."""
     pads = np.zeros((2, rank), np.int64)
     pads[:, along] = (-by, by) if back else (by, -by)
     return op.Pad(x, pads.reshape(-1), 1.0)
@@ -199,7 +199,7 @@ def batch_normalization(
 
 
 def _trained(op: Any, x: ir.Value, parts: Sequence[ir.Value], epsilon: float, momentum: float) -> Any:
-    """The values of a BatchNormalization in training: y, running mean and running variance."""
+    """Return the values of a BatchNormalization in training: y, running mean and running variance."""
     scale, bias, mean, variance = parts
     axes, places = [0, *range(2, rank_of(x))], list(range(1, rank_of(x) - 1))
 

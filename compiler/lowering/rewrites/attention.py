@@ -18,7 +18,7 @@ _UNFUSED = "Explain the model as it was before ONNX Runtime's optimiser."
 
 
 def _refuse(op: Rewriting, what: str, present: object, advice: str = _UNFUSED) -> None:
-    """Raises UnsupportedModelError where something is present that is not explained."""
+    """Raise UnsupportedModelError where something is present that is not explained."""
     if present:
         raise refused(op, f"{what} cannot be explained", advice)
 
@@ -83,7 +83,7 @@ def _causal(op: Rewriting, q: ir.Value, k: ir.Value, like: ir.Value, window: int
 
 
 def _lowest(like: ir.Value) -> np.ndarray:
-    """The least float of its size; numpy knows no limits of bfloat16."""
+    """Return the least float of its size; numpy knows no limits of bfloat16."""
     dtype = number(0, like).dtype
     return np.asarray(np.finfo(f"f{dtype.itemsize}").min, dtype)
 
@@ -91,7 +91,7 @@ def _lowest(like: ir.Value) -> np.ndarray:
 def _padding(
     op: Rewriting, mask: ir.Value | None, rows: ir.Value, q: ir.Value, k: ir.Value, fill: float
 ) -> ir.Value | None:
-    """What a mask of any documented shape adds to the scores: `fill` where it is 0.
+    """Return what a mask of any documented shape adds to the scores: `fill` where it is 0.
 
     Args:
         rows: whose axis 0 is N.
@@ -356,7 +356,7 @@ def _places(op: Rewriting, x: ir.Value, axis: int = 1) -> ir.Value:
 def _rotated(
     op: Rewriting, x: ir.Value, cos: ir.Value, sin: ir.Value, size: int, half: int, interleaved: int
 ) -> ir.Value:
-    """The first 2·half of the last axis turned; what is behind them as it is."""
+    """Turn the first 2·half of the last axis; leave what is behind them as it is."""
     whole = size == 2 * half
     turned, *rest = [x] if whole else op.split(x, [2 * half, size - 2 * half], axis=-1)
     if interleaved:

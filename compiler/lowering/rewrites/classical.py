@@ -19,7 +19,7 @@ _FLOAT = int(ir.DataType.FLOAT)
 
 
 def _kind(x: ir.Value) -> ir.DataType:
-    """Raises UnsupportedModelError where it is not known."""
+    """Return the dtype; raise UnsupportedModelError where it is not known."""
     if x.dtype is None:
         raise UnsupportedModelError(f"the type of {x.name!r} is not known before the model runs")
     return x.dtype
@@ -63,7 +63,7 @@ def binarizer(op: Any, x: ir.Value, *, threshold: float = 0.0) -> Any:
 
 @classical("Normalizer")
 def normalizer(op: Any, x: ir.Value, *, norm: str = "MAX") -> Any:
-    """x over the largest of its row, or over its L1 or L2 norm; a row whose norm is 0 as it is."""
+    """Divide x by the largest of its row, or its L1 or L2 norm; leave a row whose norm is 0 as it is."""
     x, axis = _floats(op, x), [rank_of(x) - 1]
     sizes: dict[str, Callable[[], ir.Value]] = {
         "MAX": lambda: op.ReduceMax(x, axis, keepdims=1),
@@ -76,14 +76,14 @@ def normalizer(op: Any, x: ir.Value, *, norm: str = "MAX") -> Any:
 
 @classical("ArrayFeatureExtractor")
 def array_feature_extractor(op: Any, x: ir.Value, places: ir.Value) -> Any:
-    """Some of the last axis of x."""
+    """Return some of the last axis of x."""
     taken = op.Gather(x, op.Reshape(places, [-1]), axis=-1)
     return op.Unsqueeze(taken, [0]) if rank_of(x) == 1 else taken
 
 
 @classical("FeatureVectorizer")
 def feature_vectorizer(op: Any, *xs: ir.Value, inputdimensions: Sequence[int]) -> Any:
-    """The features of all, one after the other."""
+    """Concatenate the features of all inputs."""
     if [length_of(x, rank_of(x) - 1) for x in xs] != list(inputdimensions):
         return None  # cut, or filled up with zeros
     return op.concat([_floats(op, x) for x in xs], axis=1)

@@ -14,7 +14,7 @@ _DEEPEST = 6
 
 
 def _of(number: float, x: ir.Value) -> np.ndarray:
-    """A number in the type of `x`."""
+    """Return a number in the type of `x`."""
     return np.asarray(number, dtype_of(x).numpy())
 
 
@@ -37,7 +37,7 @@ def _is_whole(x: ir.Value | None, depth: int = 0) -> bool:
 
 @rewrites("Cast")
 def cast(op: Any, x: ir.Value, *, to: int, **_: Any) -> Any:
-    """sign x·⌊|x|⌋ from floats to whole numbers; x ≠ 0 to a condition; else x itself."""
+    """Return sign x·⌊|x|⌋ from floats to whole numbers; x ≠ 0 to a condition; else x itself."""
     source, target = x.dtype, ir.DataType(to)
     if source is None or source in (target, ir.DataType.STRING):
         return None
@@ -51,7 +51,7 @@ def cast(op: Any, x: ir.Value, *, to: int, **_: Any) -> Any:
 def _per_slice(
     op: Any, parameter: ir.Value, x: ir.Value, axis: int, block_size: int, like: ir.Value | None = None
 ) -> Any:
-    """A scale or zero point in a shape that broadcasts against x; `like` has its rank, where it is new."""
+    """Shape a scale or zero point to broadcast against x; `like` has its rank, where it is new."""
     rank = rank_of(x)
     if block_size:
         repeated = op.Unsqueeze(parameter, [axis % rank + 1])
@@ -65,7 +65,7 @@ def _per_slice(
 
 
 def _limits(dtype: ir.DataType) -> tuple[float, float]:
-    """The least and the largest whole number of a type."""
+    """Return the least and the largest whole number of a type."""
     kind, bits = dtype.name.rstrip("0123456789"), int(dtype.name.lstrip("UINT"))
     return (0.0, 2.0**bits - 1) if kind == "UINT" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)
 
@@ -124,7 +124,7 @@ def dequantize_linear(
 
 
 def spell_out_dequantising(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
-    """Makes each DequantizeLinear among the nodes (x − zero point)·scale, in place.
+    """Make each DequantizeLinear among the nodes (x − zero point)·scale, in place.
 
     ONNX Runtime (1.31) takes one, a Conv whose weights are floats, and a QuantizeLinear for a quantised Conv,
     and rounds the weights to 8 bits by a scale of its own. It also moves one through a Reshape in a way that
@@ -153,7 +153,7 @@ def _dequantised(
 
 
 def centred(op: Any, x: ir.Value, zero_point: ir.Value | None, axis: int | None) -> Any:
-    """x − zero point as float32."""
+    """Return x − zero point as float32."""
     y = op.Cast(x, to=int(ir.DataType.FLOAT))
     if zero_point is None:
         return y
@@ -167,7 +167,7 @@ def centred(op: Any, x: ir.Value, zero_point: ir.Value | None, axis: int | None)
 def matmul_integer(
     op: Any, a: ir.Value, b: ir.Value, a_zero: ir.Value | None = None, b_zero: ir.Value | None = None
 ) -> Any:
-    """(a − zero of a)·(b − zero of b), in floats: exact up to 2²⁴."""
+    """Compute (a − zero of a)·(b − zero of b), in floats: exact up to 2²⁴."""
     left, right = centred(op, a, a_zero, rank_of(a) - 2), centred(op, b, b_zero, rank_of(b) - 1)
     return op.Cast(op.MatMul(left, right), to=int(ir.DataType.INT32))
 
@@ -198,7 +198,7 @@ def qlinear_matmul(
     y_scale: ir.Value,
     y_zero: ir.Value,
 ) -> Any:
-    """The product of whole numbers, requantised: (a − zero)·(b − zero)·(scale of a·scale of b/scale of y)."""
+    """Requantise (a − zero)·(b − zero)·(scale of a·scale of b/scale of y), from whole numbers."""
     rows, columns = rank_of(a) - 2, rank_of(b) - 1
     steps = op.MatMul(centred(op, a, a_zero, rows), centred(op, b, b_zero, columns))
     scale = op.Mul(_per_slice(op, a_scale, a, rows, 0), _per_slice(op, b_scale, b, columns, 0))

@@ -52,11 +52,11 @@ class Rewriting(Nodes):
         return list(node.outputs)
 
     def concat(self, parts: list[ir.Value], *, axis: int) -> ir.Value:
-        """The parts, one after the other; a single one as it is."""
+        """Concatenate the parts; return a single one as it is."""
         return parts[0] if len(parts) == 1 else self._emit("Concat", *parts, axis=axis)
 
     def plus(self, x: ir.Value, y: ir.Value | None) -> ir.Value:
-        """x + y, where None is nothing."""
+        """Return x + y, where None is nothing."""
         return x if y is None else self._emit("Add", x, y)
 
     def transpose(self, x: ir.Value, perm: list[int]) -> ir.Value:
@@ -81,7 +81,7 @@ class Rewriting(Nodes):
         return self.constants[-1]
 
     def withdraw(self) -> None:
-        """Takes what was inserted out of the graph."""
+        """Take what was inserted out of the graph."""
         for node in filter(None, self.emitted):
             let_go(node)
         self.graph.remove(reversed([n for n in self.graph if n in self.emitted]), safe=True)
@@ -96,7 +96,7 @@ def _usual_dtype(graph: ir.Graph) -> ir.DataType:
 
 
 def rewrites(op_type: str, domain: str = "") -> Callable[[Rewrite], Rewrite]:
-    """Declares the definition of an operator by others."""
+    """Declare the definition of an operator by others."""
 
     def declare(function: Rewrite) -> Rewrite:
         _REWRITES[domain, op_type] = function
@@ -106,7 +106,7 @@ def rewrites(op_type: str, domain: str = "") -> Callable[[Rewrite], Rewrite]:
 
 
 def idiom(op_type: str) -> Callable[[Rewrite], Rewrite]:
-    """Declares what several nodes, of which the last is an `op_type`, stand for in exporters' graphs."""
+    """Declare what several nodes, of which the last is an `op_type`, stand for in exporters' graphs."""
 
     def declare(function: Rewrite) -> Rewrite:
         _IDIOMS.setdefault(("", op_type), []).append(function)
@@ -125,7 +125,7 @@ def is_rewritten(op_type: str, domain: str = "") -> bool:
 
 
 def rewrite(model: ir.Model, only: Collection[str] | None = None) -> None:
-    """Replaces, in place, every node of an operator that stands here; names of outputs are kept.
+    """Replace, in place, every node of an operator that stands here; names of outputs are kept.
 
     A function that returns None leaves its node as it is; one that returns a tuple stands for as many
     outputs, None for those that nobody may read. What a rewrite emits is rewritten in its turn. One that
@@ -147,7 +147,7 @@ def rewrite(model: ir.Model, only: Collection[str] | None = None) -> None:
 
 
 def rewrite_domain(model: ir.Model, domain: str) -> None:
-    """Replaces, in place, every node of a domain whose operators ONNX does not know, however many in a row.
+    """Replace, in place, every node of a domain whose operators ONNX does not know, however many in a row.
 
     Raises:
         UnsupportedModelError: what stands in the way of one.
@@ -162,7 +162,7 @@ def rewrite_domain(model: ir.Model, domain: str) -> None:
 
 
 def _rewrite(graph: ir.Graph, node: ir.Node, *, last: bool = False) -> bool:
-    """False where something is not known that may be later; raises what, at the `last` try."""
+    """Rewrite a node; return False where something is not known that may be later, or raise it if `last`."""
     key = node.domain, node.op_type
     return replace_node(graph, node, [_REWRITES[key]] if key in _REWRITES else _IDIOMS.get(key, []), last)
 
@@ -170,7 +170,7 @@ def _rewrite(graph: ir.Graph, node: ir.Node, *, last: bool = False) -> bool:
 def replace_node(
     graph: ir.Graph, node: ir.Node, functions: Collection[Rewrite], must_be_known: bool = False
 ) -> bool:
-    """Puts what the first of the functions that applies emits in a node's place.
+    """Put what the first of the functions that applies emits in a node's place.
 
     Returns:
         False where a size or type is not known, which leaves the graph as it was.
@@ -211,14 +211,14 @@ def dtype_of(x: ir.Value) -> ir.DataType:
 
 
 def rank_of(x: ir.Value) -> int:
-    """Raises UnsupportedModelError where it is not known."""
+    """Return the rank; raise UnsupportedModelError where it is not known."""
     if x.shape is None:
         raise UnsupportedModelError(f"the rank of {x.name!r} is not known before the model runs")
     return x.shape.rank()
 
 
 def length_of(x: ir.Value, axis: int) -> int:
-    """Raises UnsupportedModelError where it is not known."""
+    """Return the length of an axis; raise UnsupportedModelError where it is not known."""
     length = None if x.shape is None else x.shape[axis]
     if not isinstance(length, int):
         raise UnsupportedModelError(f"axis {axis} of {x.name!r} has no fixed size before the model runs")
@@ -235,19 +235,19 @@ def sizes_of(x: ir.Value, first: int = 0) -> list[int]:
 
 @rewrites("LogSoftmax")
 def log_softmax(op: Any, x: ir.Value, *, axis: int = -1) -> Any:
-    """z − LSE(z)."""
+    """Compute z − LSE(z)."""
     return op.Sub(x, op.ReduceLogSumExp(x, [axis], keepdims=1))
 
 
 @rewrites("HardSwish")
 def hard_swish(op: Any, x: ir.Value) -> Any:
-    """x · max(0, min(1, x/6 + 1/2))."""
+    """Compute x · max(0, min(1, x/6 + 1/2))."""
     return op.Mul(x, op.Clip(op.Add(op.Mul(x, 1 / 6), 0.5), 0.0, 1.0))
 
 
 @rewrites("Swish")
 def swish(op: Any, x: ir.Value, *, alpha: float = 1.0) -> Any:
-    """x · σ(αx)."""
+    """Compute x · σ(αx)."""
     return op.Mul(x, op.Sigmoid(op.Mul(x, float(alpha)) if alpha != 1.0 else x))
 
 
@@ -262,7 +262,7 @@ def gelu(op: Any, x: ir.Value, *, approximate: str = "none") -> Any:
 
 @rewrites("GlobalMaxPool")
 def global_max_pool(op: Any, x: ir.Value) -> Any:
-    """The maximum over all spatial axes."""
+    """Return the maximum over all spatial axes."""
     return op.ReduceMax(x, list(range(2, rank_of(x))), keepdims=1)
 
 
@@ -277,7 +277,7 @@ def group_normalization(
     epsilon: float = 1e-5,
     **_: Any,
 ) -> Any:
-    """y = γ·(x − mean x)/√(var x + ε) + β over each group of channels: an InstanceNormalization of groups."""
+    """Compute γ·(x − mean x)/√(var x + ε) + β per group of channels, by an InstanceNormalization."""
     ones = np.ones(num_groups, (x.dtype or scale.dtype or ir.DataType.FLOAT).numpy())
     groups = op.InstanceNormalization(op.Reshape(x, [0, num_groups, -1]), ones, 0 * ones, epsilon=epsilon)
     scale, bias = (op.Unsqueeze(v, [1]) for v in (scale, bias))
@@ -368,7 +368,7 @@ def _transposed(op: Any, x: ir.Value, perm: list[int]) -> ir.Value:
 
 
 def _operands(value: ir.Value, op_type: str) -> list[ir.Value]:
-    """The inputs of the node that computes `value`, if it is an `op_type`; else none."""
+    """Return the inputs of the node that computes `value`, if it is an `op_type`; else none."""
     node = value.producer()
     if node is None or node.op_type != op_type:
         return []

@@ -37,7 +37,7 @@ def needs_gpu(node: ir.Node) -> bool:
 
 
 def number(value: float, like: ir.Value) -> np.ndarray:
-    """A number in the type of `like`."""
+    """Return a number in the type of `like`."""
     if like.dtype is None:
         raise UnsupportedModelError(f"the type of {like.name!r} is not known before the model runs")
     return np.asarray(value, like.dtype.numpy())
@@ -66,20 +66,20 @@ def fast_gelu(op: Rewriting, x: ir.Value, bias: ir.Value | None = None) -> ir.Va
 
 @fused("QuickGelu")
 def quick_gelu(op: Rewriting, x: ir.Value, *, alpha: float = 1.702) -> ir.Value:
-    """x · σ(αx)."""
+    """Compute x · σ(αx)."""
     return op.Mul(x, op.Sigmoid(x if alpha == 1 else op.Mul(x, number(alpha, x))))
 
 
 @fused("BiasSplitGelu")
 def bias_split_gelu(op: Rewriting, x: ir.Value, bias: ir.Value) -> ir.Value:
-    """a · gelu(b), a and b the halves of x + bias."""
+    """Compute a · gelu(b), a and b the halves of x + bias."""
     a, b = op.split(op.Add(x, bias), None, axis=-1)
     return op.Mul(a, op.Gelu(b))
 
 
 @fused("BiasAdd")
 def bias_add(op: Rewriting, x: ir.Value, bias: ir.Value, skip: ir.Value) -> ir.Value:
-    """x + b + skip."""
+    """Compute x + b + skip."""
     return op.Add(op.Add(x, bias), skip)
 
 
@@ -237,7 +237,7 @@ def fused_gemm(
     activation_gamma: float | None = None,
     **attributes: Any,
 ) -> Any:
-    """An activation of Gemm."""
+    """Apply an activation to a Gemm."""
     given = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
     settings = {name: value for name, value in given.items() if value is not None}
     return _activated(op, op.Gemm(a, b, c, **attributes), activation, settings)
@@ -255,7 +255,7 @@ def fused_conv(
     activation_params: Sequence[float] = (),
     **attributes: Any,
 ) -> Any:
-    """An activation of Conv + Z."""
+    """Apply an activation to Conv + Z."""
     y = op.plus(op.Conv(x, w, bias, **attributes), added)
     if activation == "Clip":
         return op.Clip(y, *(number(bound, x) for bound in activation_params))

@@ -60,7 +60,7 @@ def matmul_integer_to_float(
     b_zero: ir.Value | None = None,
     bias: ir.Value | None = None,
 ) -> Any:
-    """(a − zero of a)·(b − zero of b)·(scale of a·scale of b) + bias."""
+    """Compute (a − zero of a)·(b − zero of b)·(scale of a·scale of b) + bias."""
     steps = op.MatMul(centred(op, a, a_zero, None), centred(op, b, b_zero, rank_of(b) - 1))
     return op.plus(op.Mul(steps, op.Mul(a_scale, b_scale)), bias)
 

@@ -27,7 +27,7 @@ def cast_like(op: Any, x: ir.Value, like: ir.Value, **attributes: Any) -> Any:
 
 @rewrites("Compress")
 def compress(op: Any, x: ir.Value, condition: ir.Value, *, axis: int | None = None) -> Any:
-    """The slices of x, or without an axis its elements, where a condition holds: a Gather of them."""
+    """Gather the slices of x, or without an axis its elements, where a condition holds."""
     if condition.const_value is None:
         raise UnsupportedModelError(
             "Compress by a condition that is computed: how much it leaves is not known before the model runs"
@@ -60,7 +60,7 @@ def gather_nd(op: Any, x: ir.Value, places: ir.Value, *, batch_dims: int = 0) ->
 
 @rewrites("OneHot")
 def one_hot(op: Any, places: ir.Value, depth: ir.Value, values: ir.Value, *, axis: int = -1) -> Any:
-    """off + (on − off)·[where the place is]; a float is one exactly where it equals it."""
+    """Compute off + (on − off)·[where the index is]; a float is one exactly where it equals it."""
     count = depth.const_value
     if count is None:
         raise UnsupportedModelError("OneHot with a depth that is computed: export with static feature sizes")
@@ -88,7 +88,7 @@ def tensor_scatter(
     axis: int = -2,
     mode: str = "linear",
 ) -> Any:
-    """A cache with an update from a place on, each row at its own: a ScatterElements."""
+    """Update a cache from an index on, each row at its own: a ScatterElements."""
     rank, length, size = rank_of(update), length_of(update, axis), length_of(past, axis)
     along = axis % rank
     steps = np.arange(length).reshape([-1, *(1 for _ in range(rank - along - 1))])
@@ -136,7 +136,7 @@ def scatter_nd(op: Any, x: ir.Value, places: ir.Value, updates: ir.Value, *, red
 
 
 def _apart(places: ir.Value, count: int, shape: ir.Shape | None) -> list[list[int]]:
-    """The tuples in groups in which no place occurs twice; one by one where they are computed."""
+    """Group the tuples so that no index occurs twice in a group; one by one where they are computed."""
     if places.const_value is None:
         return [[i] for i in range(count)]
     index = places.const_value.numpy().reshape(count, -1)

@@ -72,7 +72,7 @@ class _Cell:
         return z if self.clip is None else self.op.Clip(z, -self.clip, self.clip)
 
     def gates(self, z: ir.Value, *counts: int) -> list[ir.Value]:
-        """z [N, 1, Σ counts·H] in parts of so many gates each."""
+        """Split z [N, 1, Σ counts·H] into parts of so many gates each."""
         return self.op.split(z, [n * self.size for n in counts], axis=-1)
 
     def from_state(self, z: ir.Value, h: State) -> ir.Value:
@@ -86,13 +86,13 @@ Step = Callable[[_Cell, ir.Value, tuple[State, ...]], tuple[ir.Value, ...]]
 def rnn(
     op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *rest: ir.Value | None, **attributes: Any
 ) -> Any:
-    """h = f(x·Wᵀ + h·Rᵀ + b), unrolled over the steps."""
+    """Compute h = f(x·Wᵀ + h·Rᵀ + b), unrolled over the steps."""
     bias, lengths, h = _padded(rest, 3)
     return _unroll(op, x, (w, r, bias, None), lengths, (h,), rnn_step, ("Tanh",), attributes)
 
 
 def rnn_step(cell: _Cell, z: ir.Value, states: tuple[State, ...]) -> tuple[ir.Value, ...]:
-    """h = f(z_x + h·Rᵀ)."""
+    """Compute h = f(z_x + h·Rᵀ)."""
     return (cell.activations[0](cell.clipped(cell.from_state(z, states[0]))),)
 
 
@@ -124,7 +124,7 @@ def gru_step(cell: _Cell, zx: ir.Value, states: tuple[State, ...]) -> tuple[ir.V
 
 
 def _linear_before_reset(cell: _Cell, zx_gates: ir.Value, h: State) -> tuple[list[ir.Value], ir.Value | None]:
-    """The gates z and r, and r⊙(h·Rᵀ + b)."""
+    """Return the gates z and r, and r⊙(h·Rᵀ + b)."""
     op, f = cell.op, cell.activations[0]
     inner = cell.new_bias
     if h is not None:
@@ -198,7 +198,11 @@ def _unroll(
 
 
 def _length(x: ir.Value) -> int:
-    """Raises UnsupportedModelError: a sequence whose length is not known, or too long to be unrolled."""
+    """Return the length of a sequence.
+
+    Raises:
+        UnsupportedModelError: it is not known, or too long to be unrolled.
+    """
     count = None if x.shape is None else x.shape[0]
     if not isinstance(count, int):
         raise UnsupportedModelError(
@@ -250,7 +254,7 @@ def _cells(
 
 
 def _way(op: Rewriting, parameter: ir.Value, d: int) -> ir.Value:
-    """A parameter of direction d."""
+    """Return a parameter of direction d."""
     return op.Gather(parameter, np.asarray(d), axis=0)
 
 
@@ -286,7 +290,7 @@ def _run(
 
 
 def _outer_bias(cell: _Cell, step: Step) -> ir.Value:
-    """What of the state's bias can be added for all steps at once: a GRU adds that of h̃ later."""
+    """Return what of the state's bias can be added for all steps at once: a GRU adds that of h̃ later."""
     assert cell.r_bias is not None
     if step is not gru_step:
         return cell.r_bias
@@ -295,7 +299,7 @@ def _outer_bias(cell: _Cell, step: Step) -> ir.Value:
 
 
 def _starts(op: Rewriting, value: ir.Value | None, count: int) -> Sequence[State]:
-    """The initial state of each direction [N, 1, H]."""
+    """Return the initial state of each direction [N, 1, H]."""
     if value is None or _is_zero(value):
         return [None] * count
     return op.split(op.transpose(value, [1, 0, 2]), [1] * count, axis=1)

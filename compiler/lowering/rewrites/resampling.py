@@ -19,7 +19,7 @@ def stft(
     *,
     onesided: int = 1,
 ) -> Any:
-    """The DFT of each frame of the signal, times the window."""
+    """Compute the DFT of each frame of the signal, times the window."""
     step = frame_step.const_value
     given = frame_length.const_value if frame_length is not None else None
     if step is None or (frame_length is not None and given is None):
@@ -60,7 +60,7 @@ def deform_conv(
     pads: list[int] | None = None,
     strides: list[int] | None = None,
 ) -> Any:
-    """The product of the weights with what GridSample reads at each tap's place plus its offset."""
+    """Multiply the weights by what GridSample reads at each tap's position plus its offset."""
     channels, height, width = (length_of(x, axis) for axis in (1, 2, 3))
     filters = length_of(w, 0)
     kernel = kernel_shape or [length_of(w, axis) for axis in (2, 3)]
@@ -85,7 +85,7 @@ def deform_conv(
 def _tap_places(
     kernel: list[int], out: list[int], strides: list[int], dilations: list[int], pads: list[int]
 ) -> np.ndarray:
-    """The row and the column that each tap reads for each output: [1, taps, *out, 2]."""
+    """Return the row and the column that each tap reads for each output: [1, taps, *out, 2]."""
     lines = [
         np.arange(k)[:, None] * d + np.arange(o) * s - p
         for k, o, s, d, p in zip(kernel, out, strides, dilations, pads[:2], strict=True)
@@ -110,7 +110,7 @@ def roi_align(
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
 ) -> Any:
-    """The mean, or the largest, of what GridSample reads at some places in each part of each region."""
+    """Return the mean, or the largest, of GridSample's samples in each part of each region."""
     if sampling_ratio <= 0:
         raise UnsupportedModelError(
             "RoiAlign with a number of samples that depends on the region: export with a fixed sampling_ratio"
