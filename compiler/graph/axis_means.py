@@ -12,7 +12,7 @@ from compiler.graph.tensor import Tensor
 
 
 def along(op: Ops, array: np.ndarray, axis: str, *, zeros: bool = False) -> Tensor:
-    """An array [count, *row] that varies over the axis K or S, the same for every row of the batch.
+    """Return an array [count, *row] that varies over the axis K or S, the same for every row of the batch.
 
     It is a constant, or the part of it that one chunk holds.
 
@@ -46,7 +46,7 @@ def open_weights(op: Ops, name: str, axis: str, dtype: ir.DataType) -> Tensor:
 
 
 def rows_along(op: Ops, x: Tensor) -> np.ndarray:
-    """The array [count, *row] that `along` was given for `x`."""
+    """Return the array [count, *row] that `along` was given for `x`."""
     if x.constant is not None:
         return x.constant
     producer = x.value.producer()
@@ -68,7 +68,7 @@ def mean(op: Ops, x: Tensor, over: str, weights: np.ndarray | None = None) -> Te
 
 
 def standard_error(op: Ops, x: Tensor, over: str, weights: np.ndarray | None, effective: float) -> Tensor:
-    """The standard error of `mean(op, x, over, weights)`: √(Σ w_i (x_i − mean)² / (n − 1)).
+    """Compute the standard error of `mean(op, x, over, weights)`: √(Σ w_i (x_i − mean)² / (n − 1)).
 
     Args:
         effective: n = 1/Σ w², the number of independent values that the mean is worth; above 1.
@@ -82,7 +82,7 @@ def standard_error(op: Ops, x: Tensor, over: str, weights: np.ndarray | None, ef
 
 
 def typical_size(op: Ops, r: Tensor) -> Tensor:
-    """The largest |r| of each reference, averaged over them: one number, known at compile time."""
+    """Average the largest |r| of each reference over them: one number, known at compile time."""
     size = op.Abs(r)
     if r.rank > 1:
         size = op.ReduceMax(size, list(range(1, r.rank)), keepdims=1)
@@ -139,7 +139,7 @@ def _reduce(op: Ops, op_type: str, x: Tensor, over: str) -> Tensor:
 
 
 def _leave(op: Ops, op_type: str, over: str, *tensors: Tensor) -> Tensor:
-    """What all chunks have together."""
+    """Emit the pseudo-operator for what all chunks have together."""
     tensors = tuple(op.split(t, t.lead) if t.lead else t for t in tensors)
     for tensor in tensors:
         tensor.value.dtype = tensor.dtype  # a Scan says of what type its state is

@@ -49,7 +49,7 @@ class Node:
         return first
 
     def ints(self, position: int) -> list[int] | None:
-        """A constant operand; None where there is none."""
+        """Return a constant operand; None where there is none."""
         tensor = self.tensors[position] if position < len(self.tensors) else None
         if tensor is None:
             return None
@@ -74,7 +74,7 @@ _LIFTINGS: dict[str, Lifting] = {}
 
 
 def lifting(*op_types: str) -> Callable[[Lifting], Lifting]:
-    """Declares how operators are lifted; the function returns None where only a Scan does it."""
+    """Declare how operators are lifted; the function returns None where only a Scan does it."""
 
     def declare(function: Lifting) -> Lifting:
         _LIFTINGS.update(dict.fromkeys(op_types, function))
@@ -87,7 +87,7 @@ _ELEMENTWISE: set[tuple[str, str]] = set()  # domain and operator
 
 
 def elementwise(*op_types: str, domain: str = "") -> None:
-    """Declares operators each of whose results depends on one element of each operand, which broadcast.
+    """Declare operators each of whose results depends on one element of each operand, which broadcast.
 
     One that is lifted in a way of its own, as parameters along an axis need it, keeps that.
     """
@@ -143,7 +143,7 @@ def _has_a_batch(node: Node) -> Lifted:
 
 @lifting("MaxUnpool")
 def _unpooled(node: Node) -> Lifted | None:
-    """A MaxPool over all rows counts places through all of them; places that all rows share do not."""
+    """Unpool by indices that count through all rows, as MaxPool's do; indices that rows share do not."""
     places = node.tensors[1]
     return node.flat({0, 1}) if places is not None and places.lead else None
 
@@ -156,7 +156,7 @@ def _gemm(node: Node) -> Lifted | None:
 
 
 def _along(default: int, data: Collection[int] | None) -> Callable[[Node], Lifted]:
-    """An operator with an attribute `axis`."""
+    """Return the lifting of an operator with an attribute `axis`."""
 
     def function(node: Node) -> Lifted:
         axis = node.axis(default)

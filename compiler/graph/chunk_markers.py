@@ -60,6 +60,6 @@ class Chunks:
         return axis in self.axes
 
     def enter(self, axis: str, parts: np.ndarray) -> dict[str, str | int]:
-        """Keeps an array [chunks, …]; returns the attributes of its Chunk node."""
+        """Keep an array [chunks, …]; return the attributes of its Chunk node."""
         self.parts.append((axis, parts))
         return {"axis": axis, "part": len(self.parts) - 1}

@@ -36,15 +36,15 @@ class Emitter:
         return self.constant(np.asarray(operand, dtype.numpy()))
 
     def array(self, numbers: Sequence[float], like: Tensor) -> Tensor:
-        """A constant of `like`'s dtype."""
+        """Return a constant of `like`'s dtype."""
         return self.constant(np.asarray(numbers, like.dtype.numpy()))
 
     def row_constant(self, array: np.ndarray) -> Tensor:
-        """A constant whose axis 0 is the batch's: the same for every row."""
+        """Return a constant whose axis 0 is the batch's: the same for every row."""
         return replace(self.constant(array), rows=True)
 
     def constant(self, array: np.ndarray) -> Tensor:
-        """An initializer; small equal ones are shared."""
+        """Return an initializer; small equal ones are shared."""
         key = (array.tobytes(), str(array.dtype), array.shape) if array.size <= 64 else None
         if key is not None and key in self._constants:
             return self._constants[key]
@@ -65,7 +65,7 @@ class Emitter:
         outputs: int = 1,
         domain: str = "",
     ) -> Sequence[ir.Value]:
-        """Appends a node as it is, on values as they lie in memory."""
+        """Append a node as it is, on values as they lie in memory."""
         name = self._fresh(op_type)
         used = {k: v for k, v in attributes.items() if v is not None}
         node = ir.node(op_type, values, used, domain=domain, num_outputs=outputs, name=name)

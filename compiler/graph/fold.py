@@ -21,7 +21,7 @@ LISTS = frozenset(
 
 
 def fold_constants(model: ir.Model, chosen: Sequence[ir.Node] | None = None, *, given: bool = False) -> int:
-    """Replaces every node that depends on initializers alone by its value, in place; returns how many.
+    """Replace every node that depends on initializers alone by its value, in place; return how many.
 
     Args:
         chosen: some of `constant_nodes`, with all before them.
@@ -42,7 +42,7 @@ def fold_constants(model: ir.Model, chosen: Sequence[ir.Node] | None = None, *, 
 
 
 def constant_nodes(graph: ir.Graph) -> list[ir.Node]:
-    """The nodes that depend on initializers alone."""
+    """Return the nodes that depend on initializers alone."""
     known = set(graph.initializers.values())
     nodes: list[ir.Node] = []
     for node in graph:
@@ -71,7 +71,7 @@ def _closed(node: ir.Node) -> bool:
 
 
 def frontier(nodes: Sequence[ir.Node]) -> list[ir.Value]:
-    """What others read of these nodes."""
+    """Return what others read of these nodes."""
     inside = set(nodes)
     values = [v for n in nodes for v in n.outputs]
     return [v for v in values if v.is_graph_output() or any(n not in inside for n in v.consumers())]
@@ -80,7 +80,7 @@ def frontier(nodes: Sequence[ir.Node]) -> list[ir.Value]:
 def extract(
     model: ir.Model, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
 ) -> ir.Model:
-    """A model of copies of these nodes, which share the constants they read."""
+    """Return a model of copies of these nodes, which share the constants they read."""
     mapping = {v: ir.Value(name=v.name, type=v.type, shape=v.shape) for v in inputs}
     used = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v.is_initializer())
     for v in used:
@@ -107,7 +107,7 @@ def extract(
 
 
 def replace_by_constant(graph: ir.Graph, value: ir.Value, array: np.ndarray) -> None:
-    """Makes an initializer of `array` stand for `value`, under its name."""
+    """Make an initializer of `array` stand for `value`, under its name."""
     name = value.name
     value.name = None
     constant = new_constant(graph, str(name), array)

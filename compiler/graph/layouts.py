@@ -93,7 +93,7 @@ class Layouts(Emitter):
         return replace(x, value=value, shape=(*x.shape, self.sizes["K"]), lead=lead, split=rest or None)
 
     def from_columns(self, x: Tensor) -> Tensor:
-        """The inverse, of what differs from one reference to the next."""
+        """Undo `in_columns` for what differs from one reference to the next."""
         axes = tuple(a for a in AXES if a in x.lead | {"K"})
         k, last = axes.index("K"), len(axes) + x.rank - 2
         order = [*range(k), last, *range(k, last)]
@@ -111,7 +111,7 @@ class Layouts(Emitter):
         return self._layouts[key]
 
     def _in_shape(self, value: ir.Value, lengths: Sequence[int]) -> ir.Value:
-        """A Reshape; of what is one itself, from where that one took it."""
+        """Reshape a value; where a Reshape made it, start from that one's input."""
         producer = value.producer()
         while producer is not None and (producer.domain, producer.op_type) == ("", "Reshape"):
             source = producer.inputs[0]
@@ -154,7 +154,7 @@ class Layouts(Emitter):
         return x.split[0] == "N" and "N" in x.lead and (*sizes, *x.shape) == tuple(shape)
 
     def attributions_output(self, x: Tensor, name: str, axes: Sequence[str] = "T") -> ir.Value:
-        """The graph output [N, T, *x.shape[1:]] of a tensor that varies over rows and targets.
+        """Return the graph output [N, T, *x.shape[1:]] of a tensor that varies over rows and targets.
 
         Args:
             axes: "TC" for one that varies over concepts, too: [N, T, C, …].
@@ -171,7 +171,7 @@ class Layouts(Emitter):
         return replace(x, shape=x.shape[1:], lead=x.lead | {axis}, split=(*order, axis))
 
     def rows_output(self, x: Tensor, name: str) -> ir.Value:
-        """The graph output [N, *x.shape[1:]] of a tensor that varies over rows."""
+        """Return the graph output [N, *x.shape[1:]] of a tensor that varies over rows."""
         return self._output(self.vary(x, frozenset({"N"})), x.shape[1:], name)
 
     def _output(self, x: Tensor, shape: Sequence[int], name: str) -> ir.Value:

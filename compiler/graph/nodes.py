@@ -11,7 +11,7 @@ from compiler.graph.fold import new_constant
 
 
 def stand_for(old: ir.Value, new: ir.Value) -> None:
-    """Puts `new` in place of `old`, under its name."""
+    """Put `new` in place of `old`, under its name."""
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
     (new.name, old.name), new.type, new.shape = (old.name, None), old.type, old.shape
 
@@ -49,12 +49,12 @@ class Nodes:
             self.graph.insert_before(self.before, nodes)
 
     def constant(self, operand: Any) -> ir.Value:
-        """An initializer."""
+        """Return an initializer."""
         given = isinstance(operand, np.ndarray | np.generic)  # numpy makes scalars of arrays without axes
         array = np.asarray(operand) if given else np.asarray(operand, np.int64)
         return new_constant(self.graph, self.fresh("constant"), array)
 
     def fresh(self, what: str) -> str:
-        """A name that nothing has."""
+        """Return a name that nothing has."""
         self.count += 1
         return f"{self.prefix}/{what}_{self.count}"

@@ -77,7 +77,7 @@ class Ops(Layouts):
         outputs: int = 1,
         domain: str = "",
     ) -> list[Tensor]:
-        """Appends one node; see the class. Returns its outputs, flat or split as the operator needs."""
+        """Append one node; see the class. Return its outputs, flat or split as the operator needs."""
         given = [o for o in operands if isinstance(o, Tensor)]
         numeric = [t for t in given if t.dtype != ir.DataType.BOOL]
         first = next((t for t in numeric if t.dtype.is_floating_point()), numeric[0] if numeric else None)
@@ -116,7 +116,7 @@ class Ops(Layouts):
         return Tensor(value, shape, dtype, lead, rows, axes)
 
     def _of_rank(self, x: Tensor, rank: int) -> Tensor:
-        """A constant number with `rank` axes: with fewer, ONNX Runtime goes through a tensor row by row."""
+        """Give a constant number `rank` axes: with fewer, ONNX Runtime goes through a tensor row by row."""
         number = x.constant
         if number is None or number.size != 1 or x.lead:
             return x
@@ -247,7 +247,7 @@ class Ops(Layouts):
         return x.value in self._one_hot
 
     def sum_to(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """The adjoint of broadcasting a row of `shape` to `x`'s: sums what was repeated."""
+        """Compute the adjoint of broadcasting a row of `shape` to `x`'s: sum what was repeated."""
         extra = x.rank - len(shape)
         aligned = (1,) * extra + tuple(shape)
         axes = [i for i, (a, b) in enumerate(zip(x.shape, aligned, strict=True)) if a != 1 and b == 1]
@@ -256,7 +256,7 @@ class Ops(Layouts):
         return self.reshape(x, shape) if extra else x
 
     def total(self, x: Tensor) -> Tensor:
-        """The sum of all values of one row: row shape [1]."""
+        """Return the sum of all values of one row: row shape [1]."""
         if x.shape[0] != 1:
             raise UnsupportedModelError(f"{x.name} has {x.shape[0]} entries per row on its batch axis")
         if x.rank == 1:
@@ -264,7 +264,7 @@ class Ops(Layouts):
         return self.ReduceSum(x, list(range(1, x.rank)), keepdims=0)
 
     def take(self, numbers: Tensor, places: Tensor) -> Tensor:
-        """The elements of a constant vector at places of each row, in their shape.
+        """Return the elements of a constant vector at indices of each row, in their shape.
 
         A GatherElements through all rows at once: ONNX Runtime is ten times slower with a Gather of them.
         """
@@ -288,5 +288,5 @@ class Ops(Layouts):
 
 
 def _kept(x: Tensor, target: Sequence[int]) -> list[int]:
-    """What Expand is told: 1 on axis 0 where it stays."""
+    """Return the shape for Expand: 1 on axis 0 where it stays."""
     return [1, *target[1:]] if x.rows and x.shape[0] == target[0] else list(target)

@@ -12,7 +12,7 @@ from compiler.graph.tensor import STACKED, Lead, Tensor
 
 
 def row_by_row(op: Layouts, node: Node, domain: str, lead: Lead, specs: Sequence[Spec]) -> list[Tensor]:
-    """Runs `node` on each of the rows that its operands vary over; returns its outputs, stacked.
+    """Run `node` on each of the rows that its operands vary over; return its outputs, stacked.
 
     The body reads nothing from outside: what all rows have in common is a constant in it, or handed from
     row to row.
@@ -41,7 +41,7 @@ class _Body:
         self.slices: list[tuple[ir.Value, ir.Value]] = []
 
     def enter(self, t: Tensor, lead: Lead) -> ir.Value:
-        """The operand of one row, as it is called inside."""
+        """Return the operand of one row, as it is called inside."""
         inside = ir.Value(name=self.op._fresh("row"), type=ir.TensorType(t.dtype), shape=ir.Shape(t.shape))
         if t.lead:
             self.slices.append((self.op.stacked(self.op.vary(t, lead)).value, inside))
@@ -53,7 +53,7 @@ class _Body:
         return inside
 
     def close(self, node: ir.Node, name: str) -> Sequence[ir.Value]:
-        """Appends the Scan; returns its outputs, one for each of the node's."""
+        """Append the Scan; return its outputs, one for each of the node's."""
         kept = [ir.node("Identity", [inside], name=f"{inside.name}/kept") for _, inside in self.states]
         for copy, (_, inside) in zip(kept, self.states, strict=True):
             copy.outputs[0].name, copy.outputs[0].type = f"{inside.name}/same", inside.type

@@ -13,7 +13,7 @@ def graphs_of(attribute: ir.Attr) -> Sequence[ir.Graph]:
 
 
 def reads(node: ir.Node) -> list[ir.Value]:
-    """What a node reads, by its inputs or from inside its branches and bodies."""
+    """Return what a node reads, by its inputs or from inside its branches and bodies."""
     values = [v for v in node.inputs if v is not None]
     for attribute in node.attributes.values():
         for graph in graphs_of(attribute):

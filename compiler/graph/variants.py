@@ -67,7 +67,7 @@ class Variants:
         return Described(provider=d.provider, threads=d.cores, runtime=d.runtime, taken=taken)
 
     def begin(self) -> None:
-        """A graph is built (again): nothing of it is taken yet."""
+        """Forget what was taken, before a graph is built (again)."""
         self.taken.clear()
 
 
@@ -92,7 +92,7 @@ class Task:
     def variant(
         self, name: str, *, cost: Callable[[Site], float], fits: Callable[[Any], bool] = lambda _: True
     ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-        """Declares one."""
+        """Declare one of the ways."""
 
         def declare(emit: Callable[..., Tensor]) -> Callable[..., Tensor]:
             self.variants[name] = Variant(name, emit, fits, cost)
@@ -104,7 +104,7 @@ class Task:
         return [variant for variant in self.variants.values() if variant.fits(geometry)]
 
     def __call__(self, op: Chooser, *operands: Tensor, geometry: Any) -> Tensor:
-        """Emits the one with the least cost."""
+        """Emit the variant with the least cost."""
         lead = frozenset[str]().union(*(t.lead for t in operands))
         site = Site(geometry, prod(op.sizes[a] for a in lead - {"N"}), op.variants.deployment)
         chosen = min(self.fitting(geometry), key=lambda variant: variant.cost(site))

@@ -83,7 +83,10 @@ def infer_outputs(
 def result_dtype(
     op_type: str, domain: str, opset: int, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any]
 ) -> ir.DataType:
-    """The dtype of an operator's first output, by its schema: an operand's, one alone, or attribute `to`."""
+    """Return the dtype of an operator's first output by its schema.
+
+    It is an operand's, the only one that the schema allows, or attribute `to`.
+    """
     known = _dtype_in_schema(op_type, domain, opset)
     if isinstance(known, int):
         operand = tensors[known]
@@ -94,7 +97,7 @@ def result_dtype(
 
 @functools.cache
 def _dtype_in_schema(op_type: str, domain: str, opset: int) -> int | str | None:
-    """The position of the operand that decides; the name of the dtype where there is one; else None."""
+    """Return the position of the operand that decides, the name of a fixed dtype, or None."""
     try:
         schema = onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:  # a user's own
@@ -122,7 +125,7 @@ def infer_graph(
     constants: Iterable[ir.Value],
     opsets: Mapping[str, int],
 ) -> dict[str, Spec]:
-    """Static shapes of all that nodes make or read, by name; large constants are kept from the inference.
+    """Infer static shapes of all that nodes make or read, by name, without their large constants.
 
     Args:
         given: of what they read, but for constants.

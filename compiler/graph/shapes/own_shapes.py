@@ -27,7 +27,7 @@ def is_own(domain: str) -> bool:
 
 
 def own_opsets(imports: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:
-    """A model's imports, so that inference finds what `declare_shape` told it."""
+    """Return a model's imports, so that inference finds what `declare_shape` registered."""
     return [helper.make_opsetid(d, OWN_VERSION if is_own(d) else v) for d, v in imports.items()]
 
 

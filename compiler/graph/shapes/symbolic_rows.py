@@ -18,7 +18,7 @@ Specs = dict[str, Spec]  # by name
 
 
 def state_shapes(model: ir.Model) -> None:
-    """Gives every value whose shape is known but for the number of rows that shape, in place.
+    """Give every value whose shape is known but for the number of rows that shape, in place.
 
     What an operator with a body makes, or counts, is known only where it was known before.
     """
@@ -27,7 +27,7 @@ def state_shapes(model: ir.Model) -> None:
 
 
 def rename_rows(graph: ir.Graph, name: str) -> None:
-    """Calls the number of rows otherwise, in the shapes of what the nodes of a graph make."""
+    """Rename the number of rows in the shapes of what the nodes of a graph make."""
     for node in ir.traversal.RecursiveGraphIterator(graph):
         for value in node.outputs:
             if value.shape is not None:
@@ -62,7 +62,7 @@ def _bodies(node: ir.Node) -> list[ir.Graph]:
 
 
 def _inferred(graph: ir.Graph, opsets: Mapping[str, int], rows: int, outside: Specs) -> Specs:
-    """Static shapes at so many rows, with those `outside`."""
+    """Infer static shapes at so many rows, with those `outside`."""
     made = {v for n in graph for v in n.outputs}
     read = [v for v in _read(graph) if v not in made]
     constants = [v for v in read if v.const_value is not None]
@@ -76,7 +76,7 @@ def _inferred(graph: ir.Graph, opsets: Mapping[str, int], rows: int, outside: Sp
 
 
 def _read(graph: ir.Graph) -> Iterable[ir.Value]:
-    """What the nodes of a graph read, each once, and its inputs."""
+    """Return what the nodes of a graph read, each once, and its inputs."""
     return dict.fromkeys([*graph.inputs, *(v for n in graph for v in n.inputs if v is not None)])
 
 
@@ -98,14 +98,14 @@ def _at(value: ir.Value, rows: int) -> Spec | None:
 
 
 def _shape(few: Sequence[int], many: Sequence[int]) -> ir.Shape | None:
-    """The shape that is `few` and `many` at these counts."""
+    """Return the shape that is `few` and `many` at these counts."""
     if len(few) != len(many):
         return None
     return ir.Shape([_dim(a, b) for a, b in zip(few, many, strict=True)])
 
 
 def _dim(few: int, many: int) -> int | str | None:
-    """a·N, a number, or None for what is neither."""
+    """Return a·N, a number, or None for what is neither."""
     if few == many:
         return few
     each, rest = divmod(few, _COUNTS[0])
@@ -115,5 +115,5 @@ def _dim(few: int, many: int) -> int | str | None:
 
 
 def in_rows(each: int) -> str:
-    """What a dimension of so many for each row is called."""
+    """Return the name of a dimension of so many for each row."""
     return ROWS if each == 1 else f"{each}{TIMES}{ROWS}"
