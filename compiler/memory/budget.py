@@ -98,7 +98,7 @@ def choose_axes(need: Need, rows: Mapping[str, Row], budget: int) -> dict[str, A
 
 
 def _axis(row: Row, room: float) -> Axis:
-    """The least size that is as quick as the room allows: few chunks, and few rows that only fill up."""
+    """Return the least size as quick as the room allows: few chunks, and few rows that only fill up."""
     work = max(row.work, row.folding, 1)
     most = max(1, min(row.count, int(room / work)))
     choices = [Axis(row.count, size) for size in range(1, most + 1)]
@@ -221,7 +221,7 @@ def _constants(nodes: Sequence[ir.Node]) -> int:
 
 
 def refuse(need: Need, budget: int) -> None:
-    """Raises InvalidOptionError where not even the smallest chunks fit."""
+    """Raise InvalidOptionError where not even the smallest chunks fit."""
     if need.total > budget:
         raise InvalidOptionError(
             f"the memory budget of {in_words(budget)} is too small: one row and one reference at a time take "
@@ -237,7 +237,7 @@ def rows_that_fit(memory: Memory) -> int:
 
 
 def beyond_budget(memory: Memory) -> tuple[str, ...]:
-    """A warning where there is nothing to chunk."""
+    """Return a warning where there is nothing to chunk."""
     if memory.needed <= memory.budget:
         return ()
     return (

@@ -60,7 +60,7 @@ def _memory(need: Need, deployment: Deployment, axis: Axis | None, recomputed: f
 
 
 def fit(plan: Plan, deployment: Deployment, progress: Progress) -> Combined:
-    """Builds a graph whole if that fits the memory budget, else in chunks of its axes.
+    """Build a graph whole if that fits the memory budget, else in chunks of its axes.
 
     Args:
         progress: called as `progress(stage, done, total)`.
@@ -120,7 +120,7 @@ def _choose(
 
 
 def _compute_sums(model: ir.Model, chunks: Chunks, progress: Progress) -> None:
-    """Replaces what references have together by its value: first what does not depend on other such sums."""
+    """Replace what references have together by its value: first what does not depend on other such sums."""
     while any(w.baked_sums for w in regions(model.graph)):
         pending = _pending(model.graph)
         for region in regions(model.graph):
@@ -133,7 +133,7 @@ def _compute_sums(model: ir.Model, chunks: Chunks, progress: Progress) -> None:
 
 
 def _pending(graph: ir.Graph) -> set[ir.Value]:
-    """What depends on a sum that is not computed yet."""
+    """Return what depends on a sum that is not computed yet."""
     found: set[ir.Value] = set()
     for node in graph:
         if is_pseudo(node, "Sum", "Moments") or any(v in found for v in node.inputs):
@@ -156,7 +156,7 @@ def _emit(
 
 
 def whole(model: ir.Model) -> ir.Model:
-    """A graph that is walked in no chunks, with what is constant computed."""
+    """Return a graph that is walked in no chunks, with what is constant computed."""
     fold_constants(_sorted(model))
     return _cleaned(model)
 
@@ -168,7 +168,7 @@ def _sorted(model: ir.Model) -> ir.Model:
 
 
 def _share(model: ir.Model) -> None:
-    """Computes what is the same once; the pass forgets what an output is that another value stands for."""
+    """Compute what is the same once; restore the types that the pass loses of outputs it replaces."""
     kinds = [(v.type, v.shape) for v in model.graph.outputs]
     passes.CommonSubexpressionEliminationPass()(model)
     for value, (kind, shape) in zip(model.graph.outputs, kinds, strict=True):
@@ -191,12 +191,12 @@ def _cleaned(model: ir.Model) -> ir.Model:
 
 
 def _stand_early(graph: ir.Graph) -> None:
-    """Puts each node as early as what it reads allows, in place, and those of bodies too.
+    """Put each node as early as what it reads allows, in place, and those of bodies too.
 
     ONNX Runtime takes its order from the file's: it goes back from the outputs, and of what a node reads it
     first computes what stands last. That is now the longest chain, the walk back, and what a step of it needs
-    beside (the 1 + α·Γ of a ReLU, [N, K, …]) is computed right before that step. In the order in which nodes
-    are emitted, it computes all of that first and holds it.
+    besides (the 1 + α·Γ of a ReLU, [N, K, …]) is computed right before that step. In the order in which nodes
+    are emitted, it computes all of that first and keeps it.
     """
     level: dict[ir.Value, int] = {}
     depth: dict[ir.Node, int] = {}

@@ -48,12 +48,12 @@ def is_pseudo(node: ir.Node, *op_types: str) -> bool:
 
 
 def entries(nodes: Iterable[ir.Node]) -> set[ir.Value]:
-    """What the Chunk nodes among them hand in."""
+    """Return the outputs of the Chunk nodes among them."""
     return {n.outputs[0] for n in nodes if is_pseudo(n, "Chunk")}
 
 
 def regions(graph: ir.Graph) -> list[Region]:
-    """The regions of a sorted graph."""
+    """Return the regions of a sorted graph."""
     inside: dict[ir.Value, str] = {}
     live = set(graph.inputs)  # what depends on the row to be explained
     found: dict[str, Region] = {}

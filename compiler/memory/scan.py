@@ -22,7 +22,7 @@ Progress = Callable[[str, int, int], None]
 def bake(
     model: ir.Model, region: Region, chunks: Chunks, values: Sequence[ir.Value], progress: Progress
 ) -> dict[ir.Value, np.ndarray]:
-    """Runs the baked part of a region chunk by chunk; returns the values, [chunks, …] each."""
+    """Run the baked part of a region chunk by chunk; return the values, [chunks, …] each."""
     entering = [n for n in region.baked if is_pseudo(n, "Chunk")]
     nodes = [n for n in region.baked if not is_pseudo(n)]
     parts = {n.outputs[0]: chunks.parts[n.attributes["part"].as_int()][1] for n in entering}
@@ -46,7 +46,7 @@ def bake(
 def baked_sums(
     model: ir.Model, region: Region, nodes: Sequence[ir.Node], chunks: Chunks, progress: Progress
 ) -> dict[ir.Node, np.ndarray]:
-    """What Sum nodes that depend on constants alone come to."""
+    """Compute the values of Sum nodes that depend on constants alone."""
     leaving = [n.inputs[0] for n in nodes if n.inputs[0] is not None]
     arrays = bake(model, region, chunks, leaving, progress)
     totals = {v: np.asarray(a.sum(axis=0, dtype=np.float64), a.dtype) for v, a in arrays.items()}
@@ -93,7 +93,7 @@ class _Body:
         return self.constants[-1]
 
     def state(self, initial: ir.Value, like: ir.Value, total: ir.Value | None) -> ir.Value:
-        """A new state variable; what it becomes is appended to `after`."""
+        """Return a new state variable; what it becomes is appended to `after`."""
         self.before.append(ir.Value(name=f"{like.name}/state_{len(self.before)}", type=like.type))
         self.initials.append(initial)
         self.totals.append(total)
@@ -101,7 +101,7 @@ class _Body:
 
 
 def emit_scan(model: ir.Model, region: Region, arrays: Mapping[ir.Value, np.ndarray]) -> None:
-    """Replaces the nodes of a region by one Scan, in place.
+    """Replace the nodes of a region by one Scan, in place.
 
     Args:
         arrays: what the body is handed for each chunk, [chunks, …]: the baked values, and what enters.
@@ -124,7 +124,7 @@ def emit_scan(model: ir.Model, region: Region, arrays: Mapping[ir.Value, np.ndar
 def _hand_over(
     graph: ir.Graph, body: _Body, nodes: Sequence[ir.Node], arrays: Mapping[ir.Value, np.ndarray]
 ) -> None:
-    """Makes what the nodes read of `arrays` inputs of the body; float16 becomes what it was there."""
+    """Make what the nodes read of `arrays` inputs of the body; float16 becomes what it was there."""
     read = {v for n in nodes for v in n.inputs}
     inner = {}
     for value, array in arrays.items():
@@ -170,7 +170,7 @@ _ACCUMULATE = {"Sum": _accumulate_sum, "Moments": _accumulate_moments}
 
 
 def _hold_constants(body: _Body) -> None:
-    """Copies of the constants that the body reads: ONNX Runtime rearranges those of a graph for itself."""
+    """Copy the constants that the body reads: ONNX Runtime rearranges those of a graph for itself."""
     copies: dict[ir.Value, ir.Value] = {}
     for node in body.nodes:
         for i, value in enumerate(node.inputs):

@@ -52,7 +52,7 @@ def constant_bytes(values: Iterable[ir.Value]) -> int:
 
 
 def peak(nodes: Sequence[ir.Node], size: Sizes, counted: Iterable[ir.Value] | None = None) -> int:
-    """The most bytes that are alive at once when nodes run in this order, each value until its last reader.
+    """Return the most bytes alive at once when nodes run in this order, each value until its last reader.
 
     Args:
         counted: the values that count; all that the nodes make where None.
