@@ -78,7 +78,7 @@ class Leaves:
 
 
 def apart(trees: Sequence[Tree], values: np.ndarray, owners: np.ndarray) -> tuple[list[Tree], list[Tree]]:
-    """The groups that are kept as tables, and those whose tables would be too large: the largest first."""
+    """Return the groups kept as tables, and those whose tables would be too large: the largest first."""
     units = Units(owners, pairs=False)
     sizes = {
         id(group): group.rows * len(columns_of(group, values, units)) * FLOAT
@@ -181,7 +181,7 @@ def _too_large(trees: Sequence[Tree], found: Sequence[_Alone]) -> UnsupportedMod
 
 
 def _patterns(held: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different columns of `held` [k, K] as rows, and how much of the references has each."""
+    """Return the different columns of `held` [k, K] as rows, and how much of the references has each."""
     code = np.zeros(held.shape[1], np.int64)
     for i in range(0, len(held), _WORD):
         for row in held[i : i + _WORD]:

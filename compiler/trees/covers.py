@@ -26,7 +26,7 @@ def share_of(cover: np.ndarray, yes: np.ndarray, no: np.ndarray, split: np.ndarr
 
 
 def counted(ensemble: Ensemble, rows: np.ndarray, weights: np.ndarray | None) -> Ensemble:
-    """The ensemble with covers as these rows have them; NaN at a split that none of them reaches.
+    """Return the ensemble with covers as these rows have them; NaN at a split that none of them reaches.
 
     Args:
         rows: [R, features], NaN for a missing value.

@@ -18,7 +18,7 @@ _SHELF = 1 << 12  # slots: what some more nodes take as long as
 
 
 def emit_tables(op: Ops, tables: Tables, x: Tensor, dtype: ir.DataType) -> Tensor:
-    """The attributions, row shape [1, targets · units].
+    """Emit the attributions, row shape [1, targets · units].
 
     Args:
         x: row shape [1, features].
@@ -80,8 +80,9 @@ def counted(op: Ops, pick: Picking, counts: Counts, x: Tensor) -> tuple[Tensor, 
 
 
 def _shelves(slots: np.ndarray) -> list[tuple[slice, int]]:
-    """One or two parts of counts by their slots, ascending, and the most slots of each: filled up as little
-    as two can be, one where that is no gain.
+    """Split counts by their slots, ascending, into one or two parts; return the most slots of each.
+
+    Two are filled up as little as two can be; there is one where that is no gain.
     """
     count, most = len(slots), max(int(slots[-1]), 1)
     first = np.arange(1, count)
@@ -122,7 +123,7 @@ def _tested(op: Ops, test: Test, x: Tensor, bounds: np.ndarray) -> Tensor:
 def emit_rescaled(
     op: Ops, tables: Tables, x: Tensor, margins: Tensor, terms: Sequence[Terms], asked: np.ndarray
 ) -> Tensor:
-    """The attributions of probabilities, row shape [1, targets · players].
+    """Emit the attributions of probabilities, row shape [1, targets · players].
 
     Args:
         tables: a target for each term of each column, one column after the other.

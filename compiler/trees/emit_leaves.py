@@ -11,7 +11,7 @@ from compiler.trees.picking import Picking, chunked, joined
 
 
 def emit_leaves(op: Ops, leaves: Leaves, x: Tensor, dtype: ir.DataType) -> Tensor:
-    """The attributions, row shape [1, targets · players].
+    """Emit the attributions, row shape [1, targets · players].
 
     Args:
         x: row shape [1, features].

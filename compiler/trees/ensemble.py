@@ -61,7 +61,7 @@ class Ensemble:
         return counts
 
     def depth(self) -> int:
-        """Splits on the longest way from a root to a leaf; raises as `upwards` does."""
+        """Count the splits on the longest way from a root to a leaf; raise as `upwards` does."""
         heights = np.zeros(len(self.feature), np.int64)
         for node in self.upwards():
             if self.feature[node] >= 0:
@@ -69,7 +69,7 @@ class Ensemble:
         return int(heights[self.roots].max())
 
     def upwards(self) -> list[int]:
-        """The nodes that a row can reach, each behind those that follow it.
+        """Return the nodes that a row can reach, each behind those that follow it.
 
         Raises:
             ValueError: a node follows itself.

@@ -27,7 +27,7 @@ class Bounds:
     strict: np.ndarray
 
     def pieces(self, x: np.ndarray) -> np.ndarray:
-        """The piece of each number."""
+        """Return the piece of each number."""
         reached = np.searchsorted(self.numbers[~self.strict], x, "right")
         passed = np.searchsorted(self.numbers[self.strict], x, "left")
         return np.where(np.isnan(x), len(self.numbers) + 1, reached + passed)
@@ -98,7 +98,7 @@ def grouped(ensemble: Ensemble, used: np.ndarray) -> Iterator[Tree]:
 
 
 def _reached(ensemble: Ensemble, root: int) -> list[int]:
-    """The nodes of one tree."""
+    """Return the nodes of one tree."""
     seen, pending = {root}, [root]
     while pending:
         node = pending.pop()
@@ -178,7 +178,7 @@ def _alone(leaf: Leaf) -> Group:
 
 
 def _from_first(states: np.ndarray) -> np.ndarray:
-    """The states numbered in the order in which pieces meet them."""
+    """Number the states in the order in which pieces have them."""
     numbers: dict[int, int] = {}
     return np.array([numbers.setdefault(state, len(numbers)) for state in states.tolist()])
 

@@ -26,7 +26,9 @@ def leaf_values(patterns: np.ndarray) -> np.ndarray:
 
 
 def leaf_interactions(patterns: np.ndarray) -> np.ndarray:
-    """[L, 2^k, k·(k − 1)/2]: the interaction of each two features (0, 1), (0, 2) … for each pattern a,
+    """Return the interaction of each two features for each pattern a: [L, 2^k, k·(k − 1)/2].
+
+    For features (0, 1), (0, 2) … it is
 
         ½ Σ_b H[b] ∫₀¹ (a_i − b_i) (a_j − b_j) Π_{l≠i,j} (q·a_l + (1 − q)·b_l) dq,
 
@@ -58,7 +60,7 @@ def _at_points(patterns: np.ndarray) -> tuple[np.ndarray, int, np.ndarray, np.nd
 def _all_but_one(
     h: np.ndarray, low: int, high: int, k: int, q: np.ndarray, share: np.ndarray, out: np.ndarray
 ) -> None:
-    """Transforms for each feature of low … high all others of them; those outside are transformed already."""
+    """Transform, for each feature of low … high, all others of them; those outside are already."""
     if high - low == 1:
         out[..., low] = np.einsum("q,qls->ls", share, _differed(h, low, k))
         return
@@ -71,7 +73,7 @@ def _all_but_one(
 
 
 def _differed(h: np.ndarray, axis: int, k: int) -> np.ndarray:
-    """a − b, summed over b."""
+    """Return a − b, summed over b."""
     own = _halves(h, axis, k)
     return np.stack([-own[..., 1, :], own[..., 0, :]], axis=-2).reshape(h.shape)
 

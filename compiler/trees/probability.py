@@ -19,9 +19,11 @@ _AT_ONCE = 1 << 12  # references
 
 @dataclass(frozen=True)
 class Terms:
-    """Attributes:
-    at: [R] the margins b_t, some of the references' own.
-    weights: [R, K] h_t of each reference.
+    """The terms of the slope as a sum of products.
+
+    Attributes:
+        at: [R] the margins b_t, some of the references' own.
+        weights: [R, K] h_t of each reference.
     """
 
     at: np.ndarray
@@ -37,7 +39,7 @@ def slope(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def separated(margins: np.ndarray, low: float, high: float) -> Terms:
-    """The slope as a sum of products.
+    """Separate the slope into a sum of products.
 
     Args:
         margins: [K] of the references.

@@ -34,7 +34,7 @@ def is_ensemble(op_type: str, domain: str) -> bool:
 def read_ensemble(
     node: onnx.NodeProto, features: int | None = None, dtype: np.dtype | None = None
 ) -> Ensemble:
-    """The trees of a node.
+    """Read the trees of a node.
 
     Args:
         features: of one row; None where that is not known.
@@ -81,7 +81,7 @@ class _Reader:
         return array
 
     def word(self, name: str, words: tuple[str, ...], default: str) -> str:
-        """An attribute that is one of these words, or its number among them."""
+        """Return an attribute that is one of these words, or its number among them."""
         value = self.given.get(name, default)
         text = value.decode(errors="replace") if isinstance(value, bytes) else value
         if isinstance(text, int) and 0 <= text < len(words):
@@ -103,7 +103,7 @@ class _Reader:
         return values
 
     def added(self, trees: int) -> float:
-        """The factor of each leaf."""
+        """Return the factor of each leaf."""
         aggregate = self.word("aggregate_function", _AGGREGATES, "SUM")
         if aggregate in ("MIN", "MAX"):
             raise UnsupportedModelError(
@@ -376,7 +376,7 @@ class _Ensemble(_Reader):
         return np.asarray(np.where(is_leaf, to + splits, to))
 
     def _members(self, count: int) -> list[np.ndarray]:
-        """The numbers of each set: NaN ends one."""
+        """Return the numbers of each set: NaN ends one."""
         held = self.given.get("membership_values")
         values = np.zeros(0) if held is None else np.asarray(onnx.numpy_helper.to_array(held)).reshape(-1)
         ends = np.flatnonzero(np.isnan(values))

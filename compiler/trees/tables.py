@@ -70,7 +70,7 @@ class Counting:
         self.starts: list[int] = []
 
     def add(self, slots: Sequence[tuple[Bit, int]], start: int) -> int:
-        """The place of a new one."""
+        """Add a count; return its index."""
         for bit, _ in slots:
             self.bits.setdefault(bit, len(self.bits))
         self.slots.append(slots)
@@ -123,7 +123,7 @@ def build_tables(
     pairs: bool = False,
     trees: Sequence[Tree] | None = None,
 ) -> Tables:
-    """The tables of an ensemble.
+    """Build the tables of an ensemble.
 
     Args:
         values: [leaves, targets], what a leaf adds to each target.
@@ -270,7 +270,7 @@ class _Counted:
 
 
 def _expected(leaf: Leaf, players: Players) -> np.ndarray:
-    """The same by the shares of the cover: each player goes the leaf's way by itself."""
+    """Return the share of each pattern by the covers: each player goes the leaf's way by itself."""
     shares = (prod(leaf.shares[f] for f in features) for features in players.values())
     return reduce(np.kron, [np.array([1 - share, share]) for share in shares])[None]
 
@@ -297,7 +297,7 @@ class _Layout:
         self.counting.add((), starts[-1])
 
     def _slots(self, tree: Tree, group: Group) -> Iterator[tuple[Bit, int]]:
-        """The bits of which a row of the table is made, and by how many numbers each goes on."""
+        """Yield the bits of which a row of the table is made, and by how many numbers each goes on."""
         stride = group.rows * len(self.columns[id(group)])
         for (feature, states), size in zip(group.states.items(), group.sizes, strict=True):
             stride //= size
@@ -305,7 +305,7 @@ class _Layout:
                 yield bit, step * stride
 
     def add(self, group: Group, leaf: Leaf, own: np.ndarray) -> None:
-        """Adds the values [W, 2^k, units] of a leaf's units to its group's table."""
+        """Add the values [W, 2^k, units] of a leaf's units to its group's table."""
         table, columns = self.tables[id(group)], self.columns[id(group)]
         code = np.zeros(1, np.int64)
         shift = {feature: i for i, feature in enumerate(leaf.satisfied)}
@@ -338,7 +338,7 @@ class _Layout:
 
 
 def bits_of(feature: int, states: np.ndarray, bounds: Bounds) -> Iterator[tuple[Bit, int]]:
-    """The tests of a feature's number that lead to its state, with what each adds to it.
+    """Yield the tests of a feature's number that lead to its state, with what each adds to it.
 
     NaN goes on from state 0 past as many bounds as lead to its own; or is a bit of its own.
     """
