@@ -306,7 +306,7 @@ def _compared(
 
 def _converted(model: Any, method: Method, allow_parity: float | None) -> Converted | None:
     """A fitted model, or one that a library saved, as ONNX; None for what is ONNX."""
-    if isinstance(model, Converted):
+    if isinstance(model, Converted) and allow_parity is None:
         return model
     if isinstance(model, str | Path) and is_fitted_file(Path(model)):
         model = read_fitted(Path(model))
