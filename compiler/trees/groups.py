@@ -178,7 +178,7 @@ def _alone(leaf: Leaf) -> Group:
 
 
 def _from_first(states: np.ndarray) -> np.ndarray:
-    """Number the states in the order in which pieces have them."""
+    """Renumber the states in the order in which pieces have them."""
     numbers: dict[int, int] = {}
     return np.array([numbers.setdefault(state, len(numbers)) for state in states.tolist()])
 
