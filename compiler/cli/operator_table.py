@@ -141,4 +141,5 @@ def _counts() -> dict[str, tuple[int, int]]:
 
 
 def _first_line(doc: str | None) -> str:
-    return (doc or "").strip().splitlines()[0] if doc else ""
+    """The formula, where a rule computes one."""
+    return (doc or "").strip().splitlines()[0].removeprefix("Compute ") if doc else ""
