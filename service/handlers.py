@@ -6,9 +6,9 @@ from typing import Protocol, TypeVar
 
 from compiler.manifest import Manifest
 from service.errors import InvalidInputError
+from service.inference.checks import tell_all
 from service.inference.dataplane import DataPlane
 from service.inference.request import Answer, InferenceRequest
-from service.inference.validation import tell_all
 from service.observability.context import current
 from service.references.resolver import Chosen, ReferenceResolver
 from service.repository.entry import Entry

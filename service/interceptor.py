@@ -2,18 +2,22 @@
 
 import contextlib
 import http
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from service.errors import ServiceError
 from service.observability import context as contexts
 from service.observability.context import CLIENT_LEFT, RequestContext
-from service.observability.logs import log_access
 from service.observability.metrics import Metrics, labels_of
 from service.observability.tracing import Tracing
-from service.security.keys import Keyring, Scopes
+from service.security.keys import Caller, Keyring, Scopes
 from service.security.rate_limit import RateLimits
+
+access_log = logging.getLogger("rationale.access")
+_SHOWN = 200  # characters of a path
 
 
 @dataclass(eq=False)
@@ -35,7 +39,7 @@ class RequestInterceptor:
         """
         if needed:
             context.caller = self.keyring.identify(token)
-            await self.limits.check(context.caller)
+            await self._check_rate(context.caller)
             context.caller.require(needed)
 
     @contextlib.contextmanager
@@ -67,7 +71,7 @@ class RequestInterceptor:
         )
         with self.noted(context):
             try:
-                await self.limits.check(context.caller)
+                await self._check_rate(context.caller)
                 yield
             except ServiceError as error:
                 context.problem, context.status = error.slug, error.status
@@ -76,6 +80,11 @@ class RequestInterceptor:
                 context.problem, context.status = ServiceError.slug, ServiceError.status
                 raise
             context.status = http.HTTPStatus.OK
+
+    async def _check_rate(self, caller: Caller) -> None:
+        """Raise RateLimitedError."""
+        if caller.requests_per_s is not None or self.limits.per_s is not None:
+            await self.limits.check(caller)
 
     def _end(self, context: RequestContext) -> None:
         seconds = time.monotonic() - context.began_s
@@ -91,3 +100,33 @@ class RequestInterceptor:
             self.metrics.rejected(labels, context.problem)
         elif context.entry is not None and context.status != CLIENT_LEFT:
             self.metrics.succeeded(labels, seconds, context.phases(seconds))
+
+
+def log_access(request: RequestContext, seconds: float) -> None:
+    """Log one line for a request that was answered; nothing but this is logged of it by default."""
+    if not access_log.isEnabledFor(logging.INFO):
+        return
+    model, verb = labels_of(request.entry, decides=request.decides)
+    fields: dict[str, Any] = {
+        "request_id": request.request_id,
+        "protocol": request.protocol,
+        "operation": _printable(request.operation),
+        "model": model,
+        "verb": verb,
+        "entry": request.entry.name if request.entry else "",
+        "rows": request.rows,
+        "status": request.status,
+        "problem": request.problem,
+        "caller": request.caller.name,
+        "duration_ms": round(seconds * 1e3, 3),
+        "queue_ms": round(request.queue_s * 1e3, 3),
+        "compute_ms": round(request.compute_s * 1e3, 3),
+    }
+    access_log.info(
+        "request", extra={name: value for name, value in fields.items() if value not in ("", None)}
+    )
+
+
+def _printable(text: str) -> str:
+    shown = text[:_SHOWN]
+    return shown if shown.isprintable() else ascii(shown)

@@ -18,7 +18,7 @@ from service.errors import (
 )
 from service.handlers import Call, Handler, Read, Verb
 from service.inference.dataplane import DataPlane
-from service.inference.memory_limit import SMALL
+from service.inference.large_requests import SMALL
 from service.inference.request import Answer, InferenceRequest
 
 JSON = "application/json"

@@ -13,9 +13,8 @@ from service.api.problems import problem_responses
 from service.errors import InvalidExplainerError, MalformedError
 from service.explainers.service import Explainers, Status
 from service.explainers.spec import ExplainerSpec
-from service.faults import from_validation
-from service.inference.memory_limit import SMALL
-from service.inference.request import parse_json
+from service.inference.checks import from_validation
+from service.inference.large_requests import SMALL, parse_json
 
 router = APIRouter(prefix="/v2/models/{model}/explainers", tags=["explainers"])
 

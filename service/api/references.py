@@ -15,7 +15,7 @@ from starlette.responses import Response
 from service.api.endpoint import media_type_of, plane_of, read_body
 from service.api.problems import problem_responses
 from service.errors import InvalidInputError
-from service.faults import check_name
+from service.inference.checks import check_name
 from service.references.formats import MEDIA_TYPES, NPZ
 from service.references.service import ReferenceSetService
 from service.references.store import ReferenceSet

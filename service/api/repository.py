@@ -18,10 +18,9 @@ from service.api.schemas import (
 )
 from service.api.v2 import Version
 from service.errors import MalformedError, NotOfferedError
-from service.faults import listed
+from service.inference.checks import listed
 from service.inference.index import index_of
-from service.inference.memory_limit import SMALL
-from service.inference.request import parse_json
+from service.inference.large_requests import SMALL, parse_json
 from service.live import LiveRepository
 from service.observability.statistics import statistics_of
 from service.repository.config_json import as_json

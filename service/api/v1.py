@@ -36,10 +36,11 @@ from service.api.schemas import (
 from service.api.schemas import Instances as InstancesSchema
 from service.decisions.decider import DECIDE, Decider
 from service.errors import MalformedError, NotExplainableError, TooLargeError
-from service.faults import Faults
 from service.handlers import EXPLAIN, INFER
+from service.inference.checks import Faults
 from service.inference.features import Instances, unshared
-from service.inference.request import Answer, InferenceRequest, name_of, parse_json
+from service.inference.large_requests import parse_json
+from service.inference.request import Answer, InferenceRequest, name_of
 from service.tensors import Array, Tensors
 
 IDEMPOTENCY_KEY = "Idempotency-Key"

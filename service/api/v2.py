@@ -40,8 +40,9 @@ from service.api.schemas import (
     TensorMetadata,
 )
 from service.errors import InvalidInputError, MalformedError, NotOfferedError
-from service.faults import Faults, from_validation
 from service.handlers import EXPLAIN, INFER, NOT_OFFERED, Verb
+from service.inference.checks import Faults, from_validation
+from service.inference.large_requests import parse_json
 from service.inference.request import (
     Answer,
     InferenceRequest,
@@ -49,7 +50,6 @@ from service.inference.request import (
     check_parameters,
     name_of,
     note_twice,
-    parse_json,
     timeout_of,
 )
 from service.repository.entry import PLATFORM

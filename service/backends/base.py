@@ -73,12 +73,10 @@ class Backend(Protocol):
         """Finishes what was accepted, then frees everything."""
 
 
-def fed(entry: Entry, inputs: Tensors) -> Tensors:
-    """What the graph takes: `inputs`, and the gate of an entry that has one."""
-    if entry.gate is None:
-        return inputs
+def gated(inputs: Tensors, gate: bool) -> Tensors:
+    """Return what the graph of a one-shot entry takes: `inputs`, and whether to explain them."""
     rows = len(next(iter(inputs.values())))
-    return inputs | {EXPLAIN: np.full((rows, 1), entry.gate)}
+    return inputs | {EXPLAIN: np.full((rows, 1), gate)}
 
 
 def run_failure(entry: Entry, *, refused: bool) -> InvalidInputError | ModelFailedError:

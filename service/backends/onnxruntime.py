@@ -18,16 +18,15 @@ from compiler.errors import RationaleError, RepositoryError
 from compiler.machine import LARGE_BLOCKS, processor
 from compiler.manifest import DATATYPES, EXPLAIN, PLANNED_NODES, TensorSpec
 from compiler.runtime.kernels import load_kernels
-from service.backends.base import fed, run_failure
+from service.backends.base import gated, run_failure
 from service.backends.devices import CPU, CUDA_PROVIDER, Devices, NoGpuError, providers
 from service.errors import InvalidInputError, NotReadyError
 from service.observability.logs import without_values
 from service.observability.metrics import EntryMetrics, Metrics
 from service.repository.entry import Entry, Warmup, agree, demand_kernels_allowed
-from service.scheduling.batch import Joined, check_rows
+from service.scheduling.batch import Joined, LatencyModel, check_rows
 from service.scheduling.batch_queue import BatchQueue, Compose
 from service.scheduling.cpu_slots import CpuSlots
-from service.scheduling.latency_model import LatencyModel
 from service.tensors import DTYPES, Array, Tensors, from_binary
 
 log = logging.getLogger(__name__)
@@ -352,10 +351,8 @@ def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: S
         InvalidInputError: the model cannot compute these values, or a string is not UTF-8.
         ModelFailedError: anything else; the cause goes to the log.
     """
-    feeds = {
-        name: _to_ort(name, _shaped(array, entry.reshapes.get(name)))
-        for name, array in fed(entry, inputs).items()
-    }
+    fed = inputs if entry.gate is None else gated(inputs, entry.gate)
+    feeds = {name: _to_ort(name, _shaped(array, entry.reshapes.get(name))) for name, array in fed.items()}
     try:
         arrays = _computed(entry, session, feeds, outputs)
     except Exception as error:  # see load

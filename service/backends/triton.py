@@ -11,7 +11,7 @@ from tritonclient.grpc import InferRequestedOutput
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from service.backends.base import fed
+from service.backends.base import gated
 from service.backends.triton_client import connect, given, is_never_by_request, not_loaded, refusal, taken
 from service.errors import DeadlineError, NotReadyError, QueueFullError
 from service.observability.context import forwarded, note_run
@@ -155,7 +155,8 @@ class TritonBackend:
         began_s = time.monotonic()
         self._in_flight[entry] += 1
         try:
-            answer = await self._ask(entry, fed(entry, inputs), outputs, deadline_s)
+            fed = inputs if entry.gate is None else gated(inputs, entry.gate)
+            answer = await self._ask(entry, fed, outputs, deadline_s)
         except InferenceServerException as error:
             raise refusal(entry, error) from error
         finally:

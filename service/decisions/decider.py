@@ -25,8 +25,8 @@ from service.errors import (
     StateUnavailableError,
     UndecidedError,
 )
-from service.faults import Faults
 from service.handlers import Call, Read, Verb, open_request
+from service.inference.checks import Faults
 from service.inference.dataplane import DataPlane
 from service.inference.features import Instances, form_of
 from service.inference.request import InferenceRequest

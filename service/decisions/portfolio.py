@@ -27,9 +27,8 @@ from service.backends.onnxruntime import load_and_time, run, runtime
 from service.decisions.decider import Asked, as_recorded, decisions_of, inputs_of
 from service.decisions.trail import AuditTrail, NoTrail
 from service.errors import InvalidInputError, NotFiniteError, UndecidedError
-from service.faults import Faults
+from service.inference.checks import Faults, check_answer
 from service.inference.features import form_of
-from service.inference.validation import check_answer
 from service.repository.entry import Entry
 from service.repository.registry import read_repository
 from service.settings import Settings

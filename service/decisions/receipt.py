@@ -16,7 +16,7 @@ from compiler.manifest import EXPLAIN, Manifest
 from service.decisions.decider import inputs_of
 from service.decisions.replay import UNKNOWN_INPUTS, altered
 from service.decisions.trail import RecordedDecision
-from service.faults import Faults
+from service.inference.checks import Faults
 from service.inference.features import form_of
 from service.repository.entry import Entry
 

@@ -17,7 +17,7 @@ from service.backends.devices import CPU, Devices
 from service.backends.onnxruntime import load_and_time, run, runtime
 from service.decisions.decider import inputs_of
 from service.decisions.trail import RecordedDecision
-from service.faults import Faults
+from service.inference.checks import Faults
 from service.repository.entry import Entry, read_entry, sides
 from service.repository.registry import folders
 from service.settings import Settings

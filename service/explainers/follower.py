@@ -150,4 +150,4 @@ class Follower:
 
     def _show(self) -> None:
         self._plane.repository = self.store.registry()
-        self._plane.answers.clear()
+        self._plane.forget_answers()

@@ -32,7 +32,7 @@ from service.explainers.records import (
 )
 from service.explainers.recovery import digests_of, of_today, recover
 from service.explainers.spec import ExplainerSpec
-from service.faults import check_name
+from service.inference.checks import check_name
 from service.inference.dataplane import DataPlane, Lifecycle
 from service.repository.entry import Entry, read_entry
 from service.repository.registry import COMPILED, ModelRegistry
@@ -116,7 +116,7 @@ class Explainers:
         changed = {name for name in models if repository.entries.get(name) is not before.get(name)}
         digests = await asyncio.to_thread(digests_of, changed, repository)
         await self.store.exclusively(partial(self._rebase, repository, changed, digests))
-        self._plane.answers.clear()
+        self._plane.forget_answers()
         self._plane.metrics.unserved_entries.set(len(repository.unserved))
 
     async def _rebase(self, repository: ModelRegistry, changed: set[str], digests: Mapping[str, str]) -> None:
@@ -219,7 +219,7 @@ class Explainers:
         """Answers no more by it; its artefact goes. Raises as `get`, and StateUnavailableError."""
         gone = self.get(model, name).record
         await self.store.exclusively(partial(self._drop, [gone]))
-        self._plane.answers.clear()
+        self._plane.forget_answers()
 
     def users(self, references: str) -> list[str]:
         """Explainers made of a reference set, or being made of it: `model/explainer`."""
@@ -238,7 +238,7 @@ class Explainers:
         for one in [one for one in store.artefacts.values() if one.references == references]:
             async with self._builder.turn(one.digest):
                 await self._delete(one)
-        self._plane.answers.clear()
+        self._plane.forget_answers()
 
     # --- on the way to an answer --------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
 from service.errors import InvalidInputError, MalformedError
-from service.faults import Faults
+from service.inference.checks import Faults
 from service.inference.request import (
     Answer,
     InferenceRequest,

@@ -16,7 +16,7 @@ from service.grpc_api.servicer import OFFERED, REFUSED, SERVICE
 from service.grpc_api.status import Refusal, abort, refusal_of
 from service.grpc_api.turns import Turns
 from service.grpc_api.wire import check_message
-from service.inference.memory_limit import MemoryLimit
+from service.inference.large_requests import MemoryLimit
 from service.interceptor import RequestInterceptor
 from service.observability import context as exchanges
 from service.observability.context import RequestContext

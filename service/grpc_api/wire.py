@@ -1,7 +1,7 @@
 """Messages as they come, looked at before they are parsed: a field of 2 bytes may become an object of 90."""
 
 from service.errors import TooLargeError
-from service.inference.memory_limit import SMALL
+from service.inference.large_requests import SMALL
 
 _MOST_FIELDS = 30_000  # of a message: inputs, outputs and raw tensors, of as many as JSON may name
 _RAW_TENSORS = 7  # the field of ModelInferRequest that is kept as it comes

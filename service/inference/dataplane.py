@@ -10,20 +10,21 @@ import numpy as np
 
 from service.backends.base import Backend
 from service.errors import AnswerTooLargeError, DeadlineError, NotReadyError, ServiceError
-from service.inference.memory_limit import MemoryLimit
+from service.inference.checks import check_answer, check_request
+from service.inference.large_requests import MemoryLimit, OffLoop
 from service.inference.model_cache import ModelCache
 from service.inference.response_cache import ResponseCache
-from service.inference.validation import check_answer, check_request
 from service.observability.context import current
 from service.observability.metrics import Metrics
 from service.repository.entry import Entry
 from service.repository.registry import ModelRegistry
 from service.scheduling.batch import check_rows
-from service.scheduling.off_loop import OffLoop
 from service.settings import Settings
 from service.tensors import Tensors
 
 log = logging.getLogger(__name__)
+
+_ALWAYS_LOADED = contextlib.nullcontext()
 
 
 class Lifecycle(enum.Enum):
@@ -50,7 +51,8 @@ class DataPlane:
         self.timeout_s = settings.request_timeout_s
         self.budget = MemoryLimit(settings.max_queue_bytes)
         self.off_loop = OffLoop()
-        self.answers = ResponseCache(settings.answer_cache_bytes, metrics.cache("answers"))
+        size = settings.answer_cache_bytes
+        self._answers = ResponseCache(size, metrics.cache("answers")) if size else None
         self._working = _Working()
         # Why what belongs to an entry cannot be answered, though it is loaded.
         self.obstacle: Callable[[Entry], ServiceError | None] = lambda _: None
@@ -121,7 +123,7 @@ class DataPlane:
             return NotReadyError(self.state.value)
         if entry is None:
             return None if await self.backend.ready(None) else NotReadyError("the backend does not answer")
-        if not await self.backend.ready(None if self.model_cache.manages(entry) else entry):
+        if not await self.backend.ready(None if entry in self.model_cache.residents else entry):
             return NotReadyError("the backend does not serve it now")
         return self.obstacle(entry)
 
@@ -152,8 +154,9 @@ class DataPlane:
             raise NotReadyError(self.state.value)
         rows, wanted = check_request(entry, inputs, outputs, self.repository.takes_missing(entry))
         size = self._answer_bytes(entry, inputs, wanted, rows)
-        key = None if by_row else self.answers.key(entry, inputs, wanted)
-        if key is not None and (found := self.answers.find(key)) is not None:
+        answers = None if by_row else self._answers
+        key = None if answers is None else answers.key(entry, inputs, wanted)
+        if answers is not None and key is not None and (found := answers.find(key)) is not None:
             return found
         limit_s = deadline_s - asyncio.get_running_loop().time()
         try:
@@ -166,14 +169,20 @@ class DataPlane:
         check_rows(entry, tensors, rows)
         check_answer(entry, tensors)
         self.metrics.explained(entry, tensors)
-        if key is not None:
-            self.answers.keep(key, tensors)
+        if answers is not None and key is not None:
+            answers.keep(key, tensors)
         return tensors
+
+    def forget_answers(self) -> None:
+        """Forget the cache's answers, and those that are being computed: an explainer or a set has gone."""
+        if self._answers is not None:
+            self._answers.clear()
 
     async def _run(
         self, entry: Entry, pieces: Sequence[Tensors], outputs: Sequence[str], deadline_s: float
     ) -> Tensors:
-        async with self.model_cache.held(entry):
+        cache = self.model_cache
+        async with cache.held(entry) if entry in cache.residents else _ALWAYS_LOADED:
             answers = [await self.backend.infer(entry, piece, outputs, deadline_s) for piece in pieces]
         return answers[0] if len(answers) == 1 else _joined(answers)
 
@@ -198,7 +207,7 @@ class DataPlane:
 
     def _answer_bytes(self, entry: Entry, inputs: Tensors, outputs: Sequence[str], rows: int) -> int:
         """Raises AnswerTooLargeError: a row's explanation has a value for each feature and target."""
-        size = rows * entry.row_bytes(outputs, inputs)
+        size = rows * _row_bytes(entry, outputs, inputs)
         if size > self._max_answer_bytes:
             raise AnswerTooLargeError(
                 f"the answer would have {size} bytes, more than {self._max_answer_bytes}: send fewer than "
@@ -223,6 +232,17 @@ class _Working:
         self._count -= 1
         if not self._count:
             self.none.set()
+
+
+def _row_bytes(entry: Entry, outputs: Sequence[str], inputs: Tensors) -> int:
+    """Return the bytes of a row of these outputs; an open length is that of the inputs, which fit."""
+    opened = entry.manifest.open_length if entry.manifest is not None else None
+    if opened is None:
+        return sum(entry.output_bytes[name] for name in outputs)
+    name, axis = opened.axes[0]
+    length = inputs[name].shape[axis]
+    wanted = [spec for spec in entry.outputs if spec.name in outputs]
+    return sum(entry.output_bytes[spec.name] * length ** spec.shape.count(-1) for spec in wanted)
 
 
 def _pieces(inputs: Tensors, rows: int, size: int) -> list[Tensors]:

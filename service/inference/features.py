@@ -9,7 +9,7 @@ from typing import Any
 from compiler.manifest import Manifest, TensorSpec
 from compiler.references.request_time import WEIGHTS, own_inputs, references_name
 from service.errors import InvalidInputError
-from service.faults import Faults, listed
+from service.inference.checks import Faults, listed
 from service.repository.entry import Entry, agree
 from service.tensors import DTYPES, Array, Tensors, flatten, from_values, json_type_name
 
@@ -72,7 +72,7 @@ class _Row:
 
 def form_of(entry: Entry, manifest: Manifest | None) -> Form:
     """The form of `entry`; without a manifest there are no feature names. References are no instances."""
-    opened = own_inputs(manifest.open_references) if manifest else ()
+    opened = own_inputs(manifest.open_references) if manifest and manifest.open_references else ()
     specs = tuple(spec for spec in entry.inputs if spec.name not in opened)
     inputs = {spec.name for spec in specs}
     named = {item.tensor.name: item.feature_names for item in manifest.explained} if manifest else {}

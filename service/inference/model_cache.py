@@ -6,7 +6,6 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from compiler.errors import RationaleError
@@ -16,8 +15,6 @@ from service.observability.metrics import Metrics
 from service.repository.entry import Entry
 
 log = logging.getLogger(__name__)
-
-_UNTOUCHED = contextlib.nullcontext()
 
 
 @dataclass(eq=False)
@@ -40,32 +37,30 @@ class _Resident:
 class ModelCache:
     """Loads an entry when a request needs it, and unloads another one for it that nobody uses.
 
-    It looks after the entries that were admitted; all others pass through it untouched.
+    Attributes:
+        residents: the entries that were admitted, least recently used first. All others are always loaded.
     """
 
     def __init__(self, backend: Backend, capacity: int, metrics: Metrics) -> None:
         self.capacity = capacity
         self._backend = backend
         self._metrics = metrics
-        self._residents: OrderedDict[Entry, _Resident] = OrderedDict()  # least recently used first
+        self.residents: OrderedDict[Entry, _Resident] = OrderedDict()
         self._placed = 0  # loaded, or on the way in or out
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def manages(self, entry: Entry) -> bool:
-        return entry in self._residents
-
     def has(self, entry: Entry) -> bool:
         """Whether it is loaded."""
-        return entry in self._residents and self._residents[entry].ready
+        return entry in self.residents and self.residents[entry].ready
 
     def admit(self, entry: Entry) -> None:
         """From now on it is loaded when it is needed."""
-        self._residents.setdefault(entry, _Resident())
+        self.residents.setdefault(entry, _Resident())
 
     async def start(self) -> None:
         """Loads as many as there is room for. One that cannot be loaded does not keep the others from it."""
-        entries = list(self._residents)
+        entries = list(self.residents)
         for entry in entries[self.capacity :]:
             await self._backend.unload(entry)  # a server may hold what an earlier gateway loaded
         for entry in entries[: self.capacity]:
@@ -81,28 +76,25 @@ class ModelCache:
             RepositoryError, NotReadyError: it cannot be loaded.
         """
         self.admit(entry)
-        loading = self._spawn(self._bring_in(entry, self._residents[entry], within=False))
+        loading = self._spawn(self._bring_in(entry, self.residents[entry], within=False))
         await asyncio.shield(loading)  # a backend told to load does so: it is not to be left in the middle
-        self._residents.move_to_end(entry)
+        self.residents.move_to_end(entry)
         await self._shrink(but=entry)
 
-    def held(self, entry: Entry) -> AbstractAsyncContextManager[None]:
-        """The entry is loaded within. Those that wait for the same one share its loading.
+    @contextlib.asynccontextmanager
+    async def held(self, entry: Entry) -> AsyncIterator[None]:
+        """Load one of the residents until the context ends. Those that wait for the same share its loading.
 
         Raises:
             NotReadyError: it cannot be loaded now.
         """
-        resident = self._residents.get(entry)
-        return _UNTOUCHED if resident is None else self._held(entry, resident)
-
-    @contextlib.asynccontextmanager
-    async def _held(self, entry: Entry, resident: _Resident) -> AsyncIterator[None]:
+        resident = self.residents[entry]
         resident.uses += 1
         try:
             if not resident.ready:
                 await self._loaded(entry, resident)
-            if entry in self._residents:
-                self._residents.move_to_end(entry)
+            if entry in self.residents:
+                self.residents.move_to_end(entry)
             yield
         finally:
             resident.uses -= 1
@@ -112,7 +104,7 @@ class ModelCache:
 
     async def drop(self, entry: Entry) -> None:
         """Looks after it no more: lets those finish who use it, and frees it."""
-        resident = self._residents.pop(entry, None)
+        resident = self.residents.pop(entry, None)
         if resident is None:
             return
         while resident.uses:
@@ -163,7 +155,7 @@ class ModelCache:
 
     async def _let_one_leave(self, but: Entry | None = None) -> bool:
         """Unloads the one that was not used for longest, `but` never; False where all are in use."""
-        idle = ((e, r) for e, r in self._residents.items() if r.ready and not r.uses and e is not but)
+        idle = ((e, r) for e, r in self.residents.items() if r.ready and not r.uses and e is not but)
         entry, resident = next(idle, (None, None))
         if entry is None or resident is None:
             return False

@@ -5,12 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
-from service.errors import InvalidInputError, MalformedError, TooLargeError
-from service.faults import Faults
+from service.errors import InvalidInputError, MalformedError
+from service.inference.checks import Faults
 from service.inference.features import Instances
-from service.inference.memory_limit import SMALL
 from service.repository.entry import Entry
 from service.tensors import DTYPES, Tensors, bytes_of
 
@@ -18,14 +15,6 @@ from service.tensors import DTYPES, Tensors, bytes_of
 _MAX_RANK = 32
 _MAX_SIZE = 1 << 48
 _SHARED_MEMORY = "shared_memory_region"
-
-# What of a large body is counted, by which of its bytes, and how many bytes may stand for one of them.
-_COUNTED = (
-    ("values", (b",",), 8),
-    ("members of objects", (b":",), 16),
-    ("lists and objects", (b"[", b"{"), 32),
-)
-_FEWER = "send fewer rows at a time, or binary tensors"
 
 
 @dataclass(frozen=True)
@@ -83,35 +72,12 @@ class Answer:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What reproduces it."""
-        own = self.entry.identity
-        return own if self.references is None else {**own, "references": self.references}
-
-
-def parse_json(body: bytes | bytearray, most_bytes: int, end: int | None = None) -> Any:
-    """The value of the JSON that `body` is, up to byte `end`.
-
-    How many values it holds is bounded before any is made: an empty object takes 2 bytes here and 70 when it
-    is parsed. Up to 1 MiB that is no harm.
-
-    Raises:
-        TooLargeError: it has more than `most_bytes` bytes, or too many values for that.
-        MalformedError: it is none; the text says where it breaks.
-    """
-    end = len(body) if end is None else end
-    if end > most_bytes:
-        raise TooLargeError(f"the JSON has {end} bytes, more than {most_bytes}: {_FEWER}")
-    if end > SMALL:
-        for what, marks, share in _COUNTED:
-            found, most = sum(body.count(mark, 0, end) for mark in marks), most_bytes // share
-            if found > most:
-                raise TooLargeError(f"the JSON holds about {found} {what}, more than {most}: {_FEWER}")
-    try:
-        return orjson.loads(memoryview(body)[:end])
-    except orjson.JSONDecodeError as error:
-        raise MalformedError(
-            f"the body is not valid JSON: {error}; if it is something else, say so by Content-Type"
-        ) from error
+        """What reproduces an explanation: its method and digests. Empty for a plain model's answer."""
+        manifest = self.entry.manifest
+        if manifest is None:
+            return {}
+        identity = {"method": manifest.method.name, "explanation": manifest.digests.explanation}
+        return identity if self.references is None else {**identity, "references": self.references}
 
 
 def check_parameters(name: str, parameters: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Explanations that were given before, to be given again: off unless it has bytes.
+"""Explanations that were given before, to be given again.
 
 An answer follows from its request alone, so the same request has the same answer. What makes requests the
 same is all that may decide an answer: the explanation (digests of model, references and options, among them
@@ -32,8 +32,8 @@ class ResponseCache:
         return int(self._answers.currsize)
 
     def key(self, entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> tuple[int, bytes] | None:
-        """None where nothing is kept: the cache is off, or the entry explains nothing."""
-        if not self._answers.maxsize or entry.manifest is None:
+        """Return None where nothing is kept: the entry explains nothing."""
+        if entry.manifest is None:
             return None
         return self._era, _digest(entry, inputs, outputs)
 

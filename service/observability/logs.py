@@ -1,7 +1,7 @@
 """Logs: the gateway's own, uvicorn's and gRPC's alike, as lines of JSON or for a terminal.
 
 No line holds a feature's value: what a model or a caller's data brings into a text is taken out of it first
-(`without_values`), and what is logged of a request is listed in `log_access`.
+(`without_values`), and what is logged of a request is listed in `service.interceptor`.
 """
 
 import logging
@@ -13,12 +13,8 @@ from typing import IO, Any
 import orjson
 
 from service.observability import context
-from service.observability.context import RequestContext
-from service.observability.metrics import labels_of
 
-ACCESS = logging.getLogger("rationale.access")
 _OF_EVERY_RECORD = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}
-_SHOWN = 200  # characters of a path
 _NUMBER = re.compile(r"(?<![A-Za-z0-9_./:])[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|nan|inf)(?![A-Za-z_/])")
 
 
@@ -57,37 +53,9 @@ class _Lines(logging.Formatter):
         return self._written(event)
 
 
-def log_access(request: RequestContext, seconds: float) -> None:
-    """One line for a request that was answered; nothing but this is logged of it by default."""
-    if not ACCESS.isEnabledFor(logging.INFO):
-        return
-    model, verb = labels_of(request.entry, decides=request.decides)
-    fields: dict[str, Any] = {
-        "request_id": request.request_id,
-        "protocol": request.protocol,
-        "operation": _printable(request.operation),
-        "model": model,
-        "verb": verb,
-        "entry": request.entry.name if request.entry else "",
-        "rows": request.rows,
-        "status": request.status,
-        "problem": request.problem,
-        "caller": request.caller.name,
-        "duration_ms": round(seconds * 1e3, 3),
-        "queue_ms": round(request.queue_s * 1e3, 3),
-        "compute_ms": round(request.compute_s * 1e3, 3),
-    }
-    ACCESS.info("request", extra={name: value for name, value in fields.items() if value not in ("", None)})
-
-
 def without_values(text: object) -> str:
     """A foreign text, as of an error, with `#` in place of its numbers: they may be somebody's data."""
     return _NUMBER.sub("#", str(text))
-
-
-def _printable(text: str) -> str:
-    shown = text[:_SHOWN]
-    return shown if shown.isprintable() else ascii(shown)
 
 
 def _json(event: dict[str, Any]) -> str:

@@ -12,10 +12,9 @@ from compiler.errors import InvalidReferencesError, LargeReferencesError
 from compiler.manifest import Manifest, TensorSpec
 from compiler.references.tables import FEATURE_NAMES, WEIGHTS, Table, read_stream
 from service.errors import InvalidInputError, MalformedError, TooLargeError
-from service.faults import Faults
+from service.inference.checks import Faults, first_non_finite
 from service.inference.features import form_of, to_tensors
-from service.inference.request import parse_json
-from service.inference.validation import first_non_finite
+from service.inference.large_requests import parse_json
 from service.repository.entry import Entry, agree
 from service.tensors import DTYPES, Array, Tensors, datatype_of
 

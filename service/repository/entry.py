@@ -15,7 +15,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from compiler.errors import RepositoryError
 from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest, TensorSpec
 from compiler.references.request_time import own_inputs
-from service.tensors import DTYPES, Tensors
+from service.tensors import DTYPES
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _DATATYPES = {
@@ -89,13 +89,6 @@ class Entry:
         """The name under which a server that serves the same repository knows it."""
         return self.stored.name if self.stored else self.name
 
-    @property
-    def identity(self) -> dict[str, str]:
-        """What reproduces an explanation: its method and digest. Empty for a plain model."""
-        if self.manifest is None:
-            return {}
-        return {"method": self.manifest.method.name, "explanation": self.manifest.digests.explanation}
-
     @functools.cached_property
     def input_specs(self) -> dict[str, TensorSpec]:
         return {spec.name: spec for spec in self.inputs}
@@ -111,16 +104,6 @@ class Entry:
             spec.name: math.prod(max(size, 1) for size in spec.shape) * DTYPES[spec.datatype].itemsize
             for spec in self.outputs
         }
-
-    def row_bytes(self, outputs: Sequence[str], inputs: Tensors) -> int:
-        """What a row of these outputs takes, for inputs that fit; an open length is what they have of it."""
-        opened = self.manifest.open_length if self.manifest is not None else None
-        if opened is None:
-            return sum(self.output_bytes[name] for name in outputs)
-        name, axis = opened.axes[0]
-        length = inputs[name].shape[axis]
-        asked = [spec for spec in self.outputs if spec.name in outputs]
-        return sum(self.output_bytes[spec.name] * length ** spec.shape.count(-1) for spec in asked)
 
     @property
     def variable_shape(self) -> bool:

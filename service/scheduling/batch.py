@@ -1,4 +1,4 @@
-"""The requests that wait before one entry, and the batch that is made of them when it can run.
+"""The requests that wait before one entry, the batch that is made of them, and how long batches take.
 
 They come and leave on the event loop; a batch takes its members in the thread that runs it.
 """
@@ -7,7 +7,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,10 @@ from service.errors import ModelFailedError
 from service.repository.entry import Entry
 from service.tensors import Tensors
 
+_FORGET = 0.95  # weight of what was known when one more batch is seen: about the last twenty count
+_SURPRISE = 4.0  # times what was expected: more of one batch is a stall, and says little of the next
+_SURE = 5.0  # batches after which there are expectations
+_LEAST_SPREAD = 1e-3  # of batch sizes, relative to their mean square: below it a slope would be noise
 _BATCH_MARGIN = 2.5  # a batch twice as large is hardly faster by row, and late for all in it
 
 Key = tuple[tuple[str, tuple[int, ...]], ...]
@@ -182,3 +186,54 @@ def check_rows(entry: Entry, outputs: Tensors, rows: int) -> None:
                 f"model '{entry.name}' does not treat rows apart: output '{name}' has shape "
                 f"{list(array.shape)} for {rows} rows"
             )
+
+
+class LatencyModel:
+    """A line through the recent batches of one entry: seconds = fixed + rows · slope, by least squares.
+
+    Batches that were all of one size tell no slope; larger ones then count as no slower, so that the first
+    of them is tried and teaches it.
+    """
+
+    def __init__(self) -> None:
+        self._count = self._rows = self._seconds = self._rows_rows = self._rows_seconds = 0.0
+        self._line: tuple[float, float] | None = None
+
+    @property
+    def known(self) -> bool:
+        return self._count > 0
+
+    def learn(self, batches: Iterable[tuple[int, float]]) -> None:
+        """Takes (rows, seconds) of batches that ran before as a first estimate."""
+        for rows, seconds in batches:
+            self.observe(rows, seconds)
+
+    def observe(self, rows: int, seconds: float) -> None:
+        if self._count > _SURE and rows * self._count <= self._rows:  # of a usual size
+            seconds = min(seconds, _SURPRISE * self.estimate(rows))
+        self._count = _FORGET * self._count + 1
+        self._rows = _FORGET * self._rows + rows
+        self._seconds = _FORGET * self._seconds + seconds
+        self._rows_rows = _FORGET * self._rows_rows + rows * rows
+        self._rows_seconds = _FORGET * self._rows_seconds + rows * seconds
+        self._line = None  # last: who asks meanwhile is told of the batches before
+
+    def estimate(self, rows: int) -> float:
+        """Seconds for a batch of `rows`; 0.0 where nothing is known. Any thread may ask, one observes."""
+        line = self._line
+        if line is None:
+            line = self._line = self._fit()
+        fixed, slope = line
+        return fixed + rows * slope
+
+    def _fit(self) -> tuple[float, float]:
+        if not self.known:
+            return 0.0, 0.0
+        mean_rows, mean_seconds = self._rows / self._count, self._seconds / self._count
+        square = self._rows_rows / self._count
+        spread = square - mean_rows**2
+        if spread < _LEAST_SPREAD * square:
+            return mean_seconds, 0.0
+        slope = (self._rows_seconds / self._count - mean_rows * mean_seconds) / spread
+        slope = min(max(slope, 0.0), mean_seconds / mean_rows)  # neither part of a duration is negative
+        return mean_seconds - slope * mean_rows, slope

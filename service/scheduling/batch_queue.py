@@ -16,8 +16,16 @@ from typing import Any
 from service.errors import DeadlineError, NotReadyError, QueueFullError
 from service.observability.context import note_run
 from service.repository.entry import Entry
-from service.scheduling.batch import Batch, Joined, Line, PendingRequest, check_rows, joined, parted
-from service.scheduling.latency_model import LatencyModel
+from service.scheduling.batch import (
+    Batch,
+    Joined,
+    LatencyModel,
+    Line,
+    PendingRequest,
+    check_rows,
+    joined,
+    parted,
+)
 from service.tensors import Tensors
 
 TIMER_S = 0.001  # the event loop's timers are no finer: a shorter delay is one turn of the loop

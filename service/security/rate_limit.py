@@ -34,13 +34,13 @@ class RateLimits:
     """
 
     def __init__(self, per_s: float | None, burst: int | None, storage: str = MEMORY) -> None:
-        self._per_s = per_s
+        self.per_s = per_s
         self._burst = burst
         self._limiter = None if storage == MEMORY else _limiter(storage)
 
     async def check(self, caller: Caller) -> None:
         """Raises RateLimitedError, which says when to come back."""
-        per_s = caller.requests_per_s or self._per_s
+        per_s = caller.requests_per_s or self.per_s
         if per_s is None:
             return
         from limits.errors import StorageError

@@ -13,7 +13,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from service.errors import InvalidInputError, MalformedError
-from service.faults import Faults
+from service.inference.checks import Faults
 from tests.service import handmade as made
 from tests.service.api.test_errors import problem
 from tests.service.messages import request, tensor

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from service.api.endpoint import _AT_ONCE, read_body
 from service.errors import MalformedError, QueueFullError, ServiceError, TooLargeError
-from service.inference.memory_limit import SMALL, MemoryLimit
+from service.inference.large_requests import SMALL, MemoryLimit
 
 LARGE = bytes(range(256)) * (5 * _AT_ONCE // 256 + 1)
 

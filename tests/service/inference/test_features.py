@@ -6,7 +6,7 @@ import pytest
 
 from compiler.manifest import TensorSpec
 from service.errors import InvalidInputError
-from service.faults import Faults
+from service.inference.checks import Faults
 from service.inference.features import Form, to_tensors
 
 SHARED = Form(

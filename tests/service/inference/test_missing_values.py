@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 from compiler import DeepShap, ExactShap, TreeShap, compile_model
 from service.errors import InvalidInputError
-from service.inference.validation import check_request
+from service.inference.checks import check_request
 from service.references.formats import parse_rows
 from service.repository.registry import read_repository
 from service.settings import Settings

@@ -146,4 +146,4 @@ async def test_dropping_waits_for_those_who_use_it(backend: SlowBackend, entries
     using.cancel()
     await asyncio.gather(using, dropping, return_exceptions=True)
     assert backend.loaded == []
-    assert not model_cache.manages(a)
+    assert a not in model_cache.residents

@@ -3,8 +3,7 @@
 import pytest
 
 from service.errors import MalformedError, TooLargeError
-from service.inference.memory_limit import SMALL
-from service.inference.request import parse_json
+from service.inference.large_requests import SMALL, parse_json
 
 MOST = 2 * SMALL
 

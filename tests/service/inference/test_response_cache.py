@@ -122,9 +122,8 @@ def test_what_is_kept_is_nobody_elses(entry: Entry) -> None:
         found["y"][0] = 1
 
 
-def test_predictions_are_not_kept_and_it_can_be_off(repository: Path, entry: Entry) -> None:
+def test_predictions_are_not_kept(repository: Path) -> None:
     assert cache().key(read_repository(repository).entry("score"), INPUTS, ("y",)) is None
-    assert cache(limit=0).key(entry, INPUTS, ("y",)) is None
 
 
 async def test_the_gateway_answers_from_it(repository: Path) -> None:

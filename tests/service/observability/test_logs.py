@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
+from service.interceptor import log_access
 from service.observability import context as exchange
 from service.observability import logs
 from service.observability.context import RequestContext
@@ -83,7 +84,7 @@ def test_tracebacks_without_the_values_of_variables(form: str) -> None:
 def test_a_path_cannot_forge_a_line() -> None:
     stream = io.StringIO()
     logs.configure("info", "plain", stream)
-    logs.log_access(RequestContext("http", "GET /\n2026 error forged\x1b[31m", "id"), 0.001)
+    log_access(RequestContext("http", "GET /\n2026 error forged\x1b[31m", "id"), 0.001)
     assert len(stream.getvalue().splitlines()) == 1
     assert "\x1b" not in stream.getvalue()
 

@@ -23,7 +23,7 @@ from service.errors import (
     TooLargeError,
     UnknownResourceError,
 )
-from service.faults import check_name
+from service.inference.checks import check_name
 from service.references.formats import MEDIA_TYPES, Rows, parse_rows
 from service.references.store import ReferenceSets
 from service.repository.registry import ModelRegistry, read_repository

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.scheduling.latency_model import LatencyModel
+from service.scheduling.batch import LatencyModel
 
 
 def learned(*batches: tuple[int, float]) -> LatencyModel:

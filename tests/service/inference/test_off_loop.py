@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from service.errors import DeadlineError, InvalidInputError
-from service.scheduling.off_loop import LARGE, MEDIUM, OffLoop
+from service.inference.large_requests import LARGE, MEDIUM, OffLoop
 from tests.service.patient import SECONDS
 
 
