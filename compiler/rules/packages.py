@@ -9,12 +9,12 @@ from compiler.rules.rule import Rule
 
 @cache
 def rule_packages() -> tuple[Installed, ...]:
-    """The entry points that name modules with rules, in the order of their packages."""
+    """Return the entry points that name modules with rules, in the order of their packages."""
     return tuple(sorted(installed(RULES), key=lambda one: (one.recorded.package or "", one.point.module)))
 
 
 def import_packages() -> None:
-    """Imports the modules, so that their rules are declared.
+    """Import the modules, so that their rules are declared.
 
     Raises:
         ExtensionError: a module that cannot be imported; its package is named.
@@ -24,7 +24,7 @@ def import_packages() -> None:
 
 
 def package_of(rule: Rule) -> Extension | None:
-    """What brought a rule; None for Rationale's own, and for those of scripts."""
+    """Return the extension with a rule; None for Rationale's own, and for those of scripts."""
     parts = rule.forward.__module__.split(".")
     shared = {one: _shared(one.point.module.split("."), parts) for one in rule_packages()}
     nearest = max(shared, key=lambda one: shared[one], default=None)

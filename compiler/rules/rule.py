@@ -128,7 +128,7 @@ class Rule:
         return self.relevance_form is not None or Trait.EXPANDED in self.traits
 
     def deeplift(self, form: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorator: the operator's own complete DeepLIFT rule, in place of that of its kind.
+        """Declare the operator's own complete DeepLIFT rule, in place of that of its kind; a decorator.
 
         Called as `form(op, m, xs, rs, y, y_r, **attributes)` with the inputs at x and at r; returns the
         multiplier of each input. Inputs behind the last of these may not vary. Of several outputs, m has all
@@ -138,9 +138,9 @@ class Rule:
         return form
 
     def secant(self, form: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Decorator: the same, of one value, by (f(x) − f(r))/(x − r) in a form that does not cancel.
+        """Declare the DeepLIFT rule of one value by (f(x) − f(r))/(x − r) in a form that does not cancel.
 
-        Called as `form(op, x, r, y, y_r, *other_inputs, **attributes)`.
+        A decorator. Called as `form(op, x, r, y, y_r, *other_inputs, **attributes)`.
         """
 
         def multiplier(
@@ -152,7 +152,7 @@ class Rule:
         return form
 
     def shape(self, form: ShapeForm) -> ShapeForm:
-        """Decorator: the shape of the value, where ONNX does not know the operator.
+        """Declare the shape of the value, where ONNX does not know the operator; a decorator.
 
         Called as `form(*shapes, **attributes)`, with a tuple of whole numbers for each input and None for one
         that is left out, and with the attributes that it names as keywords. Returns a tuple, or a list of
@@ -163,7 +163,7 @@ class Rule:
         return form
 
     def layer(self, form: Callable[..., Weights | None]) -> Callable[..., Weights | None]:
-        """Decorator: the operator's inputs are x, weight and bias, and `call(x, weight, None)` is linear.
+        """Declare that the inputs are x, weight and bias, and `call(x, weight, None)` is linear; a decorator.
 
         Called as `form(op, weight, bias, **attributes)`; None where the node is used in another way.
         """
@@ -171,7 +171,7 @@ class Rule:
         return form
 
     def relevance(self, form: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorator: the operator's own rule of layer-wise relevance propagation, as a multiplier.
+        """Declare the operator's own rule of layer-wise relevance propagation, as a multiplier; a decorator.
 
         Called as `form(op, m, xs, y, **attributes)`; returns the multiplier of each input.
         """
@@ -185,7 +185,7 @@ _RULES: dict[tuple[str, str], Rule] = {}
 def rule(
     op_type: str, *, kind: Kind | str, domain: str = "", traits: Iterable[Trait | str] = ()
 ) -> Callable[[Callable[..., Evaluation]], Rule]:
-    """Declares the rule of an operator, or of a model's function of that name. The newest declaration wins.
+    """Declare the rule of an operator, or of a model's function of that name. The newest declaration wins.
 
     Args:
         op_type: as the node has it, in `domain`.
@@ -217,7 +217,7 @@ def rule(
 def local(
     op_type: str, *, domain: str = "", traits: Iterable[Trait] = ()
 ) -> Callable[[Callable[..., Tensor]], Rule]:
-    """Declares a LOCAL operator of one varying input by its multiplier between x and r.
+    """Declare a LOCAL operator of one varying input by its multiplier between x and r.
 
     Called as `form(op, m, x, r, y, y_r, *parameters, **attributes)`. The value is the operator's own node;
     the pullback is the multiplier at r = x, where a form may take a shorter way.

@@ -14,13 +14,13 @@ from compiler.graph.variants import Site, Task
 
 
 def tiny(x: Tensor) -> float:
-    """A divisor guard: below any difference that matters, and no 0 itself."""
+    """Return a divisor guard: below any difference that matters, and no 0 itself."""
     info = np.finfo(x.dtype.numpy())
     return float(info.smallest_subnormal) if info.bits < 32 else float(info.tiny) * 2.0**20
 
 
 def difference(op: Ops, z: Tensor, z_r: Tensor) -> Tensor:
-    """z − z_r, 0 where both are equal: −inf masks included."""
+    """Compute z − z_r, 0 where both are equal: −inf masks included."""
     return op.Where(op.Equal(z, z_r), 0.0, op.Sub(z, z_r))
 
 
@@ -54,7 +54,9 @@ def relu_by_quotient(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: bool) -> Tenso
 
 @rescaled_relu.variant("quotient of sums", fits=lambda shared: shared, cost=lambda _: 0.7)
 def relu_by_sums(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: bool) -> Tensor:
-    """The same as m·β/(β + Γ) with β = 1/α: two passes, where m·β takes one row instead of K.
+    """Compute `relu_by_quotient` as m·β/(β + Γ) with β = 1/α.
+
+    It takes two passes, where m·β takes one row instead of K.
 
     What is left of m where both are negative is m/B², so here B² leaves room for it on either side.
     """
@@ -75,7 +77,7 @@ def _baked(op: Ops, r: Tensor, span: "_Span") -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _clip_cost(site: Site) -> float:
-    """The least where r must fit float16, or where nobody has measured that infinities are kept."""
+    """Return the least cost where r must fit float16, or nobody has measured that infinities are kept."""
     bounded = site.deployment.storage == "float16" or site.deployment.runtime in ("tensorrt", "any")
     return 0.5 if bounded else 2.0
 
@@ -134,7 +136,7 @@ def phi(op: Ops, d: Tensor) -> Tensor:
 
 
 def exp_secant(op: Ops, d: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
-    """The logarithmic mean of y = e^x and y_r = e^r, with d = x − r: max(y, y_r)·φ(d)."""
+    """Compute the logarithmic mean of y = e^x and y_r = e^r, with d = x − r: max(y, y_r)·φ(d)."""
     return op.Mul(op.Max(y, y_r), phi(op, d))
 
 
@@ -150,7 +152,7 @@ def log_secant(op: Ops, x: Tensor, r: Tensor) -> Tensor:
 
 
 def jump_secant(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, at_tie: Tensor | float) -> Tensor:
-    """The plain quotient, for every x ≠ r: steps and jumps have no form that is better."""
+    """Compute the plain quotient, for every x ≠ r: steps and jumps have no form that is better."""
     d = op.Sub(x, r)
     tie = op.Equal(d, 0.0)
     return op.Where(tie, at_tie, op.Div(op.Sub(y, y_r), op.Where(tie, 1.0, d)))

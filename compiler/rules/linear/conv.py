@@ -44,7 +44,7 @@ def conv(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Evaluation:
-    """y = W ∗ x + b;  the adjoint correlates m with the flipped kernel."""
+    """Compute y = W ∗ x + b;  the adjoint correlates m with the flipped kernel."""
     kernel, size = w.shape[2:], x.shape[2:]
     strides = list(strides or [1] * len(kernel))
     dilations = list(dilations or [1] * len(kernel))
@@ -97,7 +97,7 @@ def conv_layer(
 def _transposed_pads(
     auto_pad: str, whole: Sequence[int], wanted: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """The paddings that cut `whole` to the `wanted` sizes, and what must be added where it is less."""
+    """Return the paddings that cut `whole` to the `wanted` sizes, and what must be added where it is less."""
     totals = [max(a - b, 0) for a, b in zip(whole, wanted[-len(whole) :], strict=True)]
     beyond = [max(b - a, 0) for a, b in zip(whole, wanted[-len(whole) :], strict=True)]
     small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
@@ -120,7 +120,7 @@ def conv_transpose_rule(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Evaluation:
-    """y = Wᵀ ∗ x + b;  its adjoint is a convolution."""
+    """Compute y = Wᵀ ∗ x + b;  its adjoint is a convolution."""
     n = x.rank - 2
     strides, dilations = list(strides or [1] * n), list(dilations or [1] * n)
     added = list(output_padding or [0] * n)

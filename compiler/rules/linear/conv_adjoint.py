@@ -154,7 +154,10 @@ class _Phase:
 
 
 def _phases(g: Geometry) -> list[_Phase]:
-    """Row by row. With i + p = s·q + φ, Σ over o·s + k = i + p is a convolution over taps φ, φ + s, …"""
+    """Return the phases, row by row.
+
+    With i + p = s·q + φ, Σ over o·s + k = i + p is a convolution over taps φ, φ + s, …
+    """
     phases = []
     for start in product(*(range(s) for s in g.strides)):
         first, begin, end = [], [], []
@@ -215,5 +218,5 @@ def repeated(op: Ops, x: Tensor, times: Sequence[int]) -> Tensor:
 
 
 def cropped(op: Ops, whole: Tensor, size: Sequence[int]) -> Tensor:
-    """The first `size` places of a plane [R, C, h, w]."""
+    """Return the first `size` elements of a plane [R, C, h, w]."""
     return whole if whole.shape[2:] == tuple(size) else op.Slice(whole, [0, 0], list(size), [2, 3])

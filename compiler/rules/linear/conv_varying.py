@@ -16,7 +16,7 @@ Sent = Callable[[Tensor], Tensor]
 
 
 def conv_of_rows(op: Ops, x: Tensor, w: Tensor, b: Tensor | None, g: Geometry) -> Evaluation:
-    """y = W·blocks(x) + b."""
+    """Compute y = W·blocks(x) + b."""
     forward, back, to_weight = _by_blocks(op, x.shape[0], w, g)
 
     def conv_pullback_w(m: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def conv_of_rows(op: Ops, x: Tensor, w: Tensor, b: Tensor | None, g: Geometry) -
 
 
 def conv_transpose_of_rows(op: Ops, x: Tensor, w: Tensor, b: Tensor | None, g: Geometry) -> Evaluation:
-    """y = Wᵀ·x, added up where blocks overlap, + b.  `g` is that of the convolution from y to x."""
+    """Compute y = Wᵀ·x, added up where blocks overlap, + b.  `g` is that of the convolution from y to x."""
     forward, back, to_weight = _by_blocks(op, x.shape[0], w, g)
 
     def conv_transpose_pullback_w(m: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from compiler.rules.rule import Evaluation, Kind, Trait, Weights, local, rule
 
 @rule("MatMul", kind=Kind.BILINEAR, traits=[Trait.PRODUCT])
 def matmul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
-    """y = a·b over the last two axes; of vectors too."""
+    """Compute y = a·b over the last two axes; of vectors too."""
     left, right = _matrix(op, a, (1, *a.shape)), _matrix(op, b, (*b.shape, 1))
     vector = a.rank == 1 or b.rank == 1
     y = op.MatMul(left, right)
@@ -36,7 +36,7 @@ def _matrix(op: Ops, x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _vector(op: Ops, m: Tensor, x: Tensor) -> Tensor:
-    """What a vector is due, of the multiplier of the matrices it was multiplied as."""
+    """Reduce the multiplier of the matrices as which a vector was multiplied to that of the vector."""
     if x.rank > 1:
         return m
     if m.rank > 2:
@@ -51,7 +51,7 @@ def matmul_layer(op: Ops, w: Tensor, bias: Tensor | None) -> Weights:
 
 
 def transposed(op: Ops, x: Tensor) -> Tensor:
-    """The last two axes exchanged."""
+    """Exchange the last two axes."""
     order = list(range(x.rank))
     order[-2:] = order[-1], order[-2]
     return op.Transpose(x, perm=order)
@@ -69,7 +69,7 @@ def gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Evaluation:
-    """y = α·a·b + β·c."""
+    """Compute y = α·a·b + β·c."""
     wide = c is not None and (c.rows or (c.rank == 2 and c.shape[0] != 1))
     if transA or b.rows or wide:
         return _gemm_of_rows(op, a, b, c, alpha, beta, (transA, transB))
@@ -132,7 +132,7 @@ class Equation:
 
 
 def parse_equation(equation: str, ranks: Sequence[int]) -> Equation:
-    """Writes out what an equation leaves to its reader: the ellipsis and the output."""
+    """Write out what an equation leaves to its reader: the ellipsis and the output."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     free = [c for c in string.ascii_letters if c not in equation]
@@ -147,7 +147,7 @@ def parse_equation(equation: str, ranks: Sequence[int]) -> Equation:
 
 @rule("Einsum", kind=Kind.BILINEAR, traits=[Trait.PRODUCT])
 def einsum(op: Ops, *xs: Tensor, equation: str) -> Evaluation:
-    """y = Σ Π x over the indices that the output lacks; linear in each operand."""
+    """Compute y = Σ Π x over the indices that the output lacks; linear in each operand."""
     parsed = parse_equation(equation, [x.rank for x in xs])
     written = f"{','.join(parsed.inputs)}->{parsed.output}"
     y = op.Einsum(*xs, equation=written)
@@ -175,7 +175,7 @@ def _adjoint(op: Ops, xs: Sequence[Tensor], equation: Equation, i: int) -> objec
 
 
 def _without_repetition(term: str, equation: Equation) -> tuple[str, list[tuple[str, str]]]:
-    """The term with a new letter for each index that comes again, and pairs of old and new."""
+    """Return the term with a new letter for each index that comes again, and pairs of old and new."""
     used = set(equation.output).union(*equation.inputs)
     free = iter(c for c in string.ascii_letters if c not in used)
     written, pairs = "", []
@@ -190,7 +190,7 @@ def _without_repetition(term: str, equation: Equation) -> tuple[str, list[tuple[
 
 @local("Det")
 def determinant(op: Ops, m: Tensor, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
-    """y = det x over the last two axes;  dy/dx = the cofactors.
+    """Compute y = det x over the last two axes;  dy/dx = the cofactors.
 
     Linear in each row: row k changes with those before it at r and those behind at x, or vice versa.
     """

@@ -22,7 +22,7 @@ def dft(
     inverse: int = 0,
     onesided: int = 0,
 ) -> Evaluation:
-    """y = F·x, or F⁻¹·x = F̄ᵀ·x/n;  the adjoint of the one is the other times n, or 1/n."""
+    """Compute y = F·x, or F⁻¹·x = F̄ᵀ·x/n;  the adjoint of the one is the other times n, or 1/n."""
     along = (ints(axis, "DFT axes")[0] if axis is not None else -2) % x.rank
     y = op.DFT(x, length, axis, inverse=inverse, onesided=onesided)
     n = x.shape[along] if length is None else ints(length, "DFT lengths")[0]
@@ -37,7 +37,7 @@ def dft(
 
 
 def _matrix(x: Tensor, along: int, n: int, inverse: bool, onesided: bool) -> np.ndarray:
-    """The transform of each unit vector of the axis: [size · parts, size of y · parts of y]."""
+    """Return the transform of each unit vector of the axis: [size · parts, size of y · parts of y]."""
     size, parts = x.shape[along], x.shape[-1]
     basis = np.eye(size, dtype=complex)
     units = np.stack([basis, 1j * basis][:parts], axis=1).reshape(size * parts, size)

@@ -22,7 +22,7 @@ BILINEAR = Kind.BILINEAR
 
 @rule("Gather", kind=BILINEAR, traits=[Trait.MOVING])
 def gather(op: Ops, x: Tensor, indices: Tensor, *, axis: int = 0) -> Evaluation:
-    """y = slices of x at given places; the adjoint adds them up where they came from."""
+    """Compute y = slices of x at given indices; the adjoint adds them up where they came from."""
     axis = axis % x.rank
     if indices.constant is None:
         return _gather_computed(op, x, indices, axis)
@@ -67,14 +67,14 @@ def _elements(op: Ops, x: Tensor, indices: Tensor, axis: int) -> tuple[Tensor, C
 
 @rule("GatherElements", kind=BILINEAR, traits=[Trait.MOVING])
 def gather_elements(op: Ops, x: Tensor, indices: Tensor, *, axis: int = 0) -> Evaluation:
-    """y = elements of x at given places along an axis; the adjoint adds them up where they came from."""
+    """Compute y = elements of x at given indices along an axis; the adjoint adds them up at those indices."""
     y, pullback = _elements(op, x, _as_rows(op, indices), axis % x.rank)
     return y, (pullback, None)
 
 
 @rule("GatherND", kind=BILINEAR, traits=[Trait.MOVING])
 def gather_nd(op: Ops, x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Evaluation:
-    """y = slices of x at tuples of places; the adjoint adds them up where they came from."""
+    """Compute y = slices of x at tuples of indices; the adjoint adds them up where they came from."""
     b, depth = batch_dims, indices.shape[-1]
     batch, rest = x.shape[:b], x.shape[b + depth :]
     whole = (math.prod(batch), math.prod(x.shape[b : b + depth]), math.prod(rest))
@@ -103,7 +103,7 @@ def _flat_places(op: Ops, indices: Tensor, sizes: Sequence[int]) -> Tensor:
 def scatter_elements(
     op: Ops, x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
 ) -> Evaluation:
-    """y = x with elements replaced by, or added to, the updates; linear in both."""
+    """Compute y = x with elements replaced by, or added to, the updates; linear in both."""
     return _scatter(op, x, _as_rows(op, indices), updates, axis % x.rank, reduction)
 
 
@@ -129,7 +129,7 @@ def _scatter(
 def scatter_nd(
     op: Ops, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none"
 ) -> Evaluation:
-    """y = x with slices replaced by, or added to, the updates; linear in both."""
+    """Compute y = x with slices replaced by, or added to, the updates; linear in both."""
     depth = indices.shape[-1]
     rest = math.prod(x.shape[depth:])
     whole = (1, math.prod(x.shape[:depth]), rest)
@@ -160,7 +160,7 @@ def col2im(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Evaluation:
-    """y = blocks of an image, added up where they overlap; the adjoint takes them out again."""
+    """Compute y = blocks of an image, added up where they overlap; the adjoint takes them out again."""
     size, block = ints(image_shape, "Col2Im sizes"), ints(block_shape, "Col2Im sizes")
     n = len(size)
     places = block_places(

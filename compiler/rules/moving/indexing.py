@@ -17,7 +17,7 @@ def is_run(index: Sequence[int]) -> bool:
 
 
 def take(op: Ops, x: Tensor, index: Sequence[int], axis: int) -> Tensor:
-    """The slices of `x` at the places `index` of an axis; 0 where that is `NOWHERE`."""
+    """Return the slices of `x` at `index` of an axis; 0 where that is `NOWHERE`."""
     if NOWHERE in index:
         x, index = _with_zero(op, x, axis), [x.shape[axis] if i == NOWHERE else i for i in index]
     if is_run(index):
@@ -26,7 +26,7 @@ def take(op: Ops, x: Tensor, index: Sequence[int], axis: int) -> Tensor:
 
 
 def put_back(op: Ops, m: Tensor, index: Sequence[int], axis: int, size: int) -> Tensor:
-    """The adjoint of `take`: adds the slices of `m` at the places `index` of an axis of `size` zeros."""
+    """Compute the adjoint of `take`: add the slices of `m` at `index` of an axis of `size` zeros."""
     if is_run(index):
         before, after = index[0], size - index[0] - len(index)
         return op.Pad(m, [before, after], None, [axis]) if before or after else m

@@ -13,7 +13,7 @@ MOVING = Trait.MOVING
 
 @rule("Tile", kind=BILINEAR, traits=[MOVING])
 def tile(op: Ops, x: Tensor, repeats: Tensor) -> Evaluation:
-    """y = x, side by side with itself; the adjoint adds the copies up."""
+    """Compute y = x, side by side with itself; the adjoint adds the copies up."""
     times = ints(repeats, "Tile repeats")
 
     def tile_pullback(m: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def tile(op: Ops, x: Tensor, repeats: Tensor) -> Evaluation:
 
 @rule("Trilu", kind=BILINEAR)
 def trilu(op: Ops, x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Evaluation:
-    """y = x above (or below) a diagonal, else 0."""
+    """Compute y = x above (or below) a diagonal, else 0."""
     diagonal = 0 if k is None else ints(k, "Trilu diagonals")[0]
     rows, columns = x.shape[-2:]
     below = np.tri(rows, columns, k=diagonal - upper, dtype=bool)
@@ -43,7 +43,7 @@ def trilu(op: Ops, x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Eva
 
 @rule("DepthToSpace", kind=BILINEAR, traits=[MOVING])
 def depth_to_space(op: Ops, x: Tensor, *, blocksize: int, mode: str = "DCR") -> Evaluation:
-    """y = blocks of channels as blocks of the plane."""
+    """Compute y = blocks of channels as blocks of the plane."""
     n, c, h, w = x.shape
     b = blocksize
 
@@ -57,7 +57,7 @@ def depth_to_space(op: Ops, x: Tensor, *, blocksize: int, mode: str = "DCR") -> 
 
 @rule("SpaceToDepth", kind=BILINEAR, traits=[MOVING])
 def space_to_depth(op: Ops, x: Tensor, *, blocksize: int, mode: str = "DCR") -> Evaluation:
-    """y = blocks of the plane as blocks of channels."""
+    """Compute y = blocks of the plane as blocks of channels."""
     n, c, h, w = x.shape
     b = blocksize
     order = [0, 1, 3, 5, 2, 4] if mode == "CRD" else [0, 3, 5, 1, 2, 4]
@@ -76,7 +76,7 @@ def space_to_depth(op: Ops, x: Tensor, *, blocksize: int, mode: str = "DCR") -> 
 def reverse_sequence(
     op: Ops, x: Tensor, lengths: Tensor, *, batch_axis: int = 1, time_axis: int = 0
 ) -> Evaluation:
-    """y = x with the first steps of each sequence backwards; it is its own adjoint."""
+    """Compute y = x with the first steps of each sequence backwards; it is its own adjoint."""
     order = [batch_axis, time_axis, *(a for a in range(x.rank) if a not in (batch_axis, time_axis))]
     back = [order.index(a) for a in range(x.rank)]
 

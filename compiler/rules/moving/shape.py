@@ -13,7 +13,7 @@ BILINEAR = Kind.BILINEAR
 
 
 def ints(tensor: Tensor | None, what: str) -> list[int]:
-    """A constant operand as a list of ints.
+    """Return a constant operand as a list of ints.
 
     Raises:
         UnsupportedModelError: it is computed.
@@ -25,7 +25,7 @@ def ints(tensor: Tensor | None, what: str) -> list[int]:
 
 @rule("Identity", kind=BILINEAR, traits=[Trait.MOVING])
 def identity(op: Ops, x: Tensor) -> Evaluation:
-    """y = x."""
+    """Compute y = x."""
     return op.Identity(x), lambda m: m
 
 
@@ -38,7 +38,7 @@ def dropout(
     *,
     seed: int | None = None,
 ) -> Evaluation:
-    """y = x at inference."""
+    """Compute y = x at inference."""
     if training is not None and (training.constant is None or bool(training.constant)):
         raise UnsupportedModelError("Dropout in training mode is random: export with model.eval()")
     return op.Identity(x), (lambda m: m, None, None)
@@ -46,7 +46,7 @@ def dropout(
 
 @rule("Cast", kind=BILINEAR, traits=[Trait.MOVING, Trait.DISCRETE])
 def cast(op: Ops, x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Evaluation:
-    """y = x in another type; from floats to whole numbers only where it is one (else see the rewrite)."""
+    """Compute y = x in another type; a float becomes a whole number only where it is one (else rewritten)."""
 
     def cast_pullback(m: Tensor) -> Tensor:
         return op.Cast(m, to=int(x.dtype)) if x.dtype.is_floating_point() else m
@@ -72,13 +72,13 @@ for _op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
 
 @rule("Expand", kind=BILINEAR, traits=[Trait.MOVING])
 def expand(op: Ops, x: Tensor, shape: Tensor) -> Evaluation:
-    """y = x broadcast; the walk sums what was repeated."""
+    """Compute y = x broadcast; the walk sums what was repeated."""
     return op.Expand(x, shape), (lambda m: m, None)
 
 
 @rule("Transpose", kind=BILINEAR, traits=[Trait.MOVING])
 def transpose(op: Ops, x: Tensor, *, perm: Sequence[int] | None = None) -> Evaluation:
-    """y = x with its axes in another order."""
+    """Compute y = x with its axes in another order."""
     perm = list(perm) if perm is not None else list(reversed(range(x.rank)))
 
     def transpose_pullback(m: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def transpose(op: Ops, x: Tensor, *, perm: Sequence[int] | None = None) -> Evalu
 
 @rule("Concat", kind=BILINEAR, traits=[Trait.MOVING])
 def concat(op: Ops, *xs: Tensor, axis: int) -> Evaluation:
-    """y = the inputs side by side."""
+    """Compute y = the inputs side by side."""
     axis = axis % xs[0].rank
     sizes = [x.shape[axis] for x in xs]
 
@@ -109,7 +109,7 @@ def concat(op: Ops, *xs: Tensor, axis: int) -> Evaluation:
 def split(
     op: Ops, x: Tensor, sizes: Tensor | None = None, *, axis: int = 0, num_outputs: int | None = None
 ) -> Evaluation:
-    """ys = x in parts along an axis."""
+    """Compute ys = x in parts along an axis."""
     axis = axis % x.rank
     if sizes is None:
         count = num_outputs or 1
@@ -135,7 +135,7 @@ def slice_(
     axes: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> Evaluation:
-    """y = a strided part of x; the adjoint puts it back among zeros."""
+    """Compute y = a strided part of x; the adjoint puts it back among zeros."""
     begin, end = ints(starts, "Slice starts"), ints(ends, "Slice ends")
     chosen = [a % x.rank for a in ints(axes, "Slice axes")] if axes is not None else list(range(len(begin)))
     stride = ints(steps, "Slice steps") if steps is not None else [1] * len(begin)

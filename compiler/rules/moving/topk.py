@@ -11,7 +11,7 @@ from compiler.rules.secants import tiny
 
 @rule("TopK", kind=Kind.LOCAL, traits=[Trait.CONSERVING, Trait.EXPANDED])
 def top_k(op: Ops, x: Tensor, k: Tensor, *, axis: int = -1, **how: int) -> Evaluation:
-    """y = P·x, the k largest (smallest) along an axis; what chooses them, P, is constant around x."""
+    """Compute y = P·x, the k largest (smallest) along an axis; what chooses them, P, is constant around x."""
     y, index = op.emit("TopK", (x, k), {"axis": axis, **how}, outputs=2)
 
     def top_k_pullback(m: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def top_k_multiplier(
 
 @rule("Hardmax", kind=Kind.LOCAL)
 def hardmax(op: Ops, x: Tensor, *, axis: int = -1) -> Evaluation:
-    """y = 1 at the first of the largest along an axis, else 0: a step."""
+    """Compute y = 1 at the first of the largest along an axis, else 0: a step."""
     return op.Hardmax(x, axis=axis), nothing(op, x)
 
 
@@ -59,7 +59,10 @@ def hardmax(op: Ops, x: Tensor, *, axis: int = -1) -> Evaluation:
 def hardmax_multiplier(
     op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor, *, axis: int = -1
 ) -> tuple[Tensor]:
-    """A step of what x's winner is ahead of r's: Δy·(Σ m·Δy)/(Σ Δy·Δx); 0 where one wins at both."""
+    """Compute the secant of a step of what x's winner is ahead of r's.
+
+    It is Δy·(Σ m·Δy)/(Σ Δy·Δx); 0 where one wins at both.
+    """
     along, change = [axis % xs[0].rank], op.Sub(y, y_r)
     due = op.ReduceSum(op.Mul(m, change), along, keepdims=1)
     lead = op.ReduceSum(op.Mul(change, op.Sub(xs[0], rs[0])), along, keepdims=1)

@@ -28,7 +28,7 @@ def step(op: Ops, x: Tensor, at: float = 0.0) -> Tensor:
 
 @rule("Relu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS, Trait.NONNEGATIVE, Trait.RISING])
 def relu(op: Ops, x: Tensor) -> Evaluation:
-    """y = max(x, 0);  dy/dx = 1 where x > 0."""
+    """Compute y = max(x, 0);  dy/dx = 1 where x > 0."""
 
     def relu_pullback(m: Tensor) -> Tensor:
         return op.Mul(m, step(op, x))
@@ -40,14 +40,14 @@ def relu(op: Ops, x: Tensor) -> Evaluation:
 def relu_multiplier(
     op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor
 ) -> tuple[Tensor]:
-    """The secant (x⁺ − r⁺)/(x − r), in fewer passes over memory than by itself."""
+    """Compute the secant (x⁺ − r⁺)/(x − r), in fewer passes over memory than by itself."""
     x, r = xs[0], rs[0]
     return (rescaled_relu(op, m, x, r, geometry=bool(r.lead - m.lead - x.lead)),)
 
 
 @rule("LeakyRelu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS])
 def leaky_relu(op: Ops, x: Tensor, *, alpha: float = HUNDREDTH) -> Evaluation:
-    """y = max(x, 0) + α·min(x, 0);  dy/dx = 1 where x > 0, else α."""
+    """Compute y = max(x, 0) + α·min(x, 0);  dy/dx = 1 where x > 0, else α."""
 
     def leaky_relu_pullback(m: Tensor) -> Tensor:
         return op.Mul(m, op.Where(op.Greater(x, 0.0), 1.0, alpha))
@@ -64,7 +64,7 @@ def leaky_relu_slope(
 
 @rule("PRelu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS])
 def prelu(op: Ops, x: Tensor, slope: Tensor) -> Evaluation:
-    """y = max(x, 0) + slope·min(x, 0)."""
+    """Compute y = max(x, 0) + slope·min(x, 0)."""
 
     def prelu_pullback(m: Tensor) -> Tensor:
         return op.Mul(m, op.Where(op.Greater(x, 0.0), 1.0, slope))
@@ -79,7 +79,7 @@ def prelu_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, slope: Te
 
 @rule("ThresholdedRelu", kind=POINTWISE)
 def thresholded_relu(op: Ops, x: Tensor, *, alpha: float = 1.0) -> Evaluation:
-    """y = x where x > α, else 0: it jumps at α."""
+    """Compute y = x where x > α, else 0: it jumps at α."""
 
     def thresholded_relu_pullback(m: Tensor) -> Tensor:
         return op.Mul(m, step(op, x, alpha))
@@ -96,7 +96,7 @@ def thresholded_relu_slope(
 
 @rule("Shrink", kind=POINTWISE)
 def shrink(op: Ops, x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Evaluation:
-    """y = x + bias below −λ, x − bias above λ, else 0: it may jump at both."""
+    """Compute y = x + bias below −λ, x − bias above λ, else 0: it may jump at both."""
 
     def shrink_pullback(m: Tensor) -> Tensor:
         return op.Mul(m, step(op, op.Abs(x), lambd))
@@ -113,7 +113,7 @@ def shrink_slope(
 
 @rule("Abs", kind=POINTWISE, traits=[Trait.HOMOGENEOUS, Trait.NONNEGATIVE])
 def absolute(op: Ops, x: Tensor) -> Evaluation:
-    """y = |x|;  dy/dx = sign(x)."""
+    """Compute y = |x|;  dy/dx = sign(x)."""
 
     def abs_pullback(m: Tensor) -> Tensor:
         return op.Mul(m, op.Sign(x))
@@ -129,7 +129,7 @@ def abs_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
 
 @rule("Clip", kind=POINTWISE, traits=[Trait.RISING])
 def clip(op: Ops, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Evaluation:
-    """y = min(max(x, low), high);  dy/dx = 1 strictly between."""
+    """Compute y = min(max(x, low), high);  dy/dx = 1 strictly between."""
 
     def clip_pullback(m: Tensor) -> Tensor:
         for bound, beyond in ((low, op.Greater), (high, op.Less)):
@@ -158,7 +158,7 @@ def clip_slope(
 
 @rule("HardSigmoid", kind=POINTWISE, traits=[Trait.NONNEGATIVE])
 def hard_sigmoid(op: Ops, x: Tensor, *, alpha: float = FIFTH, beta: float = 0.5) -> Evaluation:
-    """y = min(max(αx + β, 0), 1)."""
+    """Compute y = min(max(αx + β, 0), 1)."""
     z = op.Add(op.Mul(x, alpha), beta)
 
     def hard_sigmoid_pullback(m: Tensor) -> Tensor:
@@ -179,7 +179,7 @@ def hard_sigmoid_slope(
 
 @rule("Sigmoid", kind=POINTWISE, traits=[Trait.NONNEGATIVE, Trait.RISING, Trait.SMOOTH])
 def sigmoid(op: Ops, x: Tensor) -> Evaluation:
-    """y = σ(x) = 1/(1 + e^−x);  dy/dx = σ(x)σ(−x)."""
+    """Compute y = σ(x) = 1/(1 + e^−x);  dy/dx = σ(x)σ(−x)."""
     y = op.Sigmoid(x)
 
     def sigmoid_pullback(m: Tensor) -> Tensor:
@@ -197,7 +197,7 @@ def sigmoid_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tens
 
 @rule("Tanh", kind=POINTWISE, traits=[Trait.RISING, Trait.SMOOTH])
 def tanh(op: Ops, x: Tensor) -> Evaluation:
-    """y = tanh x;  dy/dx = 1 − y²."""
+    """Compute y = tanh x;  dy/dx = 1 − y²."""
     y = op.Tanh(x)
 
     def tanh_pullback(m: Tensor) -> Tensor:
@@ -208,7 +208,7 @@ def tanh(op: Ops, x: Tensor) -> Evaluation:
 
 @tanh.secant
 def tanh_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
-    """tanh x − tanh r = tanh Δ·(1 − tanh x·tanh r)."""
+    """Compute the secant by tanh x − tanh r = tanh Δ·(1 − tanh x·tanh r)."""
     return op.Mul(tanh_over(op, op.Sub(x, r)), op.Sub(1.0, op.Mul(y, y_r)))
 
 
@@ -227,7 +227,7 @@ def _elu_secant(op: Ops, x: Tensor, r: Tensor, alpha: float) -> Tensor:
 
 @rule("Elu", kind=POINTWISE)
 def elu(op: Ops, x: Tensor, *, alpha: float = 1.0) -> Evaluation:
-    """y = x⁺ + α·(e^min(x, 0) − 1)."""
+    """Compute y = x⁺ + α·(e^min(x, 0) − 1)."""
 
     def elu_pullback(m: Tensor) -> Tensor:
         return op.Mul(m, _elu_gradient(op, x, alpha))
@@ -245,7 +245,7 @@ SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 @rule("Selu", kind=POINTWISE)
 def selu(op: Ops, x: Tensor, *, alpha: float = SELU_ALPHA, gamma: float = SELU_GAMMA) -> Evaluation:
-    """y = γ·(x⁺ + α·(e^min(x, 0) − 1))."""
+    """Compute y = γ·(x⁺ + α·(e^min(x, 0) − 1))."""
 
     def selu_pullback(m: Tensor) -> Tensor:
         return op.Mul(op.Mul(m, gamma), _elu_gradient(op, x, alpha))
@@ -269,7 +269,7 @@ def selu_slope(
 
 @rule("Softsign", kind=POINTWISE)
 def softsign(op: Ops, x: Tensor) -> Evaluation:
-    """y = x/(1 + |x|);  dy/dx = 1/(1 + |x|)²."""
+    """Compute y = x/(1 + |x|);  dy/dx = 1/(1 + |x|)²."""
 
     def softsign_pullback(m: Tensor) -> Tensor:
         size = op.Add(op.Abs(x), 1.0)

@@ -15,31 +15,31 @@ def same(m: Tensor) -> Tensor:
 
 @rule("Add", kind=BILINEAR, traits=[ELEMENTWISE])
 def add(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
-    """y = a + b."""
+    """Compute y = a + b."""
     return op.Add(a, b), (same, same)
 
 
 @rule("Sub", kind=BILINEAR, traits=[ELEMENTWISE])
 def sub(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
-    """y = a − b."""
+    """Compute y = a − b."""
     return op.Sub(a, b), (same, op.Neg)
 
 
 @rule("Sum", kind=BILINEAR, traits=[ELEMENTWISE])
 def sum_(op: Ops, *xs: Tensor) -> Evaluation:
-    """y = Σ x."""
+    """Compute y = Σ x."""
     return op.Sum(*xs), tuple(same for _ in xs)
 
 
 @rule("Neg", kind=BILINEAR, traits=[ELEMENTWISE])
 def neg(op: Ops, x: Tensor) -> Evaluation:
-    """y = −x."""
+    """Compute y = −x."""
     return op.Neg(x), op.Neg
 
 
 @rule("Mul", kind=BILINEAR, traits=[ELEMENTWISE, Trait.PRODUCT])
 def mul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
-    """y = a·b."""
+    """Compute y = a·b."""
 
     def mul_pullback_a(m: Tensor) -> Tensor:
         return op.Mul(m, b)
@@ -52,7 +52,7 @@ def mul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
 
 @rule("Div", kind=Kind.LOCAL, traits=[ELEMENTWISE, Trait.PRODUCT, Trait.LINEAR_IN_FIRST])
 def div(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
-    """y = a/b;  dy/da = 1/b, dy/db = −y/b."""
+    """Compute y = a/b;  dy/da = 1/b, dy/db = −y/b."""
     y = op.Div(a, b)
 
     def div_pullback_a(m: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def div(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
 def div_shapley(
     op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The product a·(1/b) at its midpoint, 1/b by its secant −1/(b·b_r)."""
+    """Take the product a·(1/b) at its midpoint, 1/b by its secant −1/(b·b_r)."""
     (a, b), (a_r, b_r) = xs, rs
     inverse, inverse_r = op.Reciprocal(b), op.Reciprocal(b_r)
     middle = op.Mul(op.Add(inverse, inverse_r), 0.5) if b is not b_r else inverse
@@ -78,7 +78,7 @@ def div_shapley(
 
 @rule("Max", kind=Kind.LOCAL, traits=[ELEMENTWISE, Trait.CONSERVING, Trait.EXPANDED])
 def maximum(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
-    """y = max(a, b); ties go to b."""
+    """Compute y = max(a, b); ties go to b."""
 
     def max_pullback_a(m: Tensor) -> Tensor:
         return op.Where(op.Greater(a, b), m, 0.0)
@@ -93,7 +93,7 @@ def maximum(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
 def max_shapley(
     op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The two-player Shapley value: each operand's slope, averaged over the other at x and at r."""
+    """Compute the two-player Shapley value: each operand's slope, averaged over the other at x and at r."""
     (a, b), (a_r, b_r) = xs, rs
     slope_a = op.Add(
         relu_secant(op, op.Sub(a, b), op.Sub(a_r, b)), relu_secant(op, op.Sub(a, b_r), op.Sub(a_r, b_r))
@@ -105,13 +105,13 @@ def max_shapley(
 
 
 def _quotient(op: Ops, a: Tensor, b: Tensor, y: Tensor) -> Tensor:
-    """The whole number q in a = q·b + y."""
+    """Return the whole number q in a = q·b + y."""
     return op.Round(op.Div(op.Sub(a, y), b))
 
 
 @rule("Mod", kind=Kind.LOCAL, traits=[ELEMENTWISE])
 def mod(op: Ops, a: Tensor, b: Tensor, *, fmod: int = 0) -> Evaluation:
-    """y = a − q·b with q = ⌊a/b⌋, or with fmod the whole part of a/b: a step;  dy/da = 1, dy/db = −q."""
+    """Compute y = a − q·b with q = ⌊a/b⌋, or fmod's whole part of a/b: a step;  dy/da = 1, dy/db = −q."""
     y = op.Mod(a, b, fmod=1) if fmod else op.Sub(a, op.Mul(b, op.Floor(op.Div(a, b))))
 
     def mod_pullback_a(m: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def mod(op: Ops, a: Tensor, b: Tensor, *, fmod: int = 0) -> Evaluation:
 def mod_multiplier(
     op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor, *, fmod: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """The product q·b at its midpoint; q by its secant in a/b, and a/b as a product with 1/b."""
+    """Take the product q·b at its midpoint; q by its secant in a/b, and a/b as a product with 1/b."""
     (a, b), (a_r, b_r) = xs, rs
     q, q_r = _quotient(op, a, b, y), _quotient(op, a_r, b_r, y_r)
     inverse, inverse_r = op.Reciprocal(b), op.Reciprocal(b_r)

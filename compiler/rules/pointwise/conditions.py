@@ -20,13 +20,13 @@ def number(op: Ops, x: Tensor) -> Tensor:
 
 
 def halfway(op: Ops, a: Tensor, a_r: Tensor) -> Tensor:
-    """(a + a_r)/2 as floats."""
+    """Return (a + a_r)/2 as floats."""
     a = number(op, a)
     return a if a_r is a else op.Mul(op.Add(a, number(op, a_r)), 0.5)
 
 
 def _compares(op_type: str, formula: str) -> None:
-    """Declares a comparison: a step of the difference of its operands."""
+    """Declare a comparison: a step of the difference of its operands."""
 
     def forward(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
         return getattr(op, op_type)(a, b), (nothing(op, a), nothing(op, b))
@@ -55,12 +55,12 @@ _compares("Equal", "y = 1 where a = b: a step up and down of a − b.")
 
 @rule("Not", kind=Kind.BILINEAR, traits=[DISCRETE, ELEMENTWISE])
 def not_(op: Ops, a: Tensor) -> Evaluation:
-    """y = 1 − a."""
+    """Compute y = 1 − a."""
     return op.Not(a), op.Neg
 
 
 def _combines(op_type: str, formula: str, slope: Callable[[Ops, Tensor], Tensor]) -> None:
-    """Declares a logical operator as a product: linear in each operand, with a slope by the other."""
+    """Declare a logical operator as a product: linear in each operand, with a slope by the other."""
 
     def forward(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
         def pullback_a(m: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ _combines("Xor", "y = a + b − 2·a·b.", lambda op, other: op.Sub(1.0, op.Mul(
     "Where", kind=Kind.LOCAL, traits=[DISCRETE, ELEMENTWISE, Trait.CONSERVING, Trait.EXPANDED, Trait.CHOOSING]
 )
 def where(op: Ops, condition: Tensor, a: Tensor, b: Tensor) -> Evaluation:
-    """y = c·a + (1 − c)·b with a condition c."""
+    """Compute y = c·a + (1 − c)·b with a condition c."""
 
     def where_pullback_c(m: Tensor) -> Tensor:
         return op.Mul(m, op.Sub(a, b))
@@ -108,7 +108,7 @@ def where(op: Ops, condition: Tensor, a: Tensor, b: Tensor) -> Evaluation:
 def where_multiplier(
     op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The product at its midpoint; c has a multiplier only where it flips: a and b may be infinite."""
+    """Take the product at its midpoint; c has a multiplier only where it flips: a and b may be infinite."""
     (c, a, b), (c_r, a_r, b_r) = xs, rs
     if c_r is c:
         return m, op.Where(c, m, 0.0), op.Where(c, 0.0, m)

@@ -12,7 +12,7 @@ MOST_EXPONENTS = 8
 
 @rule("Exp", kind=POINTWISE)
 def exp(op: Ops, x: Tensor) -> Evaluation:
-    """y = e^x = dy/dx."""
+    """Compute y = e^x = dy/dx."""
     y = op.Exp(x)
 
     def exp_pullback(m: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def exp_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
 
 @rule("Log", kind=POINTWISE)
 def log(op: Ops, x: Tensor) -> Evaluation:
-    """y = ln x;  dy/dx = 1/x."""
+    """Compute y = ln x;  dy/dx = 1/x."""
 
     def log_pullback(m: Tensor) -> Tensor:
         return op.Div(m, x)
@@ -43,7 +43,7 @@ def log_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
 
 @rule("Sqrt", kind=POINTWISE)
 def sqrt(op: Ops, x: Tensor) -> Evaluation:
-    """y = √x;  dy/dx = 1/(2√x), finite at 0: a square that meets it has the derivative 0."""
+    """Compute y = √x;  dy/dx = 1/(2√x), finite at 0: a square that meets it has the derivative 0."""
     y = op.Sqrt(x)
 
     def sqrt_pullback(m: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def sqrt_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
 
 @rule("Reciprocal", kind=POINTWISE)
 def reciprocal(op: Ops, x: Tensor) -> Evaluation:
-    """y = 1/x;  dy/dx = −y²."""
+    """Compute y = 1/x;  dy/dx = −y²."""
     y = op.Reciprocal(x)
 
     def reciprocal_pullback(m: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def reciprocal_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> T
 
 
 def exponents(power: Tensor) -> list[float]:
-    """The different exponents of a Pow.
+    """Return the different exponents of a Pow.
 
     Raises:
         UnsupportedModelError: they are computed, or differ between many elements.
@@ -100,7 +100,7 @@ def _integer_power_secant(op: Ops, x: Tensor, r: Tensor, n: int) -> Tensor:
 
 @rule("Pow", kind=POINTWISE)
 def power(op: Ops, x: Tensor, n: Tensor) -> Evaluation:
-    """y = xⁿ;  dy/dx = n·xⁿ⁻¹, of a root finite at 0: what meets it there has the derivative 0."""
+    """Compute y = xⁿ;  dy/dx = n·xⁿ⁻¹, of a root finite at 0: what meets it there has the derivative 0."""
     root = all(0 < each < 1 for each in exponents(n))
     power = n if n.dtype == x.dtype else op.Cast(n, to=int(x.dtype))
 
@@ -113,7 +113,7 @@ def power(op: Ops, x: Tensor, n: Tensor) -> Evaluation:
 
 @power.secant
 def pow_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, n: Tensor) -> Tensor:
-    """The secant of each exponent, where the exponent is that."""
+    """Compute the secant of each exponent, where the exponent is that."""
     first, *others = exponents(n)
     slope = _power_secant(op, x, r, y, y_r, first)
     for c in others:

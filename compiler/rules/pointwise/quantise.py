@@ -15,7 +15,7 @@ _INTEGERS = {f"{sign}INT{n}": (sign, n) for sign in ("", "U") for n in (2, 4, 8,
 
 
 def _along(op: Ops, parameter: Tensor | None, x: Tensor, axis: int) -> Tensor | float:
-    """A scale or a zero point, one or one per slice along an axis, in a shape that broadcasts against x."""
+    """Shape a scale or a zero point, one or one per slice along an axis, to broadcast against x."""
     if parameter is None:
         return 0.0
     constant = parameter.constant
@@ -30,7 +30,7 @@ def _along(op: Ops, parameter: Tensor | None, x: Tensor, axis: int) -> Tensor | 
 
 
 def limits(name: str) -> tuple[float, float]:
-    """The least and the largest whole number of a type; infinite for the floats of 8 bits."""
+    """Return the least and the largest whole number of a type; infinite for the floats of 8 bits."""
     if name not in _INTEGERS:
         return -math.inf, math.inf
     sign, bits = _INTEGERS[name]
@@ -47,7 +47,7 @@ def quantize_linear(
     axis: int = 1,
     **others: int,
 ) -> Evaluation:
-    """y = x/scale rounded, + zero point, within limits. Its gradient is straight-through: 1/scale inside."""
+    """Compute y = x/scale rounded, + zero point, within limits; straight-through, gradient 1/scale inside."""
     y = op.QuantizeLinear(x, scale, zero_point, axis=axis, **others)
 
     def quantize_linear_pullback(m: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def quantize_linear_slope(
     zero_point: Tensor | None = None,
     **_: int,
 ) -> Tensor:
-    """Steps: the plain quotient for every x ≠ r."""
+    """Compute the plain quotient for every x ≠ r, since y has steps."""
     return jump_secant(op, x, r, number(op, y), number(op, y_r), 0.0)
 
 
@@ -85,7 +85,7 @@ def dequantize_linear(
     axis: int = 1,
     **others: int,
 ) -> Evaluation:
-    """y = (x − zero point)·scale."""
+    """Compute y = (x − zero point)·scale."""
     if others.get("block_size"):
         raise UnsupportedModelError("scales of blocks")
     steps = op.Cast(x, to=int(scale.dtype))  # in three nodes, which ONNX Runtime does not move through others
@@ -110,6 +110,6 @@ def dequantize_linear_slope(
     axis: int = 1,
     **_: int,
 ) -> Tensor:
-    """The scale."""
+    """Return the scale."""
     step = _along(op, scale, x, axis)
     return op.array([step], y) if isinstance(step, float) else step

@@ -34,18 +34,18 @@ def _tan_gradient(op: Ops, x: Tensor) -> Tensor:
 
 
 def _tan_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
-    """tan x − tan r = sin(x − r)/(cos x·cos r)."""
+    """Compute the secant by tan x − tan r = sin(x − r)/(cos x·cos r)."""
     return op.Div(_over(op, "Sin", op.Sub(x, r)), op.Mul(op.Cos(x), op.Cos(r)))
 
 
 def _sinh_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
-    """sinh x − sinh r = 2·cosh((x + r)/2)·sinh((x − r)/2)."""
+    """Compute the secant by sinh x − sinh r = 2·cosh((x + r)/2)·sinh((x − r)/2)."""
     middle, half = _half_difference(op, x, r)
     return op.Mul(op.Cosh(middle), _over(op, "Sinh", half))
 
 
 def _cosh_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
-    """cosh x − cosh r = 2·sinh((x + r)/2)·sinh((x − r)/2)."""
+    """Compute the secant by cosh x − cosh r = 2·sinh((x + r)/2)·sinh((x − r)/2)."""
     middle, half = _half_difference(op, x, r)
     return op.Mul(op.Sinh(middle), _over(op, "Sinh", half))
 
@@ -57,12 +57,12 @@ def _asin_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
 
 
 def _acos_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
-    """acos x = π/2 − asin x."""
+    """Compute the secant by acos x = π/2 − asin x."""
     return op.Neg(_asin_secant(op, x, r))
 
 
 def _atanh_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
-    """atanh x − atanh r = atanh((x − r)/(1 − x·r))."""
+    """Compute the secant by atanh x − atanh r = atanh((x − r)/(1 − x·r))."""
     rest = op.Sub(1.0, op.Mul(x, r))
     return op.Div(_over(op, "Atanh", op.Div(op.Sub(x, r), rest)), rest)
 

@@ -16,7 +16,7 @@ def unary(
     secant: Callable[..., Tensor] | None = None,
     traits: Iterable[Trait] = (),
 ) -> None:
-    """Declares y = f(x), a node of ONNX's own.
+    """Declare y = f(x), a node of ONNX's own.
 
     Args:
         derivative: f'(x); None for a step.
@@ -41,7 +41,7 @@ def unary(
 
 
 def nothing(op: Ops, x: Tensor) -> Callable[[Tensor], Tensor]:
-    """The pullback of a step: a gradient of 0."""
+    """Return the pullback of a step: a gradient of 0."""
     dtype = x.dtype if x.dtype.is_floating_point() else op.dtype
 
     def step_pullback(_: Tensor) -> Tensor:

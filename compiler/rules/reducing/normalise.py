@@ -31,7 +31,7 @@ def batch_normalization(
     momentum: float = 0.9,
     training_mode: int = 0,
 ) -> Evaluation:
-    """y = (x − mean)·scale/√(variance + ε) + bias, per channel."""
+    """Compute y = (x − mean)·scale/√(variance + ε) + bias, per channel."""
     if training_mode:
         raise UnsupportedModelError(
             "BatchNormalization in training mode mixes rows: export with model.eval()"
@@ -70,12 +70,15 @@ def _deviation(op: Ops, x: Tensor, how: Standard) -> tuple[Tensor, Tensor]:
 
 
 def _from_centred(op: Ops, m: Tensor, how: Standard) -> Tensor:
-    """The multiplier of x from that of d = x − mean x."""
+    """Return the multiplier of x from that of d = x − mean x."""
     return op.Sub(m, op.ReduceMean(m, list(how.axes), keepdims=1)) if how.centred else m
 
 
 def standard_multiplier(op: Ops, m: Tensor, x: Tensor, r: Tensor, how: Standard) -> Tensor:
-    """The product d·s at its midpoint, s by its secant −(s·s_r)²/(s + s_r) in mean d², d² by d + d_r."""
+    """Take the product d·s at its midpoint.
+
+    Its s is by its secant −(s·s_r)²/(s + s_r) in mean d², and d² by d + d_r.
+    """
     g = op.Mul(m, how.scale)
     (d, s), (d_r, s_r) = _deviation(op, x, how), _deviation(op, r, how)
     both, total = op.Mul(s, s_r), op.Add(d, d_r)
@@ -119,7 +122,7 @@ def _instance(
 def _standardising(
     op_type: str, formula: str, describe: Callable[..., Standard], traits: Iterable[Trait] = ()
 ) -> None:
-    """Declares a normalisation by how it standardises x; scale and bias are constants."""
+    """Declare a normalisation by how it standardises x; scale and bias are constants."""
 
     def multiplier(
         op: Ops, m: Tensor, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, *parameters: Tensor, **how: Any
@@ -146,7 +149,7 @@ for _op_type, _describe, _over in (
 def lp_normalization(
     op: Ops, m: Tensor, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, *, axis: int = -1, p: int = 2
 ) -> Tensor:
-    """y = x/‖x‖_p along an axis; 0 where all are 0.
+    """Compute y = x/‖x‖_p along an axis; 0 where all are 0.
 
     The product x·s at its midpoint, s = 1/‖x‖ (0 at 0) by its secant in ‖x‖, and that by its own.
     """
@@ -165,7 +168,7 @@ def lp_normalization(
 def lp_normalization_relevance(
     op: Ops, m: Tensor, xs: list[Tensor], y: Tensor, *, axis: int = -1, p: int = 2
 ) -> tuple[Tensor]:
-    """y = x·s with s = 1/‖x‖ held constant, as the deviation of other normalisations is."""
+    """Compute y = x·s with s = 1/‖x‖ kept constant, as the deviation of other normalisations is."""
     return (op.Mul(m, _size(op, xs[0], axis, p)[1]),)
 
 
@@ -189,7 +192,7 @@ def lrn(
     beta: float = 0.75,
     bias: float = 1.0,
 ) -> Tensor:
-    """y = x · s^−β with s = bias + α/size · Σ_window x², the window running over channels.
+    """Compute y = x · s^−β with s = bias + α/size · Σ_window x², the window running over channels.
 
     The product x·p at its midpoint, p = e^(−β·ln s) by the chain of secants, s by x² (x + r).
     """
@@ -218,13 +221,13 @@ def lrn_relevance(
     beta: float = 0.75,
     bias: float = 1.0,
 ) -> tuple[Tensor]:
-    """y = x · s^−β with s held constant: what a neuron loses by its neighbours is not theirs to explain."""
+    """Compute y = x · s^−β, s constant: what a neuron loses by its neighbours is not theirs to explain."""
     s = op.Add(op.Conv(op.Mul(xs[0], xs[0]), _window(op, xs[0], size, alpha / size)), bias)
     return (op.Mul(m, op.Pow(s, -beta)),)
 
 
 def _window(op: Ops, x: Tensor, size: int, weight: float, back: bool = False) -> Tensor:
-    """The sum over neighbouring channels as a 1×1 kernel [C, C, 1, …]; transposed on the way back."""
+    """Return the sum over neighbouring channels as a 1×1 kernel [C, C, 1, …]; transposed on the way back."""
     channels = x.shape[1]
     below, above = (size - 1) // 2, size - 1 - (size - 1) // 2
     offset = np.arange(channels)[None, :] - np.arange(channels)[:, None]

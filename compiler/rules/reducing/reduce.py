@@ -13,7 +13,7 @@ from compiler.rules.secants import difference, phi, tiny
 
 
 def reduced_axes(x: Tensor, axes: Tensor | None, noop: int) -> list[int]:
-    """The axes as non-negative numbers.
+    """Return the axes as non-negative numbers.
 
     Raises:
         UnsupportedModelError: they are computed.
@@ -24,7 +24,7 @@ def reduced_axes(x: Tensor, axes: Tensor | None, noop: int) -> list[int]:
 
 
 def kept(x: Tensor, axes: Sequence[int]) -> list[int]:
-    """The row shape with 1 on the reduced axes."""
+    """Return the row shape with 1 on the reduced axes."""
     return [1 if i in axes else n for i, n in enumerate(x.shape)]
 
 
@@ -32,7 +32,7 @@ def kept(x: Tensor, axes: Sequence[int]) -> list[int]:
 def reduce_sum(
     op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Evaluation:
-    """y = Σ x over the axes."""
+    """Compute y = Σ x over the axes."""
     chosen = reduced_axes(x, axes, noop_with_empty_axes)
 
     def reduce_sum_pullback(m: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def reduce_sum(
 def reduce_mean(
     op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Evaluation:
-    """y = the mean of x over the axes."""
+    """Compute y = the mean of x over the axes."""
     chosen = reduced_axes(x, axes, noop_with_empty_axes)
 
     def reduce_mean_pullback(m: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def reduce_mean(
 def reduce_max(
     op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Evaluation:
-    """y = the largest over the axes, which are brought last and flattened: one winner for each y."""
+    """Compute y = the largest over the axes, which are brought last and flattened: one winner for each y."""
     chosen = reduced_axes(x, axes, noop_with_empty_axes)
     others = [i for i in range(x.rank) if i not in chosen]
     order, outer = [*others, *chosen], [x.shape[i] for i in others]
@@ -92,7 +92,7 @@ def reduce_l2(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
-    """y = √Σ x² over the axes;  dy/dx = x/y, 0 where all are 0.
+    """Compute y = √Σ x² over the axes;  dy/dx = x/y, 0 where all are 0.
 
     √Σx² − √Σr² = Σ (x + r)(x − r)/(y + y_r).
     """
@@ -114,7 +114,7 @@ def reduce_log_sum_exp(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
-    """y = ln Σ e^x over the axes;  dy/dx = e^(x − y).
+    """Compute y = ln Σ e^x over the axes;  dy/dx = e^(x − y).
 
     ln ∘ Σ ∘ exp by the chain of secants: w_j = L(e^z, e^z_r)/L(Σ, Σ_r).
     """
@@ -144,7 +144,7 @@ def reduce_prod(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
-    """y = Π x over the axes;  dy/dx_i = Π of the others.
+    """Compute y = Π x over the axes;  dy/dx_i = Π of the others.
 
     Between x and r: half of them at x and half at r.
     """
@@ -181,7 +181,7 @@ def _before(op: Ops, x: Tensor, back: bool = False) -> Tensor:
 
 
 def _shifted(op: Ops, x: Tensor, by: int, back: bool) -> Tensor:
-    """Moved along the last axis, ones moving in."""
+    """Move x along the last axis, ones moving in."""
     others = [0] * (x.rank - 1)
     begin, end = (-by, by) if back else (by, -by)
     return op.Pad(x, [*others, begin, *others, end], np.asarray(1, x.dtype.numpy()))

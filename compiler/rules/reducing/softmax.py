@@ -14,7 +14,7 @@ SHORT = 32  # elements of a row up to which operators run along the references i
 
 @rule("Softmax", kind=Kind.LOCAL, traits=[Trait.SHARING, Trait.EXPANDED])
 def softmax(op: Ops, x: Tensor, *, axis: int = -1) -> Evaluation:
-    """p = e^z/Σe^z;  m_z = p·(m − Σ p·m).
+    """Compute p = e^z/Σe^z;  m_z = p·(m − Σ p·m).
 
     Relevance R_i = z_i·(R_i − p_i·Σ R_j) (AttnLRP, proposition 3.1) with R = m·p is that too: as a multiplier
     it needs no care for masks of −inf.
@@ -43,7 +43,9 @@ def softmax_multiplier(
 def _multiplier(
     op: Ops, axis: int, m: Tensor, z: Tensor, z_r: Tensor, p: Tensor, p_r: Tensor, *, together: bool
 ) -> Tensor:
-    """L_i is the logarithmic mean of p_i and p_i,r, and w_j the multiplier of LSE, a quotient of such means:
+    """Compute the multiplier of z by logarithmic means.
+
+    L_i is the logarithmic mean of p_i and p_i,r, and w_j the multiplier of LSE, a quotient of such means:
     L(e^z_j, e^z_j,r)/L(Σ e^z, Σ e^z_r). Both by L(e^a, e^b) = e^max(a, b)·φ(a − b).
 
     Written with log p = z − LSE, which keeps its precision where p is near 0 or 1.

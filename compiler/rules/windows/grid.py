@@ -18,7 +18,7 @@ from compiler.rules.rule import Evaluation, Kind, Trait, rule
 
 @rule("AffineGrid", kind=Kind.BILINEAR)
 def affine_grid(op: Ops, theta: Tensor, size: Tensor, *, align_corners: int = 0) -> Evaluation:
-    """y = θ·(place, 1) for each place of a plane or a volume."""
+    """Compute y = θ·(position, 1) for each position of a plane or a volume."""
     lengths = ints(size, "AffineGrid sizes")[2:]
     places = op.constant(_places(lengths, bool(align_corners)).astype(theta.dtype.numpy()))
     n, d, _ = theta.shape
@@ -61,7 +61,7 @@ class Sampling:
         return (self.size[axis] - 1 if self.corners else self.size[axis]) / 2
 
     def offset(self, axis: int) -> float:
-        """The pixel at 0."""
+        """Return the pixel at 0."""
         return (self.size[axis] - 1) / 2
 
 
@@ -84,7 +84,7 @@ def grid_sample(
     mode: str = "linear",
     padding_mode: str = "zeros",
 ) -> Evaluation:
-    """y = Σ w(grid)·x over the neighbours of each place; linear in x."""
+    """Compute y = Σ w(grid)·x over the neighbours of each position; linear in x."""
     sampling = _sampling(x, mode, padding_mode, align_corners)
 
     def grid_sample_pullback(m: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ _SHARPNESS = -0.75  # of Keys' cubic convolution, as ONNX has it
 
 
 def _weight(op: Ops, t: Tensor, tap: int, mode: str) -> tuple[Tensor, Tensor]:
-    """The weight of a neighbour at t − tap, and its slope in t."""
+    """Return the weight of a neighbour at t − tap, and its slope in t."""
     if mode == "nearest":
         return op.Add(op.Mul(t, 0.0), 1.0), op.Mul(t, 0.0)
     if mode == "linear":
@@ -250,7 +250,7 @@ def _beside(x: Tensor) -> tuple[int, int, int]:
 
 
 def _spread(op: Ops, m: Tensor, taps: list[Taps], shape: tuple[int, ...]) -> Tensor:
-    """The adjoint in x: each place's m to its neighbours, by their weights."""
+    """Compute the adjoint in x: send each position's m to its neighbours, by their weights."""
     b, channels, *size = shape
     place, weight = _combined(op, taps, size, None)
     each = op.reshape(m, (b, channels, math.prod(m.shape[2:])))

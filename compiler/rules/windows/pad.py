@@ -24,7 +24,7 @@ def pad(
     *,
     mode: str = "constant",
 ) -> Evaluation:
-    """y = x with a border: of a constant, or of x's own values (edge, reflect, wrap)."""
+    """Compute y = x with a border: of a constant, or of x's own values (edge, reflect, wrap)."""
     amounts = ints(pads, "Pad amounts")
     chosen = [a % x.rank for a in ints(axes, "Pad axes")] if axes is not None else list(range(x.rank))
     borders = {a: (amounts[i], amounts[len(chosen) + i]) for i, a in enumerate(chosen)}
@@ -56,7 +56,7 @@ def _with(op: Ops, x: Tensor, borders: Borders, value: Tensor | None = None) -> 
 
 
 def _inside(op: Ops, m: Tensor, borders: Borders) -> Tensor:
-    """What of `m` is no border."""
+    """Return what of `m` is no border."""
     cut = {a: (max(b, 0), max(e, 0)) for a, (b, e) in borders.items() if b > 0 or e > 0}
     if not cut:
         return m
@@ -66,7 +66,7 @@ def _inside(op: Ops, m: Tensor, borders: Borders) -> Tensor:
 
 
 def _without(op: Ops, m: Tensor, borders: Borders) -> Tensor:
-    """The adjoint of a constant border: cuts it off, and has zeros where x was cut."""
+    """Compute the adjoint of a constant border: cut it off, with zeros where x was cut."""
     lost = {a: (max(-b, 0), max(-e, 0)) for a, (b, e) in borders.items() if b < 0 or e < 0}
     m = _inside(op, m, borders)
     return _with(op, m, lost) if lost else m
@@ -80,7 +80,7 @@ _NUMPY_MODES = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
 
 
 def _own_values(op: Ops, x: Tensor, borders: Borders, mode: str) -> Evaluation:
-    """y is taken from x, axis by axis."""
+    """Take y from x, axis by axis."""
     if mode not in _NUMPY_MODES:
         raise UnsupportedModelError(f"Pad with mode {mode!r}")
     index = {a: _padded(x.shape[a], *border, mode) for a, border in borders.items()}
@@ -104,7 +104,7 @@ def _padded(size: int, before: int, after: int, mode: str) -> list[int]:
 
 @rule("CenterCropPad", kind=Kind.BILINEAR, traits=[Trait.MOVING])
 def center_crop_pad(op: Ops, x: Tensor, shape: Tensor, *, axes: Sequence[int] | None = None) -> Evaluation:
-    """y = the middle of x, or x in the middle of zeros, axis by axis."""
+    """Compute y = the middle of x, or x in the middle of zeros, axis by axis."""
     chosen = [a % x.rank for a in axes] if axes is not None else list(range(x.rank))
     borders = {}
     for axis, target in zip(chosen, ints(shape, "CenterCropPad sizes"), strict=True):

@@ -30,7 +30,7 @@ def max_pool(
     storage_order: int = 0,
     strides: Sequence[int] | None = None,
 ) -> Evaluation:
-    """y = the largest of each window. Windows may overlap: what they send back adds up."""
+    """Compute y = the largest of each window. Windows may overlap: what they send back adds up."""
     strides = list(strides or [1] * len(kernel_shape))
     dilations = list(dilations or [1] * len(kernel_shape))
     window = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations, strict=True)]
@@ -111,7 +111,7 @@ def average_pool(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Evaluation:
-    """y = the mean of each window;  the adjoint spreads m/size evenly over the window."""
+    """Compute y = the mean of each window;  the adjoint spreads m/size evenly over the window."""
     n = len(kernel_shape)
     strides, dilations = list(strides or [1] * n), list(dilations or [1] * n)
     window = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations, strict=True)]
@@ -153,7 +153,7 @@ def average_pool(
 
 
 def _counts(attributes: Mapping[str, Any], size: Sequence[int], out: Sequence[int]) -> np.ndarray:
-    """What each window is divided by: how many values lie in it, padding among them if that counts."""
+    """Return each window's divisor: how many values lie in it, padding among them if that counts."""
     counts, n = np.ones((1, 1)), len(size)
     for i in range(n):
         kernel, stride, dilation, before = (
@@ -168,7 +168,7 @@ def _counts(attributes: Mapping[str, Any], size: Sequence[int], out: Sequence[in
 
 @rule("GlobalAveragePool", kind=Kind.BILINEAR, traits=[Trait.AVERAGING, Trait.SPATIAL_MEAN])
 def global_average_pool(op: Ops, x: Tensor) -> Evaluation:
-    """y = the mean over all spatial positions."""
+    """Compute y = the mean over all spatial positions."""
 
     def global_average_pool_pullback(m: Tensor) -> Tensor:
         return op.Mul(m, 1.0 / math.prod(x.shape[2:]))
@@ -187,7 +187,7 @@ def max_unpool(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Evaluation:
-    """y = x at the places where a MaxPool found it, counted through the whole row, among zeros."""
+    """Compute y = x at the indices where a MaxPool found it, counted through the whole row, among zeros."""
     n = len(kernel_shape)
     strides, pads = list(strides or [1] * n), list(pads or [0] * 2 * n)
     size = [

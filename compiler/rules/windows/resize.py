@@ -55,7 +55,7 @@ def resize(
     keep_aspect_ratio_policy: str = "stretch",
     **how: Any,
 ) -> Evaluation:
-    """y = x resampled, in any mode: along each axis a product with a matrix that is known."""
+    """Compute y = x resampled, in any mode: along each axis a product with a matrix that is known."""
     how |= {"coordinate_transformation_mode": coordinate_transformation_mode}
     if keep_aspect_ratio_policy != "stretch":
         how["keep_aspect_ratio_policy"] = keep_aspect_ratio_policy
@@ -156,7 +156,7 @@ def _resized(op: Ops, x: Tensor, what: Resampling, how: Mapping[str, Any]) -> Te
 
 
 def _matrix(op: Ops, x: Tensor, what: Resampling, i: int, how: Mapping[str, Any]) -> Tensor:
-    """What becomes of each unit vector of the i-th axis, [size, resampled size]: constant."""
+    """Return what becomes of each unit vector of the i-th axis, [size, resampled size]: constant."""
     axis = what.axes[i]
     n = x.shape[axis]
     eye = np.eye(n, dtype=x.dtype.numpy())
@@ -175,7 +175,7 @@ def _matrix(op: Ops, x: Tensor, what: Resampling, i: int, how: Mapping[str, Any]
 
 
 def _along(op: Ops, m: Tensor, axis: int, matrix: Tensor) -> Tensor:
-    """The product of each line of `m` along an axis with the transpose of a matrix [size, m's size]."""
+    """Multiply each line of `m` along an axis by the transpose of a matrix [size, m's size]."""
     before, after = m.shape[:axis], m.shape[axis + 1 :]
     if not after:
         return op.MatMul(m, op.Transpose(matrix, perm=[1, 0]))
