@@ -102,7 +102,7 @@ elementwise("Cast", "Identity", "IsInf", "IsNaN", "Min")  # which have no rule t
 
 
 def lifted(node: Node, domain: str) -> Lifted | None:
-    """How a node is lifted; None where each row needs a node of its own."""
+    """Return how a node is lifted; None where each row needs a node of its own."""
     if domain == "ai.onnx.ml":  # tables, one row for each of the batch
         return node.flat({0})
     if domain:  # a user's own: the batch is on axis 0 of all that belongs to a row
@@ -117,7 +117,7 @@ def lifted(node: Node, domain: str) -> Lifted | None:
 
 
 def touches_first(node: Node) -> bool:
-    """Whether a node combines or picks values along axis 0 of what holds rows: they may mix there."""
+    """Tell whether a node combines or picks values along axis 0 of what holds rows: they may mix there."""
     function = _LIFTINGS.get(node.op_type)
     if node.op_type in _TOLD_BY_SHAPES or function is None or node.tensors[0] is None:
         return False
@@ -184,7 +184,7 @@ def _elements(node: Node) -> Lifted:
 
 @lifting("ReverseSequence")
 def _reversed(node: Node) -> Lifted | None:
-    """Where a sequence stands at each place of axis 0."""
+    """Return where a sequence stands at each place of axis 0."""
     return node.flat() if node.attributes.get("batch_axis", 1) == 0 else None
 
 

@@ -55,7 +55,7 @@ def constant_nodes(graph: ir.Graph) -> list[ir.Node]:
 
 
 def _closed(node: ir.Node) -> bool:
-    """Whether the bodies of a node read nothing but what the node is given."""
+    """Tell whether the bodies of a node read nothing but what the node is given."""
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPHS:
             return False

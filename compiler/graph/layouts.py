@@ -32,7 +32,7 @@ class Layouts(Emitter):
         self._batch_source: Tensor | None = None
 
     def bind_batch(self, x: Tensor) -> None:
-        """Names the tensor [N·f, …] from which the batch size is read where an operator must know it."""
+        """Name the tensor [N·f, …] from which the batch size is read where an operator must know it."""
         self._batch_source = x
 
     def _batch_size(self) -> Tensor:
@@ -145,7 +145,7 @@ class Layouts(Emitter):
         return replace(x, value=value, lead=lead | x.lead, split=order)
 
     def _stands_as(self, x: Tensor, shape: Sequence[int]) -> bool:
-        """Whether `x` lies in memory as [N, *shape]."""
+        """Tell whether `x` lies in memory as [N, *shape]."""
         if x.split is None:
             return x.lead == {"N"} and x.shape == (1, *shape)
         if x.split == STACKED:

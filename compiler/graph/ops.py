@@ -125,7 +125,7 @@ class Ops(Layouts):
     def _align(
         self, tensors: Sequence[Tensor], least: int = 1
     ) -> tuple[list[Tensor], Lead, tuple[str, ...] | None]:
-        """Brings operands to layouts that broadcast against each other; flat for `least` axes of a row."""
+        """Bring operands to layouts that broadcast against each other; flat for `least` axes of a row."""
         lead = NONE.union(*(t.lead for t in tensors))
         rank = max(t.rank for t in tensors)
         leading = [t for t in tensors if t.lead]
@@ -243,7 +243,7 @@ class Ops(Layouts):
         return row
 
     def is_one_hot(self, x: Tensor) -> bool:
-        """Whether a product of `x` with a matrix takes a row of it."""
+        """Tell whether a product of `x` with a matrix takes a row of it."""
         return x.value in self._one_hot
 
     def sum_to(self, x: Tensor, shape: Sequence[int]) -> Tensor:

@@ -23,12 +23,12 @@ def reads(node: ir.Node) -> list[ir.Value]:
 
 
 def names_read(node: ir.Node) -> set[str]:
-    """Names of what a node reads."""
+    """Return the names of what a node reads."""
     return {v.name for v in reads(node) if v.name}
 
 
 def reached_from(names: Iterable[str], nodes: Iterable[ir.Node]) -> frozenset[str]:
-    """Names of what the nodes, in their order, make of some values, with these."""
+    """Return the names of what the nodes, in their order, make of some values, with these."""
     found = set(names)
     for node in nodes:
         if not found.isdisjoint(names_read(node)):

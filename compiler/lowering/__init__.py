@@ -71,7 +71,7 @@ def lower(
     sizes: Mapping[str, int] | None = None,
     references: Shapes | None = None,
 ) -> Lowered:
-    """Brings a model to operators that have rules.
+    """Bring a model to operators that have rules.
 
     Args:
         sizes: lengths that the model leaves open, by name.
@@ -132,7 +132,7 @@ def _known_of(model: ir.Model, alone: bool) -> tuple[dict[str, Spec], dict[str, 
 
 
 def _needs_one_row(model: ir.Model, freed: ir.Model) -> bool:
-    """Whether its nodes are right for one row alone, those included by which ONNX defines others."""
+    """Tell whether its nodes are right for one row alone, those included by which ONNX defines others."""
     opened = model.clone()
     if inline_bodies(opened, _is_known):
         fold_weights(opened)

@@ -75,7 +75,7 @@ def name_batch(model: ir.Model) -> bool:
 
 
 def outputs_grow(model: ir.Model) -> bool:
-    """Whether axis 0 of every output is the batch's, as far as shapes are known."""
+    """Tell whether axis 0 of every output is the batch's, as far as shapes are known."""
     one, two = infer_each(model, (1, 2))
     known = {str(v.name) for v in model.graph.outputs} & one.keys() & two.keys()
     return known <= rows_on_axis_0(one, two)
@@ -145,7 +145,7 @@ def _answers(
 
 
 def _hold_apart(both: np.ndarray, alone: Sequence[np.ndarray], in_front: bool) -> bool:
-    """Whether the rows stand beside each other in the answer to both, on whatever axis or in front."""
+    """Tell whether the rows stand next to each other in the answer to both, on whatever axis or in front."""
     arrays = (both, *alone)
     if not all(isinstance(a, np.ndarray) and a.dtype.kind not in "OU" for a in arrays):
         return False
@@ -180,7 +180,7 @@ def _parts_of_rows(both: tuple[int, ...], row: tuple[int, ...]) -> Iterator[int]
 
 
 def _elsewhere(one: dict[str, Spec], two: dict[str, Spec]) -> frozenset[str]:
-    """Names of the values that are known to grow with the batch, and not on axis 0."""
+    """Return the names of the values that are known to grow with the batch, and not on axis 0."""
     common = {name: (spec[0], two[name][0]) for name, spec in one.items() if name in two}
     return frozenset(name for name, (a, b) in common.items() if a != b and a[:1] == b[:1])
 
@@ -204,18 +204,18 @@ def _reshape_rows(model: ir.Model, node: ir.Node, specs: dict[str, Spec]) -> Non
 
 
 def dependent_on_rows(model: ir.Model) -> frozenset[str]:
-    """Names of the values that hold rows: whatever data of a batched input flows into."""
+    """Return the names of the values that hold rows: whatever data of a batched input flows into."""
     return reached_from(_batched_inputs(model), (n for n in model.graph if n.op_type not in _SHAPE_READERS))
 
 
 def rows_on_axis_0(one: dict[str, Spec], two: dict[str, Spec]) -> frozenset[str]:
-    """Names of the values whose axis 0 grows with the batch, by what is known for one row and for two."""
+    """Return the names of the values whose axis 0 grows with the batch, by what one row and two show."""
     common = {name: (spec[0], two[name][0]) for name, spec in one.items() if name in two}
     return frozenset(name for name, (a, b) in common.items() if a and b == (2 * a[0], *a[1:]))
 
 
 def dependent_on_batch(model: ir.Model) -> frozenset[str]:
-    """Names of the values that hold rows, or sizes that grow with their number."""
+    """Return the names of the values that hold rows, or sizes that grow with their number."""
     return reached_from(_batched_inputs(model), model.graph)
 
 

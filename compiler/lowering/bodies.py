@@ -47,7 +47,7 @@ def inline_bodies(model: ir.Model, is_known: Callable[[str, str], bool]) -> bool
 
 
 def has_body(op_type: str, opset: int) -> bool:
-    """Whether ONNX defines an operator of ai.onnx by others."""
+    """Tell whether ONNX defines an operator of ai.onnx by others."""
     try:
         schema: Any = onnx.defs.get_schema(op_type, opset, "")
     except onnx.defs.SchemaError:
@@ -60,7 +60,7 @@ def _has_body(model: ir.Model, node: ir.Node) -> bool:
 
 
 def _has_floats(node: ir.Node) -> bool:
-    """Whether it computes floats, or from floats; True where a type is not known."""
+    """Tell whether it computes floats, or from floats; True where a type is not known."""
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
     return any(v.dtype is None or v.dtype.is_floating_point() for v in values)
 

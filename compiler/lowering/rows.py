@@ -20,7 +20,7 @@ from compiler.lowering.precision import on_cpu
 
 
 def in_front(lowered: Lowered) -> frozenset[str]:
-    """Names of the values in which the model holds the rows as `Ops` does."""
+    """Return the names of the values in which the model holds the rows as `Ops` does."""
     found = {str(v.name) for v in lowered.model.graph.inputs} & lowered.batched
     sized = dependent_on_batch(lowered.model)
     sizes = {name for name in sized - dependent_on_rows(lowered.model) if _is_size(lowered, name)}
@@ -31,7 +31,7 @@ def in_front(lowered: Lowered) -> frozenset[str]:
 
 
 def _is_size(lowered: Lowered, name: str) -> bool:
-    """Whether a value that depends on the batch's size is a number or a list of them, whatever that size."""
+    """Tell whether a value that depends on the batch's size is a number or a list of them at any size."""
     return name in lowered.specs and len(lowered.specs[name][0]) < 2 and name not in lowered.batched
 
 
@@ -105,7 +105,7 @@ def _first_behind(lowered: Lowered, needed: Collection[str]) -> ir.Node | None:
 
 
 def _fault(lowered: Lowered, output: str) -> str | None:
-    """Why the output has no row [1, …] for each of the batch, as far as shapes tell; None where it has."""
+    """Return why the output has no row [1, …] for each of the batch, as shapes tell; None where it has."""
     spec = lowered.specs.get(output)
     if spec is None:
         return "its shape is not known before the model runs"

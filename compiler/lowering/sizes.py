@@ -58,7 +58,7 @@ def _free_targets(model: ir.Model, few: Arrays, many: Arrays) -> dict[str, np.nd
 
 
 def _strides_over_rows(node: ir.Node, few: Arrays, many: Arrays) -> bool:
-    """Whether a Gather reads the same places of every row of what lies flat: an as_strided of PyTorch."""
+    """Tell whether a Gather reads the same indices of every row of a flat operand: PyTorch's as_strided."""
     axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
     if node.op_type != "Gather" or node.domain or axis:
         return False
@@ -79,7 +79,7 @@ def _strides_over_rows(node: ir.Node, few: Arrays, many: Arrays) -> bool:
 
 
 def _row_size(node: ir.Node) -> int | None:
-    """How many values one row of a flat [N·size] operand has, if it is all of a value with N on axis 0."""
+    """Return how many values a row of a flat [N·size] operand has, if all of a value with N on axis 0."""
     flat = _value(node, 0).producer()
     x = flat.inputs[0] if flat is not None else None
     target = flat.inputs[1].const_value if flat is not None and flat.inputs[1] is not None else None

@@ -90,7 +90,7 @@ def _along(graph: ir.Graph, starts: Iterable[ir.Value]) -> set[ir.Value]:
 
 
 def choose_axes(need: Need, rows: Mapping[str, Row], budget: int) -> dict[str, Axis]:
-    """How many rows of each axis to walk at a time."""
+    """Return how many rows of each axis to walk at a time."""
     work = max(need.work - sum(int(r.work * r.count) for r in rows.values()), 0)
     fixed = replace(need, work=work, folding=0, chunked=True).total - need.baked
     room = max(budget - fixed, 0) / SHARE
@@ -121,7 +121,7 @@ class Baking:
 
 
 def choose_baking(region: Region, size: Sizes, held: Sizes, room: float) -> Baking:
-    """Bakes what the body reads as far as `room` bytes for each chunk hold it, at the sizes `held`.
+    """Bake what the body reads as far as `room` bytes for each chunk hold it, at the sizes `held`.
 
     Where not all of it fits, the nodes are cut in two at one depth, and one side is baked:
     the later one, whose activations alone are kept, or the earlier one, whose last values are kept as well so
@@ -171,7 +171,7 @@ def _cost(node: ir.Node, size: Sizes) -> float:
 
 
 def _products(node: ir.Node) -> int:
-    """How many products are summed for one element of the output."""
+    """Return how many products are summed for one element of the output."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     if weight is None or weight.const_value is None:
         return 0
@@ -230,7 +230,7 @@ def refuse(need: Need, budget: int) -> None:
 
 
 def rows_that_fit(memory: Memory) -> int:
-    """How many rows of a batch the budget holds; one at least, and MAX_BATCH at most."""
+    """Return how many rows of a batch the budget holds; one at least, and MAX_BATCH at most."""
     held = Need(memory.weights, memory.baked, 0, 0, chunked=memory.chunk is not None).total
     each = Need(0, 0, memory.work, 0).total
     return max(1, min(MAX_BATCH, int((memory.budget - held) / max(each, 1))))

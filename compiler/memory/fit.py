@@ -114,7 +114,7 @@ def _in_chunks(
 def _choose(
     model: ir.Model, chunks: Chunks, found: list[Region], size: Sizes, held: Sizes, budget: int
 ) -> dict[str, Baking]:
-    """Bakes as much as fits beside everything else."""
+    """Bake as much as fits next to everything else."""
     room = budget - need_chunked(model, chunks, found, (), size, held).total
     return {w.axis: choose_baking(w, size, held, room / chunks.axes[w.axis].chunks) for w in found}
 

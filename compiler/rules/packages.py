@@ -32,5 +32,5 @@ def package_of(rule: Rule) -> Extension | None:
 
 
 def _shared(a: list[str], b: list[str]) -> int:
-    """How many names two modules' paths begin with in common."""
+    """Return how many names two modules' paths begin with in common."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -118,7 +118,7 @@ class Ensemble:
         return np.stack([least[self.roots].sum(axis=0), most[self.roots].sum(axis=0)])
 
     def outcome(self, node: int, x: np.ndarray) -> np.ndarray:
-        """Whether numbers of a split's feature pass it."""
+        """Tell whether numbers of a split's feature pass it."""
         own = self.bounds_of(node)
         flips = past(x, self.bounds[own], self.strict[own]).sum(axis=1)
         return np.asarray(np.where(np.isnan(x), self.missing[node], self.below[node] ^ (flips % 2 == 1)))

@@ -20,7 +20,7 @@ MOST_SCALES = 256  # elements of a constant of another type than integers: a Res
 
 
 def may_be_sizes(dtype: ir.DataType, elements: int) -> bool:
-    """Whether a constant may decide a shape; larger ones are weights and tables."""
+    """Tell whether a constant may decide a shape; larger ones are weights and tables."""
     return elements <= (MOST_SIZES if dtype.is_integer() else MOST_SCALES)
 
 

@@ -22,7 +22,7 @@ _told: set[tuple[str, str]] = set()
 
 
 def is_own(domain: str) -> bool:
-    """Whether a domain is none of ONNX's."""
+    """Tell whether a domain is none of ONNX's."""
     return domain not in _ONNX
 
 
@@ -37,7 +37,7 @@ def broadcast_shape(*shapes: Shape | None) -> Shape:
 
 
 def declare_shape(op_type: str, domain: str, form: ShapeForm) -> None:
-    """Tells ONNX's inference the shape of an operator's value; the newest declaration wins.
+    """Register the shape of an operator's value with ONNX's inference; the newest declaration wins.
 
     Args:
         form: called with a tuple for each input (None for one left out) and the attributes that its

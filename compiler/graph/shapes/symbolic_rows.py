@@ -35,7 +35,7 @@ def rename_rows(graph: ir.Graph, name: str) -> None:
 
 
 def _each(dim: ir.SymbolicDim) -> int | None:
-    """How many for each row, of what `in_rows` calls so."""
+    """Return how many for each row, of what `in_rows` calls so."""
     count, times, rows = (dim.value or "").rpartition(TIMES)
     return int(count or 1) if rows == ROWS and (count.isdecimal() or not times) else None
 

@@ -27,7 +27,7 @@ def span(value: ir.Value | None) -> Span:
 
 
 def places_read(body: ir.Graph) -> float:
-    """How many iterations of a Loop find something at their own number; infinite where none looks there.
+    """Return how many iterations of a Loop find something at their own number; infinite where none looks.
 
     A model fails that goes on for longer: Gather has nothing there.
     """

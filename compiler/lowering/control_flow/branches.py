@@ -75,7 +75,7 @@ def inline_control_flow(model: ir.Model, settle: Callable[[ir.Model], object]) -
 
 
 def rows_decide(model: ir.Model) -> bool:
-    """Whether a condition may depend on the rows, or a Scan runs over them: then each row has its own."""
+    """Tell whether a condition may depend on the rows, or a Scan runs over them: each row has its own."""
     rows = dependent_on_batch(model)
     for node in _waiting(model.graph):
         if node.op_type == "Scan" and _scans_rows(node):
@@ -89,7 +89,7 @@ def rows_decide(model: ir.Model) -> bool:
 
 
 def _scans_rows(node: ir.Node) -> bool:
-    """Whether each step of a Scan is a row of the batch, for all that it reads step by step."""
+    """Tell whether each step of a Scan is a row of the batch, for all that it reads step by step."""
     count = node.attributes["num_scan_inputs"].as_int()
     scanned = zip(node.inputs[-count:], _ints(node, "scan_input_axes", count), strict=True)
     return all(v is not None and v.shape is not None and v.shape[axis] == BATCH for v, axis in scanned)
@@ -195,7 +195,7 @@ class _Inliner:
         return [*carried, *(_stacked(op, like, v) for like, v in zip(outputs, collected, strict=True))]
 
     def _trips(self, op: Rewriting, count: ir.Value | None, body: ir.Graph) -> tuple[float, ir.Value | None]:
-        """How often a Loop runs at most, infinite without a bound; and how often, [], where that is data.
+        """Return how often a Loop runs at most, infinite without a bound; and how often, [], if that is data.
 
         Raises _StaysError: it is data, and nothing bounds it.
         """
@@ -327,7 +327,7 @@ def _present(value: ir.Value | None) -> ir.Value:
 
 
 def _differ(a: object, b: object) -> bool:
-    """Whether two sizes are known, and are not the same."""
+    """Tell whether two sizes are known, and are not the same."""
     return isinstance(a, int) and isinstance(b, int) and a != b
 
 
@@ -338,7 +338,7 @@ def _refuse_sequences(node: ir.Node) -> None:
 
 
 def _endless(body: ir.Graph) -> bool:
-    """Whether a body hands its condition on as it is, so that only the trip count ends the Loop."""
+    """Tell whether a body hands its condition on as it is, so that only the trip count ends the Loop."""
     going = body.outputs[0]
     node = going.producer()
     while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:

@@ -389,7 +389,7 @@ def _keep_corners(model: ir.Model) -> None:
 
 
 def _is_under_onnx(node: ir.Node | onnx.NodeProto, version: int) -> bool:
-    """Whether ONNX Runtime alone knows it in that opset."""
+    """Tell whether ONNX Runtime alone knows it in that opset."""
     return not node.domain and node.op_type in UNDER_ONNX and _since(node, version) is None
 
 

@@ -104,7 +104,7 @@ def _opset(proto: onnx.ModelProto) -> int:
 
 
 def _alike(node: onnx.NodeProto, newest: int, version: int) -> bool:
-    """Whether the older opset has all that the node uses; the types it takes are the engine's to check."""
+    """Tell whether the older opset has all that the node uses; its types are the engine's to check."""
     if node.domain not in ("", "ai.onnx"):
         return True
     try:

@@ -114,7 +114,7 @@ def _zero(mask: ir.Value) -> np.ndarray:
 
 
 def _within(op: Rewriting, ends: ir.Value, rows: ir.Value, k: ir.Value) -> ir.Value:
-    """Which keys stand before each row's end, and not before its begin where there are both [N, 1, 1, T]."""
+    """Return which keys stand before each row's end, and from its begin where there is one [N, 1, 1, T]."""
     place = _places(op, k, 2)
     if _parts(op, ends, rows) == 1:
         return op.Less(place, _per_row(op, ends))

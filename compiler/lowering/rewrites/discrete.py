@@ -19,7 +19,7 @@ def _of(number: float, x: ir.Value) -> np.ndarray:
 
 
 def _is_whole(x: ir.Value | None, depth: int = 0) -> bool:
-    """Whether a value is known to have no fraction."""
+    """Tell whether a value is known to have no fraction."""
     if x is None or (x.dtype is not None and not x.dtype.is_floating_point()):
         return True
     if x.const_value is not None:

@@ -33,6 +33,6 @@ def masked_rows(op: Any, condition: ir.Value, a: ir.Value, b: ir.Value) -> Any:
 
 
 def _is_guarded(x: ir.Value, condition: ir.Value) -> bool:
-    """Whether this was done before."""
+    """Tell whether this was done before."""
     before = x.producer()
     return before is not None and before.op_type == "Where" and before.inputs[0] is condition

@@ -18,14 +18,14 @@ fused = partial(rewrites, domain=DOMAIN)
 
 
 def refused(op: Rewriting, why: str, advice: str) -> UnsupportedModelError:
-    """Names the node that is rewritten."""
+    """Name the node that is rewritten."""
     node = op.result.producer()
     assert node is not None
     return UnsupportedModelError(f"{node.op_type} node {node.name or op.result.name!r}: {why}. {advice}")
 
 
 def needs_gpu(node: ir.Node) -> bool:
-    """Whether ONNX Runtime has no CPU kernel for a node: its optimiser writes some for GPUs alone."""
+    """Tell whether ONNX Runtime has no CPU kernel for a node: its optimiser writes some for GPUs alone."""
     if node.domain != DOMAIN:
         return False
     if node.op_type == "MultiHeadAttention":

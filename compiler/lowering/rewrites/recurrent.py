@@ -306,7 +306,7 @@ def _starts(op: Rewriting, value: ir.Value | None, count: int) -> Sequence[State
 
 
 def _is_zero(value: ir.Value | None) -> bool:
-    """Whether a value holds zeros whatever its shape is: PyTorch writes initial states so."""
+    """Tell whether a value holds zeros whatever its shape is: PyTorch writes initial states so."""
     if value is None:
         return False
     if value.const_value is not None:
@@ -325,7 +325,10 @@ def _is_zero(value: ir.Value | None) -> bool:
 def _masks(
     op: Rewriting, lengths: ir.Value | None, count: int
 ) -> tuple[ir.Value, list[ir.Value], ir.Value] | None:
-    """Which steps of each row are within its length: [N, S, 1], each step's [N, 1, 1], and whether any is."""
+    """Return which steps of each row are within its length.
+
+    They are [N, S, 1], with each step's [N, 1, 1], and whether any is.
+    """
     if lengths is None:
         return None
     if lengths.const_value is not None and lengths.const_value.numpy().min(initial=count) >= count:

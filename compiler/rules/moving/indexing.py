@@ -12,7 +12,7 @@ _MOST_GATHERS = 4  # as many elements, at most, as adding up by Gather may read 
 
 
 def is_run(index: Sequence[int]) -> bool:
-    """Whether an index counts up by 1."""
+    """Tell whether an index counts up by 1."""
     return len(index) > 0 and list(index) == list(range(index[0], index[0] + len(index)))
 
 

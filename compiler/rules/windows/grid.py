@@ -190,7 +190,7 @@ def _taps(op: Ops, grid: Tensor, axis: int, coordinate: int, sampling: Sampling)
 
 
 def _padded(op: Ops, pixel: Tensor, size: int, sampling: Sampling) -> tuple[Tensor | None, Tensor]:
-    """Where a pixel beyond the border is read, and with zeros there, which ones are not beyond it."""
+    """Return where a pixel beyond the border is read, and with zeros there, which ones are not beyond it."""
     zero, last = (op.constant(np.asarray(i, np.int64)) for i in (0, size - 1))
     if sampling.padding == "reflection" and size > 1:
         period = 2 * (size - 1) if sampling.corners else 2 * size
