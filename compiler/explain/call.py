@@ -54,7 +54,7 @@ class Call:
         return [n for n, varying in zip(self.inputs, self.varying, strict=True) if varying and n is not None]
 
     def at(self, op: Ops, inputs: Sequence[Tensor | None]) -> At:
-        """The rule called at another point."""
+        """Call the rule at another point."""
         return evaluate(op, self.rule, inputs, self.attributes, self.name)
 
     @property
@@ -71,7 +71,7 @@ def attributes_of(values: Mapping[str, Any]) -> dict[str, Any]:
 def evaluate(
     op: Ops, rule: Rule, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], name: str
 ) -> At:
-    """Calls a rule.
+    """Call a rule.
 
     Raises:
         UnsupportedModelError: the operator is used in a way its rule does not cover; names the node.

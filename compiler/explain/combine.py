@@ -50,8 +50,10 @@ def combine(
 
 
 def _cloned(selection: Selection) -> tuple[Selection, frozenset[str]]:
-    """A copy whose graph may be changed; tensors are shared. And the names of `in_front`, as lowering knows
-    them: what is spelled out here has inner values of which it knows nothing, unless they have to be lifted.
+    """Return a copy whose graph may be changed, and the names of `in_front`.
+
+    Tensors are shared. The names are as lowering knows them: what is spelled out here has inner values of
+    which it knows nothing, unless they have to be lifted.
     """
     lowered, engine = selection.lowered, selection.method.engine
     model = lowered.model.clone()

@@ -53,8 +53,10 @@ class Method(Protocol):
 
     @property
     def reference_set(self) -> References | None:
-        """One array [K, *shape of the input], or one for each explained input, or one number for a
-        single row of it; None without references."""
+        """One array [K, *shape of the input], or one for each explained input; None without references.
+
+        A number stands for a single row of it.
+        """
 
     @property
     def reference_weights(self) -> npt.ArrayLike | None:

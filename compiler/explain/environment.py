@@ -60,14 +60,14 @@ class Environment:
         return Tensor(self._values[name], shape, dtype, frozenset("N" if rows else ""), rows)
 
     def _lift(self, node: ir.Node) -> None:
-        """A node off the path whose rows lie otherwise, or that only one row's sizes decide."""
+        """Lift a node off the path whose rows lie otherwise, or that only one row's sizes decide."""
         inputs = [None if v is None else self.at(self.name_of(v)) for v in node.inputs]
         self.op.scope = f"forward/{node.name}"
         outputs = emit_as(self.op, node, inputs, "sample")
         self._x.update(zip(map(self.name_of, node.outputs), outputs, strict=True))
 
     def evaluate_at_sample(self, node: ir.Node, rule: Rule) -> Call:
-        """Calls the rule at x; what it emits takes the node's place in the graph."""
+        """Call the rule at x; what it emits takes the node's place in the graph."""
         name = node.name or str(node.outputs[0].name)
         inputs = tuple(None if v is None else v.name for v in node.inputs)
         self.op.scope = f"forward/{name}"
@@ -85,7 +85,7 @@ class Environment:
         return Call(name, rule, attributes, inputs, outputs, varying, at)
 
     def lift_outputs(self) -> None:
-        """Puts lifted outputs in place of the model's own; all of them where it is one row's alone."""
+        """Put lifted outputs in place of the model's own; all of them where the graph is one row's alone."""
         names = [str(value.name) for value in self.op.graph.outputs]
         lifted = {i: self.at(name) for i, name in enumerate(names) if self._has_to_be_lifted(name)}
         for i, y in lifted.items():
@@ -117,7 +117,7 @@ class Environment:
                 )
 
     def _take_over(self, old: ir.Value, new: Tensor) -> Tensor:
-        """`new` in place of `old`, under its name; beside it where the model holds it in another way."""
+        """Put `new` in place of `old`, under its name; keep both where the model's layout is another."""
         name = str(old.name)
         if not self.lies_flat(name):
             self._x[name] = new
@@ -158,7 +158,7 @@ class MovedEnvironment:
         self._there = dict(held)
 
     def at(self, name: str) -> Tensor:
-        """The value there; itself where it does not depend on what is explained."""
+        """Return the value there; the value at x where it does not depend on what is explained."""
         for node in _unknown_behind(name, self._is_known, self.origin):
             self._emit(node)
         return self._there[name] if name in self._there else self.origin.at(name)
@@ -174,7 +174,7 @@ class MovedEnvironment:
         self._there.update(zip(map(self.origin.name_of, node.outputs), outputs, strict=True))
 
     def evaluate(self, call: Call) -> At:
-        """The call's rule, there."""
+        """Evaluate the call's rule there."""
         inputs = [None if i is None else self.at(i) for i in call.inputs]
         self.op.scope = f"{self.scope}/{call.name}"
         at = call.at(self.op, inputs)
@@ -183,8 +183,10 @@ class MovedEnvironment:
 
 
 def _unknown_behind(name: str, is_known: Callable[[str], bool], at_x: Environment) -> Iterator[ir.Node]:
-    """The nodes that a value needs, each when all that it reads is known: a chain of them may be longer than
-    Python's stack."""
+    """Yield the nodes that a value needs, each when all that it reads is known.
+
+    A chain of them may be longer than Python's stack.
+    """
     pending = [name]
     while pending:
         node = None if is_known(pending[-1]) else at_x.producer(pending[-1])
@@ -198,7 +200,7 @@ def _unknown_behind(name: str, is_known: Callable[[str], bool], at_x: Environmen
 
 
 def emit_as(op: Ops, node: ir.Node, inputs: Sequence[Tensor | None], where: str) -> list[Tensor]:
-    """A node of the model with other inputs."""
+    """Emit a node of the model with other inputs."""
     attributes = {a.name: a.value for a in node.attributes.values()}
     if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
         name, why = (

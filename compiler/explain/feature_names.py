@@ -119,7 +119,7 @@ class _Features:
     names: dict[str, Sequence[str]]
 
     def arrays(self, option: str, given: Any) -> Any:
-        """An option's value: an array, one for each input, or something else that stays as it is."""
+        """Return an option's value: an array, one for each input, or something else that stays as it is."""
         if isinstance(given, OpenReferences):
             return replace(given, examples=self.arrays(option, given.examples))
         if isinstance(given, Mapping):
@@ -156,7 +156,7 @@ class _Features:
         return {str(value.name) for value in self.lowered.model.graph.inputs}
 
     def column(self, name: str) -> Sequence[str] | None:
-        """The name of an input of one feature is that feature's."""
+        """Return the name of an input of one feature as that feature's; None for other inputs."""
         return (name,) if self.lowered.specs[name][0][1:] in ((1,), ()) else None
 
 

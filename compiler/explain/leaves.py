@@ -53,7 +53,7 @@ class Chosen:
 
 
 def choose_leaves(lowered: Lowered, inputs: Sequence[str] | None, referenced: Collection[str] = ()) -> Chosen:
-    """The named tensors, or by default every float input, or token ids where there is none.
+    """Return the named tensors, or by default every float input, or token ids where there is none.
 
     Args:
         referenced: names for which references are given: an integer input among them is to be explained.
@@ -78,7 +78,7 @@ def choose_leaves(lowered: Lowered, inputs: Sequence[str] | None, referenced: Co
 
 
 def raw_leaves(lowered: Lowered, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
-    """The named tensors, or every input that has rows, whatever they hold: text and integers too.
+    """Return the named tensors, or every input that has rows, whatever its type: text and integers too.
 
     Raises:
         InvalidOptionError: names that do not exist, or hold no rows.
@@ -159,7 +159,7 @@ def keeps_batch(lowered: Lowered, name: str) -> bool:
 
 
 def _default_ids(lowered: Lowered, names: Sequence[str]) -> Chosen:
-    """The ids of the largest table; numbers of every integer input where there is no table."""
+    """Return the ids of the largest table; numbers of every integer input where there is no table."""
     values = {str(v.name): v for v in lowered.model.graph.inputs}
     found = {name: lookups(lowered, name) for name in names if _has_rows(values[name])}
     leaves = [s for group in found.values() for s in group]
@@ -177,8 +177,11 @@ def _default_ids(lowered: Lowered, names: Sequence[str]) -> Chosen:
 
 
 def _beside_ids(lowered: Lowered, names: Sequence[str]) -> list[str]:
-    """Where some of these inputs are ids of a table: the others of such a length, or that are looked up
-    nowhere, such as an attention mask."""
+    """Return the inputs that accompany ids, such as an attention mask.
+
+    Where some of these inputs are ids of a table, they are the others of such a shape, or that are looked up
+    nowhere.
+    """
     found = {name: lookups(lowered, name) for name in names}
     ids = [name for name, leaves in found.items() if any(s.size is not None for s in leaves)]
     rows = {lowered.specs[name][0] for name in ids}
@@ -190,7 +193,7 @@ def _kept_note(names: Sequence[str]) -> str:
 
 
 def _told(lowered: Lowered, leaves: tuple[Leaf, ...], more: str = "") -> Chosen:
-    """The leaves, with a note for each integer input."""
+    """Return the leaves, with a note for each integer input."""
     groups: dict[str, list[Leaf]] = {}
     for leaf in leaves:
         if leaf.places is not None:
@@ -242,7 +245,7 @@ def lookups(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
 
 
 def _ids_operand(node: ir.Node) -> ir.Value | None:
-    """The operand that ids may be, where all others are constant."""
+    """Return the operand that ids may be, where all others are constant."""
     values = list(node.inputs)
     varying = [v for v in values if v is not None and not v.is_initializer()]
     if len(varying) != 1 or node.op_type not in _MOVES | _IDS_OF.keys() | {"Add"}:
@@ -263,18 +266,18 @@ def _hands_on(node: ir.Node, ids: ir.Value) -> bool:
 
 
 def _added(node: ir.Node) -> np.ndarray:
-    """The constant that an Add adds to ids."""
+    """Return the constant that an Add adds to ids."""
     (array,) = (v.const_value.numpy() for v in node.inputs if v is not None and v.const_value is not None)
     return array
 
 
 def _offset(nodes: Sequence[ir.Node]) -> int:
-    """The most that is added to an id."""
+    """Return the most that is added to an id."""
     return sum(max(int(_added(node).max(initial=0)), 0) for node in nodes if node.op_type == "Add")
 
 
 def _places(lowered: Lowered, name: str, nodes: Sequence[ir.Node], ids: ir.Value) -> np.ndarray:
-    """Which element of the input's row each of the ids is: what becomes of 0, 1, 2 …"""
+    """Return which element of the input's row each of the ids is: what becomes of 0, 1, 2 and so on."""
     shape, _ = lowered.specs[name]
     count = np.arange(int(np.prod(shape))).reshape(shape)
     if not nodes:

@@ -26,20 +26,24 @@ _TO_PROBABILITIES = frozenset({b"LOGISTIC", b"SOFTMAX", b"SOFTMAX_ZERO", b"PROBI
 
 
 def logits_behind(model: onnx.ModelProto, output: str) -> str | None:
-    """The one tensor of which `output` is the Softmax, LogSoftmax or Sigmoid; None where there is no such."""
+    """Return the one tensor of which `output` is the Softmax, LogSoftmax or Sigmoid; None without one."""
     closed = closing(model, output)
     return None if closed is None else closed[1]
 
 
 def closing(model: onnx.ModelProto, output: str) -> tuple[str, str] | None:
-    """That operator, and that tensor."""
+    """Return the operator that closes `output`, and the tensor behind it; None where there is none."""
     ends = set(_ends(model.graph, output))
     is_one = len(ends) == 1 and all(operator in _PROBABILITIES for operator, _ in ends)
     return next(iter(ends)) if is_one else None
 
 
 def choose_logits(model: onnx.ModelProto, output: str) -> str:
-    """The same; raises InvalidOptionError, which says what the output ends with, where there is no such."""
+    """Return the tensor of `logits_behind`.
+
+    Raises:
+        InvalidOptionError: there is none; the message says what the output ends with.
+    """
     logits = logits_behind(model, output)
     if logits is not None:
         return logits
@@ -56,8 +60,10 @@ def choose_logits(model: onnx.ModelProto, output: str) -> str:
 
 
 def is_probability(model: onnx.ModelProto, output: str) -> bool:
-    """Whether a tensor lies between 0 and 1 by what closes it: a Sigmoid, a Softmax, their like in a
-    classifier, or trees that average probabilities."""
+    """Tell whether a tensor lies between 0 and 1 by what closes it.
+
+    That is a Sigmoid, a Softmax, their like in a classifier, or trees that average probabilities.
+    """
     producers = {name: node for node in model.graph.node for name in node.output}
     constants = {t.name for t in model.graph.initializer}
     constants |= {n.output[0] for n in model.graph.node if n.op_type == "Constant"}
@@ -111,7 +117,7 @@ def _is_classifier(node: onnx.NodeProto) -> bool:
 
 
 def _ends(graph: onnx.GraphProto, output: str) -> Iterator[tuple[str, str]]:
-    """The operators that give `output` its values, and what they are taken of; constants are left out."""
+    """Yield the operators that give `output` its values, and what they read; constants are left out."""
     producers = {name: node for node in graph.node for name in node.output}
     inputs = {v.name for v in graph.input} - {t.name for t in graph.initializer}
     pending, seen = [output], {output, ""}
@@ -128,7 +134,7 @@ def _ends(graph: onnx.GraphProto, output: str) -> Iterator[tuple[str, str]]:
 
 
 def _behind_identities(producers: Mapping[str, onnx.NodeProto], name: str) -> str:
-    """The same values under a name that lowering keeps."""
+    """Return the name that lowering keeps for the same values."""
     while name in producers and producers[name].op_type in ("Identity", "Dropout"):
         name = producers[name].input[0]
     return name

@@ -99,7 +99,7 @@ _ADVICE = {
 
 
 def make_method(name: str, references: References | None, options: Mapping[str, Any]) -> Method:
-    """The method of that name.
+    """Make the method of that name.
 
     Args:
         references: None where none are given.
@@ -169,7 +169,7 @@ def takes_seed(name: str) -> bool:
 
 
 def check_options(name: str, given: Iterable[str]) -> None:
-    """Raises InvalidOptionError for an unknown method, an option it does not take, or one that it lacks."""
+    """Raise InvalidOptionError for an unknown method, an option it does not take, or one that it lacks."""
     if name not in METHODS:
         raise InvalidOptionError(f"--method {name!r}: choose {_listed(list(METHODS))}.")
     choice, given = METHODS[name], set(given)

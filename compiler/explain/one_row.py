@@ -14,7 +14,7 @@ from compiler.memory.fit import whole
 
 
 def with_batch(lowered: Lowered) -> Lowered:
-    """The model with a plain graph that takes any number of rows, where its own takes one.
+    """Return the model with a plain graph that takes any number of rows, where its own takes one.
 
     Raises:
         UnsupportedModelError: the lifted graph does not answer as the model does.

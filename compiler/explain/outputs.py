@@ -153,7 +153,7 @@ def seed_of(op: Ops, target: Target, y: Tensor, base: Tensor | None, narrow: ir.
 
 
 def _at_targets(op: Ops, row: Tensor, matrix: np.ndarray) -> Tensor:
-    """The elements [1, T] of a row [1, elements], less those that they are held against."""
+    """Return the elements [1, T] of a row [1, elements], less those that they are contrasted with."""
     values = op.Gather(row, matrix.argmax(axis=0).tolist(), axis=1)
     if matrix.min() >= 0:
         return values
@@ -163,14 +163,14 @@ def _at_targets(op: Ops, row: Tensor, matrix: np.ndarray) -> Tensor:
 
 
 def _at_winner(op: Ops, base: Tensor, winner: Tensor) -> Tensor:
-    """The base value of each row's winner; it differs by row where an input is not explained."""
+    """Return the base value of each row's winner; it differs by row where an input is not explained."""
     if base.lead:
         return op.GatherElements(base, winner, axis=1)
     return op.Gather(replace(op.reshape(base, base.shape[1:]), rows=False), winner)
 
 
 def _as_answered(op: Ops, row: Tensor, narrow: ir.DataType | None) -> Tensor:
-    """The output's row, rounded as the model answers it: the first of equals is the predicted one."""
+    """Round the output's row as the model answers it: the first of equals is the predicted one."""
     return row if narrow is None else op.Cast(op.Cast(row, to=int(narrow)), to=int(row.dtype))
 
 
@@ -188,7 +188,7 @@ def emit_values(op: Ops, seed: Seed, totals: Sequence[Tensor], *, gap: bool) -> 
 
 
 def in_two(op: Ops, base: Tensor | None, dtype: ir.DataType) -> list[Tensor]:
-    """A value as the graph answers it, and what that rounding leaves of it; nothing of none.
+    """Return a value as the graph answers it, and what that rounding leaves of it; nothing of none.
 
     Two numbers of the graph's own type say more than one: where the references are constants, both are, and
     a server computes nothing in float64.

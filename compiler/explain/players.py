@@ -51,7 +51,7 @@ NOBODY = Game(0, {})
 
 
 def choose_players(groups: object, features: Mapping[str, Sequence[str]]) -> Players:
-    """The players of the inputs that groups touch.
+    """Return the players of the inputs that groups touch.
 
     Args:
         groups: names of features by the name of their group; one with a `*` at its end stands for all
@@ -94,7 +94,10 @@ def choose_players(groups: object, features: Mapping[str, Sequence[str]]) -> Pla
 
 
 def game_of(lowered: Lowered, leaves: Sequence[Leaf], players: Players | None) -> Game:
-    """Groups and what stands beside them are the first players, each element of all other tensors is one."""
+    """Return the game.
+
+    Groups and what stands next to them are the first players, each element of all other tensors is one.
+    """
     of, count = {}, len(players.names) if players else 0
     for leaf in leaves:
         row = lowered.specs[leaf.tensor][0][1:]
@@ -107,7 +110,7 @@ def game_of(lowered: Lowered, leaves: Sequence[Leaf], players: Players | None) -
 
 
 def _members(name: object, given: object, known: Mapping[str, str]) -> tuple[str, ...]:
-    """The features of one group, each known and named once."""
+    """Return the features of one group, each known and named once."""
     if not isinstance(name, str) or not name.strip():
         raise InvalidOptionError(f"group {name!r}: a group's name must be a word.")
     if name in known:
@@ -123,7 +126,7 @@ def _members(name: object, given: object, known: Mapping[str, str]) -> tuple[str
 
 
 def _meant(group: str, word: object, known: Mapping[str, str]) -> list[str]:
-    """The feature of that name, or all that begin with what stands before a `*`."""
+    """Return the feature of that name, or all that begin with what stands before a `*`."""
     if word in known:
         return [str(word)]
     found = [f for f in known if f.startswith(str(word)[:-1])] if str(word).endswith("*") else []

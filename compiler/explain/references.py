@@ -60,7 +60,7 @@ def shapes_of(given: References | None) -> dict[str | None, tuple[int, ...]]:
 
 
 def prepare_references(selection: Selection) -> Referenced:
-    """The third stage of a compile: references for each tensor at which the walk ends.
+    """Prepare references for each tensor at which the walk ends: the third stage of a compile.
 
     Raises:
         InvalidReferencesError: names, shapes or ids that do not fit the model.
@@ -76,7 +76,7 @@ def prepare_references(selection: Selection) -> Referenced:
 
 
 def at_leaves(lowered: Lowered, target: Target, given: Given) -> tuple[Given, dict[str, np.ndarray]]:
-    """References for each tensor at which the walk begins, and the rows of model inputs among what was given.
+    """Return references for each tensor at which the walk begins, and the given rows of model inputs.
 
     Args:
         given: for an inner tensor its own rows, or those of the inputs it is computed from; for token ids a
@@ -172,8 +172,10 @@ def _computed(
     read: Sequence[ir.Value],
     fed: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """[K, …] of each tensor, which `nodes` compute of the inputs `read`: row by row, since a model may be one
-    row's alone."""
+    """Compute [K, …] of each tensor by `nodes` from the inputs `read`.
+
+    This goes row by row, since a model may be one row's alone.
+    """
     missing = [str(v.name) for v in read if v.name not in fed]
     if missing:
         raise InvalidReferencesError(
@@ -197,7 +199,7 @@ def _computed(
 
 
 def _needed(graph: ir.Graph, tensors: Sequence[str]) -> tuple[list[ir.Node], list[ir.Value]]:
-    """The nodes that compute some tensors, in order, and the graph's inputs that they read."""
+    """Return the nodes that compute some tensors, in order, and the graph's inputs that they read."""
     values = [v for v in (*graph.inputs, *(v for n in graph for v in n.outputs)) if v.name in tensors]
     nodes = nodes_behind(graph, values)
     needed = {*values, *(v for n in nodes for v in n.inputs)}

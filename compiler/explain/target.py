@@ -93,7 +93,7 @@ def stop_warnings(stops: Sequence[Stop]) -> tuple[str, ...]:
 
 
 def check_shapes(lowered: Lowered, tensors: Sequence[str]) -> None:
-    """Raises UnsupportedModelError for explained tensors whose features are not countable."""
+    """Raise UnsupportedModelError for explained tensors whose features are not countable."""
     values = {str(v.name): v for v in lowered.model.graph.inputs}
     for name in tensors:
         if name not in lowered.specs:
@@ -134,10 +134,10 @@ def choose_output(lowered: Lowered, output: str | None, ends: Sequence[str]) -> 
 def choose_targets(
     targets: object, output: str, row: tuple[int, ...]
 ) -> tuple[Element, ...] | Literal["predicted"]:
-    """The targets as they are explained.
+    """Return the targets as they are explained.
 
     Args:
-        targets: as they were asked for.
+        targets: as they were requested.
         row: the shape of one row of the output.
 
     Raises:

@@ -60,7 +60,7 @@ class Mixing:
 
 
 def _mixing(selection: Selection, references: ReferenceSet, deployment: Deployment) -> Mixing:
-    """The game, before the graph is changed.
+    """Return the game, before the graph is changed.
 
     Raises:
         InvalidOptionError: too many players, or more calls of the model than anybody waits for.
@@ -135,13 +135,13 @@ def emit(canvas: Canvas, outputs: Outputs) -> None:
 
 
 def _each(op: Ops, mixing: Mixing, found: ir.Value) -> dict[str, Tensor]:
-    """What of [N, T, players] belongs to the elements of each explained tensor, or to groups of them."""
+    """Return what of [N, T, players] belongs to each explained tensor's elements, or to groups of them."""
     own = players_by_output(mixing.target, mixing.game.of)
     return {tensor: _of(op, mixing, found, players) for tensor, players in own.items()}
 
 
 def _of(op: Ops, mixing: Mixing, found: ir.Value, of: np.ndarray) -> Tensor:
-    """What of [N, T, players] belongs to some of them: row shape [1, *shape of these]."""
+    """Return what of [N, T, players] belongs to the players `of`: row shape [1, *shape of these]."""
     dtype = op.dtype
     if not np.array_equal(of.reshape(-1), np.arange(mixing.game.players)):
         indices = op.constant(of.reshape(-1).astype(np.int64)).value
@@ -152,7 +152,7 @@ def _of(op: Ops, mixing: Mixing, found: ir.Value, of: np.ndarray) -> Tensor:
 
 
 def _rows_read(mixing: Mixing) -> list[str]:
-    """What the body is handed of each row: the explained tensors, and the inputs that are read beside them.
+    """Return what the body reads of each row: the explained tensors, and the inputs read with them.
 
     An input without rows is the same for all: the body reads it as it is.
     """
@@ -171,10 +171,12 @@ class _Row:
         self.nodes = Nodes(self.body, "coalitions/row")
 
     def graph(self, seed: Seed) -> ir.Graph:
-        """Inputs: a row of each tensor, the explained value, and where it asks for it the predicted class.
+        """Return the body that explains one row.
+
+        Inputs: a row of each tensor, the explained value, and the predicted class where that is the target.
 
         Outputs: base value [T] in float64, attributions [T, players], and their standard errors if these are
-        asked for.
+        requested.
         """
         op, mixing, c = self.nodes, self.mixing, self.mixing.coalitions
         specs = {str(v.name): v for v in _values(mixing.model.graph)}
@@ -211,7 +213,7 @@ class _Row:
         return op.Transpose(op.Sqrt(op.Div(squares, np.asarray(float(n * (n - 1))))), perm=[1, 0])
 
     def _values_of(self, rows: Mapping[str, ir.Value], winner: ir.Value | None, targets: int) -> ir.Value:
-        """v [C − 1, T] in float64: the means over the references of what the model answers mixed rows."""
+        """Return v [C − 1, T] in float64: the model's mean answers to mixed rows over the references."""
         op, mixing, k = self.nodes, self.mixing, self.mixing.references.count
         starts = np.arange(0, mixing.mixed, mixing.size)
         chunk = _Chunk(self.op, mixing, rows).graph(winner)
@@ -239,7 +241,7 @@ class _Row:
         return made
 
     def _shared(self, array: np.ndarray) -> ir.Value:
-        """A constant of the main graph, which its bodies read."""
+        """Return a constant of the main graph, which its bodies read."""
         return self.op.constant(array).value
 
 
@@ -279,7 +281,7 @@ class _Chunk:
         return self.body
 
     def _mixed(self, mask: ir.Value, x: ir.Value, references: np.ndarray, k: ir.Value) -> ir.Value:
-        """The row's elements where their players are in the coalition, else those of reference k."""
+        """Return the row's elements where their players are in the coalition, else those of reference k."""
         op, dtype = self.nodes, ir.DataType.from_numpy(references.dtype)
         if dtype in _CHOSEN:
             return op.Where(mask, x, op.Gather(self._shared(references), k))
@@ -290,7 +292,7 @@ class _Chunk:
         return op.Cast(op.Where(mask, wide, r), to=dtype.value)
 
     def _text(self, array: np.ndarray) -> ir.Value:
-        """A constant of texts, of the main graph."""
+        """Return a constant of texts in the main graph."""
         tensor = ir.StringTensor([text.encode() for text in array.reshape(-1)], shape=ir.Shape(array.shape))
         value = ir.Value(name=self.op._fresh("texts"), const_value=tensor)
         tensor.name, value.shape, value.dtype = value.name, tensor.shape, ir.DataType.STRING
@@ -319,7 +321,7 @@ class _Chunk:
         return op.Sub(first, op.Where(held, against, zero))
 
     def _evaluate(self, held: Mapping[str, ir.Value]) -> ir.Value:
-        """The explained output of mixed rows, by a copy of the model's own nodes."""
+        """Return the explained output of mixed rows, computed by a copy of the model's own nodes."""
         graph, ends = self.mixing.model.graph, list(held)
         needed = reach_backward(graph, self.mixing.target.output, ends)
         nodes = [n for n in graph if any(v.name in needed for v in n.outputs) and not made_by(n, ends)]

@@ -42,7 +42,7 @@ class CoalitionGame(Engine):
         return Outputs.of(selection.target, standard_errors=method.standard_error)
 
     def flat(self, selection: Selection) -> frozenset[str]:
-        """The output: it is looked at as the model answers it."""
+        """Return the output, which is read as the model answers it."""
         return frozenset() if selection.lowered.one_row else frozenset({selection.target.output})
 
     def emit(self, canvas: Canvas) -> None:

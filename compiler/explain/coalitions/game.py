@@ -156,7 +156,7 @@ def _answer(lowered: Lowered, name: str, references: References | None) -> np.nd
 
 
 def _known(name: str, only: bool, references: References | None) -> np.ndarray | None:
-    """The references of one input: an array, the column of that name, or all of them for the only input."""
+    """Return the references of one input: an array, the column of that name, or all for the only input."""
     if references is None or isinstance(references, Baseline | OpenReferences):
         return None
     given: Any = references

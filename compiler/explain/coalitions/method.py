@@ -25,8 +25,11 @@ class Coalitions:
 
 
 class CoalitionMethod(Method, Protocol):
-    """A method that needs no walk and no rule: it calls the model as it is, with the features of a coalition
-    from the row and all others from a reference."""
+    """A method that needs no walk and no rule.
+
+    It calls the model as it is, with the features of a coalition from the row and all others from a
+    reference.
+    """
 
     @property
     def standard_error(self) -> bool:

@@ -19,8 +19,10 @@ MOST_PERMUTATIONS = 10_000
 
 @dataclass(frozen=True, eq=False)
 class ExactShap(Weighted):
-    """Shapley values of any model, by every coalition of its players: 2^players values, each the mean of the
-    model's output over the references. Shapley, "A value for n-person games", 1953.
+    """Shapley values of any model, by every coalition of its players.
+
+    Each of the 2^players values is the mean of the model's output over the references. Shapley, "A value for
+    n-person games", 1953.
 
     Players in the coalition come from the row, all others from a reference. A row costs 2^players · K rows of
     the model.

@@ -62,8 +62,9 @@ def emit(canvas: Canvas, outputs: Outputs) -> None:
 
 
 def _with_values(selection: Selection, references: ReferenceSet | None) -> ReferenceSet | None:
-    """The references with what the trees read of them, the explained output there, and the margin where that
-    is rescaled, by their names.
+    """Return the references with what the model computes of them, by the tensors' names.
+
+    These are what the trees read, the explained output, and the margin where that is rescaled.
     """
     if references is None:
         return None
@@ -73,7 +74,7 @@ def _with_values(selection: Selection, references: ReferenceSet | None) -> Refer
 
 
 def _answers(lowered: Lowered, given: Mapping[str, np.ndarray], wanted: set[str]) -> dict[str, np.ndarray]:
-    """What the model itself makes of rows of some of its tensors, beside these."""
+    """Return rows of some of the model's tensors, and what the model itself makes of them."""
     graph = lowered.model.graph
     values = {str(v.name): v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     known, missing = [values[name] for name in given], [values[name] for name in wanted - set(given)]
@@ -105,7 +106,7 @@ def _base_value(selection: Selection, references: ReferenceSet | None) -> np.nda
 
 
 def _of(op: Ops, found: Tensor, met: np.ndarray, players: np.ndarray, axis: int) -> Tensor:
-    """The numbers of some players along an axis on which `found` has those that were met; 0 of others."""
+    """Return the numbers of `players` along an axis where `found` has those of `met`; 0 of others."""
     if np.array_equal(players, met):
         return found
     place, there = np.searchsorted(met, players), np.isin(players, met)

@@ -60,7 +60,7 @@ class TreeTables(Engine):
         return spec.datatype in FLOATS or super().answers_missing(selection, spec, references)
 
     def in_space(self, method: Any, space: str, transform: str) -> Method:
-        """A probability is explained by rescaled margins, and only that of a LOGISTIC."""
+        """Explain a probability by rescaled margins, and only that of a LOGISTIC."""
         if space == "output" and transform not in ("", "NONE", "LOGISTIC"):
             raise InvalidOptionError(
                 f"space 'output': {method.name} explains the margin of a {transform}: say space: margin, or "

@@ -97,7 +97,7 @@ def choose_ensemble(
 
 
 def _ensemble_behind(lowered: Lowered, method: str, output: str) -> tuple[ir.Node, ir.Value]:
-    """The tree ensemble whose scores are the output, and these."""
+    """Return the tree ensemble whose scores are the output, and these."""
     value = next(v for node in lowered.model.graph for v in node.outputs if v.name == output)
     scores = _behind_moves(value)
     node = scores.producer()
@@ -184,7 +184,9 @@ def _with_spec(lowered: Lowered, name: str, ensemble: Ensemble, dtype: ir.DataTy
 def _with_margin(
     lowered: Lowered, node: ir.Node, scores: ir.Value, ensemble: Ensemble
 ) -> tuple[Lowered, str | None]:
-    """The model with the same ensemble beside it that makes nothing of its scores; None where it is the same.
+    """Return the model with a twin of the ensemble that makes nothing of its scores, and its output's name.
+
+    The name is None where the ensemble itself makes nothing of them.
 
     Raises:
         UnsupportedModelError: ONNX Runtime makes something else of the scores than it says.
@@ -233,7 +235,7 @@ def _with_margin(
 
 
 def _shifted(model: ir.Model, margin: ir.Value, shift: np.ndarray) -> None:
-    """Takes a constant off in place, under the same name."""
+    """Subtract a constant in place, under the same name."""
     name, node = str(margin.name), margin.producer()
     assert node is not None
     margin.name = f"{name}_given"
@@ -273,7 +275,7 @@ def _softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def _softmax_zero(scores: np.ndarray) -> np.ndarray:
-    """The Softmax of the scores that are not 0; 0 stays."""
+    """Return the Softmax of the scores that are not 0; 0 stays."""
     powers = np.where(np.abs(scores) > 1e-7, np.exp(scores - scores.max(axis=1, keepdims=True)), 0)
     return np.asarray(powers / np.maximum(powers.sum(axis=1, keepdims=True), 1e-300))
 

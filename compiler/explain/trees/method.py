@@ -14,8 +14,10 @@ from compiler.trees.ensemble import Ensemble
 
 @dataclass(frozen=True, eq=False)
 class Margins:
-    """An ensemble's scores with all that the model adds to them: of the row [1, columns], of the references
-    [K, columns]."""
+    """An ensemble's scores with all that the model adds to them.
+
+    They are [1, columns] of the row and [K, columns] of the references.
+    """
 
     at_x: Tensor
     at_references: np.ndarray
@@ -42,7 +44,7 @@ class TreeMethod(Method, Protocol):
         owners: np.ndarray | None = None,
         margins: Margins | None = None,
     ) -> Tensor:
-        """The attributions of one row, row shape [1, targets · players].
+        """Return the attributions of one row, row shape [1, targets · players].
 
         Args:
             asked: [columns, targets] how much of each of the ensemble's scores a target is.
@@ -62,8 +64,9 @@ class TreeMethod(Method, Protocol):
         attributions: Tensor,
         owners: np.ndarray | None = None,
     ) -> Tensor:
-        """The interactions of each two players of one row, row shape [1, targets · players · players]; the
-        sum over one of them is the other's attribution.
+        """Return the interactions of each two players of one row, row shape [1, targets · players · players].
+
+        The sum over one of them is the other's attribution.
 
         Args:
             attributions: row shape [1, targets · players].

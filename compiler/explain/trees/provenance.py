@@ -46,7 +46,7 @@ class Made:
 def made_of(
     lowered: Lowered, nodes: Sequence[ir.Node], players: Mapping[str, np.ndarray], tensor: str
 ) -> Made:
-    """The players of which one row of a tensor is made.
+    """Return the players of which one row of a tensor is made.
 
     Args:
         nodes: in their order, those that compute the tensor of the players'.
@@ -110,7 +110,7 @@ class _Following:
         return self.lowered.specs[name][0]
 
     def through(self, node: ir.Node) -> None:
-        """Notes of what a node's outputs are made."""
+        """Note of what a node's outputs are made."""
         met = [v for v in reads(node) if v.name in self.known]
         if not met or node.op_type in OF_SIZES:
             return
@@ -153,7 +153,7 @@ class _Following:
         return node.op_type in _MOVES and fixed and first is not None and not first.is_initializer()
 
     def _moved(self, node: ir.Node) -> list[np.ndarray]:
-        """The numbers where a node puts them."""
+        """Move the numbers to where a node puts them."""
         operands: list[ir.Value | None] = []
         given, constants = dict[str, np.ndarray](), list[ir.Value]()
         for i, value in enumerate(node.inputs):
@@ -194,7 +194,7 @@ class _Following:
         return np.zeros(self.shape(str(value.name)) if held is None else held.numpy().shape, np.int64)
 
     def _spread(self, node: ir.Node, position: int) -> np.ndarray:
-        """What is looked up by each element: as much as there is for one, behind its axes."""
+        """Repeat each element's number for all that it looks up, along the axes behind its own."""
         by, shape = self._of(node, position), self.shape(str(node.outputs[0].name))
         return np.broadcast_to(by.reshape(*by.shape, *(1 for _ in shape[by.ndim :])), shape)
 
@@ -217,7 +217,7 @@ class _Following:
 
 
 def _looks_up(node: ir.Node) -> int | None:
-    """The operand by whose elements rows of a table are looked up, one for each; None where none is."""
+    """Return the operand by whose elements rows of a table are looked up, one for each; None without one."""
     if (node.domain, node.op_type) == (_ML, "OneHotEncoder"):
         return 0
     table = node.inputs[0] if (node.domain, node.op_type) == ("", "Gather") else None

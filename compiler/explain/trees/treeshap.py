@@ -30,8 +30,9 @@ from compiler.trees.tables import Tables, build_tables, trees_of
 
 @dataclass(frozen=True, eq=False)
 class TreeShap:
-    """Shapley values of a tree ensemble's scores, exact, in time that does not depend on how many rows are
-    given.
+    """Exact Shapley values of a tree ensemble's scores.
+
+    The time does not depend on how many rows are given.
 
     With references a coalition's features come from the row, all others from a reference (interventional).
     Without, at a split by a feature outside the coalition a row goes both ways, by the shares of the rows
@@ -110,7 +111,7 @@ class TreeShap:
         owners: np.ndarray | None = None,
         margins: Margins | None = None,
     ) -> Tensor:
-        """Looks up what was computed for every pattern of conditions that a row can satisfy."""
+        """Look up what was computed for every pattern of conditions that a row can satisfy."""
         if margins is not None and references is not None:
             return _rescaled(op, ensemble, asked, x, references, owners, margins)
         if self.references is not None and references is not None:
@@ -182,8 +183,9 @@ def _rescaled(
     owners: np.ndarray | None,
     margins: Margins,
 ) -> Tensor:
-    """The attributions of the margin to each reference times the slope to it, which is a sum of products: a
-    table for each of these.
+    """Return the attributions of the margin to each reference times the slope to it.
+
+    The slope is a sum of products, with a table for each of these.
     """
     columns = np.flatnonzero(asked.any(axis=1))
     (rows,), x = references.arrays.values(), _flat(op, x)

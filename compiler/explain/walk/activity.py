@@ -103,7 +103,7 @@ class _Operator:
 
 
 def type_letters(node: ir.Node, opset: int) -> tuple[list[str], list[str], dict[str, bool]]:
-    """The type parameter of each input and output in the schema, and whether each may stand for floats."""
+    """Return the schema's type parameter of each input and output, and whether each may stand for floats."""
     try:
         schema = onnx.defs.get_schema(node.op_type, opset if not node.domain else 1, node.domain)
     except onnx.defs.SchemaError:

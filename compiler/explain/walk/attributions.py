@@ -60,13 +60,13 @@ def emit_outputs(
     references: ReferenceSet | None,
     players: Players | None = None,
 ) -> None:
-    """Adds the attributions, base value, explained value, gap and standard errors to the graph's outputs.
+    """Add the attributions, base value, explained value, gap and standard errors to the graph's outputs.
 
     Args:
-        layers: what is asked for beside the inputs: attributions that are part of no sum.
+        layers: what is requested in addition to the inputs: attributions that are part of no sum.
 
     Raises:
-        InvalidReferencesError: a standard error is asked for, and there is one reference alone.
+        InvalidReferencesError: a standard error is requested, and there is one reference alone.
     """
     op.scope = "attributions"
     weights = references.weights if references else None
@@ -105,7 +105,7 @@ def _by_output(
 
 
 def by_name(explained: Sequence[Explained]) -> dict[str, list[Explained]]:
-    """What is explained, with the tensors at which it is."""
+    """Return what is explained by its name, with the tensors at which it is."""
     groups: dict[str, list[Explained]] = {}
     for e in explained:
         groups.setdefault(e.at.name, []).append(e)
@@ -113,7 +113,7 @@ def by_name(explained: Sequence[Explained]) -> dict[str, list[Explained]]:
 
 
 def together(op: Ops, parts: Sequence[Explained], each: Sequence[Tensor]) -> Tensor:
-    """The attributions of what is explained from those at its tensors."""
+    """Return the attributions of what is explained, summed over its tensors."""
     total, *others = [collect(op, e.at, a) for e, a in zip(parts, each, strict=True)]
     for other in others:
         total = op.Add(total, other)
@@ -121,7 +121,7 @@ def together(op: Ops, parts: Sequence[Explained], each: Sequence[Tensor]) -> Ten
 
 
 def collect(op: Ops, at: Leaf, a: Tensor) -> Tensor:
-    """Summed over what one id is looked up as, each sum at the id's place in the input's row."""
+    """Sum over what one id is looked up as, each sum at the id's index in the input's row."""
     if at.places is None:
         return a
     axes = list(range(at.places.ndim, a.rank))
@@ -185,5 +185,8 @@ def has_standard_error(method: Method) -> bool:
 
 
 def has_gap_error(method: Method) -> bool:
-    """Always where the gap is a sampling error: without it, nobody could tell it from a fault."""
+    """Tell whether the gap has a standard error: always where it is a sampling error.
+
+    Without it, nobody could tell the gap from a fault.
+    """
     return isinstance(method, Averaged) and method.gap is Gap.SAMPLING

@@ -111,7 +111,11 @@ def _expand(op: Ops, m: Carried, y: Tensor) -> Carried:
 
 
 def _sum_to(op: Ops, m: Carried, x: Tensor) -> Carried:
-    """Raises UnsupportedModelError where the sizes of an operator's inputs contradict each other."""
+    """Sum m to the shape of x.
+
+    Raises:
+        UnsupportedModelError: the sizes of an operator's inputs contradict each other.
+    """
     sent = m.tensor.shape if isinstance(m, Relevance) else m.shape
     pairs = list(zip(reversed(sent), reversed(x.shape), strict=False))
     if len(pairs) < x.rank or any(a != b and 1 not in (a, b) for a, b in pairs):
@@ -125,7 +129,7 @@ def _sum_to(op: Ops, m: Carried, x: Tensor) -> Carried:
 
 
 def _gather(op: Ops, carried: Sequence[Carried], x: Tensor | None) -> Carried:
-    """What the readers of a value x send back, together; a multiplier that meets relevance becomes m·x."""
+    """Add what the readers of a value x send back; a multiplier that meets relevance becomes m·x."""
     multipliers = [m for m in carried if not isinstance(m, Relevance)]
     relevances = [m.tensor for m in carried if isinstance(m, Relevance)]
     if not relevances:

@@ -38,7 +38,7 @@ def concepts_of(selection: Selection, concepts: Concepts | None) -> ExplainedCon
 def emit_channels(
     op: Ops, method: Walked, asked: ExplainedConcepts, layer: Explained, weights: np.ndarray | None
 ) -> tuple[list[ir.Value], Carried]:
-    """The attribution of each channel [N, T, channels], and which are the largest by size [N, T, C].
+    """Emit the attribution of each channel [N, T, channels], and the largest by size [N, T, C].
 
     Returns:
         These two outputs, and what arrived at the layer, masked to each of them: it varies over C.
@@ -72,7 +72,7 @@ def emit_heatmaps(
     explained: Sequence[Explained],
     weights: np.ndarray | None,
 ) -> list[ir.Value]:
-    """The attributions of each input by way of each channel: [N, T, C, …].
+    """Emit the attributions of each input by way of each channel: [N, T, C, …].
 
     Args:
         explained: with the multipliers that arrive there from the masked layer.

@@ -64,14 +64,14 @@ class DeepShap(Weighted):
     def attribute(
         self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
     ) -> Tensor:
-        """mean over references of m·(x − r); with one m for all of them, m·(x − mean r)."""
+        """Return the mean over references of m·(x − r); with one m for all of them, m·(x − mean r)."""
         assert r is not None
         if "K" not in m.lead:
             r = mean(op, r, "K", weights)
         return mean(op, op.Mul(m, op.Sub(x, r)), "K", weights)
 
     def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
-        """The attributions by each reference."""
+        """Return the attributions by each reference."""
         return op.Mul(m, op.Sub(x, r))
 
 
@@ -123,7 +123,7 @@ def _sum(op: Ops, x: Tensor) -> Tensor:
 
 
 def _pointwise(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
-    """The secant (f(x) − f(r))/(x − r) of a function that is smooth on the scale of 1."""
+    """Pull m back by the secant (f(x) − f(r))/(x − r) of a function that is smooth on the scale of 1."""
     if any(call.varying[1:]):
         raise UnsupportedModelError("a parameter of it depends on what is explained")
     return [op.Mul(m, _smooth_secant(op, call)), *(None for _ in call.inputs[1:])]
@@ -147,7 +147,9 @@ def _smooth_secant(op: Ops, call: Call) -> Tensor:
 
 
 def _selection(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
-    """The cross-maximum c = max(y, y_r): (c − y_r)·m to x's winner, (y − c)·m to r's, over x − r.
+    """Pull m back by the cross-maximum c = max(y, y_r).
+
+    (c − y_r)·m goes to x's winner, (y − c)·m to r's, both over x − r.
 
     One of the two is zero, so one value is scattered for each output; and x − r has the sign of y − y_r
     at either winner, so both may stand there by their size.
@@ -171,7 +173,7 @@ def _selection(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
 
 
 def _local(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
-    """The operator's own rule, of whatever kind it is."""
+    """Pull m back by the operator's own rule, of whatever kind it is."""
     if call.rule.deeplift_form is None:
         raise UnsupportedModelError("it has a gradient, but no rule that keeps summation to delta")
     at_x, at_r = call.x, call.reference

@@ -23,7 +23,7 @@ def in_floats(
     held: Collection[tuple[str, int]],
     dtype: ir.DataType,
 ) -> Lowered:
-    """A copy with Casts around such nodes; `lowered` itself where there are none.
+    """Return a copy with Casts around nodes that take floats alone; `lowered` itself where there are none.
 
     Args:
         nodes: those on the path.
@@ -46,7 +46,7 @@ def in_floats(
 
 
 def _carrying(node: ir.Node, active: frozenset[str], held: Collection[tuple[str, int]]) -> list[ir.Value]:
-    """Inputs and outputs through which attributions pass."""
+    """Return the inputs and outputs through which attributions pass."""
     first = str(node.outputs[0].name)
     inputs = [v for i, v in enumerate(node.inputs) if v is not None and (first, i) not in held]
     return [v for v in (*inputs, *node.outputs) if v.name in active]
@@ -60,7 +60,10 @@ def _knows_floats_alone(node: ir.Node) -> bool:
 def _cast_around(
     lowered: Lowered, graph: ir.Graph, node: ir.Node, carrying: Collection[str], dtype: ir.DataType
 ) -> None:
-    """The node in floats, with Casts on every operand of the type that a carrying one has, and back."""
+    """Compute the node in floats.
+
+    Casts stand on every operand of the type that a carrying one has, and lead back behind the node.
+    """
     takes, gives, _ = type_letters(node, graph.opset_imports.get("", 21))
     pairs = [*zip(node.inputs, takes, strict=False), *zip(node.outputs, gives, strict=False)]
     whole = {v: letter for v, letter in pairs if v is not None and not is_number(lowered, v)}

@@ -172,7 +172,7 @@ class ExpectedGradients(_Derivative):
         return {**draws, "standard_error": self.standard_error}
 
     def pairs(self, count: int, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The draws: [S] places among the references, [S] values of α."""
+        """Draw [S] indices of the references and [S] values of α."""
         random = np.random.default_rng(self.seed)
         return random.choice(count, self.samples, p=weights), random.random(self.samples)
 
@@ -244,7 +244,7 @@ class SmoothGrad(_Derivative):
         return {**known, "standard_error": self.standard_error}
 
     def noise(self, name: str, row: Sequence[int]) -> np.ndarray:
-        """The draws for one input: [S, *row]; they do not depend on which other inputs are explained.
+        """Draw the noise of one input: [S, *row]; it does not depend on which other inputs are explained.
 
         Raises:
             InvalidOptionError: no sigma for that input, or one that does not fit a row.
@@ -275,13 +275,13 @@ class SmoothGrad(_Derivative):
 
 
 def _baseline(references: object) -> Baseline | None:
-    """The row that a number stands for; None for anything else."""
+    """Return the row that a number stands for; None for anything else."""
     number = isinstance(references, int | float | np.number) and not isinstance(references, bool)
     return Baseline(float(np.asarray(references))) if number else None
 
 
 def _between(op: Ops, start: Tensor, x: Tensor, alphas: np.ndarray) -> Tensor:
-    """start + α(x − start), varying over S. In this form nothing of the size K·S is a constant."""
+    """Return start + α(x − start), varying over S. In this form nothing of the size K·S is a constant."""
     shaped = alphas.astype(x.dtype.numpy()).reshape(-1, *(1 for _ in x.shape[1:]))
     return op.Add(op.Mul(op.Sub(x, start), along(op, shaped, "S")), start)
 

@@ -29,7 +29,9 @@ def _is_layer(call: Call) -> bool:
 def layers_walked(
     kept: Sequence[str], calls: Sequence[Call], steps: Sequence[Call], *, named: bool
 ) -> tuple[str, ...]:
-    """The same, as the method's walk has them: a value inside of what it joins has no attribution.
+    """Return the layers as the method's walk has them.
+
+    A value inside of what the method joins has no attribution.
 
     Args:
         calls, steps: the operators before and after the method joined some of them.

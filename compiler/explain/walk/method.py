@@ -20,12 +20,12 @@ class Walked(Method, Protocol):
     """A method that walks back from the output, operator by operator."""
 
     def pull(self, op: Ops, call: Call, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
-        """The multiplier of each input of `call`, given the multiplier(s) of its output(s)."""
+        """Return the multiplier of each input of `call`, given the multiplier(s) of its output(s)."""
 
     def attribute(
         self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
     ) -> Tensor:
-        """The attributions of an input from its multiplier: neither K nor S among the result's axes.
+        """Return the attributions of an input from its multiplier: neither K nor S among the result's axes.
 
         Args:
             r: the references, or where `OnPaths.point` lets the path start.
@@ -37,12 +37,12 @@ class Planned(Protocol):
     """A method that joins operators into layers, or treats a layer by its place among the others."""
 
     def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
-        """The operators that the walk shall read, in topological order, and how each is pulled back.
+        """Return the operators that the walk reads, in topological order, and how each is pulled back.
 
         Without it the walk reads every operator as it is, one by one.
 
         Args:
-            kept: names of values whose multipliers are asked for: what is joined for the sake of time alone
+            kept: names of values whose multipliers are requested: what is joined for the sake of time alone
                 leaves them. What the method's definition joins has no such value.
         """
 
@@ -66,7 +66,7 @@ class OnPaths(Protocol):
         """S."""
 
     def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
-        """The points of an explained input: S, and K too with `each_reference`, among their axes."""
+        """Return the points of an explained input: S, and K too with `each_reference`, among their axes."""
 
 
 @runtime_checkable
@@ -80,7 +80,10 @@ class Averaged(Protocol):
         """Whether the graph shall return it."""
 
     def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
-        """What is averaged: the attributions of an input by each draw. No other axis of draws is left."""
+        """Return what is averaged: the attributions of an input by each draw.
+
+        No other axis of draws is left.
+        """
 
 
 @runtime_checkable

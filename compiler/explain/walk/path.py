@@ -133,8 +133,10 @@ def _way_to(lowered: Lowered, output: str, chosen: Chosen) -> _Way:
 def _prefer_scores(
     lowered: Lowered, output: str, ends: Sequence[str], method: str, request: CompileRequest
 ) -> tuple[str, tuple[str, ...]]:
-    """The scores behind probabilities, from which relevance starts since these saturate; and what the user
-    is told. An output that was named is explained all the same.
+    """Return the scores behind probabilities, and notes for the user.
+
+    Relevance starts from the scores since probabilities saturate. An output that was named is explained all
+    the same.
     """
     scores = logits_behind(lowered.source, output)
     if scores is None or scores in ends or scores not in flow(lowered, ends).active:

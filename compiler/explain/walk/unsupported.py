@@ -43,7 +43,7 @@ def demand_slope(
     active: Collection[str],
     needed: Collection[str],
 ) -> None:
-    """Raises UnsupportedModelError where no attributions reach the output; names what ends them.
+    """Raise UnsupportedModelError where no attributions reach the output; name what ends them.
 
     Args:
         explained: names of what is explained.
@@ -75,7 +75,7 @@ def _with_rules(nodes: Sequence[ir.Node]) -> set[str]:
 def demand_rules(
     lowered: Lowered, path: Sequence[ir.Node], active: Collection[str], ends: Sequence[str], output: str
 ) -> None:
-    """Raises UnsupportedModelError where nodes of the path have no rule; lists them all, with advice.
+    """Raise UnsupportedModelError where nodes of the path have no rule; list them all, with advice.
 
     Args:
         path: the nodes between the `ends` of the walk and the output, in topological order.
@@ -147,7 +147,7 @@ def _advice(
 def _waists(
     path: Sequence[ir.Node], active: Collection[str], ends: Sequence[str], output: str
 ) -> Iterator[tuple[int, str]]:
-    """The values through which all of the path goes, each with the place of the last node before it."""
+    """Yield the values through which all of the path goes, each with the index of the last node before it."""
     last = {name: i for i, node in enumerate(path) for name in names_read(node) if name in active}
     last[output] = len(path)
     live = set(ends).intersection(last)

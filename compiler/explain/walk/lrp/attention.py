@@ -26,7 +26,7 @@ LONGEST = 32  # operators of an activation or a deviation that are looked at bef
 
 
 def hold(calls: Sequence[Call], held: Held) -> list[Call]:
-    """The calls without those inputs among what varies, and without those in which nothing varies any more.
+    """Return the calls without constant inputs among what varies, and without those where nothing varies.
 
     Args:
         held: whether input i of a call is held constant.
@@ -45,7 +45,7 @@ def hold(calls: Sequence[Call], held: Held) -> list[Call]:
 
 
 def reaching(calls: Sequence[Call], outputs: Sequence[str]) -> list[Call]:
-    """The calls from which one of the outputs is reached through what varies."""
+    """Return the calls from which one of the outputs is reached through what varies."""
     read = set(outputs)
     kept = []
     for call in reversed(calls):
@@ -79,13 +79,16 @@ def refusal(
 
 
 def shares(calls: Sequence[Call]) -> Held:
-    """Holds what a Softmax computes: attention weights become constants of the average they weigh."""
+    """Hold constant what a Softmax computes: attention weights become constants of the average they weigh."""
     shared = {n for call in calls if Trait.SHARING in call.rule.traits for n in call.outputs}
     return lambda call, i: call.inputs[i] in shared
 
 
 def gates(calls: Sequence[Call]) -> Held:
-    """Holds a product's factor that an activation computes, if none computes the other: f(g) in f(g)·u."""
+    """Hold constant a product's factor that an activation computes, if none computes the other.
+
+    An example is f(g) in f(g)·u.
+    """
     producers = {name: call for call in calls for name in call.outputs}
     found: set[tuple[str, int]] = set()
     for call in calls:
@@ -104,7 +107,7 @@ def _is_activated(producers: Mapping[str, Call], name: str) -> bool:
 
 
 def conditions(calls: Sequence[Call]) -> list[Call]:
-    """The calls with conditions held constant that only choose among values.
+    """Hold constant the conditions that only choose among values.
 
     Raises:
         UnsupportedModelError: an explained input decides conditions alone.
@@ -122,7 +125,7 @@ def conditions(calls: Sequence[Call]) -> list[Call]:
 
 
 def deviations(calls: Sequence[Call]) -> Held:
-    """Holds what normalisations divide by that are written out: s in x·s or x/s, a function of norms of x.
+    """Hold constant what written-out normalisations divide by: s in x·s or x/s, a function of norms of x.
 
     In a quotient the norms may be of what x is computed of: a·b/(‖a‖·‖b‖) is a cosine.
     """
@@ -189,7 +192,7 @@ def _square_of(call: Call | None) -> str | None:
 
 
 def activations(calls: Sequence[Call]) -> list[Call]:
-    """The calls with each activation that is written out read as one of a single variable.
+    """Read each activation that is written out as one of a single variable.
 
     GELU is x/2·(1 + erf(x/√2)): a function of x alone, element by element, although a product of two values
     that vary stands at its end. That product becomes an `ACTIVATION` that reads x, and what it was written
@@ -212,7 +215,7 @@ def activations(calls: Sequence[Call]) -> list[Call]:
 def _single_variable(
     call: Call, producers: Mapping[str, Call], order: Mapping[str, int]
 ) -> tuple[str, Tensor] | None:
-    """The nearest value of which the call is a function element by element, with a bend on the way."""
+    """Return the nearest value of which the call is an elementwise function, with a bend on the way."""
     if sum(call.varying) < 2 or not _is_elementwise(call):
         return None
     bends = False

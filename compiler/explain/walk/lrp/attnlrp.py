@@ -71,7 +71,7 @@ class AttnLrp(Propagated):
         return joined, Propagation(layers, rules, Zero(), Bounds(joined, None, None)).pull
 
     def read(self, calls: Sequence[Call]) -> Sequence[Call]:
-        """The calls by which relevance is handed back."""
+        """Return the calls by which relevance is handed back."""
         return calls
 
 
@@ -104,7 +104,7 @@ def _stabilisers(calls: Sequence[Call], layers: Mapping[str, Layer], epsilon: fl
 
 
 def _demand_rules(calls: Sequence[Call]) -> None:
-    """Raises UnsupportedModelError, with every operator that is not linear and has no rule of its own."""
+    """Raise UnsupportedModelError, with every operator that is not linear and has no rule of its own."""
     missing = [
         call
         for call in calls
@@ -115,7 +115,7 @@ def _demand_rules(calls: Sequence[Call]) -> None:
 
 
 def _demand_ways(calls: Sequence[Call], left: Sequence[Call]) -> None:
-    """Raises UnsupportedModelError for an explained input that reaches the output by constants alone."""
+    """Raise UnsupportedModelError for an explained input that reaches the output by constants alone."""
     lost = sorted(free_names(calls) - free_names(left))
     if lost:
         raise UnsupportedModelError(

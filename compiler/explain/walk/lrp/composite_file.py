@@ -1,4 +1,4 @@
-"""Composites in TOML files:
+"""Composites in TOML files.
 
 base = "EpsilonPlus"                  # a preset; EpsilonPlus where it is left out
 low = -1.0                            # bounds of the model's input, for zbox without its own

@@ -101,7 +101,7 @@ class Selector:
 
 
 def parse_selector(text: str) -> Selector:
-    """Raises InvalidOptionError, with the forms that are known."""
+    """Return the selector that a text writes; raise InvalidOptionError, with the known forms, without one."""
     if not isinstance(text, str):
         raise InvalidOptionError(f"a selector is a text, not {text!r}.")
     if text.startswith("name:"):
@@ -141,7 +141,7 @@ def _span(place: str) -> tuple[int, int] | None:
 def assign(
     calls: Sequence[Call], layers: Mapping[str, Layer], composite: Composite, chosen: Iterable[Choice]
 ) -> dict[str, RelevanceRule]:
-    """The rule of each call for which one is chosen, by its first output; the last match wins.
+    """Return the rule of each call for which one is chosen, by its first output; the last match wins.
 
     Sums have the ε-rule, and what prepares an input hands relevance on unchanged, unless `chosen` says
     otherwise.

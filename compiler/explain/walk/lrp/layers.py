@@ -44,7 +44,7 @@ class Layer:
         return None if self.weights is None else self.weights.bias
 
     def linear(self, op: Ops, x: Tensor, weight: Tensor | None) -> At:
-        """The linear part with another input and other weights."""
+        """Call the linear part with another input and other weights."""
         own = self.call.x.inputs[1:]
         if self.weights is None:
             return self.call.at(op, [x, *own])
@@ -79,12 +79,12 @@ def is_product(call: Call) -> bool:
 
 
 def sums(calls: Sequence[Call]) -> list[Call]:
-    """The linear operators in which values meet: sums, averages, products that sum, offsets."""
+    """Return the linear operators in which values meet: sums, averages, products that sum, offsets."""
     return [c for c in calls if is_linear(c) and Trait.MOVING not in c.rule.traits and not is_product(c)]
 
 
 def preparations(calls: Sequence[Call]) -> list[Call]:
-    """The affine maps through which an input passes before anything else, such as (x − mean)/deviation."""
+    """Return the affine maps that an input passes before anything else, such as (x − mean)/deviation."""
     inputs = {name for call in calls for name in call.inputs} - {n for c in calls for n in c.outputs}
     found = []
     for call in calls:
@@ -97,7 +97,7 @@ def preparations(calls: Sequence[Call]) -> list[Call]:
 
 
 def as_layer(op: Ops, call: Call) -> Layer | None:
-    """A call with weights that one can take apart, or an average; None for any other."""
+    """Return a call with weights that one can take apart, or an average, as a layer; None for any other."""
     if not call.varying[0] or any(call.varying[1:]):
         return None
     if Trait.AVERAGING in call.rule.traits:
@@ -112,7 +112,7 @@ def as_layer(op: Ops, call: Call) -> Layer | None:
 
 
 def join(op: Ops, calls: Sequence[Call]) -> tuple[list[Call], dict[str, Layer]]:
-    """The calls with each affine map made part of the layer beside it, and all layers by their output."""
+    """Join each affine map to the layer next to it; return the calls, and all layers by their output."""
     readers = Counter(name for call in calls for name in call.sources)
     layers: dict[str, Layer] = {}
     joined: list[Call] = []
@@ -133,7 +133,7 @@ def join(op: Ops, calls: Sequence[Call]) -> tuple[list[Call], dict[str, Layer]]:
 
 
 def _mark(calls: Sequence[Call], layers: dict[str, Layer]) -> dict[str, Layer]:
-    """The layers, with what is known of their inputs' signs."""
+    """Return the layers, with what is known of their inputs' signs."""
     known: set[str | None] = set()
     for call in calls:
         if Trait.NONNEGATIVE in call.rule.traits or (_keeps_signs(call) and known.issuperset(call.sources)):
@@ -152,7 +152,7 @@ def _keeps_signs(call: Call) -> bool:
 
 
 def _sole_source(call: Call, layers: dict[str, Layer], readers: Counter[str]) -> Layer | None:
-    """The layer whose output this call reads, if nothing else does."""
+    """Return the layer whose output this call reads, if nothing else does."""
     if len(call.sources) != 1 or readers[call.sources[0]] != 1:
         return None
     layer = layers.get(call.sources[0])
@@ -160,7 +160,7 @@ def _sole_source(call: Call, layers: dict[str, Layer], readers: Counter[str]) ->
 
 
 def _affine(op: Ops, call: Call, axis: int) -> Affine | None:
-    """The map of an elementwise call, by calling its rule at 0 and pulling back 1; None if it is no such.
+    """Return the affine map of an elementwise call, by its rule at 0 and the pullback of 1, or None.
 
     Args:
         axis: where the channels lie; the factor must be one number for each.
@@ -186,12 +186,12 @@ def _affine(op: Ops, call: Call, axis: int) -> Affine | None:
 
 
 def _plain(op: Ops, x: Tensor) -> Tensor:
-    """A row that is the same for all, as a weight [1, …]."""
+    """Return a row that is the same for all, as a weight [1, …]."""
     return replace(op.flat(x), rows=False)
 
 
 def _behind(op: Ops, layer: Layer, call: Call) -> Layer | None:
-    """The layer with the affine map that reads it: W·f, b·f + g."""
+    """Return the layer with the affine map that reads it: W·f, b·f + g."""
     weights = layer.weights
     assert weights is not None
     affine = _affine(op, call, weights.axis)
@@ -209,7 +209,7 @@ def _behind(op: Ops, layer: Layer, call: Call) -> Layer | None:
 def _join_forward(
     op: Ops, calls: Sequence[Call], layers: dict[str, Layer], readers: Counter[str]
 ) -> tuple[list[Call], dict[str, Layer]]:
-    """What no layer before took becomes part of the one behind: linear(f·x + g) + b."""
+    """Join what no layer before took to the one behind: linear(f·x + g) + b."""
     behind = {layer.call.inputs[0]: layer for layer in layers.values() if layer.weights is not None}
     kept = list(calls)
     for call in calls:
@@ -224,7 +224,7 @@ def _join_forward(
 
 
 def _before(op: Ops, call: Call, layer: Layer) -> Layer | None:
-    """The layer with the affine map before it: W·f, and the offset's way through the layer as a bias."""
+    """Return the layer with the affine map before it: W·f, and a bias from the offset's way through it."""
     weights = layer.weights
     assert weights is not None
     affine = _affine(op, call, weights.axis)

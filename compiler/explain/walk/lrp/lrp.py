@@ -103,7 +103,7 @@ class Lrp(Propagated):
     def from_toml(
         cls, path: str | Path, rules: Sequence[Choice] = (), low: Bound = None, high: Bound = None
     ) -> "Lrp":
-        """The composite in a file, whose form docs/methods.md shows.
+        """Read the composite in a file, whose form docs/methods.md shows.
 
         Args:
             rules: follow those of the file, so that they win.
@@ -153,7 +153,7 @@ class Lrp(Propagated):
 
 
 def _demand_rules(calls: Sequence[Call], rules: Mapping[str, RelevanceRule]) -> None:
-    """Raises UnsupportedModelError, with every operator for which LRP has no rule and none was chosen."""
+    """Raise UnsupportedModelError, with every operator for which LRP has no rule and none was chosen."""
     missing = [
         call
         for call in calls
@@ -223,7 +223,10 @@ def _moved(op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
 
 
 def _linear(op: Ops, call: Call, m: Any, rule: RelevanceRule) -> Sequence[Carried | None]:
-    """A linear operator without weights to modify; a product of two that vary gives each one half."""
+    """Hand back through a linear operator without weights to modify.
+
+    A product of two that vary gives each one half.
+    """
     if Trait.MOVING in call.rule.traits:
         return _moved(op, call, m)
     if isinstance(m, Relevance) and is_product(call) and not isinstance(rule, Epsilon):
@@ -246,7 +249,7 @@ def _pointwise(op: Ops, call: Call, m: Carried, _: RelevanceRule) -> Sequence[Ca
 
 
 def _local(op: Ops, call: Call, m: Any, rule: RelevanceRule) -> Sequence[Carried | None]:
-    """The operator's own rule."""
+    """Hand back by the operator's own rule."""
     form, at = call.rule.relevance_form, call.x
     m = multiplier(op, m, at.y, rule)
     if form is None:

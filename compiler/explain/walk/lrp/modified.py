@@ -44,7 +44,11 @@ class Bounds:
     high: Bound
 
     def of(self, op: Ops, rule: ZBox, layer: Layer) -> dict[Operand, Tensor]:
-        """Raises InvalidOptionError where none are given, or they do not fit the layer's input."""
+        """Return the smallest and largest values of a layer's input.
+
+        Raises:
+            InvalidOptionError: none are given, or they do not fit the layer's input.
+        """
         who = f"ZBox at {layer.call.rule.op_type} {layer.call.name!r}"
         if rule.low is not None:
             ends = _row(op, rule.low, layer.x, who), _row(op, rule.high, layer.x, who)
@@ -58,7 +62,7 @@ class Bounds:
         return dict(zip((low, high), ends, strict=True))
 
     def _at(self, op: Ops, name: str, x: Tensor, who: str) -> tuple[Tensor, Tensor]:
-        """The bounds of a value that the input reaches through moves and elementwise affine maps."""
+        """Return the bounds of a value that the input reaches through moves and elementwise affine maps."""
         call = next((c for c in self.calls if name in c.outputs), None)
         if call is None:
             return _row(op, self.low, x, who), _row(op, self.high, x, who)
@@ -88,19 +92,25 @@ def _row(op: Ops, bound: Bound, x: Tensor, who: str) -> Tensor:
 
 
 def stabilised(op: Ops, z: Tensor, epsilon: float) -> Tensor:
-    """z + ε·sign z with sign 0 = 1; for ε = 0 a 1 in place of 0, which divides what is lost anyway."""
+    """Return z + ε·sign z with sign 0 = 1.
+
+    For ε = 0 a 1 stands in place of 0, which divides what is lost anyway.
+    """
     if epsilon == 0:
         return op.Where(op.Equal(z, 0.0), 1.0, z)
     return op.Where(op.Less(z, 0.0), op.Sub(z, epsilon), op.Add(z, epsilon))
 
 
 def relevance_of(op: Ops, m: Carried, y: Tensor) -> Tensor:
-    """What arrives, as relevance of y, which may be a whole number."""
+    """Return what arrives, as relevance of y, which may be a whole number."""
     return m.tensor if isinstance(m, Relevance) else op.Mul(m, number(op, y))
 
 
 def multiplier(op: Ops, m: Carried, y: Tensor, rule: RelevanceRule) -> Tensor:
-    """What arrives, as a multiplier of y: R/(y + ε·sign y), with the rule's ε, which enters here alone."""
+    """Return what arrives, as a multiplier of y.
+
+    It is R/(y + ε·sign y), with the rule's ε, which enters here alone.
+    """
     if isinstance(m, Relevance):
         return op.Div(m.tensor, stabilised(op, number(op, y), _epsilon(rule)))
     if isinstance(rule, Epsilon) and rule.epsilon:
@@ -113,7 +123,7 @@ def _epsilon(rule: RelevanceRule) -> float:
 
 
 def hand_back(op: Ops, rule: RelevanceRule, layer: Layer, m: Carried, bounds: Bounds) -> Carried:
-    """What leaves a layer: a multiplier of x where the rule reads x, else relevance."""
+    """Return what leaves a layer: a multiplier of x where the rule reads x, else relevance."""
     if isinstance(rule, Zero | Epsilon) and not rule.epsilon and not isinstance(m, Relevance):
         return _pullback(op, layer)(m)
     y = layer.call.x.y
@@ -144,7 +154,7 @@ def _share(op: Ops, relevance: Tensor, y: Tensor, group: Group) -> Tensor:
 def _stand_ins(
     op: Ops, groups: Sequence[Group], layer: Layer, given: dict[Operand, Tensor]
 ) -> dict[Operand, Tensor]:
-    """What each operand is, for this layer."""
+    """Return what each operand is, for this layer."""
     known = given | ({positive: layer.x} if layer.nonnegative else {})
     used = dict.fromkeys(term.operand for group in groups for term in group.terms)
     return {operand: known[operand] if operand in known else operand(op, layer.x) for operand in used}
@@ -153,7 +163,7 @@ def _stand_ins(
 def _evaluate(
     op: Ops, layer: Layer, group: Group, stand_ins: Mapping[Operand, Tensor]
 ) -> tuple[Tensor | None, list[tuple[Operand, Pullback]]]:
-    """z of the group and the pullback of each term; z is None where nothing is left of the weights."""
+    """Return z of the group and each term's pullback; z is None where nothing is left of the weights."""
     if group.terms in _UNMODIFIED:
         return layer.call.x.y, [(itself, _pullback(op, layer))]
     parts: list[Tensor] = []
@@ -196,7 +206,7 @@ def _call(op: Ops, layer: Layer, term: Term, x: Tensor) -> tuple[Tensor, Pullbac
 
 
 def _pullback(op: Ops, layer: Layer) -> Pullback:
-    """The layer's own, weights unmodified."""
+    """Return the layer's own pullback, weights unmodified."""
     at = layer.call.x
     if layer.joined and layer.weights is not None:
         at = layer.linear(op, layer.x, layer.weights.weight)

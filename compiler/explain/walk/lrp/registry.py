@@ -13,7 +13,7 @@ from compiler.manifest import Extension
 
 
 def find(name: str) -> type[RelevanceRule]:
-    """The class of that name; of a package's and a script's, the package's.
+    """Return the class of that name; of a package's and a script's, the package's.
 
     Raises:
         InvalidOptionError: no such name; the text lists those that there are.
@@ -45,7 +45,7 @@ def _loaded(one: Installed) -> type[RelevanceRule]:
 
 
 def _fault(cls: type[RelevanceRule], name: str) -> str | None:
-    """What an author is to change."""
+    """Return what an author is to change; None where nothing is."""
     if "__dataclass_fields__" not in vars(cls):
         return "is no dataclass: decorate it with @dataclass(frozen=True)"
     if getattr(cls, "name", None) != name or any(f.name == "name" for f in fields(cls)):
@@ -58,7 +58,7 @@ def _fault(cls: type[RelevanceRule], name: str) -> str | None:
 
 
 def check_rule(rule: object) -> None:
-    """Raises InvalidOptionError for what cannot be chosen as a rule."""
+    """Raise InvalidOptionError for what cannot be chosen as a rule."""
     if not isinstance(rule, RelevanceRule):
         raise InvalidOptionError(f"{rule!r} is not a rule: give one such as Epsilon(1e-6).")
     cls = type(rule)

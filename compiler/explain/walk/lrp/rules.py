@@ -50,12 +50,12 @@ def ones(op: Ops, v: Tensor) -> Tensor:
 
 
 def low(op: Ops, x: Tensor) -> Tensor:
-    """The least value of x, which is said with the rule or the method: never called."""
+    """Stand for the least value of x, which comes with the rule or the method: never called."""
     raise NotImplementedError
 
 
 def high(op: Ops, x: Tensor) -> Tensor:
-    """The largest, likewise."""
+    """Stand for the largest value of x, likewise."""
     raise NotImplementedError
 
 
@@ -135,7 +135,7 @@ class RelevanceRule:
         return ()
 
     def __str__(self) -> str:
-        """The form that the command line takes, such as `gamma:0.25`; defaults at its end are left out.
+        """Return the form that the command line takes, such as `gamma:0.25`, without defaults at its end.
 
         A call, such as `zbox(epsilon=0.1)`, where values cannot stand between colons.
         """
@@ -190,12 +190,12 @@ def _plain(bias: Modified = SAME) -> tuple[Group, ...]:
 
 
 def _same_sign(bias: Modified | None, share: float = 1.0) -> Group:
-    """What x and W contribute with equal signs: all of it positive."""
+    """Return what x and W contribute with equal signs: all of it positive."""
     return Group((Term(positive, POSITIVE, bias), Term(negative, NEGATIVE)), share)
 
 
 def _other_sign(bias: Modified | None, share: float) -> Group:
-    """What x and W contribute with unequal signs: all of it negative."""
+    """Return what x and W contribute with unequal signs: all of it negative."""
     return Group((Term(positive, NEGATIVE, bias), Term(negative, POSITIVE)), share)
 
 
@@ -369,7 +369,7 @@ class DeconvRelu(RelevanceRule):
 
 
 def check_bounds(who: str, low: Bound, high: Bound) -> None:
-    """Raises InvalidOptionError unless both are given or none, and low ≤ high everywhere."""
+    """Raise InvalidOptionError unless both are given or none, and low ≤ high everywhere."""
     if low is None and high is None:
         return
     try:

@@ -41,7 +41,7 @@ def _looks_like_a_rule(text: str) -> bool:
 
 
 def parse_rule(text: str) -> RelevanceRule:
-    """A rule from its text.
+    """Return the rule that a text writes.
 
     Raises:
         InvalidOptionError: the rules that are known, the parameters that this one has, or what it refuses.
@@ -135,7 +135,7 @@ def _form(name: str, parameters: Parameters) -> str:
 
 
 def _values(parameters: Parameters) -> str:
-    """What is given for which."""
+    """Return which values are given for which parameters."""
     kinds: dict[str, list[str]] = {}
     for f in parameters.values():
         kinds.setdefault(_PLURALS.get(kind_of(f), "numbers or lists"), []).append(f.name)
@@ -156,7 +156,7 @@ def _truth(text: str) -> bool:
 
 
 def _any(text: str) -> Any:
-    """A number, a list of them, or the text itself: the rule knows what it takes."""
+    """Read a number, a list of them, or the text itself: the rule knows what it takes."""
     for read in (float, json.loads):
         try:
             return read(text)

@@ -16,7 +16,7 @@ from compiler.rules.rule import Evaluation, Kind, Rule, Trait
 
 
 def commute(op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> list[Call]:
-    """The calls with factors of channels in the weights of the layers behind, and means before layers.
+    """Move factors of channels into the weights of the layers behind, and means before layers.
 
     Args:
         kept: values whose multipliers stay what they are.
@@ -32,7 +32,7 @@ _ABSORBED = Rule("absorbed", "", Kind.BILINEAR, _handed_on)
 
 
 def _factors_absorbed(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
-    """A factor of each channel (a BatchNormalization), through a ReLU, into the weights of all its readers.
+    """Move a factor of each channel (a BatchNormalization), through a ReLU, into its readers' weights.
 
     On the way back the factor would be one more pass over the references. It commutes with multipliers,
     which are diagonal, so it may as well scale the columns that the layer's adjoint ends in.
@@ -66,7 +66,7 @@ def _channel_factor(op: Ops, call: Call) -> Tensor | None:
 
 
 def _factor(op: Ops, call: Call, shape: Sequence[int]) -> Tensor | None:
-    """What a multiplier of ones becomes; None where it stays."""
+    """Return what a multiplier of ones becomes; None where it stays."""
     ones, pullback = op.row_constant(np.ones(shape, call.x.y.dtype.numpy())), call.x.pullbacks[0]
     assert pullback is not None
     factor = pullback(ones)
@@ -81,7 +81,7 @@ def _one_to_one(call: Call) -> bool:
 
 
 def _layers_behind(op: Ops, call: Call, readers: Readers) -> list[Call]:
-    """The layers that read it, through activations and offsets; empty where anything else does."""
+    """Return the layers that read it, through activations and offsets; none where anything else does."""
     while True:
         reading = readers[call.outputs[0]]
         if reading and all(reader.rule.layer_form is not None for reader in reading):
@@ -94,7 +94,7 @@ def _layers_behind(op: Ops, call: Call, readers: Readers) -> list[Call]:
 
 
 def _scaled(op: Ops, layer: Call, factor: Tensor) -> Call | None:
-    """The layer with its columns multiplied; None where its weight has no such columns."""
+    """Return the layer with its columns multiplied; None where its weight has no such columns."""
     x, weight, *others = layer.x.inputs
     if layer.varying[0] is False or any(layer.varying[1:]) or weight is None or weight.rows:
         return None
@@ -108,7 +108,7 @@ def _scaled(op: Ops, layer: Call, factor: Tensor) -> Call | None:
 
 
 def _with_weight(op: Ops, layer: Call, x: Tensor, weight: Tensor) -> Call:
-    """The layer's pullback at another weight; its value stays."""
+    """Return the layer with its pullback at another weight; its value stays."""
     at = evaluate(op, layer.rule, [x, weight], layer.attributes, layer.name)
     rest = layer.x.inputs[2:]
     inputs = (x, weight, *(None for _ in rest))
@@ -117,7 +117,7 @@ def _with_weight(op: Ops, layer: Call, x: Tensor, weight: Tensor) -> Call:
 
 
 def _means_first(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
-    """A mean over places behind a layer that treats each place alone is walked as if it stood before it.
+    """Walk a mean over places behind a layer that treats each place alone as if it stood before it.
 
     On the way back the layer then meets fewer places: a quarter of them for a pool of 2×2.
     """

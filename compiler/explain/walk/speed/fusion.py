@@ -21,7 +21,7 @@ LARGEST_FACTOR = 4.0  # of a group of smooth operators: their secant supposes a 
 
 
 def fuse(calls: Sequence[Call], kept: Collection[str] = ()) -> list[Call]:
-    """The calls, in their order, with every group that has one multiplier as one call.
+    """Return the calls, in their order, with every group that has one multiplier as one call.
 
     Args:
         kept: values that no group hides.
@@ -42,7 +42,10 @@ def fuse(calls: Sequence[Call], kept: Collection[str] = ()) -> list[Call]:
 
 
 def _risen_selection(call: Call, readers: Readers, producers: Mapping[str, Call]) -> list[Call]:
-    """A selection behind a function that never falls: x and y rise together, so the function cancels."""
+    """Return a selection with the function before it, if that never falls.
+
+    x and y rise together, so the function cancels.
+    """
     source = producers.get(call.sources[0])
     if call.rule.kind is not Kind.SELECTION or source is None or Trait.RISING not in source.rule.traits:
         return []
@@ -51,7 +54,7 @@ def _risen_selection(call: Call, readers: Readers, producers: Mapping[str, Call]
 
 
 def _smooth_group(call: Call, readers: Readers, producers: Mapping[str, Call]) -> list[Call]:
-    """The least group that ends in `call` and reads one value: x·σ(x), x·Φ(x) …; empty if there is none."""
+    """Return the least group that ends in `call` and reads one value: x·σ(x), x·Φ(x) …; else none."""
     if not _is_smooth(call):
         return []
     group = [call]
@@ -69,7 +72,7 @@ def _smooth_group(call: Call, readers: Readers, producers: Mapping[str, Call]) -
 def _next_member(
     group: list[Call], entering: set[str], readers: Readers, producers: Mapping[str, Call]
 ) -> Call | None:
-    """A producer that nobody outside the group reads; never one that another producer still depends on."""
+    """Return a producer that nobody outside the group reads, and on which no other producer depends."""
     shape = group[0].x.y.shape
     members = {id(member) for member in group}
     candidates = [producers[name] for name in entering if name in producers]
@@ -94,7 +97,7 @@ def _is_smooth(call: Call) -> bool:
 
 
 def _has_curvature(group: Sequence[Call]) -> bool:
-    """Sums and factors alone are cheap as they are."""
+    """Tell whether a group is worth fusing: sums and factors alone are cheap as they are."""
     return len(group) > 1 and any(member.rule.kind is Kind.POINTWISE for member in group)
 
 
@@ -130,7 +133,7 @@ def _entering_at(selection: At, source: At, varying: Sequence[bool]) -> At:
 
 
 def _composition(group: Sequence[Call], name: str) -> Callable[..., Evaluation]:
-    """The group as one rule: values forwards, pullbacks backwards."""
+    """Return the group as one rule: values forwards, pullbacks backwards."""
 
     def evaluate(op: Ops, x: Tensor) -> Evaluation:
         values: dict[str | None, Tensor] = {name: x}
