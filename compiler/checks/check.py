@@ -66,7 +66,7 @@ class Checked:
 
 
 def check(selection: Selection, referenced: Referenced, graph: FinishedGraph) -> Checked:
-    """The sixth stage of a compile: the graph against the model, on rows near the references.
+    """Check the graph against the model, on rows near the references: the sixth stage of a compile.
 
     Raises:
         CheckFailedError: the graph does not reproduce the model, or its attributions do not add up.

@@ -17,7 +17,7 @@ from compiler.runtime.session import Runner, SerializedGraph
 def check_gate(
     model: SerializedGraph, probes: Mapping[str, np.ndarray], originals: Sequence[str], run: Run | None = None
 ) -> None:
-    """Runs a one-shot graph with the gate open, closed, and open for some rows.
+    """Run a one-shot graph with the gate open, closed, and open for some rows.
 
     Args:
         probes: [rows, …] for each input but the gate, two rows or more.

@@ -120,7 +120,10 @@ def _judge_quadrature(_: Measured, gap: float) -> tuple[str, ...]:
 
 
 def _judge_sampling(measured: Measured, gap: float) -> tuple[str, ...]:
-    """A large gap says that the draws are few; one of many standard errors, that it is no accident."""
+    """Warn of a large sampling gap.
+
+    A large gap says that the draws are few; one of many standard errors, that it is no accident.
+    """
     errors = measured.gap_in_standard_errors
     if errors is not None and errors > GAP_ERRORS:
         return (
@@ -137,7 +140,7 @@ def _judge_sampling(measured: Measured, gap: float) -> tuple[str, ...]:
 
 
 def _judge_absorbed(_: Measured, gap: float) -> tuple[str, ...]:
-    """Some is kept by definition; a warning where that is more than there is to explain."""
+    """Warn where more is absorbed than there is to explain; some is by definition."""
     if gap > ABSORBED_WARNING:
         return (
             f"biases, stabilisers and Softmax keep up to {gap:.3g} times what is explained, by the "

@@ -46,7 +46,7 @@ def measure(
     most: int = MAX_BATCH,
     run: Run | None = None,
 ) -> Measurement:
-    """Runs the combined graph beside the original, on the probe rows together and one by one.
+    """Run the combined graph and the original, on the probe rows together and one by one.
 
     Args:
         attributions: names of the attribution outputs.
@@ -96,7 +96,7 @@ def measure(
 
 
 def _run_original(model: ir.Model, probes: Arrays) -> tuple[Runner, dict[str, np.ndarray]]:
-    """The model as ONNX Runtime optimises it, with its answers.
+    """Run the model as ONNX Runtime optimises it; return it with its answers.
 
     Raises:
         InvalidModelError: it does not run, and whether the optimisation is at fault.
@@ -114,13 +114,16 @@ def _run_original(model: ir.Model, probes: Arrays) -> tuple[Runner, dict[str, np
 
 
 def storage_error(exact: Runner, checked: Measurement, attributions: Sequence[str], probes: Arrays) -> float:
-    """The largest difference of attributions from those of a graph without float16, over the largest."""
+    """Return the largest difference of attributions from a graph's without float16, over the largest."""
     answers = _joined([exact(_row(probes, i)) for i in range(checked.measured.rows)])
     return max(relative_error(checked.answers[name], answers[name]) for name in attributions)
 
 
 def _one_by_one(runner: Run, probes: Arrays, rows: int) -> tuple[list[dict[str, np.ndarray]], float]:
-    """The answers on each row alone, and the median milliseconds of a row; slow graphs run no row twice."""
+    """Return the answers on each row alone, and the median milliseconds of a row.
+
+    Slow graphs run no row twice.
+    """
     answers, times = [], []
     for i in range(rows):
         start = time.perf_counter()
@@ -136,7 +139,7 @@ def _one_by_one(runner: Run, probes: Arrays, rows: int) -> tuple[list[dict[str, 
 
 
 def _joined(singles: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The answers on single rows as those of a batch; what has no rows (a ZipMap's list) is the first's."""
+    """Join the answers on single rows to a batch's; what has no rows (a ZipMap's list) is the first's."""
     return {
         name: np.concatenate([s[name] for s in singles])
         if isinstance(value, np.ndarray) and value.ndim
@@ -154,7 +157,7 @@ def _batch_error(singles: Sequence[Arrays], together: Arrays) -> float:
 
 
 def _max_batch(runner: Run, probes: Arrays, seconds: float, most: int) -> int:
-    """The largest power of two of rows that fits and answers within BATCH_SECONDS, as timed."""
+    """Return the largest power of two of rows that fits and answers within BATCH_SECONDS, as timed."""
     batch = 1
     while 2 * batch <= most and 2 * seconds <= BATCH_SECONDS:
         if seconds < TELLING_SECONDS:
@@ -198,8 +201,9 @@ def _outputs_error(original: Arrays, combined: Arrays) -> float:
 
 
 def _own_rounding(original: ir.Model, probes: Arrays, outputs: Arrays) -> float:
-    """What the model's outputs differ by where ONNX Runtime computes the same in another order, unfused, or
-    with weights rounded otherwise.
+    """Return what the model's outputs differ by through rounding alone.
+
+    ONNX Runtime then computes the same in another order, unfused, or with weights rounded otherwise.
 
     Where one value follows from many that almost cancel, more than float32's rounding is lost.
 
@@ -214,7 +218,7 @@ def _own_rounding(original: ir.Model, probes: Arrays, outputs: Arrays) -> float:
 
 
 def _rounded_otherwise(model: ir.Model, seed: int) -> ir.Model:
-    """A copy in which each weight of a product is itself or a neighbour among the numbers of its type."""
+    """Return a copy in which each weight of a product is itself or a neighbour among its type's numbers."""
     copy, random = model.clone(), np.random.default_rng(seed)
     products = [node for node in copy.graph.all_nodes() if node.op_type in _PRODUCTS]
     for value in dict.fromkeys(v for node in products for v in node.inputs if v is not None):
@@ -243,7 +247,7 @@ def _demand_separate_rows(
 
 
 def _sound_rows(outputs: Arrays, rows: int) -> np.ndarray:
-    """The rows for which the model itself has finite answers; it may not, for the logarithm of a probe."""
+    """Mark the rows with finite answers of the model itself; a logarithm of a probe may not be one."""
     sound = np.ones(rows, bool)
     for value in outputs.values():
         if isinstance(value, np.ndarray) and is_float(value.dtype) and value.shape[:1] == (rows,):
@@ -257,9 +261,9 @@ def _sound_rows(outputs: Arrays, rows: int) -> np.ndarray:
 
 
 def _gap(results: Arrays, sound: np.ndarray) -> float | None:
-    """The larger of the gaps on rows about the references and on all rows, each over its own difference.
+    """Return the larger of the gaps on rows about the references and on all rows, each over its difference.
 
-    Beside a row a unit away from them, the former would be held against a difference that is none of theirs.
+    Together with a row a unit away, the former would be compared with a difference that is not theirs.
     """
     about = sound & (np.arange(len(sound)) < NEAR)
     found = [gap for gap in (_gap_of(results, about), _gap_of(results, sound)) if gap is not None]
@@ -267,7 +271,7 @@ def _gap(results: Arrays, sound: np.ndarray) -> float | None:
 
 
 def _gap_of(results: Arrays, rows: np.ndarray) -> float | None:
-    """The largest gap over the largest difference it should explain; 0 where it is the output's rounding.
+    """Return the largest gap over the largest difference it should explain; 0 for the output's rounding.
 
     NaN where a gap is not finite, infinite where there is no difference that the gap could be a part of,
     and None where there is neither: a network that is constant near its references has a difference of a few
@@ -284,7 +288,7 @@ def _gap_of(results: Arrays, rows: np.ndarray) -> float | None:
 
 
 def layer_gap(results: Arrays, attributions: str) -> float | None:
-    """The same of a layer on the way, from its attributions [N, T, …]."""
+    """Return the same of a layer on the way, from its attributions [N, T, …]."""
     explained = results[EXPLAINED_VALUE].astype(np.float64)
     base = results[BASE_VALUE].astype(np.float64) if BASE_VALUE in results else 0.0
     given = results[attributions].astype(np.float64)
@@ -293,27 +297,30 @@ def layer_gap(results: Arrays, attributions: str) -> float | None:
 
 
 def _difference(results: Arrays, sound: np.ndarray) -> float:
-    """The largest |explained − base|."""
+    """Return the largest |explained − base|."""
     explained = results[EXPLAINED_VALUE][sound].astype(np.float64)
     base = results[BASE_VALUE][sound].astype(np.float64) if BASE_VALUE in results else np.zeros(1)
     return float(np.abs(explained - base).max(initial=0.0))
 
 
 def _gap_rounding(results: Arrays, sound: np.ndarray, rounding: float) -> float:
-    """What a relative rounding of the outputs makes of the difference that attributions add up to."""
+    """Return what the outputs' relative rounding makes of the difference that attributions add up to."""
     explained, difference = np.abs(results[EXPLAINED_VALUE][sound]), _difference(results, sound)
     return max(rounding, 0.0) * float(explained.max(initial=0)) / difference if difference else 0.0
 
 
 def _noise(results: Arrays, sound: np.ndarray) -> float:
-    """What rounding may leave of a gap; √tiny is what a multiplier of almost 0 leaves where all is 0."""
+    """Return what rounding may leave of a gap.
+
+    √tiny is what a multiplier of almost 0 leaves where all is 0.
+    """
     explained = np.abs(results[EXPLAINED_VALUE][sound].astype(np.float64)).max(initial=0.0)
     info = np.finfo(results[GAP].dtype)
     return float(GAP_NOISE * info.eps * explained + np.sqrt(info.tiny))
 
 
 def _gap_in_errors(results: Arrays, sound: np.ndarray) -> float:
-    """The largest gap in standard errors of its own; what is rounding counts as none."""
+    """Return the largest gap in standard errors of its own; what is rounding counts as none."""
     gap, error = (np.abs(results[name][sound].astype(np.float64)) for name in (GAP, GAP_ERROR))
     noise = _noise(results, sound)
     beyond = np.maximum(gap - noise, 0)

@@ -15,7 +15,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def check_open(method: Method, deployment: Deployment) -> None:
-    """Raises InvalidOptionError for what needs to know the references when the graph is made."""
+    """Raise InvalidOptionError for what needs to know the references when the graph is made."""
     wrong = {
         **dict.fromkeys(method.engine.open_faults(method), True),
         "--one-shot": deployment.one_shot,
@@ -29,7 +29,7 @@ def check_open(method: Method, deployment: Deployment) -> None:
 
 
 def with_open_probes(probes: Arrays, references: ReferenceSet | None) -> dict[str, np.ndarray]:
-    """The probe rows, each with references and weights of its own, the last of which is 0."""
+    """Return the probe rows, each with references and weights of its own, the last of which is 0."""
     if references is None or not references.is_open:
         return dict(probes)
     random = np.random.default_rng(0)
@@ -44,7 +44,7 @@ def with_open_probes(probes: Arrays, references: ReferenceSet | None) -> dict[st
 
 
 def with_open_sample(sample: Arrays, references: ReferenceSet | None) -> dict[str, np.ndarray]:
-    """The sample row, with the mean of the examples for its references: nobody's rows."""
+    """Return the sample row, with the mean of the examples for its references: nobody's rows."""
     if references is None or not references.is_open:
         return dict(sample)
     k = references.count

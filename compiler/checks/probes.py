@@ -63,7 +63,7 @@ def _probe(
 
 
 def _probe_integers(size: tuple[int, ...], dtype: np.dtype, known: np.ndarray | None) -> np.ndarray:
-    """The known rows; of fewer, the same ids in other places."""
+    """Return the known rows; of fewer, the same ids at other positions."""
     if dtype.kind == "O" and (known is None or not size):
         return np.full(size, "", object)
     if known is None or not size:
