@@ -33,7 +33,9 @@ class Explanation(dict[str, np.ndarray]):
         self.inputs = dict(inputs)
 
     def to_shap(self, target: int | None = None, inputs: Sequence[str] | None = None) -> Any:
-        """A `shap.Explanation`, for SHAP's own plots: values [N, F] of one target, [N, F, T] of several.
+        """Return a `shap.Explanation`, for SHAP's own plots.
+
+        Its values are [N, F] of one target, [N, F, T] of several.
 
         As from SHAP's own explainers all targets come at once, on the last axis: `[:, :, 1]` or, by name,
         `[:, :, "7"]` is what a plot takes. The features of several inputs stand side by side, so that the
@@ -90,7 +92,7 @@ class Compiled:
             return explaining(Runner(self.graph), outline(self.graph))
 
     def explain(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> Explanation:
-        """Runs the combined graph here.
+        """Run the combined graph here.
 
         Args:
             x: rows [N, …] of the only input, or a mapping from input name to rows. Columns of a table such as
@@ -134,7 +136,7 @@ class Compiled:
         return dict(spread(x, columns, (), lambda text: InvalidOptionError(f"the rows: {text}")))
 
     def _by_feature(self, name: str, rows: Any, *, words: bool) -> Any:
-        """A table's columns in the order of an input's features; anything else as it is."""
+        """Return a table's columns in the order of an input's features; anything else as it is."""
         labels = columns_of(rows)
         if labels is None:
             return rows
@@ -148,7 +150,7 @@ class Compiled:
         )
 
     def write(self, repository: str | Path, name: str) -> Path:
-        """Writes `NAME/` and `NAME_explain/` into a Triton model repository, each at once or not at all.
+        """Write `NAME/` and `NAME_explain/` into a Triton model repository, each at once or not at all.
 
         Where references are an input, the latter is `NAME_explain_open/`.
         A one-shot model is written as `NAME/` alone, and a `NAME_explain/` that was there is gone.
@@ -173,7 +175,7 @@ class Compiled:
             )
 
     def write_explainer(self, entry: Path, model: str) -> None:
-        """Writes the combined graph alone, as one of several explainers of `model`.
+        """Write the combined graph alone, as one of several explainers of `model`.
 
         Args:
             entry: the folder to make; its name is the entry's. A failure may leave a part of it.

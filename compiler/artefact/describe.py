@@ -177,7 +177,7 @@ def _players(target: Target, kind: Literal["player", "sum"]) -> tuple[Player, ..
 
 
 def _layers(lowered: Lowered, combined: onnx.ModelProto, checked: Checked) -> tuple[ExplainedLayer, ...]:
-    """What has attributions beside the inputs, as the graph answers it."""
+    """Return what has attributions in addition to the inputs, as the graph answers it."""
     shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
     return tuple(
         ExplainedLayer(
@@ -211,7 +211,7 @@ def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
 
 
 def _row_of(lowered: Lowered, leaf: Leaf, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape of one row of what a leaf explains, as the graph answers it."""
+    """Return the shape of one row of what a leaf explains, as the graph answers it."""
     own = tuple(lowered.specs[leaf.name][0][1:]) if leaf.name in lowered.specs else leaf.row
     return shapes.get(attributions_name(leaf.name), own)
 
@@ -247,7 +247,7 @@ def _digests(
 
 
 def _extensions(selection: Selection) -> tuple[Extension, ...]:
-    """What of the answer installed packages bring: rules of operators, and what the method took."""
+    """Return what installed packages bring to the answer: rules of operators, and what the method took."""
     rules = (find_rule(node.op_type, node.domain) for node in selection.lowered.model.graph)
     found = (package_of(rule) for rule in dict.fromkeys(rules) if rule is not None)
     brought = dict.fromkeys(one for one in found if one is not None)
@@ -279,7 +279,7 @@ def _references(
 
 
 def _least_onnxruntime(model: onnx.ModelProto) -> str:
-    """The first release that loads the opset; ONNX Runtime's compatibility table."""
+    """Return the first release that loads the opset, by ONNX Runtime's compatibility table."""
     opset = next(e.version for e in model.opset_import if e.domain in ("", "ai.onnx"))
     releases = {21: "1.18", 22: "1.20", 23: "1.23", 24: "1.24"}
     return releases.get(opset, "1.18" if opset < 21 else "the newest")

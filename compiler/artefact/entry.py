@@ -30,7 +30,7 @@ RUNTIMES = ("onnxruntime", "openvino")  # that can run an entry here
 
 
 def open_entry(repository: Path, name: str) -> Compiled:
-    """Reads `NAME` and `NAME_explain` back, or a one-shot `NAME`.
+    """Read `NAME` and `NAME_explain` back, or a one-shot `NAME`.
 
     Raises:
         RepositoryError: no such entry, or one that cannot be read.
@@ -89,7 +89,7 @@ def _promised(manifest: Manifest) -> set[str]:
 
 
 def _sample(model: onnx.ModelProto, warmup: Path) -> dict[str, np.ndarray]:
-    """The rows the compiler left for the server's warmup, as far as they are there."""
+    """Return the rows the compiler left for the server's warmup, as far as they are there."""
     rows = {}
     for i, value in enumerate(model.graph.input):
         tensor = value.type.tensor_type
@@ -110,7 +110,7 @@ def _closed(dims: Sequence[int], size: int) -> list[int]:
 
 
 def read_inputs(compiled: Compiled, file: Path) -> dict[str, np.ndarray]:
-    """The rows of a file in the model's dtypes, by input name; a table's columns are found by name.
+    """Return the rows of a file in the model's dtypes, by input name; a table's columns are found by name.
 
     Raises:
         InvalidOptionError, InvalidReferencesError: with what to do.
@@ -128,9 +128,9 @@ def read_table(file: Path, manifest: Manifest) -> Table:
 
 
 def own_names(manifest: Manifest) -> Columns:
-    """Feature names that someone gave, by which a table's columns are found; None for x[0], x[1] …
+    """Return the feature names that someone gave, by which a table's columns are found, or None.
 
-    Several inputs of one feature each are its columns by their own names.
+    None stands for x[0], x[1] …. Several inputs of one feature each are its columns by their own names.
     """
     if len(manifest.inputs) > 1 and all(spec.is_column for spec in manifest.inputs):
         given = {e.tensor.name: e.given_names for e in manifest.explained}
@@ -143,7 +143,7 @@ def own_names(manifest: Manifest) -> Columns:
 
 
 def _check_table(file: Path, table: Table, manifest: Manifest) -> None:
-    """Raises InvalidOptionError where an array without a name cannot be the model's rows."""
+    """Raise InvalidOptionError where an array without a name cannot be the model's rows."""
     if None not in table.arrays:
         return
     names = [spec.name for spec in manifest.inputs]
@@ -161,7 +161,7 @@ def _check_table(file: Path, table: Table, manifest: Manifest) -> None:
 
 
 def check_entry(repository: Path, name: str, runtime: str = "onnxruntime") -> Manifest:
-    """The entry's manifest with measurements made now.
+    """Return the entry's manifest with measurements made now.
 
     Args:
         runtime: what runs the entry, onnxruntime or openvino; elsewhere than in ONNX Runtime the answers are
@@ -210,7 +210,7 @@ def _probes(compiled: Compiled, *, unit: bool) -> dict[str, np.ndarray]:
 
 
 def _beside(compiled: Compiled, answers: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]) -> float:
-    """The largest relative difference from ONNX Runtime's answers; what is left of a gap is rounding."""
+    """Return the largest relative difference from ONNX Runtime's answers; a gap's rest is rounding."""
     there = compiled.run(probes)
     names = [name for name in there if name not in (GAP, GAP_ERROR)]
     return max(relative_error(answers[name], there[name]) for name in names)

@@ -24,7 +24,7 @@ def finish(
     span: Span | None,
     at: Callable[[dict[str, int]], ir.Model],
 ) -> FinishedGraph:
-    """The graph as it is served; the combined model is consumed.
+    """Return the graph as it is served; the combined model is consumed.
 
     Args:
         span: the lengths that stay open.
@@ -55,7 +55,7 @@ def finish(
 
 
 def _declare_outputs(model: ir.Model, source: onnx.ModelProto) -> None:
-    """Outputs whose shape nothing says (a tree ensemble's) have that which the model declares, of N rows."""
+    """Give outputs of unknown shape (a tree ensemble's) the shape that the model declares, of N rows."""
     declared = {value.name: value.type.tensor_type for value in source.graph.output}
     for value in model.graph.outputs:
         kind = declared.get(str(value.name))

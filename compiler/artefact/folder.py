@@ -10,7 +10,7 @@ from compiler.errors import InvalidOptionError
 
 
 def check_folder(folder: Path) -> None:
-    """Raises InvalidOptionError where files could not be written, before minutes are spent on them."""
+    """Raise InvalidOptionError where files could not be written, before minutes are spent on them."""
     there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise InvalidOptionError(f"--out {folder}: {there} is not a folder that can be written to.")
@@ -18,7 +18,7 @@ def check_folder(folder: Path) -> None:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A file to write, which takes the place of `path` at the end.
+    """Yield a file to write, which takes the place of `path` at the end.
 
     Raises:
         InvalidOptionError: it cannot be written.
@@ -35,7 +35,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def write(folder: Path, contents: Mapping[str, bytes], flag: str = "--out") -> None:
-    """Writes each file whole or not at all; errors name the flag.
+    """Write each file whole or not at all; errors name the flag.
 
     Raises:
         InvalidOptionError: the folder cannot be made or written.

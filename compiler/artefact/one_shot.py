@@ -29,7 +29,7 @@ _LARGE = 1 << 16  # bytes; ONNX Runtime holds the initializers of a branch twice
 
 
 def check_gate_names(lowered: Lowered) -> None:
-    """Raises InvalidOptionError where the model has a tensor of a name that the gate needs."""
+    """Raise InvalidOptionError where the model has a tensor of a name that the gate needs."""
     names = {str(v.name) for v in _values(ir.from_proto(lowered.source))} | set(lowered.specs)
     taken = sorted(n for n in names if n in (EXPLAIN, EXPLAINED) or n.startswith(_OWN))
     if taken:
@@ -40,7 +40,7 @@ def check_gate_names(lowered: Lowered) -> None:
 
 
 def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
-    """The one-shot model: the plain model of `lowered`, and `combined`, which is consumed, in a branch.
+    """Return the one-shot model: the plain model, and `combined`, which is consumed, in a branch.
 
     It has the inputs of the model and `explain` BOOL [N, 1]; the outputs of the combined model and
     `explained` BOOL [N, 1], which equals it. Rows that do not ask have zeros for an explanation.
@@ -71,13 +71,13 @@ def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
 
 
 def _leave_to(outer: ir.Graph, combined: ir.Model) -> None:
-    """Takes out of the combined graph what only the model's own outputs need: the outer graph has them."""
+    """Remove from the combined graph what only the model's own outputs need: the outer graph has it."""
     originals = {v.name for v in outer.outputs}
     restrict(combined, [v for v in combined.graph.outputs if v.name not in originals])
 
 
 def restrict(model: ir.Model, outputs: Sequence[ir.Value]) -> ir.Model:
-    """The same model, in which only these outputs and what they need are left."""
+    """Leave only these outputs and what they need in the model, and return it."""
     model.graph.outputs.clear()
     model.graph.outputs.extend(outputs)
     passes.RemoveUnusedNodesPass()(model)
@@ -120,7 +120,7 @@ def _lift_large(outer: ir.Graph, branch: ir.Graph) -> None:
 
 
 def _rename_apart(model: ir.Model, combined: ir.Model) -> None:
-    """New names in the branch for what has a name of the outer graph's: a subgraph may not shadow."""
+    """Rename what in the branch has a name of the outer graph's: a subgraph may not shadow."""
     outer = {v.name for v in _values(model)}
     inputs = set(combined.graph.inputs)  # they give way to the outer graph's own
     inner = [v for v in _values(combined) if v not in inputs]
@@ -151,7 +151,7 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
 def _explain_asking_rows(
     branch: ir.Graph, outer: ir.Graph, explain: ir.Value, batched: frozenset[str]
 ) -> None:
-    """The branch reads the rows of the outer inputs that ask, and answers for all rows."""
+    """Make the branch read the rows of the outer inputs that ask, and answer for all rows."""
     rename_rows(branch, "asking")
     op = Nodes(branch, "one_shot/asking", before=branch[0] if len(branch) else None)
     mask = op.Reshape(explain, [-1])
@@ -180,7 +180,10 @@ def _explain_asking_rows(
 
 
 def _zeros(explain: ir.Value, answers: Sequence[ir.Value]) -> ir.Graph:
-    """The other branch: zeros in few nodes, since a small model takes microseconds. `explain` is false."""
+    """Return the other branch: zeros in few nodes, since a small model takes microseconds.
+
+    `explain` is false there.
+    """
     graph = ir.Graph([], [], nodes=[], name="no_explanation")
     op = Nodes(graph, "one_shot/none")
     cast: dict[ir.DataType, ir.Value] = {}
@@ -202,7 +205,7 @@ def _dtype(value: ir.Value) -> ir.DataType:
 
 
 def _row(value: ir.Value) -> list[int]:
-    """The sizes behind the batch axis, which every output that explains has."""
+    """Return the sizes behind the batch axis, which every output that explains has."""
     return [d for d in (value.shape or ()) if isinstance(d, int)]
 
 
@@ -214,7 +217,7 @@ def _value(name: str, dtype: ir.DataType, shape: Sequence[Any]) -> ir.Value:
 
 
 def plain_model(proto: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
-    """The plain model that a one-shot graph holds: what computes `outputs`, without the gate."""
+    """Return the plain model that a one-shot graph holds: what computes `outputs`, without the gate."""
     model = ir.from_proto(proto)
     restrict(model, [v for v in model.graph.outputs if v.name in outputs])
     _drop_gate_input(model.graph)

@@ -29,7 +29,7 @@ SAME = 1e-4  # of the largest value: float32 adds in the same order, but for a k
 
 
 def check_span(span: Span, method: Method, deployment: Deployment, *, grouped: bool) -> None:
-    """Raises InvalidOptionError for what has one length by its nature."""
+    """Raise InvalidOptionError for what has one length by its nature."""
     if method.reference_set is not None:
         raise InvalidOptionError(
             f"{method.name} has references, which are of one length, and what is computed of them is stored: "
@@ -49,7 +49,7 @@ def check_span(span: Span, method: Method, deployment: Deployment, *, grouped: b
 
 
 def at_longest(edges: onnx.ModelProto, span: Span) -> onnx.ModelProto:
-    """A model's inputs and outputs as they are for the longest."""
+    """Return a model's inputs and outputs as they are for the longest."""
     copy = onnx.ModelProto()
     copy.CopyFrom(edges)
     for value in (*copy.graph.input, *copy.graph.output):
@@ -60,7 +60,7 @@ def at_longest(edges: onnx.ModelProto, span: Span) -> onnx.ModelProto:
 
 
 def any_length(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model], span: Span) -> None:
-    """Makes the graph for the longest one for every length of a span, in place.
+    """Make the graph for the longest one for every length of a span, in place.
 
     Args:
         build: makes the graph for one length: `{name: length}`.
@@ -95,7 +95,7 @@ def any_length(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model], s
 
 
 def _check(merged: ir.Model, own: ir.Model, where: str) -> None:
-    """Raises CheckFailedError where the answers are not those of the length's own graph."""
+    """Raise CheckFailedError where the answers are not those of the length's own graph."""
     rows = probe_rows(interface(own), {})
     got, want = Runner(merged)(rows), Runner(own)(rows)
     error = max(relative_error(got[name], answer) for name, answer in want.items())
@@ -110,7 +110,7 @@ Use = tuple[ir.Node, int]  # an operand, by its position
 
 
 def differences(models: Sequence[ir.Model]) -> dict[Use, tuple[ir.Value, ...]]:
-    """The constants that stand at one place of all graphs, by the place in the first.
+    """Return the constants that stand at one place of all graphs, by the place in the first.
 
     Raises:
         DiffersError: the graphs are not the same but for constants.
@@ -158,7 +158,10 @@ def _demand_same(nodes: Sequence[ir.Node], places: Sequence[int]) -> None:
 
 
 def _written(attribute: ir.Attr) -> bytes:
-    """Raises DiffersError for a body: what it reads from outside is not compared."""
+    """Return an attribute's bytes; raise DiffersError for a body.
+
+    What a body reads from outside is not compared.
+    """
     if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
         raise DiffersError("an operator runs row by row, or in chunks, in a Scan")
     return bytes(ir.serde.serialize_attribute(attribute).SerializeToString())
@@ -200,7 +203,7 @@ class _Formulas:
 
 
 def merge(models: Sequence[ir.Model], lengths: Sequence[int], name: str) -> ir.Model:
-    """The first model, of the longest, for every length: its axis is called `name`.
+    """Return the first model, of the longest, for every length: its axis is called `name`.
 
     Raises:
         DiffersError: the graphs for these lengths have no formula in common.
@@ -228,7 +231,7 @@ def _array(value: ir.Value) -> np.ndarray:
 
 
 def _open_axis(inputs: Sequence[Sequence[ir.Value]]) -> tuple[ir.Value, int]:
-    """An input with an axis of the open length."""
+    """Return an input with an axis of the open length, and the axis."""
     for values in zip(*inputs, strict=True):
         for axis, dims in enumerate(zip(*(v.shape or () for v in values), strict=True)):
             if len(set(dims)) > 1:
@@ -237,7 +240,7 @@ def _open_axis(inputs: Sequence[Sequence[ir.Value]]) -> tuple[ir.Value, int]:
 
 
 def _open_shape(values: Sequence[ir.Value], lengths: Sequence[int], name: str) -> None:
-    """An input's or output's shape, with the axes that differ left open."""
+    """Leave open the axes that differ in an input's or output's shape."""
     if any(v.shape is None for v in values):
         return
     axes = list(zip(*(v.shape for v in values if v.shape is not None), strict=True))

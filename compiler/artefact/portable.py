@@ -74,7 +74,7 @@ class _Merging:
         self._merged[value] = output
 
     def _expand_to(self, node: ir.Node, own: Dims, dims: Dims, groups: Sequence[Sequence[int]]) -> None:
-        """The shape an Expand is given: 1 leaves an axis as it is."""
+        """Replace the shape an Expand is given: 1 leaves an axis as it is."""
         parts: list[ir.Value] = []
         for group in groups:
             sizes = [dims[i] for i in group]
@@ -86,7 +86,7 @@ class _Merging:
         node.replace_input_with(1, self._before(node, "Concat", parts, axis=0))
 
     def _before(self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], **how: int) -> ir.Value:
-        """A new node in front of `node`."""
+        """Insert a new node in front of `node`."""
         self._made += 1
         made = ir.node(op_type, inputs, how, name=f"{self._scope}/{op_type}_{self._made}")
         made.outputs[0].name, made.outputs[0].type = made.name, inputs[0].type if inputs[0] else None
@@ -117,7 +117,7 @@ class _Merging:
 
 
 def _operands(node: ir.Node) -> dict[int, ir.Value]:
-    """What an elementwise node, or one that repeats, reads element by element; nothing of others."""
+    """Return what an elementwise node, or one that repeats, reads element by element; nothing of others."""
     if (node.domain, node.op_type) == ("", "Expand"):  # OpenVINO multiplies by ones
         x, shape = node.inputs
         told = None if shape is None else _dims(shape)
@@ -156,7 +156,7 @@ def _padded(dims: Dims, rank: int) -> Dims:
 
 
 def _lengths(dims: Dims, groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The shape by groups, −1 where the rows count."""
+    """Return the shape by groups, −1 where the rows count."""
     parts = [[dims[i] for i in group] for group in groups]
     return tuple(math.prod(d for d in p if isinstance(d, int)) if _fixed(p) else -1 for p in parts)
 
@@ -179,7 +179,7 @@ def _dims(value: ir.Value) -> list[int | str | None] | None:
 
 
 def separate_squares(model: ir.Model) -> None:
-    """Gives each orientation in which a square weight is read a constant of its own, in place."""
+    """Give each orientation in which a square weight is read a constant of its own, in place."""
     for graph in model.graphs():
         for value in list(graph.initializers.values()):
             _separate(graph, value)

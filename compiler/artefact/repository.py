@@ -36,7 +36,7 @@ _OWN_FILES = frozenset({"1", "config.pbtxt", "warmup", FILE_NAME})
 
 
 def check_name(name: str) -> str:
-    """Raises InvalidOptionError for a name that Triton or a URL would not take."""
+    """Return the name; raise InvalidOptionError for one that Triton or a URL would not take."""
     if not NAME.fullmatch(name) or ".." in name or name.endswith(EXPLAIN_SUFFIX):
         raise InvalidOptionError(
             f"{name!r} is not a model name: use letters, digits, '.', '_' and '-', beginning with a "
@@ -55,14 +55,14 @@ def write_entries(
     libraries: Sequence[Path] = (),
     comparisons: Sequence[Compared] = (),
 ) -> Path:
-    """Writes `NAME/` and `NAME_explain/`, or `NAME/` alone for a one-shot model; see `Compiled.write`.
+    """Write `NAME/` and `NAME_explain/`, or `NAME/` alone for a one-shot model; see `Compiled.write`.
 
-    Where references are an input, `NAME_explain_open/` is written, beside what else explains the same model.
+    Where references are an input, `NAME_explain_open/` is written, next to what else explains the same model.
 
     Args:
         sample: one row for each input, with which a server warms up.
         libraries: of kernels, which each entry takes along.
-        comparisons: entries beside, which the manifest's decision names.
+        comparisons: further entries, which the manifest's decision names.
     """
     check_name(name)
     manifest = manifest.model_copy(update={"model": name})
@@ -104,7 +104,7 @@ def write_explainer(
     entry: Path,
     libraries: Sequence[Path] = (),
 ) -> None:
-    """Writes one explain entry, and no plain one; see `Compiled.write_explainer`."""
+    """Write one explain entry, and no plain one; see `Compiled.write_explainer`."""
     try:
         _write_explaining(entry, combined, manifest, sample, libraries)
     except OSError as error:
@@ -120,8 +120,11 @@ def _write_explaining(
     *,
     audited: bool = False,
 ) -> None:
-    """With its manifest. No server mixes rows of several callers in a run whose answers are audited: their
-    last bits would depend on each other (docs/adr/0038)."""
+    """Write an entry with its manifest.
+
+    No server mixes rows of several callers in a run whose answers are audited: their last bits would depend
+    on each other (docs/adr/0038).
+    """
     most, mixed = manifest.measured.max_batch, manifest.decision is None and not audited
     _write_entry(folder, combined, sample, most, libraries, gated=manifest.one_shot, mixed=mixed)
     (folder / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
@@ -162,7 +165,7 @@ def _model_digest(entry: Path) -> str | None:
 
 
 def _spare_foreign_folders(targets: list[Path]) -> None:
-    """Raises RepositoryError where something stands that this project did not write."""
+    """Raise RepositoryError where something stands that this project did not write."""
     for target in targets:
         strange = (
             sorted(p.name for p in target.iterdir() if p.name not in _OWN_FILES) if target.is_dir() else []
@@ -219,7 +222,11 @@ def _write_entry(
     gated: bool = False,
     mixed: bool = True,
 ) -> None:
-    """Raises UnsupportedModelError for a tensor that Triton cannot batch."""
+    """Write an entry.
+
+    Raises:
+        UnsupportedModelError: a tensor that Triton cannot batch.
+    """
     (folder / "1").mkdir(parents=True)
     path = folder / "1" / "model.onnx"
     save(_with_free_outputs(as_ir(model)), path)
@@ -254,7 +261,7 @@ def _with_free_outputs(model: ir.Model) -> ir.Model:
 
 
 def _tensors(path: Path) -> tuple[list[TensorSpec], list[TensorSpec]]:
-    """Inputs and outputs with the shapes that ONNX Runtime reports, which is what Triton compares with.
+    """Return inputs and outputs with the shapes that ONNX Runtime reports, with which Triton compares.
 
     Raises:
         RepositoryError: ONNX Runtime cannot run the file.
@@ -282,7 +289,7 @@ def _tensors(path: Path) -> tuple[list[TensorSpec], list[TensorSpec]]:
 
 @contextmanager
 def _runnable_on_cpu(path: Path) -> Iterator[Path]:
-    """The file, or for the time of reading its tensors a float32 twin where it computes in bfloat16."""
+    """Yield the file, or a float32 twin of one that computes in bfloat16, for reading its tensors."""
     given = ir.load(path)
     model, _ = on_cpu(given)
     if model is given:
@@ -326,11 +333,13 @@ def _config(
     *,
     mixed: bool,
 ) -> str:
-    """Args:
-    samples: for each warmup the file of each input.
-    shapes: of the row in it, by input.
-    libraries: of kernels, by their names beside the model.
-    mixed: whether rows of several requests may be in one run.
+    """Return an entry's configuration, in text format.
+
+    Args:
+        samples: for each warmup the file of each input.
+        shapes: of the row in it, by input.
+        libraries: of kernels, by their names next to the model.
+        mixed: whether rows of several requests may be in one run.
     """
     from tritonclient.grpc import model_config_pb2  # here, because importing gRPC takes a while
 

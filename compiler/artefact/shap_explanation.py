@@ -48,7 +48,7 @@ def _check_target(target: int | None, count: int) -> None:
 
 
 def _chosen(manifest: Manifest, inputs: Sequence[str] | None) -> list[Attributed]:
-    """What was asked for: explained inputs and players that are tables, or a single one of any shape."""
+    """Return what was requested: explained inputs and players that are tables, or one of any shape."""
     known = {e.tensor.name: e for e in manifest.attributed}
     names = list(known) if inputs is None else list(inputs)
     if isinstance(inputs, str) or not names or len({*names} & {*known}) < len(names):
@@ -65,7 +65,7 @@ def _chosen(manifest: Manifest, inputs: Sequence[str] | None) -> list[Attributed
 
 
 def _side_by_side(arrays: Arrays, names: Sequence[str], lead: int) -> np.ndarray:
-    """The features of tables in one axis, behind `lead` others; a single array as it is."""
+    """Return the features of tables in one axis, behind `lead` others; a single array as it is."""
     if len(names) == 1 and arrays[names[0]].ndim > lead:
         return arrays[names[0]]
     return np.concatenate([arrays[n].reshape(*arrays[n].shape[:lead], -1) for n in names], axis=lead)
