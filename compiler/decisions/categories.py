@@ -67,7 +67,7 @@ def _hands_on(node: ir.Node) -> bool:
 
 
 def _keys(node: ir.Node) -> set[str | float] | None:
-    """What a node tells apart from all else; None of one that takes any value."""
+    """Return what a node tells apart from all else; None of one that takes any value."""
     if node.domain == "ai.onnx.ml" and node.op_type in _KEYS:
         given = [node.attributes.get(name) for name in _KEYS[node.op_type]]
         held = [one.value for one in given if one is not None]

@@ -60,7 +60,7 @@ class Comparisons:
 
 
 def demand_alike(name: str, own: Manifest, other: Manifest) -> None:
-    """Raises InvalidOptionError where it explains otherwise than by other references."""
+    """Raise InvalidOptionError where it explains otherwise than by other references."""
     if own.method != other.method:
         told = [f"{m.method.name} {m.method.options}" for m in (own, other)]
         raise InvalidOptionError(

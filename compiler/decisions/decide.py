@@ -60,7 +60,8 @@ class PrincipalReason:
 
 @dataclass(frozen=True)
 class Decision:
-    """
+    """What is decided about one row, and why.
+
     Attributes:
         reasons: principal ones, largest first; none of an approval. Of a knock-out those of the rules alone.
         attributions: of every feature or group.
@@ -88,7 +89,8 @@ class Decision:
 
 
 def decide(decided: Decided, row: ExplainedRow, values: Mapping[str, Any]) -> Decision:
-    """
+    """Decide about one row.
+
     Args:
         values: of features, and of what knock-outs look at.
 
@@ -126,7 +128,7 @@ def decide(decided: Decided, row: ExplainedRow, values: Mapping[str, Any]) -> De
 
 
 def outcome_of(profile: DecisionProfile, score: float) -> Outcome:
-    """What a score alone decides; at the threshold it passes."""
+    """Return what a score alone decides; at the threshold it passes."""
     if profile.refer is not None and profile.refer[0] <= score <= profile.refer[1]:
         return "refer"
     is_adverse = score > profile.threshold if profile.adverse == "above" else score < profile.threshold
@@ -136,7 +138,7 @@ def outcome_of(profile: DecisionProfile, score: float) -> Outcome:
 def principal(
     profile: DecisionProfile, row: ExplainedRow, values: Mapping[str, Any]
 ) -> tuple[PrincipalReason, ...]:
-    """The largest adverse attributions; those that share a code are one reason, their sum."""
+    """Return the largest adverse attributions; those that share a code are one reason, their sum."""
     ranked = ranking(profile, row.attributions)
     sizes = [size for _, size, _ in ranked]
     total = math.fsum(sizes)
@@ -208,7 +210,7 @@ def _reason(
 
 
 def _in_words(profile: DecisionProfile, key: str, value: Any) -> tuple[Any, Any, str | None]:
-    """Unit and category of a value, and both with its title."""
+    """Return the unit and category of a value, and both with its title."""
     values = value if key in profile.groups else {key: value}
     group = profile.groups.get(key)
     units, called = dict[str, str](), dict[str, str]()
@@ -232,7 +234,7 @@ def _in_words(profile: DecisionProfile, key: str, value: Any) -> tuple[Any, Any,
 def _knocked_out(
     profile: DecisionProfile, hit: list[KnockOut], values: Mapping[str, Any]
 ) -> tuple[PrincipalReason, ...]:
-    """A reason for each code, in the profile's order. None is left out: each declines by itself."""
+    """Return a reason for each code, in the profile's order. None is left out: each declines by itself."""
     by_code: dict[str, dict[str, None]] = {}
     for rule in hit:
         by_code.setdefault(rule.reason, {})[rule.feature] = None
@@ -246,7 +248,7 @@ def _value(profile: DecisionProfile, key: str, values: Mapping[str, Any]) -> Any
 
 
 def worded(text: ReasonText, value: Any) -> str:
-    """The text for this value."""
+    """Return the text for this value."""
     missing = all(each is None for each in value.values()) if isinstance(value, dict) else value is None
     if missing:
         return text.missing or text.text
@@ -265,10 +267,10 @@ def fits(rule: KnockOut | Wording, value: Any) -> bool:
 
 
 def read_cell(cell: Any, feature: str, rules: Sequence[KnockOut]) -> Any:
-    """What the cell of a table, which may be text, is to the knock-outs that look at a feature.
+    """Return what a table's cell, which may be text, is to the knock-outs that look at a feature.
 
     Raises:
-        InvalidOptionError: it is no number or flag, where these are asked for.
+        InvalidOptionError: it is no number or flag, where these are needed.
     """
     text = "" if cell is None or cell != cell else str(cell).strip()
     if not text:

@@ -9,7 +9,7 @@ _SHOWN, _LONGEST = 6, 80  # categories in a sentence, characters of a value
 
 
 def outside(profile: DecisionProfile, values: Mapping[str, Any], *, told: bool = True) -> Iterator[str]:
-    """A sentence for each feature whose value the profile does not take.
+    """Yield a sentence for each feature whose value the profile does not take.
 
     A value that is missing (None) is none: a reason's `missing` is said of it.
 
@@ -29,7 +29,7 @@ def has_domain(profile: DecisionProfile) -> bool:
 
 
 def category(rule: FeatureRule, value: Any) -> str | None:
-    """What a value is called, where it is one of the profile's categories; texts have to be the same."""
+    """Return what a value is called, where it is one of the profile's categories; texts must be equal."""
     found = rule.categories.get(as_category(value))
     if found is not None or isinstance(value, str):
         return found
@@ -37,14 +37,14 @@ def category(rule: FeatureRule, value: Any) -> str | None:
 
 
 def as_category(value: Any) -> str:
-    """A value as a key of `categories`: 1 of 1.0, true of True."""
+    """Return a value as a key of `categories`: 1 of 1.0, true of True."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def number_of(key: str) -> float | None:
-    """The number that a key of `categories` writes."""
+    """Return the number that a key of `categories` writes; None where it writes none."""
     try:
         return float(key)
     except ValueError:
@@ -58,7 +58,7 @@ def _shown(rule: FeatureRule, value: Any) -> str:
 
 
 def _fault(rule: FeatureRule, value: Any) -> str | None:
-    """What is wrong with a value."""
+    """Return what is wrong with a value; None where nothing is."""
     if rule.categories and not rule.open and category(rule, value) is None:
         known = list(rule.categories)
         more = f" and {len(known) - _SHOWN} more" * (len(known) > _SHOWN)

@@ -76,5 +76,5 @@ def stability(classes: Classes, counts: np.ndarray) -> float:
 
 
 def values_by(keys: Sequence[str], score: float, attributions: Mapping[str, float]) -> list[float]:
-    """What of a decision is put into the classes of `keys`."""
+    """Return what of a decision is put into the classes of `keys`."""
     return [score if key == SCORE else attributions[key] for key in keys]

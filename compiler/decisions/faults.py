@@ -45,7 +45,7 @@ def faults_of(profile: DecisionProfile, known: Known) -> list[str]:
 
 
 def remarks_on(profile: DecisionProfile, known: Known) -> list[str]:
-    """What is odd, and may be meant."""
+    """Return what is odd, and may be meant."""
     unused = [code for code in profile.reasons if code not in _codes_used(profile)]
     remarks = []
     if unused:
@@ -80,7 +80,7 @@ def remarks_on(profile: DecisionProfile, known: Known) -> list[str]:
 def remarks_on_scores(
     profile: DecisionProfile, scores: np.ndarray, weights: np.ndarray, spread: float
 ) -> Iterator[str]:
-    """What the references' scores say against threshold and policy.
+    """Yield what the references' scores say against threshold and policy.
 
     Args:
         scores, weights: of references, [K] each; weights sum to 1.
@@ -162,7 +162,7 @@ def _domain(profile: DecisionProfile, known: Known) -> Iterator[str]:
 
 
 def _number(key: str | float) -> float | None:
-    """What a category is as a number, a flag as well."""
+    """Return what a category is as a number, a flag as well."""
     return {"true": 1.0, "false": 0.0}.get(key, number_of(key)) if isinstance(key, str) else key
 
 
@@ -265,7 +265,7 @@ _CHECKS: tuple[Callable[[DecisionProfile, Known], Iterator[str]], ...] = (
 
 
 def _keys(profile: DecisionProfile, known: Known) -> list[str]:
-    """What is attributed to: groups, and features in none."""
+    """Return what is attributed to: groups, and features in none."""
     members = {member for rule in profile.groups.values() for member in rule.members}
     return [*profile.groups, *(feature for feature in known.features if feature not in members)]
 

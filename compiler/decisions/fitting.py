@@ -194,7 +194,7 @@ class _Explained:
         return given.reshape(-1).astype(np.float64)
 
     def rows(self) -> dict[str, np.ndarray] | None:
-        """The references, as the model takes them; None where they are not for all of its inputs."""
+        """Return the references, as the model takes them; None where they are not for all of its inputs."""
         if isinstance(self.method.reference_set, Baseline | OpenReferences | None):
             return None
         referenced = self._referenced
@@ -229,7 +229,7 @@ def _of_inner(explained: _Explained) -> Iterator[str]:
 
 
 def _of_hidden(explained: _Explained, output: str) -> Iterator[str]:
-    """Inputs whose part in the score no attribution would show."""
+    """Yield a fault for inputs whose part in the score no attribution would show."""
     ends = explained.target.tensors
     read = reach_backward(explained.lowered.model.graph, output, ends)
     if hidden := [name for name in explained.inputs if name in read and name not in ends]:
@@ -240,7 +240,7 @@ def _of_hidden(explained: _Explained, output: str) -> Iterator[str]:
 
 
 def _of_method(profile: DecisionProfile, method: Method, request: CompileRequest) -> Iterator[str]:
-    """What was asked for beside the profile, and what reasons cannot be given by."""
+    """Yield what the request contradicts in the profile, and why the method can give no reasons."""
     if method.gap is None:
         yield (
             f"attributions by {method.name} do not add up to the score, so that they are no shares of it: "
@@ -294,7 +294,7 @@ class _Score:
 
 
 def _score(profile: DecisionProfile, lowered: Lowered) -> tuple[_Score | None, list[str]]:
-    """The score, or why there is none."""
+    """Return the score, or why there is none."""
     name, graph = profile.tensor, lowered.model.graph
     made = [str(v.name) for node in graph for v in node.outputs]
     outputs = [str(v.name) for v in graph.outputs]
@@ -376,7 +376,7 @@ def _reference_scores(explained: _Explained, score: _Score) -> np.ndarray | None
 def _adapted(
     profile: DecisionProfile, lowered: Lowered, method: Method, request: CompileRequest, score: _Score
 ) -> tuple[tuple[Method, CompileRequest], list[str]]:
-    """The method and the request as the profile has them, and why it cannot."""
+    """Return the method and the request as the profile has them, and why it cannot."""
     groups = {name: list(rule.members) for name, rule in profile.groups.items()}
     request = request.model_copy(update={"output": score.tensor, "groups": groups, "logits": False})
     if score.index is None:
@@ -394,7 +394,7 @@ def _adapted(
 
 
 def _transform(lowered: Lowered, tensor: str) -> str:
-    """What an ensemble makes of its scores: LOGISTIC …; empty where no trees make the tensor."""
+    """Return what an ensemble makes of its scores, such as LOGISTIC; "" where no trees make the tensor."""
     trees = _trees(lowered.source, tensor)
     return trees.post_transform if trees else ""
 
@@ -407,7 +407,7 @@ def _of_margin(
     index: int,
     transform: str,
 ) -> tuple[CompileRequest, list[str]]:
-    """The request for what the score is the Sigmoid of: of two classes by Softmax, their difference."""
+    """Return the request for what the score is the Sigmoid of: two Softmax classes' difference."""
     if not score.is_output:
         return request, [
             f"space 'margin': '{score.tensor}' is none of the model's outputs, so that an answer has no score"
@@ -432,7 +432,7 @@ def _of_margin(
 
 
 def _trees(model: onnx.ModelProto, output: str) -> Ensemble | None:
-    """The ensemble whose scores, or what it makes of them, a tensor holds."""
+    """Return the ensemble whose scores, or what it makes of them, a tensor holds."""
     producers = {name: node for node in model.graph.node for name in node.output}
     node = producers.get(output)
     while node is not None and node.op_type in _MOVES:

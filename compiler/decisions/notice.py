@@ -26,7 +26,8 @@ _GENERIC = re.compile(r"qualifying score|internal (standards?|polic(y|ies))", re
 
 @dataclass(frozen=True)
 class Notice:
-    """
+    """A notice of adverse action.
+
     Attributes:
         warnings: what to look at before it is sent.
     """
@@ -42,7 +43,8 @@ def notice(
     *,
     person_declined: bool = False,
 ) -> Notice:
-    """
+    """Fill a template with a decision's reasons.
+
     Args:
         answer: a decision as `:decide` answered it.
         variables: what the template names besides `decision` and `reasons`, nested by dots. `judgment` holds
@@ -132,7 +134,7 @@ def _told_reason(reason: Mapping[str, Any]) -> str:
 
 
 def _specific(answer: Mapping[str, Any], reasons: list[str]) -> list[str]:
-    """The same texts. Raises InvalidOptionError where a notice must not hold them."""
+    """Return the same texts; raise InvalidOptionError where a notice must not hold them."""
     if not reasons or not all(text.strip() for text in reasons):
         raise InvalidOptionError(
             f"decision {answer['id']} has no principal reason: a notice needs at least one that is specific"
@@ -147,7 +149,7 @@ def _specific(answer: Mapping[str, Any], reasons: list[str]) -> list[str]:
 
 
 def _judged(answer: Mapping[str, Any], variables: Mapping[str, Any], *, person_declined: bool) -> list[str]:
-    """The reasons of the person who declined what was referred."""
+    """Return the reasons of the person who declined what was referred."""
     if answer["decision"] != "refer":
         if person_declined or variables.get("judgment"):
             raise InvalidOptionError(
@@ -208,7 +210,7 @@ class _Members(dict[str, Any]):
 
 
 def _noting(missing: dict[str, None]) -> type[Undefined]:
-    """What stands for a variable that nobody gave: it notes its name when it is used."""
+    """Return what stands for a variable that nobody gave: it notes its name when it is used."""
 
     class Missing(ChainableUndefined):
         __slots__ = ()

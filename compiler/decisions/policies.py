@@ -47,7 +47,7 @@ class Scored:
 
 
 def parse_band(text: str) -> Band:
-    """ "0.05" or "10%". Raises InvalidOptionError."""
+    """Parse "0.05" or "10%"; raise InvalidOptionError for anything else."""
     found = _BAND.fullmatch(text.strip())
     number = 0.0 if found is None else float(found["number"])
     if found is None or not number or (found["percent"] and number > 100):
@@ -59,7 +59,7 @@ def parse_band(text: str) -> Band:
 
 
 def population(profile: DecisionProfile, policy: str, scored: Scored, band: Band) -> np.ndarray:
-    """The rows of a policy, by their indices in the order of the scores.
+    """Return the rows of a policy, by their indices in the order of the scores.
 
     Near the threshold are also those whom a person decides about; they are not approved.
 
@@ -132,7 +132,7 @@ def systematic(rows: np.ndarray, k: int, seed: int, strata: Sequence[Any] | None
 
 
 def check_count(k: int, rows: np.ndarray, policy: str) -> None:
-    """Raises InvalidReferencesError where there are fewer than K rows."""
+    """Raise InvalidReferencesError where there are fewer than K rows."""
     if k > len(rows):
         wider = " Give a wider --band," if policy == "near_threshold" else " Give"
         raise InvalidReferencesError(

@@ -47,7 +47,8 @@ def keys_of(manifest: Manifest) -> tuple[str, ...]:
 
 
 def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:
-    """
+    """Return the rows of the combined graph's answers.
+
     Args:
         tensors: answers of the combined graph, [N, …] each, with one target.
     """
@@ -75,12 +76,13 @@ def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:
 def values_of(
     manifest: Manifest, inputs: Tensors, instances: Sequence[Mapping[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
-    """The features of each row as plain values, None where one is missing; those of one value by their
-    input's name too.
+    """Return the features of each row as plain values, None where one is missing.
+
+    Those of one value are there by their input's name too.
 
     Args:
         inputs: of the model, [N, …] each.
-        instances: what they were made of, N: single values are told as they were written there, not as a
+        instances: what they were made of, N: single values are as they were written there, not as a
             tensor rounds them, and so are those that the model does not take.
     """
     rows = len(next(iter(inputs.values())))
@@ -105,8 +107,10 @@ def values_of(
 
 
 def shortest(scores: np.ndarray) -> list[float]:
-    """By way of text, which is the shortest: 0.2 of float32, not 0.2000000030, so that a score that is the
-    threshold is equal to it."""
+    """Return the scores by way of text, which is the shortest: 0.2 of float32, not 0.2000000030.
+
+    So a score that is the threshold is equal to it.
+    """
     return [float(str(score)) for score in scores]
 
 

@@ -20,7 +20,8 @@ _BLOCK = 4096  # rows that are run at once
 
 @dataclass(frozen=True)
 class Scores:
-    """
+    """A model's answers to rows, with the scores among them.
+
     Attributes:
         model: the model's digest.
         feeds: [rows, …] by input, in the model's dtypes.
@@ -37,14 +38,15 @@ class Scores:
 
     @property
     def scores(self) -> np.ndarray:
-        """[rows]"""
+        """The scores, [rows]."""
         return np.array(shortest(self.answers[:, self.index].astype(self.dtype)))
 
 
 def scores_of(
     model: str | Path | onnx.ModelProto, rows: Mapping[str | None, np.ndarray], profile: DecisionProfile
 ) -> Scores:
-    """
+    """Run a model on rows, for the scores of a profile.
+
     Args:
         rows: [rows, …] by input, or under None of the only one.
 
@@ -107,7 +109,7 @@ def _feeds(lowered: Lowered, rows: Mapping[str | None, np.ndarray]) -> dict[str,
 
 
 def _answering(lowered: Lowered, profile: DecisionProfile) -> onnx.ModelProto:
-    """The model with the profile's output among its outputs, an inner tensor too."""
+    """Return the model with the profile's output among its outputs, an inner tensor too."""
     graph = lowered.source.graph
     outputs = [value.name for value in graph.output]
     if profile.tensor in outputs:

@@ -11,7 +11,7 @@ Codes = tuple[str, ...]
 
 
 def judged_by(manifest: Manifest, decided: Decided) -> Manifest:
-    """A comparison's manifest with the profile that decides: its own entry has none."""
+    """Return a comparison's manifest with the profile that decides: its own entry has none."""
     return manifest.model_copy(update={"decision": decided})
 
 
