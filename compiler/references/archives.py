@@ -56,7 +56,7 @@ def read_npz(file: BinaryIO, most_bytes: int | None = None) -> dict[str, np.ndar
 
 
 def write_npz(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays under any names, so that `read_npz` reads them."""
+    """Write arrays under any names, so that `read_npz` reads them."""
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -73,7 +73,7 @@ def _name(member: zipfile.ZipInfo) -> str:
 
 
 def _array(data: bytes) -> np.ndarray:
-    """What a .npy file holds. Its header is read before anything of its size is made."""
+    """Return what a .npy file holds. Its header is read before anything of its size is made."""
     file = io.BytesIO(data)
     read_header = _HEADERS.get(np.lib.format.read_magic(file))
     if read_header is None:

@@ -121,7 +121,7 @@ def _unflattened(rows: np.ndarray, like: Mapping[str | None, np.ndarray]) -> dic
 
 
 def _kmeans(rows: np.ndarray, k: int, random: np.random.Generator) -> np.ndarray:
-    """The group of each row."""
+    """Return the group of each row."""
     centres = _spread_out(rows, k, random)
     groups = np.full(len(rows), -1)
     for _ in range(_ROUNDS):
@@ -156,7 +156,7 @@ def _nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def _merged(rows: np.ndarray, groups: np.ndarray, least: int) -> np.ndarray:
-    """Groups of `least` rows or more, from 0: the smallest joins its nearest, one after the other."""
+    """Merge groups to `least` rows or more, from 0: the smallest joins its nearest, one after the other."""
     while True:
         _, groups, counts = np.unique(groups, return_inverse=True, return_counts=True)
         if counts.min() >= least:
@@ -169,7 +169,7 @@ def _merged(rows: np.ndarray, groups: np.ndarray, least: int) -> np.ndarray:
 
 
 def _rounded(rows: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """The means, with whole numbers where all rows have such."""
+    """Return the means, with whole numbers where all rows have such."""
     plausible = means.copy()
     is_whole = (np.mod(rows, 1) == 0).all(axis=0)
     plausible[:, is_whole] = np.rint(means[:, is_whole])
@@ -180,7 +180,7 @@ def _rounded(rows: np.ndarray, means: np.ndarray) -> np.ndarray:
 
 
 def _one_hot_groups(rows: np.ndarray) -> list[list[int]]:
-    """Runs of neighbouring columns of 0 and 1 of which one is 1 in every row."""
+    """Return runs of neighbouring columns of 0 and 1 of which one is 1 in every row."""
     binary = ((rows == 0) | (rows == 1)).all(axis=0)
     groups, run = [], list[int]()
     taken = np.zeros(len(rows))
@@ -229,7 +229,7 @@ class Output:
 def outputs_of(
     model: Path, rows: Mapping[str | None, np.ndarray], made: Centroids
 ) -> tuple[str, list[Output]]:
-    """The model's digest, and each of its float outputs that is finite.
+    """Return the model's digest, and each of its float outputs that is finite.
 
     Raises:
         InvalidModelError, InvalidReferencesError: the model does not run on these rows, or has no such
@@ -262,7 +262,9 @@ def _answers(run: Runner, fed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
 
 
 def balanced(made: Centroids, rows: Mapping[str | None, np.ndarray], outputs: Sequence[Output]) -> Centroids:
-    """The same centroids, with the weights nearest to the groups' shares p that keep the mean outputs.
+    """Return the same centroids, with other weights.
+
+    These are the weights nearest to the groups' shares p that keep the mean outputs.
 
     min over w of Σ w·log(w/p) + ‖shift(w)‖²/(2·tolerance), Σ w = 1: entropy balancing (Hainmueller, 2012), in
     a form that has an answer where no weights keep every mean. The smallest tolerance is taken that leaves
@@ -291,8 +293,9 @@ def keeping_means(shares: np.ndarray, off: np.ndarray) -> np.ndarray:
 
 
 def _tilted(shares: np.ndarray, off: np.ndarray, tolerance: float) -> np.ndarray:
-    """w = p·exp(off·λ)/Σ, by Newton's method on the dual problem, min over λ of
-    log Σ p·exp(off·λ) + tolerance·‖λ‖²/2.
+    """Return w = p·exp(off·λ)/Σ, by Newton's method on the dual problem.
+
+    That is min over λ of log Σ p·exp(off·λ) + tolerance·‖λ‖²/2.
 
     Args:
         off: [k, m], each centroid's outputs less the means to keep.
@@ -317,7 +320,7 @@ def _tilted(shares: np.ndarray, off: np.ndarray, tolerance: float) -> np.ndarray
 def _dual(
     shares: np.ndarray, off: np.ndarray, tolerance: float, slopes: np.ndarray
 ) -> tuple[np.ndarray, float]:
-    """The weights of these slopes, and the cost."""
+    """Return the weights of these slopes, and the cost."""
     exponents = np.log(shares) + off @ slopes
     parts = np.exp(exponents - exponents.max())
     cost = exponents.max() + np.log(parts.sum()) + tolerance * slopes @ slopes / 2

@@ -58,7 +58,7 @@ class Labelled:
 
 
 def columns_of(given: object) -> list[Any] | None:
-    """The labels of a table's columns; None for anything else."""
+    """Return the labels of a table's columns; None for anything else."""
     for attribute in ("column_names", "columns"):  # pyarrow's `columns` are values
         if hasattr(type(given), attribute):  # of the type: pandas makes attributes of columns too
             return list(getattr(given, attribute))
@@ -66,7 +66,7 @@ def columns_of(given: object) -> list[Any] | None:
 
 
 def elements_of(given: object) -> list[Any] | None:
-    """The labels of one row, such as a table's minima in a pandas Series; None for anything else."""
+    """Return the labels of one row, such as a table's minima in a pandas Series; None for anything else."""
     labels = getattr(given, "index", None)
     return None if labels is None or callable(labels) or not hasattr(given, "to_numpy") else list(labels)
 
@@ -109,7 +109,7 @@ def positions_of(labels: Sequence[Any], names: Sequence[str] | None, fault: Faul
 def in_order(
     table: Any, names: Sequence[str] | None, fault: Fault, *, words: bool = False, missing: bool = False
 ) -> np.ndarray:
-    """A table as [N, F], its columns in the order of the features.
+    """Return a table as [N, F], its columns in the order of the features.
 
     Args:
         names: as for `positions_of`.

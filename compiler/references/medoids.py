@@ -68,7 +68,7 @@ def _scaled(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> list[Column]:
 
 
 def _distances(table: list[Column], some: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """[some, others]: Σ over columns of |Δ| in standard deviations, or 1 where categories differ.
+    """Return [some, others]: Σ over columns of |Δ| in standard deviations, or 1 where categories differ.
 
     A missing number is as far from any other as two categories are.
     """

@@ -82,7 +82,7 @@ def prepare(
     *,
     missing: bool = False,
 ) -> ReferenceSet:
-    """Checks references against the explained inputs (row shape [1, …] and dtype by name).
+    """Check references against the explained inputs (row shape [1, …] and dtype by name).
 
     They are rounded to the model's dtype and kept in float32 where that is narrower, as it is explained.
 
@@ -159,7 +159,7 @@ def unnamed(names: Sequence[str]) -> InvalidReferencesError:
 
 
 def check_rows(name: str, array: np.ndarray, row: tuple[int, ...], dtype: np.dtype) -> None:
-    """Raises InvalidReferencesError for what is no numbers, no rows of that shape [1, …], or none at all.
+    """Raise InvalidReferencesError for what is no numbers, no rows of that shape [1, …], or none at all.
 
     Args:
         dtype: of the input; objects where it holds text.
@@ -223,7 +223,7 @@ def whole_numbers(name: str, dtype: np.dtype) -> InvalidReferencesError:
 
 
 def as_array(name: str, given: npt.ArrayLike) -> np.ndarray:
-    """Raises InvalidReferencesError for what is no array, or one with gaps."""
+    """Return an array; raise InvalidReferencesError for what is none, or one with gaps."""
     if np.ma.is_masked(given):
         raise InvalidReferencesError(
             f"references of {name!r} are masked in places. Impute or drop such rows."

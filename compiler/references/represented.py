@@ -37,7 +37,7 @@ class StandsFor(BaseModel):
     outputs: dict[str, MeanOutput] = {}
 
     def warnings(self, manifest: Manifest) -> tuple[str, ...]:
-        """What a user of an explanation that was compiled with the set has to know."""
+        """Return what a user of an explanation that was compiled with the set has to know."""
         return (*self._of_policy(manifest), *self._of_base(manifest))
 
     def _of_policy(self, manifest: Manifest) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class StandsFor(BaseModel):
 def shifts(
     name: str, elements: Sequence[int], base: Sequence[float], known: MeanOutput, rows: int
 ) -> tuple[str, ...]:
-    """A warning of the element whose base value is farthest from its mean over all rows, if one is far."""
+    """Warn of the element whose base value is farthest from its mean over all rows, if one is far."""
     mean, spread = (np.asarray(values)[list(elements)] for values in (known.mean, known.spread))
     off = (np.asarray(base) - mean) / np.where(spread > 0, spread, 1)
     worst = int(np.abs(off).argmax())

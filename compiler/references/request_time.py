@@ -14,7 +14,7 @@ WEIGHTS = "reference_weights"
 
 
 def references_name(name: str) -> str:
-    """The graph's input for the references of an explained input."""
+    """Return the name of the graph's input for the references of an explained input."""
     return f"{name}_references"
 
 
@@ -24,12 +24,12 @@ def names_of_inputs(tensors: Iterable[str]) -> set[str]:
 
 
 def own_inputs(opened: OpenReferences | None) -> set[str]:
-    """The same, of a manifest."""
+    """Return every input that the graph needs for itself, by a manifest."""
     return set() if opened is None else {opened.weights.name, *(s.name for s in opened.inputs.values())}
 
 
 def describe_open(inputs: Mapping[str, TensorSpec], tensors: Iterable[str]) -> OpenReferences:
-    """What the manifest says of them.
+    """Return what the manifest says of open references.
 
     Args:
         inputs: every input of the graph, by name.

@@ -44,8 +44,11 @@ _DAMAGE = (  # what numpy, zipfile, csv and pyarrow raise for files of other kin
 
 @dataclass(frozen=True)
 class Table:
-    """Rows read from a file: one array per input (None: the only one), names of its columns, weights [K], and
-    what they stand for where the file says it."""
+    """Rows read from a file.
+
+    One array per input (None: the only one), names of its columns, weights [K], and what they stand for where
+    the file says it.
+    """
 
     arrays: dict[str | None, np.ndarray]
     columns: tuple[str, ...] | None = None
@@ -83,13 +86,13 @@ class Source:
     texts: Collection[str] = ()
 
     def check_bytes(self, size: int) -> None:
-        """Raises LargeReferencesError where arrays of `size` bytes are too much."""
+        """Raise LargeReferencesError where arrays of `size` bytes are too much."""
         if self.most_bytes is not None and size > self.most_bytes:
             raise LargeReferencesError(f"{self.name}: more than {self.most_bytes} bytes of numbers.")
 
 
 def read_rows(path: Path, columns: Columns = None, texts: Collection[str] = ()) -> Table:
-    """Reads .npz, .npy, .csv or .parquet: references, or rows to explain.
+    """Read .npz, .npy, .csv or .parquet: references, or rows to explain.
 
     Args:
         columns: which columns of a table to take, in that order, or which each input takes; None takes all.
@@ -119,7 +122,7 @@ def read_stream(
     most_bytes: int | None = None,
     texts: Collection[str] = (),
 ) -> Table:
-    """The same from an open file.
+    """Read the same from an open file.
 
     Args:
         kind: ".npz", ".npy", ".csv" or ".parquet".
@@ -147,7 +150,7 @@ def read_stream(
 
 
 def _divided(file: str, table: Table, columns: Mapping[str, Sequence[str]], texts: Collection[str]) -> Table:
-    """The columns of a table as the rows of several inputs; arrays that have names stay as they are."""
+    """Return a table's columns as the rows of several inputs; arrays that have names stay as they are."""
     rows = table.arrays.get(None)
     if rows is None:
         return table
@@ -256,7 +259,7 @@ def _number(path: str, line: int, column: str, cell: str) -> float:
 
 
 def _check_commas(path: str, where: str, cell: str) -> None:
-    """Raises InvalidReferencesError for a cell that holds a whole line, divided by something else."""
+    """Raise InvalidReferencesError for a cell that holds a whole line, divided by something else."""
     split = next((s for s in (";", "\t", "|") if s in cell), None)
     if split is not None:
         raise InvalidReferencesError(
@@ -265,7 +268,7 @@ def _check_commas(path: str, where: str, cell: str) -> None:
 
 
 def _choose(path: str, header: tuple[str, ...] | None, columns: Sequence[str] | None) -> list[int] | None:
-    """Indices of the wanted columns; None for all, which is also what a file without names gives."""
+    """Return the wanted columns' indices; None for all, which is also what a file without names gives."""
     if header is None or columns is None:
         return None
     found = _find(path, header, columns)
@@ -312,13 +315,13 @@ def _read_parquet(source: Source) -> Table:
 
 
 def _check_type(path: str, field: Any) -> None:
-    """Raises InvalidReferencesError for lists, maps and structures: they are no column of numbers."""
+    """Raise InvalidReferencesError for lists, maps and structures: they are no column of numbers."""
     if field.type.num_fields:
         raise _no_numbers(path, field.name, field.type)
 
 
 def _column(source: Source, name: str, column: Any) -> np.ndarray:
-    """A column as float64, or of texts as objects; nulls are NaN, and refused where the rows are checked."""
+    """Return a column as float64, or of texts as objects; nulls are NaN, and refused at the rows' check."""
     if name in source.texts:
         return np.asarray(column.to_pylist(), object)
     path, array = source.name, column.to_numpy()
