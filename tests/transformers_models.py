@@ -15,7 +15,9 @@ import torch
 from compiler.bench.networks import import_torchvision
 
 VOCABULARY, LENGTH, CLASSES = 53, 7, 3
+SOUND = 400  # samples of a recording
 _COMMON = {"vocab_size": VOCABULARY, "attn_implementation": "sdpa", "num_labels": CLASSES}
+_EAGER = {**_COMMON, "attn_implementation": "eager"}
 _BERT = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -23,13 +25,26 @@ _BERT = {
     "intermediate_size": 48,
     "max_position_embeddings": 16,
 }
+_IMAGES = {**_BERT, "image_size": 32, "patch_size": 8, "num_labels": CLASSES}
+_AUDIO = {
+    **{k: v for k, v in _BERT.items() if k != "max_position_embeddings"},
+    "num_labels": CLASSES,
+    "conv_dim": (16, 16),
+    "conv_kernel": (10, 3),
+    "conv_stride": (5, 2),
+    "num_conv_pos_embeddings": 8,
+    "num_conv_pos_embedding_groups": 2,
+    "feat_extract_norm": "layer",
+    "classifier_proj_size": 16,
+    "conv_depthwise_kernel_size": 5,
+}
 _SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "use_cache": False}
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "BERT": ("BertConfig", "BertForSequenceClassification", {**_COMMON, **_BERT}),
     "BERT, eager": (
         "BertConfig",
         "BertForSequenceClassification",
-        {**_COMMON, **_BERT, "attn_implementation": "eager"},
+        {**_EAGER, **_BERT},
     ),
     "GPT-2": (
         "GPT2Config",
@@ -59,7 +74,79 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
             "num_labels": CLASSES,
         },
     ),
+    "RoBERTa": ("RobertaConfig", "RobertaForSequenceClassification", {**_COMMON, **_BERT, "pad_token_id": 0}),
+    "DistilBERT": (
+        "DistilBertConfig",
+        "DistilBertForSequenceClassification",
+        {**_COMMON, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 16},
+    ),
+    "ALBERT": (
+        "AlbertConfig",
+        "AlbertForSequenceClassification",
+        {**_COMMON, **_BERT, "embedding_size": 16},
+    ),
+    "ELECTRA": (
+        "ElectraConfig",
+        "ElectraForSequenceClassification",
+        {**_COMMON, **_BERT, "embedding_size": 16},
+    ),
+    "DeBERTa": (
+        "DebertaV2Config",
+        "DebertaV2ForSequenceClassification",
+        {
+            **_BERT,
+            "vocab_size": VOCABULARY,
+            "num_labels": CLASSES,
+            "relative_attention": True,
+            "position_buckets": 4,
+            "pos_att_type": ["p2c", "c2p"],
+            "share_att_key": True,
+        },
+    ),
+    "MPNet": ("MPNetConfig", "MPNetForSequenceClassification", {**_EAGER, **_BERT, "pad_token_id": 0}),
+    "XLNet": (
+        "XLNetConfig",
+        "XLNetForSequenceClassification",
+        {**_EAGER, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48},
+    ),
+    "OPT": (
+        "OPTConfig",
+        "OPTForCausalLM",
+        {**_COMMON, **_SPECIAL, **_BERT, "ffn_dim": 48, "word_embed_proj_dim": 32},
+    ),
+    "Qwen2": ("Qwen2Config", "Qwen2ForCausalLM", {**_COMMON, **_SPECIAL, **_BERT, "num_key_value_heads": 2}),
+    "BLOOM": (
+        "BloomConfig",
+        "BloomForCausalLM",
+        {**_EAGER, **_SPECIAL, "hidden_size": 32, "n_layer": 2, "n_head": 4},
+    ),
+    "Mamba": (
+        "MambaConfig",
+        "MambaForCausalLM",
+        {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 32,
+            "num_hidden_layers": 1,
+            "state_size": 4,
+            "use_cache": False,
+        },
+    ),
+    "T5 encoder": (
+        "T5Config",
+        "T5EncoderModel",
+        {**_COMMON, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
+    ),
+    "CLIP text": (
+        "CLIPTextConfig",
+        "CLIPTextModelWithProjection",
+        {**_BERT, "vocab_size": VOCABULARY, "projection_dim": 16, "eos_token_id": 2},
+    ),
+    "CLIP vision": ("CLIPVisionConfig", "CLIPVisionModelWithProjection", {**_IMAGES, "projection_dim": 16}),
+    "DINOv2": ("Dinov2Config", "Dinov2ForImageClassification", _IMAGES),
+    "Wav2Vec2": ("Wav2Vec2Config", "Wav2Vec2ForSequenceClassification", _AUDIO),
+    "Conformer": ("Wav2Vec2ConformerConfig", "Wav2Vec2ConformerForSequenceClassification", _AUDIO),
 }
+_ANSWERS = ("logits", "text_embeds", "image_embeds", "last_hidden_state")
 
 
 @dataclass(frozen=True)
@@ -73,14 +160,15 @@ class Exported:
 
 
 class _Logits(torch.nn.Module):
-    """Positional inputs, and the logits alone."""
+    """Positional inputs, and the logits or the embedding alone."""
 
     def __init__(self, network: torch.nn.Module, names: tuple[str, ...]) -> None:
         super().__init__()
         self.network, self.names = network, names
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.network(**dict(zip(self.names, inputs, strict=True))).logits
+        answer = self.network(**dict(zip(self.names, inputs, strict=True)))
+        logits: torch.Tensor = answer[next(name for name in _ANSWERS if name in answer)]
         return logits
 
 
@@ -99,13 +187,16 @@ def transformer(name: str, *, dynamo: bool, rows: int = 3, references: int = 2) 
         size = options["image_size"]
         drawn = random.standard_normal((rows + references, 3, size, size)).astype(np.float32)
         x, names = {"pixels": drawn[references:]}, ("pixel_values",)
+    elif "conv_dim" in options:
+        drawn = random.standard_normal((rows + references, SOUND)).astype(np.float32)
+        x, names = {"sound": drawn[references:]}, ("input_values",)
     else:
         drawn = random.integers(3, VOCABULARY, (rows + references, LENGTH))
         mask = np.ones((rows, LENGTH), np.int64)
         mask[1, 5:] = 0
         x, names = {"ids": drawn[references:], "mask": mask}, ("input_ids", "attention_mask")
     whole = _Logits(network, names).eval()
-    return Exported(whole, _export(whole, x, dynamo=dynamo), drawn[:references], x)
+    return Exported(whole, export(whole, x, dynamo=dynamo), drawn[:references], x)
 
 
 def _redraw(network: torch.nn.Module) -> None:
@@ -117,7 +208,8 @@ def _redraw(network: torch.nn.Module) -> None:
                 weight.normal_(std=1.0 if table else 1.5 / weight[0].numel() ** 0.5)
 
 
-def _export(network: torch.nn.Module, x: dict[str, np.ndarray], *, dynamo: bool) -> onnx.ModelProto:
+def export(network: torch.nn.Module, x: dict[str, np.ndarray], *, dynamo: bool) -> onnx.ModelProto:
+    """A network of inputs by name, with a dynamic batch; its output is called logits."""
     example = tuple(torch.from_numpy(a[:2]) for a in x.values())
     options: dict[str, Any] = {"input_names": list(x), "output_names": ["logits"]}
     if dynamo:
