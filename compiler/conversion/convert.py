@@ -35,6 +35,9 @@ class Library:
 
 
 _LIBRARIES = {  # by the module in which a class, or one that it derives from, stands; the first that fits
+    "sklearn.ensemble._hist_gradient_boosting": Library(
+        "compiler.conversion.boosters.histograms", "rationale"
+    ),
     "xgboost": Library("compiler.conversion.boosters.xgboost", "rationale"),
     "lightgbm": Library("compiler.conversion.boosters.lightgbm", "rationale"),
     "catboost": Library("compiler.conversion.boosters.catboost", "rationale"),
@@ -143,8 +146,9 @@ def example_of(method: Method) -> Any:
 
 
 def _library(model: object) -> Library | None:
-    classes = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
-    return next((library for name, library in _LIBRARIES.items() if name in classes), None)
+    modules = tuple(f"{kind.__module__}." for kind in type(model).__mro__)
+    found = (own for name, own in _LIBRARIES.items() if any(m.startswith(f"{name}.") for m in modules))
+    return next(found, None)
 
 
 def _name(model: object) -> str:

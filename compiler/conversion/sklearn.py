@@ -50,7 +50,7 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
         )
     given, types = _unflattened(model), _types(known, rows, by_column=by_column)
     for part in _parts(model):
-        if _library(part) in _BOOSTERS:
+        if _reader(part):
             _register(part)
     names = [name for name, _ in types]
     options = {id(given): {"zipmap": False}} if hasattr(model, "predict_proba") else None
@@ -141,10 +141,20 @@ def _parts(model: Any) -> Iterator[Any]:
         elif isinstance(part, BaseEstimator) and id(part) not in seen:
             seen.add(id(part))
             yield part
-            waiting += vars(part).values()
+            waiting += () if _reader(part) else vars(part).values()
 
 
-_BOOSTERS = {name: f"compiler.conversion.boosters.{name}" for name in ("xgboost", "lightgbm")}
+_BOOSTERS = {  # by the module in which a class stands
+    "xgboost.": "compiler.conversion.boosters.xgboost",
+    "lightgbm.": "compiler.conversion.boosters.lightgbm",
+    "sklearn.ensemble._hist_gradient_boosting.": "compiler.conversion.boosters.histograms",
+}
+
+
+def _reader(part: Any) -> str | None:
+    """The module that reads a booster; None of any other part."""
+    place = type(part).__module__
+    return next((reader for name, reader in _BOOSTERS.items() if place.startswith(name)), None)
 
 
 def _library(part: Any) -> str:
@@ -164,7 +174,7 @@ def _register(part: Any) -> None:
 def _booster(scope: Any, operator: Any, container: Any) -> None:
     """A booster's nodes among those of a pipeline."""
     part = operator.raw_operator
-    library = import_module(_BOOSTERS[_library(part)])
+    library = import_module(str(_reader(part)))
     nodes, boosted, table = Nodes(), library.boosted(part), library.table_of(part)
     if table.by_column:
         raise UnsupportedModelError(

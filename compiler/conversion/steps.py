@@ -88,12 +88,7 @@ def _tell(kind: type, convert: Convert, shapes: Callable[[Any], None]) -> None:
 
 def check(part: Any) -> None:
     """Raises UnsupportedModelError for a fitted part that skl2onnx would make something else of."""
-    name, is_categorical = type(part).__name__, getattr(part, "is_categorical_", None)
-    if is_categorical is not None and np.any(is_categorical):
-        raise UnsupportedModelError(
-            f"sklearn.{name} with categorical_features: skl2onnx takes categories for numbers. Put a "
-            "OneHotEncoder or TargetEncoder before it, or fit LightGBM or XGBoost, whose categories are read."
-        )
+    name = type(part).__name__
     if isinstance(part, CalibratedClassifierCV) and part.method == "isotonic":
         raise UnsupportedModelError(
             f"sklearn.{name}(method='isotonic'): skl2onnx makes steps of what is interpolated between them. "

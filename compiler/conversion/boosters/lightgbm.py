@@ -10,7 +10,7 @@ import numpy as np
 
 from compiler.conversion.boosters import tables
 from compiler.conversion.boosters.tables import Categories, Table
-from compiler.conversion.boosters.trees import SQUARE, Boosted, Leaf, Split, Tree, unknown
+from compiler.conversion.boosters.trees import SQUARE, Boosted, Leaf, Split, Tree, labels_of, unknown
 from compiler.conversion.graphs import AsOnnx
 from compiler.conversion.rows import Features
 from compiler.errors import UnsupportedModelError
@@ -24,7 +24,7 @@ _LINKS = {
     "multiclass": "SOFTMAX",
     "cross_entropy_lambda": "Softplus",
 }
-_CLASSIFIERS = ("binary", "multiclass", "multiclassova")
+_CLASSIFIERS = ("binary", "multiclass", "multiclassova", "cross_entropy")
 _MADE_UP = re.compile(r"Column_\d+")  # names where nobody gave any
 _CATEGORICAL = re.compile(r"\[categorical_feature: ([\d,]+)\]")  # columns, in the parameters
 _ZERO = float(np.float32(1e-35))  # what is nearer to 0 counts as 0
@@ -64,15 +64,10 @@ def boosted(model: Any) -> Boosted:
         trees=read,
         base=np.zeros(columns),
         link=link,
-        classes=_labels(classes) if link in ("LOGISTIC", "SOFTMAX") else None,
+        classes=labels_of(classes) if link in ("LOGISTIC", "SOFTMAX") else None,
         coded=tuple(sorted(coded)),
         to_zero=True,
     )
-
-
-def _labels(classes: Any) -> np.ndarray:
-    labels = np.asarray(classes)
-    return labels.astype(np.int64) if labels.dtype.kind in "bf" else labels
 
 
 def _tree(root: Any, column: int, factor: float) -> Tree:

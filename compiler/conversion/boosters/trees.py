@@ -1,4 +1,7 @@
-"""Boosted trees in one form, whichever library dumped them, and the ONNX nodes that compute them."""
+"""Boosted trees in one form, whichever library dumped them, and the ONNX nodes that compute them.
+
+A linear booster has weights instead of trees.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +14,7 @@ from compiler.errors import UnsupportedModelError
 
 ML = "ai.onnx.ml"
 SQUARE = "Square"  # with the sign of the score
+STEP = "Step"  # 1 above 0
 _NOWHERE = 0.5  # the code of no category
 
 
@@ -55,12 +59,13 @@ class Boosted:
     Attributes:
         trees: those that predict.
         base: what the scores of each column begin with.
-        link: what is made of the scores: NONE, LOGISTIC or SOFTMAX, or an operator of ONNX, or SQUARE.
+        link: what is made of the scores: NONE, LOGISTIC or SOFTMAX, or an operator of ONNX, SQUARE or STEP.
         classes: labels of a classifier; None of anything else.
         coded: features that are codes of categories. Numbers between two are the lower one.
         to_zero: or the one nearer to zero.
         missing: a number that means a missing value.
         lookups: what they read beside the table.
+        weights: [features, columns] of a linear booster, to which a missing value is 0; it has no trees.
     """
 
     trees: Sequence[Tree]
@@ -71,6 +76,7 @@ class Boosted:
     to_zero: bool = False
     missing: float = np.nan
     lookups: Sequence[Lookup] = ()
+    weights: np.ndarray | None = None
 
 
 def unknown(library: str, what: str, given: str, known: Iterable[str]) -> UnsupportedModelError:
@@ -78,6 +84,12 @@ def unknown(library: str, what: str, given: str, known: Iterable[str]) -> Unsupp
     return UnsupportedModelError(
         f"{library}'s {what} {given!r} is not converted: train with one of {', '.join(known)}."
     )
+
+
+def labels_of(classes: Any) -> np.ndarray:
+    """Return a classifier's labels as ONNX holds them: texts, or whole numbers."""
+    labels = np.asarray(classes)
+    return labels.astype(np.int64) if labels.dtype.kind in "bf" else labels
 
 
 @dataclass
@@ -101,30 +113,51 @@ class Nodes:
 
     def boosted(self, boosted: Boosted, x: str, features: int, outputs: Sequence[str]) -> None:
         """What the trees make of `x` [N, F] float32: scores, or labels and probabilities."""
+        if boosted.weights is not None:
+            self._linear(boosted, self._gaps(boosted, x), boosted.weights, outputs)
+            return
         x = self._codes(boosted, self._gaps(boosted, x), features)
         if boosted.lookups:
             x = self.add("Concat", [x, *(self._looked_up(one, x) for one in boosted.lookups)], axis=1)
         if boosted.classes is not None and len(boosted.base) < 3:
             boosted = _of_two(boosted)
-        kind, prefix, ends = "Regressor", "target", outputs
-        attributes: dict[str, Any] = {"n_targets": len(boosted.base)} if boosted.classes is None else {}
+        kind, prefix = "Regressor", "target"
+        attributes: dict[str, Any] = {"n_targets": len(boosted.base)}
         if boosted.classes is not None:
             labels = "strings" if boosted.classes.dtype.kind in "UTO" else "int64s"
             kind, prefix = "Classifier", "class"
             attributes = {f"classlabels_{labels}": boosted.classes.tolist()}
-        elif not _of_operator(boosted.link):
-            ends = ["/scores"]
         if len(boosted.base):
             attributes["base_values"] = np.float32(boosted.base).tolist()
         attributes |= dict(_nodes_of(boosted.trees)) | dict(_leaves_of(boosted.trees, prefix))
-        link = boosted.link if _of_operator(boosted.link) else "NONE"
-        self.add(f"TreeEnsemble{kind}", [x], *ends, domain=ML, post_transform=link, **attributes)
-        if ends != outputs:
-            self._linked(boosted.link, ends[0], outputs[0])
+        self._ended(f"TreeEnsemble{kind}", x, boosted.link, outputs, attributes)
+
+    def _linear(self, boosted: Boosted, x: str, weights: np.ndarray, outputs: Sequence[str]) -> None:
+        kind, base = "Regressor", boosted.base
+        attributes: dict[str, Any] = {"targets": len(base)}
+        if boosted.classes is not None:
+            kind, attributes = "Classifier", {"classlabels_ints": boosted.classes.tolist()}
+            if len(base) == 1:
+                weights, base = np.concatenate([-weights, weights], axis=1), np.concatenate([-base, base])
+        attributes |= {"coefficients": weights.T.reshape(-1).tolist(), "intercepts": base.tolist()}
+        x = self.add("Where", [self.add("IsNaN", [x]), self.constant(np.float32(0)), x])
+        self._ended(f"Linear{kind}", x, boosted.link, outputs, attributes)
+
+    def _ended(
+        self, op: str, x: str, link: str, outputs: Sequence[str], attributes: Mapping[str, Any]
+    ) -> None:
+        """Adds an operator of `ai.onnx.ml` and the link, which is an attribute of it or operators behind."""
+        if link in ("NONE", "LOGISTIC", "SOFTMAX"):
+            self.add(op, [x], *outputs, domain=ML, post_transform=link, **attributes)
+        else:
+            self._linked(link, self.add(op, [x], "/scores", domain=ML, **attributes), outputs[0])
 
     def _linked(self, link: str, scores: str, output: str) -> None:
         if link == SQUARE:
             self.add("Mul", [scores, self.add("Abs", [scores])], output)
+        elif link == STEP:
+            above = self.add("Greater", [scores, self.constant(np.float32(0))])
+            self.add("Cast", [above], output, to=onnx.TensorProto.FLOAT)
         else:
             self.add(link, [scores], output)
 
@@ -154,10 +187,6 @@ class Nodes:
             below = self.add("Less", [x, self.constant(np.float32(0))])
             whole = self.add("Where", [below, self.add("Ceil", [x]), whole])
         return self.add("Where", [self.constant(coded), whole, x])
-
-
-def _of_operator(link: str) -> bool:
-    return link in ("NONE", "LOGISTIC", "SOFTMAX")
 
 
 def _of_two(boosted: Boosted) -> Boosted:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,7 @@ import xgboost as xgb
 
 from compiler.conversion.boosters import tables
 from compiler.conversion.boosters.tables import Categories, Table
-from compiler.conversion.boosters.trees import Boosted, Leaf, Split, Tree, unknown
+from compiler.conversion.boosters.trees import STEP, Boosted, Leaf, Split, Tree, unknown
 from compiler.conversion.graphs import AsOnnx
 from compiler.conversion.rows import Features
 from compiler.errors import UnsupportedModelError
@@ -22,10 +23,15 @@ _LINKS = {
     "multi:softmax": "SOFTMAX",
     **dict.fromkeys("count:poisson reg:gamma reg:tweedie survival:cox survival:aft".split(), "Exp"),
     **dict.fromkeys("binary:logitraw rank:pairwise rank:ndcg rank:map".split(), "NONE"),
+    "binary:hinge": STEP,
     **dict.fromkeys("reg:squarederror reg:squaredlogerror reg:absoluteerror".split(), "NONE"),
     **dict.fromkeys("reg:pseudohubererror reg:quantileerror reg:expectileerror".split(), "NONE"),
 }
 _CLASSIFIERS = ("binary:logistic", "multi:softprob", "multi:softmax")
+_SCORES = (
+    "binary:logitraw",
+    "binary:hinge",
+)  # of a classifier too: its booster's answers are no probabilities
 _SPLIT_BY_CATEGORIES = 1
 
 
@@ -34,8 +40,11 @@ def features(model: Any) -> Features:
 
 
 def as_onnx(model: Any, example: Any) -> AsOnnx:
-    """Raises UnsupportedModelError for what is no sum of trees, and for objectives that are not known."""
-    read, table = boosted(model), table_of(model)
+    """Raises UnsupportedModelError for objectives that are not known."""
+    table, missing = table_of(model), _missing(model)
+    if _learner(_booster(model))["objective"]["name"] in _SCORES:
+        model = _booster(model)
+    read = replace(boosted(model), missing=missing)
     return tables.as_onnx(read, table, "variable", example, lambda rows: _answers(model, read, rows))
 
 
@@ -44,27 +53,29 @@ def boosted(model: Any) -> Boosted:
     booster = _booster(model)
     learner = _learner(booster)
     kind, held = learner["gradient_booster"]["name"], learner["gradient_booster"]
-    if kind not in ("gbtree", "dart"):
-        raise unknown("XGBoost", "booster", kind, ["gbtree", "dart"])
     objective, parameters = learner["objective"]["name"], learner["learner_model_param"]
     known = _CLASSIFIERS if hasattr(model, "predict_proba") else tuple(_LINKS)
     if objective not in known:
         raise unknown("XGBoost", "objective", objective, known)
     link = _LINKS[objective]
-    gbtree = held["gbtree"]["model"] if kind == "dart" else held["model"]
     targets, number = int(parameters["num_target"]), int(parameters["num_class"])
     base = np.broadcast_to(np.atleast_1d(json.loads(parameters["base_score"])), max(number, targets))
-    end = int(gbtree["iteration_indptr"][_rounds(booster)])
-    dropped = held["weight_drop"][:end] if kind == "dart" else [1.0] * end
-    trees = zip(gbtree["trees"][:end], gbtree["tree_info"], dropped, strict=False)
-    return Boosted(
-        trees=[_tree(tree, column, np.float32(factor)) for tree, column, factor in trees],
+    read = Boosted(
+        trees=[],
         base=_margin(base.astype(np.float64), link),
         link=link,
         classes=np.arange(max(number, 2)) if link in ("LOGISTIC", "SOFTMAX") and targets == 1 else None,
         coded=tuple(i for i, of in enumerate(booster.feature_types or ()) if of == "c"),
         missing=_missing(model),
     )
+    if kind == "gblinear":
+        weights = np.reshape(held["model"]["weights"], (-1, len(base)))
+        return replace(read, weights=weights[:-1], base=read.base[0] + weights[-1])  # the first for all
+    gbtree = held["gbtree"]["model"] if kind == "dart" else held["model"]
+    end = int(gbtree["iteration_indptr"][_rounds(booster)])
+    dropped = held["weight_drop"][:end] if kind == "dart" else [1.0] * end
+    trees = zip(gbtree["trees"][:end], gbtree["tree_info"], dropped, strict=False)
+    return replace(read, trees=[_tree(tree, column, np.float32(factor)) for tree, column, factor in trees])
 
 
 def _tree(tree: Any, column: int, factor: np.float32) -> Tree:
@@ -146,6 +157,11 @@ def _learner(booster: xgb.Booster) -> Any:
 
 def _answers(model: Any, read: Boosted, rows: Any) -> Sequence[np.ndarray | None]:
     """Of a classifier labels (a booster has none) and probabilities, as its ONNX model; else numbers."""
+    names = _booster(model).feature_names
+    if read.weights is not None and names is not None and not isinstance(model, xgb.Booster):
+        import pandas as pd
+
+        rows = pd.DataFrame(rows, columns=names)  # which a linear booster finds its columns by
     if read.classes is not None and hasattr(model, "predict_proba"):
         return np.asarray(model.predict(rows)), np.asarray(model.predict_proba(rows))
     if hasattr(model, "predict_proba"):  # of several labels

@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import xgboost as xgb
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder, StandardScaler
 
 from compiler import InvalidOptionError, TreeShap, UnsupportedModelError, compile_model, convert
 from compiler.conversion.files import read_fitted
@@ -22,6 +24,7 @@ from tests.tolerances import PARITY_32
 
 SMALL: dict[str, Any] = {"n_estimators": 8, "max_depth": 3}
 QUIET: dict[str, Any] = {**SMALL, "verbose": -1, "min_data_per_group": 2, "cat_smooth": 1}
+HISTOGRAMS: dict[str, Any] = {"max_iter": 8, "min_samples_leaf": 5}
 BAGS = {"boosting_type": "rf", "subsample": 0.5, "subsample_freq": 1}
 POSITIVE = AMOUNT.abs() / 10
 BOTH = np.stack([1000 * AMOUNT, TWO], axis=1)
@@ -46,6 +49,11 @@ def coded() -> np.ndarray:
 
 def boosted(objective: str, y: Any, model: type = xgb.XGBRegressor, **options: Any) -> Callable[[], Any]:
     return lambda: model(objective=objective, **SMALL, **options).fit(LOANS, y)
+
+
+def linear(objective: str, y: Any) -> Callable[[], Any]:
+    model = xgb.XGBRegressor if objective.startswith("reg") else xgb.XGBClassifier
+    return lambda: model(booster="gblinear", objective=objective, n_estimators=8).fit(LOANS, y)
 
 
 def light(y: Any, model: type = lgb.LGBMRegressor, **options: Any) -> Callable[[], Any]:
@@ -138,6 +146,38 @@ MODELS: dict[str, tuple[Callable[[], Any], Any]] = {
         ),
         coded()[:60],
     ),
+    **{
+        f"xgboost's {o}": (boosted(f"binary:{o}", TWO, xgb.XGBClassifier), ROWS)
+        for o in ("logitraw", "hinge")
+    },
+    **{
+        f"linear, {o}": (linear(o, y), ROWS)
+        for o, y in {
+            "reg:squarederror": AMOUNT,
+            "reg:gamma": POSITIVE,
+            "binary:logistic": TWO,
+            "binary:logitraw": TWO,
+            "multi:softprob": THREE,
+        }.items()
+    },
+    "cross entropy of a classifier": (light(TWO, lgb.LGBMClassifier, objective="cross_entropy"), ROWS),
+    **{
+        f"histograms, {loss}": (
+            lambda loss=loss: HistGradientBoostingRegressor(loss=loss, **HISTOGRAMS).fit(LOANS, POSITIVE),
+            ROWS,
+        )
+        for loss in ("squared_error", "absolute_error", "gamma", "poisson")
+    },
+    "histograms of three, by codes": (
+        lambda: HistGradientBoostingClassifier(categorical_features=[5], **HISTOGRAMS).fit(
+            np.column_stack([LOANS, np.where(CODES % 5 == 4, np.nan, CODES)]), THREE + ODD
+        ),
+        coded()[:60],
+    ),
+    "histograms of words": (
+        on_categories(HistGradientBoostingClassifier(categorical_features=["home", "since"], **HISTOGRAMS)),
+        categories()[:60],
+    ),
 }
 
 
@@ -200,14 +240,21 @@ def test_inside_a_pipeline() -> None:
         assert parity.relative < PARITY_32
 
 
+def test_histograms_of_encoded_words_inside_a_pipeline() -> None:
+    table = categories().astype({"home": object}).fillna({"home": "none"})
+    encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan)
+    columns = make_column_transformer((encoder, ["home"]), ("passthrough", list(LOANS)))
+    last = HistGradientBoostingClassifier(categorical_features=[0], **HISTOGRAMS)
+    parity = convert(make_pipeline(columns, last).fit(table, TWO ^ ODD), table[:60]).parity
+    assert parity is not None
+    assert parity.relative < PARITY_32
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "linear": (
-        lambda: xgb.XGBRegressor(booster="gblinear").fit(LOANS.fillna(0), AMOUNT),
-        "booster 'gblinear' is not",
-    ),
-    "hinge": (boosted("binary:hinge", TWO, xgb.XGBClassifier), "objective 'binary:hinge' is not converted"),
-    "logits for probabilities": (
-        boosted("binary:logitraw", TWO, xgb.XGBClassifier),
+    "logits for probabilities in a pipeline": (
+        lambda: make_pipeline(StandardScaler(), xgb.XGBClassifier(objective="binary:logitraw", **SMALL)).fit(
+            LOANS, TWO
+        ),
         "objective 'binary:logitraw' is not converted: train with one of binary:logistic, multi:softprob",
     ),
     "letters that are cut": (
@@ -237,8 +284,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_by_name(name: str) -> None:
     make, words = REFUSED[name]
+    text = categories().astype({"home": object}).fillna({"home": ""})
     with pytest.raises(UnsupportedModelError, match=words):
-        convert(
-            make(),
-            None if "pipeline" not in name else categories().astype({"home": object}).fillna({"home": ""}),
-        )
+        convert(make(), text if "categories in a pipeline" in name else None)

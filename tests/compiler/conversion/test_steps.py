@@ -16,7 +16,6 @@ from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.ensemble import (
     BaggingRegressor,
     GradientBoostingRegressor,
-    HistGradientBoostingClassifier,
     RandomForestClassifier,
     RandomForestRegressor,
     StackingClassifier,
@@ -154,9 +153,6 @@ REFUSED = {
     ),
     "SimpleImputer(add_indicator=True) of words": make_pipeline(
         SimpleImputer(add_indicator=True, keep_empty_features=False), Ridge()
-    ),
-    "HistGradientBoostingClassifier with categorical_features": HistGradientBoostingClassifier(
-        max_iter=4, categorical_features=["a"]
     ),
     "CalibratedClassifierCV(method='isotonic')": CalibratedClassifierCV(FOREST, method="isotonic", cv=3),
 }
