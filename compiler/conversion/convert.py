@@ -48,10 +48,10 @@ _LIBRARIES = {  # by the module in which a class, or one that it derives from, s
 
 class _Module(Protocol):
     def features(self, model: Any) -> Features:
-        """What a fitted model knows of its columns."""
+        """Return what a fitted model knows of its columns."""
 
     def as_onnx(self, model: Any, example: Any) -> AsOnnx:
-        """Converts a model; raises RationaleError, or what its converter raises."""
+        """Convert a model; raise RationaleError, or what its converter raises."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,10 @@ class Converted:
         return () if self.parity is None else warnings_of(self.parity)
 
     def columns_of(self, method: Method) -> tuple[Method, tuple[str, ...] | None]:
-        """The method with those columns of its references that the model reads, where they are a table.
+        """Return the method with those columns of its references that the model reads.
+
+        They are chosen where the references are a table. Where no table names the one input's features, names
+        of these are returned too.
 
         And names of the one input's features, where no table says them.
         """
@@ -104,7 +107,7 @@ def is_fitted(model: object) -> bool:
 
 
 def convert(model: Any, example: Any = None, *, allow_parity: float | None = None) -> Converted:
-    """Converts a fitted model, and compares the ONNX model with it.
+    """Convert a fitted model, and compare the ONNX model with it.
 
     Args:
         model: a fitted scikit-learn estimator or pipeline, an XGBoost, LightGBM or CatBoost model (a booster,
@@ -132,13 +135,13 @@ def convert(model: Any, example: Any = None, *, allow_parity: float | None = Non
 
 
 def features_of(model: Any) -> Features:
-    """What a fitted model knows of the columns that it was fitted on; raises as `convert` does."""
+    """Return what a fitted model knows of the columns that it was fitted on; raise as `convert` does."""
     with _converting(model) as (module, _):
         return module.features(model)
 
 
 def example_of(method: Method) -> Any:
-    """The references of a method, as an example; None where there are none."""
+    """Return the references of a method, as an example; None where there are none."""
     given = method.reference_set
     if isinstance(given, OpenReferences):
         return given.examples
@@ -168,7 +171,7 @@ def _refusal(name: str, converter: str, error: Exception) -> RationaleError:
 
 @contextmanager
 def _converting(model: Any) -> Iterator[tuple[_Module, str]]:
-    """The module for a model's library and its converter's version; what the latter raises is told.
+    """Yield the module for a model's library and its converter's version; report what the latter raises.
 
     Converters warn of their own past and future: nobody hears it.
     """

@@ -16,7 +16,7 @@ def is_fitted_file(path: Path) -> bool:
 
 
 def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None = None) -> Any:
-    """Reads a model that XGBoost, LightGBM or CatBoost saved, or a pickle.
+    """Read a model that XGBoost, LightGBM or CatBoost saved, or a pickle.
 
     Args:
         missing: the number that XGBoost's model takes for a missing value, which its file does not hold.

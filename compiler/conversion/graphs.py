@@ -71,7 +71,7 @@ class AsOnnx:
 
 
 def tidied(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """The same model under fixed names, with rows on axis 0 and without what nothing needs.
+    """Return the same model under fixed names, with rows on axis 0 and without what nothing needs.
 
     Converters draw the graph's name and the order of opsets, bend names of columns into identifiers, declare
     labels of one row, multiply by one, and write places of source files beside nodes.
@@ -106,7 +106,7 @@ def tidied(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
 
 
 def _shorten(graph: onnx.GraphProto) -> None:
-    """Takes out what hands a computed tensor on as it is: an Identity, or a Mul by 1."""
+    """Remove what hands a computed tensor on as it is: an Identity, or a Mul by 1."""
     ones = {one.name for one in graph.initializer if onnx.numpy_helper.to_array(one).tolist() in (1, [1])}
     kept = {value.name for value in (*graph.input, *graph.output)}
     for node in list(graph.node):

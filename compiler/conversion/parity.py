@@ -91,7 +91,7 @@ class _Scale:
 
 
 def check_allowed(allowed: float | None) -> None:
-    """Raises InvalidOptionError for what is no share of a range."""
+    """Raise InvalidOptionError for what is no share of a range."""
     if allowed is not None and not 0 < allowed <= ANY:
         raise InvalidOptionError(
             f"--allow-parity {allowed}: give the share of a column's range by which the ONNX model may "
@@ -100,7 +100,7 @@ def check_allowed(allowed: float | None) -> None:
 
 
 def compare(made: AsOnnx, model: str, converter: str, allowed: float | None = None) -> Parity | None:
-    """Compares what a converter made with the fitted model; None where there is no example.
+    """Compare what a converter made with the fitted model; None where there is no example.
 
     Args:
         model, converter: what they are called.
@@ -153,7 +153,7 @@ def compare(made: AsOnnx, model: str, converter: str, allowed: float | None = No
 
 
 def demand(parity: Parity) -> None:
-    """Raises CheckFailedError where the ONNX model is another model than the fitted one."""
+    """Raise CheckFailedError where the ONNX model is another model than the fitted one."""
     limit, rows = max(REFUSED, parity.allowed or 0), parity.rows + parity.mixtures
     if parity.relative > limit and parity.error > _ROUNDING * parity.output_largest:
         fault = _differs(parity)
@@ -185,7 +185,7 @@ def said(parity: Parity) -> str:
 
 
 def warnings_of(parity: Parity) -> tuple[str, ...]:
-    """What a user has to know, where it is more than rounding."""
+    """Return what a user has to know, where it is more than rounding."""
     found = []
     if parity.relative > LIMIT or parity.labels:
         labels = ""

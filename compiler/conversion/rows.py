@@ -47,7 +47,7 @@ class Rows:
         return np.stack(columns, axis=1) if columns else np.zeros((0, 0))
 
     def frame(self) -> Any:
-        """A pandas DataFrame of them; raises InvalidReferencesError where pandas is not installed."""
+        """Return a pandas DataFrame of them; raise InvalidReferencesError where pandas is not installed."""
         try:
             import pandas as pd
         except ModuleNotFoundError as error:
@@ -82,14 +82,14 @@ class Rows:
         return Rows(tuple(c[picks[:, i]] for i, c in enumerate(self.columns)), self.names)
 
     def masked(self, mask: np.ndarray) -> "Rows":
-        """The same rows, with the numbers missing where the mask [K, F] says so."""
+        """Return the same rows, with the numbers missing where the mask [K, F] says so."""
         columns = list(self.columns)
         for i in np.flatnonzero(mask.any(axis=0)):
             columns[i] = np.where(mask[:, i], np.nan, self._numbers(int(i)))
         return Rows(tuple(columns), self.names)
 
     def rounded(self) -> "Rows":
-        """The same rows, their numbers as float32 holds them."""
+        """Return the same rows, their numbers as float32 holds them."""
         columns = [
             column if words else self._numbers(i).astype(np.float32).astype(np.float64)
             for i, (column, words) in enumerate(zip(self.columns, self.has_words, strict=True))
@@ -103,7 +103,7 @@ class Rows:
 
 
 def rows_of(example: Any, features: Features) -> Rows:
-    """The rows of an array [K, F] or a table, whose columns are found by the names that the model knows.
+    """Return the rows of an array [K, F] or a table, whose columns are found by the model's names.
 
     Raises:
         InvalidReferencesError: columns that are missing, or too many or too few of them.
@@ -140,7 +140,7 @@ def chosen_labels(labels: Sequence[Any], names: Sequence[str] | None) -> list[An
 
 
 def part_of(table: Any, names: Sequence[str] | None) -> Any:
-    """A table's columns of these names; anything else, or a table without names, as it is."""
+    """Return a table's columns of these names; anything else, or a table without names, as it is."""
     labels = columns_of(table)
     return table if labels is None or names is None else Part(table, chosen_labels(labels, names))
 

@@ -31,7 +31,7 @@ OPSETS = {"": 18, "ai.onnx.ml": 3}  # trees as TreeEnsembleRegressor and -Classi
 
 
 def as_onnx(model: Any, example: Any) -> AsOnnx:
-    """Raises what skl2onnx does, and UnsupportedModelError for what predicts nothing."""
+    """Convert a model; raise what skl2onnx does, and UnsupportedModelError for what predicts nothing."""
     if not hasattr(model, "predict"):
         raise UnsupportedModelError(
             f"sklearn.{type(model).__name__} predicts nothing: give an estimator, or a pipeline that ends "
@@ -98,7 +98,10 @@ def _texts(model: Any) -> frozenset[str]:
 
 
 def _types(known: Features, rows: Rows | None, *, by_column: bool) -> list[tuple[str, Any]]:
-    """The inputs: one of numbers (or of texts), or one for each column. Whole numbers are floats too."""
+    """Return the inputs: one of numbers (or of texts), or one for each column.
+
+    Whole numbers are floats too.
+    """
     if rows is None:
         return [(INPUT, FloatTensorType([None, known.count]))]
     kinds = [StringTensorType if words else FloatTensorType for words in rows.has_words]
@@ -118,7 +121,10 @@ def _splits_columns(model: Any, rows: Rows | None) -> bool:
 
 
 def _unflattened(model: Any) -> Any:
-    """A copy in which no vote is flattened: that is of `transform` alone, and skl2onnx refuses it."""
+    """Return a copy in which no vote is flattened.
+
+    Flattening concerns `transform` alone, and skl2onnx refuses it.
+    """
     votes = [part for part in _parts(model) if isinstance(part, VotingClassifier)]
     if not votes:
         return model
@@ -130,7 +136,7 @@ def _unflattened(model: Any) -> Any:
 
 
 def _parts(model: Any) -> Iterator[Any]:
-    """The estimators inside of it, fitted ones that no parameter names among them."""
+    """Yield the estimators inside of a model, fitted ones that no parameter names among them."""
     seen, waiting = set[int](), [model]
     while waiting:
         part = waiting.pop()
@@ -172,7 +178,7 @@ def _register(part: Any) -> None:
 
 
 def _booster(scope: Any, operator: Any, container: Any) -> None:
-    """A booster's nodes among those of a pipeline."""
+    """Add a booster's nodes to those of a pipeline."""
     part = operator.raw_operator
     library = import_module(str(_reader(part)))
     nodes, boosted, table = Nodes(), library.boosted(part), library.table_of(part)

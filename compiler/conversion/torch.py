@@ -15,12 +15,12 @@ from compiler.references.tables import shown
 
 
 def features(_: torch.nn.Module) -> Features:
-    """It knows none."""
+    """Return no names and no count: a module knows none."""
     return Features(None, None)
 
 
 def as_onnx(model: torch.nn.Module, example: Any) -> AsOnnx:
-    """Exports it by tracing (`torch.export`), as it predicts: dropout is off, and statistics stay.
+    """Export the module by tracing (`torch.export`), as it predicts: dropout is off, and statistics stay.
 
     Raises:
         InvalidOptionError: no example, or one that does not fit the arguments of `forward`.

@@ -42,7 +42,13 @@ def features(model: Any) -> Features:
 
 
 def as_onnx(model: Any, example: Any) -> AsOnnx:
-    """Raises UnsupportedModelError for what is not read, InvalidReferencesError where a category lacks."""
+    """Convert a CatBoost model.
+
+    Raises:
+        InvalidOptionError: the model has categories, and there is no example.
+        UnsupportedModelError: what is not read.
+        InvalidReferencesError: a category is missing.
+    """
     known, coded = features(model), model.get_cat_feature_indices()
     if example is None and coded:
         raise InvalidOptionError(
@@ -148,7 +154,10 @@ class _Reading:
             )
 
     def _lookup(self, ctr: Any) -> Lookup:
-        """A statistic of the target, by the hash of one or several categories, and of splits beside them."""
+        """Return a statistic of the target, by the hash of categories.
+
+        One or several categories count, and splits together with them.
+        """
         digits, axes = list[tuple[int, str, float]](), list[np.ndarray]()
         for part in ctr["elements"]:
             if part["combination_element"] == "cat_feature_value":
@@ -202,7 +211,10 @@ def _statistic(ctr: Any, held: Any, counts: np.ndarray) -> float:
 
 
 def _level_by_level(tree: Any, splits: Sequence[Split], columns: int, scale: float) -> Tree:
-    """A symmetric tree: a node's place among those of its level is what the splits above made of the bits."""
+    """Return a symmetric tree.
+
+    A node's index among those of its level is what the splits above made of the bits.
+    """
     asked = [splits[one["split_index"]] for one in tree["splits"] or ()]
     nodes = dict[int, Split | Leaf]()
     for level, split in enumerate(asked):
@@ -215,7 +227,7 @@ def _level_by_level(tree: Any, splits: Sequence[Split], columns: int, scale: flo
 
 
 def _side_by_side(root: Any, splits: Sequence[Split], scale: float) -> Tree:
-    """A tree of any shape, whose splits lead to the right where the bit is 1."""
+    """Return a tree of any shape, whose splits lead to the right where the bit is 1."""
     nodes, pending = dict[int, Split | Leaf](), [root]
     for number, node in enumerate(pending):
         if "split" in node:

@@ -35,7 +35,7 @@ def features(model: Any) -> Features:
 
 
 def as_onnx(model: Any, example: Any) -> AsOnnx:
-    """Raises UnsupportedModelError for linear leaves, and for objectives that are not known."""
+    """Convert a model; raise UnsupportedModelError for linear leaves, and for unknown objectives."""
     read, table = boosted(model), table_of(model)
     return tables.as_onnx(read, table, "variable", example, lambda rows: _answers(model, read, rows))
 
@@ -102,7 +102,7 @@ def _missing_left(node: Any) -> bool:
 
 
 def _zero_as_missing(nodes: dict[int, Split | Leaf], number: int) -> None:
-    """Sends zeros where NaN goes, by two more splits where the bound sends them elsewhere."""
+    """Send zeros where NaN goes, by two more splits where the bound sends them elsewhere."""
     split, more = nodes[number], len(nodes)
     assert isinstance(split, Split)
     feature, left, right = split.feature, split.yes, split.no

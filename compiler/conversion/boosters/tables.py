@@ -47,7 +47,7 @@ class Table:
         return self.names[i] if self.names else f"x[{i}]"
 
     def frame(self, rows: Rows) -> Any:
-        """A DataFrame with a pandas type for categories."""
+        """Return a DataFrame with a pandas type for categories."""
         import pandas as pd
 
         columns = dict[str, Any]()
@@ -68,7 +68,7 @@ class Table:
         }
 
     def inputs(self, nodes: Nodes) -> list[onnx.ValueInfoProto]:
-        """The inputs, of which the nodes make `x` [N, F]."""
+        """Return the inputs, of which the nodes make `x` [N, F]."""
         if not self.by_column:
             return [onnx.helper.make_tensor_value_info(INPUT, _FLOAT, [ROWS, self.count])]
         columns, inputs = [], []
@@ -89,7 +89,7 @@ class Table:
 
 
 def as_onnx(boosted: Boosted, table: Table, output: str, example: Any, answers: Answers) -> AsOnnx:
-    """The model with its example, if there is one.
+    """Return the model with its example, if there is one.
 
     Args:
         output: its name, of anything but a classifier.
