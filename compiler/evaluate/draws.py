@@ -42,7 +42,8 @@ class Move:
 
 
 def answer_of(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Answer:
-    """
+    """Return attributions, reasons and base value of rows.
+
     Args:
         compiled: with a decision profile.
         rows: [rows, …] by input.

@@ -178,7 +178,7 @@ def evaluate(
 
 
 def _check_shapley(entries: Sequence[_Entry], most: int) -> None:
-    """Raises InvalidOptionError where they cannot be sampled, before minutes are spent on the rest."""
+    """Raise InvalidOptionError where they cannot be sampled, before minutes are spent on the rest."""
     reasons = [e.without_shapley for e in entries]
     if all(reasons):
         raise InvalidOptionError(f"--shapley: {'; '.join(dict.fromkeys(filter(None, reasons)))}.")
@@ -251,7 +251,7 @@ def _names(compiled: Sequence[Compiled]) -> dict[object, tuple[str, ...]]:
 def _panels(
     entry: _Entry, subject: Subject, pairs: Pairs, sampled: Sequence[Sampled], known: _Known
 ) -> Iterator[Panel]:
-    """The first rows, by the first target of each."""
+    """Yield the first rows, by the first target of each."""
     manifest, targets = entry.compiled.manifest, pairs.positions.shape[1]
     model = manifest.digests.model
     for i, row in enumerate(entry.index[:DRAWN]):
@@ -284,7 +284,7 @@ def _named(e: Attributed, names: Mapping[object, tuple[str, ...]], model: str) -
 
 
 def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arrays, np.ndarray, np.ndarray]:
-    """The rows to judge, the spread [F] of each feature over the whole file, and the rows' places there.
+    """Return the rows to judge, the spread [F] of each feature over the whole file, and the rows' indices.
 
     Raises:
         InvalidOptionError: fewer than two rows, or rows all equal.
@@ -308,7 +308,7 @@ def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arra
 
 
 def _check_features(manifest: Manifest, settings: Settings) -> None:
-    """Raises InvalidOptionError where what is explained cannot be replaced in a row of the file."""
+    """Raise InvalidOptionError where what is explained cannot be replaced in a row of the file."""
     if manifest.players and (is_slope(manifest) or settings.perturbation != "baseline"):
         raise InvalidOptionError(
             "what attributions per unit of each feature foretell is not known of a group: evaluate an entry "
@@ -339,7 +339,7 @@ def _question(manifest: Manifest, baseline: np.ndarray) -> object:
 
 
 def _curve_baseline(entry: _Entry, entries: Sequence[_Entry]) -> tuple[np.ndarray, str]:
-    """What replaces features: for all entries of a model the reference mean of the first that has one.
+    """Return what replaces features: a model's reference mean, of its first entry that has one.
 
     Only then do the curves of different methods start and end alike.
     """
@@ -386,7 +386,7 @@ def _match_references(
 
 
 def references_of(entry: Compiled, name: str, file: Path) -> GivenReferences:
-    """Raises InvalidReferencesError where the file is not what the entry was compiled with."""
+    """Read references; raise InvalidReferencesError for others than the entry was compiled with."""
     table = read_table(file, entry.manifest)
     given = table.given
     kinds = {v.name: v.type.tensor_type.elem_type for v in entry.source.graph.input}

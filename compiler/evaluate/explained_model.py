@@ -65,7 +65,7 @@ class Subject:
         return np.concatenate(parts, axis=1, dtype=np.float64)
 
     def _fed(self, x: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Inputs with features x [M, F]; what is not explained comes from `rows` [M] of the file."""
+        """Return inputs with features x [M, F]; what is not explained comes from `rows` [M] of the file."""
         fed = {name: a[rows] for name, a in self._inputs.items() if name not in self._shapes}
         start = 0
         for name, shape in self._shapes.items():
@@ -75,7 +75,7 @@ class Subject:
         return fed
 
     def answer(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """The explained output, flattened, and each contrast: [M, elements] float64 for features x [M, F]."""
+        """Return the explained output, flattened, and each contrast: [M, elements] float64 for x [M, F]."""
         name = self.manifest.explained_output
         parts = [
             self._plain(self._fed(x[part], rows[part]), [name])[name].reshape(part.stop - part.start, -1)
@@ -180,7 +180,7 @@ def owners_of(manifest: Manifest) -> np.ndarray:
 
 
 def is_slope(manifest: Manifest) -> bool:
-    """What promises no sum is a slope, unless it was multiplied by the input."""
+    """Tell whether attributions are a slope: they promise no sum, and were not multiplied by the input."""
     return manifest.completeness_gap is None and not manifest.method.options.get("times_input", False)
 
 
@@ -196,14 +196,16 @@ def baseline_of(compiled: Compiled) -> np.ndarray:
 
 
 def plain_runner(compiled: Compiled) -> Runner:
-    """The explained tensor of rows, from the plain model."""
+    """Return a runner of the plain model, for the explained tensor."""
     with kernels_of(compiled.custom_ops):
         return Runner(_answering(compiled), given=True)
 
 
 def _answering(compiled: Compiled) -> ir.Model:
-    """The plain model with the explained tensor as its only output; where only the lowered graph has that
-    tensor, the part of the combined graph that computes it."""
+    """Return the plain model with the explained tensor as its only output.
+
+    Where only the lowered graph has that tensor, it is the part of the combined graph that computes it.
+    """
     name = compiled.manifest.explained_output
     for proto in (compiled.source, compiled.model):
         model = ir.from_proto(proto)

@@ -150,7 +150,7 @@ def deletion_and_insertion(
 
 
 def counter(tell: Tell, stage: str, total: int) -> Callable[[int], None]:
-    """Adds up what is done."""
+    """Return a function that adds up what is done, and reports it."""
     done = 0
 
     def count(more: int) -> None:
@@ -206,7 +206,7 @@ def _perturb(
     attributions: np.ndarray,
     subject: Subject,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The perturbation I [M, F], and the change I·Φ [M] that the attributions foretell for it."""
+    """Return the perturbation I [M, F], and the change I·Φ [M] that the attributions foretell for it."""
     away = x - baseline
     if kind == "baseline":
         chosen = random.random(attributions.shape) < 0.5

@@ -23,8 +23,10 @@ _AXES = {
 
 
 def plots(evaluations: Sequence[Evaluation]) -> dict[str, bytes]:
-    """PNG files by name: deletion.png, insertion.png, randomised.png where that check ran, and
-    explanations.png, the first rows as each entry explains them.
+    """Return PNG files by name.
+
+    They are deletion.png, insertion.png, randomised.png where that check ran, and explanations.png, the first
+    rows as each entry explains them.
 
     Raises:
         InvalidOptionError: matplotlib is not installed.

@@ -147,7 +147,7 @@ def _root(name: str, wrapped: Mapping[str, str]) -> str:
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    """Initializers and the tensors of Constant nodes, each under the name that the graph reads."""
+    """Return initializers and the tensors of Constant nodes, each under the name that the graph reads."""
     found = {}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
@@ -156,7 +156,7 @@ def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
 
 
 def redrawn(model: onnx.ModelProto, layers: Sequence[Layer], seed: Sequence[int]) -> onnx.ModelProto:
-    """A copy in which the entries of every weight of these layers are permuted.
+    """Return a copy in which the entries of every weight of these layers are permuted.
 
     A permutation depends on the seed and the weight's name alone: a longer cascade keeps a shorter one's.
     """

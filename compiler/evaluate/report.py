@@ -54,7 +54,7 @@ def numbers(e: Evaluation) -> dict[str, str | int | float | None]:
 
 
 def _shapley_numbers(e: Evaluation) -> dict[str, str | int | float | None]:
-    """The same columns for every entry; empty where Shapley values were not sampled."""
+    """Return the same columns for every entry; empty where Shapley values were not sampled."""
     known = e.shapley if isinstance(e.shapley, Comparison) else None
     columns: dict[str, Callable[[Comparison], float | int | None]] = {
         "shapley_distance": lambda c: _median(c.distances),
@@ -77,7 +77,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def show(evaluations: Sequence[Evaluation]) -> Table:
-    """The numbers a person compares."""
+    """Return a table of the numbers a person compares."""
     table = Table(
         "entry",
         "method",
@@ -139,7 +139,7 @@ def _number(value: float | None, form: str = ".3g") -> str:
 
 
 def notes(evaluations: Sequence[Evaluation], settings: Settings) -> list[str]:
-    """What a reader of the table must know, one line each."""
+    """Return what a reader of the table must know, one line each."""
     lines = []
     for e in evaluations:
         rows = f"{e.name}: {e.rows} rows, {e.targets} target(s) of {e.manifest.explained_output} a row"
@@ -178,7 +178,7 @@ def notes(evaluations: Sequence[Evaluation], settings: Settings) -> list[str]:
 def write_report(
     evaluations: Sequence[Evaluation], settings: Settings, input_file: Path, folder: Path | None
 ) -> tuple[list[str], list[str]]:
-    """Writes the files where there is a folder for them; returns their names, and what the user must know.
+    """Write the files where there is a folder for them; return their names, and what the user must know.
 
     Raises:
         InvalidOptionError: the folder cannot be made or written.

@@ -65,7 +65,7 @@ class Comparison:
 def compare(
     subject: Subject, pairs: Pairs, references: GivenReferences, most: int, seed: int, tell: Tell
 ) -> tuple[Comparison, list[Sampled]]:
-    """Samples each row until its values are PRECISE, as far as `most` answers of the model allow.
+    """Sample each row until its values are PRECISE, as far as `most` answers of the model allow.
 
     Returns:
         The comparison, and what was sampled of each row.
@@ -127,7 +127,7 @@ def _compared(given: np.ndarray, found: Sequence[Sampled], evaluations: int) -> 
 
 
 def _same(a: np.ndarray, b: np.ndarray, most: int) -> float:
-    """The share of rows whose `most` largest features, by absolute value, are the same."""
+    """Return the share of rows whose `most` largest features, by absolute value, are the same."""
     largest = (np.sort(np.argsort(-np.abs(s), axis=1, kind="stable")[:, :most], axis=1) for s in (a, b))
     return float(np.equal(*largest).all(axis=1).mean()) if len(a) else 1.0
 
@@ -144,7 +144,7 @@ def sample(
     random: np.random.Generator,
     owner: np.ndarray | None = None,
 ) -> Sampled:
-    """Takes rounds, `rounds` at most, until they are precise.
+    """Sample rounds, `rounds` at most, until they are precise.
 
     Args:
         x: [F]; references: [K, F]; weights: [K], of sum 1.

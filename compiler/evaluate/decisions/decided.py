@@ -34,7 +34,8 @@ TABLES = (".csv", ".parquet")
 
 @dataclass(frozen=True)
 class DecidedRow:
-    """
+    """A row of a file with its decision.
+
     Attributes:
         decision: None where there are no reasons that could be given; `fault` says why.
         others: by each comparison, the codes of the reasons it would give; empty where the score approves, or
@@ -61,7 +62,8 @@ class DecidedRow:
 
 @dataclass(frozen=True)
 class DecidedFile:
-    """
+    """The rows of a file, decided by an entry.
+
     Attributes:
         inputs: of the model, [N, …] each.
         beside: columns that are no inputs of the model, [N] plain values each, None where a cell is empty.
@@ -75,7 +77,7 @@ class DecidedFile:
 
 
 def only_deciding(repository: Path) -> str:
-    """The name of the only model there that was compiled with a decision profile.
+    """Return the name of the only model there that was compiled with a decision profile.
 
     Raises:
         InvalidOptionError: there is none, or several.
@@ -140,7 +142,10 @@ def decide_file(repository: Path, name: str, file: Path, columns: Sequence[str],
 def read_applicants(
     compiled: Compiled, file: Path, columns: Sequence[str] = ()
 ) -> tuple[dict[str, np.ndarray], dict[str, list[Any]], set[str]]:
-    """The rows of a file: inputs of the model; columns that are none, of knock-outs among them; these names.
+    """Read the rows of a file.
+
+    Returns:
+        Inputs of the model; columns that are none, of knock-outs among them; the names of the latter.
 
     Raises:
         InvalidOptionError, InvalidReferencesError: rows or columns that do not fit.
@@ -155,7 +160,7 @@ def read_applicants(
 
 
 def _check_domain(profile: DecisionProfile, values: Sequence[Mapping[str, Any]]) -> None:
-    """Raises InvalidOptionError where rows have values that the profile does not take."""
+    """Raise InvalidOptionError where rows have values that the profile does not take."""
     if profile.outside != "refuse":
         return
     odd = [(i, fault) for i, row in enumerate(values) for fault in outside(profile, row)]
@@ -181,7 +186,7 @@ def _codes(decided: Decided, row: ExplainedRow, name: str) -> Codes:
 
 
 def _comparison(repository: Path, one: Comparison) -> Compiled:
-    """Raises RepositoryError where it is not there, or another one."""
+    """Open a comparison; raise RepositoryError where it is not there, or another one."""
     folder = repository / one.entry
     if not folder.is_dir():
         raise RepositoryError(f"{folder}: the comparison {one.name!r} is missing. Compile the model again.")
@@ -226,7 +231,7 @@ def _beside(file: Path, columns: Sequence[str], count: int) -> dict[str, list[An
 
 
 def plain(cell: Any) -> Any:
-    """A number where a cell is one."""
+    """Return a number where a cell is one."""
     if cell is None or isinstance(cell, bool):
         return cell
     text = str(cell).strip()

@@ -34,7 +34,8 @@ NO_REFERENCES = "whether the named reasons carry the score is left out: give --r
 
 @dataclass(frozen=True)
 class ReasonCount:
-    """
+    """How often a reason's code is given, and how firmly.
+
     Attributes:
         declines: those of which the code is a principal reason; `first`: the largest.
         share: of a decline's adverse attributions, mean; None of a knock-out's code.
@@ -103,7 +104,8 @@ class Gaps:
 
 @dataclass(frozen=True)
 class Report:
-    """
+    """What the decisions on a file come to.
+
     Attributes:
         outcomes: rows by what was decided, whether reasons could be given or not.
         without_reasons: declined or referred rows without reasons that could be given, by why.
@@ -193,7 +195,7 @@ def _without(row: DecidedRow) -> str:
 
 
 def told(value: str | float | None) -> str:
-    """A cell in words: whole numbers without a point."""
+    """Write a cell in words: whole numbers without a point."""
     return "empty" if value is None else f"{value:g}" if isinstance(value, float) else value
 
 

@@ -43,7 +43,7 @@ class Moved:
 
 
 def move(file: DecidedFile, references: GivenReferences, seed: int, tell: Tell) -> Moved | str:
-    """What the named reasons do to the score; a text where there is nothing to move, or to move instead."""
+    """Return what the named reasons do to the score; a text where nothing can be moved, or moved to."""
     manifest = file.compiled.manifest
     profile = decided_of(manifest).profile
     if any(e.at or e.tensor not in manifest.inputs for e in manifest.explained):
@@ -103,7 +103,7 @@ def places_of(file: DecidedFile) -> dict[str, Places]:
 def _moved(
     row: Mapping[str, np.ndarray], references: GivenReferences, drawn: np.ndarray, places: Places
 ) -> dict[str, np.ndarray]:
-    """The row, once for each drawn reference, with that one's values at the places."""
+    """Return the row, once for each drawn reference, with that one's values at the places."""
     found = {tensor: np.repeat(array, len(drawn), axis=0) for tensor, array in row.items()}
     for tensor, place in places:
         given = np.asarray(references.arrays[tensor])

@@ -20,8 +20,9 @@ _TEXT = 45  # characters of a label
 
 
 def plots(report: Report) -> dict[str, bytes]:
-    """PNG files by name: reasons.png; stability.png, moved.png and groups.png where there is something to
-    draw.
+    """Return PNG files by name: reasons.png, stability.png, moved.png and groups.png.
+
+    Each is left out where there is nothing to draw.
 
     Raises:
         InvalidOptionError: matplotlib is not installed.

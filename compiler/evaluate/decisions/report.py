@@ -132,7 +132,7 @@ def _percent(share: float | None) -> str:
 
 
 def write_report(report: Report, data: Path, seed: int, folder: Path) -> tuple[list[str], list[str]]:
-    """Writes the files; returns their names, and what the user must know.
+    """Write the files; return their names, and what the user must know.
 
     Raises:
         InvalidOptionError: the folder cannot be made or written.
@@ -182,7 +182,7 @@ def _json(report: Report, data: Path, seed: int) -> bytes:
 
 
 def _decisions(report: Report) -> Iterator[dict[str, Any]]:
-    """A row for each row of the data, with as many reasons as any of them has."""
+    """Yield a row for each row of the data, with as many reasons as any of them has."""
     most = max((len(row.codes) for row in report.file.rows), default=0)
     for i, row in enumerate(report.file.rows):
         explained = row.explained
@@ -205,7 +205,7 @@ def _decisions(report: Report) -> Iterator[dict[str, Any]]:
 
 
 def _flat(members: Mapping[str, Any]) -> dict[str, Any]:
-    """What is by name as columns of their own."""
+    """Return what is by name as columns of their own."""
     found: dict[str, Any] = {}
     for key, value in members.items():
         parts = value if isinstance(value, dict) else {"": value}
