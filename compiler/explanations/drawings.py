@@ -31,7 +31,7 @@ _DARKEST = 0.8  # of a word's shade, so that it can be read
 
 
 def fitting(panels: Sequence[Panel], kind: str, most: int = MOST_PANELS) -> list[Panel]:
-    """The first panels, as many as a file of this kind holds.
+    """Return the first panels, as many as a file of this kind holds.
 
     Raises:
         InvalidOptionError: not even one; matplotlib is needed and not installed.
@@ -47,7 +47,7 @@ def fitting(panels: Sequence[Panel], kind: str, most: int = MOST_PANELS) -> list
 
 
 def drawing(panels: Sequence[Panel], kind: str) -> bytes:
-    """The content of a file.
+    """Return the content of a file.
 
     Raises:
         InvalidOptionError: matplotlib is needed and not installed.
@@ -59,7 +59,7 @@ def drawing(panels: Sequence[Panel], kind: str) -> bytes:
 
 
 def matplotlib_or_advice() -> Any:
-    """Raises InvalidOptionError where it is not installed."""
+    """Return matplotlib; raise InvalidOptionError where it is not installed."""
     try:
         import_module("matplotlib.figure")
     except ModuleNotFoundError as error:
@@ -92,7 +92,7 @@ def picture(panels: Sequence[Panel], kind: str = "png") -> bytes:
 
 
 def png(figure: "Figure") -> bytes:
-    """A figure's file."""
+    """Return a figure's file."""
     stream = io.BytesIO()
     save: Callable[..., None] = figure.savefig
     save(stream, format="png")
@@ -142,7 +142,7 @@ def _ends(panel: Bars) -> np.ndarray:
 
 
 def _flow(panel: Flow, place: "SubFigure") -> None:
-    """What raises to the right, what lowers to the left, and a mark at their sum, from the inputs down."""
+    """Draw what raises to the right, what lowers to the left, and a mark at the sum, from the inputs down."""
     axes = place.subplots()
     y = np.arange(len(panel.labels))
     axes.barh(y, panel.raising, color=RAISES, label="raises")
@@ -161,7 +161,7 @@ def _flow(panel: Flow, place: "SubFigure") -> None:
 
 
 def _heat(panel: Heat, place: "SubFigure") -> None:
-    """The picture, and the attributions over it, paler where they are small."""
+    """Draw the picture, and the attributions over it, paler where they are small."""
     limit = float(np.percentile(np.abs(panel.values), _BRIGHT)) or float(np.abs(panel.values).max()) or 1.0
     shape = panel.values.shape
     if panel.picture is None:
@@ -188,7 +188,7 @@ def _aspect(shape: tuple[int, ...]) -> Literal["equal", "auto"]:
 
 
 def _opaque(image: Any) -> Any:
-    """A colour bar's scale without the picture's opacities."""
+    """Return a colour bar's scale without the picture's opacities."""
     from matplotlib.cm import ScalarMappable
 
     return ScalarMappable(norm=image.norm, cmap=image.cmap)
@@ -244,7 +244,7 @@ def _shades(values: np.ndarray) -> list[str]:
 
 
 def _blend(colour: str, share: float) -> str:
-    """A share of a colour on white."""
+    """Return a share of a colour on white."""
     parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(255 + (part - 255) * share):02x}" for part in parts)
 

@@ -55,7 +55,7 @@ def explain_file(
 
 
 def parse_rows(text: str) -> int | None:
-    """ "10", or "all": None. Raises InvalidOptionError."""
+    """Parse "10", or "all", which is None; raise InvalidOptionError for anything else."""
     if text != "all" and not text.isdecimal():
         raise InvalidOptionError(f"--rows {text!r}: give a whole number, or all.")
     return None if text == "all" else int(text)
@@ -64,7 +64,7 @@ def parse_rows(text: str) -> int | None:
 def batches(
     compiled: Compiled, inputs: Mapping[str, np.ndarray], count: int, tell: Tell = lambda *_: None
 ) -> Iterator[Explanation]:
-    """The first `count` rows of inputs, explained.
+    """Explain the first `count` rows of inputs.
 
     Raises:
         InvalidOptionError: rows that the model cannot take.
@@ -85,7 +85,7 @@ def batches(
 
 
 def _told(answers: Iterable[Explanation], rows: int, top: int, lines: list[str]) -> Iterator[Explanation]:
-    """The same answers; `lines` gets those of the first `rows` rows as they pass."""
+    """Yield the same answers; `lines` gets those of the first `rows` rows as they pass."""
     first = 0
     for answer in answers:
         count = len(answer[answer.manifest.explained_value])
@@ -116,7 +116,7 @@ def _target(asked: object, target: object) -> str:
 
 
 def _features(answer: Explanation, i: int, j: int, top: int) -> Iterator[str]:
-    """The largest attributions, those of all inputs together."""
+    """Return lines of the largest attributions, those of all inputs together."""
     told = []
     for entry in answer.manifest.attributed:
         values = answer[entry.attributions][i, j].reshape(-1)

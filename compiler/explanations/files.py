@@ -26,7 +26,7 @@ Columns = dict[str, np.ndarray]
 
 
 def check_kind(path: Path) -> None:
-    """Raises InvalidOptionError for a name whose ending says nothing, or that needs what is not installed."""
+    """Raise InvalidOptionError for a name with an unknown ending, or one that needs what is not installed."""
     if path.suffix.lower() not in _WRITERS:
         raise InvalidOptionError(f"{path}: cannot be written: its name must end in {', '.join(_WRITERS)}.")
     if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
@@ -36,7 +36,7 @@ def check_kind(path: Path) -> None:
 
 
 def write_explanations(path: Path, batches: Iterable[Explanation]) -> str:
-    """Writes them, whole or not at all; returns what was written, in words.
+    """Write them, whole or not at all; return what was written, in words.
 
     A .npz holds every tensor of the answers; the others have a row for each row of the input and target.
 
@@ -171,7 +171,7 @@ def _write_csv(path: Path, batches: Iterable[Explanation]) -> str:
 
 
 def _write_json(path: Path, batches: Iterable[Explanation]) -> str:
-    """A list of objects, one in a line; what is no number is null."""
+    """Write a list of objects, one in a line; what is no number is null."""
     import orjson
 
     rows = 0

@@ -116,7 +116,7 @@ def _concepts(
     top: int,
     vocabulary: Vocabulary,
 ) -> Iterator[Panel]:
-    """What the inputs contribute to each of the most relevant channels."""
+    """Yield what the inputs contribute to each of the most relevant channels."""
     for c, channel in enumerate(answer[concepts.channels][i, j]):
         share = answer[concepts.attributions][i, j, channel]
         said = f"{title}: channel {channel} of {_short(concepts.tensor.name)}, {share:+.4g}"
@@ -143,7 +143,7 @@ def flow(title: str, answer: Explanation, i: int, j: int) -> Flow:
 
 
 def element_name(manifest: Manifest, element: object) -> str:
-    """The explained output, and which element of it where there are several."""
+    """Name the explained output, and which element of it where there are several."""
     output = _short(manifest.explained_output)
     if manifest.explained_shape is not None and math.prod(manifest.explained_shape) == 1:
         return output
@@ -206,7 +206,7 @@ def bars(
     shapley: Estimate | None = None,
     order: Sequence[int] = (),
 ) -> Bars:
-    """The largest features first, the others together in the last bar.
+    """Return the largest features first, the others together in the last bar.
 
     Args:
         order: of the same features where they are drawn already; by default by size.
@@ -237,7 +237,7 @@ def bars(
 
 
 def _labels(part: Part) -> list[str]:
-    """ "name = value" of each feature."""
+    """Return "name = value" of each feature."""
     names = part.explained.names(part.attributions.size)
     if part.values is None or part.values.size != len(names):
         return [_short(name) for name in names]
@@ -251,7 +251,7 @@ def _shown(value: str | float) -> str:
 
 
 def _short(name: str) -> str:
-    """A long name without its middle."""
+    """Return a long name without its middle."""
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - _CUT - 1]}…{name[-_CUT:]}"
 
 

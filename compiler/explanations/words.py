@@ -49,7 +49,7 @@ NUMBERS = Vocabulary(lambda id_: str(id_), lambda _, token: token, spaced=False)
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """Reads a tokenizer.json, or a text file whose n-th line (from 0) is the token of id n.
+    """Read a tokenizer.json, or a text file whose n-th line (from 0) is the token of id n.
 
     Raises:
         InvalidOptionError: it cannot be read, or the package that reads it is not installed.
