@@ -100,7 +100,7 @@ def compile_command(
 
 
 def _request(given: Mapping[str, Any]) -> "CompileRequest":
-    """What the options ask for; raises InvalidOptionError."""
+    """Return what the options ask for; raise InvalidOptionError for what makes no sense."""
     from compiler.deployment import Deployment, parse_bytes
     from compiler.explain.methods import METHODS, REFERENCES, takes_seed
     from compiler.request import (

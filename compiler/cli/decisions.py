@@ -13,7 +13,7 @@ app = typer.Typer(help="What decisions and their reasons come to.", no_args_is_h
 
 @app.callback()
 def decisions() -> None:
-    """What decisions and their reasons come to."""
+    """Measure what decisions and their reasons come to."""
 
 
 @app.command("report")

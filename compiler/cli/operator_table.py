@@ -128,7 +128,7 @@ def _methods(rule: Rule) -> str:
 
 
 def _tested(name: str) -> str:
-    """The numbers that scripts/operators.py counted."""
+    """Return the numbers that scripts/operators.py counted."""
     samples, cases = _counts().get(name, (0, 0))
     parts = ((samples, "sample"), (cases, "node test"))
     return ", ".join(f"{count} {what}{'s' * (count > 1)}" for count, what in parts if count)

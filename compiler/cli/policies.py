@@ -40,7 +40,7 @@ class Asked:
     allow_pickle: bool = False
 
     def check(self) -> None:
-        """What needs no file. Raises InvalidOptionError."""
+        """Check what needs no file; raise InvalidOptionError."""
         from compiler.errors import InvalidOptionError
         from compiler.explain.methods import METHODS, WEIGHTS
         from compiler.profile import POLICIES
@@ -98,7 +98,7 @@ class Made:
 
 
 def draw_by_policy(asked: Asked) -> Made:
-    """The set. Raises RationaleError."""
+    """Return the set; raise RationaleError."""
     import numpy as np
 
     from compiler.decisions.policies import BAND, Scored, check_count, parse_band, passing, population
@@ -170,7 +170,7 @@ def _typed(array: "np.ndarray") -> "np.ndarray":
 
 
 def read_applicants(asked: Asked, profile: "DecisionProfile") -> tuple[Applicants, list[str]]:
-    """The rows of the file with their scores, and warnings. Raises RationaleError."""
+    """Return the rows of the file with their scores, and warnings; raise RationaleError."""
     import numpy as np
 
     from compiler.conversion.convert import convert
@@ -220,7 +220,7 @@ def read_applicants(asked: Asked, profile: "DecisionProfile") -> tuple[Applicant
 
 
 def column_of(file: Path, table: "Table", name: str) -> Sequence[Any] | None:
-    """The cells of a column, one that the model does not read too; None where the file has no such column."""
+    """Return the cells of a column, which the model need not read; None where the file has no such column."""
     from compiler.errors import InvalidReferencesError
     from compiler.references.tables import read_rows
 
@@ -243,7 +243,7 @@ def column_of(file: Path, table: "Table", name: str) -> Sequence[Any] | None:
 def _draw(
     asked: Asked, applicants: Applicants, rows: "np.ndarray", count: int, seed: int
 ) -> "tuple[np.ndarray, np.ndarray | None]":
-    """The indices [K] of the set, and weights [K] where they are not equal."""
+    """Draw the indices [K] of the set, and weights [K] where they are not equal."""
     from compiler.decisions.policies import systematic
     from compiler.errors import InvalidOptionError
     from compiler.evaluate.decisions.decided import plain
@@ -270,7 +270,7 @@ def _measured(
     rows: "np.ndarray",
     outcomes: "np.ndarray",
 ) -> tuple[list[str], list[str]]:
-    """A table of how much the answer moves with K, and warnings."""
+    """Return a table of how much the answer moves with K, and warnings."""
     import numpy as np
 
     from compiler.compile import compile_model
@@ -320,7 +320,7 @@ def _measured(
 def _of_set(
     profile: "DecisionProfile", policy: str, outcomes: "np.ndarray", drawn: "np.ndarray"
 ) -> list[str]:
-    """What a user of the set has to know."""
+    """Return what a user of the set has to know."""
     from compiler.profile import NAMED_BY_REGULATION_B
 
     found = list[str]()

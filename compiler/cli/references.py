@@ -202,7 +202,7 @@ def _of_groups(
     whole: bool | None,
     seed: int,
 ) -> tuple[list[str], list[str]]:
-    """Writes centroids; what is said and warned of them."""
+    """Write centroids; return the lines to print about them, and the warnings."""
     from compiler.references.centroids import centroids as made_of
     from compiler.references.represented import StandsFor
     from compiler.references.tables import Table, read_rows
@@ -218,7 +218,7 @@ def _of_groups(
 
 
 def _check_none(given: Mapping[str, object], flag: str) -> None:
-    """Raises InvalidOptionError for options of the other way."""
+    """Raise InvalidOptionError for options of the other way."""
     from compiler.errors import InvalidOptionError
 
     for name in given:
@@ -226,7 +226,7 @@ def _check_none(given: Mapping[str, object], flag: str) -> None:
 
 
 def _check_out(out: Path) -> None:
-    """Raises InvalidOptionError."""
+    """Raise InvalidOptionError where the file cannot be written."""
     from compiler.artefact.folder import check_folder
     from compiler.errors import InvalidOptionError
 
@@ -250,7 +250,7 @@ def _told(given: int, made: "Centroids") -> list[str]:
 
 
 def _of_integers(table: "Table") -> list[str]:
-    """A warning where the rows hold integers."""
+    """Return a warning where the rows hold integers."""
     names = [str(name or "the file") for name, array in table.arrays.items() if array.dtype.kind in "iu"]
     return [
         f"{', '.join(names)}: integers; ids of tokens or categories have no mean: take rows instead"
