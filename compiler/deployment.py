@@ -69,7 +69,7 @@ HERE = Deployment()  # this machine, its defaults
 
 
 def parse_bytes(text: str) -> int:
-    """ "2GB", "512 MiB" or "1500000": bytes; K, M, G and T are powers of 1024.
+    """Parse "2GB", "512 MiB" or "1500000" to bytes; K, M, G and T are powers of 1024.
 
     Raises:
         InvalidOptionError: anything else.
@@ -84,7 +84,7 @@ def parse_bytes(text: str) -> int:
 
 
 def in_words(size: float) -> str:
-    """ "1.4 GB": as `parse_bytes` reads it."""
+    """Write bytes as "1.4 GB", as `parse_bytes` reads it."""
     for unit in ("bytes", "KB", "MB"):
         if size < 1024:
             return f"{size:.3g} {unit}"

@@ -34,7 +34,7 @@ class Installed:
         )
 
     def load(self) -> Any:
-        """What it names. Raises ExtensionError."""
+        """Import what it names; raise ExtensionError where that fails."""
         try:
             return self.point.load()
         except (Exception, SystemExit) as error:

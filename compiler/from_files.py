@@ -78,7 +78,7 @@ def _comparisons(request: CompileRequest, baselines: Mapping[str, "Method"]) -> 
 def _method(
     request: CompileRequest, references: Path | None, read: "ReadModel"
 ) -> "tuple[Method, Table | None]":
-    """The method, and what the file of references, or covers, holds."""
+    """Return the method, and what the file of references, or covers, holds."""
     from compiler.explain.methods import COVERS, REFERENCES, check_options, make_method
     from compiler.references.reference_set import OpenReferences
     from compiler.references.tables import read_rows
@@ -151,7 +151,8 @@ def read_model(
     allow_pickle: bool = False,
     missing: float | None = None,
 ) -> ReadModel:
-    """
+    """Read a model from its file.
+
     Args:
         features, missing: as of `CompileRequest`.
 

@@ -36,7 +36,7 @@ FLOATS = frozenset({"FP16", "BF16", "FP32", "FP64"})
 
 
 def ends_of(contrast: str) -> tuple[int, int]:
-    """ "1-0": the element that counts, and the one that it is held against."""
+    """Parse "1-0": the element that counts, and the one that it is contrasted with."""
     first, _, second = contrast.partition("-")
     return int(first), int(second)
 
@@ -77,7 +77,7 @@ class Attributed(_Frozen):
     of_players: bool = False
 
     def names(self, count: int) -> tuple[str, ...]:
-        """Of the `count` flattened features of a row: given ones, else x[0], x[1] …"""
+        """Name the `count` flattened features of a row: by given names, else x[0], x[1] and so on."""
         return self.feature_names or elements(self.tensor.name, count)
 
 
@@ -104,7 +104,7 @@ class ExplainedInput(_Frozen):
 
     @property
     def given_names(self) -> tuple[str, ...] | None:
-        """Of the features of a table, where somebody gave them; None for x[0], x[1] …"""
+        """Names of a table's features, where somebody gave them; None for those such as x[0]."""
         made_up = elements(self.tensor.name, len(self.feature_names or ()))
         return None if self.feature_names == made_up or len(self.tensor.shape) != 1 else self.feature_names
 
@@ -203,7 +203,7 @@ class OpenLength(_Frozen):
     )
 
     def fault(self, shapes: Mapping[str, Sequence[int]]) -> str | None:
-        """What is wrong with inputs of these shapes, and what to do; None where the graph takes them."""
+        """Return what is wrong with inputs of these shapes, and what to do; None for valid ones."""
         lengths = {f"{name}, axis {axis}": shapes[name][axis] for name, axis in self.axes}
         if len(set(lengths.values())) > 1:
             return f"the inputs differ in their length '{self.name}': {lengths}"
@@ -218,8 +218,11 @@ class OpenLength(_Frozen):
 
 
 class Digests(_Frozen):
-    """SHA-256, so that an answer can be reproduced. `explanation` is the digest of the other three; where the
-    entry decides, of that and the names of features."""
+    """SHA-256, so that an answer can be reproduced.
+
+    `explanation` is the digest of the other three; where the entry decides, of that and the names of
+    features.
+    """
 
     model: str
     references: str | None
@@ -522,7 +525,7 @@ class Manifest(_Frozen):
 
     @staticmethod
     def read(path: Path) -> "Manifest":
-        """Reads `explanation.json`.
+        """Read `explanation.json`.
 
         Raises:
             RepositoryError: the file is missing, is no JSON, or is not a manifest of this version.

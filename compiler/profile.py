@@ -163,7 +163,7 @@ class DecisionProfile(_Strict):
         return found["tensor"], None if found["index"] is None else int(found["index"])
 
     def rule(self, key: str) -> ExplainedRule:
-        """What is said of a feature or group; of one that is not in the profile, nothing."""
+        """Return what is said of a feature or group; of one that is not in the profile, nothing."""
         return self.groups.get(key) or self.features.get(key) or ExplainedRule()
 
     def title(self, key: str) -> str:
@@ -177,7 +177,9 @@ class DecisionProfile(_Strict):
 
 
 def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> DecisionProfile:
-    """A profile, its members, or its file of YAML. Whether it makes sense is seen when a model is compiled.
+    """Return the profile of its members, or of its file of YAML, or a profile itself.
+
+    Whether it makes sense is seen when a model is compiled.
 
     Raises:
         InvalidProfileError: what cannot be read; all unknown or missing keys, and values of another kind.
@@ -214,7 +216,7 @@ def faulty(where: str, faults: Sequence[str]) -> InvalidProfileError:
 
 
 def near(word: str, known: Sequence[str]) -> str:
-    """A question that follows a name which is not among the known ones."""
+    """Return a question that follows a name which is not among the known ones."""
     found = get_close_matches(word, known, 1)
     return f" (do you mean '{found[0]}'?)" if found else ""
 
@@ -265,7 +267,7 @@ _Loader.add_implicit_resolver(
 
 
 def _read(path: Path) -> tuple[Any, list[str]]:
-    """What is in a file, and the keys that it gives twice. Raises InvalidProfileError."""
+    """Return what is in a file, and the keys that it gives twice; raise InvalidProfileError."""
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
@@ -322,7 +324,7 @@ _DUE = {
 
 
 def _said(error: ValidationError) -> Iterator[str]:
-    """A sentence for each place at which something is wrong."""
+    """Yield a sentence for each place at which something is wrong."""
     told = dict[str, str]()
     for detail in error.errors(include_url=False):
         loc = list(detail["loc"])
@@ -359,7 +361,7 @@ def _fault(detail: ErrorDetails, loc: Sequence[str | int]) -> str:
 
 
 def _told(given: Any) -> str:
-    """A value as a reader of YAML meets it."""
+    """Write a value as a reader of YAML meets it."""
     if given is None:
         return "empty"
     if isinstance(given, Mapping):

@@ -108,7 +108,7 @@ class CompileRequest(BaseModel):
     @field_validator("sizes", mode="before")
     @classmethod
     def _spans(cls, value: Any) -> Any:
-        """A length, or a pair: the least and the most."""
+        """Return a length, or a pair: the least and the most."""
         found = plain(value)
         pairs = found.items() if isinstance(found, dict) else ()
         return {k: tuple(v) if isinstance(v, list) else v for k, v in pairs} if pairs else found
@@ -137,7 +137,7 @@ def whole_number(name: str, value: int, least: int, most: int | None = None) -> 
 
 
 def parse_targets(text: str | None) -> Targets:
-    """ "0,3,1-0", "all" or "predicted"; None is the default. Raises InvalidOptionError."""
+    """Parse "0,3,1-0", "all" or "predicted"; None is the default. Raise InvalidOptionError for others."""
     words: dict[str | None, Targets] = {None: None, "all": "all", "predicted": "predicted"}
     if text is None or text in words:
         return words[text]
@@ -150,7 +150,11 @@ def parse_targets(text: str | None) -> Targets:
 
 
 def parse_compare(given: Sequence[str]) -> dict[str, Path]:
-    """ "all_applicants=all.npz": files of references by the name of a baseline. Raises InvalidOptionError."""
+    """Parse "all_applicants=all.npz": files of references by the name of a baseline.
+
+    Raises:
+        InvalidOptionError: another form, or a name given twice.
+    """
     found: dict[str, Path] = {}
     for text in given:
         name, _, file = text.partition("=")
@@ -163,17 +167,17 @@ def parse_compare(given: Sequence[str]) -> dict[str, Path]:
 
 
 def parse_composite(text: str | None) -> str | Path | None:
-    """A preset's name as it is, FILE.toml as a path."""
+    """Return a preset's name as it is, FILE.toml as a path."""
     return Path(text) if text is not None and text.lower().endswith(".toml") else text
 
 
 def parse_layers(given: Sequence[str]) -> Layers:
-    """ "all" alone, or names."""
+    """Parse "all" alone, or names."""
     return "all" if list(given) == ["all"] else given
 
 
 def parse_concepts(text: str | None, axis: int | None) -> Concepts | None:
-    """ "conv5=4": four channels of the tensor conv5. Raises InvalidOptionError."""
+    """Parse "conv5=4": four channels of the tensor conv5; raise InvalidOptionError for anything else."""
     if text is None:
         if axis is not None:
             raise InvalidOptionError("--concept-axis belongs to --concepts TENSOR=COUNT.")
@@ -187,7 +191,7 @@ def parse_concepts(text: str | None, axis: int | None) -> Concepts | None:
 
 
 def parse_features(given: Sequence[str]) -> Columns:
-    """ "A,B,C", or "INPUT=A,B" for each of several inputs. Raises InvalidOptionError."""
+    """Parse "A,B,C", or "INPUT=A,B" for each of several inputs; raise InvalidOptionError for others."""
     if not given or (len(given) == 1 and "=" not in given[0].split(",")[0]):
         return [name.strip() for name in given[0].split(",")] if given else None
     features: dict[str, list[str]] = {}
@@ -202,7 +206,11 @@ def parse_features(given: Sequence[str]) -> Columns:
 
 
 def parse_groups(given: Sequence[str]) -> dict[str, list[str]]:
-    """ "housing=own,rent,free" …: features by the name of their group. Raises InvalidOptionError."""
+    """Parse "housing=own,rent,free" …: features by the name of their group.
+
+    Raises:
+        InvalidOptionError: another form, or a name given twice.
+    """
     groups: dict[str, list[str]] = {}
     for text in given:
         name, _, features = text.partition("=")
@@ -217,7 +225,7 @@ def parse_groups(given: Sequence[str]) -> dict[str, list[str]]:
 
 
 def parse_sizes(given: Sequence[str]) -> dict[str, Size]:
-    """ "sequence=128" or "sequence=1..128" …: lengths by name. Raises InvalidOptionError."""
+    """Parse "sequence=128" or "sequence=1..128" …: lengths by name; raise InvalidOptionError for others."""
     sizes: dict[str, Size] = {}
     for text in given:
         name, _, length = text.rpartition("=")

@@ -22,7 +22,7 @@ Repository = Annotated[Path, typer.Option(help="The model repository.", metavar=
 
 @contextmanager
 def told_plainly() -> Iterator[None]:
-    """Turns this project's errors, and a lack of memory, into a line on stderr and exit status 2."""
+    """Turn this project's errors, and a lack of memory, into a line on stderr and exit status 2."""
     try:
         yield
     except RationaleError as error:
@@ -66,14 +66,14 @@ def _references_line(references: "References") -> str:
 
 
 def _variants_line(variants: "Variants") -> str:
-    """What stands in the graph how often, and for what machine."""
+    """Return what stands in the graph how often, and for what machine."""
     taken = ", ".join(f"{count} × {name.split(': ')[1]}" for name, count in variants.taken.items())
     runtime = f", for {variants.runtime}" * (variants.runtime != "onnxruntime")
     return f"{taken} ({variants.provider}, {variants.threads} threads{runtime})"
 
 
 def report(manifest: "Manifest") -> None:
-    """What was measured, in a few lines."""
+    """Print what was measured, in a few lines."""
     from rich.table import Table
 
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -135,7 +135,7 @@ def _decided(manifest: "Manifest") -> Iterator[tuple[str, str]]:
 
 
 def _players_line(manifest: "Manifest") -> str:
-    """Groups with their sizes, and how many features beside them are in none."""
+    """List groups with their sizes, and how many further features are in none."""
     groups, kind = manifest.groups, manifest.players[0].kind
     sizes = ", ".join(f"{name} ({len(own)})" for name, own in list(groups.items())[:_SHOWN])
     more = f", {len(groups) - _SHOWN} more groups" if len(groups) > _SHOWN else ""
@@ -175,7 +175,7 @@ def _targets(manifest: "Manifest") -> str:
 
 
 def memory_line(memory: "Memory") -> str:
-    """What was chosen, and what it costs."""
+    """Return what was chosen, and what it costs."""
     from compiler.deployment import in_words
 
     line = f"about {in_words(memory.needed)} for one row, of a budget of {in_words(memory.budget)}"
