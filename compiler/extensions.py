@@ -45,13 +45,13 @@ class Installed:
 
 
 def installed(group: str) -> list[Installed]:
-    """Every entry point of a group, none of them imported."""
+    """Return every entry point of a group, none of them imported."""
     return [_found(point, group) for point in metadata.entry_points(group=group)]
 
 
 @cache
 def packages() -> dict[str, str]:
-    """Versions of the packages that bring anything, by name, as they were when this process first asked."""
+    """Return the versions of the packages that bring anything, by name, as first found by this process."""
     found = [one.recorded for group in GROUPS for one in installed(group)]
     return {one.package or one.value: one.version or "" for one in found}
 

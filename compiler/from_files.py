@@ -68,7 +68,7 @@ def compile_files(
 
 
 def _comparisons(request: CompileRequest, baselines: Mapping[str, "Method"]) -> "Comparisons | None":
-    """None where none are asked for."""
+    """Return the comparisons; None where none are requested."""
     from compiler.decisions.comparisons import Comparisons
 
     asked = Comparisons(baselines, request.draws, request.draws_seed)
@@ -98,7 +98,7 @@ def _method(
 
 
 def _weights(request: CompileRequest, file: Path, table: "Table") -> dict[str, Any]:
-    """Of the rows, where they have any and the method asks."""
+    """Return the weights of the rows, where they have any and the method takes some."""
     from compiler.explain.methods import METHODS, WEIGHTS
 
     weights = table.unequal_weights
@@ -130,7 +130,7 @@ class ReadModel:
     labelled: bool
 
     def labelled_rows(self, table: "Table") -> Any:
-        """Its rows, by the columns' names where the model is read so.
+        """Return its rows, by the columns' names where the model is read so.
 
         A fitted model takes arrays [K, 1] by name, as files hold columns of words beside numbers, as a table.
         """

@@ -13,14 +13,14 @@ LARGE_BLOCKS = ("session.dynamic_block_base", "4")
 
 
 def available_cores() -> int:
-    """Cores that this process may run on: fewer than the machine has where it is confined to some of them."""
+    """Return how many cores this process may run on: fewer than the machine has where it is confined."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 @functools.cache
 def processor() -> str:
-    """Its name and the machine's architecture."""
+    """Return the processor's name and the machine's architecture."""
     try:
         found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:  # not Linux

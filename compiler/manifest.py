@@ -42,7 +42,7 @@ def ends_of(contrast: str) -> tuple[int, int]:
 
 
 def elements(tensor: str, count: int) -> tuple[str, ...]:
-    """x[0], x[1] …: features without names."""
+    """Name features without names: x[0], x[1] and so on."""
     return tuple(f"{tensor}[{i}]" for i in range(count))
 
 
@@ -109,7 +109,7 @@ class ExplainedInput(_Frozen):
         return None if self.feature_names == made_up or len(self.tensor.shape) != 1 else self.feature_names
 
     def by(self, attributions: str, standard_error: str | None = None) -> Attributed:
-        """As an output attributes to it."""
+        """Return it as an output attributes to it."""
         return Attributed(
             tensor=self.tensor,
             attributions=attributions,

@@ -167,7 +167,7 @@ class DecisionProfile(_Strict):
         return self.groups.get(key) or self.features.get(key) or ExplainedRule()
 
     def title(self, key: str) -> str:
-        """Of a feature or group, for people."""
+        """Return the title of a feature or group, for people."""
         return self.rule(key).title or key
 
     @property
@@ -208,7 +208,7 @@ def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> Decis
 
 
 def faulty(where: str, faults: Sequence[str]) -> InvalidProfileError:
-    """One error for all."""
+    """Return one error for all."""
     told = " ".join(f"({i}) {fault}." for i, fault in enumerate(faults[:_MOST], 1))
     first = f", of which the first {_MOST}" * (len(faults) > _MOST)
     text = f"{faults[0]}." if len(faults) == 1 else f"{len(faults)} problems{first}: {told}"
@@ -337,7 +337,7 @@ def _said(error: ValidationError) -> Iterator[str]:
 
 
 def _is_condition(loc: Sequence[str | int]) -> bool:
-    """Whether it is the place of an `equals`."""
+    """Tell whether it is the place of an `equals`."""
     return (loc[:1], loc[2:]) == (["knock_outs"], ["equals"]) or (
         (loc[:1], loc[2:3], loc[4:]) == (["reasons"], ["when"], ["equals"])
     )

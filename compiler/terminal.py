@@ -47,7 +47,10 @@ def progress_bar() -> "Iterator[Callable[[str, int, int], None]]":
 
 
 def console(stderr: bool = False) -> "Console":
-    """Wide enough for every line where nobody looks at it in a terminal; names are printed as they are."""
+    """Return a console that is wide enough for every line where nobody looks at it in a terminal.
+
+    Names are printed as they are.
+    """
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -56,7 +59,7 @@ def console(stderr: bool = False) -> "Console":
 
 
 def _references_line(references: "References") -> str:
-    """How many, and the mean output from which explanations start."""
+    """Say how many there are, and the mean output from which explanations start."""
     merged = references.given - references.count
     line = f"{references.count}" + f" ({merged} equal ones merged)" * bool(merged)
     if references.base_value is None:
@@ -113,7 +116,7 @@ def _explained(manifest: "Manifest") -> Iterator[tuple[str, str]]:
 
 
 def _decided(manifest: "Manifest") -> Iterator[tuple[str, str]]:
-    """Where there is a decision profile, what it decides by, and what it asks of a caller."""
+    """Yield what a decision profile decides by, and what it needs of a caller, where there is one."""
     if manifest.decision is None:
         return
     decided = manifest.decision

@@ -36,11 +36,11 @@ class Compared:
 
 
 def entry_name(model: str, explanation: str) -> str:
-    """NAME_explain_<digits of its digest>."""
+    """Return NAME_explain_<digits of its digest>."""
     return f"{model}{EXPLAIN_SUFFIX}_{explanation[:_DIGITS]}"
 
 
 def is_entry_name(name: str, model: str) -> bool:
-    """Whether it is one that `entry_name` gives."""
+    """Tell whether it is one that `entry_name` gives."""
     digits = name.removeprefix(f"{model}{EXPLAIN_SUFFIX}_")
     return digits != name and re.fullmatch(rf"[0-9a-f]{{{_DIGITS}}}", digits) is not None

@@ -105,7 +105,7 @@ class Compiled:
         return Explanation(self.run(inputs), self.manifest, inputs)
 
     def fit(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, np.ndarray]:
-        """Rows of every input in the model's dtypes; raises InvalidOptionError where they do not fit."""
+        """Return rows of every input in the model's dtypes; raise InvalidOptionError for others."""
         own = {spec.name for spec in self.manifest.inputs} | own_inputs(self.manifest.open_references)
         specs = {v.name: v.type.tensor_type for v in outline(self.graph).graph.input if v.name in own}
         given = dict(x) if isinstance(x, Mapping) else self._by_input(x, list(specs))
@@ -127,7 +127,7 @@ class Compiled:
         return arrays
 
     def _by_input(self, x: Any, inputs: Sequence[str]) -> dict[str, Any]:
-        """Rows of the only input, or a table that holds those of several."""
+        """Return rows by input, of the only one or of a table for several."""
         if len(inputs) == 1 or columns_of(x) is None:
             return {inputs[0]: x}
         single = {spec.name: (spec.name,) for spec in self.manifest.inputs if spec.is_column}
@@ -189,7 +189,7 @@ class Compiled:
 
 
 def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor, missing: bool) -> np.ndarray:
-    """Rows [N, …] in the dtype of an input.
+    """Return rows [N, …] in the dtype of an input.
 
     Args:
         missing: whether NaN is taken, for a missing value.
@@ -217,7 +217,7 @@ def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor, missing
 
 
 def _texts(name: str, array: np.ndarray) -> np.ndarray:
-    """Texts alone: ONNX Runtime would take None for the text "None"."""
+    """Return texts alone: ONNX Runtime would take None for the text "None"."""
     for place, value in np.ndenumerate(array):
         if not isinstance(value, str):
             raise InvalidOptionError(
@@ -227,7 +227,7 @@ def _texts(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _cast(name: str, array: np.ndarray, dtype: np.dtype, missing: bool) -> np.ndarray:
-    """Floats are rounded; integers and booleans must survive unchanged."""
+    """Cast an array: floats are rounded; integers and booleans must survive unchanged."""
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
     kept = np.isfinite(cast) | (missing & (array != array)) if is_float(dtype) else cast == array

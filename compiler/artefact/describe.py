@@ -194,7 +194,7 @@ def is_tensor(value: onnx.ValueInfoProto) -> bool:
 
 
 def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
-    """OIP name, datatype and shape without the batch axis.
+    """Return OIP name, datatype and shape without the batch axis.
 
     Raises:
         UnsupportedModelError: a type that no protocol carries, such as complex64.

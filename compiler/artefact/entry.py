@@ -69,7 +69,7 @@ def open_entry(repository: Path, name: str) -> Compiled:
 
 
 def _folders(repository: Path, name: str) -> tuple[Path, Path]:
-    """Where the plain model is and where its explanation is: the same folder for a one-shot entry."""
+    """Return where the plain model is and where its explanation is: one folder for a one-shot entry."""
     plain, explain = repository / name, repository / f"{name}{EXPLAIN_SUFFIX}"
     for folder in (plain, explain):
         if (folder / FILE_NAME).is_file():
@@ -104,7 +104,7 @@ def _sample(model: onnx.ModelProto, warmup: Path) -> dict[str, np.ndarray]:
 
 
 def _closed(dims: Sequence[int], size: int) -> list[int]:
-    """Lengths of a row of `size` elements; those that are open, 0, are all the same."""
+    """Return the lengths of a row of `size` elements; those that are open, 0, are all the same."""
     length = round((size / math.prod(d for d in dims if d)) ** (1 / max(dims.count(0), 1)))
     return [d or length for d in dims]
 
@@ -121,7 +121,7 @@ def read_inputs(compiled: Compiled, file: Path) -> dict[str, np.ndarray]:
 
 
 def read_table(file: Path, manifest: Manifest) -> Table:
-    """Rows of an entry's inputs in a file; raises InvalidReferencesError."""
+    """Read rows of an entry's inputs from a file; raise InvalidReferencesError."""
     names = own_names(manifest)
     texts = [spec.name for spec in manifest.inputs if spec.datatype == DATATYPES["STRING"]]
     return read_rows(file, names, text_columns(names, texts))
@@ -201,7 +201,7 @@ def _checked(compiled: Compiled, run: OpenVinoRunner | None) -> Manifest:
 
 
 def _probes(compiled: Compiled, *, unit: bool) -> dict[str, np.ndarray]:
-    """Rows near the sample that the compiler left, and one a unit away from it."""
+    """Return rows near the sample that the compiler left, and one a unit away from it."""
     probes = probe_rows(compiled.model, compiled.sample, unit=unit)
     probes.pop(EXPLAIN if compiled.manifest.one_shot else "", None)
     if (opened := compiled.manifest.open_references) is not None:
@@ -217,5 +217,5 @@ def _beside(compiled: Compiled, answers: Mapping[str, np.ndarray], probes: Mappi
 
 
 def _gap_of(manifest: Manifest) -> Gap | None:
-    """Why the attributions of a written entry may miss the output's difference, as far as it says so."""
+    """Return why a written entry's attributions may miss the output's difference, as far as it says so."""
     return next((gap for gap in Gap if gap == manifest.method.gap), None)

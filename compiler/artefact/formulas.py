@@ -45,7 +45,7 @@ Formula = Polynomial | Share | Beginning
 
 
 def formula(arrays: Arrays, lengths: Sequence[int]) -> Formula | None:
-    """Of constants at these lengths, the longest first; None where all are equal.
+    """Return the formula of constants at these lengths, the longest first; None where all are equal.
 
     Raises:
         DiffersError: none is known.
@@ -61,7 +61,7 @@ def formula(arrays: Arrays, lengths: Sequence[int]) -> Formula | None:
 
 
 def _polynomial(arrays: Arrays, lengths: Sequence[int]) -> Polynomial:
-    """Through as many arrays as it has coefficients, and checked with all of them.
+    """Fit a polynomial through as many arrays as it has coefficients, and check it with all of them.
 
     It is solved in L − longest, where the numbers are small, and written in L.
     """

@@ -85,7 +85,7 @@ def restrict(model: ir.Model, outputs: Sequence[ir.Value]) -> ir.Model:
 
 
 def _share_weights(outer: ir.Graph, branch: ir.Graph) -> None:
-    """One copy of each float array: the branch reads the outer graph's."""
+    """Keep one copy of each float array: the branch reads the outer graph's."""
     known = {_digest(v): v for v in outer.initializers.values() if _is_weight(v)}
     for value in list(branch.initializers.values()):
         if _is_weight(value) and (shared := known.get(_digest(value))) is not None:
@@ -95,7 +95,10 @@ def _share_weights(outer: ir.Graph, branch: ir.Graph) -> None:
 
 
 def _is_weight(value: ir.Value) -> bool:
-    """Shapes and single numbers stay where they are used: ONNX Runtime looks for constants there."""
+    """Tell whether a constant is a weight.
+
+    Shapes and single numbers stay where they are used: ONNX Runtime looks for constants there.
+    """
     tensor = value.const_value
     return tensor is not None and tensor.dtype.is_floating_point() and tensor.size > 1
 
@@ -107,7 +110,7 @@ def _digest(value: ir.Value) -> tuple[object, ...]:
 
 
 def _lift_large(outer: ir.Graph, branch: ir.Graph) -> None:
-    """Large constants of the branch become the outer graph's, but for convolutions' weights.
+    """Move large constants of the branch to the outer graph, but for convolutions' weights.
 
     Those ONNX Runtime lays out anew only where they stand beside the convolution.
     """
@@ -133,14 +136,17 @@ def _rename_apart(model: ir.Model, combined: ir.Model) -> None:
 
 
 def _rename(value: ir.Value, name: str) -> None:
-    """Its constant gets the name too, and may be the source model's own: that must keep its name."""
+    """Rename a value and its constant.
+
+    The constant may be the source model's own, which must keep its name: the value gets another one.
+    """
     tensor, value.const_value = value.const_value, None
     value.name = name
     value.const_value = None if tensor is None else ir.Tensor(tensor.numpy(), name=name)
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
-    """Every value with a name, those of subgraphs too."""
+    """Yield every value with a name, those of subgraphs too."""
     for graph in model.graphs():
         yield from graph.inputs
         yield from graph.initializers.values()
@@ -225,7 +231,7 @@ def plain_model(proto: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelPro
 
 
 def open_gate(model: ir.Model) -> None:
-    """Without its gate, in place: the graph computes every tensor of both sides for every row."""
+    """Remove a graph's gate, in place: it computes every tensor of both sides for every row."""
     graph = model.graph
     gate = next(node for node in graph if node.op_type == "If" and node.name == EXPLAIN)
     branch = gate.attributes["then_branch"].as_graph()

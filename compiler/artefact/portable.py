@@ -26,7 +26,7 @@ Dims = Sequence[int | str | None]  # a symbol for what depends on the rows, None
 
 
 def merge_axes(model: ir.Model) -> None:
-    """Rewrites a graph whose shapes are stated (`state_shapes`), in place; its answers stay as they are."""
+    """Rewrite a graph whose shapes are stated (`state_shapes`), in place; its answers stay as they are."""
     for i, graph in enumerate(model.graphs()):
         _Merging(graph, f"portable_{i}").run()
         drop_unused_constants(graph)
@@ -94,7 +94,7 @@ class _Merging:
         return made.outputs[0]
 
     def _in_shape(self, node: ir.Node, value: ir.Value, lengths: tuple[int, ...]) -> ir.Value:
-        """`value` in another shape before `node`; or what it was itself reshaped from."""
+        """Return `value` in another shape before `node`; or what it was itself reshaped from."""
         source = self._merged.get(value, value)
         dims = _dims(source)
         if dims is not None and _whole(dims) == lengths:
@@ -128,7 +128,7 @@ def _operands(node: ir.Node) -> dict[int, ir.Value]:
 
 
 def merged_axes(output: Dims | None, inputs: Sequence[Dims | None]) -> list[list[int]] | None:
-    """Which axes of an elementwise operator's result can be one; None where nothing is to be done, or known.
+    """Return which axes of an elementwise operator's result can be one; None for nothing to do, or known.
 
     Args:
         output: with more than `MOST_AXES` axes, else nothing is to be done.

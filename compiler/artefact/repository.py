@@ -131,7 +131,10 @@ def _write_explaining(
 
 
 def _of_another_model(repository: Path, name: str, manifest: Manifest) -> list[str]:
-    """Entries that explain what `NAME` was before. A one-shot entry explains itself, so it has no other."""
+    """Return entries that explain what `NAME` was before.
+
+    A one-shot entry explains itself, so it has no other.
+    """
     entries = {f"{name}{suffix}": suffix for suffix in (EXPLAIN_SUFFIX, OPEN_SUFFIX)}
     return [
         entry
@@ -142,7 +145,7 @@ def _of_another_model(repository: Path, name: str, manifest: Manifest) -> list[s
 
 
 def _comparisons(repository: Path, name: str) -> list[str]:
-    """Entries that an earlier compile of `NAME` wrote beside its explanation."""
+    """Return the entries that an earlier compile of `NAME` wrote next to its explanation."""
     found = [path.parent for path in repository.glob(f"{name}{EXPLAIN_SUFFIX}_*/{FILE_NAME}")]
     return [entry.name for entry in found if is_entry_name(entry.name, name) and _explains(entry, name)]
 
@@ -155,7 +158,7 @@ def _explains(entry: Path, name: str) -> bool:
 
 
 def _model_digest(entry: Path) -> str | None:
-    """Of the model that an entry explains; None where there is no such entry."""
+    """Return the digest of the model that an entry explains; None where there is no such entry."""
     if not entry.exists():
         return None
     try:
@@ -179,7 +182,7 @@ def _spare_foreign_folders(targets: list[Path]) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One writer at a time, where the file system has locks, so that both entries are of one compile."""
+    """Let one writer in at a time, where the file system has locks: both entries are of one compile."""
     handle = os.open(folder, os.O_RDONLY) if fcntl is not None else None
     try:
         if handle is not None:
@@ -192,7 +195,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _move_into_place(names: list[str], repository: Path, new: Path) -> None:
-    """By renames only; what stood there before is put back when one of them fails.
+    """Move entries by renames only; what stood there before is put back when one of them fails.
 
     An entry that is there and not among the new ones is stale: it belongs to what is replaced.
     """
@@ -253,7 +256,7 @@ def _write_entry(
 
 
 def _with_free_outputs(model: ir.Model) -> ir.Model:
-    """Axis 0 of every output as ONNX Runtime infers it, where the file notes a fixed batch."""
+    """Free axis 0 of every output, where the file notes a fixed batch, as ONNX Runtime infers it."""
     for value in model.graph.outputs:
         if value.shape is not None and value.shape.rank() and isinstance(value.shape[0], int):
             value.shape = ir.Shape([None, *value.shape[1:]])
@@ -315,7 +318,10 @@ def _spec(value: ort.NodeArg) -> TensorSpec:
 
 
 def _bytes(spec: TensorSpec, row: np.ndarray) -> bytes:
-    """One row as a server reads it: raw, strings each behind their length (uint32, little endian)."""
+    """Return one row as a server reads it: raw.
+
+    Strings stand each behind their length (uint32, little endian).
+    """
     if spec.datatype != "BYTES":
         return row.tobytes()
     words = [str(word).encode() for word in row.reshape(-1)]

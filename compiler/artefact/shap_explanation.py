@@ -14,7 +14,7 @@ Arrays = Mapping[str, np.ndarray]
 def shap_explanation(
     answer: Arrays, rows: Arrays, manifest: Manifest, target: int | None, inputs: Sequence[str] | None
 ) -> Any:
-    """See `Explanation.to_shap`.
+    """Make what `Explanation.to_shap` returns.
 
     Args:
         answer: the combined graph's outputs.
@@ -72,14 +72,14 @@ def _side_by_side(arrays: Arrays, names: Sequence[str], lead: int) -> np.ndarray
 
 
 def _of_target(array: np.ndarray, target: int | None) -> np.ndarray:
-    """[N, T, …] as [N, …] of one target, or as [N, …, T]."""
+    """Return [N, T, …] as [N, …] of one target, or as [N, …, T]."""
     if array.shape[1] == 1:
         target = 0
     return np.moveaxis(array, 1, -1) if target is None else array[:, target]
 
 
 def _feature_names(answer: Arrays, explained: Sequence[Attributed]) -> list[str] | None:
-    """Of the features side by side; of a single input None where it has none."""
+    """Return the names of the features side by side; of a single input None where it has none."""
     if len(explained) == 1:
         return list(explained[0].feature_names or ()) or None
     return [name for e in explained for name in e.names(answer[e.attributions][0, 0].size)]

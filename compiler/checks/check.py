@@ -107,7 +107,7 @@ def check(selection: Selection, referenced: Referenced, graph: FinishedGraph) ->
 
 
 def _near(selection: Selection, referenced: Referenced) -> dict[str, np.ndarray]:
-    """Rows of the model's inputs near which it is checked."""
+    """Return the rows of the model's inputs near which it is checked."""
     if isinstance(selection.method.reference_set, Baseline):
         return {}
     known = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}

@@ -18,7 +18,7 @@ ROWS_LIMIT = 1e-3  # a batch against its rows alone; float32 sums in another ord
 
 
 def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[str, ...]:
-    """Warnings for the user.
+    """Return warnings for the user.
 
     Args:
         gap: why the method's attributions may miss the output's difference.

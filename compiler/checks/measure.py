@@ -171,7 +171,7 @@ def _max_batch(runner: Run, probes: Arrays, seconds: float, most: int) -> int:
 
 
 def _timed(runner: Run, probes: Arrays, count: int) -> float:
-    """Seconds of one run of `count` rows."""
+    """Return the seconds of one run of `count` rows."""
     rows = {name: np.resize(p, (count, *p.shape[1:])) if p.ndim else p for name, p in probes.items()}
     start = time.perf_counter()
     runner(rows)
@@ -183,7 +183,7 @@ def _row(probes: Arrays, i: int) -> dict[str, np.ndarray]:
 
 
 def relative_error(a: np.ndarray, b: np.ndarray, scale_of: np.ndarray | None = None) -> float:
-    """Largest |a − b| over the largest |b| (or |scale_of|); infinite where only one of them is finite."""
+    """Return the largest |a − b| over the largest |b| (or |scale_of|); infinite where one alone is finite."""
     if b.dtype.kind not in "iub" and not is_float(b.dtype):
         return 0.0 if np.array_equal(a, b) else float("inf")
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)

@@ -21,7 +21,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def probe_rows(model: onnx.ModelProto, known: Arrays, *, unit: bool = True) -> dict[str, np.ndarray]:
-    """[ROWS, …] for each input of a model: around the `known` rows of an input where there are any.
+    """Return [ROWS, …] for each input of a model: around an input's `known` rows where there are any.
 
     Integers that nobody knows are 1: a mask that lets through, a length, a place that most axes have.
 
@@ -75,7 +75,7 @@ def _probe_integers(size: tuple[int, ...], dtype: np.dtype, known: np.ndarray | 
 
 
 def probe_ids(leaves: Sequence[Leaf], row: Sequence[int], given: np.ndarray | None) -> np.ndarray:
-    """[ROWS, *row] ids that the tables hold: a reference, one with some ids redrawn, one at random."""
+    """Return [ROWS, *row] ids that the tables have: a reference, one with some redrawn, one at random."""
     random = np.random.default_rng(0)
     sizes = [s.size for s in leaves if s.size is not None]
     drawn = random.integers(0, min(sizes, default=_DIGITS), (ROWS, *row))
@@ -89,7 +89,7 @@ def probe_ids(leaves: Sequence[Leaf], row: Sequence[int], given: np.ndarray | No
 def sound_probes(
     source: onnx.ModelProto, combined: onnx.ModelProto, known: Arrays, *, unit: bool = True
 ) -> dict[str, np.ndarray]:
-    """`probe_rows`, with zeros for unknown integers where the model has no finite answer for ones."""
+    """Return `probe_rows`, with zeros for unknown integers where ones have no finite answer."""
     probes = probe_rows(combined, known, unit=unit)
     guessed = [n for n, p in probes.items() if p.ndim and p.dtype.kind in "iub" and n not in known]
     if not guessed or _answers(source, probes):
@@ -110,7 +110,7 @@ def _answers(source: onnx.ModelProto, probes: Arrays) -> bool:
 def sample_rows(
     model: onnx.ModelProto, references: ReferenceSet | None, probes: Arrays
 ) -> dict[str, np.ndarray]:
-    """One row for each input that is nobody's: the (weighted) mean of the references, zeros elsewhere.
+    """Return one row for each input that is nobody's: the references' (weighted) mean, zeros elsewhere.
 
     Integers and texts have no mean: theirs is the first probe row, which the model is known to take.
     """
@@ -134,5 +134,5 @@ def sample_rows(
 
 
 def _broadcast(weights: np.ndarray | None, to: np.ndarray) -> np.ndarray | None:
-    """[K] weights for arrays [K, …]."""
+    """Return [K] weights for arrays [K, …]."""
     return None if weights is None else np.broadcast_to(weights.reshape(-1, *[1] * (to.ndim - 1)), to.shape)

@@ -50,7 +50,7 @@ class OperatorRow:
 
 
 def operator_table() -> list[OperatorRow]:
-    """One row for each operator that has a rule or becomes operators that have one."""
+    """Return one row for each operator that has a rule or becomes operators that have one."""
     rules = {(rule.domain, rule.op_type): rule for rule in all_rules()}
     rows = [_of_rule(key, rule) for key, rule in rules.items()]
     rows += [
@@ -70,7 +70,7 @@ def operator_table() -> list[OperatorRow]:
 
 
 def _defined() -> set[str]:
-    """Operators of ai.onnx that ONNX defines by others, in their newest version."""
+    """Return operators of ai.onnx that ONNX defines by others, in their newest version."""
     version = onnx.defs.onnx_opset_version()
     names = {schema.name for schema in _schemas() if not schema.domain} - EMPTY
     return {name for name in names if has_body(name, version) and _takes_floats(name, version)}
@@ -115,7 +115,10 @@ def _schemas() -> list[onnx.defs.OpSchema]:
 
 
 def _methods(rule: Rule) -> str:
-    """By what a rule declares: DeepSHAP needs a complete form, LRP one that hands relevance back."""
+    """Name the methods by what a rule declares.
+
+    DeepSHAP needs a complete form, LRP one that hands relevance back.
+    """
     local = rule.kind is Kind.LOCAL
     linear = Trait.LINEAR_IN_FIRST in rule.traits
     served = {

@@ -150,7 +150,7 @@ def draw_by_policy(asked: Asked) -> Made:
 def _table(
     given: "Table", rows: "np.ndarray", weights: "np.ndarray | None", stands_for: "StandsFor"
 ) -> "Table":
-    """Rows of a table; columns that hold texts beside numbers become arrays [K, 1] by their names."""
+    """Return rows of a table; columns of texts next to numbers become arrays [K, 1] by their names."""
     from compiler.references.tables import Table
 
     arrays = {name: array[rows] for name, array in given.arrays.items()}
@@ -162,7 +162,7 @@ def _table(
 
 
 def _typed(array: "np.ndarray") -> "np.ndarray":
-    """Objects as numbers or texts."""
+    """Return objects as numbers or texts."""
     if array.dtype != object:
         return array
     are_words = any(isinstance(value, str) for value in array.flat)

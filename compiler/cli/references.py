@@ -260,7 +260,7 @@ def _of_integers(table: "Table") -> list[str]:
 def _balanced(
     model: Path, table: "Table", made: "Centroids"
 ) -> "tuple[Centroids, StandsFor, list[str], list[str]]":
-    """Weights that keep the model's mean outputs, what they keep, and what is said and warned of it."""
+    """Return weights that keep the model's mean outputs, what they keep, and lines and warnings about it."""
     from compiler.references.centroids import balanced, outputs_of
     from compiler.references.represented import MeanOutput, StandsFor, shifts
 
@@ -281,7 +281,7 @@ def _balanced(
 
 
 def _write(out: Path, table: "Table") -> None:
-    """Whole or not at all. Raises InvalidOptionError."""
+    """Write a file whole or not at all; raise InvalidOptionError where that fails."""
     import numpy as np
 
     from compiler.artefact.folder import whole

@@ -102,7 +102,7 @@ class Converted:
 
 
 def is_fitted(model: object) -> bool:
-    """Whether it is a model of a library that is converted; nothing is imported to find out."""
+    """Tell whether it is a model of a library that is converted; nothing is imported to find out."""
     return _library(model) is not None
 
 
@@ -155,7 +155,7 @@ def _library(model: object) -> Library | None:
 
 
 def _name(model: object) -> str:
-    """xgboost.XGBClassifier."""
+    """Name a model, such as xgboost.XGBClassifier."""
     kind = type(model)
     return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
 

@@ -11,7 +11,7 @@ _REASON = 300  # characters of what a library says
 
 
 def is_fitted_file(path: Path) -> bool:
-    """By its ending; anything else is taken for ONNX."""
+    """Tell by its ending whether a file is a fitted model's; anything else is taken for ONNX."""
     return path.suffix.lower() in (*PICKLES, *_READERS)
 
 

@@ -66,7 +66,7 @@ class AsOnnx:
     def of_table(
         proto: onnx.ModelProto, both: Both, columns: tuple[str, ...] | None, *, by_column: bool = False
     ) -> "AsOnnx":
-        """With a table as the example."""
+        """Return the model with a table as the example."""
         return AsOnnx(proto, both.feed(both.rows), both.answer(both.rows), columns, by_column, both)
 
 

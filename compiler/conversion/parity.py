@@ -62,7 +62,7 @@ class _Answers:
         return np.where(np.isnan(errors), np.inf, errors)
 
     def part(self, rows: np.ndarray) -> "_Answers":
-        """Those of some rows [M'], by place."""
+        """Return the answers to some rows [M'], by index."""
         return replace(
             self,
             found=self.found[rows],
@@ -82,11 +82,11 @@ class _Scale:
     tops: np.ndarray
 
     def relative(self, errors: np.ndarray) -> np.ndarray:
-        """Errors [M, columns] by the range; as they are where it is 0."""
+        """Return errors [M, columns] by the range; as they are where it is 0."""
         return errors / np.where(self.spans > 0, self.spans, 1)
 
     def beyond(self, errors: np.ndarray, limit: float) -> np.ndarray:
-        """[M, columns] those over a share of the range that are more than rounding."""
+        """Return [M, columns] those over a share of the range that are more than rounding."""
         return (self.relative(errors) > limit) & (errors > _ROUNDING * self.tops)
 
 
@@ -169,7 +169,7 @@ def demand(parity: Parity) -> None:
 
 
 def said(parity: Parity) -> str:
-    """In one line."""
+    """Describe a parity in one line."""
     labels = "" if parity.labels is None else f"; {parity.labels or 'no'} labels differ"
     on = {
         f"the {parity.missing_rows} with missing values": parity.missing_error,
@@ -257,7 +257,7 @@ def _answers(
 
 
 def _mixtures(runner: Runner, both: Both, model: str) -> _Answers | None:
-    """Of two references each; None where a row is one feature, or all there is is one row."""
+    """Return answers to mixtures of two references; None where a row is one feature, or there is one row."""
     rows, features, random = len(both.rows), len(both.rows.has_words), np.random.default_rng(0)
     if features < 2 or rows < 2:
         return None
@@ -275,7 +275,7 @@ def _mixtures(runner: Runner, both: Both, model: str) -> _Answers | None:
 
 
 def _agree_rounded(runner: Runner, both: Both | None, model: str) -> bool:
-    """Whether the numbers' digits beyond float32 are all that they differ by."""
+    """Tell whether the numbers' digits beyond float32 are all that they differ by."""
     if both is None:
         return False
     both = replace(both, rows=both.rows.rounded())
@@ -350,7 +350,7 @@ class _Masking:
         return self.both.rows.called(feature) if self.by_column else INPUT
 
     def _single(self, features: Sequence[int]) -> tuple[_Answers | None, tuple[int, ...]]:
-        """Rows without one value, and the features without which the fitted model answers nothing."""
+        """Return rows without one value, and features without which the fitted model answers nothing."""
         each = max(min(MASKED, _CELLS // len(features)) // len(features), 1)
         without = np.repeat(features, each)
         mask = np.zeros((len(without), len(self.both.rows.has_words)), bool)
@@ -370,7 +370,7 @@ class _Masking:
         return self._asked(mask)
 
     def _asked(self, mask: np.ndarray) -> _Answers | None:
-        """None where the fitted model refuses such rows."""
+        """Return answers to masked rows; None where the fitted model refuses such rows."""
         base = np.arange(len(mask)) % len(self.both.rows)
         rows = self.both.rows.mixed(np.repeat(base[:, None], mask.shape[1], axis=1)).masked(mask)
         try:
@@ -384,7 +384,7 @@ class _Masking:
         return _answers(self.runner, self.both.feed(rows), answers, self.model, base, words, mask)
 
     def _wrong(self, found: _Answers | None) -> set[int]:
-        """Features without which they differ by more than is allowed."""
+        """Return the features without which they differ by more than is allowed."""
         if found is None:
             return set()
         rows = self.scale.beyond(found.errors, self.limit).any(axis=1)
@@ -419,7 +419,7 @@ def _joined(parts: Sequence[_Answers]) -> _Answers | None:
 
 
 def _scale(samples: Sequence[_Answers]) -> _Scale:
-    """By what the fitted model says of them; where all is equal, the range is how large that is."""
+    """Return the range of what the fitted model answers; where all is equal, how large that is."""
     due = np.concatenate([s.due for s in samples])
     known = np.where(np.isfinite(due), due, np.nan)
     columns = [column[~np.isnan(column)] for column in known.T]
@@ -462,7 +462,7 @@ def _worst(samples: Sequence[_Answers], scale: _Scale) -> _Worst:
 
 
 def _largest(answers: _Answers | None, scale: _Scale) -> float | None:
-    """Error of a column's range; None without rows."""
+    """Return the error of a column's range; None without rows."""
     if answers is None or not len(answers):
         return None
     return float(scale.relative(answers.errors).max(initial=0))
@@ -474,7 +474,7 @@ def _uncompared(runner: Runner, made: AsOnnx) -> tuple[str, ...]:
 
 
 def _missing(feeds: Mapping[str, np.ndarray], count: int) -> np.ndarray:
-    """[K] whether a row has a gap."""
+    """Return [K] whether a row has a gap."""
     missing = np.zeros(count, bool)
     for array in feeds.values():
         if is_float(array.dtype):
@@ -483,7 +483,10 @@ def _missing(feeds: Mapping[str, np.ndarray], count: int) -> np.ndarray:
 
 
 def _matching(found: np.ndarray, due: np.ndarray, model: str) -> tuple[np.ndarray, np.ndarray]:
-    """Both as [K, C]; a booster says the probability of class 1 alone where its ONNX model says both."""
+    """Return both as [K, C].
+
+    A booster gives the probability of class 1 alone where its ONNX model gives both.
+    """
     a, b = found.reshape(len(found), -1), due.reshape(len(due), -1)
     if a.shape[1] == 2 and b.shape[1] == 1:
         a = a[:, 1:]
@@ -496,7 +499,7 @@ def _matching(found: np.ndarray, due: np.ndarray, model: str) -> tuple[np.ndarra
 
 
 def _plain(labels: np.ndarray) -> np.ndarray:
-    """Texts, whatever type each side has them in."""
+    """Return texts, whatever type each side has them in."""
     flat = labels.reshape(len(labels), -1)
     if flat.dtype.kind in "iufb":
         return flat.astype(np.float64)

@@ -42,7 +42,7 @@ class Rows:
         )
 
     def numbers(self) -> np.ndarray:
-        """[K, F] float64, NaN for a missing value; raises InvalidReferencesError for what is no number."""
+        """Return [K, F] float64, NaN for a missing value; raise InvalidReferencesError for no numbers."""
         columns = [self._numbers(i) for i in range(len(self.columns))]
         return np.stack(columns, axis=1) if columns else np.zeros((0, 0))
 
@@ -62,7 +62,7 @@ class Rows:
         )
 
     def fed(self, i: int) -> np.ndarray:
-        """Column i [K, 1] as an ONNX model takes it: texts, or float32."""
+        """Return column i [K, 1] as an ONNX model takes it: texts, or float32."""
         if not self.has_words[i]:
             return self._numbers(i).astype(np.float32)[:, None]
         texts = self.columns[i].astype(object)
@@ -78,7 +78,7 @@ class Rows:
         return self.names[i] if self.names else f"x[{i}]"
 
     def mixed(self, picks: np.ndarray) -> "Rows":
-        """Rows whose feature f is that of row picks[m, f]."""
+        """Return rows whose feature f is that of row picks[m, f]."""
         return Rows(tuple(c[picks[:, i]] for i, c in enumerate(self.columns)), self.names)
 
     def masked(self, mask: np.ndarray) -> "Rows":
@@ -97,7 +97,7 @@ class Rows:
         return Rows(tuple(columns), self.names)
 
     def _numbers(self, i: int, *, kept: bool = False) -> np.ndarray:
-        """Column i as float64, or in the dtype that it has."""
+        """Return column i as float64, or in the dtype that it has."""
         column = numbers_of(self.columns[i], self.called(i), _fault, missing=True)
         return column if kept else column.astype(np.float64)
 
@@ -124,7 +124,7 @@ def rows_of(example: Any, features: Features) -> Rows:
 
 
 def chosen_labels(labels: Sequence[Any], names: Sequence[str] | None) -> list[Any]:
-    """Those of the features, in their order: all of them where either side has no names.
+    """Return the features' labels, in their order: all of them where either side has no names.
 
     LightGBM writes underscores for spaces, so that either is the same name.
     """

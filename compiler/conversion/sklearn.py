@@ -83,7 +83,7 @@ def features(model: Any) -> Features:
 
 
 def _texts(model: Any) -> frozenset[str]:
-    """Columns in which an encoder or an imputer has seen words, and those that are dropped."""
+    """Return columns in which an encoder or an imputer has seen words, and those that are dropped."""
     found = set[str]()
     for part in _parts(model):
         names = list(getattr(part, "feature_names_in_", ()))
@@ -111,7 +111,7 @@ def _types(known: Features, rows: Rows | None, *, by_column: bool) -> list[tuple
 
 
 def _splits_columns(model: Any, rows: Rows | None) -> bool:
-    """Whether it reads columns by name, or they are of different types."""
+    """Tell whether it reads columns by name, or they are of different types."""
     by_name = any(
         not callable(columns) and any(isinstance(c, str) for c in np.atleast_1d(columns))
         for part in _parts(model)
@@ -168,7 +168,7 @@ def _library(part: Any) -> str:
 
 
 def _register(part: Any) -> None:
-    """Tells skl2onnx of a booster's class; as documented there, for the whole process."""
+    """Register a booster's class with skl2onnx; as documented there, for the whole process."""
     shapes, options = calculate_linear_regressor_output_shapes, None
     if is_classifier(part):
         shapes = calculate_linear_classifier_output_shapes
@@ -212,12 +212,12 @@ def _booster(scope: Any, operator: Any, container: Any) -> None:
 
 
 def _whole(rows: Rows) -> np.ndarray:
-    """[K, F] as the ONNX model takes them."""
+    """Return [K, F] as the ONNX model takes them."""
     return np.concatenate([rows.fed(i) for i in range(len(rows.columns))], axis=1)
 
 
 def _answers(model: Any, rows: Rows) -> Iterator[np.ndarray | None]:
-    """Of a classifier labels, then probabilities or scores, as its ONNX model; else numbers."""
+    """Yield a classifier's labels, then probabilities or scores, as its ONNX model; else numbers."""
     given = rows.frame() if hasattr(model, "feature_names_in_") else _array(rows)
     answer = np.asarray(model.predict(given))
     yield answer

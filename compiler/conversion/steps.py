@@ -69,7 +69,7 @@ _MISSING = "nodes_missing_value_tracks_true"
 
 
 def register() -> None:
-    """Tells skl2onnx of the converters here; as documented there, for the whole process."""
+    """Register the converters here with skl2onnx; as documented there, for the whole process."""
     for kind in _SCALERS:
         _tell(kind, _scaler, calculate_sklearn_scaler_output_shapes)
     _tell(FunctionTransformer, _function, _function_shapes)
@@ -219,13 +219,13 @@ def _function_shapes(operator: Any) -> None:
 
 
 def _gaps(x: Any, places: np.ndarray, version: int) -> Any:
-    """1 where a number is missing, of some columns."""
+    """Return 1 where a number is missing, of some columns."""
     taken = OnnxGather(x, np.asarray(places, np.int64), axis=1, op_version=version)
     return OnnxCast(OnnxIsNaN(taken, op_version=version), to=_DOUBLE, op_version=version)
 
 
 def _imputer(scope: Any, operator: Any, container: Any) -> None:
-    """Numbers in double with what is missing in them told beside; words as skl2onnx has it."""
+    """Convert an imputer: numbers in double, with what is missing in them apart; words as skl2onnx has it."""
     imputer = operator.raw_operator
     if not _is_ours(operator):
         _known[SimpleImputer](scope, operator, container)
@@ -276,7 +276,7 @@ def _check_missing(step: Any) -> None:
 
 
 def _keeping_missing(convert: Convert) -> Convert:
-    """As skl2onnx converts trees, and with the side that a missing value takes, which it leaves out."""
+    """Convert trees as skl2onnx does, and with the side that a missing value takes, which it leaves out."""
 
     def converted(scope: Any, operator: Any, container: Any) -> None:
         first = len(container.nodes)

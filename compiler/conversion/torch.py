@@ -50,7 +50,7 @@ def as_onnx(model: torch.nn.Module, example: Any) -> AsOnnx:
 
 
 def _feeds(model: torch.nn.Module, example: Any) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None]:
-    """Rows by argument of `forward`, and names of their columns."""
+    """Return rows by argument of `forward`, and names of their columns."""
     parameters = inspect.signature(model.forward).parameters.values()
     arguments = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     needed = [p.name for p in parameters if p.name in arguments and p.default is p.empty]
@@ -80,7 +80,7 @@ def _array(given: Any) -> np.ndarray:
 
 
 def _tensor(array: np.ndarray, model: torch.nn.Module) -> torch.Tensor:
-    """Floats as the module's own weights are."""
+    """Return a tensor, with floats as the module's own weights are."""
     if array.ndim == 0 or array.dtype.kind not in "iufb":
         raise InvalidOptionError(f"the example holds {array.dtype} {list(array.shape)}, not rows of numbers.")
     floats = (p.dtype for p in model.parameters() if p.is_floating_point())
@@ -89,12 +89,12 @@ def _tensor(array: np.ndarray, model: torch.nn.Module) -> torch.Tensor:
 
 
 def _two(rows: torch.Tensor) -> torch.Tensor:
-    """At least two rows: an axis of length 1 would be taken for one that stays so."""
+    """Return at least two rows: an axis of length 1 would be taken for one that stays so."""
     return rows[:2] if len(rows) > 1 else rows.expand(2, *rows.shape[1:]).clone()
 
 
 def _flat(answer: Any) -> list[torch.Tensor]:
-    """Its tensors, in the order of the ONNX model's outputs."""
+    """Return its tensors, in the order of the ONNX model's outputs."""
     if isinstance(answer, torch.Tensor):
         return [answer]
     parts = answer.values() if isinstance(answer, Mapping) else answer

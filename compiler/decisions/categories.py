@@ -27,7 +27,9 @@ _KEYS = {
 
 
 def categories_of(lowered: Lowered, features: Mapping[str, tuple[str, ...] | None]) -> dict[str, Categories]:
-    """Those that the model knows, by feature; nothing of one that is read by anything else, such as a sum.
+    """Return the categories that the model knows, by feature.
+
+    There are none of a feature that is read by anything else, such as a sum.
 
     Args:
         features: names by input.
@@ -84,7 +86,7 @@ def _keys(node: ir.Node) -> set[str | float] | None:
 
 
 def _key(value: object) -> str | float | None:
-    """Text, or a number by its shortest digits; None of what is missing."""
+    """Return text, or a number by its shortest digits; None for what is missing."""
     if isinstance(value, bytes | str):
         return value.decode(errors="replace") if isinstance(value, bytes) else value
     number = float(str(np.float32(value) if isinstance(value, float) else value))

@@ -31,7 +31,7 @@ class Comparisons:
     seed: int = 0
 
     def check(self, method: Method, deployment: Deployment, *, decides: bool) -> None:
-        """Before anything is compiled. Raises InvalidOptionError."""
+        """Check the options before anything is compiled; raise InvalidOptionError."""
         if not decides:
             raise InvalidOptionError(
                 "comparisons show which reasons of a decision stay: give a decision profile (--decision)."

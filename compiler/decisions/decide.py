@@ -80,7 +80,7 @@ class Decision:
     warnings: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Its members by name; standard errors only where there are any."""
+        """Return its members by name; standard errors only where there are any."""
         members = {**vars(self), "reasons": [_reason_as_json(reason) for reason in self.reasons]}
         members |= {"attributions": {**self.attributions}, "warnings": [*self.warnings]}
         if self.standard_errors is None:
@@ -162,7 +162,7 @@ def principal(
 def ranking(
     profile: DecisionProfile, attributions: Mapping[str, float]
 ) -> list[tuple[str, float, tuple[str, ...]]]:
-    """(code, size, features) of each adverse reason, largest first, those that tie in the profile's order.
+    """Return (code, size, features) of each adverse reason, largest first; ties in the profile's order.
 
     Neither sizes nor order depend on the order of `attributions`.
     """
@@ -187,7 +187,7 @@ def _order(order: Mapping[str, int], code: str) -> tuple[int, str]:
 
 
 def _chosen(profile: DecisionProfile, shares: list[tuple[str, float]]) -> Iterator[int]:
-    """Places of the principal ones, by (code, share): the first, and one more on inquiries."""
+    """Yield the indices of the principal ones, by (code, share): the first, and one more on inquiries."""
     large = [i for i, (_, share) in enumerate(shares) if not i or share >= profile.least_share]
     yield from large[: profile.max_reasons]
     for i in large[profile.max_reasons :]:
@@ -256,7 +256,7 @@ def worded(text: ReasonText, value: Any) -> str:
 
 
 def fits(rule: KnockOut | Wording, value: Any) -> bool:
-    """Whether a value meets a condition; one that is missing meets none."""
+    """Tell whether a value meets a condition; one that is missing meets none."""
     if value is None or isinstance(value, dict):
         return False
     if rule.equals is not None:
@@ -292,7 +292,10 @@ def _reason_as_json(reason: PrincipalReason) -> dict[str, Any]:
 
 
 def _standard_error(row: ExplainedRow, features: tuple[str, ...]) -> float:
-    """Of a sum, as if its parts were independent; less than any lead where it is not known."""
+    """Return a sum's standard error, as if its parts were independent.
+
+    Where it is not known, it is less than any lead.
+    """
     if row.standard_errors is None:
         return -math.inf
     return float(sum(row.standard_errors[feature] ** 2 for feature in features) ** 0.5)

@@ -24,7 +24,7 @@ def outside(profile: DecisionProfile, values: Mapping[str, Any], *, told: bool =
 
 
 def has_domain(profile: DecisionProfile) -> bool:
-    """Whether it says of any feature what values that takes."""
+    """Tell whether the profile gives any feature a domain of values."""
     return any(rule.is_bounded for rule in profile.features.values())
 
 

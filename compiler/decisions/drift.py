@@ -21,7 +21,7 @@ _SAME = 1e-6  # of the largest value: nearer ones are equal but for rounding
 def classes_of(
     rows: Sequence[ExplainedRow], weights: np.ndarray | None, keys: Sequence[str]
 ) -> dict[str, Classes]:
-    """Deciles of the references' attributions by feature or group, and of their scores under SCORE.
+    """Return deciles of the references' attributions by feature or group, and of their scores under SCORE.
 
     Args:
         rows: the references, explained.
@@ -39,7 +39,7 @@ def classes_of(
 
 
 def deciles(values: np.ndarray, weights: np.ndarray, same: float) -> Classes:
-    """At most ten classes of about equal weight, whose bounds lie between the values.
+    """Return at most ten classes of about equal weight, whose bounds lie between the values.
 
     So what rounds otherwise stays in its class, and equal values are never divided: one that has more than a
     tenth of the weight is a class by itself or with few others. A value that all have is one of three
@@ -65,7 +65,7 @@ def deciles(values: np.ndarray, weights: np.ndarray, same: float) -> Classes:
 
 
 def stability(classes: Classes, counts: np.ndarray) -> float:
-    """Σ (p − q) ln(p/q).
+    """Return Σ (p − q) ln(p/q).
 
     Args:
         counts: of decisions, by class; not all 0.

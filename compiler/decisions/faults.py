@@ -33,14 +33,14 @@ class Known:
     categories: Mapping[str, Collection[str | float]] = field(default_factory=dict)
 
     def has(self, feature: str, key: str) -> bool:
-        """Whether the model knows a category, which a profile writes as a text."""
+        """Tell whether the model knows a category, which a profile writes as a text."""
         numbers = {_number(one) for one in self.categories[feature]}
         is_text = feature in self.texts
         return key in self.categories[feature] or (not is_text and _number(key) in numbers)
 
 
 def faults_of(profile: DecisionProfile, known: Known) -> list[str]:
-    """All that is wrong with its names, codes, groups, conditions and band; a sentence each."""
+    """Return all that is wrong with its names, codes, groups, conditions and band; a sentence each."""
     return [fault for check in _CHECKS for fault in check(profile, known)]
 
 
@@ -206,7 +206,7 @@ def _of_condition(rule: Condition) -> Iterator[str]:
 
 
 def _never(rule: Condition, is_text: bool) -> str | None:
-    """Why no value of a feature of the model meets a condition."""
+    """Return why no value of a feature of the model meets a condition."""
     if is_text and not isinstance(rule.equals, str):
         return "is never met: the feature holds text, so say equals: 'a text'"
     if not is_text and isinstance(rule.equals, str):
@@ -277,7 +277,7 @@ def _codes_used(profile: DecisionProfile) -> dict[str, None]:
 
 
 def _names(profile: DecisionProfile, known: Known) -> dict[str, None]:
-    """By which an attribute may be known."""
+    """Return the names by which an attribute may be known."""
     return dict.fromkeys([*known.features, *known.inputs, *profile.groups])
 
 
@@ -286,7 +286,7 @@ def _not_allowed(profile: DecisionProfile) -> list[str]:
 
 
 def _encodes(attribute: str, name: str) -> bool:
-    """Whether a name looks like a column that was made of an attribute: sex_female, sex=female."""
+    """Tell whether a name looks like a column made of an attribute: sex_female, sex=female."""
     rest = name.casefold().removeprefix(attribute.casefold())
     return len(rest) < len(name) and rest[:1] in ("_", "=", ".", "-", " ")
 

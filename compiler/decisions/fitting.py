@@ -187,7 +187,7 @@ class _Explained:
         return prepare_references(Selection(self.lowered, self.target, self.method, None, None))
 
     def weights(self, count: int) -> np.ndarray:
-        """Of as many references, which sum to 1."""
+        """Return the weights of as many references, which sum to 1."""
         given = self._referenced.set.weights if self._referenced.set else None
         if given is None or given.size != count:
             return np.full(count, 1 / count)
@@ -223,7 +223,7 @@ def _of_names(explained: _Explained) -> Iterator[str]:
 
 
 def _of_inner(explained: _Explained) -> Iterator[str]:
-    """Tensors of which an instance has no values, so that no reason could name one."""
+    """Yield a fault for tensors of which an instance has no values, so that no reason could name one."""
     if inner := [name for name in explained.target.inputs if name not in explained.inputs]:
         yield f"{inner} are no inputs of the model, and reasons are of its features: leave --input out"
 
@@ -320,7 +320,7 @@ def _score(profile: DecisionProfile, lowered: Lowered) -> tuple[_Score | None, l
 
 
 def _row(lowered: Lowered, name: str) -> tuple[ir.DataType | None, tuple[int, ...] | None]:
-    """Type and shape of one row of a tensor: as they were inferred, declared, or as trees have them."""
+    """Return type and shape of one row of a tensor: as inferred, declared, or as trees have them."""
     if name in lowered.specs:
         shape, dtype = lowered.specs[name]
         return dtype, tuple(shape[1:])
@@ -335,7 +335,7 @@ def _row(lowered: Lowered, name: str) -> tuple[ir.DataType | None, tuple[int, ..
 def _range(
     profile: DecisionProfile, explained: _Explained, score: _Score, scores: np.ndarray | None
 ) -> tuple[tuple[float, float] | None, list[str]]:
-    """Least and largest score, and what does not fit them."""
+    """Return the least and largest score, and what does not fit them."""
     given = profile.output_range
     is_closed = is_probability(explained.lowered.source, score.tensor)
     if is_closed and given not in (None, _PROBABILITY):
@@ -358,7 +358,7 @@ def _range(
 
 
 def _reference_scores(explained: _Explained, score: _Score) -> np.ndarray | None:
-    """[K], of the references; None where they have none."""
+    """Return the references' scores [K]; None where there are none."""
     rows, lowered = None if score.index is None else explained.rows(), explained.lowered
     if rows is None:
         return None

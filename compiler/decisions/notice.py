@@ -88,7 +88,9 @@ def notice(
 
 
 def read_variables(file: Path | None, settings: Sequence[str] = ()) -> dict[str, Any]:
-    """Those of a YAML or JSON file, then NAME=VALUE, where a dot in NAME leads into what is nested.
+    """Read the variables of a YAML or JSON file, then NAME=VALUE.
+
+    A dot in NAME leads into what is nested.
 
     Raises:
         InvalidOptionError: the file cannot be read or is no mapping, or a setting is not NAME=VALUE.
@@ -117,7 +119,7 @@ def read_variables(file: Path | None, settings: Sequence[str] = ()) -> dict[str,
 
 
 def _spoken(given: Any) -> Any:
-    """Texts as they were written, such as a telephone number's zero; true, false and null as such."""
+    """Return texts as they were written, such as a telephone number's zero; true, false and null as such."""
     if isinstance(given, dict):
         return {key: _spoken(value) for key, value in given.items()}
     if isinstance(given, list):
@@ -126,7 +128,7 @@ def _spoken(given: Any) -> Any:
 
 
 def _told_reason(reason: Mapping[str, Any]) -> str:
-    """Its text, with the applicant's value where the profile says by what unit or category."""
+    """Return a reason's text, with the applicant's value where the profile gives its unit or category."""
     text, shown = str(reason["text"]), reason.get("shown")
     if shown is None or reason["code"] in reason["features"]:  # then the text is the title of what is shown
         return text if shown is None else str(shown)
@@ -184,7 +186,7 @@ def _doubts(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _found(template: str) -> tuple[Path, str]:
-    """Folder and name of its file."""
+    """Return folder and name of a template's file."""
     if template in TEMPLATES:
         return Path(__file__).parent / "notices", f"{template}.txt"
     path = Path(template)

@@ -41,7 +41,7 @@ class Scored:
     knocked_out: np.ndarray
 
     def outcomes(self, profile: DecisionProfile) -> np.ndarray:
-        """[rows]: "approve", "refer" or "decline"."""
+        """Return [rows]: "approve", "refer" or "decline"."""
         said = [outcome_of(profile, score) for score in self.scores.tolist()]
         return np.where(self.knocked_out, "decline", said)
 
@@ -99,13 +99,13 @@ def population(profile: DecisionProfile, policy: str, scored: Scored, band: Band
 
 
 def passing(profile: DecisionProfile) -> str:
-    """Which scores do, in words."""
+    """Say which scores pass."""
     side = "most" if profile.adverse == "above" else "least"
     return f"of at {side} {profile.threshold:g}"
 
 
 def knocked_out(profile: DecisionProfile, count: int, values: Mapping[str, Sequence[Any]]) -> np.ndarray:
-    """[count]: whether a knock-out of the profile fits a row.
+    """Return [count]: whether a knock-out of the profile fits a row.
 
     Args:
         values: of rows, by feature; knock-outs of others fit none.
@@ -118,7 +118,7 @@ def knocked_out(profile: DecisionProfile, count: int, values: Mapping[str, Seque
 
 
 def systematic(rows: np.ndarray, k: int, seed: int, strata: Sequence[Any] | None = None) -> np.ndarray:
-    """K of the rows, at even steps from a random start.
+    """Draw K of the rows, at even steps from a random start.
 
     Args:
         rows: indices in the order of the scores, K or more.

@@ -32,13 +32,13 @@ class ExplainedRow:
 
 
 def decided_of(manifest: Manifest) -> Decided:
-    """Its decision profile. Asserts that there is one."""
+    """Return a manifest's decision profile, and assert that there is one."""
     assert manifest.decision is not None
     return manifest.decision
 
 
 def keys_of(manifest: Manifest) -> tuple[str, ...]:
-    """Features and groups that are attributed to, in the order of the answers."""
+    """Return the features and groups that are attributed to, in the order of the answers."""
     return tuple(
         key
         for item in manifest.attributed
@@ -115,7 +115,7 @@ def shortest(scores: np.ndarray) -> list[float]:
 
 
 def score_index(index: int | None, elements: int) -> int:
-    """Which element of a row is the score: the one that is asked for, the only one, or class 1 of two."""
+    """Return which element of a row is the score: the requested one, the only one, or class 1 of two."""
     return index if index is not None else int(elements == 2)
 
 

@@ -16,7 +16,7 @@ def judged_by(manifest: Manifest, decided: Decided) -> Manifest:
 
 
 def codes_of(decided: Decided, row: ExplainedRow, name: str) -> Codes:
-    """Codes of the principal reasons that an explained row would have, largest first.
+    """Return the codes of the principal reasons that an explained row would have, largest first.
 
     Raises:
         NoReasonsError: its attributions do not add up.
@@ -30,7 +30,7 @@ def codes_of(decided: Decided, row: ExplainedRow, name: str) -> Codes:
 
 
 def survival(code: str, found: Sequence[tuple[Comparison, Codes]]) -> Mapping[str, bool | float]:
-    """Whether a code is among the principal reasons by each other baseline, and in which share of draws."""
+    """Tell by which other baselines a code is a principal reason, and in which share of draws."""
     stays: dict[str, bool | float] = {
         one.name: code in codes for one, codes in found if one.kind == "baseline"
     }

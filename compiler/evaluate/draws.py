@@ -62,7 +62,7 @@ def answer_of(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Answer:
 
 
 def move(pairs: Iterable[tuple[Answer, Answer]]) -> Move:
-    """Of each pair the second one from the first."""
+    """Return the move of each pair's second one from the first."""
     moved, differ, first = list[np.ndarray](), list[bool](), list[bool]()
     for a, b in pairs:
         largest = np.abs(a.attributions).max(axis=1)
@@ -73,5 +73,5 @@ def move(pairs: Iterable[tuple[Answer, Answer]]) -> Move:
 
 
 def from_draw_to_draw(answers: Iterable[Answer]) -> Move:
-    """Over each two of them."""
+    """Return the move over each two of them."""
     return move(combinations(answers, 2))

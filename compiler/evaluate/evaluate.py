@@ -150,7 +150,7 @@ def evaluate(
     settings: Settings | None = None,
     progress: Tell | None = None,
 ) -> list[Evaluation]:
-    """Measures each entry on the same rows.
+    """Measure each entry on the same rows.
 
     Args:
         references: files that entries were compiled with, for the randomised-weights check and Shapley
@@ -239,7 +239,7 @@ def _evaluate_one(
 
 
 def _names(compiled: Sequence[Compiled]) -> dict[object, tuple[str, ...]]:
-    """Names that an entry was given for features, which all entries of its model are drawn with."""
+    """Return the names that an entry was given for features, with which its model's entries are drawn."""
     found: dict[object, tuple[str, ...]] = {}
     for manifest in (c.manifest for c in compiled):
         for e in manifest.explained:
@@ -332,7 +332,7 @@ def _check_features(manifest: Manifest, settings: Settings) -> None:
 
 
 def _question(manifest: Manifest, baseline: np.ndarray) -> object:
-    """Entries with the same key have the same curve for the same order of features."""
+    """Return a key: entries with the same key have the same curve for the same order of features."""
     inputs = tuple(e.tensor.name for e in manifest.explained)
     asked = manifest.digests.model, manifest.explained_output, manifest.targets, inputs, manifest.players
     return *asked, baseline.tobytes()
@@ -365,7 +365,7 @@ def _comparable(a: Manifest, b: Manifest) -> bool:
 def _match_references(
     compiled: Sequence[Compiled], names: Sequence[str], files: Sequence[Path]
 ) -> list[GivenReferences | None]:
-    """For each entry the rows of the file that it was compiled with, None where no file is.
+    """Return for each entry the file's rows that it was compiled with, None where no file is.
 
     Raises:
         InvalidReferencesError: a file that no entry was compiled with.

@@ -60,7 +60,7 @@ class Subject:
         self._explainer = compiled.run
 
     def flat(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """[N, F] float64: rows of the explained inputs, side by side."""
+        """Return [N, F] float64: rows of the explained inputs, side by side."""
         parts = [inputs[name].reshape(len(inputs[name]), -1) for name in self._shapes]
         return np.concatenate(parts, axis=1, dtype=np.float64)
 
@@ -94,7 +94,7 @@ class Subject:
         )
 
     def attributions(self, x: np.ndarray, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """[M, t, players] float64: of the targets at `positions` [M, t] in the manifest's list."""
+        """Return [M, t, players] float64: of the targets at `positions` [M, t] in the manifest's list."""
         names = [e.attributions for e in self.manifest.attributed]
         done = []
         for part in slices(len(x), self.manifest.measured.max_batch):
@@ -125,7 +125,10 @@ class Pairs:
 
 
 def pairs_of(subject: Subject) -> Pairs:
-    """Every row with its targets; "predicted" is the row's own argmax, and stays that when x is changed."""
+    """Return every row with its targets.
+
+    "predicted" is the row's own argmax, and stays that when x is changed.
+    """
     every = np.arange(len(subject.features))
     answers = subject.answer(subject.features, every)
     if subject.manifest.targets == "predicted":
@@ -151,7 +154,7 @@ def slices(count: int, size: int) -> Iterator[slice]:
 
 
 def rows_at_once(features: int) -> int:
-    """How many rows the plain model answers at once: many where they are small."""
+    """Return how many rows the plain model answers at once: many where they are small."""
     return max(MAX_BATCH, min(_MOST_ROWS, _MOST_NUMBERS // features))
 
 
@@ -165,7 +168,7 @@ def _finite(array: np.ndarray, verb: str) -> np.ndarray:
 
 
 def owners_of(manifest: Manifest) -> np.ndarray:
-    """[F]: where the attribution of each feature stands among those of a row, side by side."""
+    """Return [F]: where each feature's attribution stands among those of a row, side by side."""
     alone = sum(math.prod(e.tensor.shape) for e in manifest.explained if e.attributions)
     place = {feature: alone + i for i, p in enumerate(manifest.players) for feature in p.features}
     owners, start = list[int](), 0
@@ -185,7 +188,7 @@ def is_slope(manifest: Manifest) -> bool:
 
 
 def baseline_of(compiled: Compiled) -> np.ndarray:
-    """[F]: the warmup row of the explained inputs, flattened and side by side."""
+    """Return [F]: the warmup row of the explained inputs, flattened and side by side."""
     names = [e.tensor.name for e in compiled.manifest.explained]
     missing = [name for name in names if name not in compiled.sample]
     if missing:

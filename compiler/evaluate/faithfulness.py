@@ -70,7 +70,7 @@ class Sensitivity:
 
 
 def _area(fractions: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """By trapezoids, over the last axis."""
+    """Integrate by trapezoids, over the last axis."""
     return np.asarray(((values[..., 1:] + values[..., :-1]) / 2 * np.diff(fractions)).sum(axis=-1))
 
 
@@ -78,7 +78,7 @@ def _area(fractions: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def ranks_of(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """[P, players]: 0 for the largest score of each row; ties in random order."""
+    """Return [P, players]: 0 for the largest score of each row; ties in random order."""
     order = np.lexsort((random.random(scores.shape), -scores), axis=1)
     ranks = np.empty_like(order)
     np.put_along_axis(ranks, order, np.arange(scores.shape[1])[None], axis=1)
@@ -86,7 +86,7 @@ def ranks_of(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def cuts_of(players: int, steps: int) -> np.ndarray:
-    """[S + 1]: how many players are replaced after each step, 0 to all; one at a time where they fit."""
+    """Return [S + 1]: how many players are replaced after each step, 0 to all; one by one where they fit."""
     return np.unique(np.linspace(0, players, min(steps, players) + 1).round().astype(np.int64))
 
 
@@ -98,7 +98,7 @@ def replaced(
     baseline: np.ndarray,
     tell: Callable[[int], None],
 ) -> np.ndarray:
-    """[S + 1]: the mean explained output with the features of players of rank < cut at their baseline."""
+    """Return [S + 1]: the mean explained output with features of players of rank < cut at their baseline."""
     total = np.zeros(len(cuts))
     for part in slices(len(ranks), MAX_BATCH):
         rows, elements = pairs.rows[part], pairs.elements[part]
@@ -113,7 +113,7 @@ def replaced(
 def random_orders(
     subject: Subject, pairs: Pairs, cuts: np.ndarray, baseline: np.ndarray, draws: int, seed: int, tell: Tell
 ) -> np.ndarray:
-    """[D, S + 1]: deletion in random orders, another one for each pair and draw."""
+    """Return [D, S + 1]: deletion in random orders, another one for each pair and draw."""
     random = np.random.default_rng([seed, 1])
     count = counter(tell, "random order", draws * len(cuts) * len(pairs.rows))
     curves = []
@@ -132,7 +132,7 @@ def deletion_and_insertion(
     seed: int,
     tell: Tell,
 ) -> tuple[Curve, Curve]:
-    """Most relevant features first, by signed attribution.
+    """Replace the most relevant features first, by signed attribution.
 
     Putting features back from the most relevant on is replacing them from the least relevant on, read
     backwards; of random orders the one is as random as the other, so both share a control.
@@ -174,7 +174,7 @@ def infidelity(
     seed: int,
     tell: Tell,
 ) -> Infidelity:
-    """Yeh et al.: INFD, with I = Z ⊙ (x − baseline), Z half ones, or I ~ N(0, (0.2·spread)²).
+    """Compute INFD of Yeh et al., with I = Z ⊙ (x − baseline), Z half ones, or I ~ N(0, (0.2·spread)²).
 
     Args:
         baseline: [F], of the attributions themselves: a share of the output is Φ = slope·(x − baseline).
@@ -226,7 +226,9 @@ def _perturb(
 def max_sensitivity(
     subject: Subject, pairs: Pairs, spread: np.ndarray, radius: float, draws: int, seed: int, tell: Tell
 ) -> Sensitivity:
-    """Yeh et al.: SENS_MAX, by drawing neighbours y = x + radius·spread·u, u uniform in [−1, 1]^F.
+    """Compute SENS_MAX of Yeh et al.
+
+    Neighbours y = x + radius·spread·u are drawn, u uniform in [−1, 1]^F.
 
     A neighbour whose predicted class is another one has the explanation of another question: it is left out.
     """

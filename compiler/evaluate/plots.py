@@ -42,7 +42,7 @@ def plots(evaluations: Sequence[Evaluation]) -> dict[str, bytes]:
 
 
 def _curves(evaluations: Sequence[Evaluation], kind: str) -> bytes:
-    """One panel for each model and output: others have other units."""
+    """Draw one panel for each model and output: others have other units."""
     groups: dict[tuple[str, str, str], list[Evaluation]] = {}
     for e in evaluations:
         key = (e.manifest.digests.model, e.manifest.explained_output, _control_key(e))
@@ -66,7 +66,7 @@ def _curves(evaluations: Sequence[Evaluation], kind: str) -> bytes:
 
 
 def _control_key(e: Evaluation) -> str:
-    """Entries with another baseline or other targets start and end elsewhere."""
+    """Return a key: entries with another baseline or other targets start and end elsewhere."""
     return f"{e.baseline.split(' of ')[0]} {e.manifest.targets}"
 
 

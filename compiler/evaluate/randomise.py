@@ -69,7 +69,7 @@ def randomised_check(
     seed: int,
     tell: Tell,
 ) -> Randomised:
-    """Recompiles with more and more layers redrawn, and compares the attributions of the same pairs.
+    """Recompile with more and more layers redrawn, and compare the attributions of the same pairs.
 
     Args:
         references: what the method was given; None where there is no file.
@@ -97,7 +97,7 @@ def randomised_check(
 def _summary(
     found: Sequence[tuple[float | None, float | None]],
 ) -> tuple[float | None, float | None, float | None]:
-    """Mean and spread of the signed correlations, mean of the absolute ones."""
+    """Return mean and spread of the signed correlations, and the mean of the absolute ones."""
     signed = [s for s, _ in found if s is not None]
     absolute = [a for _, a in found if a is not None]
     return (
@@ -108,7 +108,7 @@ def _summary(
 
 
 def _depths(layers: int) -> list[int]:
-    """How many layers each stage redraws; the last stage redraws all."""
+    """Return how many layers each stage redraws; the last stage redraws all."""
     return sorted({round(d) for d in np.linspace(1, layers, min(layers, MAX_STAGES))})
 
 
@@ -124,7 +124,7 @@ class Layer:
 
 
 def layers_of(model: onnx.ModelProto) -> list[Layer]:
-    """In the order of the graph; of a tensor that several layers share, the first one counts."""
+    """Return layers in the graph's order; of a tensor that several share, the first one counts."""
     floats = {name for name, t in _constants(model.graph).items() if t.data_type in _FLOATS}
     wrapped = {o: n.input[0] for n in model.graph.node if n.op_type in _WRAPPERS for o in n.output}
     seen: set[str] = set()
@@ -178,7 +178,7 @@ def redrawn(model: onnx.ModelProto, layers: Sequence[Layer], seed: Sequence[int]
 def _recompile(
     compiled: Compiled, method: Method, layers: Sequence[Layer], pairs: Pairs, seed: Sequence[int]
 ) -> Compiled:
-    """With the same options; of "predicted", the classes that the model as it is predicts most.
+    """Recompile with the same options; of "predicted", the classes that the original model predicts most.
 
     Raises:
         RationaleError: a redrawn network that does not compile, or a method whose references are not at hand.
@@ -203,7 +203,7 @@ def _commonest(elements: np.ndarray) -> list[int]:
 def _compare(
     again: Compiled, inputs: Mapping[str, np.ndarray], pairs: Pairs
 ) -> tuple[float | None, float | None]:
-    """Spearman's correlation, signed and absolute, over the pairs whose target is explained again."""
+    """Return Spearman's correlation, signed and absolute, over pairs whose target is explained again."""
     subject = Subject(again, inputs)
     place = {element: i for i, element in enumerate(subject.columns.tolist())}
     kept = [p for p, element in enumerate(pairs.elements.tolist()) if element in place]
@@ -218,18 +218,18 @@ def _compare(
 
 
 def mean_spearman(a: np.ndarray, b: np.ndarray) -> float | None:
-    """Mean over rows of the rank correlation of a and b, both [P, F]; None where every row is constant."""
+    """Return the rows' mean rank correlation of a and b, both [P, F]; None where every row is constant."""
     found = [c for c in spearmans(a, b) if c is not None]
     return float(np.mean(found)) if found else None
 
 
 def spearmans(a: np.ndarray, b: np.ndarray) -> list[float | None]:
-    """Of each row the rank correlation of a and b, both [P, F]; None where one of them is constant."""
+    """Return each row's rank correlation of a and b, both [P, F]; None where one of them is constant."""
     return list(map(_spearman, _ranks(a), _ranks(b)))
 
 
 def _ranks(scores: np.ndarray) -> Iterator[np.ndarray]:
-    """Of each row, ties sharing the mean of their ranks."""
+    """Yield the ranks of each row, ties sharing the mean of their ranks."""
     for row in scores:
         _, index, counts = np.unique(row, return_inverse=True, return_counts=True)
         yield (counts.cumsum() - (counts - 1) / 2)[index]

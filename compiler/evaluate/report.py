@@ -22,7 +22,7 @@ CSV_FILE, JSON_FILE = "evaluation.csv", "evaluation.json"
 
 
 def numbers(e: Evaluation) -> dict[str, str | int | float | None]:
-    """One flat row of an entry: what evaluation.csv holds."""
+    """Return one flat row of an entry: what evaluation.csv holds."""
     last = e.randomised.stages[-1] if e.randomised.stages else None
     return {
         "entry": e.name,
@@ -105,7 +105,7 @@ def show(evaluations: Sequence[Evaluation]) -> Table:
 
 
 def show_shapley(evaluations: Sequence[Evaluation]) -> Table | None:
-    """How far attributions are from Shapley values; None where none were sampled."""
+    """Return a table of how far attributions are from Shapley values; None where none were sampled."""
     compared = {e.name: e.shapley for e in evaluations if isinstance(e.shapley, Comparison)}
     table = Table(
         "entry",
@@ -196,7 +196,7 @@ def write_report(
 
 
 def files(evaluations: Sequence[Evaluation], settings: Settings, input_file: Path) -> dict[str, bytes]:
-    """evaluation.csv and evaluation.json by name."""
+    """Return evaluation.csv and evaluation.json by name."""
     return {
         CSV_FILE: _csv([numbers(e) for e in evaluations]),
         JSON_FILE: _json(evaluations, settings, input_file),

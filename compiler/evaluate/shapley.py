@@ -89,7 +89,7 @@ def compare(
 
 
 def rounds_within(most: int, rows: int, features: int, references: int) -> int:
-    """How many rounds `most` answers of the model are enough for, on each of the rows.
+    """Return how many rounds `most` answers of the model are enough for, on each of the rows.
 
     Raises:
         InvalidOptionError: fewer than LEAST_ROUNDS.
@@ -110,7 +110,7 @@ def _answer_of(subject: Subject, row: int, elements: np.ndarray) -> Answer:
 
 
 def _compared(given: np.ndarray, found: Sequence[Sampled], evaluations: int) -> Comparison:
-    """Attributions [P, F] beside what was sampled of each row."""
+    """Compare attributions [P, F] with what was sampled of each row."""
     values, errors = np.concatenate([f.values for f in found]), np.concatenate([f.errors for f in found])
     lengths = np.linalg.norm(values, axis=1)
     kept = lengths > 0
@@ -174,7 +174,7 @@ def _walk(
     ranks: np.ndarray,
     owner: np.ndarray,
 ) -> np.ndarray:
-    """[K, players, t]: what each player adds, put into each reference in the order of its rank."""
+    """Return [K, players, t]: what each player adds, put into each reference in the order of its rank."""
     k, players = ranks.shape
     values = np.empty((k, players + 1, ends[0].shape[1]))
     values[:, 0], values[:, -1] = ends

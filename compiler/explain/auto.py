@@ -87,7 +87,7 @@ class Auto(Weighted):
 
 
 def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Selection | None:
-    """None where the method does not answer the request."""
+    """Return the selection; None where the method does not answer the request."""
     try:
         return method.engine.select(lowered, method, request)
     except (InvalidOptionError, InvalidReferencesError, UnsupportedModelError):
@@ -95,5 +95,5 @@ def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Sele
 
 
 def _are_scores(selection: Selection, request: CompileRequest) -> bool:
-    """Whether they are the output itself, or asked for by name: not the margin of a probability."""
+    """Tell whether they are the output itself, or asked for by name: not the margin of a probability."""
     return selection.part.ensemble.post_transform == "NONE" or request.logits

@@ -64,7 +64,10 @@ class Call:
 
 
 def attributes_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """ONNX stores float attributes in float32: what a rule computes with must be that number."""
+    """Return attributes as Python values.
+
+    ONNX stores float attributes in float32: what a rule computes with must be that number.
+    """
     return {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in values.items()}
 
 

@@ -20,7 +20,7 @@ from compiler.references.request_time import names_of_inputs
 def combine(
     selection: Selection, references: ReferenceSet | None, variants: Variants, progress: Progress
 ) -> Plan:
-    """Plan the combined model beside the lowered one, to be built as memory allows.
+    """Plan the combined model next to the lowered one, to be built as memory allows.
 
     Args:
         variants: for what machine operators choose them.

@@ -44,7 +44,7 @@ class Environment:
         return self._x[name]
 
     def lies_flat(self, name: str) -> bool:
-        """Whether the model itself holds the value as `Ops` does: rows one behind the other, or none."""
+        """Tell whether the model lays the value out as `Ops` does: rows one behind the other, or none."""
         return name in self._in_front or name not in self._of_rows
 
     def _is_known(self, name: str) -> bool:
@@ -133,7 +133,7 @@ class Environment:
         return new
 
     def name_of(self, value: ir.Value) -> str:
-        """In the model, whatever the graph calls it by now."""
+        """Return the value's name in the model, whatever the graph calls it by now."""
         return self._replaced.get(value, str(value.name))
 
     def producer(self, name: str) -> ir.Node:

@@ -65,7 +65,7 @@ def by_name(
 def features_of(
     explained: Sequence[str], rows: Mapping[str, Sequence[int]], given: FeatureNames | None
 ) -> dict[str, tuple[str, ...] | None]:
-    """Names of the flattened features of each explained tensor; None where they are too many, or not known.
+    """Return the names of each explained tensor's flattened features; None if too many, or not known.
 
     Args:
         rows: the shape of one row of each; −1 is a length that stays open.
@@ -133,7 +133,7 @@ class _Features:
         return self.arrays(option, spread(given, inputs, self.own.difference(inputs), fault))
 
     def array(self, option: str, name: str, given: Any) -> Any:
-        """One input's, in the order of its features."""
+        """Return one input's array, in the order of its features."""
         columns = columns_of(given)
         labels = elements_of(given) if columns is None and option not in _ROWS else columns
         if labels is None:

@@ -94,7 +94,7 @@ def raw_leaves(lowered: Lowered, inputs: Sequence[str] | None) -> tuple[Leaf, ..
 
 
 def is_float(lowered: Lowered, value: ir.Value) -> bool:
-    """Whether a value may carry attributions; True where its type is not known."""
+    """Tell whether a value may carry attributions; True where its type is not known."""
     spec = lowered.specs.get(str(value.name))
     dtype = spec[1] if spec else value.dtype
     return dtype is None or dtype.is_floating_point()
@@ -153,7 +153,7 @@ def _inner_leaf(lowered: Lowered, name: str) -> Leaf:
 
 
 def keeps_batch(lowered: Lowered, name: str) -> bool:
-    """Whether a tensor has the batch on axis 0 and a known row."""
+    """Tell whether a tensor has the batch on axis 0 and a known row."""
     spec = lowered.specs.get(name)
     return spec is not None and spec[0][:1] == (1,) and (lowered.one_row or name in lowered.batched)
 
@@ -218,7 +218,7 @@ def _told(lowered: Lowered, leaves: tuple[Leaf, ...], more: str = "") -> Chosen:
 
 
 def lookups(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
-    """Every float tensor that elements of an integer input are turned into, each by itself."""
+    """Return every float tensor that elements of an integer input are turned into, each by itself."""
     if name not in lowered.specs:
         return ()
     moved: dict[str, list[ir.Node]] = {name: []}
@@ -258,7 +258,7 @@ def _ids_operand(node: ir.Node) -> ir.Value | None:
 
 
 def _hands_on(node: ir.Node, ids: ir.Value) -> bool:
-    """Whether each element of the result is one of the ids, at another place or with a constant added.
+    """Tell whether each element of the result is one of the ids, at another index or with a constant added.
 
     A table of several fields is looked up by ids to which the number of rows before each field is added.
     """

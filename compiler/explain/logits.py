@@ -91,7 +91,7 @@ def _is_one(model: onnx.ModelProto, name: str) -> bool:
 
 
 def _is_between(model: onnx.ModelProto, name: str) -> bool:
-    """Whether a constant lies between 0 and 1."""
+    """Tell whether a constant lies between 0 and 1."""
     values = _constant(model, name)
     return values is not None and values.dtype.kind == "f" and bool(((values >= 0) & (values <= 1)).all())
 
@@ -105,7 +105,7 @@ def _constant(model: onnx.ModelProto, name: str) -> np.ndarray | None:
 
 
 def _is_classifier(node: onnx.NodeProto) -> bool:
-    """Of ai.onnx.ml, and whether its scores are probabilities."""
+    """Tell whether a classifier of ai.onnx.ml has probabilities for scores."""
     if any(a.name == "post_transform" and a.s in _TO_PROBABILITIES for a in node.attribute):
         return True
     if node.op_type != "TreeEnsembleClassifier":

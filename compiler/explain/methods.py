@@ -58,7 +58,7 @@ class Choice:
 
 
 def make_lrp(rule: Sequence[str] = (), composite: str | Path = "EpsilonPlus", **bounds: Any) -> Method:
-    """Lrp from its options: rules as `Conv=gamma:0.25`, the composite a preset's name or a TOML file.
+    """Make Lrp from its options: rules as `Conv=gamma:0.25`, the composite a preset's name or a TOML file.
 
     Only a `Path` is read, so that an API, which has texts alone, opens no file.
     """
@@ -164,7 +164,7 @@ def method_of(
 
 
 def takes_seed(name: str) -> bool:
-    """Whether a method of that name draws."""
+    """Tell whether a method of that name draws."""
     return name in METHODS and METHODS[name].knows("seed")
 
 

@@ -201,7 +201,7 @@ def in_two(op: Ops, base: Tensor | None, dtype: ir.DataType) -> list[Tensor]:
 
 
 def total_of(op: Ops, value: ir.Value, x: Tensor) -> Tensor:
-    """Σ over the features of an attributions output: row shape [1, T]."""
+    """Return Σ over the features of an attributions output: row shape [1, T]."""
     whole = Tensor(value, (1, op.sizes["T"], *x.shape[1:]), x.dtype, frozenset("N"), rows=True)
     axes = list(range(2, whole.rank))
     return op.ReduceSum(whole, axes, keepdims=0) if axes else whole

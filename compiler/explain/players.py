@@ -146,7 +146,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def by_player(op: Ops, players: Players, values: Mapping[str, Tensor]) -> Tensor:
-    """Σ over each player's features: row shape [1, P].
+    """Return Σ over each player's features: row shape [1, P].
 
     Players of about as many features are summed together, each along an axis of its own that is filled up
     with zeros to a multiple of eight: so a sum begins at the same place of a vector register in every row of

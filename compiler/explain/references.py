@@ -46,7 +46,10 @@ class Referenced:
 
 
 def shapes_of(given: References | None) -> dict[str | None, tuple[int, ...]]:
-    """Of references, by input; under None for the only one. What has no shape is refused later."""
+    """Return the references' shapes, by input; under None for the only one.
+
+    What has no shape is refused later.
+    """
     if isinstance(given, OpenReferences):
         given = given.examples
     if given is None or isinstance(given, Baseline):
@@ -120,7 +123,7 @@ def at_leaves(lowered: Lowered, target: Target, given: Given) -> tuple[Given, di
 
 
 def _are_integers(lowered: Lowered, names: Sequence[str]) -> bool:
-    """Whether they are inputs that have no references: a mask beside ids, which is each row's own."""
+    """Tell whether they are inputs that have no references: a mask next to ids, which is each row's own."""
     return all(not lowered.specs[name][1].is_floating_point() for name in names)
 
 
@@ -147,7 +150,7 @@ def _is_row_of(lowered: Lowered, tensor: str, array: np.ndarray) -> bool:
 
 
 def _fits(lowered: Lowered, leaf: Leaf, arrays: Mapping[str, np.ndarray]) -> bool:
-    """Whether the array of that name holds the tensor's own rows; for ids, whether it is an embedding."""
+    """Tell whether the array of that name has the tensor's own rows; for ids, whether it is an embedding."""
     if leaf.places is None:
         return True
     array = arrays[leaf.name]
@@ -155,7 +158,7 @@ def _fits(lowered: Lowered, leaf: Leaf, arrays: Mapping[str, np.ndarray]) -> boo
 
 
 def _rows_of(lowered: Lowered, name: str, array: np.ndarray) -> np.ndarray:
-    """Rows of an input in its dtype."""
+    """Return rows of an input in its dtype."""
     row, dtype = lowered.specs[name][0], lowered.specs[name][1].numpy()
     check_rows(name, array, row, dtype)
     with np.errstate(all="ignore"):

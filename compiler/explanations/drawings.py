@@ -70,7 +70,7 @@ def matplotlib_or_advice() -> Any:
 
 
 def picture(panels: Sequence[Panel], kind: str = "png") -> bytes:
-    """Panels one below the other.
+    """Draw panels one below the other.
 
     Raises:
         InvalidOptionError: matplotlib is not installed.
@@ -133,7 +133,7 @@ def _bars(panel: Bars, place: "SubFigure") -> None:
 
 
 def _ends(panel: Bars) -> np.ndarray:
-    """[F]: how far right (of a negative value, left) a bar and what is drawn over it reach."""
+    """Return [F]: how far right (of a negative value, left) a bar and what is drawn over it reach."""
     sign = np.where(panel.values >= 0, 1, -1)
     drawn = [(panel.values, panel.errors)]
     drawn += [(panel.shapley.values, panel.shapley.errors)] if panel.shapley else []
@@ -183,7 +183,7 @@ def _heat(panel: Heat, place: "SubFigure") -> None:
 
 
 def _aspect(shape: tuple[int, ...]) -> Literal["equal", "auto"]:
-    """Pixels are square, but for pictures that would be lines."""
+    """Return the aspect: pixels are square, but for pictures that would be lines."""
     return "equal" if max(shape) <= 4 * min(shape) else "auto"
 
 
@@ -208,7 +208,7 @@ def _words(panel: Words, place: "SubFigure") -> None:
 
 
 def _places(panel: Words) -> list[tuple[float, int]]:
-    """Where each word begins: points from the left, and its line."""
+    """Return where each word begins: points from the left, and its line."""
     places, x, line = [], float(_MARGIN_PT), 0
     for word in panel.words:
         width = _width(word.text)
@@ -222,7 +222,7 @@ def _places(panel: Words) -> list[tuple[float, int]]:
 
 @lru_cache(maxsize=1 << 16)
 def _width(text: str) -> float:
-    """Points."""
+    """Return the width in points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -238,7 +238,7 @@ def _scale(panel: Words) -> str:
 
 
 def _shades(values: np.ndarray) -> list[str]:
-    """Colours from white to that of the sign."""
+    """Return colours from white to that of the sign."""
     largest = float(np.abs(values).max(initial=0)) or 1.0
     return [_blend(RAISES if v >= 0 else LOWERS, _DARKEST * abs(v) / largest) for v in values]
 
@@ -258,7 +258,7 @@ _HEIGHTS: dict[type, Callable[[Any], float]] = {
 
 
 def _height(panel: Panel) -> float:
-    """Inches."""
+    """Return the height in inches."""
     return _HEIGHTS[type(panel)](panel)
 
 

@@ -23,7 +23,7 @@ def explain_file(
     rows: int | None = ROWS,
     progress: Tell | None = None,
 ) -> list[str]:
-    """Explains the rows of a file, in batches that the entry's memory budget holds.
+    """Explain the rows of a file, in batches that the entry's memory budget holds.
 
     Args:
         save: where to write the explanation of every row; see `write_explanations`.
@@ -96,7 +96,7 @@ def _told(answers: Iterable[Explanation], rows: int, top: int, lines: list[str])
 
 
 def _row(answer: Explanation, i: int, row: int, top: int) -> Iterator[str]:
-    """Lines of row i of an answer, which is `row` of the file."""
+    """Return the lines of row i of an answer, which is `row` of the file."""
     manifest = answer.manifest
     explained, targets = answer[manifest.explained_value][i], targets_of(answer)[i]
     most = (

@@ -70,7 +70,7 @@ class _Tensor:
         return sum(rows for rows, *_ in self.shapes), *self.shapes[0][1:]
 
     def write(self, member: IO[bytes]) -> None:
-        """As one .npy."""
+        """Write as one .npy."""
         head = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False}
         np.lib.format.write_array_header_1_0(member, {**head, "shape": self.shape})
         with self.aside.open("rb") as file:
@@ -79,7 +79,7 @@ class _Tensor:
 
 
 def _write_npz(path: Path, batches: Iterable[Explanation]) -> str:
-    """Any name of a tensor is fine, and none is pickled."""
+    """Write tensors: any name is fine, and none is pickled."""
     tensors: dict[str, _Tensor] = {}
     for answer in batches:
         for name, array in answer.items():
@@ -147,7 +147,7 @@ def _rows_of(answer: Explanation, first: int) -> _Rows:
 
 
 def targets_of(answer: Explanation) -> np.ndarray:
-    """[N, T] indices into the explained output's row; "predicted" where that is none of the answers."""
+    """Return [N, T] indices into the explained output's row; "predicted" where that is no answer."""
     manifest = answer.manifest
     n, t = answer[manifest.explained_value].shape
     if manifest.targets != "predicted":
@@ -204,7 +204,7 @@ def _write_parquet(path: Path, batches: Iterable[Explanation]) -> str:
 
 
 def _groups(batches: Iterable[Explanation]) -> Iterator[Columns]:
-    """Columns of several batches together."""
+    """Return the columns of several batches together."""
     waiting: list[Columns] = []
     for table in _tables(batches):
         waiting.append(table.columns)

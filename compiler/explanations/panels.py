@@ -89,7 +89,7 @@ class Part:
 
 
 def panels_of(answer: Explanation, i: int, row: int, top: int, vocabulary: Vocabulary) -> Iterator[Panel]:
-    """Of row i of an answer, target by target.
+    """Yield the panels of row i of an answer, target by target.
 
     Args:
         row: what the row is called.
@@ -126,7 +126,7 @@ def _concepts(
 
 
 def flow(title: str, answer: Explanation, i: int, j: int) -> Flow:
-    """How attributions flow through the layers that the entry answers: of row i and target j."""
+    """Return how row i's attributions of target j flow through the layers that the entry answers."""
     manifest = answer.manifest
     inputs = [answer[e.attributions][i, j].reshape(-1) for e in manifest.attributed]
     layers = [answer[layer.attributions][i, j].reshape(-1) for layer in manifest.layers]
@@ -159,7 +159,10 @@ def panels(
     shapley: Estimate | None = None,
     order: Sequence[int] = (),
 ) -> Iterator[Panel]:
-    """Of one row and target; Shapley values are drawn where all parts are tables. `order`: see `bars`."""
+    """Yield the panels of one row and target.
+
+    Shapley values are drawn where all parts are tables. `order`: see `bars`.
+    """
     tables = [part for part in parts if _is_table(part)]
     if tables:
         yield bars(title, tables, top, shapley if len(tables) == len(parts) else None, order)
@@ -172,7 +175,7 @@ def panels(
 
 
 def parts_of(manifest: Manifest, attributions: np.ndarray, values: np.ndarray) -> list[Part]:
-    """Of attributions of all that has some, and of values [F] of all explained inputs, side by side."""
+    """Return the parts: attributions of all that has some, and values [F] of all explained inputs."""
     tensors = [e.tensor for e in manifest.explained]
     ends = np.cumsum([math.prod(t.shape) for t in tensors])[:-1]
     each = zip(tensors, np.split(values, ends), strict=True)
@@ -185,14 +188,14 @@ def parts_of(manifest: Manifest, attributions: np.ndarray, values: np.ndarray) -
 
 
 def _part(answer: Explanation, e: Attributed, at: tuple[int, ...]) -> Part:
-    """Of a row and a target, and a channel where it is a concept's."""
+    """Return the part of a row and a target, and a channel where it is a concept's."""
     values = None if e.of_players else answer.inputs.get(e.tensor.name)
     errors = answer[e.standard_error][at] if e.standard_error else None
     return Part(e, answer[e.attributions][at], None if values is None else values[at[0]], errors)
 
 
 def _is_table(part: Part) -> bool:
-    """Whether its features are drawn as bars: rows of numbers, and what has too many axes for a picture."""
+    """Tell whether its features are drawn as bars: rows of numbers, and what has too many axes to picture."""
     return not (part.explained.at and part.attributions.ndim == 1) and part.attributions.ndim not in (2, 3)
 
 
@@ -259,7 +262,7 @@ def _short(name: str) -> str:
 
 
 def _heat(title: str, part: Part) -> Heat:
-    """Channels are added up; the picture is their mean."""
+    """Return a heat map: channels are added up; the picture is their mean."""
     values = part.attributions.astype(np.float64)
     picture = None if part.values is None else part.values.astype(np.float64)
     if values.ndim == 3:
@@ -277,7 +280,7 @@ def _grey(picture: np.ndarray) -> np.ndarray:
 
 
 def _words(title: str, part: Part, ids: np.ndarray, vocabulary: Vocabulary) -> Words:
-    """Without the padding at the end: equal ids that have no attribution."""
+    """Return words without the padding at the end: equal ids that have no attribution."""
     values = part.attributions.astype(np.float64)
     last = np.flatnonzero((ids != ids[-1]) | (values != 0))
     length = int(last[-1]) + 1 if len(last) and last[-1] < len(ids) - 2 else len(ids)

@@ -22,7 +22,7 @@ from compiler.explanations.words import NUMBERS, read_vocabulary
 def draw_file(
     repository: Path, name: str, file: Path, out: Path, top: int = 10, tokenizer: Path | None = None
 ) -> str:
-    """Draws the first rows of a file as an entry explains them, and says what was drawn.
+    """Draw the first rows of a file as an entry explains them, and say what was drawn.
 
     Args:
         out: .png, .svg, .pdf or .html.

@@ -20,7 +20,7 @@ _KINDS = "fiubU"
 
 
 def read_npy(file: BinaryIO, most_bytes: int | None = None) -> np.ndarray:
-    """One array.
+    """Read one array.
 
     Raises:
         ValueError: damaged, or Python objects.
@@ -33,7 +33,7 @@ def read_npy(file: BinaryIO, most_bytes: int | None = None) -> np.ndarray:
 
 
 def read_npz(file: BinaryIO, most_bytes: int | None = None) -> dict[str, np.ndarray]:
-    """Arrays by name. What a member says of its size is looked at before any of it is inflated.
+    """Read arrays by name. A member's stated size is checked before any of it is inflated.
 
     Raises:
         ValueError, zipfile.BadZipFile: damaged, Python objects, or strange members.

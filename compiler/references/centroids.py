@@ -51,7 +51,7 @@ def centroids(
     seed: int = 0,
     whole: bool = True,
 ) -> Centroids:
-    """At most `k` centroids, each the mean of `least` rows or more.
+    """Return at most `k` centroids, each the mean of `least` rows or more.
 
     Args:
         arrays: [rows, …] by input name, finite numbers.
@@ -98,7 +98,7 @@ def _moved(weights: np.ndarray, made: np.ndarray, rows: np.ndarray) -> float:
 
 
 def _flattened(arrays: Mapping[str | None, np.ndarray]) -> np.ndarray:
-    """[rows, columns of all inputs] in float64."""
+    """Return [rows, columns of all inputs] in float64."""
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub" or array.ndim < 2 or not np.isfinite(array).all() or not len(array):
             raise InvalidReferencesError(
@@ -137,7 +137,7 @@ def _kmeans(rows: np.ndarray, k: int, random: np.random.Generator) -> np.ndarray
 
 
 def _spread_out(rows: np.ndarray, k: int, random: np.random.Generator) -> np.ndarray:
-    """k-means++: each next centre by its squared distance from those there are."""
+    """Choose by k-means++: each next centre by its squared distance from those there are."""
     chosen = [rows[random.integers(len(rows))]]
     distance = ((rows - chosen[0]) ** 2).sum(axis=1)
     while len(chosen) < k:
@@ -149,7 +149,7 @@ def _spread_out(rows: np.ndarray, k: int, random: np.random.Generator) -> np.nda
 
 
 def _nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Which centre is nearest to each row."""
+    """Return which centre is nearest to each row."""
     squares = (centres**2).sum(axis=1)
     blocks = (rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK))
     return np.concatenate([(squares - 2 * block @ centres.T).argmin(axis=1) for block in blocks])
@@ -198,7 +198,7 @@ def _one_hot_groups(rows: np.ndarray) -> list[list[int]]:
 
 
 def _someones(candidates: np.ndarray, rows: np.ndarray, least: int) -> np.ndarray:
-    """Whether each is a row that fewer than `least` have, in float32: what a model is given."""
+    """Tell whether each is a row that fewer than `least` have, in float32: what a model is given."""
     known, counts = np.unique(rows.astype(np.float32), axis=0, return_counts=True)
     rare = {row.tobytes() for row in known[counts < least] + 0.0}
     return np.array([row.tobytes() in rare for row in candidates.astype(np.float32) + 0.0], bool)
@@ -222,7 +222,7 @@ class Output:
     centroids: np.ndarray
 
     def shift(self, weights: np.ndarray) -> np.ndarray:
-        """[m]: the weighted mean over the centroids less that over all rows, in standard deviations."""
+        """Return [m]: the centroids' weighted mean less that of all rows, in standard deviations."""
         return np.asarray((weights @ self.centroids - self.mean) / np.where(self.spread > 0, self.spread, 1))
 
 
@@ -248,7 +248,7 @@ def outputs_of(
 
 
 def _answers(run: Runner, fed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """[rows, m] in float64 for each float output."""
+    """Return [rows, m] in float64 for each float output."""
     count = len(next(iter(fed.values())))
     blocks = [
         run({name: a[start : start + _BLOCK] for name, a in fed.items()}) for start in range(0, count, _BLOCK)
@@ -280,7 +280,7 @@ def balanced(made: Centroids, rows: Mapping[str | None, np.ndarray], outputs: Se
 
 
 def keeping_means(shares: np.ndarray, off: np.ndarray) -> np.ndarray:
-    """[k]: the weights of `balanced`, or the shares themselves.
+    """Return [k]: the weights of `balanced`, or the shares themselves.
 
     Args:
         off: [k, m], each one's outputs less the means to keep, in standard deviations.

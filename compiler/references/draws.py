@@ -32,7 +32,7 @@ class DrawnTable:
 
 
 def draws(references: Any, weights: npt.ArrayLike | None, count: int, seed: int) -> list[Any]:
-    """Bootstrap samples: as many rows as there are, drawn with replacement, by their weights.
+    """Draw bootstrap samples: as many rows as there are, with replacement, by their weights.
 
     Equal rows are merged by whoever reads them, so that a draw costs less than the set.
 

@@ -72,13 +72,13 @@ def elements_of(given: object) -> list[Any] | None:
 
 
 def are_positions(labels: Sequence[Any]) -> bool:
-    """Whether nobody gave these labels."""
+    """Tell whether nobody gave these labels."""
     whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in labels)
     return whole and sorted(labels) == list(range(len(labels)))
 
 
 def positions_of(labels: Sequence[Any], names: Sequence[str] | None, fault: Fault) -> list[int]:
-    """Where each feature stands among the columns.
+    """Return where each feature stands among the columns.
 
     Args:
         names: of the features; None where they count by position.
@@ -135,7 +135,7 @@ def in_order(
 def spread(
     table: Any, inputs: Mapping[str, Sequence[str] | None], passed_over: Collection[str], fault: Fault
 ) -> dict[str, Part]:
-    """One table for several inputs: the columns of each.
+    """Spread one table over several inputs: the columns of each.
 
     Args:
         inputs: names of the features of each; None where they have none.
@@ -157,7 +157,7 @@ def spread(
 
 
 def numbers_of(column: np.ndarray, label: str, fault: Fault, *, missing: bool) -> np.ndarray:
-    """Its numbers: of a column of objects too, where they are that, as nullable types are."""
+    """Return a column's numbers: of a column of objects too, as nullable types are."""
     if column.dtype == object:
         column = np.asarray([_number(value, label, fault) for value in column])
         column = column.astype(np.float64) if column.dtype == object else column  # decimals
@@ -172,7 +172,7 @@ def numbers_of(column: np.ndarray, label: str, fault: Fault, *, missing: bool) -
 
 
 def _number(value: Any, label: str, fault: Fault) -> Any:
-    """NaN for what is missing."""
+    """Return a number; NaN for what is missing."""
     if value is None or type(value).__name__ == "NAType":  # pandas.NA
         return np.nan
     if not isinstance(value, _NUMBERS):

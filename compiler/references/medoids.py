@@ -19,7 +19,7 @@ _BLOCK = 4096
 def medoids(
     arrays: Mapping[str, np.ndarray], rows: np.ndarray, k: int, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """At most `k` of the rows, by their indices, and the share [k] of all rows that each stands for.
+    """Choose at most `k` of the rows: their indices, and the share [k] of all rows that each stands for.
 
     Args:
         arrays: [rows of the table, …] by input: numbers, NaN where one is missing, or texts.
@@ -53,7 +53,7 @@ Column = tuple[np.ndarray, bool]  # values [rows], and whether they are categori
 
 
 def _scaled(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> list[Column]:
-    """Numbers in standard deviations; the place of each text among all of them."""
+    """Return numbers in standard deviations; for texts the index of each among all of them."""
     found = list[Column]()
     for array in arrays.values():
         for column in array[rows].reshape(len(rows), -1).T:

@@ -10,7 +10,7 @@ from compiler.references.tables import Columns
 
 
 def columns_of_inputs(model: Path) -> tuple[list[str] | None, frozenset[str]]:
-    """Names of the inputs where a model has several of one feature each, and of its inputs of text.
+    """Return the names of inputs of one feature each, where a model has several, and of inputs of text.
 
     Nothing is known of a file that is no model: the compile says so.
     """
@@ -27,7 +27,7 @@ def columns_of_inputs(model: Path) -> tuple[list[str] | None, frozenset[str]]:
 
 
 def text_columns(columns: Columns, texts: Collection[str]) -> frozenset[str]:
-    """Those of the columns that belong to inputs of text; without a division, what is named like these."""
+    """Return the columns that belong to inputs of text; without a division, what is named like these."""
     if not isinstance(columns, Mapping):
         return frozenset(texts)
     return frozenset(column for name in texts for column in columns.get(name, ()))

@@ -109,7 +109,7 @@ def prepare(
 
 
 def check_count(arrays: Mapping[str, np.ndarray]) -> int:
-    """K, the same for each input; raises InvalidReferencesError."""
+    """Return K, the same for each input; raise InvalidReferencesError where it differs."""
     counts = {len(a) for a in arrays.values()}
     if len(counts) > 1:
         sizes = ", ".join(f"{name}: {len(a)}" for name, a in arrays.items())
@@ -122,7 +122,7 @@ def _examples(
     weights: npt.ArrayLike | None,
     inputs: Mapping[str, tuple[tuple[int, ...], np.dtype]],
 ) -> ReferenceSet:
-    """K rows such as may come: the examples over and over, or normal draws where there are none."""
+    """Return K rows such as may come: the examples over and over, or normal draws without any."""
     if weights is not None:
         raise InvalidOptionError("open references: weights come with the references, in each request.")
     k, random = int(given.count), np.random.default_rng(0)
@@ -151,7 +151,7 @@ def _by_name(
 
 
 def unnamed(names: Sequence[str]) -> InvalidReferencesError:
-    """Of one array, where several inputs are explained."""
+    """Return an error for one array, where several inputs are explained."""
     return InvalidReferencesError(
         f"{len(names)} inputs are explained ({', '.join(names)}): give a mapping from name to array, a .npz "
         "file with an array for each, or a table whose columns --features INPUT=A,B,C names for each."
@@ -256,7 +256,7 @@ def _check_weights(weights: npt.ArrayLike | None, count: int) -> np.ndarray | No
 def _merge(
     arrays: dict[str, np.ndarray], weights: np.ndarray | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None, int]:
-    """Equal references are one with their weights added: exact, and cheaper."""
+    """Merge equal references into one with their weights added: exact, and cheaper."""
     count = len(next(iter(arrays.values())))
     rows = np.concatenate(
         [np.ascontiguousarray(a).reshape(count, -1).view(np.uint8) for a in arrays.values()], 1

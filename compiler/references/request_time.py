@@ -19,7 +19,7 @@ def references_name(name: str) -> str:
 
 
 def names_of_inputs(tensors: Iterable[str]) -> set[str]:
-    """Every input that the graph needs for itself."""
+    """Return every input that the graph needs for itself."""
     return {WEIGHTS, *map(references_name, tensors)}
 
 
@@ -46,7 +46,7 @@ def for_rows(
     weights: np.ndarray | None,
     rows: int,
 ) -> dict[str, np.ndarray]:
-    """One reference set for `rows` rows, as the graph takes it.
+    """Return one reference set for `rows` rows, as the graph takes it.
 
     Args:
         references: k ≤ K rows [k, …] by the name of the explained input, of its dtype and finite.

@@ -227,7 +227,7 @@ def _read_lines(source: Source, lines: Iterator[str]) -> Table:
 
 
 def _lines(source: Source, text: io.TextIOWrapper) -> Iterator[str]:
-    """Its lines, as far as none is too long."""
+    """Yield a text's lines, as far as none is too long."""
     longest = -1 if source.most_bytes is None else _LONGEST_LINE
     while line := text.readline(longest):
         if len(line) == longest:
@@ -236,7 +236,7 @@ def _lines(source: Source, text: io.TextIOWrapper) -> Iterator[str]:
 
 
 def _are_numbers(cells: Sequence[str]) -> bool:
-    """Whether it is a row rather than a header; cells may be empty, but not all of them."""
+    """Tell whether a row is no header: cells may be empty, but not all of them."""
     given = [cell for cell in cells if cell.strip()]
     try:
         return bool(given) and all(isinstance(float(cell), float) for cell in given)
@@ -245,7 +245,10 @@ def _are_numbers(cells: Sequence[str]) -> bool:
 
 
 def _number(path: str, line: int, column: str, cell: str) -> float:
-    """NaN for an empty cell, which is refused where the rows are checked unless the model takes it."""
+    """Return a number; NaN for an empty cell.
+
+    NaN is refused where the rows are checked, unless the model takes it.
+    """
     if not cell.strip():
         return np.nan
     try:
@@ -287,7 +290,7 @@ def _find(path: str, header: tuple[str, ...], columns: Sequence[str]) -> list[in
 
 
 def shown(names: Sequence[str]) -> str:
-    """Names that somebody made up, kept short."""
+    """Write names that somebody made up, kept short."""
     return f"{[name[:_SHOWN] for name in names[:_SHOWN]]}" + " and more" * (len(names) > _SHOWN)
 
 

@@ -73,7 +73,7 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
 
 
 def _answers(model: Any, read: Boosted, rows: Any) -> Sequence[np.ndarray]:
-    """Of a classifier labels and probabilities, as its ONNX model; else numbers."""
+    """Return a classifier's labels and probabilities, as its ONNX model; else numbers."""
     if read.classes is None:
         kind = "Exponent" if read.link == "Exp" else "RawFormulaVal"
         # A ranker's own predict() knows no types.
@@ -94,7 +94,7 @@ class _Table(Table):
 
 
 def _plain(category: Any) -> str | int:
-    """As CatBoost takes it: it hashes a whole number like its digits."""
+    """Return a category as CatBoost takes it: it hashes a whole number like its digits."""
     return category if isinstance(category, str) else int(category)
 
 
@@ -132,7 +132,7 @@ class _Reading:
         )
 
     def _splits(self) -> Iterator[Split]:
-        """By their numbers; `yes` is that the bit of a leaf's place is 0, but for a category."""
+        """Yield the splits by their numbers; `yes`: a bit of a leaf's index is 0, but for a category."""
         for one in self.known.get("float_features", ()):
             for border in one["borders"]:
                 missing = one["nan_value_treatment"] != "AsTrue"

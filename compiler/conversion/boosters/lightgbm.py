@@ -97,7 +97,7 @@ def _tree(root: Any, column: int, factor: float) -> Tree:
 
 
 def _missing_left(node: Any) -> bool:
-    """Of NaN, which counts as 0 where nothing was missing in the training."""
+    """Tell whether NaN goes left; it counts as 0 where nothing was missing in the training."""
     return bool(node["threshold"] >= 0 if node["missing_type"] == "None" else node["default_left"])
 
 
@@ -138,7 +138,7 @@ def _booster(model: Any) -> lgb.Booster:
 
 
 def _answers(model: Any, read: Boosted, rows: Any) -> Sequence[np.ndarray | None]:
-    """Of a classifier labels (a booster has none) and probabilities, as its ONNX model; else a number."""
+    """Return a classifier's labels (a booster has none) and probabilities, as in ONNX; else a number."""
     if hasattr(model, "predict_proba"):
         return np.asarray(model.predict(rows)), np.asarray(model.predict_proba(rows))
     answer = np.asarray(model.predict(rows))

@@ -59,7 +59,7 @@ class Table:
         return pd.DataFrame(columns)
 
     def fed(self, rows: Rows) -> dict[str, np.ndarray]:
-        """Rows as the ONNX model takes them; a missing text is an empty one."""
+        """Return rows as the ONNX model takes them; a missing text is an empty one."""
         if not self.by_column:
             return {INPUT: rows.numbers().astype(np.float32)}
         return {
@@ -132,7 +132,7 @@ def _outputs(boosted: Boosted, names: Sequence[str]) -> list[onnx.ValueInfoProto
 
 
 def _texts(rows: Rows, i: int) -> np.ndarray:
-    """[K, 1] with an empty text for what is missing."""
+    """Return [K, 1] with an empty text for what is missing."""
     texts = rows.columns[i].astype(object)
     missing = np.array([value is None or value != value for value in texts])
     wrong = [value for value in texts[~missing] if not isinstance(value, str)]

@@ -92,7 +92,7 @@ def only_deciding(repository: Path) -> str:
 
 
 def decide_file(repository: Path, name: str, file: Path, columns: Sequence[str], tell: Tell) -> DecidedFile:
-    """Decides every row of a file.
+    """Decide every row of a file.
 
     Rows are run in batches: their last bits may differ from those that the gateway answers.
 
@@ -178,7 +178,7 @@ def _is_of_score(row: DecidedRow) -> bool:
 
 
 def _codes(decided: Decided, row: ExplainedRow, name: str) -> Codes:
-    """None where no reasons could be given by that comparison."""
+    """Return the codes of a comparison's reasons; none where it could give no reasons."""
     try:
         return codes_of(decided, row, name)
     except NoReasonsError:
@@ -217,7 +217,7 @@ def _explained(
 
 
 def _beside(file: Path, columns: Sequence[str], count: int) -> dict[str, list[Any]]:
-    """Columns of the file, [count] cells each."""
+    """Return columns of the file, [count] cells each."""
     if not columns:
         return {}
     if file.suffix.lower() not in TABLES:

@@ -151,7 +151,7 @@ def report(
     seed: int = 0,
     tell: Tell | None = None,
 ) -> Report:
-    """Decides every row of `data`, and measures what comes of it.
+    """Decide every row of `data`, and measure what comes of it.
 
     Args:
         label: a column of two values, of which the larger is the outcome that is feared.
@@ -190,7 +190,7 @@ def report(
 
 
 def _without(row: DecidedRow) -> str:
-    """Why it has no reasons."""
+    """Return why it has no reasons."""
     return row.fault or "" if row.decision is None else row.decision.warnings[0]
 
 
@@ -200,7 +200,7 @@ def told(value: str | float | None) -> str:
 
 
 def _by_cause(faults: Counter[str]) -> Counter[str]:
-    """Without their numbers: one cause of many rows."""
+    """Count causes without their numbers: one cause of many rows."""
     causes: Counter[str] = Counter()
     for text, count in faults.items():
         causes["attributions do not add up" if "miss the score" in text else text] += count
@@ -208,7 +208,7 @@ def _by_cause(faults: Counter[str]) -> Counter[str]:
 
 
 def _reasons(file: DecidedFile) -> list[ReasonCount]:
-    """Most frequent first."""
+    """Return the reasons, most frequent first."""
     found: dict[str, list[tuple[int, float | None, dict[str, float]]]] = {}
     texts: dict[str, str] = {}
     profile = decided_of(file.compiled.manifest).profile
@@ -244,7 +244,7 @@ def _means(each: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _agreements(file: DecidedFile, declines: Sequence[DecidedRow]) -> list[Agreement]:
-    """Of each other baseline, and of all draws together."""
+    """Return the agreement of each other baseline, and of all draws together."""
     if not declines:
         return []
     kinds = [one.kind for one in file.comparisons]

@@ -89,7 +89,7 @@ def move(file: DecidedFile, references: GivenReferences, seed: int, tell: Tell) 
 
 
 def places_of(file: DecidedFile) -> dict[str, Places]:
-    """Where the features of each key, a feature or a group, stand."""
+    """Return where the features of each key, a feature or a group, stand."""
     single: dict[str, tuple[str, int]] = {}
     for item in file.compiled.manifest.explained:
         size = math.prod(item.tensor.shape)

@@ -105,7 +105,7 @@ def _groups(report: Report) -> bytes:
 
 
 def _bars(names: list[str]) -> "tuple[Figure, Axes]":
-    """Horizontal bars from the top down."""
+    """Make axes for horizontal bars from the top down."""
     figure, axes = _figure(MARGIN_IN + BAR_IN * max(len(names), 3))
     short = [name if len(name) <= _TEXT else f"{name[: _TEXT - 1]}…" for name in names]
     axes.set_yticks(np.arange(len(names)), short)

@@ -24,7 +24,7 @@ _TEXT = 60  # characters of a reason's text
 
 
 def tables(report: Report) -> Iterator[Table]:
-    """Titles say what a table holds."""
+    """Yield the tables; their titles say what they hold."""
     yield _outcomes(report)
     yield _reasons(report)
     if report.agreements:

@@ -204,7 +204,7 @@ class _Row:
         return self.body
 
     def _standard_error(self, weighted: ir.Value, targets: int) -> ir.Value:
-        """√(Σ (φ_p − φ)² / (n(n − 1))) over the n pairs p of orders."""
+        """Return √(Σ (φ_p − φ)² / (n(n − 1))) over the n pairs p of orders."""
         op, n = self.nodes, self.method.pairs
         split = op.Reshape(weighted, [n, -1, self.mixing.game.players, targets])
         each = op.Mul(op.ReduceSum(split, [1], keepdims=0), np.asarray(float(n)))  # [n, P, T]
@@ -259,7 +259,7 @@ class _Chunk:
         self.nodes = Nodes(self.body, "coalitions/mixed")
 
     def graph(self, winner: ir.Value | None) -> ir.Graph:
-        """Input: the first mixed row's number. Output: [size, T]."""
+        """Return the body of a chunk. Input: the first mixed row's number. Output: [size, T]."""
         op, mixing, references = self.nodes, self.mixing, self.mixing.references
         count = np.asarray(references.count, np.int64)
         last = np.asarray(mixing.mixed - 1, np.int64)
@@ -300,14 +300,14 @@ class _Chunk:
         return value
 
     def _mask(self, masks: ir.Value, of: np.ndarray) -> ir.Value:
-        """[size, *row]: whether each element's player is in the coalition."""
+        """Return [size, *row]: whether each element's player is in the coalition."""
         op, players = self.nodes, of.reshape(-1)
         if not np.array_equal(players, np.arange(self.mixing.game.players)):
             masks = op.Gather(masks, players.astype(np.int64), axis=1)
         return op.Reshape(masks, [self.mixing.size, *of.shape]) if of.ndim != 1 else masks
 
     def _at_targets(self, y: ir.Value, winner: ir.Value | None) -> ir.Value:
-        """[size, T] of [size, elements]."""
+        """Return [size, T] of [size, elements]."""
         op, target = self.nodes, self.mixing.target
         if winner is not None:
             return op.Gather(y, winner, axis=1)

@@ -63,7 +63,7 @@ def choose_game(lowered: Lowered, method: Method, request: CompileRequest) -> tu
 
 
 def _names_of(lowered: Lowered, references: References | None) -> list[str]:
-    """Under which references are given: of a table that has more columns, those of inputs."""
+    """Return the inputs for which references are given: of a table, those among its columns."""
     if isinstance(references, Mapping):
         return [*references]
     columns = columns_of(references) or ()
@@ -107,7 +107,9 @@ def _kept_note(lowered: Lowered, leaves: Sequence[Leaf], needed: frozenset[str])
 
 
 def _with_spec(lowered: Lowered, name: str, references: References | None) -> Lowered:
-    """Its row and type, as the model answers a few rows: ONNX knows no shapes of a Loop, or of trees.
+    """Add a tensor's row and type, as the model answers a few rows.
+
+    ONNX knows no shapes of a Loop, or of trees.
 
     Raises:
         UnsupportedModelError: rows of no common shape.
@@ -124,7 +126,7 @@ def _with_spec(lowered: Lowered, name: str, references: References | None) -> Lo
 
 
 def _answer(lowered: Lowered, name: str, references: References | None) -> np.ndarray | None:
-    """To references, as far as they are known yet; to random numbers and zeros elsewhere."""
+    """Return the answer to references, as far as they are known yet; else to random numbers and zeros."""
     model, random, rows = lowered.model.clone(), np.random.default_rng(0), {}
     graph, needed = model.graph, reach_backward(model.graph, name, ())
     graph.outputs[:] = [v for node in graph for v in node.outputs if v.name == name]

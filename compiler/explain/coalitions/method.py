@@ -40,4 +40,4 @@ class CoalitionMethod(Method, Protocol):
         """Independent draws, of equally many of the gains [D, P] each, one behind the other."""
 
     def coalitions(self, players: int) -> Coalitions:
-        """Of so many players; raises InvalidOptionError where they are too many."""
+        """Return the coalitions of so many players; raise InvalidOptionError where they are too many."""

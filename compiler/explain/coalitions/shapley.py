@@ -45,7 +45,9 @@ class ExactShap(Weighted):
         return {}
 
     def coalitions(self, players: int) -> Coalitions:
-        """Every one, numbered by its bits; φ_i = Σ_S |S|! (P − |S| − 1)! / P! · (v(S ∪ i) − v(S)).
+        """Return every coalition, numbered by its bits.
+
+        φ_i = Σ_S |S|! (P − |S| − 1)! / P! · (v(S ∪ i) − v(S)).
 
         Raises:
             InvalidOptionError: more than 12 players.
@@ -108,7 +110,7 @@ class PermutationShap(Weighted):
         return self.permutations
 
     def coalitions(self, players: int) -> Coalitions:
-        """Those that the orders lead through, each once.
+        """Return the coalitions that the orders lead through, each once.
 
         Raises:
             InvalidOptionError: more than 512 players.

@@ -84,7 +84,7 @@ def _answers(lowered: Lowered, given: Mapping[str, np.ndarray], wanted: set[str]
 
 
 def _base_value(selection: Selection, references: ReferenceSet | None) -> np.ndarray:
-    """[1, …], the mean of the explained output over the references.
+    """Return [1, …], the mean of the explained output over the references.
 
     Without references, what the trees' covers expect of it: the leaves' mean, and what the model adds to its
     leaves at any row. The tables are made in float64, and so is this: in float32, a mean of thousands of rows
@@ -126,7 +126,7 @@ def _margins(at_x: Environment, trees: Trees, references: ReferenceSet | None) -
 
 
 def _of_target(op: Ops, target: Target, seed: Seed, found: Tensor) -> Tensor:
-    """Attributions [1, targets, …] along the axis T, or those of the predicted class."""
+    """Return attributions [1, targets, …] along the axis T, or those of the predicted class."""
     if target.elements == "predicted":
         chosen = op.reshape(seed.multiplier, (1, found.shape[1], *(1 for _ in found.shape[2:])))
         return op.ReduceSum(op.Mul(found, chosen), [1], keepdims=0)

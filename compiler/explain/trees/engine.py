@@ -56,7 +56,7 @@ class TreeTables(Engine):
     def answers_missing(
         self, selection: Selection, spec: TensorSpec, references: ReferenceSet | None
     ) -> bool:
-        """Trees have a side for them."""
+        """Tell whether NaN is answered: trees have a side for it."""
         return spec.datatype in FLOATS or super().answers_missing(selection, spec, references)
 
     def in_space(self, method: Any, space: str, transform: str) -> Method:

@@ -111,7 +111,7 @@ def _ensemble_behind(lowered: Lowered, method: str, output: str) -> tuple[ir.Nod
 
 
 def owners_of(lowered: Lowered, target: Target, trees: Trees, method: str) -> np.ndarray:
-    """[features] of what an ensemble reads: of whose elements each is made.
+    """Return for each of the [features] that an ensemble reads of whose elements it is made.
 
     Whose a constant feature is makes no difference.
 
@@ -167,7 +167,7 @@ def _margin_notes(output: str, margin: str | None, ensemble: Ensemble, probabili
 
 
 def _behind_moves(value: ir.Value) -> ir.Value:
-    """Of what the value was moved."""
+    """Return the value before it was moved."""
     while True:
         node = value.producer()
         if node is None or node.domain or node.op_type not in _MOVES or node.inputs[0] is None:
@@ -176,7 +176,7 @@ def _behind_moves(value: ir.Value) -> ir.Value:
 
 
 def _with_spec(lowered: Lowered, name: str, ensemble: Ensemble, dtype: ir.DataType) -> Lowered:
-    """ONNX's inference knows no shapes of these operators' older versions."""
+    """Add a specification: ONNX's inference knows no shapes of these operators' older versions."""
     specs = {**lowered.specs, name: ((1, ensemble.columns), dtype)}
     return replace(lowered, specs=specs, batched=lowered.batched | {name})
 
@@ -250,7 +250,7 @@ def _shifted(model: ir.Model, margin: ir.Value, shift: np.ndarray) -> None:
 
 
 def _probes(ensemble: Ensemble, spec: tuple[tuple[int, ...], ir.DataType]) -> np.ndarray:
-    """Rows with numbers on both sides of the bounds."""
+    """Return rows with numbers on both sides of the bounds."""
     random = np.random.default_rng(0)
     (_, *row), dtype = spec
     rows = random.standard_normal((_PROBES, prod(row)))

@@ -62,7 +62,7 @@ def made_of(
 def all_made_of(
     lowered: Lowered, nodes: Sequence[ir.Node], players: Mapping[str, np.ndarray]
 ) -> dict[str, tuple[frozenset[int], ...]]:
-    """By tensor that is made of players, as `made_of`."""
+    """Return `made_of` of every tensor that is made of players, by name."""
     follow = _followed(lowered, nodes, players)
     return {name: follow.of(name) for name in follow.known}
 
@@ -97,7 +97,7 @@ class _Following:
         return self.numbered[players]
 
     def of(self, name: str) -> tuple[frozenset[int], ...]:
-        """Of what each element of a tensor is made; of nothing where no player was met."""
+        """Return of what each element of a tensor is made; of nothing where no player was used."""
         numbers = self.known[name] if name in self.known else np.zeros(self.shape(name), np.int64)
         return tuple(self.sets[i] for i in numbers.flat)
 
@@ -130,7 +130,7 @@ class _Following:
         self.known.update(zip((str(v.name) for v in node.outputs if v.name), found, strict=False))
 
     def _holds_all(self, node: ir.Node) -> bool:
-        """Whether nothing is missing in what a node makes: of an Imputer's Where, and of what moves that."""
+        """Tell whether a node's output misses nothing: of an Imputer's Where, and of what moves that."""
         if node.op_type == "Where":
             test = node.inputs[0].producer() if node.inputs[0] is not None else None
             return test is not None and test.op_type == "IsNaN" and test.inputs[0] is node.inputs[2]
@@ -138,14 +138,14 @@ class _Following:
         return moves and all(v is None or v.is_initializer() or v.name in self.whole for v in node.inputs)
 
     def _is_zero(self, node: ir.Node) -> bool:
-        """Whether a node takes 0 times numbers, as skl2onnx does for a column of as many rows."""
+        """Tell whether a node takes 0 times numbers, as skl2onnx does for a column of as many rows."""
         constants = [v.const_value for v in node.inputs if v is not None and v.const_value is not None]
         given = [v for v in node.inputs if v is not None and v.const_value is None]
         zero = node.op_type == "Mul" and any(not c.numpy().any() for c in constants)
         return zero and all(v.name in self.whole for v in given)
 
     def _moves(self, node: ir.Node) -> bool:
-        """Whether it puts elements elsewhere, by places that do not depend on a row."""
+        """Tell whether it puts elements elsewhere, by indices that do not depend on a row."""
         if node.domain or node.op_type == "Concat":
             return not node.domain
         first, *others = node.inputs
@@ -185,7 +185,7 @@ class _Following:
         return list(Runner(model, optimise=False, given=True)(given).values())
 
     def _of(self, node: ir.Node, position: int) -> np.ndarray:
-        """Of what an operand is made; a constant, of nothing."""
+        """Return of what an operand is made; a constant, of nothing."""
         value = node.inputs[position]
         assert value is not None
         if str(value.name) in self.known:

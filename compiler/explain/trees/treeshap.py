@@ -129,7 +129,7 @@ class TreeShap:
         attributions: Tensor,
         owners: np.ndarray | None = None,
     ) -> Tensor:
-        """From tables of their own."""
+        """Look interactions up in tables of their own."""
         tables = self._tables(ensemble, asked, x, references, owners, pairs=True)
         return emit_interactions(op, tables, _flat(op, x), attributions)
 
@@ -162,7 +162,7 @@ def _by_references(
     references: ReferenceSet,
     owners: np.ndarray | None,
 ) -> Tensor:
-    """From tables, and leaf by leaf where these would be too large."""
+    """Look attributions up in tables, and compute them leaf by leaf where these would be too large."""
     (rows,), x = references.arrays.values(), _flat(op, x)
     rows, weights = rows.reshape(len(rows), -1), references.weights
     owners = np.arange(rows.shape[1]) if owners is None else owners

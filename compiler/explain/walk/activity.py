@@ -37,7 +37,7 @@ class Flow:
 
 
 def flow(lowered: Lowered, ends: Sequence[str]) -> Flow:
-    """Follows attributions from where a walk ends through the graph."""
+    """Follow attributions from where a walk ends through the graph."""
     active, held, stops = set(ends), set(), []
     opset = lowered.model.graph.opset_imports.get("", 21)
     for node in lowered.model.graph:
@@ -63,7 +63,7 @@ def flow(lowered: Lowered, ends: Sequence[str]) -> Flow:
 
 
 def is_number(lowered: Lowered, value: ir.Value) -> bool:
-    """Whether a value holds floats to compute with; True where its type is not known."""
+    """Tell whether a value holds floats to compute with; True where its type is not known."""
     spec = lowered.specs.get(str(value.name))
     dtype = spec[1] if spec else value.dtype
     return dtype is None or dtype in _NUMBERS
@@ -79,7 +79,7 @@ class _Operator:
     lowered: Lowered
 
     def takes(self, i: int) -> bool:
-        """Whether an active input may carry an attribution."""
+        """Tell whether an active input may carry an attribution."""
         value = self.node.inputs[i]
         assert value is not None
         return self._carries(value, self.types[0], i)
@@ -91,7 +91,10 @@ class _Operator:
         return self._carries(value, self.types[1], j)
 
     def _carries(self, value: ir.Value, kinds: Sequence[str], i: int) -> bool:
-        """Floats do; whole numbers where the operator takes floats in their place, or has a rule for them."""
+        """Tell whether a value carries attributions.
+
+        Floats do; whole numbers where the operator takes floats in their place, or has a rule for them.
+        """
         if is_number(self.lowered, value) or (self.rule is not None and Trait.DISCRETE in self.rule.traits):
             return True
         return bool(kinds) and self.types[2].get(kinds[i], False)

@@ -92,7 +92,7 @@ def emit_outputs(
 def _by_output(
     op: Ops, players: Players | None, explained: Sequence[Explained], value: Callable[[Explained], Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Values of each explained tensor without a group, by its name, and then of all players together."""
+    """Yield each explained tensor's value without a group, by its name, then that of all players together."""
     grouped = {}
     for name, parts in by_name(explained).items():
         found = together(op, parts, [value(e) for e in parts])
@@ -158,7 +158,10 @@ def _standard_errors(
 def _gap_error(
     op: Ops, method: Method, explained: Sequence[Explained], references: ReferenceSet | None
 ) -> list[ir.Value]:
-    """Explained and base value are exact: the gap varies as the sum of the attributions does."""
+    """Return the gap's standard error, if the gap is one of sampling.
+
+    Explained and base value are exact: the gap varies as the sum of the attributions does.
+    """
     if not (isinstance(method, Averaged) and method.gap is Gap.SAMPLING):
         return []
     draws = _draws(op, method, references)

@@ -40,7 +40,7 @@ _OUTSIDE = Call("outside", _NOBODY, {}, (None,), (), (False,), At((None,), (), (
 
 
 def readers_of(calls: Sequence[Call], kept: Collection[str] = ()) -> Readers:
-    """For each value, the calls of the path that depend on it; of those kept, somebody outside too."""
+    """Return for each value the calls of the path that depend on it; for those kept, somebody outside too."""
     readers: dict[str, list[Call]] = defaultdict(list, {name: [_OUTSIDE] for name in kept})
     for call in calls:
         for name in call.sources:
@@ -57,7 +57,7 @@ def walk(
     advance: Callable[[int], None],
     kept: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Hands the seed's multiplier from the explained output back to every value before it.
+    """Hand the seed's multiplier from the explained output back to every value before it.
 
     Fan-in and broadcasting are handled here and nowhere else: what several readers of a value send back
     adds up, and is summed over the axes along which the value was repeated.
@@ -140,7 +140,10 @@ def _gather(op: Ops, carried: Sequence[Carried], x: Tensor | None) -> Carried:
 
 
 def _add(op: Ops, ms: Sequence[Tensor]) -> Tensor:
-    """Σ m; multipliers that vary over fewer axes first, so that they add up while they are small."""
+    """Return Σ m.
+
+    Multipliers that vary over fewer axes come first, so that they add up while they are small.
+    """
     total, *others = sorted(ms, key=lambda m: len(m.lead))
     for m in others:
         total = op.Add(total, m)

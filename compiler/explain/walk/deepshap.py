@@ -55,7 +55,7 @@ class DeepShap(Weighted):
         return {"standard_error": self.standard_error}
 
     def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
-        """Linear operators in the order that costs least; what has one multiplier together as one."""
+        """Order linear operators by least cost; fuse what has one multiplier together."""
         return fuse(commute(op, calls, kept), kept), self.pull
 
     def pull(self, op: Ops, call: Call, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
@@ -76,7 +76,7 @@ class DeepShap(Weighted):
 
 
 def _bilinear(op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
-    """At the midpoint (x + r)/2: the exact two-player Shapley value of a product."""
+    """Pull m back at the midpoint (x + r)/2: the exact two-player Shapley value of a product."""
     if _places_differ(call):
         return _between_places(op, call, m)
     if sum(call.varying) == 1:
@@ -89,7 +89,7 @@ def _bilinear(op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
 
 
 def _places_differ(call: Call) -> bool:
-    """Whether what the operator takes as given (indices that are computed) is another at the references."""
+    """Tell whether what the operator takes as given, such as computed indices, differs at the references."""
     if call.r is None:  # a linear call that another has changed places with: it is not made there
         return False
     both = [
@@ -101,7 +101,7 @@ def _places_differ(call: Call) -> bool:
 
 
 def _between_places(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
-    """½(P_x + P_r)ᵀm, and what of m·Δy is left in proportion to |Δx|: exact and bounded."""
+    """Return ½(P_x + P_r)ᵀm, and what of m·Δy is left in proportion to |Δx|: exact and bounded."""
     halves = [pull_back(at, call, op.Mul(m, 0.5)) for at in (call.x, call.reference)]
     means = [None if a is None else op.Add(a, b) for a, b in zip(*halves, strict=True)]
     both = zip(call.x.inputs, call.reference.inputs, means, strict=True)
@@ -118,7 +118,7 @@ def _between_places(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
 
 
 def _sum(op: Ops, x: Tensor) -> Tensor:
-    """Over a whole row: [1]."""
+    """Sum over a whole row: [1]."""
     return op.reshape(op.ReduceSum(x, list(range(x.rank)), keepdims=1), (1,))
 
 
@@ -130,7 +130,7 @@ def _pointwise(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
 
 
 def _smooth_secant(op: Ops, call: Call) -> Tensor:
-    """(Δy·Δx + ε·f'(x))/(Δx² + ε): the quotient, and f' where it would cancel.
+    """Return (Δy·Δx + ε·f'(x))/(Δx² + ε): the quotient, and f' where it would cancel.
 
     With ε the rounding of the dtype, Σ m·Δ keeps Δy to its rounding, and the slope of a function on the scale
     of 1 is off by √ε/2 at most, at Δx ≈ √ε; the plain quotient loses all digits there.

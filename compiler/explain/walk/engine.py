@@ -79,7 +79,7 @@ class Walk(Engine):
         return replace(own, concepts=concepts_of(selection, selection.part.concepts))
 
     def axes(self, method: Method, references: ReferenceSet | None) -> dict[str, int]:
-        """Of those on which a walk lies, the longer."""
+        """Return the axes on which a walk lies, with their lengths; of paired ones the longer."""
         counts = {"K": references.count} if references and not references.is_open else {}
         if not isinstance(method, OnPaths):
             return counts
@@ -182,12 +182,12 @@ WALK = Walk()
 
 
 def _referenced(method: Method) -> Collection[str]:
-    """Names for which references are given."""
+    """Return names for which references are given."""
     return method.reference_set if isinstance(method.reference_set, Mapping) else ()
 
 
 def _foremost(lowered: Lowered, layers: Sequence[str]) -> list[str]:
-    """Those layers that depend on no other one."""
+    """Return the layers that depend on no other one."""
     behind = {name: reach_forward(lowered.model.graph, [name]) - {name} for name in layers}
     return [name for name in layers if not any(name in others for others in behind.values())]
 
@@ -214,7 +214,10 @@ def _onto_paths(
     references: ReferenceSet | None,
     calls: list[Call],
 ) -> tuple[dict[str, Tensor | None], list[Call]]:
-    """Where the paths to x start, by tensor; and the calls at their points where the method walks there."""
+    """Return where the paths to x start, by tensor; and the calls at their points.
+
+    The calls change where the method walks on paths.
+    """
     method, target = selection.method, selection.target
     starts = {name: at_r.at(name) if at_r else None for name in target.tensors}
     if not isinstance(method, OnPaths):
@@ -232,6 +235,6 @@ def _onto_paths(
 
 
 def _mean_over_references(op: Ops, y: Tensor, weights: np.ndarray | None) -> Tensor:
-    """In float64: a sum of thousands of large outputs has lost in float32 what sets them apart."""
+    """Return the mean in float64: in float32 a sum of thousands of large outputs loses their differences."""
     wide = y if y.dtype == ir.DataType.DOUBLE else op.Cast(y, to=int(ir.DataType.DOUBLE))
     return mean(op, wide, "K", weights)

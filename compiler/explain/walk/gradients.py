@@ -27,7 +27,7 @@ MAX_STEPS, MAX_SAMPLES = 1000, 100_000
 
 
 def path_quadrature(steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points α in (0, 1) and weights that sum to 1: Gauss–Legendre, exact to degree 2·steps − 1."""
+    """Return points α in (0, 1) and weights that sum to 1: Gauss–Legendre, exact to degree 2·steps − 1."""
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     return (nodes + 1) / 2, weights / weights.sum()
 

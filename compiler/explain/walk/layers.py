@@ -10,7 +10,7 @@ from compiler.rules.rule import Trait
 
 
 def layers_asked(path: Path, output: str, calls: Sequence[Call]) -> tuple[str, ...]:
-    """Names of the values whose attributions are asked for beside the inputs'.
+    """Return the names of the values whose attributions are requested in addition to the inputs'.
 
     "all" are the outputs of operators with weights and of products of two values (attention), and the
     explained output.

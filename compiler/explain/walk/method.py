@@ -103,7 +103,7 @@ class ExplainsScores(Protocol):
 
 
 def pull_back(at: At, call: Call, m: Any) -> list[Tensor | None]:
-    """Every varying input's pullback at a point.
+    """Return every varying input's pullback at a point.
 
     Raises:
         UnsupportedModelError: an input varies for which the operator's rule has no pullback.

@@ -104,7 +104,7 @@ def _place(lowered: Lowered, path: Sequence[ir.Node], i: int) -> str:
 
 
 def _reason(node: ir.Node) -> str:
-    """Why control flow has stayed what it is."""
+    """Return why control flow has stayed what it is."""
     return f": {node.metadata_props[REASON]}." if REASON in node.metadata_props else ""
 
 

@@ -56,7 +56,7 @@ def reaching(calls: Sequence[Call], outputs: Sequence[str]) -> list[Call]:
 
 
 def free_names(calls: Sequence[Call]) -> set[str]:
-    """Names of what varies and is computed by none of the calls: the explained inputs."""
+    """Return the names of what varies and is computed by none of the calls: the explained inputs."""
     computed = {name for call in calls for name in call.outputs}
     return {name for call in calls for name in call.sources} - computed
 
@@ -64,7 +64,7 @@ def free_names(calls: Sequence[Call]) -> set[str]:
 def refusal(
     method: str, missing: Sequence[Call], calls: Sequence[Call], advice: str
 ) -> UnsupportedModelError:
-    """Names the operators for which a method has no rule, and what can be done.
+    """Return an error that names the operators for which a method has no rule, and what can be done.
 
     Args:
         calls: those on the way to the explained output.
@@ -99,7 +99,7 @@ def gates(calls: Sequence[Call]) -> Held:
 
 
 def _is_activated(producers: Mapping[str, Call], name: str) -> bool:
-    """Whether a value is an activation's, moved, scaled or shifted at most."""
+    """Tell whether a value is an activation's, moved, scaled or shifted at most."""
     call = producers.get(name)
     while call is not None and is_plain(call):
         call = producers.get(call.sources[0])
@@ -147,7 +147,7 @@ def deviations(calls: Sequence[Call]) -> Held:
 
 
 def _normed(producers: Mapping[str, Call], name: str) -> set[str]:
-    """Every v of whose norms alone `name` is a function: f(mean v²), f not linear, or ‖v‖; else nothing."""
+    """Return every v of whose norms alone `name` is a function: f(mean v²), f not linear, or ‖v‖."""
     found: set[str] = set()
     pending = [(name, False)]
     for _ in range(LONGEST):
@@ -173,7 +173,7 @@ def _normed(producers: Mapping[str, Call], name: str) -> set[str]:
 
 
 def _behind(producers: Mapping[str, Call], name: str) -> set[str]:
-    """Names of what a value is computed of, so far back as is looked."""
+    """Return the names of what a value is computed of, so far back as is looked."""
     found, pending = {name}, [name]
     while pending and len(found) <= LONGEST:
         call = producers.get(pending.pop(0))
@@ -184,7 +184,7 @@ def _behind(producers: Mapping[str, Call], name: str) -> set[str]:
 
 
 def _square_of(call: Call | None) -> str | None:
-    """v, if the call is v² or another pointwise function of v alone."""
+    """Return v, if the call is v² or another pointwise function of v alone."""
     if call is None or len(set(call.sources)) != 1:
         return None
     squares = call.rule.kind is Kind.POINTWISE or (is_product(call) and all(call.varying))
@@ -240,7 +240,7 @@ def _reads(call: Call) -> Iterator[tuple[str, Tensor]]:
 
 
 def _is_elementwise(call: Call) -> bool:
-    """Whether each element of y depends on the elements in its place of inputs that are all of y's shape.
+    """Tell whether elements of y depend on the elements at their index of inputs that all have y's shape.
 
     A BatchNormalization does, but it has weights: no part of an activation.
     """

@@ -89,9 +89,9 @@ class CpLrp(AttnLrp):
 
 
 def _stabilisers(calls: Sequence[Call], layers: Mapping[str, Layer], epsilon: float) -> dict[str, float]:
-    """Layers with weights, normalisations that add an offset, and products that sum.
+    """Return ε by the output of layers with weights, normalisations that add an offset, and sums.
 
-    For these y + ε/2, and halves, are 2y + ε for both.
+    The sums are products that sum. For these y + ε/2, and halves, are 2y + ε for both.
     """
     found = {name: epsilon for name, layer in layers.items() if layer.weights is not None}
     for call in calls:

@@ -24,7 +24,7 @@ _KEYS = ("base", "low", "high", "rules")
 
 
 def read_composite(path: Path) -> dict[str, Any]:
-    """`Lrp`'s composite, rules, low and high, as a file says them.
+    """Return `Lrp`'s composite, rules, low and high, as a file gives them.
 
     Raises:
         InvalidOptionError: the file, the key, and what may stand there.
@@ -57,7 +57,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _rules(path: Path, table: object) -> tuple[Choice, ...]:
-    """In the order of the file, which `tomllib` keeps."""
+    """Return the rules in the order of the file, which `tomllib` keeps."""
     if not isinstance(table, Mapping):
         raise InvalidOptionError(
             f'{path}: rules is a table, [rules], with lines such as Conv = "gamma(0.25)".'

@@ -84,7 +84,7 @@ class Selector:
     span: tuple[int, int] | None = None
 
     def matches(self, call: Call, ordinals: Mapping[str | None, Mapping[str, tuple[int, int]]]) -> bool:
-        """Whether it chooses a call.
+        """Tell whether it chooses a call.
 
         Args:
             ordinals: of each layer by its output: its place from 1 and its place from the end (−1), among
@@ -193,7 +193,7 @@ def _matching(
 
 
 def takes(rule: RelevanceRule, call: Call, layer: Layer | None) -> bool:
-    """Whether a rule makes sense for an operator."""
+    """Tell whether a rule makes sense for an operator."""
     moving = Trait.MOVING in call.rule.traits
     if isinstance(rule, Taylor | GuidedRelu | DeconvRelu):
         return True

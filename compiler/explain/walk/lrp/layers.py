@@ -61,20 +61,20 @@ class Affine:
 
 
 def is_linear(call: Call) -> bool:
-    """Whether it is linear in what varies, if one input does; in each of them, if several do."""
+    """Tell whether it is linear in what varies, if one input does; in each of them, if several do."""
     if call.rule.kind is Kind.BILINEAR:
         return True
     return Trait.LINEAR_IN_FIRST in call.rule.traits and not any(call.varying[1:])
 
 
 def is_plain(call: Call) -> bool:
-    """Whether it moves its one varying input, or is an affine map of it element by element."""
+    """Tell whether it moves its one varying input, or is an affine map of it element by element."""
     traits = {Trait.MOVING, Trait.ELEMENTWISE} & call.rule.traits
     return bool(traits) and is_linear(call) and sum(call.varying) == 1 and len(call.outputs) == 1
 
 
 def is_product(call: Call) -> bool:
-    """Whether it multiplies or divides element by element: nothing is summed."""
+    """Tell whether it multiplies or divides element by element: nothing is summed."""
     return {Trait.PRODUCT, Trait.ELEMENTWISE} <= call.rule.traits
 
 
@@ -142,7 +142,7 @@ def _mark(calls: Sequence[Call], layers: dict[str, Layer]) -> dict[str, Layer]:
 
 
 def _keeps_signs(call: Call) -> bool:
-    """Whether y ≥ 0 where all of its inputs are: it selects, averages, or moves nothing but them."""
+    """Tell whether y ≥ 0 where all of its inputs are: it selects, averages, or moves nothing but them."""
     if Trait.MOVING in call.rule.traits:
         constants = zip(call.x.inputs, call.varying, strict=True)
         return not any(

@@ -204,7 +204,7 @@ class Propagation:
 
 
 def _passed(op: Ops, call: Call, m: Carried) -> Sequence[Carried | None]:
-    """R unchanged, in equal shares to the inputs that vary."""
+    """Hand R back unchanged, in equal shares to the inputs that vary."""
     relevance = relevance_of(op, m, call.x.y)
     count = sum(call.varying)
     share = Relevance(relevance if count == 1 else op.Mul(relevance, 1 / count))
@@ -212,7 +212,7 @@ def _passed(op: Ops, call: Call, m: Carried) -> Sequence[Carried | None]:
 
 
 def _moved(op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
-    """Values that were only moved take their multiplier or relevance back to where they came from."""
+    """Take the multiplier or relevance of values that were only moved back to where they came from."""
     parts = m if isinstance(m, tuple) else (m,)
     if not any(isinstance(part, Relevance) for part in parts):
         return pull_back(call.x, call, m)
@@ -240,7 +240,10 @@ def _linear(op: Ops, call: Call, m: Any, rule: RelevanceRule) -> Sequence[Carrie
 
 
 def _pointwise(op: Ops, call: Call, m: Carried, _: RelevanceRule) -> Sequence[Carried | None]:
-    """R unchanged: the multiplier times f(x)/x, which is f'(x) where f is homogeneous; else R itself."""
+    """Hand R back unchanged: the multiplier times f(x)/x.
+
+    That is f'(x) where f is homogeneous; else R itself is handed back.
+    """
     if any(call.varying[1:]):
         raise UnsupportedModelError("a parameter of it depends on what is explained")
     if isinstance(m, Relevance) or Trait.HOMOGENEOUS not in call.rule.traits:

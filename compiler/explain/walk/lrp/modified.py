@@ -187,7 +187,7 @@ _UNMODIFIED = {Zero().groups()[0].terms}
 
 
 def _call(op: Ops, layer: Layer, term: Term, x: Tensor) -> tuple[Tensor, Pullback] | None:
-    """ρ(W)·x and its pullback with the term's sign; None where ρ(W) = 0."""
+    """Return ρ(W)·x and its pullback with the term's sign; None where ρ(W) = 0."""
     scale = 1.0
     if layer.weights is None:  # equal and positive: ρ can only scale them
         scale = term.weight.positive if isinstance(term.weight, Parts) else 1.0
@@ -216,7 +216,10 @@ def _pullback(op: Ops, layer: Layer) -> Pullback:
 
 
 def _as_multiplier(op: Ops, layer: Layer, leaving: Mapping[Operand, Tensor]) -> Tensor:
-    """max(x, 0) and min(x, 0) differ from 0 at different places: there each one's c is x's multiplier."""
+    """Return a group's c as a multiplier of x.
+
+    max(x, 0) and min(x, 0) differ from 0 at different places: there each one's c is x's multiplier.
+    """
     x = layer.x
     if itself in leaving:
         return leaving[itself]
@@ -227,7 +230,7 @@ def _as_multiplier(op: Ops, layer: Layer, leaving: Mapping[Operand, Tensor]) -> 
 
 
 def modified(op: Ops, w: Tensor, how: Modified) -> Tensor:
-    """ρ(W)."""
+    """Return ρ(W)."""
     if not isinstance(how, Parts):
         return how(op, w)
     parts = [

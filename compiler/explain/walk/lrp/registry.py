@@ -73,7 +73,7 @@ def check_rule(rule: object) -> None:
 
 
 def origins(rules: Iterable[RelevanceRule]) -> tuple[Extension, ...]:
-    """Where those rules come from that are not ours, each class once."""
+    """Return where those rules come from that are not ours, each class once."""
     classes = dict.fromkeys(type(rule) for rule in rules if not is_own(type(rule)))
     return tuple(_origin(cls) for cls in classes)
 

@@ -150,7 +150,7 @@ class RelevanceRule:
 
 
 def is_own(cls: type[RelevanceRule]) -> bool:
-    """Whether a rule is one of Rationale's."""
+    """Tell whether a rule is one of Rationale's."""
     return cls.__module__ == __name__
 
 
@@ -159,12 +159,12 @@ _NAMED = {kind.__name__: kind for kind in _WANTED}  # under `from __future__ imp
 
 
 def kind_of(field: "Field[Any]") -> Any:
-    """Its type: float, int, bool or str, or anything else, of which only the rule knows what it takes."""
+    """Return a field's type: float, int, bool or str, or another one, of which only the rule knows more."""
     return _NAMED.get(field.type, field.type) if isinstance(field.type, str) else field.type
 
 
 def fits(kind: Any, value: Any) -> bool:
-    """Whether a value is of that type."""
+    """Tell whether a value is of that type."""
     if kind in (float, int):
         number = int | float if kind is float else int
         return isinstance(value, number) and not isinstance(value, bool)
@@ -176,7 +176,7 @@ def _equal(value: Any, default: Any) -> bool:
 
 
 def _text(kind: Any, value: Any) -> str | None:
-    """Between colons; None where it cannot stand there."""
+    """Write a value as it stands between colons; None where it cannot stand there."""
     if kind in (float, bool):
         return str(kind(value))
     if kind is str:

@@ -23,7 +23,7 @@ _PLURALS = {float: "numbers", int: "whole numbers", bool: "true or false", str: 
 
 
 def parse_choice(text: str) -> Choice:
-    """`Conv=gamma:0.25` as it is written on the command line. Raises as `parse_rule`."""
+    """Parse `Conv=gamma:0.25`, as written on the command line; raise as `parse_rule` does."""
     ends = [i for i, sign in enumerate(text) if sign == "="]
     rules = [i for i in ends if i and _looks_like_a_rule(text[i + 1 :])]
     at = (rules or ends or [0])[-1]
@@ -100,7 +100,7 @@ def _of_call(text: str, arguments: str, parameters: Parameters) -> dict[str, Any
 
 
 def _literals(text: str, arguments: str) -> tuple[list[Any], list[tuple[str | None, Any]]]:
-    """Positional and named arguments. Nothing is evaluated but literals."""
+    """Return positional and named arguments. Nothing is evaluated but literals."""
     try:
         if len(arguments) > _LONGEST:
             raise ValueError(f"more than {_LONGEST} characters")

@@ -54,7 +54,7 @@ def _factors_absorbed(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> 
 
 
 def _channel_factor(op: Ops, call: Call) -> Tensor | None:
-    """[1, C, 1, …] if `call` multiplies each channel of its one varying input by a constant."""
+    """Return [1, C, 1, …] if `call` multiplies each channel of its one varying input by a constant."""
     x = call.x.inputs[0]
     if not _one_to_one(call) or call.rule.kind is not Kind.BILINEAR or x is None or x.rank < 2:
         return None
@@ -74,7 +74,7 @@ def _factor(op: Ops, call: Call, shape: Sequence[int]) -> Tensor | None:
 
 
 def _one_to_one(call: Call) -> bool:
-    """Element by element, of the first input alone."""
+    """Tell whether a call works element by element, of the first input alone."""
     x, first, *others = call.x.inputs[0], *call.varying
     whole = x is not None and x.shape == call.x.y.shape
     return first and not any(others) and whole and Trait.ELEMENTWISE in call.rule.traits
@@ -147,7 +147,7 @@ def _at_each_place(op: Ops, layer: Call) -> bool:
 
 
 def _exchanged(op: Ops, layer: Call, mean: Call) -> tuple[Call, Call]:
-    """mean(layer(x)) as layer(mean(x)), for pullbacks alone: their values stay as they are."""
+    """Exchange mean(layer(x)) for layer(mean(x)), for pullbacks alone: their values stay as they are."""
     x, weight = layer.x.inputs[:2]
     assert x is not None
     pooled = evaluate(op, mean.rule, [x], mean.attributes, mean.name)

@@ -85,7 +85,7 @@ def _next_member(
 
 
 def _is_smooth(call: Call) -> bool:
-    """Element by element, without kinks, and on a scale of about 1."""
+    """Tell whether a call works element by element, without kinks, and on a scale of about 1."""
     traits = call.rule.traits
     if call.rule.kind is Kind.POINTWISE:
         return Trait.SMOOTH in traits
@@ -102,7 +102,7 @@ def _has_curvature(group: Sequence[Call]) -> bool:
 
 
 def _one_call(group: Sequence[Call]) -> Call:
-    """Members in topological order."""
+    """Return the members, in topological order, as one call."""
     first, last = group[0], group[-1]
     if last.rule.kind is Kind.SELECTION:
         return replace(
