@@ -287,7 +287,7 @@ def _compared(
     comparisons: Comparisons,
     tell: Progress,
 ) -> tuple[Compared, ...]:
-    """The same model by other references."""
+    """Compile the same model by other references."""
     assert profile is not None
     request = profile.request.model_copy(update={"features": own.manifest.given_names})
     others, compared = list(comparisons.methods(profile.method)), list[Compared]()
@@ -305,7 +305,7 @@ def _compared(
 
 
 def _converted(model: Any, method: Method, allow_parity: float | None) -> Converted | None:
-    """A fitted model, or one that a library saved, as ONNX; None for what is ONNX."""
+    """Convert a fitted model, or one that a library saved; None for what is ONNX."""
     if isinstance(model, Converted) and allow_parity is None:
         return model
     if isinstance(model, str | Path) and is_fitted_file(Path(model)):

@@ -144,5 +144,5 @@ def _counts() -> dict[str, tuple[int, int]]:
 
 
 def _first_line(doc: str | None) -> str:
-    """The formula, where a rule computes one."""
+    """Return the formula, where a rule computes one."""
     return (doc or "").strip().splitlines()[0].removeprefix("Compute ") if doc else ""

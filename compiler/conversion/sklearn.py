@@ -158,7 +158,7 @@ _BOOSTERS = {  # by the module in which a class stands
 
 
 def _reader(part: Any) -> str | None:
-    """The module that reads a booster; None of any other part."""
+    """Return the module that reads a booster; None of any other part."""
     place = type(part).__module__
     return next((reader for name, reader in _BOOSTERS.items() if place.startswith(name)), None)
 

@@ -87,7 +87,7 @@ def _tell(kind: type, convert: Convert, shapes: Callable[[Any], None]) -> None:
 
 
 def check(part: Any) -> None:
-    """Raises UnsupportedModelError for a fitted part that skl2onnx would make something else of."""
+    """Raise UnsupportedModelError for a fitted part that skl2onnx would make something else of."""
     name = type(part).__name__
     if isinstance(part, CalibratedClassifierCV) and part.method == "isotonic":
         raise UnsupportedModelError(
@@ -97,7 +97,7 @@ def check(part: Any) -> None:
 
 
 def unknown(error: Exception) -> UnsupportedModelError:
-    """What stands for skl2onnx's word that it has no converter."""
+    """Return what stands for skl2onnx's word that it has no converter."""
     found = re.search(r"<class '([\w.]+)'>", str(error))
     name = "a step" if found is None else found[1].rpartition(".")[2]
     return UnsupportedModelError(
@@ -114,13 +114,13 @@ _INSTEAD = {
 
 
 def _joined(scope: Any, operator: Any, container: Any) -> Any:
-    """What an operator reads, as one tensor."""
+    """Return what an operator reads, as one tensor."""
     names = [value.full_name for value in operator.inputs]
     return concatenate_variables(scope, operator.inputs, container) if len(names) > 1 else names[0]
 
 
 def _answer(x: Any, scope: Any, operator: Any, container: Any) -> None:
-    """Ends an operator in `x`, in the type that is due."""
+    """End an operator in `x`, in the type that is due."""
     (result,) = operator.outputs
     kind = _DOUBLE if isinstance(result.type, DoubleTensorType) else _FLOAT
     version = container.target_opset
@@ -135,7 +135,7 @@ def _columns(operator: Any) -> int:
 
 
 def _in_double(steps: Any, scope: Any, operator: Any, container: Any) -> None:
-    """A cast to double, steps (operator, numbers …) in their order, and a cast to what is due."""
+    """Add a cast to double, steps (operator, numbers …) in their order, and a cast to what is due."""
     version = container.target_opset
     x: Any = OnnxCast(_joined(scope, operator, container), to=_DOUBLE, op_version=version)
     for step, *numbers in steps:

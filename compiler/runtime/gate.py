@@ -16,7 +16,7 @@ Run = Callable[..., dict[str, np.ndarray]]
 
 
 def asking(inputs: Arrays, answer: bool | np.ndarray = True) -> dict[str, np.ndarray]:
-    """`inputs` with the gate beside them: `answer` for every row, or [N] answers."""
+    """Return `inputs` with the gate beside them: `answer` for every row, or [N] answers."""
     rows = max((len(a) for a in inputs.values() if a.ndim), default=1)
     return {**inputs, EXPLAIN: np.broadcast_to(np.reshape(answer, (-1, 1)), (rows, 1)).copy()}
 

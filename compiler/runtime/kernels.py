@@ -25,7 +25,7 @@ def kernels_of(libraries: Sequence[Path]) -> Iterator[None]:
 
 
 def register(options: ort.SessionOptions) -> None:
-    """Raises InvalidOptionError for a library that ONNX Runtime cannot load."""
+    """Raise InvalidOptionError for a library that ONNX Runtime cannot load."""
     for library in _LIBRARIES.get():
         try:
             load_kernels(options, library)
@@ -38,7 +38,7 @@ def register(options: ort.SessionOptions) -> None:
 
 
 def load_kernels(options: ort.SessionOptions, library: Path) -> None:
-    """Loads it for good: ONNX Runtime unloads it with its last session, which not every library survives."""
+    """Load it for good: ONNX Runtime unloads it with its last session, which not every library survives."""
     ctypes.CDLL(str(library))  # never closed
     options.register_custom_ops_library(str(library))
 

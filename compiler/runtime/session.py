@@ -194,7 +194,7 @@ SerializedGraph = onnx.ModelProto | ModelFile
 
 
 def hold(model: ir.Model) -> SerializedGraph:
-    """A large model in a file, so that its constants are not held twice while it is compiled.
+    """Put a large model into a file, so that its constants are not held twice while it is compiled.
 
     It is consumed: cycles in a graph would keep its constants until they are looked for.
     """
@@ -206,7 +206,7 @@ def hold(model: ir.Model) -> SerializedGraph:
 
 
 def outline(model: SerializedGraph) -> onnx.ModelProto:
-    """The model; the numbers of its large constants may be missing."""
+    """Return the model; the numbers of its large constants may be missing."""
     return model.outline if isinstance(model, ModelFile) else model
 
 
@@ -217,7 +217,7 @@ def as_ir(model: onnx.ModelProto | ir.Model | ModelFile) -> ir.Model:
 
 
 def interface(model: ir.Model) -> onnx.ModelProto:
-    """Inputs, outputs and versions of a model, without what lies between."""
+    """Return inputs, outputs and versions of a model, without what lies between."""
     inputs, outputs = (
         [ir.serde.serialize_value(v) for v in values] for values in (model.graph.inputs, model.graph.outputs)
     )
@@ -245,7 +245,7 @@ def _tensor_bytes(tensor: onnx.TensorProto) -> int:
 
 
 def save(model: ir.Model, path: Path) -> None:
-    """Writes a model; large weights go to `<name>.data` beside it, which ONNX Runtime maps into memory.
+    """Write a model; large weights go to `<name>.data` beside it, which ONNX Runtime maps into memory.
 
     Those of a chunked graph do so sooner: ONNX Runtime copies the body of a Scan several times.
     """

@@ -52,7 +52,7 @@ def table_of(model: Any) -> Table:
 
 
 def _tree(predictor: Any, column: int, columns: Sequence[int], codes: Sequence[Any]) -> Tree:
-    """A tree's nodes; a category that it does not know goes where a missing value does.
+    """Return a tree's nodes; a category that it does not know goes where a missing value does.
 
     Args:
         columns: of the table, for each feature of the tree: categories stand in front there.
@@ -90,7 +90,7 @@ def _columns(model: Any) -> list[int]:
 
 
 def _categories(model: Any) -> dict[int, Categories]:
-    """The codes of each column's categories."""
+    """Return the codes of each column's categories."""
     if model.is_categorical_ is None:
         return {}
     known = model._preprocessor.named_transformers_["encoder"].categories_

@@ -80,7 +80,7 @@ class Boosted:
 
 
 def unknown(library: str, what: str, given: str, known: Iterable[str]) -> UnsupportedModelError:
-    """A refusal by name."""
+    """Return a refusal by name."""
     return UnsupportedModelError(
         f"{library}'s {what} {given!r} is not converted: train with one of {', '.join(known)}."
     )
@@ -100,7 +100,7 @@ class Nodes:
     constants: list[onnx.TensorProto] = field(default_factory=list)
 
     def add(self, op: str, inputs: Sequence[str], *outputs: str, domain: str = "", **attributes: Any) -> str:
-        """The first output; one is named where none is."""
+        """Return the first output; one is named where none is."""
         outputs = outputs or (f"/{op}_{len(self.nodes)}",)
         self.nodes.append(onnx.helper.make_node(op, inputs, outputs, domain=domain, **attributes))
         return outputs[0]
@@ -112,7 +112,7 @@ class Nodes:
         return str(self.constants[-1].name)
 
     def boosted(self, boosted: Boosted, x: str, features: int, outputs: Sequence[str]) -> None:
-        """What the trees make of `x` [N, F] float32: scores, or labels and probabilities."""
+        """Return what the trees make of `x` [N, F] float32: scores, or labels and probabilities."""
         if boosted.weights is not None:
             self._linear(boosted, self._gaps(boosted, x), boosted.weights, outputs)
             return
@@ -146,7 +146,7 @@ class Nodes:
     def _ended(
         self, op: str, x: str, link: str, outputs: Sequence[str], attributes: Mapping[str, Any]
     ) -> None:
-        """Adds an operator of `ai.onnx.ml` and the link, which is an attribute of it or operators behind."""
+        """Add an operator of `ai.onnx.ml` and the link, which is an attribute of it or operators behind."""
         if link in ("NONE", "LOGISTIC", "SOFTMAX"):
             self.add(op, [x], *outputs, domain=ML, post_transform=link, **attributes)
         else:
@@ -190,7 +190,7 @@ class Nodes:
 
 
 def _of_two(boosted: Boosted) -> Boosted:
-    """A classifier of two classes, as ONNX Runtime computes it right.
+    """Return a classifier of two classes, as ONNX Runtime computes it right.
 
     It takes one score without a negative leaf for a sum of probabilities, and of two scores with base values
     it answers the first alone: then there is a score of each class, and the base is a tree of one leaf.
@@ -233,7 +233,7 @@ def _named(prefix: str, names: str, rows: Sequence[Sequence[Any]]) -> Iterator[t
 
 
 def _rows_of(tree: Tree) -> Iterator[tuple[int, int, str, float, int, int, int]]:
-    """A set is a chain of equals with one way out, which ONNX Runtime makes one node of again."""
+    """Write a set as a chain of equals with one way out, which ONNX Runtime makes one node of again."""
     number = len(tree)
     for n, node in tree.items():
         if not isinstance(node, Split):
@@ -250,7 +250,7 @@ def _rows_of(tree: Tree) -> Iterator[tuple[int, int, str, float, int, int, int]]
 
 
 def _float32(split: Split) -> float:
-    """A float32 bound with every float32 number on the side where the bound has it."""
+    """Return a float32 bound with every float32 number on the side where the bound has it."""
     with np.errstate(over="ignore"):
         rounded = np.float32(split.bound)
     if not split.strict and rounded > split.bound:

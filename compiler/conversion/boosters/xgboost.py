@@ -40,7 +40,7 @@ def features(model: Any) -> Features:
 
 
 def as_onnx(model: Any, example: Any) -> AsOnnx:
-    """Raises UnsupportedModelError for objectives that are not known."""
+    """Raise UnsupportedModelError for objectives that are not known."""
     table, missing = table_of(model), _missing(model)
     if _learner(_booster(model))["objective"]["name"] in _SCORES:
         model = _booster(model)
@@ -49,7 +49,7 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
 
 
 def boosted(model: Any) -> Boosted:
-    """The rounds up to the best one where training stopped early, as the scikit-learn classes predict."""
+    """Return the rounds up to the best one where training stopped early, as `predict` does."""
     booster = _booster(model)
     learner = _learner(booster)
     kind, held = learner["gradient_booster"]["name"], learner["gradient_booster"]
@@ -79,7 +79,7 @@ def boosted(model: Any) -> Boosted:
 
 
 def _tree(tree: Any, column: int, factor: np.float32) -> Tree:
-    """A tree's nodes, those numbered anew that a row can reach."""
+    """Return a tree's nodes, those numbered anew that a row can reach."""
     nodes, numbers = dict[int, Split | Leaf](), {0: 0}
     width = int(tree["tree_param"]["size_leaf_vector"])
     sets = zip(tree["categories_nodes"], tree["categories_segments"], tree["categories_sizes"], strict=True)
@@ -119,7 +119,7 @@ def _rounds(booster: xgb.Booster) -> int:
 
 
 def _missing(model: Any) -> float:
-    """What the scikit-learn class knows, and of a file `read_fitted` notes."""
+    """Return what the scikit-learn class knows, and of a file `read_fitted` notes."""
     missing = model.attr("missing") if isinstance(model, xgb.Booster) else model.missing
     return np.nan if missing is None else float(missing)
 
@@ -134,7 +134,7 @@ def table_of(model: Any) -> Table:
 
 
 def _categories(kept: Any) -> Categories | None:
-    """The codes of a column's categories, which are texts or numbers."""
+    """Return the codes of a column's categories, which are texts or numbers."""
     values = kept["values"]
     if "offsets" in kept:
         if any(letter < 0 for letter in values):  # cut: it counts letters for bytes
