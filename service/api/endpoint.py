@@ -86,7 +86,7 @@ def reader(request: Request, decode: Decode, *media_types: str) -> Read:
 async def read_body(
     request: Request, limit: int, deadline_s: float | None = None, grow: Callable[[int], None] | None = None
 ) -> bytearray:
-    """The body, decompressed. Stops reading as soon as more than `limit` bytes are there.
+    """Return the decompressed body. Stops reading as soon as more than `limit` bytes are there.
 
     Args:
         deadline_s: when it must be there, on the event loop's clock; None waits for ever.
@@ -114,13 +114,13 @@ async def read_body(
 
 
 def _check_end(inflater: Any, piece: bytes) -> None:
-    """Raises MalformedError where something follows the compressed body."""
+    """Raise MalformedError where something follows the compressed body."""
     if inflater.unused_data or (inflater.eof and piece):
         raise MalformedError("something follows the end of the compressed body: send one gzip member")
 
 
 async def _read(request: Request, inflater: Any, limit: int, grow: Callable[[int], None]) -> bytearray:
-    """The body, inflated: a small piece on the wire may hold a thousand times its size."""
+    """Return the inflated body: a small piece on the wire may hold a thousand times its size."""
     body = bytearray()
     received, holds_more, more = 0, False, True
     while holds_more or more:
@@ -145,7 +145,7 @@ async def _read(request: Request, inflater: Any, limit: int, grow: Callable[[int
 
 
 def _check_inflation(size: int, compressed: int) -> None:
-    """Raises TooLargeError where `compressed` bytes have become so many that they are no request."""
+    """Raise TooLargeError where `compressed` bytes have become so many that they are no request."""
     if size > SMALL + _MOST_INFLATION * compressed:
         raise TooLargeError(
             f"the body inflates to more than {_MOST_INFLATION} times its size: send it uncompressed"
@@ -153,7 +153,7 @@ def _check_inflation(size: int, compressed: int) -> None:
 
 
 async def _receive(request: Request) -> tuple[bytes, bool]:
-    """The next piece, and whether more come. Raises MalformedError where the caller left."""
+    """Return the next piece, and whether more come. Raises MalformedError where the caller left."""
     message = await request.receive()
     if message["type"] == "http.disconnect":
         raise MalformedError("the connection was closed before the body ended")
@@ -167,7 +167,7 @@ def most_json(request: Request) -> int:
 
 
 def media_type_of(request: Request, *allowed: str) -> str:
-    """The type that the body is read as, the first of `allowed` where the caller names none.
+    """Return the type that the body is read as, the first of `allowed` where the caller names none.
 
     A form counts as none: it is what `curl -d` says of every body. This lets no page in a browser do what it
     could not: a page may leave the type out, too (docs/security.md).

@@ -90,7 +90,7 @@ class _Body:
         return message
 
     async def linger(self) -> None:
-        """Reads what nobody read, where the connection is closed next: its sender sees no answer else."""
+        """Read what nobody read, where the connection is closed next: its sender sees no answer else."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_S):
                 while self._last and not self.ended:

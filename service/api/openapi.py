@@ -65,7 +65,7 @@ def body_of(
 
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """A reference to its JSON schema, which is made when a document with the reference is."""
+    """Return a reference to its JSON schema, which is made when a document with the reference is."""
     _MODELS[model.__name__] = model
     return {"$ref": _REF.format(model=model.__name__)}
 
@@ -74,7 +74,7 @@ MODEL_PARAMETER = {"name": "model", "in": "path", "required": True, "schema": {"
 
 
 def header(name: str, kind: str, description: str) -> dict[str, Any]:
-    """An optional parameter that comes as a header."""
+    """Return an optional parameter that comes as a header."""
     return {
         "name": name,
         "in": "header",
@@ -85,7 +85,7 @@ def header(name: str, kind: str, description: str) -> dict[str, Any]:
 
 
 def install(app: FastAPI, denied: Responses, documented: Sequence[Documented] = ()) -> None:
-    """Makes `app.openapi` give the document below.
+    """Make `app.openapi` give the document below.
 
     Args:
         denied: what all but open routes may answer too.
@@ -145,7 +145,7 @@ def _schemas(document: Document) -> dict[str, Any]:
 
 
 def _show(operation: dict[str, Any]) -> None:
-    """Adds the example of the request and of its answer."""
+    """Add the example of the request and of its answer."""
     for parameter in operation.get("parameters", []):
         if parameter["name"] == "model":
             parameter["example"] = MODEL
@@ -165,7 +165,7 @@ class _Files(StaticFiles):
 
 
 def add_page(app: FastAPI) -> None:
-    """Adds `/docs`: the API in a browser, by Swagger UI, whose files come from this server alone.
+    """Add `/docs`: the API in a browser, by Swagger UI, whose files come from this server alone.
 
     The page's policy keeps it so: nothing of it is loaded from elsewhere, nor sent there. Its links are
     relative: a proxy may put it under a prefix.

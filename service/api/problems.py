@@ -80,7 +80,7 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 
 def answer(request: Request, error: Exception) -> Response:
-    """The problem document of `error`."""
+    """Return the problem document of `error`."""
     path = request.scope["path"]
     if isinstance(error, RequestValidationError):
         wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())

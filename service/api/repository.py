@@ -117,7 +117,7 @@ def live_of(request: Request) -> LiveRepository:
 
 
 async def _check_parameters(request: Request) -> None:
-    """Raises NotOfferedError, MalformedError."""
+    """Check that no parameter is set. Raises NotOfferedError, MalformedError."""
     parameters = (await _message(request)).get("parameters", {})
     if not isinstance(parameters, dict):
         raise MalformedError("`parameters` must be an object")
@@ -129,7 +129,7 @@ async def _check_parameters(request: Request) -> None:
 
 
 async def _message(request: Request) -> dict[str, Any]:
-    """The body's object; an empty one where there is no body. Raises MalformedError, and as `read_body`."""
+    """Return the body's object, empty where there is no body. Raises MalformedError, and as `read_body`."""
     body = await read_body(request, SMALL, plane_of(request).deadline())
     message = parse_json(body, SMALL) if body else {}
     if not isinstance(message, dict):

@@ -11,7 +11,7 @@ _NESTED = {"type": "array", "items": {"anyOf": [*_SCALARS, {"type": "array", "it
 
 
 def _object(of: list[dict[str, Any]], **known: str) -> WithJsonSchema:
-    """An object with members of these kinds; some with a JSON type of their own."""
+    """Describe an object with members of these kinds; some with a JSON type of their own."""
     properties = {name: {"type": kind} for name, kind in known.items()}
     return WithJsonSchema(
         {"type": "object", "properties": properties, "additionalProperties": {"anyOf": of}}

@@ -22,8 +22,10 @@ MAX_PIPELINED = 64  # requests that wait for the answer of one before; they hold
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """Closes a connection whose headers, trailers or chunk extensions are too large, or headers too slow,
-    or that sends too many requests without waiting for answers.
+    """An HTTP/1.1 connection with bounds on what its caller may send.
+
+    It is closed where its headers, trailers or chunk extensions are too large, or headers too slow,
+    or where it sends too many requests without waiting for answers.
 
     uvicorn bounds none of these with httptools: one connection could send headers for ever, or none. Idle
     connections that have had an answer are its own to close (its keep-alive timeout).
@@ -38,7 +40,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._wait_for_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """uvicorn tells the request that came last. The one being answered may be another, before it."""
+        """Report it to the request being answered; uvicorn would report it to the one that came last."""
         self._stop_waiting()
         if self._answering is not None:
             self.cycle = self._answering
@@ -132,7 +134,7 @@ class HttpServer:
             await asyncio.sleep(0.01)
 
     async def leave(self) -> None:
-        """Takes no more connections; the next answer on each is its last, and sends its caller elsewhere."""
+        """Take no more connections; the next answer on each is its last, and sends its caller elsewhere."""
         for listening in self._server.servers:
             listening.close()
         close = (b"connection", b"close")
@@ -141,13 +143,13 @@ class HttpServer:
         await asyncio.sleep(_LEAVE_S)
 
     async def stop(self, seconds: float) -> None:
-        """Closes the socket, and what is not answered in `seconds`."""
+        """Close the socket, and what is not answered in `seconds`."""
         self._server.config.timeout_graceful_shutdown = max(math.ceil(seconds), 1)
         self._server.should_exit = True
         await self.serving
 
     def give_up(self, _: object = None) -> None:
-        """Ends a `stop` that waits; its app's lifespan is not ended then."""
+        """End a `stop` that waits; its app's lifespan is not ended then."""
         self._server.force_exit = True
 
 

@@ -202,7 +202,7 @@ def _json(content: dict[str, Any]) -> Response:
 
 
 def decode_predict(request: Request, body: bytearray) -> InferenceRequest:
-    """Reads instances; members that are of explanations are passed over.
+    """Read instances; members that are of explanations are passed over.
 
     Raises:
         MalformedError: not JSON, or not a request of this protocol.
@@ -213,7 +213,7 @@ def decode_predict(request: Request, body: bytearray) -> InferenceRequest:
 
 
 def decode_explain(request: Request, body: bytearray) -> InferenceRequest:
-    """Reads instances, and what they are to be explained by. Raises as `decode_predict`."""
+    """Read instances, and what they are to be explained by. Raises as `decode_predict`."""
     message, faults = _message(request, body), Faults()
     rows = _instances(message, body, faults)
     given, weights = message.get("references"), message.get("reference_weights")
@@ -231,7 +231,7 @@ def decode_explain(request: Request, body: bytearray) -> InferenceRequest:
 
 
 def decode_decide(request: Request, body: bytearray) -> InferenceRequest:
-    """Reads instances, each an object. Raises as `decode_predict`."""
+    """Read instances, each an object. Raises as `decode_predict`."""
     message, faults = _message(request, body, _MOST_DECISIONS), Faults()
     for name in _CHOOSING:
         if message.get(name) is not None:
@@ -286,7 +286,7 @@ def encode_explanations(answer: Answer) -> dict[str, Any]:
 
 
 def _written(items: Iterable[Any]) -> orjson.Fragment:
-    """A list of them, as JSON: written part by part, for their objects take ten times as much memory."""
+    """Write a list of them as JSON, part by part, for their objects take ten times as much memory."""
     left, parts = iter(items), []
     while part := list(itertools.islice(left, _WRITTEN_AT_ONCE)):
         parts.append(orjson.dumps(part, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])
@@ -294,7 +294,7 @@ def _written(items: Iterable[Any]) -> orjson.Fragment:
 
 
 def _note_duplicates(body: bytearray, faults: Faults) -> None:
-    """Notes each member that an object names twice: most parsers keep the last, silently."""
+    """Note each member that an object names twice: most parsers keep the last, silently."""
 
     def members(pairs: list[tuple[str, Any]]) -> None:
         seen = set()
@@ -323,7 +323,7 @@ def _message(request: Request, body: bytearray, most_rows: int = _MOST_ROWS) -> 
 
 
 def _check_rows(name: str, rows: list[Any], most: int) -> None:
-    """Raises TooLargeError: each row is an object, or some, of Python's before it is part of a tensor."""
+    """Raise TooLargeError: each row is an object, or some, of Python's before it is part of a tensor."""
     if len(rows) > most:
         raise TooLargeError(f"{name} has {len(rows)} rows, more than {most}: send fewer at a time")
     for i, row in enumerate(rows):

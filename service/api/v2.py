@@ -242,7 +242,7 @@ def _tensor(name: str, datatype: str, shape: tuple[int, ...]) -> TensorMetadata:
 def decode_request(
     body: bytes | bytearray, header_length: str | None, most_json_bytes: int
 ) -> InferenceRequest:
-    """Reads a request. An input that does not fit its own shape or datatype is among its faults.
+    """Read a request. An input that does not fit its own shape or datatype is among its faults.
 
     Raises:
         MalformedError: not JSON, or not a request of this protocol.
@@ -274,7 +274,7 @@ def decode_request(
 
 
 def encode_answer(answer: Answer) -> tuple[bytes, int | None]:
-    """The body, and the length of its JSON part if raw tensors follow it.
+    """Return the body, and the length of its JSON part if raw tensors follow it.
 
     Raises:
         InvalidInputError: an output is not UTF-8 and was not asked for in binary.
@@ -309,7 +309,7 @@ def _header_end(body: bytes | bytearray, header_length: str | None) -> int:
 
 
 def _decode_outputs(outputs: Sequence[RequestedOutput], faults: Faults) -> tuple[str, ...] | None:
-    """The names of those that are asked for; None where none is named."""
+    """Return the names of the requested outputs; None where none is named."""
     for output in outputs:
         with faults:
             check_parameters(output.name, output.parameters)
@@ -317,7 +317,7 @@ def _decode_outputs(outputs: Sequence[RequestedOutput], faults: Faults) -> tuple
 
 
 def _decode_inputs(tensors: Sequence[InputTensor], raw: memoryview, faults: Faults) -> Tensors:
-    """Raises MalformedError where it cannot be told which bytes are whose."""
+    """Read the inputs. Raises MalformedError where it is unclear which bytes are whose."""
     arrays: Tensors = {}
     at = 0
     for tensor in tensors:
