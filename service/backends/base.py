@@ -24,13 +24,13 @@ class Backend(Protocol):
     name: str
 
     async def start(self, entries: Iterable[Entry]) -> Mapping[Entry, str]:
-        """Loads and warms every entry; gives those that cannot be loaded or fail their warmup, and why.
+        """Load and warm every entry; returns those that cannot be loaded or fail their warmup, and why.
 
         Raises NotReadyError: the server behind it cannot be reached.
         """
 
     async def load(self, entry: Entry) -> None:
-        """Loads and warms one more entry while others are served; another one of its name goes on answering.
+        """Load and warm one more entry while others are served; another one of its name goes on answering.
 
         Raises:
             RepositoryError: it cannot be loaded, or fails its warmup. Nothing has changed then.
@@ -50,7 +50,7 @@ class Backend(Protocol):
         """Whether the entry can run now; None asks for all."""
 
     def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
-        """Raises what `infer` would raise for a small request now; asked before a body is read.
+        """Raise what `infer` would raise for a small request now; called before a body is read.
 
         Raises:
             QueueFullError, NotReadyError, DeadlineError.
@@ -59,7 +59,7 @@ class Backend(Protocol):
     async def infer(
         self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float = math.inf
     ) -> Tensors:
-        """Runs at most `max_batch_size` rows (axis 0 of every input), gives the outputs asked for.
+        """Run at most `max_batch_size` rows (axis 0 of every input); returns the requested outputs.
 
         `inputs` are checked: their names, dtypes and shapes are the entry's. `deadline_s`, on the event
         loop's clock, is when the caller leaves: what cannot be answered by then is refused. Cancelling the
@@ -80,7 +80,9 @@ def gated(inputs: Tensors, gate: bool) -> Tensors:
 
 
 def run_failure(entry: Entry, *, refused: bool) -> InvalidInputError | ModelFailedError:
-    """What a failed run means. ONNX Runtime's own text names inner nodes and stays in the log.
+    """Return the error for a failed run.
+
+    ONNX Runtime's own text names inner nodes and stays in the log.
 
     Args:
         refused: a node found its arguments invalid, which checked input can bring about by its values.

@@ -38,7 +38,7 @@ class Devices:
     custom_ops: bool = False
 
     def of(self, entry: Entry) -> tuple[str, ...]:
-        """The device of each instance, cpu or cuda:NUMBER. Raises NoGpuError."""
+        """Return the device of each instance, cpu or cuda:NUMBER. Raises NoGpuError."""
         return tuple(device for group in entry.instance_groups for device in self._of_group(group))
 
     def insists(self, entry: Entry) -> bool:
@@ -65,8 +65,10 @@ def gpu_count() -> int:
 
 
 def providers(device: str) -> list[str | tuple[str, dict[str, Any]]]:
-    """As a session takes them. Without TF32, which rounds the factors of matrix products to 10 bits:
-    explanations would add up no better.
+    """Return the execution providers as a session takes them.
+
+    They are without TF32, which rounds the factors of matrix products to 10 bits: explanations would
+    add up no better.
     """
     if device == CPU:
         return [CPU_PROVIDER]

@@ -139,8 +139,10 @@ class _Ran:
 
 
 class _Loaded:
-    """An entry that runs: its queue, and a thread for each instance, or the event loop's own where that costs
-    less than the way there and back.
+    """An entry that runs: its queue, and what runs its batches.
+
+    That is a thread for each instance, or the event loop's own where that costs less than the way
+    there and back.
     """
 
     def __init__(
@@ -183,18 +185,18 @@ class _Loaded:
         self._threads.shutdown(wait=False)
 
     def _claim(self) -> None:
-        """A thread is an instance, and runs on its device."""
+        """Claim an instance for this thread, which runs on its device."""
         self._own.device = self._unclaimed.pop()
 
     async def _run_batch(self, rows: int, compose: Compose) -> Tensors | None:
-        """Runs what `compose` gives, about `rows` rows; None where it gives none any more."""
+        """Run what `compose` gives, about `rows` rows; None where it gives none any more."""
         if self._is_briefer(_HOP_S, rows):
             return self._observed(self._composed(compose))
         loop = asyncio.get_running_loop()
         return self._observed(await loop.run_in_executor(self._threads, self._composed, compose))
 
     def _run_here(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors | None:
-        """The answer at once; None where the run is not known to be brief enough for the event loop."""
+        """Return the answer at once; None where the run may not be brief enough for the event loop."""
         if not self._is_briefer(_INSTANT_S, _rows(inputs)):
             return None
         return self._observed(self._run((inputs, outputs)))
@@ -227,7 +229,7 @@ def _rows(inputs: Tensors) -> int:
 
 
 def load(entry: Entry) -> ort.InferenceSession:
-    """A warmed session on the CPU. Raises as `load_and_time`."""
+    """Return a warmed session on the CPU. Raises as `load_and_time`."""
     return load_and_time(entry, devices=Devices("cpu"))[0].by_device[CPU]
 
 
@@ -262,7 +264,7 @@ def load_and_time(
 
 
 def _new_sessions(entry: Entry, devices: Devices) -> Sessions:
-    """Raises RepositoryError."""
+    """Create the sessions of an entry. Raises RepositoryError."""
     try:
         demand_kernels_allowed(entry.custom_ops, allowed=devices.custom_ops)
     except RepositoryError as error:
@@ -283,7 +285,7 @@ def _new_sessions(entry: Entry, devices: Devices) -> Sessions:
 
 
 def _new_session(entry: Entry, device: str, cores: int) -> ort.InferenceSession:
-    """Raises RepositoryError, NoGpuError."""
+    """Create a session on a device. Raises RepositoryError, NoGpuError."""
     try:
         session = ort.InferenceSession(
             entry.model_path,
@@ -328,8 +330,9 @@ def session_options(entry: Entry, cores: int) -> ort.SessionOptions:
 
 
 def runtime(entry: Entry, cores: int, devices: Sequence[str] = (CPU,)) -> dict[str, Any]:
-    """Of what the entry's answers depend in their last bits: kernels are chosen by the processor, and sums
-    are divided among threads.
+    """Return what the last bits of the entry's answers depend on.
+
+    Kernels are chosen by the processor, and sums are divided among threads.
     """
     return {
         "backend": OnnxRuntimeBackend.name,
@@ -345,7 +348,7 @@ def _intra_op_threads(entry: Entry, cores: int) -> int:
 
 
 def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
-    """Runs the session in the calling thread.
+    """Run the session in the calling thread.
 
     Raises:
         InvalidInputError: the model cannot compute these values, or a string is not UTF-8.

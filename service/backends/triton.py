@@ -40,7 +40,8 @@ class TritonBackend:
         *,
         is_shared: bool = False,
     ) -> None:
-        """
+        """Take the address of Triton; nothing is connected yet.
+
         Args:
             address: of its gRPC end.
             wait_s: for Triton to serve every entry at the start.
@@ -65,7 +66,7 @@ class TritonBackend:
         return self._connected
 
     async def start(self, entries: Iterable[Entry]) -> dict[Entry, str]:
-        """Waits until Triton serves every entry, at most `wait_s` seconds; those that it does not, then."""
+        """Wait until Triton serves every entry, at most `wait_s` seconds; returns those it then does not."""
         self._connected = connect(self._address, self._tls)
         try:
             entries = list(entries)
@@ -99,7 +100,7 @@ class TritonBackend:
         return {}
 
     async def _refused(self) -> dict[str, str]:
-        """What Triton has tried to load in vain, and why."""
+        """Return what Triton has tried to load in vain, and why."""
         try:
             index = await self._client.get_model_repository_index(client_timeout=_PROBE_S)
         except InferenceServerException:
@@ -169,7 +170,7 @@ class TritonBackend:
         return answer
 
     async def _ask(self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float) -> Tensors:
-        """What is left until the deadline bounds the call, and its wait in Triton's queue."""
+        """Send a request; what is left until the deadline bounds the call, and its wait in Triton's queue."""
         left_s = max(deadline_s - asyncio.get_running_loop().time(), 0.0)
         bounded = math.isfinite(left_s)
         result = await self._client.infer(

@@ -66,7 +66,7 @@ _UNAVAILABLE = "StatusCode.UNAVAILABLE"
 
 
 def connect(address: str, tls: ClientTls | None) -> InferenceServerClient:
-    """A client on one channel, which connects by itself, and again."""
+    """Return a client on one channel, which connects by itself, and again."""
     if tls is None:
         return InferenceServerClient(address, channel_args=_CHANNEL)
     return InferenceServerClient(
@@ -80,7 +80,7 @@ def connect(address: str, tls: ClientTls | None) -> InferenceServerClient:
 
 
 def given(inputs: Tensors) -> list[InferInput]:
-    """What `infer` takes."""
+    """Return the inputs as `infer` takes them."""
     tensors = []
     for name, array in inputs.items():
         tensors.append(InferInput(name, array.shape, datatype_of(array)))
@@ -89,7 +89,10 @@ def given(inputs: Tensors) -> list[InferInput]:
 
 
 def taken(entry: Entry, result: InferResult, outputs: Sequence[str]) -> Tensors:
-    """The `outputs` of an answer. Raises ModelFailedError where it lacks one, or holds what no tensor is."""
+    """Return the `outputs` of an answer.
+
+    Raises ModelFailedError where it lacks one, or holds what no tensor is.
+    """
     if result.get_response() is None:  # grpc.aio gives None for bytes that are no message
         raise ModelFailedError(f"Triton's answer of '{entry.name}' cannot be read")
     return {name: _taken(entry, result, name) for name in outputs}
@@ -116,7 +119,7 @@ def is_never_by_request(error: InferenceServerException) -> bool:
 
 
 def not_loaded(entry: Entry, error: InferenceServerException) -> RepositoryError | NotReadyError:
-    """What a load that failed means."""
+    """Return the error for a load that failed."""
     text = _text(error)
     if is_never_by_request(error):
         return NotReadyError(
@@ -129,7 +132,10 @@ def not_loaded(entry: Entry, error: InferenceServerException) -> RepositoryError
 
 
 def refusal(entry: Entry, error: InferenceServerException) -> ServiceError:
-    """What an inference that failed means. Texts of Triton's own faults go to the log, not to the caller."""
+    """Return the error for an inference that failed.
+
+    Texts of Triton's own faults go to the log, not to the caller.
+    """
     code, text = str(error.status()).removeprefix("StatusCode."), _text(error)
     log.warning("triton: model %s: %s: %s", entry.name, code, without_values(text))
     if "maximum queue size" in text.lower() or code == "RESOURCE_EXHAUSTED":
