@@ -44,7 +44,7 @@ _SHOWN = 100
 
 @contextmanager
 def opened(repository: Path | None, config: Path | None) -> "Iterator[tuple[Ledger, Settings]]":
-    """The trail of a gateway with these settings. Ends the command where they, or it, cannot be read."""
+    """Open the trail of a gateway with these settings. Ends the command where they, or it, cannot be read."""
     with told_plainly():
         from service.configuration import load_settings
         from service.decisions.audit.ledger import open_ledger
@@ -78,8 +78,10 @@ def verify(
     repository: Repository = None,
     config: Config = None,
 ) -> None:
-    """Show every row that was removed, altered, inserted or moved, or lost its key; exit status 1 where
-    there is one."""
+    """Show every row that was removed, altered, inserted or moved, or lost its key.
+
+    Exit status 1 where there is one.
+    """
     with opened(repository, config) as (ledger, settings), progress_bar() as progress:
         from service.decisions.audit.heads import heads as ends
         from service.decisions.audit.heads import read_signed
@@ -176,8 +178,10 @@ def erase(
     repository: Repository = None,
     config: Config = None,
 ) -> None:
-    """Delete the keys of sealed inputs, on the record: nobody reads these again, and the chain still
-    verifies."""
+    """Delete the keys of sealed inputs, on the record.
+
+    Nobody reads these again, and the chain still verifies.
+    """
     with opened(repository, config) as (ledger, _):
         from service.decisions.audit.retention import erase as delete
         from service.decisions.audit.signatures import PrivateKey

@@ -236,7 +236,7 @@ def notice(
 
 
 def _read(file: Path | None) -> dict[str, Any] | None:
-    """An instance, alone or as the one of a request. Raises InvalidOptionError."""
+    """Read an instance, alone or as the one of a request. Raises InvalidOptionError."""
     if file is None:
         return None
     try:
@@ -275,7 +275,7 @@ def _likeness(replayed: "Replayed") -> str:
 
 
 def _replay_all(replayer: "Replayer", decisions: "Iterable[RecordedDecision]") -> bool:
-    """A line for each that differs or cannot be replayed, and how many there are of each kind."""
+    """Print a line for each that differs or cannot be replayed, and how many there are of each kind."""
     from collections import Counter
 
     from compiler.errors import RationaleError

@@ -49,7 +49,7 @@ STOP_TIMEOUT_S = 10.0
 
 
 def run_demo() -> int:
-    """Returns the exit status: 0, or 1 when a step failed, which a line on stderr names."""
+    """Run the demo; returns 0, or 1 when a step failed, which a line on stderr names."""
     for number in (signal.SIGTERM, signal.SIGHUP):  # as an exception, so that child and files go too
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     console = Console(highlight=False, markup=False)
@@ -86,7 +86,7 @@ def show(console: Console, workspace: Path) -> None:
 
 @contextmanager
 def step(console: Console, what: str) -> Iterator[None]:
-    """A spinner on a terminal while it lasts; a line with the time it took, once it is done."""
+    """Show a spinner on a terminal while it lasts; a line with the time it took, once it is done."""
     started = time.monotonic()
     with console.status(what, spinner="line"):
         yield
@@ -98,7 +98,7 @@ def step(console: Console, what: str) -> Iterator[None]:
 
 @contextmanager
 def child(arguments: str, workspace: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A command of `rationale`, without the settings of the reader's own gateway; it is gone afterwards."""
+    """Run a command of `rationale` without the settings of the reader's gateway; it is gone afterwards."""
     command = [*CLI, *shlex.split(arguments)]
     settings = {name: value for name, value in os.environ.items() if not name.startswith("RATIONALE_")}
     with (
@@ -159,7 +159,7 @@ def median_ms(connection: HTTPConnection, verb: str, instances: list[dict[str, f
 
 
 def show_decision(console: Console, title: str, features: dict[str, float], decision: dict[str, Any]) -> None:
-    """The decision, its reasons, a line per feature with the largest effect first, and their sum."""
+    """Print the decision, its reasons, a line per feature with the largest effect first, and their sum."""
     base_value, probability = decision["base_value"], decision["score"]
     console.print(f"\n{title}: {OUTCOMES[decision['decision']]}", style="bold", end="")
     console.print(f"   default probability {probability:.2%}, threshold {decision['threshold']:.0%}")
@@ -182,7 +182,7 @@ def show_decision(console: Console, title: str, features: dict[str, float], deci
 
 
 def next_steps() -> str:
-    """The same by hand, with commands that work where the reader stands."""
+    """Return the same by hand, with commands that work where the reader stands."""
     example = shlex.quote(os.path.relpath(EXAMPLE))
     command = shlex.quote(os.path.relpath(Path(sys.executable).with_name("rationale")))
     return (

@@ -76,7 +76,7 @@ Config = Annotated[
 
 
 def _with_flags(command: Command) -> Command:
-    """Gives a command FLAGS as its options, as typer reads them off its signature."""
+    """Give a command FLAGS as its options, as typer reads them off its signature."""
 
     def parameter(setting: str, metavar: str | None, text: str) -> Parameter:
         flag = f"--{setting.removesuffix('_s').replace('_', '-')}"

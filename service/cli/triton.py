@@ -99,7 +99,7 @@ def is_ready(port: int) -> bool:
 
 
 def wait_until_ready(container: Any, port: int, timeout_s: float) -> None:
-    """Raises EngineError with the log's end where Triton ended, or was not ready in time."""
+    """Wait until Triton is ready. Raises EngineError with the log's end where it ended, or took too long."""
     end_s = time.monotonic() + timeout_s
     while not is_ready(port):
         container.reload()
