@@ -1,4 +1,4 @@
-"""Computes the decision in answer.json again, from request.json and model.onnx: python check.py"""
+"""Compute the decision in answer.json again, from request.json and model.onnx, by `python check.py`."""
 
 import contextlib
 import json

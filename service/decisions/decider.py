@@ -65,7 +65,7 @@ class Decider:
         )
 
     async def decide(self, call: Call, read: Read, key: str | None = None) -> list[Mapping[str, Any]]:
-        """The decisions, in the order of the instances: all of them, or an error and none.
+        """Return the decisions, in the order of the instances: all of them, or an error and none.
 
         Each row is run by itself: an answer in a batch may differ in its last bits by what else is in it.
 
@@ -125,7 +125,7 @@ def as_recorded(
     runtime: Mapping[str, Any],
     asked: Asked,
 ) -> list[RecordedDecision]:
-    """The decisions on `rows` as the audit trail takes them.
+    """Return the decisions on `rows` as the audit trail takes them.
 
     Args:
         runtime: what ran `entry`, as `Backend.runtime` says it.
@@ -175,7 +175,7 @@ def _check_key(key: str | None) -> None:
 
 @contextlib.asynccontextmanager
 async def _until(deadline_s: float) -> AsyncIterator[None]:
-    """Raises DeadlineError where what is asked of the trail takes longer."""
+    """Raise DeadlineError where what the trail is to do takes longer."""
     try:
         async with asyncio.timeout_at(deadline_s):
             yield
@@ -187,7 +187,7 @@ async def _until(deadline_s: float) -> AsyncIterator[None]:
 
 
 def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Faults) -> Tensors:
-    """What the model takes of the instances; knock-outs may look at more.
+    """Return what the model takes of the instances; knock-outs may look at more.
 
     Raises:
         InvalidInputError: they do not fit the model, or have values that the profile does not take.
@@ -214,7 +214,7 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
 
 
 def _fault_of(rule: KnockOut, row: Instance) -> str | None:
-    """What is wrong with a feature that the model does not take and a knock-out looks at."""
+    """Describe what is wrong with a feature that the model does not take and a knock-out looks at."""
     if rule.feature not in row:
         return "is missing, and a knock-out declines by it: send null where it is not known"
     value = row[rule.feature]
@@ -230,7 +230,7 @@ def _fault_of(rule: KnockOut, row: Instance) -> str | None:
 async def decisions_of(
     manifest: Manifest, instances: Sequence[Instance], inputs: Tensors, answers: Tensors
 ) -> list[dict[str, Any]]:
-    """The members of `decisions`. Raises UndecidedError, for all rows that have no reasons."""
+    """Return the members of `decisions`. Raises UndecidedError, for all rows that have no reasons."""
     decided, faults, found = decided_of(manifest), Faults(), []
     digests = {
         "model": manifest.digests.model,

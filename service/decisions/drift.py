@@ -25,7 +25,7 @@ class Drift:
         self._windows: dict[str, _Window] = {}
 
     def observe(self, manifest: Manifest, answers: Sequence[Mapping[str, Any]]) -> None:
-        """Counts members of `decisions`; where another entry decides, the model's window begins anew."""
+        """Count members of `decisions`; where another entry decides, the model's window begins anew."""
         decided, model = decided_of(manifest), manifest.model
         made_by = (manifest.digests.explanation, decided.digest)
         window = self._windows.get(model)

@@ -60,7 +60,8 @@ class Portfolio:
 
 
 def read_portfolio(settings: Settings, name: str, file: Path) -> Portfolio:
-    """
+    """Read a portfolio.
+
     Args:
         file: .csv, .parquet, .npz or .npy, with the columns of the model and of knock-outs.
 
@@ -179,7 +180,7 @@ async def _decide(
 
 
 async def _decided(portfolio: Portfolio, session: Any, row: Mapping[str, Any]) -> dict[str, Any] | str:
-    """The decision on one row, or why there is none."""
+    """Return the decision on one row, or why there is none."""
     entry, manifest = portfolio.entry, portfolio.manifest
     try:
         inputs = inputs_of(entry, manifest, [row], Faults())
@@ -251,7 +252,10 @@ _WRITERS: dict[str, Callable[[Path, Manifest, Iterator[Line]], None]] = {
 
 
 def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
-    """Raises InvalidOptionError: as `trail_of`; or an audit is asked for that the settings switch off."""
+    """Return the trail of a portfolio's decisions.
+
+    Raises InvalidOptionError: as `trail_of`; or an audit is requested that the settings switch off.
+    """
     if not audited:
         return NoTrail()
     from service.decisions.audit.writer import trail_of

@@ -50,7 +50,7 @@ to somebody who may see them.
 
 
 def write_receipt(decision: RecordedDecision, entry: Entry, folder: Path) -> None:
-    """Writes the folder, whole or not at all.
+    """Write the folder, whole or not at all.
 
     Args:
         entry: that decided, see `Replayer.entry`.
@@ -91,7 +91,7 @@ def write_receipt(decision: RecordedDecision, entry: Entry, folder: Path) -> Non
 
 
 def _graph(entry: Entry, manifest: Manifest, instance: Mapping[str, Any]) -> dict[str, Any]:
-    """What check.py has to know of the graph; shapes are those of this instance."""
+    """Return what check.py has to know of the graph; shapes are those of this instance."""
     if manifest.base_value is None:
         raise InvalidOptionError(f"{entry.name}: its explanations have no base value, and add up to nothing")
     inputs = inputs_of(entry, manifest, [instance], Faults())
@@ -119,7 +119,7 @@ def _graph(entry: Entry, manifest: Manifest, instance: Mapping[str, Any]) -> dic
 
 
 def _score(manifest: Manifest) -> tuple[str, int]:
-    """The tensor and the element of its row."""
+    """Return the score's tensor and the element of its row."""
     profile = decided_of(manifest).profile
     for spec in manifest.outputs:
         if spec.name == profile.tensor:

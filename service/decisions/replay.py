@@ -54,7 +54,8 @@ class Replayer:
     """Replays decisions of one repository. Sessions are kept from one to the next."""
 
     def __init__(self, settings: Settings, entries: Path | None = None) -> None:
-        """
+        """Take the settings of the gateway that decided.
+
         Args:
             entries: instead of the gateway's repository.
         """
@@ -65,7 +66,7 @@ class Replayer:
         self._sessions: dict[tuple[Entry, int], tuple[ort.InferenceSession, str]] = {}
 
     def entry(self, decision: RecordedDecision) -> Entry:
-        """The entry that decided: of several with its explainer and profile, one with its files.
+        """Return the entry that decided: of several with its explainer and profile, one with its files.
 
         Raises:
             RepositoryError: there is none in the repository.
@@ -94,7 +95,8 @@ class Replayer:
         return min(found, key=distance)
 
     def replay(self, decision: RecordedDecision) -> Replayed:
-        """
+        """Compute a decision again.
+
         Raises:
             InvalidOptionError: its inputs are not known.
             RepositoryError: there is no entry that decided, or it cannot be run here.
@@ -152,7 +154,7 @@ class Replayer:
 
 
 def compare(answered: Mapping[str, Any], computed: Mapping[str, Any], *, exact: bool) -> list[str]:
-    """What differs between two answers, in words; members that only one of them has are passed over.
+    """Describe what differs between two answers; members that only one of them has are passed over.
 
     Args:
         exact: bit for bit; else numbers within TOLERANCE, and reasons in whatever order.
@@ -169,8 +171,10 @@ def compare(answered: Mapping[str, Any], computed: Mapping[str, Any], *, exact: 
 
 
 def _differing(then: Any, now: Any, where: str, scales: Mapping[str, float] | None) -> Iterator[str]:
-    """Args:
-    scales: of numbers, by their member's name; None where they have to be equal.
+    """Describe what differs between two values.
+
+    Args:
+        scales: of numbers, by their member's name; None where they have to be equal.
     """
     name = where.rpartition(".")[2]
     if isinstance(then, dict) and isinstance(now, dict) and name != "value":

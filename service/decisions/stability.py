@@ -18,7 +18,7 @@ Decisions = Sequence[Mapping[str, Any]]
 
 
 def demand_comparisons(manifest: Manifest) -> None:
-    """Raises InvalidInputError where stability is asked for and there is nothing to tell it by."""
+    """Raise InvalidInputError where stability is requested and there is nothing to compute it from."""
     if not decided_of(manifest).comparisons:
         raise InvalidInputError(
             f"stability: model '{manifest.model}' was compiled without comparisons. Compile it with "
@@ -29,7 +29,7 @@ def demand_comparisons(manifest: Manifest) -> None:
 async def with_survival(
     plane: DataPlane, manifest: Manifest, inputs: Tensors, decisions: Decisions, deadline_s: float
 ) -> list[dict[str, Any]]:
-    """The decisions, with `survival` in each reason that has an attribution.
+    """Return the decisions, with `survival` in each reason that has an attribution.
 
     Args:
         inputs: of the model, [N, …] each; a row for each decision.
@@ -63,7 +63,7 @@ async def with_survival(
 
 
 def _is_attributed(reason: Mapping[str, Any]) -> bool:
-    """A knock-out's is not: it stays whatever the references are."""
+    """Tell whether a reason has one; a knock-out's stays whatever the references are."""
     return reason["attribution"] is not None
 
 

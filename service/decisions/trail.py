@@ -42,7 +42,7 @@ class AuditTrail(Protocol):
         """Has it open before its first use, and looked at from then on."""
 
     async def opened(self) -> None:
-        """Returns when it is known whether one that was started can be written, or that takes too long."""
+        """Wait until it is known whether one that was started can be written, or that takes too long."""
 
     @property
     def fault(self) -> str | None:
@@ -51,7 +51,7 @@ class AuditTrail(Protocol):
     async def find(
         self, model: str, caller: str, key: str, instances: Sequence[Mapping[str, Any]]
     ) -> Sequence[RecordedDecision]:
-        """What was decided under an idempotency key before, in the order of `instances`; else nothing.
+        """Find what was decided under an idempotency key before, in the order of `instances`; else nothing.
 
         Raises:
             ConflictError: it was for other instances.
@@ -59,7 +59,7 @@ class AuditTrail(Protocol):
         """
 
     async def record(self, decisions: Sequence[RecordedDecision]) -> Sequence[RecordedDecision]:
-        """Returns when they are on the disk: all of one request, or none.
+        """Record decisions; returns when they are on the disk: all of one request, or none.
 
         Returns:
             What to answer: what was there before, where another request with the same key came first.
@@ -71,7 +71,7 @@ class AuditTrail(Protocol):
         """
 
     async def stop(self) -> None:
-        """Writes what waits."""
+        """Write what waits."""
 
 
 class NoTrail:

@@ -38,7 +38,10 @@ class Inputs:
     """
 
     def __init__(self, kept: Kept = "plain", key_file: Path | None = None) -> None:
-        """Raises InvalidOptionError: no key, one that is too short, or no library for it."""
+        """Read the key file, where there is one.
+
+        Raises InvalidOptionError: no key, one that is too short, or no library for it.
+        """
         self.kept = kept
         self._key = None if key_file is None else _read(key_file)
         if kept != "plain":
@@ -46,7 +49,7 @@ class Inputs:
             self._derived("check")
 
     def keep(self, decision: str, instance: Instance, values: list[Any]) -> tuple[str, str | None]:
-        """What goes into the row of a decision, and the key that goes beside it, if there is one."""
+        """Return what goes into the row of a decision, and the key that goes next to it, if there is one."""
         if self.kept == "plain":
             return _json({"instance": instance, "values": values}), None
         if self.kept == "hashed":
@@ -59,7 +62,7 @@ class Inputs:
     def show(
         self, decision: str, kept: str, text: str, wrapped: str | None, instance: Instance | None = None
     ) -> tuple[Instance | None, list[Any] | None]:
-        """The instance and the values; None where they were hashed and nobody gives the instance.
+        """Return the instance and the values; None where they were hashed and nobody gives the instance.
 
         Args:
             instance: what the caller says that it was.
@@ -95,7 +98,7 @@ class Inputs:
         return hmac.digest(self._derived(label), canonical(instance).encode(), "sha256")
 
     def _derived(self, label: str) -> bytes:
-        """A key for one use, so that none serves two."""
+        """Derive a key for one use, so that none serves two."""
         if self._key is None:
             raise InvalidOptionError(
                 "these inputs need a key: name its file in audit_key_file (RATIONALE_AUDIT_KEY_FILE); "
@@ -110,14 +113,17 @@ def canonical(instance: Instance) -> str:
 
 
 def without_values(answer: Mapping[str, Any], values: list[Any]) -> dict[str, Any]:
-    """The answer with None for what each reason tells of the applicant; it is added to `values`, in order."""
+    """Return the answer with None for what each reason says of the applicant.
+
+    What it says is added to `values`, in order.
+    """
     reasons = answer.get("reasons", ())
     values += [reason[name] for reason in reasons for name in _OF_VALUE if name in reason]
     return {**answer, "reasons": [{**reason, **_of_value(reason, repeat(None))} for reason in reasons]}
 
 
 def with_values(answer: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
-    """What `without_values` took apart."""
+    """Put together what `without_values` took apart."""
     return {**answer, "reasons": [{**reason, **_of_value(reason, values)} for reason in answer["reasons"]]}
 
 
@@ -159,7 +165,7 @@ def _seal(key: bytes, text: str, decision: str) -> str:
 
 
 def _unseal(key: bytes, box: str, decision: str) -> str:
-    """Raises InvalidOptionError."""
+    """Open a sealed box. Raises InvalidOptionError."""
     cipher = _cipher(key)
     from cryptography.exceptions import InvalidTag
 

@@ -13,7 +13,7 @@ class PrivateKey:
     """Signs."""
 
     def __init__(self, file: Path) -> None:
-        """Raises InvalidOptionError: it holds no such key, or the library is missing."""
+        """Read the key file. Raises InvalidOptionError: it has no such key, or the library is missing."""
         self._serialization, ed25519 = _cryptography()
         try:
             key = self._serialization.load_pem_private_key(file.read_bytes(), None)
@@ -41,7 +41,7 @@ class PublicKey:
     """Checks signatures."""
 
     def __init__(self, file: Path) -> None:
-        """Raises InvalidOptionError: it holds no such key, or the library is missing."""
+        """Read the key file. Raises InvalidOptionError: it has no such key, or the library is missing."""
         serialization, ed25519 = _cryptography()
         try:
             key = serialization.load_pem_public_key(file.read_bytes())
@@ -66,7 +66,7 @@ def signed_by_one(keys: Sequence[PublicKey], members: Mapping[str, Any], signatu
 
 
 def _message(members: Mapping[str, Any]) -> bytes:
-    """What is signed: JSON with sorted names and without spaces."""
+    """Return what is signed: JSON with sorted names and without spaces."""
     return json.dumps(members, sort_keys=True, separators=(",", ":")).encode()
 
 

@@ -51,7 +51,8 @@ class SqlStore:
     """An `AuditStore` in SQLite or PostgreSQL. Connections are made when they are needed."""
 
     def __init__(self, where: str | Path, *, is_made: bool = True) -> None:
-        """
+        """Open the database.
+
         Args:
             where: the file of a SQLite database, or a database URL.
             is_made: whether a file that is missing is made; else StateUnavailableError reports it.

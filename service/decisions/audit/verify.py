@@ -131,7 +131,8 @@ def _of_beginning(head: SignedHead, beginning: Head, kept_since: str | None) -> 
 
 
 def _of_end(head: SignedHead, last: Head, hash_now: str) -> Iterator[Fault]:
-    """
+    """Find the faults of the trail's end.
+
     Args:
         hash_now: of the row that the head was made of, "" where it is not there.
     """

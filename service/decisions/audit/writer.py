@@ -45,7 +45,8 @@ class DatabaseTrail:
     def __init__(
         self, open_ledger: Callable[[], "Ledger"], settings: Settings, metrics: AuditMetrics
     ) -> None:
-        """
+        """Prepare a writer; `start` begins its thread.
+
         Args:
             open_ledger: called by the thread; what it raises refuses decisions, until it does not.
         """
@@ -63,7 +64,7 @@ class DatabaseTrail:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Opens the trail now, making it where it is missing, and not by its first use."""
+        """Open the trail now, making it where it is missing, and not by its first use."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="audit-writer", daemon=True)
             self._thread.start()
@@ -183,7 +184,7 @@ class DatabaseTrail:
                 written.set_result(answer)
 
     def _look(self) -> None:
-        """Finds out whether a decision could be written."""
+        """Find out whether a decision could be written."""
         try:
             with self._refusing(0):
                 self._opened().store.probe()
@@ -195,7 +196,10 @@ class DatabaseTrail:
         self._outage.end()
 
     def _prune(self) -> float:
-        """Deletes what is too old, at most so much that decisions do not wait long. When to do so again."""
+        """Delete what is too old; returns when to do so again.
+
+        It is at most so much that decisions do not wait long.
+        """
         if self._outage.reason is not None:
             return _LOOK_AGAIN_S
         if not self._months:
@@ -261,7 +265,7 @@ class _Outage:
 
 
 def _line(error: Exception) -> str:
-    """What went wrong, without what it went wrong in."""
+    """Describe what went wrong, without what it went wrong in."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
@@ -271,7 +275,10 @@ def _full() -> QueueFullError:
 
 
 def trail_of(settings: Settings, metrics: AuditMetrics | None = None) -> AuditTrail:
-    """Raises InvalidOptionError: the URL or the key file makes no sense, or a library for them is missing."""
+    """Return the audit trail that the settings name.
+
+    Raises InvalidOptionError: the URL or the key file makes no sense, or a library for them is missing.
+    """
     if settings.audit is not None and settings.audit.get_secret_value() == OFF:
         return NoTrail()
     if settings.audit is not None or settings.audit_inputs != "plain" or settings.audit_key_file is not None:
