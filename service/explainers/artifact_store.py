@@ -28,17 +28,17 @@ class ArtifactStore:
         return (self.repository / entry).is_dir()
 
     def staging(self) -> Path:
-        """A new folder in which an entry can be made; `discard` it in the end."""
+        """Return a new folder in which an entry can be made; `discard` it in the end."""
         self.state.open()
         with told("the entry"):
             return Path(tempfile.mkdtemp(dir=self.state.staging))
 
     def discard(self, folder: Path) -> None:
-        """What cannot be deleted now is swept at the next start."""
+        """Delete a staging folder; what cannot be deleted now is swept at the next start."""
         shutil.rmtree(folder, ignore_errors=True)
 
     def publish(self, made: Path) -> None:
-        """Moves an entry into the repository, by a copy where that is on another disk.
+        """Move an entry into the repository, by a copy where that is on another disk.
 
         Raises:
             StateUnavailableError: it cannot be written; nothing has changed then.
@@ -55,7 +55,7 @@ class ArtifactStore:
             sync(self.repository)
 
     def remove(self, entry: str) -> None:
-        """Deletes an entry, with the references in it. It is renamed first: nobody meets a part of it."""
+        """Delete an entry, with the references in it. It is renamed first: nobody reads a part of it."""
         folder, aside = self.repository / entry, self.repository / f"{_ON_THE_WAY}gone-{entry}"
         with told("the entry"):
             _delete(aside)
@@ -64,7 +64,7 @@ class ArtifactStore:
                 _delete(aside)
 
     def sweep(self) -> None:
-        """Deletes what was half made or half deleted when an earlier gateway ended."""
+        """Delete what was half made or half deleted when an earlier gateway ended."""
         with told("the entry"):
             left: Iterable[Path] = (
                 *self.state.staging.iterdir(),

@@ -47,7 +47,7 @@ class Progress:
 
 
 async def compile_entry(order: Order, timeout_s: float, on_progress: OnProgress) -> int:
-    """Runs the order in a process of its own; the bytes of the entry it wrote.
+    """Run the order in a process of its own; returns the bytes of the entry it wrote.
 
     Cancelled, it ends the process before it returns. What a failed one wrote is left to the caller.
 
@@ -145,7 +145,7 @@ def _resident_bytes(pid: int) -> int | None:
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
-    """The end of what was written, in bounded memory."""
+    """Return the end of what was written, in bounded memory."""
     kept = b""
     while chunk := await stream.read(1 << 16):
         kept = (kept + chunk)[-_TAIL_BYTES:]
@@ -162,7 +162,7 @@ class ReferenceFiles(Protocol):
         """Digest of the set of that name, made for that model. Raises UnknownResourceError."""
 
     def path(self, digest: str) -> Path:
-        """A file of its rows, as `rationale compile` takes it. Raises UnknownResourceError."""
+        """Return a file of its rows, as `rationale compile` takes it. Raises UnknownResourceError."""
 
 
 class Builder:
@@ -186,7 +186,7 @@ class Builder:
         return self._turns.setdefault(digest, asyncio.Lock())
 
     async def supply(self, record: Record, model: Model, known: Artifact | None, tell: Tell) -> Artifact:
-        """The artefact of `record`, in the repository: found there, or compiled. Hold its turn.
+        """Return the artefact of `record`, in the repository: found there, or compiled. Hold its turn.
 
         Args:
             known: the artefact, where it is recorded.

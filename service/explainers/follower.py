@@ -25,7 +25,7 @@ _FOLLOWED_S = 5.0  # a worker that takes longer to take up a change does so by i
 
 
 async def serve_followers(worker: Worker, explainers: Explainers) -> asyncio.Server:
-    """Makes what other workers ask for. Belongs to the owner."""
+    """Make what other workers request. Belongs to the owner."""
 
     async def answer(message: Message) -> Message:
         spec = ExplainerSpec.model_validate(message["spec"])
@@ -36,7 +36,7 @@ async def serve_followers(worker: Worker, explainers: Explainers) -> asyncio.Ser
 
 
 async def tell_followers(worker: Worker, explainers: Explainers) -> None:
-    """Returns when each of them answers by what the records and the repository say now, or is gone."""
+    """Notify followers; returns when each answers by the records and the repository of now, or is gone."""
     worker.unloaded.write_text(json.dumps(sorted(explainers.store.base.unloaded())))
 
     async def tell(path: Path) -> None:
@@ -61,7 +61,7 @@ class Follower:
         self._adopt(known, made, {one.digest: plane.repository.entries.get(one.entry) for one in made})
 
     async def follow(self, changed: Callable[[], Awaitable[None]]) -> asyncio.Server:
-        """Takes up what the owner says has changed; `changed` is called for each time."""
+        """Take up what the owner reports as changed; `changed` is called for each time."""
 
         async def answer(_: Message) -> Message:
             await self.refresh()  # first: what it knows of is no entry of the repository's own
@@ -116,7 +116,7 @@ class Follower:
         *,
         again: bool = False,  # noqa: ARG002
     ) -> Entry | None:
-        """The entry that explains `model` so; None where there is none: nothing is begun here."""
+        """Return the entry that explains `model` so; None where there is none: nothing is begun here."""
         return self.store.entries.get(await self.store.digest(model, spec, references))
 
     async def forget(self, references: str) -> None:

@@ -159,7 +159,7 @@ class RecordStore:
         return spec.digest((await self.models.get(model)).digest, references)
 
     async def exclusively(self, change: Callable[[], Awaitable[T]]) -> T:
-        """Runs a change alone and to its end, even if whoever asked for it leaves meanwhile."""
+        """Run a change alone and to its end, even if whoever requested it leaves meanwhile."""
 
         async def alone() -> T:
             async with self._changing:
@@ -168,7 +168,7 @@ class RecordStore:
         return await to_its_end(alone())
 
     async def save(self, *changed: Record, first: Callable[[], Awaitable[None]] | None = None) -> Record:
-        """Records changes, then lets them be seen; the first of them. Raises StateUnavailableError.
+        """Record changes, then let them be seen; the first of them. Raises StateUnavailableError.
 
         Args:
             first: called in between.
@@ -192,7 +192,7 @@ class RecordStore:
         self.artefacts.update({one.digest: one for one in saved if isinstance(one, Artifact)})
 
     def current(self, record: Record) -> Record | None:
-        """The record of that name, unless another one was asked for since."""
+        """Return the record of that name, unless another one was requested since."""
         now = self.records.get(record.key)
         return now if now is not None and now.generation == record.generation else None
 
@@ -232,7 +232,7 @@ class RecordStore:
         return not taken and self.base.compiled(model) is None and not name.startswith(HIDDEN)
 
     def registry(self) -> ModelRegistry:
-        """What is served, by what the records say."""
+        """Return what is served, by what the records say."""
         serving = [(one, self.entries[one.serving]) for one in self.records.values() if one.serving]
         named: dict[str, dict[str, Entry]] = {}
         for one, entry in serving:

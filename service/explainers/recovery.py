@@ -13,7 +13,7 @@ _ATTEMPTS = 3  # at one explainer, in as many lives of the gateway: the third do
 
 
 def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
-    """What is remembered, of the models as they are today.
+    """Return what is remembered, of the models as they are today.
 
     An artefact that is gone or cannot be read is made again where it served, and so is what explains a model
     that is another one now. Nothing is made where there is no state.
@@ -45,7 +45,7 @@ def digests_of(models: Iterable[str], registry: ModelRegistry) -> dict[str, str]
 
 
 def _mended(record: Record, artefacts: Mapping[str, Artifact]) -> Record:
-    """A record after its gateway ended: what it was at begins again, what is gone is made again."""
+    """Mend a record after its gateway ended: what it was at begins again, what is gone is made again."""
     if record.serving not in artefacts:
         record = replace(record, serving=None, is_default=False)
     if record.stage is Stage.READY and record.serving is None:
@@ -59,7 +59,7 @@ def _mended(record: Record, artefacts: Mapping[str, Artifact]) -> Record:
 
 
 def of_today(record: Record, artefacts: Mapping[str, Artifact], model_digest: str | None) -> Record:
-    """A record that goes with the model as it is now."""
+    """Return a record that goes with the model as it is now."""
     served = artefacts.get(record.serving or "")
     if served is not None and served.model_digest != model_digest:
         record = replace(record, serving=None, is_default=False, stage=Stage.QUEUED, attempts=0)

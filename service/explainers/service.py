@@ -100,7 +100,7 @@ class Explainers:
             self._retire(digest, after_s=0)
 
     async def stop(self) -> None:
-        """Ends compiles; they are resumed when the gateway starts again."""
+        """End compiles; they are resumed when the gateway starts again."""
         self._stopping = True
         while self._tasks:
             for task in self._tasks:
@@ -159,7 +159,7 @@ class Explainers:
     async def ensure(
         self, model: str, spec: ExplainerSpec, references: str | None, *, again: bool = False
     ) -> Entry | None:
-        """The entry that explains `model` so; None where there is none yet: it is made in the background.
+        """Return the entry that explains `model` so; None while it is still made in the background.
 
         None is begun where the queue is full.
 
@@ -182,7 +182,7 @@ class Explainers:
         return None
 
     async def made(self, model: str, spec: ExplainerSpec, references: str | None) -> Entry:
-        """The entry that explains `model` so, once it is made.
+        """Return the entry that explains `model` so, once it is made.
 
         Raises:
             CompileFailedError: it cannot be made.
@@ -203,7 +203,7 @@ class Explainers:
         return self.store.entries[record.serving]
 
     def get(self, model: str, name: str) -> Status:
-        """Raises UnknownModelError, InvalidExplainerError, UnknownResourceError."""
+        """Return its status. Raises UnknownModelError, InvalidExplainerError, UnknownResourceError."""
         self.store.models.entry(model)
         record = self.store.records.get((model, name))
         if record is None:
@@ -226,7 +226,7 @@ class Explainers:
         return ["/".join(one.key) for one in self.store.using(references)]
 
     async def forget(self, references: str) -> None:
-        """Deletes every explainer and artefact that holds a reference set.
+        """Delete every explainer and artefact that holds a reference set.
 
         Requests that run finish. When this returns, no entry on the disk holds its rows, nor the backend.
         """
@@ -249,7 +249,7 @@ class Explainers:
         return await self.store.exclusively(partial(self._admit, (model, name), spec, digest, references))
 
     async def _admit(self, key: Key, spec: ExplainerSpec, digest: str, references: str | None) -> Record:
-        """Records what is wanted and begins it, if it is not what is there already."""
+        """Record what is wanted and begin it, if it is not what is there already."""
         old = self.store.records.get(key)
         kept = old.wants_default if old is not None else self.store.lacks_default(key)
         wanted = Record(
@@ -274,7 +274,7 @@ class Explainers:
         return wanted
 
     def _begin(self, record: Record) -> None:
-        """Takes the place of what was being made under the same name."""
+        """Begin it in place of what was being made under the same name."""
         before = self._making.get(record.key)
         if before is not None:
             before.cancel()
@@ -325,7 +325,7 @@ class Explainers:
         self.store.entries[artefact.digest] = entry
 
     async def _switch(self, ready: Record) -> None:
-        """The moment in which requests begin to be answered by another entry."""
+        """Switch requests over to another entry, from this moment on."""
         now = self.store.current(ready)
         if now is None:
             return  # another one was asked for meanwhile, or none
@@ -336,7 +336,7 @@ class Explainers:
             await self._drop(gone)
 
     async def _settle(self, record: Record) -> Record:
-        """Records who serves, and who by default; other workers know it before it is shown."""
+        """Record who serves, and who by default; other workers know it before it is shown."""
         before = self.store.records[record.key]
         record = replace(record, is_default=record.wants_default, updated_s=time.time())
         others = [
@@ -369,20 +369,20 @@ class Explainers:
     # --- out of use ---------------------------------------------------------------------------------------
 
     async def _drop(self, gone: list[Record]) -> None:
-        """Takes explainers out of the records and the registry; compiles for them end."""
+        """Take explainers out of the records and the registry; compiles for them end."""
         await self.store.write(removed=gone)
         await self._publish()
         for record in gone:
             self._end(record)
 
     def _end(self, record: Record) -> None:
-        """Ends the compile for it, and frees what answered, which nobody finds any more."""
+        """End the compile for it, and free what answered, which nobody finds any more."""
         if record.key in self._making:
             self._making[record.key].cancel()
         self._retire(record.serving)
 
     def _retire(self, digest: str | None, after_s: float | None = None) -> None:
-        """Deletes an artefact that nobody uses, when those who looked it up before have been answered."""
+        """Delete an artefact that nobody uses, when those who looked it up before have been answered."""
         if digest is not None and not self._stopping:
             self._spawn(self._retired(digest, self.grace_s if after_s is None else after_s))
 

@@ -28,7 +28,7 @@ _MOST_NAMES = 10_000
 
 
 def _bounded(given: Any) -> Any:
-    """Looked at before the members are: each of a million may be wrong, and would be told."""
+    """Bound the whole before its members are read: each of a million may be wrong, and would be reported."""
     if isinstance(given, dict | list) and len(given) > _MOST_NAMES:
         raise ValueError(f"{len(given)} members are more than {_MOST_NAMES}")
     return given
@@ -182,7 +182,10 @@ class Models:
         self._digests: dict[str, str] = {}
 
     def entry(self, name: str) -> Entry:
-        """Raises UnknownModelError, InvalidExplainerError: it is an explanation, or one-shot."""
+        """Return the entry.
+
+        Raises UnknownModelError, InvalidExplainerError: it is an explanation, or one-shot.
+        """
         entry = self._base.entries.get(name)
         if entry is None:
             raise UnknownModelError(f"no model '{name[:80]}' here that could have explainers")
@@ -194,7 +197,10 @@ class Models:
         return entry
 
     async def get(self, name: str) -> Model:
-        """Raises as `entry`, and ConflictError where the files are no more those that are served."""
+        """Return the model.
+
+        Raises as `entry`, and ConflictError where the files are no more those that are served.
+        """
         entry = self.entry(name)
         if await asyncio.to_thread(stamp_of, self._base.folder / name) != entry.stamp:
             raise ConflictError(

@@ -79,7 +79,7 @@ def run(order: Order, channel: TextIO) -> int:
 
 
 def synced(folder: Path) -> int:
-    """Puts every file and folder below on the disk, whatever happens next; the sum of their bytes."""
+    """Put every file and folder below on the disk, whatever happens next; returns the sum of their bytes."""
     size = 0
     for path in (*folder.rglob("*"), folder):
         handle = os.open(path, os.O_RDONLY)
@@ -106,7 +106,10 @@ def _say(channel: TextIO, **message: Any) -> None:
 
 
 def _own_output() -> TextIO:
-    """The channel to the gateway. Whatever else is printed goes to stderr, libraries in C++ included."""
+    """Return the channel to the gateway.
+
+    Whatever else is printed goes to stderr, libraries in C++ included.
+    """
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return channel
