@@ -46,7 +46,7 @@ _WIDE = {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32
 
 
 def decode_request(message: pb.ModelInferRequest) -> InferenceRequest:
-    """Reads a request. An input that does not fit its own shape or datatype is among its faults.
+    """Read a request. An input that does not fit its own shape or datatype is among its faults.
 
     Raises:
         MalformedError: not a request of this protocol.
@@ -127,7 +127,7 @@ def _decode(name: str, tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes
 
 
 def _decode_outputs(message: pb.ModelInferRequest, faults: Faults) -> tuple[str, ...] | None:
-    """The names of those that are asked for; None where none is named."""
+    """Return the names of the requested outputs; None where none is named."""
     if not message.outputs:
         return None
     for output in message.outputs:

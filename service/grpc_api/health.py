@@ -28,7 +28,7 @@ class HealthServicer(Base):
         self._plane = plane
 
     async def Check(self, request: pb.HealthCheckRequest, context: ServicerContext) -> pb.HealthCheckResponse:
-        """Raises UnknownModelError."""
+        """Answer whether a model, or the gateway, is ready. Raises UnknownModelError."""
         return pb.HealthCheckResponse(status=await self._status(request.service))
 
     async def Watch(

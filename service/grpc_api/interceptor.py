@@ -33,7 +33,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
     """
 
     def __init__(self, gate: RequestInterceptor, budget: MemoryLimit, most_json_bytes: int) -> None:
-        """
+        """Take what every call passes.
+
         Args:
             budget: counts answers until their callers have taken them.
             most_json_bytes: as the settings have it; typed contents are bounded by it too.
@@ -76,7 +77,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return self._guarded[method]
 
     def _guard(self, method: str, handler: grpc.RpcMethodHandler | None) -> grpc.RpcMethodHandler:
-        """Raises NotOfferedError."""
+        """Wrap the handler of a method. Raises NotOfferedError."""
         if handler is None or method in REFUSED:
             why = f": {REFUSED[method]}" if method in REFUSED else f". /{SERVICE} offers {', '.join(OFFERED)}"
             raise NotOfferedError(f"{method[:80]} is not offered here{why}.")
@@ -88,7 +89,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return kind(self._ending(behaviour), self._bounded(handler), handler.response_serializer)
 
     def _bounded(self, handler: grpc.RpcMethodHandler) -> Callable[[bytes], Any]:
-        """Parses a message. Raises TooLargeError."""
+        """Return a parser of the handler's messages, which raises TooLargeError."""
 
         def parse(body: bytes) -> Any:
             check_message(body, self._most_json_bytes)
@@ -116,7 +117,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return respond
 
     def _ending(self, behaviour: Behaviour) -> Behaviour:
-        """Ends a call that is refused.
+        """Wrap a behaviour to end a call that is refused.
 
         gRPC keeps what `abort` raises, and that keeps the locals of all whom it passes. They must not be the
         request or the call: both would stay until the garbage collector comes.
@@ -136,7 +137,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return end
 
     def _hold(self, size: int, context: Context) -> None:
-        """Counts an answer until its caller has taken it: ours, and gRPC's copy. Raises QueueFullError."""
+        """Count an answer until its caller has taken it: ours, and gRPC's copy. Raises QueueFullError."""
         self._budget.take(2 * size)
         context.add_done_callback(lambda _: self._budget.give_back(2 * size))
 
@@ -191,7 +192,7 @@ def _texts(metadata: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
 
 
 def _echo_request_id(context: Context) -> RequestContext | None:
-    """Gives the current exchange, and its `x-request-id` in the trailing metadata."""
+    """Return the current exchange, and set its `x-request-id` in the trailing metadata."""
     exchange = exchanges.current()
     if exchange is not None:
         context.set_trailing_metadata(((exchanges.REQUEST_ID, exchange.request_id),))

@@ -53,7 +53,7 @@ class GrpcServer:
         *,
         shared: bool = False,
     ) -> None:
-        """Takes the place of `listener`: gRPC listens on sockets of its own.
+        """Take the place of `listener`: gRPC listens on sockets of its own.
 
         Args:
             shared: other processes listen there, too; else two gateways could, and neither would say so.
@@ -106,16 +106,19 @@ class GrpcServer:
         await asyncio.sleep(_BEGUN_S)
 
     async def stop(self, seconds: float) -> None:
-        """Takes no more calls, and gives up those that are not answered in `seconds`."""
+        """Take no more calls, and give up those that are not answered in `seconds`."""
         await asyncio.gather(*self._stopping, self._server.stop(seconds))
 
     def give_up(self, _: object = None) -> None:
-        """Ends a `stop` that waits."""
+        """End a `stop` that waits."""
         self._stopping.append(asyncio.ensure_future(self._server.stop(None)))
 
 
 def _tells_more_than_that_a_caller_left(record: logging.LogRecord) -> bool:
-    """gRPC logs a fault where it cannot send an answer, unless it knows by then that the caller is gone."""
+    """Tell whether a record of gRPC's log reports more than that a caller left.
+
+    gRPC logs a fault where it cannot send an answer, unless it knows by then that the caller is gone.
+    """
     return record.exc_info is None or record.exc_info[0] is not cygrpc.ExecuteBatchError
 
 

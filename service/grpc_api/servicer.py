@@ -69,7 +69,7 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
         )
 
     async def ModelReady(self, request: pb.ModelReadyRequest, context: Context) -> pb.ModelReadyResponse:
-        """A model that is not there is not ready, as Triton answers too."""
+        """Answer whether a model is ready; one that is not there is not, as Triton answers too."""
         try:
             entry = self._entry(request.name, request.version)
         except (UnknownModelError, NotReadyError):
@@ -115,15 +115,17 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
         await stream_infer(infer, self._handler, self._gate, context)
 
     def _entry(self, name: str, version: str) -> Entry:
-        """Raises UnknownModelError."""
+        """Return the entry. Raises UnknownModelError."""
         return self._plane.repository.entry(name, version or None)
 
 
 async def infer(
     handler: Handler, request: pb.ModelInferRequest, left_s: float | None
 ) -> pb.ModelInferResponse:
-    """The shorter of the request's `timeout` and `left_s`, until the call's own deadline, is its limit."""
+    """Run a request.
 
+    The shorter of its `timeout` and `left_s`, until the call's own deadline, is its limit.
+    """
     off_loop = handler.plane.off_loop
 
     async def read(deadline_s: float, then: Callable[[InferenceRequest], T]) -> T:

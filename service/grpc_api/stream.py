@@ -24,7 +24,7 @@ Infer = Callable[[Handler, pb.ModelInferRequest, float | None], Awaitable[pb.Mod
 
 
 async def stream_infer(infer: Infer, handler: Handler, gate: RequestInterceptor, context: Context) -> None:
-    """Serves one stream until the caller has said all and has every answer.
+    """Serve one stream until the caller has sent all and has every answer.
 
     A caller who leaves cancels this, and with it the work. When the server stops, what was read is
     answered and the stream ends, for a silent one would hold the server. Raises NotReadyError then.
@@ -64,14 +64,14 @@ class _Stream:
             await self._places.acquire()
 
     async def _next(self) -> pb.ModelInferRequest | _NoRequest:
-        """The next request, or what is wrong with its message; `EOF` after the last."""
+        """Return the next request, or what is wrong with its message; `EOF` after the last."""
         try:
             return await self._context.read()
         except (DecodeError, TooLargeError) as error:
             return error
 
     async def _answer(self, request: pb.ModelInferRequest | _NoRequest) -> None:
-        """Raises what ends the stream, where the caller asked for that."""
+        """Answer a request. Raises what ends the stream, where the caller requested that."""
         with self._handler.plane.budget.growing() as hold:
             responding = self._response(request, hold)
             del request
@@ -83,7 +83,7 @@ class _Stream:
     async def _response(
         self, request: pb.ModelInferRequest | _NoRequest, hold: Callable[[int], None]
     ) -> pb.ModelStreamInferResponse:
-        """The answer, whose bytes `hold` counts, or what is wrong."""
+        """Return the answer, whose bytes `hold` counts, or what is wrong."""
         answer = pb.ModelStreamInferResponse()
         try:
             async with self._gate.again(self._exchange):

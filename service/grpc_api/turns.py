@@ -22,7 +22,7 @@ class Turns:
         self._newest = False
 
     async def turn(self) -> None:
-        """Returns when a call may be read, which has to begin without another wait."""
+        """Wait until a call may be read, which has to begin without another wait."""
         if self._busy:
             turn = self._loop.create_future()
             self._waiting.append(turn)

@@ -48,7 +48,7 @@ def check_message(body: bytes, most_json_bytes: int) -> None:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """The number at `at`, and what is behind it; the end of the body where it is cut off or too long."""
+    """Return the number at `at`, and what is behind it; the body's end where it is cut off or too long."""
     number = shift = 0
     while at < len(body) and shift <= _MOST_SHIFT:
         byte = body[at]
