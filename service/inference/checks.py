@@ -38,7 +38,7 @@ class Faults:
         return bool(self._found)
 
     def add(self, fault: ServiceError, part: str | None = None) -> None:
-        """Raises as `tell` does, once there are ten."""
+        """Add a fault. Raises as `tell` does, once there are ten."""
         self._found.append(fault)
         if part is not None:
             self.parts.add(part)
@@ -46,11 +46,11 @@ class Faults:
             self.tell()
 
     def note(self, text: str, part: str | None = None) -> None:
-        """Adds an InvalidInputError."""
+        """Add an InvalidInputError."""
         self.add(InvalidInputError(text), part)
 
     def __enter__(self) -> None:
-        """What is wrong within is added."""
+        """Add what is wrong within the `with`."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> bool:
         if not isinstance(error, InvalidInputError | MalformedError):
@@ -59,7 +59,7 @@ class Faults:
         return True
 
     def tell(self) -> None:
-        """Raises one error for all, of the kind of the first; nothing where there are none.
+        """Raise one error for all, of the kind of the first; nothing where there are none.
 
         It is kept no longer: an error that those keep whom it passes would keep the request.
         """
@@ -70,7 +70,7 @@ class Faults:
                 self._found = []
 
     def end(self, fault: ServiceError) -> Never:
-        """Adds a last one, behind which nothing can be found out, and tells."""
+        """Add a last one, behind which nothing can be found out, and raise them."""
         self._found.append(fault)
         del fault
         self.tell()
@@ -78,7 +78,7 @@ class Faults:
 
 
 def from_validation(error: ValidationError, kind: type[ServiceError], whole: str) -> ServiceError:
-    """What pydantic found wrong, as one error. `whole` is the name of what was validated."""
+    """Return what pydantic found wrong, as one error. `whole` is the name of what was validated."""
     details = itertools.islice(error.errors(include_url=False, include_input=False), _MOST)
     return _joined([kind(f"{_place(each) or whole}: {each['msg']}") for each in details])
 
@@ -96,7 +96,10 @@ def _joined(found: Sequence[ServiceError]) -> ServiceError:
 
 
 def check_name(name: str, whose: str, error: type[ServiceError]) -> str:
-    """The name of a resource, which is a file's too. Raises `error`, whose text calls it `whose` name."""
+    """Return the name of a resource, which is a file's too.
+
+    Raises `error`, whose text calls it `whose` name.
+    """
     if not _NAME.fullmatch(name) or ".." in name:
         raise error(
             f"{whose} name is made of letters, digits, '.', '_' and '-', begins with a letter or digit and "
@@ -106,7 +109,7 @@ def check_name(name: str, whose: str, error: type[ServiceError]) -> str:
 
 
 def listed(names: Collection[str]) -> str:
-    """The first ten of them, quoted."""
+    """Quote the first ten of them."""
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
     return ", ".join(f"'{name[:_LONGEST_NAME]}'" for name in itertools.islice(names, _MOST)) + more
 
@@ -124,7 +127,7 @@ def check_request(
     outputs: Sequence[str] | None = None,
     missing: Collection[str] = (),
 ) -> tuple[int, tuple[str, ...]]:
-    """The number of rows N, and the outputs to compute.
+    """Return the number of rows N, and the outputs to compute.
 
     Args:
         missing: inputs in which NaN is a missing value.
@@ -142,7 +145,7 @@ def check_request(
 def tell_all(
     faults: Faults, entry: Entry, inputs: Tensors, outputs: Sequence[str] | None, missing: Collection[str]
 ) -> None:
-    """Raises `faults` together with what else is wrong, but for references: another entry may take those."""
+    """Raise `faults` together with what else is wrong, but for references: another entry may take those."""
     faults.parts.update(name for name in entry.input_specs if _is_of_references(name))
     own = {name: array for name, array in inputs.items() if not _is_of_references(name)}
     _check_inputs(entry, own, missing, faults)
@@ -181,7 +184,7 @@ def _check_together(entry: Entry, inputs: Tensors) -> None:
 
 
 def _check_outputs(entry: Entry, outputs: Sequence[str] | None, faults: Faults) -> tuple[str, ...]:
-    """The outputs to compute."""
+    """Return the outputs to compute."""
     known = entry.output_names
     if not outputs:
         return known
@@ -216,7 +219,7 @@ def _check_input(spec: TensorSpec, array: Array, *, missing: bool) -> None:
 
 
 def check_answer(entry: Entry, tensors: Tensors) -> None:
-    """Raises NotFiniteError."""
+    """Check that every number of an answer is finite. Raises NotFiniteError."""
     for name, array in tensors.items():
         index = first_non_finite(array)
         if index is not None:

@@ -81,19 +81,19 @@ class DataPlane:
             self.state = Lifecycle.READY
 
     async def loaded(self, deadline_s: float | None = None) -> None:
-        """Returns when the models are loaded, or will not be; at `deadline_s` at the latest."""
+        """Wait until the models are loaded, or will not be; until `deadline_s` at the latest."""
         if not self._loaded.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline_s):
                     await self._loaded.wait()
 
     def leave(self) -> None:
-        """The first step of a stop: no longer ready, but still answering."""
+        """Take the first step of a stop: no longer ready, but still answering."""
         if self.state is Lifecycle.READY:
             self.state = Lifecycle.LEAVING
 
     async def idle(self) -> None:
-        """Waits until nothing runs."""
+        """Wait until nothing runs."""
         await self._working.none.wait()
 
     @property
@@ -101,12 +101,12 @@ class DataPlane:
         return self.state in (Lifecycle.READY, Lifecycle.LEAVING)
 
     def refuse_new_work(self) -> None:
-        """The second step of a stop: refuses; what runs goes on."""
+        """Take the second step of a stop: refuse new work; what runs goes on."""
         self.state = Lifecycle.STOPPING
         self.stopping.set()
 
     async def stop(self) -> None:
-        """Waits for what runs, whichever end it came by, then stops the backend."""
+        """Wait for what runs, whichever end it came by, then stop the backend."""
         self.refuse_new_work()
         await self._working.none.wait()
         self.off_loop.stop()
@@ -136,7 +136,7 @@ class DataPlane:
         *,
         by_row: bool = False,
     ) -> Tensors:
-        """Runs `entry` on [N, …] inputs; gives the outputs asked for, in that order; None asks for all.
+        """Run `entry` on [N, …] inputs; returns the requested outputs, in that order; None requests all.
 
         A request of more than `max_batch_size` rows runs in pieces, one after the other, so that it
         takes one place in the queue and others get their turn between them.
@@ -206,7 +206,10 @@ class DataPlane:
         self.backend.admit(entry, deadline_s)
 
     def _answer_bytes(self, entry: Entry, inputs: Tensors, outputs: Sequence[str], rows: int) -> int:
-        """Raises AnswerTooLargeError: a row's explanation has a value for each feature and target."""
+        """Return the size of an answer. Raises AnswerTooLargeError.
+
+        A row's explanation has a value for each feature and target.
+        """
         size = rows * _row_bytes(entry, outputs, inputs)
         if size > self._max_answer_bytes:
             raise AnswerTooLargeError(

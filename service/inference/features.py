@@ -23,7 +23,7 @@ class Instances:
     weights: list[Any] | None = None
 
     def tensors(self, entry: Entry, manifest: Manifest | None, faults: Faults) -> Tensors:
-        """The inputs of `entry`, and references under the names that the Open Inference Protocol has.
+        """Return the inputs of `entry`, and references under the names that the Open Inference Protocol has.
 
         Args:
             manifest: what knows the names of its features.
@@ -57,7 +57,7 @@ class Form:
     missing: frozenset[str] = frozenset()
 
     def names(self) -> list[str]:
-        """What an object must hold: the features, and the inputs that have none."""
+        """Return what an object must have: the features, and the inputs that have none."""
         owners = {tensor for tensor, _ in self.features.values()}
         return [*self.features, *(spec.name for spec in self.inputs if spec.name not in owners)]
 
@@ -71,7 +71,10 @@ class _Row:
 
 
 def form_of(entry: Entry, manifest: Manifest | None) -> Form:
-    """The form of `entry`; without a manifest there are no feature names. References are no instances."""
+    """Return the form of `entry`; without a manifest there are no feature names.
+
+    References are no instances.
+    """
     opened = own_inputs(manifest.open_references) if manifest and manifest.open_references else ()
     specs = tuple(spec for spec in entry.inputs if spec.name not in opened)
     inputs = {spec.name for spec in specs}
@@ -209,7 +212,7 @@ _SCALARS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def _scalar_fault(form: Form, spec: TensorSpec, value: Any) -> str | None:
-    """What is wrong with the value of a feature."""
+    """Describe what is wrong with the value of a feature."""
     allowed, said = _SCALARS[DTYPES[spec.datatype].kind]
     if type(value) in allowed:
         return None

@@ -43,7 +43,7 @@ class MemoryLimit:
         self._held = 0
 
     def check(self, size: int, own: int = 0) -> None:
-        """Raises QueueFullError where `size` more bytes of a request that holds `own` would be too many."""
+        """Raise QueueFullError where `size` more bytes of a request that holds `own` would be too many."""
         most = self._limit if own + size <= SMALL else self._limit * 3 // 4
         if self._held > own and self._held + size > most:
             raise QueueFullError(
@@ -52,7 +52,7 @@ class MemoryLimit:
 
     @contextlib.contextmanager
     def held(self, inputs: Tensors, answer: int = 0) -> Iterator[None]:
-        """Holds the bytes of `inputs` and those that the answer will have, within a `with`.
+        """Hold the bytes of `inputs` and those that the answer will have, within a `with`.
 
         Raises:
             QueueFullError: on the way in.
@@ -62,7 +62,7 @@ class MemoryLimit:
 
     @contextlib.contextmanager
     def holding(self, size: int) -> Iterator[None]:
-        """Holds so many bytes within a `with`. Raises QueueFullError on the way in."""
+        """Hold so many bytes within a `with`. Raises QueueFullError on the way in."""
         self.take(size)
         try:
             yield
@@ -70,7 +70,7 @@ class MemoryLimit:
             self.give_back(size)
 
     def take(self, size: int) -> None:
-        """Counts bytes until they are given back. Raises QueueFullError."""
+        """Count bytes until they are given back. Raises QueueFullError."""
         self.check(size)
         self._held += size
 
@@ -79,7 +79,7 @@ class MemoryLimit:
 
     @contextlib.contextmanager
     def growing(self) -> Iterator[Callable[[int], None]]:
-        """Gives a function that counts more bytes; it raises QueueFullError where they are too many."""
+        """Yield a function that counts more bytes; it raises QueueFullError where they are too many."""
         own = 0
 
         def grow(size: int) -> None:
@@ -102,7 +102,7 @@ class OffLoop:
         self._large = ThreadPoolExecutor(1, "large-request")
 
     async def run(self, size: int, work: Callable[[], T], deadline_s: float | None = None) -> T:
-        """What `work` returns.
+        """Return what `work` returns.
 
         Args:
             size: bytes that it reads or writes, by which it is done here or in a thread.
@@ -133,7 +133,7 @@ class OffLoop:
 
 
 def parse_json(body: bytes | bytearray, most_bytes: int, end: int | None = None) -> Any:
-    """The value of the JSON that `body` is, up to byte `end`.
+    """Parse the JSON that `body` is, up to byte `end`.
 
     How many values it holds is bounded before any is made: an empty object takes 2 bytes here and 70 when it
     is parsed. Up to 1 MiB that is no harm.

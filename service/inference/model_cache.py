@@ -59,7 +59,7 @@ class ModelCache:
         self.residents.setdefault(entry, _Resident())
 
     async def start(self) -> None:
-        """Loads as many as there is room for. One that cannot be loaded does not keep the others from it."""
+        """Load as many as there is room for. One that cannot be loaded does not keep the others from it."""
         entries = list(self.residents)
         for entry in entries[self.capacity :]:
             await self._backend.unload(entry)  # a server may hold what an earlier gateway loaded
@@ -70,7 +70,7 @@ class ModelCache:
                 log.error("explainer %s cannot be loaded: %s", entry.name, error)
 
     async def load(self, entry: Entry) -> None:
-        """Loads and warms an entry now, if need be as one too many until another one can leave.
+        """Load and warm an entry now, if need be as one too many until another one can leave.
 
         Raises:
             RepositoryError, NotReadyError: it cannot be loaded.
@@ -103,7 +103,7 @@ class ModelCache:
                 self._spawn(self._shrink())
 
     async def drop(self, entry: Entry) -> None:
-        """Looks after it no more: lets those finish who use it, and frees it."""
+        """Drop an entry: let those finish who use it, and free it."""
         resident = self.residents.pop(entry, None)
         if resident is None:
             return
@@ -114,7 +114,7 @@ class ModelCache:
                 await self._take_out(entry, resident)
 
     async def stop(self) -> None:
-        """Ends loading; what is loaded is left to the backend."""
+        """End loading; what is loaded is left to the backend."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -132,7 +132,7 @@ class ModelCache:
             raise NotReadyError(f"'{entry.name}' cannot be loaded now; the server's log tells why") from error
 
     async def _bring_in(self, entry: Entry, resident: _Resident, *, within: bool) -> None:
-        """Loads it; `within` the capacity, for which it waits."""
+        """Load it; `within` the capacity, for which it waits."""
         async with resident.turn:
             if resident.ready:
                 return

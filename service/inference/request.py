@@ -47,11 +47,12 @@ class InferenceRequest:
 
 @dataclass(frozen=True)
 class Answer:
-    """
+    """The answer to a request.
+
     Attributes:
         model: as the request named it; so `version`, if it named one.
         entry: what computed the answer.
-        tensors: by name, in the order asked for.
+        tensors: by name, in the order requested.
         explainer: the name of the model's explainer; None where a model answers, or where it has no name.
         references: digest of the reference set that the request brought or named.
     """
@@ -81,7 +82,7 @@ class Answer:
 
 
 def check_parameters(name: str, parameters: Mapping[str, Any]) -> None:
-    """Raises InvalidInputError where an input or output asks for an extension that is not offered."""
+    """Raise InvalidInputError where an input or output requests an extension that is not offered."""
     if _SHARED_MEMORY in parameters:
         raise InvalidInputError(f"'{name[:80]}': shared memory is not offered; send the data itself")
     if parameters.get("classification"):
@@ -89,12 +90,12 @@ def check_parameters(name: str, parameters: Mapping[str, Any]) -> None:
 
 
 def note_twice(name: str, faults: Faults) -> None:
-    """Notes an input of a name that is known already."""
+    """Note an input of a name that is known already."""
     faults.note(f"input '{name[:80]}' is given twice", name)
 
 
 def check_form(name: str, datatype: str, shape: Sequence[int]) -> None:
-    """Raises InvalidInputError where no tensor can have this datatype and shape."""
+    """Raise InvalidInputError where no tensor can have this datatype and shape."""
     if datatype not in DTYPES:
         raise InvalidInputError(
             f"input '{name[:80]}': datatype '{datatype[:20]}' is none of {', '.join(DTYPES)}"
@@ -108,7 +109,7 @@ def check_form(name: str, datatype: str, shape: Sequence[int]) -> None:
 
 
 def timeout_of(timeout: Any) -> float | None:
-    """The request parameter `timeout`, microseconds, in seconds; None and 0 ask for nothing.
+    """Return the request parameter `timeout`, microseconds, in seconds; None and 0 set no limit.
 
     Raises:
         MalformedError: it is no number of microseconds.
@@ -121,7 +122,7 @@ def timeout_of(timeout: Any) -> float | None:
 
 
 def name_of(parameters: Mapping[str, Any], key: str) -> str | None:
-    """The name that the request parameter `key` holds; None where there is none.
+    """Return the name in the request parameter `key`; None where there is none.
 
     Raises:
         MalformedError: it is no name.

@@ -44,7 +44,7 @@ class ResponseCache:
         return None if found is None else dict(found)
 
     def keep(self, key: tuple[int, bytes], tensors: Tensors) -> None:
-        """Keeps a copy, unless `clear` came after it was asked for."""
+        """Keep a copy, unless `clear` came after it was requested."""
         if key[0] == self._era and _size(tensors) <= self._answers.maxsize:
             self._answers[key] = {name: _frozen(array) for name, array in tensors.items()}
 
@@ -83,7 +83,7 @@ def _size(tensors: Tensors) -> int:
 
 
 def _frozen(array: Array) -> Array:
-    """A copy: what an answer is a view of (its batch) would be held with it."""
+    """Copy an array: what an answer is a view of (its batch) would be held with it."""
     copy = array.copy()
     copy.flags.writeable = False
     return copy
