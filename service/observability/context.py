@@ -65,12 +65,12 @@ class RequestContext:
         return {**parts, "compute_output": max(seconds - sum(parts.values()), 0.0)}
 
     def ran(self, arrived_s: float, started_s: float, ended_s: float) -> None:
-        """Notes a run of (a part of) the request: when it entered the queue, started and ended."""
+        """Note a run of (a part of) the request: when it entered the queue, started and ended."""
         self.waited.append((arrived_s, started_s))
         self.computed.append((started_s, ended_s))
 
     def about(self, entry: Entry, rows: int = 0) -> None:
-        """Notes what the request is for."""
+        """Note what the request is for."""
         self.entry = entry
         self.rows = rows
 
@@ -81,12 +81,12 @@ unbind = _current.reset
 
 
 def current() -> RequestContext | None:
-    """That of the running task; None outside of a request."""
+    """Return that of the running task; None outside of a request."""
     return _current.get()
 
 
 def note_problem(slug: str, status: int) -> None:
-    """Notes why the running task's request gets no result; `status` is HTTP's."""
+    """Note why the running task's request gets no result; `status` is HTTP's."""
     exchange = _current.get()
     if exchange is not None:
         exchange.problem = slug
@@ -101,7 +101,7 @@ def note_run(arrived_s: float, started_s: float, ended_s: float) -> None:
 
 
 def forwarded() -> dict[str, str]:
-    """What goes along to a server behind the gateway: the request's id, and where its trace goes on."""
+    """Return what goes to a server behind the gateway: the request's id, and where its trace goes on."""
     exchange = _current.get()
     if exchange is None:
         return {}
@@ -112,7 +112,7 @@ def forwarded() -> dict[str, str]:
 
 
 def request_id(given: str | None) -> str:
-    """The caller's own, if it can stand in a header and a log; else a new one."""
+    """Return the caller's own, if it can stand in a header and a log; else a new one."""
     own = None if given is None else own_id(given)
     return f"{_PROCESS}{next(_numbers):016x}" if own is None else own
 

@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"(?<![A-Za-z0-9_./:])[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|na
 
 
 def configure(level: str, form: str, stream: IO[str] = sys.stderr) -> None:
-    """Sends everything that this process logs to `stream`.
+    """Send everything that this process logs to `stream`.
 
     Args:
         level: critical, error, warning, info or debug. Access lines are info.
@@ -54,7 +54,7 @@ class _Lines(logging.Formatter):
 
 
 def without_values(text: object) -> str:
-    """A foreign text, as of an error, with `#` in place of its numbers: they may be somebody's data."""
+    """Replace the numbers of a foreign text, as of an error, by `#`: they may be somebody's data."""
     return _NUMBER.sub("#", str(text))
 
 

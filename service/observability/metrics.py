@@ -63,7 +63,8 @@ class CacheMetrics:
 
 @dataclass(frozen=True)
 class AuditMetrics:
-    """
+    """The metrics of the audit trail.
+
     Attributes:
         write_s: of a transaction that succeeded.
         write_failed: counts one that did not.
@@ -177,7 +178,10 @@ class Metrics:
         )
 
     def of(self, entry: Entry) -> EntryMetrics:
-        """The series of the entry's model and verb; from now on those of requests for it are told, too."""
+        """Return the series of the entry's model and verb.
+
+        From now on those of requests for it are shown, too.
+        """
         labels = labels_of(entry)
         found = self._entries.get(labels)
         if found is None:
@@ -192,38 +196,38 @@ class Metrics:
         return found
 
     def answered(self, labels: Labels, protocol: str, status: int) -> None:
-        """Counts an answer."""
+        """Count an answer."""
         self._answered(*labels, protocol, status)()
 
     def succeeded(self, labels: Labels, seconds: float, phases: Mapping[str, float]) -> None:
-        """Times an answer with a result, and each of PHASES of it."""
+        """Time an answer with a result, and each of PHASES of it."""
         of = self._of_requests(labels)
         of.seconds(seconds)
         for phase, phase_s in phases.items():
             of.phases_s[phase](phase_s)
 
     def rejected(self, labels: Labels, reason: str) -> None:
-        """Counts a request without a result; `reason` is the problem's slug, such as queue-full."""
+        """Count a request without a result; `reason` is the problem's slug, such as queue-full."""
         self._rejections.labels(*labels, reason).inc()
 
     def explained(self, entry: Entry, tensors: Tensors) -> None:
-        """Counts the rows of an explanation by their gap, where the answer holds it."""
+        """Count the rows of an explanation by their gap, where the answer has it."""
         if entry.manifest is not None:
             observe = self.of(entry).gap
             for gap in relative_gaps(entry.manifest, tensors):
                 observe(gap)
 
     def cache(self, name: str) -> CacheMetrics:
-        """The counters of a cache: answers, artefacts …"""
+        """Return the counters of a cache, such as answers or artefacts."""
         hits, misses = (self._cache.labels(name, result) for result in ("hit", "miss"))
         return CacheMetrics(hits.inc, misses.inc)
 
     def compiled(self, seconds: float, outcome: str) -> None:
-        """A compile that ended: `outcome` is ready or failed."""
+        """Time a compile that ended: `outcome` is ready or failed."""
         self._compile_s.labels(outcome).observe(seconds)
 
     def loaded(self, entry: Entry, seconds: float) -> None:
-        """An entry that was loaded and warmed."""
+        """Time an entry that was loaded and warmed."""
         self._load_s.labels(*labels_of(entry)).observe(seconds)
 
     def drifted(self, model: str, decisions: int, figures: Mapping[str, float]) -> None:
@@ -234,7 +238,10 @@ class Metrics:
             gauge.set(figure)
 
     def all_processes(self) -> CollectorRegistry:
-        """What is told: of all processes that share a folder, in prometheus_client's multiprocess mode."""
+        """Return the metrics to show.
+
+        They are of all processes that share a folder, in prometheus_client's multiprocess mode.
+        """
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             return self.registry
         together = CollectorRegistry()
@@ -243,7 +250,7 @@ class Metrics:
         return together
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """The page, and its content type: Prometheus' text format, or OpenMetrics for whoever accepts it."""
+        """Return the page and its content type: Prometheus' text, or OpenMetrics for whoever accepts it."""
         encode, content_type = choose_encoder(accept)
         return encode(self.all_processes()), content_type
 

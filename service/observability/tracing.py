@@ -31,7 +31,7 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def begin(self, exchange: RequestContext) -> None:
-        """Opens the request's span, a child of the caller's; what is forwarded is a child of it."""
+        """Open the request's span, a child of the caller's; what is forwarded is a child of it."""
         from opentelemetry import trace
 
         carrier = {} if exchange.traceparent is None else {exchanges.TRACEPARENT: exchange.traceparent}
@@ -56,7 +56,7 @@ class Tracing:
             began_ns = span.start_time or 0
 
             def within(at_s: float) -> int:
-                """The two clocks are not read at one moment, yet a part lies within its request."""
+                """Keep a part within its request, though the two clocks are not read at one moment."""
                 return min(max(epoch_ns + int(at_s * 1e9), began_ns), ended_ns)
 
             for name, parts in (("queue", exchange.waited), ("compute", exchange.computed)):
@@ -66,7 +66,7 @@ class Tracing:
         span.end(ended_ns)
 
     def close(self) -> None:
-        """Sends what is left, within a bounded time."""
+        """Send what is left, within a bounded time."""
         self._provider.force_flush(_FLUSH_MS)
         self._provider.shutdown()
 
