@@ -16,7 +16,7 @@ class CannotListenError(RationaleError):
 
 
 def listen(host: str, port: int, flag: str = "--port", *, shared: bool = False) -> socket.socket:
-    """A listening socket, IPv4 or IPv6.
+    """Return a listening socket, IPv4 or IPv6.
 
     Args:
         shared: with other processes that say so too. It does not listen before it is served on: until then
@@ -31,7 +31,7 @@ def listen(host: str, port: int, flag: str = "--port", *, shared: bool = False) 
 
 
 def reserve(host: str, port: int, flag: str) -> socket.socket:
-    """Keeps a port for processes that share it, and listens to nothing. Raises as `listen`."""
+    """Keep a port for processes that share it, and listen to nothing. Raises as `listen`."""
     with _bound(host, port, flag, shared=False) as alone:  # nobody shares it by chance
         port = port_of(alone)
     return _bound(host, port, flag, shared=True)
@@ -53,7 +53,7 @@ def _bound(host: str, port: int, flag: str, *, shared: bool) -> socket.socket:
 
 
 def several(listener: socket.socket) -> list[socket.socket]:
-    """The listener, and more of it: they take connections out of one queue.
+    """Return the listener, and more of it: they take connections out of one queue.
 
     uvloop takes one connection from each listener in a turn. Where turns are long, because of overload, new
     connections would wait for seconds, and what is asked on them too.

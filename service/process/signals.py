@@ -29,7 +29,7 @@ class Signals:
         self._loop.add_signal_handler(signal.SIGHUP, reload)
 
     def stop_with(self, pipe: IO[str]) -> None:
-        """Takes the end of a pipe for the first signal: whoever held the other end is gone."""
+        """Take the end of a pipe for the first signal: whoever held the other end is gone."""
         self._loop.add_reader(pipe, self._ended, pipe)
 
     def _ended(self, pipe: IO[str]) -> None:
@@ -38,7 +38,7 @@ class Signals:
             self.stop.set_result(None)
 
     async def hurried(self, seconds: float) -> bool:
-        """Waits so long, unless a second signal comes; whether one has."""
+        """Wait so long, unless a second signal comes; returns whether one has."""
         await asyncio.wait([self.hurry], timeout=seconds)
         return self.hurry.done()
 

@@ -82,7 +82,10 @@ async def answer_at(path: Path, answer: Callable[[Message], Awaitable[Message]])
 
 
 async def call(path: Path, message: Message) -> Message:
-    """The answer. Raises ConnectionError where nobody answers there, ServiceError as it was met there."""
+    """Return the answer.
+
+    Raises ConnectionError where nobody answers there, ServiceError as it was raised there.
+    """
     reader, writer = await asyncio.open_unix_connection(path, limit=_LONGEST)
     try:
         writer.write(json.dumps(message).encode() + b"\n")
