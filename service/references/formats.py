@@ -64,7 +64,7 @@ class Rows:
 
 
 def parse_rows(body: bytes, kind: str, entry: Entry, manifest: Manifest | None, most_bytes: int) -> Rows:
-    """Reads an upload. Blocks, and takes memory in proportion to `most_bytes`.
+    """Read an upload. Blocks, and takes memory in proportion to `most_bytes`.
 
     Args:
         kind: one of the values of MEDIA_TYPES.
@@ -95,7 +95,7 @@ def check_rows(
     features: tuple[str, ...] | None = None,
     missing: Collection[str] = (),
 ) -> Rows:
-    """Reference rows in the dtypes of the entry's inputs.
+    """Return reference rows in the dtypes of the entry's inputs.
 
     Args:
         missing: inputs in which NaN is a missing value.
@@ -117,7 +117,7 @@ def check_rows(
 
 
 def to_file(rows: Rows) -> dict[str, Array]:
-    """The members of the .npz that holds them, as `rationale compile --references` reads it."""
+    """Return the members of the .npz of the rows, as `rationale compile --references` reads it."""
     own = {WEIGHTS: rows.weights, FEATURE_NAMES: None if rows.features is None else np.array(rows.features)}
     return {**rows.arrays, **{name: array for name, array in own.items() if array is not None}}
 
@@ -151,7 +151,7 @@ def _missing(manifest: Manifest | None) -> Collection[str]:
 
 
 def _explained(entry: Entry, manifest: Manifest | None) -> list[str]:
-    """The inputs that references are for: those that are explained, or all of numbers."""
+    """Return the inputs that references are for: those that are explained, or all of numbers."""
     own = {spec.name for spec in entry.inputs}
     explained = (
         [item.tensor.name for item in manifest.explained if item.tensor.name in own] if manifest else []
@@ -160,7 +160,7 @@ def _explained(entry: Entry, manifest: Manifest | None) -> list[str]:
 
 
 def _feature_names(entry: Entry, manifest: Manifest | None) -> tuple[str, ...] | None:
-    """The columns that a table is looked through for; None for names that nobody gave, such as x[0]."""
+    """Return the columns to look for in a table; None for names that nobody gave, such as x[0]."""
     explained = _explained(entry, manifest)
     if manifest is None or len(explained) != 1:
         return None

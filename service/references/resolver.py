@@ -87,7 +87,7 @@ class ReferenceResolver:
         reference_set: str | None,
         deadline_s: float,
     ) -> Chosen:
-        """What answers: `entry` itself where the request says nothing of references.
+        """Return what answers: `entry` itself where the request says nothing of references.
 
         Args:
             deadline_s: on the event loop's clock; until then it may wait for an entry that is being made.
@@ -154,7 +154,7 @@ class ReferenceResolver:
             return False
 
     async def _make_room(self) -> None:
-        """The oldest sets without a name go, with what was baked from them."""
+        """Delete the oldest sets without a name, with what was baked from them."""
         own = [one for one in self._sets.all() if one.name.startswith(HIDDEN)]
         for one in sorted(own, key=lambda one: one.created_s)[: max(len(own) - self._unnamed, 0)]:
             with self._sets.leaving(one.digest):
@@ -165,7 +165,7 @@ class ReferenceResolver:
     # --- open ---------------------------------------------------------------------------------------------
 
     async def _open(self, question: _Question, written: Entry | None, rows: Rows, digest: str) -> Chosen:
-        """The entry that takes references as an input, fed with them."""
+        """Return the entry that takes references as an input, fed with them."""
         spec = question.spec
         if spec.method not in ("deepshap", "integrated-gradients") or spec.options.standard_error:
             raise InvalidInputError(
@@ -193,7 +193,7 @@ class ReferenceResolver:
 
 
 def _rows_of(manifest: Manifest, plain: Entry, given: Tensors) -> Rows:
-    """The references of a request. Raises InvalidInputError."""
+    """Return the references of a request. Raises InvalidInputError."""
     names = _explained(manifest)
     missing = [f"'{name}'" for name in names if name not in given]
     if missing:
@@ -203,7 +203,7 @@ def _rows_of(manifest: Manifest, plain: Entry, given: Tensors) -> Rows:
 
 
 def _given(entry: Entry, manifest: Manifest, inputs: Tensors) -> Tensors:
-    """The references of a request, by the names they came under."""
+    """Return the references of a request, by the names they came under."""
     opened = manifest.open_references
     if opened is None and len(inputs) == len(entry.inputs):
         return {}  # most requests, or one that does not fit
@@ -248,7 +248,7 @@ def spec_of(manifest: Manifest) -> ExplainerSpec:
 
 
 def _written(plane: DataPlane, entry: Entry, rows: int) -> Entry | None:
-    """An open entry that explains as `entry` does: itself, or what `rationale compile` made."""
+    """Return an open entry that explains as `entry` does: itself, or what `rationale compile` made."""
     for found in (entry, plane.repository.entries.get(f"{_way(entry)[0]}{OPEN_SUFFIX}")):
         opened = found and found.manifest and found.manifest.open_references
         if found and opened and rows <= opened.count and _way(found) == _way(entry):

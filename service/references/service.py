@@ -30,7 +30,7 @@ class ReferenceSetService:
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def parse(self, body: bytes, kind: str, model: str) -> Rows:
-        """Raises as `parse_rows`, and UnknownModelError."""
+        """Parse an upload. Raises as `parse_rows`, and UnknownModelError."""
         entry = self._plane.repository.entry(model)
         async with self._parsing:
             return await asyncio.to_thread(
@@ -38,7 +38,7 @@ class ReferenceSetService:
             )
 
     async def put(self, name: str, model: str, rows: Rows, *, force: bool) -> tuple[ReferenceSet, bool]:
-        """The set, which is being baked then, and whether its name is new."""
+        """Return the set, which is being baked then, and whether its name is new."""
         async with self._turn(name):
             known = {one.name: one for one in await asyncio.to_thread(self.sets.all)}
             before = known.get(name)
@@ -82,7 +82,7 @@ class ReferenceSetService:
             log.warning("reference set %s is baked when a request names it: %s", one.name, error)
 
     async def _release(self, one: ReferenceSet, *, force: bool) -> None:
-        """What was baked from a content that no other name stands for goes before its rows do."""
+        """Delete what was baked from a content that no other name stands for, before its rows."""
         if self.sets.named(one.digest) != [one.name]:
             return
         users, _ = self.users(one)

@@ -64,7 +64,7 @@ class ReferenceSets:
         self._known = None
 
     def get(self, name: str) -> ReferenceSet:
-        """Raises UnknownResourceError."""
+        """Return the set of that name. Raises UnknownResourceError."""
         found = self._records().get(name)
         if found is None:
             raise UnknownResourceError(
@@ -89,7 +89,7 @@ class ReferenceSets:
             self._leaving.discard(digest)
 
     def path(self, digest: str) -> Path:
-        """The file of a content: an .npz as `rationale compile --references` takes it.
+        """Return the file of a content: an .npz as `rationale compile --references` takes it.
 
         Raises:
             UnknownResourceError: it was deleted.
@@ -137,11 +137,11 @@ class ReferenceSets:
         self._drop_unnamed(found.digest)
 
     def named(self, digest: str) -> list[str]:
-        """The names that stand for a content."""
+        """Return the names that stand for a content."""
         return [one.name for one in self.all() if one.digest == digest]
 
     def recover(self) -> None:
-        """Deletes files that no name stands for: what a crash left between a file and its record."""
+        """Delete files that no name stands for: what a crash left between a file and its record."""
         if self._state.is_owned and self._state.exists:
             known = {one.digest for one in self.all()}
             with told("the reference set"):
@@ -158,7 +158,7 @@ class ReferenceSets:
         return self._known
 
     def _write(self, digest: str, rows: Rows) -> int:
-        """The content's file, on the disk as a whole when this returns; its bytes."""
+        """Write the content's file, on the disk as a whole when this returns; returns its bytes."""
         self._state.open()
         target = self._file(digest)
         with told("the reference set"):
