@@ -7,7 +7,7 @@ from google.protobuf.message import Message
 
 
 def as_json(message: Message) -> dict[str, Any]:
-    """The fields that are set, by their own names; enums by name, and 64-bit numbers as numbers.
+    """Return the fields that are set, by their own names; enums by name, and 64-bit numbers as numbers.
 
     protobuf's own JSON writes those as strings, which Triton and its clients do not.
     """

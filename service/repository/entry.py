@@ -112,7 +112,7 @@ class Entry:
 
 
 def read_entry(folder: Path) -> Entry:
-    """Reads one entry.
+    """Read one entry.
 
     Raises:
         RepositoryError: names the entry's folder and what is wrong with it.
@@ -192,7 +192,7 @@ def stamp_of(folder: Path) -> Stamp:
 
 
 def sides(entry: Entry) -> tuple[Entry, ...]:
-    """A one-shot entry as the plain model and its explanation; any other as it is."""
+    """Return a one-shot entry as the plain model and its explanation; any other as it is."""
     manifest = entry.manifest
     if manifest is None or not manifest.one_shot:
         return (entry,)
@@ -336,7 +336,7 @@ def _library(folder: Path, name: str) -> Path:
 
 
 def demand_kernels_allowed(libraries: Sequence[Path], *, allowed: bool) -> None:
-    """Raises RepositoryError where libraries would be loaded that nobody allowed."""
+    """Raise RepositoryError where libraries would be loaded that nobody allowed."""
     if libraries and not allowed:
         raise RepositoryError(
             f"{libraries[0].name} is a library of kernels, which is code that the gateway would run. Where "
@@ -345,14 +345,14 @@ def demand_kernels_allowed(libraries: Sequence[Path], *, allowed: bool) -> None:
 
 
 def _check_profile(path: Path, manifest: Manifest) -> None:
-    """Raises RepositoryError where the decision profile is another one than was compiled."""
+    """Raise RepositoryError where the decision profile is another one than was compiled."""
     decided = manifest.decision
     if decided is not None and decided.profile.digest != decided.digest:
         raise RepositoryError(f"{path}: the decision profile was changed by hand: compile the model again")
 
 
 def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
-    """Raises RepositoryError where `explanation.json` and `config.pbtxt` describe different graphs."""
+    """Raise RepositoryError where `explanation.json` and `config.pbtxt` describe different graphs."""
     outputs = {spec.name: entry.reshapes.get(spec.name, spec.shape) for spec in entry.outputs}
     scalars = (
         *(manifest.base_value, manifest.explained_value, manifest.completeness_gap),

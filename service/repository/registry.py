@@ -53,7 +53,7 @@ class ModelRegistry:
     unserved: Mapping[str, Unserved] = field(default_factory=dict)
 
     def entry(self, name: str, version: str | None = None) -> Entry:
-        """The entry of that name; `NAME_explain` is NAME's default explainer.
+        """Return the entry of that name; `NAME_explain` is NAME's default explainer.
 
         Raises:
             UnknownModelError: there is no such entry, or not of that version.
@@ -72,7 +72,7 @@ class ModelRegistry:
         return entry
 
     def explainer(self, name: str, version: str | None = None, explainer: str | None = None) -> Entry:
-        """The entry that explains model `name` (an explain entry's own name does too).
+        """Return the entry that explains model `name` (an explain entry's own name does too).
 
         Args:
             explainer: one of the model's explainers; None for its default.
@@ -95,8 +95,9 @@ class ModelRegistry:
         return found
 
     def decider(self, name: str, version: str | None = None) -> Entry:
-        """The compiled entry that decides for model `name` (an explain entry's own name does too), whichever
-        explainer is the model's default.
+        """Return the compiled entry that decides for model `name` (an explain entry's own name does too).
+
+        It does so whichever explainer is the model's default.
 
         Raises:
             UnknownModelError, NotReadyError, BrokenExplanationError.
@@ -123,7 +124,7 @@ class ModelRegistry:
         return entry is found or entry is self.entries.get(model)
 
     def default_explainer(self, entry: Entry) -> Entry | None:
-        """What explains `entry` where a request names no explainer; an explain entry is its own."""
+        """Return what explains `entry` where a request names no explainer; an explain entry is its own."""
         if entry.manifest is not None:
             return entry
         return self.defaults.get(entry.name) or self.compiled(entry.name)
@@ -143,7 +144,7 @@ class ModelRegistry:
         return next(made, COMPILED if self.compiled(model) is entry else None)
 
     def compiled(self, model: str) -> Entry | None:
-        """The explain entry that `rationale compile` made of the model."""
+        """Return the explain entry that `rationale compile` made of the model."""
         twin = self.entries.get(model + EXPLAIN_SUFFIX)
         return None if twin is None or twin.manifest is None else twin
 
@@ -165,7 +166,7 @@ class ModelRegistry:
         )
 
     def by_folder(self) -> dict[str, tuple[Entry, ...]]:
-        """The entries of each folder: a one-shot entry is two."""
+        """Return the entries of each folder: a one-shot entry is two."""
         found: dict[str, tuple[Entry, ...]] = defaultdict(tuple)
         for entry in self.entries.values():
             found[entry.model] += (entry,)
@@ -196,7 +197,7 @@ class ModelRegistry:
 
 
 def read_repository(folder: Path, *, strict: bool = True) -> ModelRegistry:
-    """Reads every entry of a model repository; hidden folders and plain files are passed over.
+    """Read every entry of a model repository; hidden folders and plain files are passed over.
 
     Args:
         strict: a broken entry is an error; else it is listed as unserved, unless all are broken.
@@ -229,7 +230,7 @@ def folders(repository: Path) -> list[Path]:
 
 
 def read_folder(folder: Path, others: Mapping[str, Entry]) -> tuple[Entry, ...]:
-    """The entries that a folder stands for. Raises RepositoryError, also where `others` have their names."""
+    """Return a folder's entries. Raises RepositoryError, also where `others` have their names."""
     found = sides(read_entry(folder))
     for entry in found:
         other = others.get(entry.name, entry)
@@ -243,7 +244,7 @@ def read_folder(folder: Path, others: Mapping[str, Entry]) -> tuple[Entry, ...]:
 
 
 def check_served(registry: ModelRegistry, *, strict: bool) -> None:
-    """Raises RepositoryError where nothing is served; with `strict`, where anything is not."""
+    """Raise RepositoryError where nothing is served; with `strict`, where anything is not."""
     if registry.unserved and (strict or not registry.entries):
         raise RepositoryError("\n".join(one.reason for one in registry.unserved.values()))
     if not registry.entries:
@@ -256,5 +257,5 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _shown(text: str | None) -> str:
-    """A caller's own text in an error, kept short."""
+    """Shorten a caller's own text for an error."""
     return (text or "")[:80]
