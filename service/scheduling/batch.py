@@ -105,7 +105,7 @@ class Batch:
         seconds: Callable[[int], float],
         beside: Callable[[], int] = lambda: 0,
     ) -> Joined | None:
-        """Takes the oldest request, and those that may share its run, out of the lines; None where nobody is.
+        """Take the oldest request, and those that may share its run, out of the lines; None where nobody is.
 
         The batch grows no larger than lets all in it keep their deadlines.
 
@@ -179,7 +179,7 @@ def parted(items: Sequence[PendingRequest], answer: Tensors) -> list[Tensors]:
 
 
 def check_rows(entry: Entry, outputs: Tensors, rows: int) -> None:
-    """Raises ModelFailedError where an output does not have one row per input row."""
+    """Raise ModelFailedError where an output does not have one row per input row."""
     for name, array in outputs.items():
         if array.ndim == 0 or array.shape[0] != rows:
             raise ModelFailedError(
@@ -204,7 +204,7 @@ class LatencyModel:
         return self._count > 0
 
     def learn(self, batches: Iterable[tuple[int, float]]) -> None:
-        """Takes (rows, seconds) of batches that ran before as a first estimate."""
+        """Take (rows, seconds) of batches that ran before as a first estimate."""
         for rows, seconds in batches:
             self.observe(rows, seconds)
 

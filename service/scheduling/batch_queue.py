@@ -91,14 +91,15 @@ class BatchQueue:
         ahead: Callable[[], bool] = lambda: False,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """
+        """Create the queue of an entry.
+
         Args:
             max_size: how many requests may wait.
             turn: held around each run; entering it may wait.
             run_here: runs at once, without a turn, or gives None where that would hold up the event loop.
             ahead: whether a batch may be handed to `run` while its instance is still busy, to begin without a
                 turn of the event loop in between; it takes over the turn of the one that it follows.
-            waited: told the seconds that each request waited before it was run.
+            waited: called with the seconds that each request waited before it was run.
         """
         self._entry = entry
         self._run = run
@@ -119,7 +120,7 @@ class BatchQueue:
         self._closed = False
 
     async def submit(self, inputs: Tensors, outputs: Sequence[str], deadline_s: float = math.inf) -> Tensors:
-        """Waits for the answer to at most `max_batch_size` rows.
+        """Wait for the answer to at most `max_batch_size` rows.
 
         Args:
             deadline_s: when the caller leaves, on the event loop's clock.
@@ -152,7 +153,7 @@ class BatchQueue:
         return answer
 
     def _answer_here(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors | None:
-        """The answer to one that comes alone, if it is a matter of an instant; None where it has to queue.
+        """Return the answer to one that comes alone, if that takes an instant; None where it has to queue.
 
         One in a turn of the event loop: under load the others wait where they can be counted, refused and
         joined.
@@ -173,7 +174,7 @@ class BatchQueue:
         self._ran_here = False
 
     def admit(self, deadline_s: float = math.inf, rows: int = 1) -> None:
-        """Raises what `submit` would raise for such a request now: asked before its body is read."""
+        """Raise what `submit` would raise for such a request now: called before its body is read."""
         if self._closed:
             raise NotReadyError("the server is stopping")
         count = len(self._waiting) + len(self._delayed)
@@ -227,7 +228,7 @@ class BatchQueue:
             asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
-        """Starts every batch that should leave now."""
+        """Start every batch that should leave now."""
         self._looked_soon = False
         if self._wakeup is not None:
             self._wakeup.cancel()
@@ -283,7 +284,7 @@ class BatchQueue:
         _settle(batch.members, answers)
 
     async def _answer(self, batch: Batch) -> list[Tensors]:
-        """Runs a batch and gives to each member its own; one bad request does not spoil its mates.
+        """Run a batch and give to each member its own; one bad request does not spoil its mates.
 
         Where the run failed, or came too late for some, their futures are settled already.
         """

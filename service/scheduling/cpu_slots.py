@@ -28,7 +28,7 @@ class CpuSlots:
 
     @contextlib.asynccontextmanager
     async def turn(self, threads: int, *, prediction: bool) -> AsyncIterator[None]:
-        """Waits for `threads` of the budget (never for more than all of it) and holds them."""
+        """Wait for `threads` of the budget (never for more than all of it) and hold them."""
         threads = min(threads, self.cores)
         if not self._waiting[prediction] and self._fits(threads, prediction):
             self._used[prediction] += threads
