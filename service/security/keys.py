@@ -62,7 +62,7 @@ class Caller:
     burst: int | None = None
 
     def require(self, needed: Scopes) -> None:
-        """Raises ForbiddenError unless the caller has one of the scopes `needed`."""
+        """Raise ForbiddenError unless the caller has one of the scopes `needed`."""
         if needed and self.scopes.isdisjoint(needed):
             wanted = " or ".join(sorted(needed))
             if not self.name:
@@ -100,7 +100,10 @@ class Keyring:
     anyone: Caller
 
     def identify(self, token: str | None) -> Caller:
-        """Raises UnauthenticatedError. Every comparison takes the same time, whatever differs."""
+        """Return the caller. Raises UnauthenticatedError.
+
+        Every comparison takes the same time, whatever differs.
+        """
         if not self.keys:
             return self.anyone
         if token is None:
@@ -118,7 +121,7 @@ class Keyring:
 
 
 def read_keyring(file: Path | None, inline: str | None, *, admin_is_local: bool) -> Keyring:
-    """The keys of a file and of the environment together.
+    """Read the keys of a file and of the environment together.
 
     Args:
         inline: TOML as the file has it.
@@ -141,7 +144,7 @@ def read_keyring(file: Path | None, inline: str | None, *, admin_is_local: bool)
 
 
 def new_key(name: str, scopes: Iterable[Scope], expires: datetime.date | None) -> tuple[str, str]:
-    """A new token, and the table of it for the key file. Raises InvalidOptionError for the name."""
+    """Return a new token and its table for the key file. Raises InvalidOptionError for the name."""
     if not NAME.fullmatch(name):
         raise InvalidOptionError(
             f"'{name[:80]}': a key's name has letters, digits, '.', '_' and '-', 64 at most"
@@ -168,7 +171,7 @@ def is_loopback(host: str) -> bool:
 
 
 def token_of(authorization: str | None, api_key: str | None) -> str | None:
-    """The token of either header. Raises UnauthenticatedError for another scheme than Bearer."""
+    """Return the token of either header. Raises UnauthenticatedError for another scheme than Bearer."""
     if authorization is None:
         return api_key
     scheme, _, token = authorization.partition(" ")
@@ -194,7 +197,7 @@ _PATHS = tuple((re.compile(pattern), scopes) for pattern, scopes in _BY_PATH)
 
 @functools.lru_cache(maxsize=1024)
 def needed_by_path(path: str) -> Scopes:
-    """The scopes of which a request to `path` needs one. What is not listed takes any key."""
+    """Return the scopes of which a request to `path` needs one. What is not listed takes any key."""
     for pattern, scopes in _PATHS:
         found = pattern.fullmatch(path)
         if found:
@@ -207,7 +210,10 @@ _OPEN_CALLS = frozenset({"ServerLive", "ServerReady", "ModelReady"})
 
 @functools.lru_cache(maxsize=256)
 def needed_by_call(method: str) -> Scopes:
-    """The scopes of which a gRPC call, "/package.Service/Method", needs one before its message is read."""
+    """Return the scopes of which a gRPC call needs one before its message is read.
+
+    `method` is its "/package.Service/Method".
+    """
     service, _, name = method.removeprefix("/").rpartition("/")
     if service.startswith("grpc.health.") or name in _OPEN_CALLS:
         return NOBODY_NEEDS

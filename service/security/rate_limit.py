@@ -39,7 +39,7 @@ class RateLimits:
         self._limiter = None if storage == MEMORY else _limiter(storage)
 
     async def check(self, caller: Caller) -> None:
-        """Raises RateLimitedError, which says when to come back."""
+        """Count a request. Raises RateLimitedError, which says when to come back."""
         per_s = caller.requests_per_s or self.per_s
         if per_s is None:
             return
@@ -60,7 +60,7 @@ class RateLimits:
 
 
 def window_of(per_s: float, burst: int | None) -> RateLimitItem:
-    """The shortest window of whole seconds that lets `burst` requests in, and `per_s` in the long run."""
+    """Return the shortest window of whole seconds for `burst` requests, and `per_s` in the long run."""
     from limits import RateLimitItemPerSecond
 
     burst = burst or math.ceil(per_s)
@@ -69,7 +69,7 @@ def window_of(per_s: float, burst: int | None) -> RateLimitItem:
 
 
 def _limiter(storage: str) -> FixedWindowRateLimiter:
-    """Imported when rates are limited: `limits` is 30 ms of a start."""
+    """Import the limiter, where rates are limited: `limits` is 30 ms of a start."""
     from limits.aio.strategies import FixedWindowRateLimiter
     from limits.errors import ConfigurationError
     from limits.storage import storage_from_string

@@ -35,7 +35,7 @@ class ServerTls:
         self._for_grpc = _grpc_configuration(certificates)
 
     def reload(self) -> None:
-        """Takes up what is on disk for new connections. Raises InvalidOptionError, and all is as before."""
+        """Take up what is on disk for new connections. Raises InvalidOptionError, and all is as before."""
         self._new_context()  # a pair that does not fit must not get into the one that serves
         _load(self.context, self.certificates)
         self._for_grpc = _grpc_configuration(self.certificates)

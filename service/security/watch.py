@@ -15,11 +15,12 @@ INTERVAL_S = 2.0
 
 @dataclass(frozen=True)
 class Watched:
-    """
+    """What is read again when it has changed.
+
     Attributes:
         look: gives another value when there is something to read again. May block, and raise OSError.
-        read: reads it again. Where that fails it tells so itself, and what was read before stays.
-        interval_s: between two looks; None: it is read again when somebody asks for it, and not otherwise.
+        read: reads it again. Where that fails it reports so itself, and what was read before stays.
+        interval_s: between two looks; None: it is read again when somebody requests it, and not otherwise.
     """
 
     look: Callable[[], object]
@@ -43,7 +44,7 @@ def watched_files(files: tuple[Path, ...], read: Callable[[], None]) -> Watched:
 
 
 async def watch(watched: Watched) -> None:
-    """Reads again what has changed and then stayed for an interval: it may be on its way to the disk."""
+    """Read again what has changed and then stayed for an interval: it may be on its way to the disk."""
     if watched.interval_s is None:
         return
     read = last = await asyncio.to_thread(watched.look)
