@@ -73,8 +73,10 @@ def create_app(
     references: ReferenceFiles | None = None,
     worker: Worker | None = None,
 ) -> FastAPI:
-    """The gateway over `backend`. It answers at once and is ready when every entry is loaded and warmed;
-    `app.state.loading` is the task that loads them: whoever runs the app looks how that ends.
+    """Create the gateway over `backend`.
+
+    It answers at once and is ready when every entry is loaded and warmed; `app.state.loading` is the
+    task that loads them: whoever runs the app looks how that ends.
 
     Args:
         metrics: those that the backend counts in too; None makes some.
@@ -172,7 +174,7 @@ def _start_where_needed(trail: AuditTrail, registry: ModelRegistry) -> None:
 
 
 def create_admin_app(app: FastAPI) -> FastAPI:
-    """What the admin port serves of the gateway `app`: its admin API, its metrics and its health."""
+    """Create what the admin port serves of the gateway `app`: its admin API, its metrics and its health."""
     admin = _new_app(app.state.gate, app.state.settings, None)
     admin.state = app.state
     admin.include_router(routes_v2.health)
@@ -236,7 +238,7 @@ def only_admins() -> None:
 async def _listen_to_workers(
     worker: Worker, explainers: Explainers | Follower, sets: ReferenceSets, live: LiveRepository
 ) -> asyncio.Server:
-    """The owner makes what others need, and tells them of changes; those take them up."""
+    """Make what others need and notify them of changes, as the owner; take changes up, as another."""
     if isinstance(explainers, Explainers):
         explainers.published = partial(tell_followers, worker, explainers)
         return await serve_followers(worker, explainers)
@@ -249,7 +251,7 @@ async def _listen_to_workers(
 
 
 def create_gate(settings: Settings, metrics: Metrics, worker: Worker | None = None) -> RequestInterceptor:
-    """What every request passes.
+    """Create what every request passes.
 
     Raises:
         InvalidOptionError: the keys cannot be read, or tracing or the storage of rates is not installed.
@@ -265,7 +267,10 @@ def create_gate(settings: Settings, metrics: Metrics, worker: Worker | None = No
 
 
 def read_keys(settings: Settings) -> Keyring:
-    """Raises InvalidOptionError; also where a key file holds none: it may be on its way to the disk."""
+    """Read the API keys. Raises InvalidOptionError.
+
+    That is raised also where a key file holds none: it may be on its way to the disk.
+    """
     inline = settings.keys.get_secret_value() if settings.keys else None
     keyring = read_keyring(settings.keys_file, inline, admin_is_local=is_loopback(settings.admin_end))
     if settings.keys_file is not None and not keyring.keys:
@@ -286,7 +291,10 @@ def _metrics(request: Request) -> Response:
 def create_backend(
     settings: Settings, metrics: Metrics | None = None, worker: Worker | None = None
 ) -> Backend:
-    """The backend that the settings name, counting in `metrics`. Each imports what it needs and no more."""
+    """Create the backend that the settings name, counting in `metrics`.
+
+    Each imports what it needs and no more.
+    """
     if settings.triton is not None:
         from service.backends.triton import TritonBackend
 

@@ -16,7 +16,7 @@ CONFIG = "RATIONALE_CONFIG"
 
 
 def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
-    """The settings of a gateway.
+    """Return the settings of a gateway.
 
     Args:
         flags: by name; one that was not given is None.
@@ -38,7 +38,7 @@ def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Setti
 
 
 def unknown_variables() -> list[str]:
-    """A sentence for each variable RATIONALE_… that is no setting: probably misspelt."""
+    """Return a sentence for each variable RATIONALE_… that is no setting: probably misspelt."""
     known = [CONFIG, *(PREFIX + name.upper() for name in Settings.model_fields)]
     return [
         f"{name} is not a setting{_nearest(name.upper(), known)}"

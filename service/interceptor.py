@@ -32,7 +32,7 @@ class RequestInterceptor:
         self.keyring = keyring
 
     async def admit(self, context: RequestContext, token: str | None, needed: Scopes) -> None:
-        """Notes who asks, before anything of the body is read.
+        """Note who calls, before anything of the body is read.
 
         Raises:
             UnauthenticatedError, ForbiddenError, RateLimitedError.
@@ -58,7 +58,7 @@ class RequestInterceptor:
 
     @contextlib.asynccontextmanager
     async def again(self, stream: RequestContext | None) -> AsyncIterator[None]:
-        """`noted` for one of the requests of a stream that was admitted before.
+        """Open `noted` for one of the requests of a stream that was admitted before.
 
         Raises:
             RateLimitedError: every request of a stream counts.

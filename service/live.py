@@ -20,8 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class LiveRepository:
-    """Swaps entries by folder. The old ones answer until the new ones are ready, or for good where those
-    cannot be loaded; they are freed `grace_s` later: as long as a request takes that looked them up before.
+    """A model repository whose entries are swapped by folder while requests are answered.
+
+    The old ones answer until the new ones are ready, or for good where those cannot be loaded; they
+    are freed `grace_s` later: as long as a request takes that looked them up before.
     """
 
     def __init__(
@@ -31,9 +33,10 @@ class LiveRepository:
         settings: Settings,
         published: Callable[[ModelRegistry], None],
     ) -> None:
-        """
+        """Take what was read; nothing is loaded yet.
+
         Args:
-            published: is told of what is served, whenever that changes.
+            published: called with what is served, whenever that changes.
         """
         self._published = published
         self.grace_s = settings.request_timeout_s
@@ -45,7 +48,7 @@ class LiveRepository:
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Loads what was read. Raises RepositoryError where nothing can be; when strict, for any fault."""
+        """Load what was read. Raises RepositoryError where nothing can be; when strict, for any fault."""
         async with self._turn:
             served, unserved = self._registry.by_folder(), dict(self._registry.unserved)
             failed = await self._backend.start(self._registry.entries.values())
@@ -71,7 +74,7 @@ class LiveRepository:
         return {path.name: stamp_of(path) for path in folders(self._registry.folder)}
 
     async def scan(self) -> None:
-        """Takes up what has changed on the disk since it was taken up last; faults go to the log."""
+        """Take up what has changed on the disk since it was taken up last; faults go to the log."""
         async with self._turn:
             owned = set(self._explainers.store.owned())
             try:
@@ -99,7 +102,7 @@ class LiveRepository:
                 await self.load(name)
 
     async def load(self, name: str) -> None:
-        """Takes up a folder as it is on the disk now, changed or not.
+        """Take up a folder as it is on the disk now, changed or not.
 
         Raises:
             UnknownModelError: there is none.
@@ -116,7 +119,7 @@ class LiveRepository:
                 raise ConflictError(self._registry.why_unserved(name)) from fault
 
     async def unload(self, name: str) -> None:
-        """Serves a folder no more until it is loaded or changes. Raises UnknownModelError, ConflictError."""
+        """Serve a folder no more until it is loaded or changes. Raises UnknownModelError, ConflictError."""
         async with self._turn:
             self._check_ours(name)
             served = self._registry.by_folder()
@@ -132,7 +135,7 @@ class LiveRepository:
     async def _take_up(
         self, changed: Collection[str], gone: Collection[str] = ()
     ) -> Mapping[str, RationaleError]:
-        """Serves folders as they are on the disk now, all from one moment on; what is wrong with them."""
+        """Serve folders as they are on the disk now, all from one moment on; returns their faults."""
         if not changed and not gone:
             return {}
         served = {key: one for key, one in self._registry.by_folder().items() if key not in gone}
@@ -152,7 +155,7 @@ class LiveRepository:
         return faults
 
     async def _loaded(self, folder: Path, served: Mapping[str, tuple[Entry, ...]]) -> tuple[Entry, ...]:
-        """Raises RepositoryError, NotReadyError."""
+        """Read and load a folder. Raises RepositoryError, NotReadyError."""
         others = _with(self._registry, served, {}).entries
         entries = await asyncio.to_thread(read_folder, folder, others)
         loaded = []
@@ -167,7 +170,7 @@ class LiveRepository:
         return entries
 
     async def _serve(self, served: Mapping[str, tuple[Entry, ...]], unserved: Mapping[str, Unserved]) -> None:
-        """Requests are answered by these from now on; those entries that answered before leave."""
+        """Answer requests by these from now on; those entries that answered before leave."""
         before = set(self._registry.entries.values())
         await self._publish(_with(self._registry, served, unserved))
         now = set(self._registry.entries.values())

@@ -60,7 +60,7 @@ _FIRST = asyncio.FIRST_COMPLETED
 
 
 def run_server(settings: Settings, announce: Announce, worker: Worker | None = None) -> None:
-    """Serves until SIGTERM or Ctrl-C; returns when the running requests are answered.
+    """Serve until SIGTERM or Ctrl-C; returns when the running requests are answered.
 
     Args:
         worker: which of several processes this is; None: the only one.
@@ -86,7 +86,7 @@ def run_server(settings: Settings, announce: Announce, worker: Worker | None = N
 
 @contextlib.contextmanager
 def _listening(settings: Settings, worker: Worker | None) -> Iterator[_Listeners]:
-    """Raises CannotListenError, which names every end that cannot."""
+    """Listen on every end. Raises CannotListenError, which names every end that cannot."""
     has_admin = worker is None or worker.owns_state
     found: _Listeners = {}
     refused: list[str] = []
@@ -104,7 +104,10 @@ def _listening(settings: Settings, worker: Worker | None) -> Iterator[_Listeners
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where there is one (not on Windows): it takes half the time of asyncio's own per request."""
+    """Return a loop of uvloop where there is one (not on Windows).
+
+    It takes half the time of asyncio's own per request.
+    """
     try:
         import uvloop
     except ImportError:
@@ -113,7 +116,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _open_doors(settings: Settings) -> list[str]:
-    """What whoever opens the gateway to a network should know."""
+    """Return what whoever opens the gateway to a network should know."""
     if settings.keys_file or settings.keys:
         return []
     doors = []
@@ -181,7 +184,7 @@ async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: S
 
 
 def _watched(app: FastAPI, settings: Settings, tls: ServerTls | None) -> list[Watched]:
-    """What is read again while serving."""
+    """Return what is read again while serving."""
     live: LiveRepository = app.state.live
     watched = [Watched(live.stamps, live.scan, settings.watch_s)]
     if tls is not None:
@@ -224,7 +227,7 @@ async def _first_of(*waited: asyncio.Future[None]) -> None:
 
 
 def _settle_heap() -> None:
-    """Takes what is there now out of the garbage collector's sight: it stays until the process ends.
+    """Take what is there now out of the garbage collector's sight: it stays until the process ends.
 
     The collector begins here: during the start it would take a fifth of the time, and find nothing. A full
     collection of all this would stop the event loop for longer than any request takes
@@ -244,7 +247,7 @@ def _note_start(app: FastAPI) -> None:
 
 
 def announce_ready(app: FastAPI, ends: _Ends, announce: Announce) -> None:
-    """Prints the models and, as the last line, the HTTP address: scripts wait for it."""
+    """Print the models and, as the last line, the HTTP address: scripts wait for it."""
     plane: DataPlane = app.state.plane
     registry = plane.repository
     for name in registry.unserved:

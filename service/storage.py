@@ -38,7 +38,8 @@ class Storage:
     """The state folder. Methods may be called from any thread; those that touch the disk block."""
 
     def __init__(self, folder: Path, *, is_owned: bool = True) -> None:
-        """
+        """Set the folder's paths; nothing on the disk is touched yet.
+
         Args:
             is_owned: by this process; else by another one of the same gateway, and this one reads.
         """
@@ -56,7 +57,7 @@ class Storage:
         return (self.folder / DATABASE).is_file()
 
     def open(self) -> sqlite3.Connection:
-        """Takes the folder for this process, making it where it is missing.
+        """Take the folder for this process, making it where it is missing.
 
         Raises:
             StateUnavailableError: another gateway owns it, it cannot be written, or is of a newer version.
@@ -86,7 +87,7 @@ class Storage:
             return [json.loads(value) for (value,) in rows]
 
     def write(self, *changes: Change) -> None:
-        """Saves records by (kind, key, value), or deletes them where the value is None: all of it or nothing.
+        """Save records by (kind, key, value), or delete them where the value is None: all of it or nothing.
 
         Raises:
             StateUnavailableError: as `open`, and where they cannot be written (a full disk).
@@ -121,7 +122,7 @@ class Storage:
 
 
 def sync(folder: Path) -> None:
-    """Makes the names in a folder survive a crash of the machine."""
+    """Make the names in a folder survive a crash of the machine."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -130,7 +131,7 @@ def sync(folder: Path) -> None:
 
 
 def _lock(folder: Path) -> int:
-    """A handle that owns the folder until it is closed, or the process ends in whatever way."""
+    """Return a handle that owns the folder until it is closed, or the process ends in whatever way."""
     handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if fcntl is not None:
@@ -170,7 +171,10 @@ def _database(folder: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def told(what: str) -> Iterator[None]:
-    """What the disk or SQLite raises, as an error for the caller. Its cause stays in the log's traceback."""
+    """Turn what the disk or SQLite raises into an error for the caller.
+
+    Its cause stays in the log's traceback.
+    """
     try:
         yield
     except OSError as error:

@@ -51,12 +51,12 @@ def json_type_name(value: object) -> str:
 
 
 def datatype_of(array: Array) -> str:
-    """The OIP datatype of an array; dtypes that OIP does not know are a fault of the caller's code."""
+    """Return the OIP datatype of an array; dtypes that OIP does not know are a fault of the caller's code."""
     return DATATYPES[array.dtype]
 
 
 def bytes_of(array: Array) -> int:
-    """What an array takes; BYTES are objects, each with its own."""
+    """Return the bytes that an array takes; BYTES are objects, each with its own."""
     return array.nbytes + (sum(map(len, array.reshape(-1))) if array.dtype.kind == "O" else 0)
 
 
@@ -149,14 +149,14 @@ def from_binary(name: str, datatype: str, shape: Sequence[int], data: memoryview
 
 
 def to_binary(array: Array) -> bytes:
-    """The inverse of `from_binary`."""
+    """Write an array as `from_binary` reads it."""
     if array.dtype.kind != "O":
         return array.tobytes()  # row-major, however it lies in memory
     return b"".join(struct.pack("<I", len(element)) + element for element in array.reshape(-1))
 
 
 def to_json(name: str, array: Array) -> Any:
-    """What orjson (OPT_SERIALIZE_NUMPY) writes for the array: itself, or nested strings for BYTES.
+    """Return what orjson (OPT_SERIALIZE_NUMPY) writes for the array: itself, or nested strings for BYTES.
 
     Raises:
         InvalidInputError: an element is not UTF-8, so that JSON cannot hold it.

@@ -47,7 +47,7 @@ _FORWARDED = (signal.SIGTERM, signal.SIGINT)
 
 
 def run_workers(settings: Settings, announce: Announce) -> int:
-    """Serves by `settings.workers` processes until SIGTERM or Ctrl-C; the status to exit with.
+    """Serve by `settings.workers` processes until SIGTERM or Ctrl-C; returns the status to exit with.
 
     SIGHUP has each of them read the repository again.
 
@@ -66,7 +66,7 @@ def run_workers(settings: Settings, announce: Announce) -> int:
 
 @contextlib.contextmanager
 def _reserved(settings: Settings) -> Iterator[Settings]:
-    """The settings with the ports that are taken for the workers, and that stay ours while none listens."""
+    """Reserve ports for the workers, which stay ours while none listens; yields the settings with them."""
     if settings.admin_port is None:  # one worker has the admin API, so that it needs a port of its own
         settings = settings.model_copy(update={"admin_port": settings.port and _ADMIN_PORT})
     ports: dict[str, int | str] = {}
@@ -110,7 +110,7 @@ class _Supervisor:
         return self._status
 
     async def _keep(self, index: int, ready: "asyncio.Future[list[str]]") -> None:
-        """Runs a worker, and another one in its place when it ends, until all are to stop."""
+        """Run a worker, and another one in its place when it ends, until all are to stop."""
         while not self._stopping.is_set():
             process = self._running[index] = await self._start(index)
             status = await self._watch(process, ready)
@@ -142,7 +142,7 @@ class _Supervisor:
         return process
 
     async def _watch(self, process: Process, ready: "asyncio.Future[list[str]]") -> int:
-        """What it announces is the answer of `ready`. Its status when it has ended."""
+        """Set `ready` to what the process announces; returns its status when it has ended."""
         lines: list[str] = []
         while process.stdout is not None and (line := await process.stdout.readline()):
             lines.append(line.decode().rstrip("\n"))
@@ -151,7 +151,7 @@ class _Supervisor:
         return await process.wait()
 
     def _stop(self) -> None:
-        """A second time has them give up what runs, as a second signal does."""
+        """Stop all workers. A second time has them give up what runs, as a second signal does."""
         self._stopping.set()
         self._signal(signal.SIGTERM)
 
@@ -169,7 +169,7 @@ def _as_json(settings: Settings) -> dict[str, object]:
 
 
 def _forget_metrics(folder: Path, pid: int) -> None:
-    """What a worker had under way ended with it; what it counted stays."""
+    """Forget what a worker had under way, which ended with it; what it counted stays."""
     for file in folder.glob(
         f"gauge_live*_{pid}.db"
     ):  # as prometheus_client.multiprocess.mark_process_dead does
