@@ -86,7 +86,7 @@ class Settings:
 
 
 def outside(name: str) -> Any:
-    """A module of the repository's folder `benchmarks`, which no wheel holds.
+    """Return a module of the repository's folder `benchmarks`, which no wheel holds.
 
     Raises:
         InvalidOptionError: it is not found.
@@ -111,7 +111,7 @@ def _in_checkout() -> bool:
 
 
 def choose_cases(models: Sequence[str], references: Sequence[int], rows: int | None) -> list[Case]:
-    """The cases of these models, with other sizes where they are given.
+    """Return the cases of these models, with other sizes where they are given.
 
     Raises:
         InvalidOptionError: a model that there is none of.
@@ -139,7 +139,7 @@ def parse_references(text: str | None) -> tuple[int, ...]:
 
 
 def choose_peers(text: str | None) -> tuple[str, ...]:
-    """The peers in a list by commas; none where it is empty, and where there is none, all that are here.
+    """Return the peers in a list by commas; none where it is empty; without a list, all that are here.
 
     Raises:
         InvalidOptionError: a peer that there is none of, or that is not installed.

@@ -11,14 +11,14 @@ CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 
 def provider() -> Provider:
-    """What graphs are compiled for."""
+    """Return what graphs are compiled for."""
     return "cuda" if CUDA in ort.get_available_providers() else "cpu"
 
 
 def session_of(
     model: str | bytes, threads: int, blocks: tuple[str, str] = LARGE_BLOCKS
 ) -> ort.InferenceSession:
-    """A file or a serialised model in ONNX Runtime, on what `provider` says."""
+    """Return a file or a serialised model in ONNX Runtime, on what `provider` says."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
@@ -36,7 +36,7 @@ def torch_device() -> str:
 
 
 def on_device(moved: Any) -> Any:
-    """A module or tensor of PyTorch on that device; itself where it is there already."""
+    """Return a module or tensor of PyTorch on that device; itself where it is there already."""
     return moved.to(torch_device())
 
 

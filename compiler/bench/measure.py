@@ -153,7 +153,7 @@ def _errors(one: System, exact: np.ndarray | None, sums: np.ndarray) -> tuple[fl
 
 
 def machine() -> Machine:
-    """What it is measured on; nothing that names the machine. `load` is of now: ask before measuring."""
+    """Return what it is measured on; nothing that names the machine. `load` is of now: ask first."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),

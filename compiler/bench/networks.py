@@ -16,7 +16,7 @@ SAMPLES = 64  # values of a channel from which its mean is taken; fewer would be
 
 
 def import_torchvision() -> ModuleType:
-    """Imports torchvision and returns it.
+    """Import torchvision and returns it.
 
     torchvision's wheel from the package index is built for CUDA: its compiled operators do not load beside
     the CPU build of torch, and describing their shapes (`torch.library.register_fake`) then fails the
@@ -35,7 +35,7 @@ def _describe_nothing(*_args: object, **_kwargs: object) -> Callable[[object], o
 
 
 def vision(name: str, size: int) -> nn.Module:
-    """A torchvision architecture for images [3, size, size].
+    """Return a torchvision architecture for images [3, size, size].
 
     VGG's pool would stretch what is left of a small image; here its classifier is cut to the image instead.
     """
@@ -96,8 +96,10 @@ class EncoderBlock(nn.Module):
 
 
 def scale_and_mean(y: Tensor, *, recentred: bool) -> tuple[float, Tensor]:
-    """What to multiply a layer's output y [N, C, …] by so that it varies by 1, and the channel means [C] to
-    take off before: zeros where it is not `recentred`, or too few values tell them."""
+    """Return a factor by which a layer's output y [N, C, …] varies by 1, and the channel means [C] before.
+
+    The means are zeros where it is not `recentred`, or where too few values tell them.
+    """
     axes = [0, *range(2, y.ndim)]
     known = recentred and y[:, 0].numel() >= SAMPLES
     mean = y.mean(axes) if known else y.new_zeros(y.shape[1])
@@ -154,7 +156,7 @@ class Apart(nn.Module):
 
 
 def separated(network: nn.Module) -> fx.GraphModule:
-    """The same network with a module of its own for each activation, nothing in place, nothing idle.
+    """Return the same network with a module of its own for each activation, nothing in place, nothing idle.
 
     SHAP and captum follow modules by hooks: torchvision's shared and functional activations would be missed.
     """

@@ -60,7 +60,7 @@ EXPLAINERS = {SHAP: shap_explainer, CAPTUM: captum_explainer}
 
 
 def misses(network: nn.Module) -> list[str]:
-    """What SHAP and captum compute otherwise in this network."""
+    """Return what SHAP and captum compute otherwise in this network."""
     found = []
     if any(isinstance(m, nn.SiLU) for m in network.modules()):
         found.append("takes the plain gradient of SiLU, and of products")

@@ -24,7 +24,7 @@ class ProcessDiedError(RationaleError):
 
 
 def run_module(name: str, *arguments: str) -> str:
-    """What `python -m name` prints.
+    """Return what `python -m name` prints.
 
     Raises:
         ProcessDiedError: it failed; `str` is what it said of that.
@@ -37,7 +37,7 @@ def run_module(name: str, *arguments: str) -> str:
 
 
 def memory_kept(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which glibc keeps what a process frees, in pages of 2 MB (2.35 and later, on Linux).
+    """Return the variables by which glibc keeps what a process frees, in pages of 2 MB (since 2.35).
 
     PyTorch takes every tensor from malloc, and glibc gives large ones back to the system at once: each
     operator then pays for fresh pages, six times its own time in the largest MLP. ONNX Runtime has an arena

@@ -31,7 +31,7 @@ def ratios(outcome: Outcome) -> dict[str, Ratio]:
 
 
 def best_torch(outcome: Outcome) -> str | None:
-    """The faster of the PyTorch baselines that ran."""
+    """Return the faster of the PyTorch baselines that ran."""
     ran = [name for name in (TORCH, COMPILED) if name in outcome.systems]
     return min(ran, key=lambda name: median_s(outcome, name), default=None)
 
@@ -42,7 +42,7 @@ def median_s(outcome: Outcome, name: str) -> float:
 
 
 def show(outcomes: Sequence[Outcome]) -> Table:
-    """The ratios, each with its quartiles over the rounds and that of the fastest calls."""
+    """Return the ratios, each with its quartiles over the rounds and that of the fastest calls."""
     table = Table(
         "",
         "ours",
@@ -95,7 +95,7 @@ def _ratio(found: Ratio | None) -> str:
 
 
 def notes(outcomes: Sequence[Outcome]) -> list[str]:
-    """What a reader of the table must know, one line each."""
+    """Return what a reader of the table must know, one line each."""
     lines = [
         "medians over the rounds, each system in turn; in brackets the quartiles; below, the fastest calls "
         "alone: where the two differ much, the machine was busy with something else",
@@ -124,8 +124,9 @@ def _off(one: Measured) -> str:
 def write_report(
     outcomes: Sequence[Outcome], settings: Settings, machine: Machine, folder: Path
 ) -> tuple[list[str], list[str]]:
-    """Writes bench.json, and with matplotlib and `benchmarks` bench.png, and references.png of cases that
-    differ in K alone; returns their names and what to say.
+    """Write bench.json and its pictures; return their names and what to say.
+
+    The pictures need matplotlib and `benchmarks`: bench.png, and references.png where only K differs.
 
     Raises:
         InvalidOptionError: the folder cannot be made or written.

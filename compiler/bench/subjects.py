@@ -70,7 +70,7 @@ def _references(count: int, shape: Sequence[int]) -> Tensor:
 
 
 def export(network: nn.Module, rows: Tensor) -> onnx.ModelProto:
-    """The network as ONNX, its input x and its output y with a symbolic batch."""
+    """Return the network as ONNX, its input x and its output y with a symbolic batch."""
     axes = {"x": {0: "n"}, "y": {0: "n"}}
     with tempfile.TemporaryDirectory() as folder, quietly():
         path = Path(folder) / "model.onnx"
@@ -87,7 +87,7 @@ def compile_ours(subject: Subject, threads: int, memory_budget: int | None = Non
 
 
 def ready(name: str, subject: Subject, compiled: Compiled, threads: int) -> System:
-    """A system by its name, with its threads set.
+    """Return a system by its name, with its threads set.
 
     Raises:
         RuntimeError: torch.compile finds no C++ compiler.
@@ -126,7 +126,7 @@ def _ours(subject: Subject, compiled: Compiled, threads: int) -> Made:
 
 
 def _forward(subject: Subject, compiled: Compiled, threads: int) -> Made:
-    """The plain model over N·(1 + K) rows, which is what the walk has to pass through."""
+    """Return the plain model over N·(1 + K) rows, which is what the walk has to pass through."""
     runner = session_of(compiled.source.SerializeToString(), threads)
     repeats = (len(subject.rows), *[1] * (subject.rows.ndim - 1))
     rows = torch.cat([subject.rows, subject.references.repeat(repeats)])
@@ -137,7 +137,7 @@ def _forward(subject: Subject, compiled: Compiled, threads: int) -> Made:
 def best_threads(
     make: Callable[[], Callable[[], Any]], subject: Subject, threads: int
 ) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """What `make` returns and how to set its threads: all of them, or one for tables where that is faster.
+    """Return what `make` returns and how to set its threads: all, or one for tables where that is faster.
 
     OpenMP's barriers cost a small network more than a second thread gains.
     """
@@ -154,8 +154,10 @@ def best_threads(
 
 @torch.inference_mode()
 def due(subject: Subject) -> np.ndarray:
-    """What the attributions of each row must add up to, [N], in float64: its largest output over the mean of
-    the references' same one."""
+    """Return what the attributions of each row must add up to, [N], in float64.
+
+    It is the row's largest output less the mean of the references' same one.
+    """
     network = copy.deepcopy(subject.network).double()
     largest, place = network(subject.rows.double()).max(dim=1)
     missing: Tensor = largest - network(subject.references.double()).mean(0)[place]

@@ -50,7 +50,7 @@ def alternate(
     tell: Callable[[int, int], None] = lambda *_: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[list[float]]]:
-    """Seconds of each call in each round, by system: A B C, B C A, C A B …"""
+    """Return the seconds of each call in each round, by system; their order turns: A B C, B C A, C A B."""
     times: dict[str, list[list[float]]] = {system.name: [] for system in systems}
     calls = {system.name: _calls(system, clock) for system in systems}
     for done in range(rounds):
@@ -90,6 +90,6 @@ def ratio(above: Sequence[Sequence[float]], below: Sequence[Sequence[float]]) ->
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """The quarter, the median, and three quarters."""
+    """Return the quarter, the median, and three quarters."""
     low, median, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
     return low, median, high

@@ -44,7 +44,7 @@ def by_onnx(
 
 
 def _with_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, whose nodes write out what a function has by default: the evaluator reads no defaults."""
+    """Return the model, whose nodes write out what a function has by default: its evaluator reads none."""
     if not model.functions:
         return model
     full = onnx.ModelProto()
@@ -83,7 +83,7 @@ class _Runner:
 
 @contextmanager
 def computing_by(run: Run) -> Iterator[None]:
-    """The compiler folds constants and checks graphs by `run`. Nothing is timed: its seconds mean nothing."""
+    """Fold constants and check graphs by `run`; nothing is timed: its seconds mean nothing."""
     with ExitStack() as stack:
         for module in _RUNNERS:
             stack.enter_context(patch(f"compiler.{module}.Runner", partial(_Runner, run)))

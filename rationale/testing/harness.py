@@ -31,7 +31,7 @@ STEP, NUDGE = 1e-5, 1e-12
 
 
 def check_rule(sample: Sample, run: Run = by_onnx) -> tuple[str, ...]:
-    """Checks the rule of an operator on a sample, as Rationale's own rules are checked.
+    """Check the rule of an operator on a sample, as Rationale's own rules are checked.
 
     In float64: attributions add up for one reference and for several weighted ones, at ties and zeros too;
     the gradient is the finite difference; near the reference DeepSHAP is the gradient, and at it there is
@@ -163,7 +163,7 @@ class Harness:
                 self._demand(own, value, PARITY_32, f"{name} in float32", output, "of float64")
 
     def batching(self) -> None:
-        """A row alone is answered as in a batch, and no node runs row by row."""
+        """Demand that a row alone is answered as in a batch, and no node runs row by row."""
         compiled = compile_model(self._narrow, Gradient(), targets=self.targets)
         if any(node.op_type == "Scan" for node in compiled.model.graph.node):
             raise AssertionError(f"{self.sample.label}: its graph runs row by row, in a Scan, which is slow")
@@ -178,7 +178,7 @@ class Harness:
     # -- parts --------------------------------------------------------------------------------------
 
     def graph(self, method: str) -> onnx.ModelProto:
-        """The graph emitted for a method by its name, with one reference where it needs one."""
+        """Return the graph emitted for a method by its name, with one reference where it needs one."""
         if method not in self._graphs:
             made: dict[str, Callable[[], Method]] = {
                 "gradient": Gradient,
@@ -189,7 +189,7 @@ class Harness:
         return self._graphs[method]
 
     def answer(self, x: Rows, references: Rows, weights: Sequence[float]) -> Rows:
-        """What the DeepSHAP graph for these references answers."""
+        """Return what the DeepSHAP graph for these references answers."""
         return self.run(self._compiled(DeepShap(references, weights)), x)
 
     def demand_sum(self, answer: Rows, where: str) -> None:
@@ -227,7 +227,7 @@ class Harness:
         return np.moveaxis(change.reshape(features, N, -1), 0, -1)
 
     def values(self, x: Rows) -> np.ndarray:
-        """The model's own answer; one row at a time where it was made for one."""
+        """Return the model's own answer; one row at a time where it was made for one."""
         name = self.model.graph.output[0].name
         if not self.sample.bare:
             return self.run(self.model, x)[name]
@@ -242,7 +242,7 @@ class Harness:
             return compile_model(self.model, method, targets=self.targets).model
 
     def _linear_rules(self) -> list[tuple[str, Zero]]:
-        """The rule that splits by contributions alone: another one may find none of its sign."""
+        """Return the rule that splits by contributions alone: another one may find none of its sign."""
         rule = self._rule()
         return [] if rule.layer_form is None else [(rule.op_type, Zero())]
 
@@ -298,7 +298,7 @@ class Harness:
 
 
 def targets_of(model: onnx.ModelProto) -> list[int]:
-    """A few elements of the output, not all of them."""
+    """Return a few elements of the output, not all of them."""
     size = math.prod(d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim[1:])
     return sorted({0, size // 2, size - 1})
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def quantus_explain(compiled: Compiled) -> Callable[..., np.ndarray]:
-    """An `explain_func` for Quantus: `explain(inputs=x, targets=y)` gives attributions [N, *row].
+    """Return an `explain_func` for Quantus: `explain(inputs=x, targets=y)` gives attributions [N, *row].
 
     The model that Quantus hands over besides is not asked; see `torch_module`.
 
@@ -46,7 +46,7 @@ def quantus_explain(compiled: Compiled) -> Callable[..., np.ndarray]:
 
 
 def captum_explain(compiled: Compiled) -> "Callable[..., tuple[torch.Tensor, ...]]":
-    """An `explanation_func` for `captum.metrics.sensitivity_max`: `explain(inputs, target=1)`.
+    """Return an `explanation_func` for `captum.metrics.sensitivity_max`: `explain(inputs, target=1)`.
 
     Takes a tensor [N, …] or a tuple of one, and gives a tuple of one. A `target` is a number, or one for each
     row.
@@ -67,7 +67,7 @@ def captum_explain(compiled: Compiled) -> "Callable[..., tuple[torch.Tensor, ...
 
 
 def torch_module(compiled: Compiled) -> "torch.nn.Module":
-    """The explained output as a module [N, elements] of the explained input, computed by ONNX Runtime.
+    """Return the explained output as a module [N, elements] of the explained input, computed by ONNX Runtime.
 
     It has no parameters and no gradients: for metrics that ask for predictions alone.
 
@@ -99,7 +99,7 @@ def _only_input(compiled: Compiled) -> str:
 
 
 def _predictions(compiled: Compiled) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """The explained output [N, elements] of rows, by the plain model."""
+    """Return the explained output [N, elements] of rows, by the plain model."""
     runner, dtypes = plain_runner(compiled), {n: a.dtype for n, a in compiled.sample.items()}
 
     def predict(rows: Mapping[str, np.ndarray]) -> np.ndarray:

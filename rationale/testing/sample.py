@@ -50,7 +50,7 @@ class Sample:
         return f"{self.op_type}-{self.note or shapes}"
 
     def model(self, dtype: type[np.floating[Any]]) -> onnx.ModelProto:
-        """A model of that node, and of a Sum over its outputs where there are several."""
+        """Return a model of that node, and of a Sum over its outputs where there are several."""
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         inputs, initializers, names = [], [], []
         for i, operand in enumerate(self.operands):
@@ -103,7 +103,7 @@ class Sample:
     def _around(
         self, nodes: list[onnx.NodeProto], output: str, constants: list[onnx.TensorProto]
     ) -> tuple[list[onnx.NodeProto], str]:
-        """Takes the axis of the batch off every input, and gives the output one."""
+        """Take the axis of the batch off every input, and gives the output one."""
         constants.append(numpy_helper.from_array(np.zeros(1, np.int64), "axis_0"))
         varying = [f"x{i}" for i, o in enumerate(self.operands) if isinstance(o, Var)]
         before = [helper.make_node("Squeeze", [self.input_name(n), "axis_0"], [n]) for n in varying]
@@ -111,7 +111,7 @@ class Sample:
         return [*before, *nodes, after], f"{output}_row"
 
     def _discrete(self, names: list[str], initializers: list[Any], dtype: Any) -> list[onnx.NodeProto]:
-        """What makes conditions and whole numbers of operands; `names` are those that the node reads."""
+        """Make conditions and whole numbers of operands; `names` are those that the node reads."""
         nodes = []
         for i, kind in self.given_as.items():
             name, names[i] = names[i], f"d{i}"
