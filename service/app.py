@@ -206,7 +206,7 @@ def _new_app(
 
 
 def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
-    """Lets pages of these origins ask and read, but not administer. Around all: a preflight has no key."""
+    """Let pages of these origins call and read, but not administer. Around all: a preflight has no key."""
     app.add_middleware(
         CORSMiddleware,
         allow_origins=origins,
@@ -229,7 +229,7 @@ def _add_admin_routes(app: FastAPI) -> None:
 
 
 def only_admins() -> None:
-    """Whatever their paths are, the routes of the admin API need its scope. Raises ForbiddenError."""
+    """Require the admin scope of the admin API's routes, whatever their paths are. Raises ForbiddenError."""
     exchange = current()
     if exchange is not None:
         exchange.caller.require(ADMIN)
@@ -282,7 +282,7 @@ def read_keys(settings: Settings) -> Keyring:
 
 
 def _metrics(request: Request) -> Response:
-    """Not a coroutine: the page of many models takes milliseconds, and is written in another thread."""
+    """Return the page; no coroutine: it takes milliseconds for many models, and is written in a thread."""
     metrics: Metrics = request.app.state.metrics
     page, content_type = metrics.exposition(request.headers.get("accept", ""))
     return Response(page, headers={"Content-Type": content_type})

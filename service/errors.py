@@ -59,7 +59,7 @@ class UnauthenticatedError(ServiceError):
     title = "A key is needed"
 
     def __init__(self, message: str, *, invalid: bool = False) -> None:
-        """`invalid`: a key was sent, and it is the reason."""
+        """Say whether a key was sent and is the reason (`invalid`)."""
         super().__init__(message)
         self.challenge = 'Bearer realm="rationale"' + (', error="invalid_token"' if invalid else "")
 
@@ -70,7 +70,7 @@ class ForbiddenError(ServiceError):
     title = "The key does not allow this"
 
     def __init__(self, message: str, *, scope: str | None = None) -> None:
-        """`scope` names what the key lacks."""
+        """Name the `scope` that the key lacks."""
         super().__init__(message)
         lacking = f', error="insufficient_scope", scope="{scope}"' if scope else ""
         self.challenge = 'Bearer realm="rationale"' + lacking

@@ -28,7 +28,7 @@ class RequestInterceptor:
     tracing: Tracing | None = None
 
     def take_keys(self, keyring: Keyring) -> None:
-        """Asks for these from now on; requests on their way go on."""
+        """Require these from now on; requests on their way go on."""
         self.keyring = keyring
 
     async def admit(self, context: RequestContext, token: str | None, needed: Scopes) -> None:
@@ -44,7 +44,7 @@ class RequestInterceptor:
 
     @contextlib.contextmanager
     def noted(self, context: RequestContext) -> Iterator[None]:
-        """Within it, `context` is the current one; at its end it is counted, traced and logged."""
+        """Make `context` the current one within it; at its end it is counted, traced and logged."""
         bound = contexts.bind(context)
         self.metrics.in_flight.inc()
         if self.tracing is not None:

@@ -70,7 +70,7 @@ class LiveRepository:
             await asyncio.wait(self._leaving)
 
     def stamps(self) -> dict[str, Stamp]:
-        """Of every folder, as it is on the disk now. Blocks. Raises OSError."""
+        """Return the stamp of every folder, as it is on the disk now. Blocks. Raises OSError."""
         return {path.name: stamp_of(path) for path in folders(self._registry.folder)}
 
     async def scan(self) -> None:
@@ -91,7 +91,7 @@ class LiveRepository:
             await self._take_up(changed, gone=known.keys() - found.keys())
 
     async def follow(self, follower: Follower) -> None:
-        """As `scan`; what the owner was asked to unload is unloaded besides, and nothing else is."""
+        """Follow the owner as `scan` does; what it was to unload is unloaded besides, and nothing else is."""
         await self.scan()
         own, unloaded = self._registry.unloaded(), set(follower.unloaded())
         for name in unloaded - own:

@@ -168,7 +168,7 @@ async def _serve(
 
 
 async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: ServerTls | None) -> _Ends:
-    """All ends listen at once, and are not ready until the models are: gRPC has its callers wait until then.
+    """Listen at all ends at once; ready when the models are: gRPC has its callers wait until then.
 
     Raises CannotListenError.
     """
@@ -197,7 +197,7 @@ def _watched(app: FastAPI, settings: Settings, tls: ServerTls | None) -> list[Wa
 
 
 async def _stop(plane: DataPlane, ends: _Ends, signals: Signals, settings: Settings) -> None:
-    """Unready, refuse, drain, stop; a second signal gives up what runs.
+    """Stop: unready, refuse, drain, stop; a second signal gives up what runs.
 
     Between the first two, load balancers find out, and requests are still answered. Then callers are told to
     go elsewhere before any is refused: no more connections are taken, and each one's next answer is its last.
@@ -239,7 +239,7 @@ def _settle_heap() -> None:
 
 
 def _note_start(app: FastAPI) -> None:
-    """How long it took from the start of the process, where the system tells that."""
+    """Note how long it took from the start of the process, where the system reports that."""
     metrics: Metrics = app.state.metrics
     started_s = metrics.registry.get_sample_value("process_start_time_seconds")
     if started_s is not None:

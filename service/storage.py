@@ -75,7 +75,7 @@ class Storage:
             return self._database
 
     def read(self, kind: str) -> list[dict[str, Any]]:
-        """Every record of a kind; none where nothing was ever written.
+        """Return every record of a kind; none where nothing was ever written.
 
         Raises:
             StateUnavailableError: as `open`, and where the records cannot be read.
@@ -108,7 +108,7 @@ class Storage:
         return told(f"the state in {self.folder.name}")
 
     def close(self) -> None:
-        """Lets another gateway have it. Opened again by its next use."""
+        """Let another gateway have it. Opened again by its next use."""
         with self._opening:
             self._release()
 
@@ -150,7 +150,7 @@ def _lock(folder: Path) -> int:
 
 
 def _database(folder: Path) -> sqlite3.Connection:
-    """For one thread at a time, whichever it is."""
+    """Yield the database to one thread at a time, whichever it is."""
     with contextlib.ExitStack() as on_failure:
         database = sqlite3.connect(folder / DATABASE, check_same_thread=False)
         on_failure.callback(database.close)

@@ -46,7 +46,7 @@ _JSON_NAMES = {bool: "a boolean", str: "a string", dict: "an object", type(None)
 
 
 def json_type_name(value: object) -> str:
-    """How a JSON value is called in an error: 'a string', 'null', '1.5'."""
+    """Return how a JSON value is called in an error: 'a string', 'null', '1.5'."""
     return _JSON_NAMES.get(type(value), str(value))
 
 
@@ -61,7 +61,7 @@ def bytes_of(array: Array) -> int:
 
 
 def flatten(data: Any) -> tuple[list[Any], tuple[int, ...]]:
-    """Nested lists → their values in row-major order, and the shape ( () for a single value).
+    """Flatten nested lists → their values in row-major order, and the shape ( () for a single value).
 
     Raises:
         ValueError: the lists are ragged.
@@ -77,7 +77,7 @@ def flatten(data: Any) -> tuple[list[Any], tuple[int, ...]]:
 
 
 def from_values(name: str, datatype: str, shape: Sequence[int], values: list[Any]) -> Array:
-    """Flat JSON values → an array.
+    """Convert flat JSON values → an array.
 
     Raises:
         InvalidInputError: a value of the wrong kind, out of range, or too many or too few of them.
@@ -105,7 +105,7 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: list[Any
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Array:
-    """OIP's `data`, flat or nested as `shape` says, → an array.
+    """Convert OIP's `data`, flat or nested as `shape` says, → an array.
 
     Raises:
         MalformedError: data is no list.
@@ -125,7 +125,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Arra
 
 
 def from_binary(name: str, datatype: str, shape: Sequence[int], data: memoryview) -> Array:
-    """Little-endian row-major bytes (BYTES: each element led by its length in 4 bytes) → a read-only array.
+    """Read little-endian row-major bytes (BYTES: each led by its length in 4 bytes) → a read-only array.
 
     Raises:
         InvalidInputError: the bytes do not fill the shape.

@@ -161,7 +161,7 @@ async def _receive(request: Request) -> tuple[bytes, bool]:
 
 
 def most_json(request: Request) -> int:
-    """Bytes that the JSON of a request may have."""
+    """Return the bytes that the JSON of a request may have."""
     most: int = request.app.state.settings.max_json_bytes
     return most
 
@@ -188,7 +188,7 @@ def media_type_of(request: Request, *allowed: str) -> str:
 
 
 def timeout_header(request: Request) -> float | None:
-    """Seconds that the caller waits, by its own word; None where it says nothing. Raises MalformedError."""
+    """Return the seconds that the caller says it waits; None where it says nothing. Raises MalformedError."""
     given = request.headers.get(TIMEOUT_HEADER)
     if given is None:
         return None
@@ -200,7 +200,7 @@ def timeout_header(request: Request) -> float | None:
 
 
 def _inflater(encoding: str) -> Any:
-    """None for a body that is not compressed. Raises UnsupportedMediaError."""
+    """Return an inflater; None for a body that is not compressed. Raises UnsupportedMediaError."""
     match encoding.strip().lower():
         case "identity" | "":
             return None

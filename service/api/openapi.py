@@ -59,7 +59,7 @@ Responses = dict[int | str, dict[str, Any]]  # by status, as FastAPI has them
 def body_of(
     model: type[BaseModel], *, required: bool = True, other: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """`openapi_extra` of a route that reads its body itself: JSON of `model`, and `other` media types."""
+    """Return `openapi_extra` of a route that reads its body itself: JSON of `model`, and `other` types."""
     content = {JSON: {"schema": schema_of(model)}, **(other or {})}
     return {"requestBody": {"required": required, "content": content}}
 
@@ -119,7 +119,7 @@ def _operations(document: Document) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _secure(path: str, operation: dict[str, Any], denied: Responses) -> None:
-    """Says which keys open a route, where the operator wants keys."""
+    """Add which keys open a route, where the operator wants keys."""
     scopes = needed_by_path(path.replace("{model}", MODEL))
     if not scopes:
         return
@@ -136,7 +136,7 @@ def _drop_validation(operation: dict[str, Any]) -> None:
 
 
 def _schemas(document: Document) -> dict[str, Any]:
-    """Of the models that the document refers to."""
+    """Return the schemas of the models that the document refers to."""
     text = orjson.dumps(document).decode()
     named = [model for name, model in _MODELS.items() if f'"{_REF.format(model=name)}"' in text]
     _, schemas = models_json_schema([(model, "validation") for model in named], ref_template=_REF)
@@ -189,6 +189,6 @@ def add_page(app: FastAPI) -> None:
 
 
 def _digest(page: str) -> str:
-    """Of the page's one script, as a policy names it."""
+    """Return the digest of the page's one script, as a policy names it."""
     (script,) = _SCRIPT.findall(page)
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -29,7 +29,7 @@ _UNREAD = (SlowBodyError, TooLargeError)  # the rest of the body is still to com
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For OpenAPI: what a route may answer beside its 200."""
+    """Return for OpenAPI what a route may answer other than its 200."""
     return {
         status: {
             "description": http.HTTPStatus(status).phrase,
@@ -40,7 +40,7 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def _examples(status: int) -> dict[str, Any]:
-    """One for each error of that status."""
+    """Return one example for each error of that status."""
     return {
         kind.slug: {
             "summary": kind.title,
@@ -58,7 +58,7 @@ def _kinds(kind: type[ServiceError]) -> Iterator[type[ServiceError]]:
 
 
 def _document(status: int, slug: str, title: str, detail: str, path: str) -> dict[str, Any]:
-    """As schemas.Problem describes it, but not made by it: refusals must be cheap."""
+    """Return what schemas.Problem describes, but not made by it: refusals must be cheap."""
     return {
         "type": _URN + slug,
         "title": title,
@@ -70,7 +70,7 @@ def _document(status: int, slug: str, title: str, detail: str, path: str) -> dic
 
 
 def install(app: FastAPI) -> None:
-    """Answers every error of the app as a problem document."""
+    """Answer every error of the app as a problem document."""
     for kind in (ServiceError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer)
 
@@ -104,7 +104,7 @@ def answer(request: Request, error: Exception) -> Response:
 
 
 def _headers(error: ServiceError) -> dict[str, str]:
-    """Those that say what to do about it."""
+    """Return the headers that say what to do about it."""
     headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
     if isinstance(error, _UNREAD):
         headers["Connection"] = "close"

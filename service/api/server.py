@@ -70,7 +70,7 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.close()
 
     def _hosts(self) -> int:
-        """How many hosts the head names: a proxy may take another of several for its own (RFC 9112, 3.2)."""
+        """Count the hosts of the head: a proxy may take another of several for its own (RFC 9112, 3.2)."""
         named = sum(name == b"host" for name, _ in self.headers)
         return named or int(self.parser.get_http_version() == "1.0")
 
@@ -98,7 +98,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._timer = None
 
     def _give_up(self, status: str) -> None:
-        """Says so, unless an answer is on its way already, and closes."""
+        """Answer with `status`, unless an answer is on its way already, and close."""
         self._stop_waiting()
         if self.transport.is_closing():
             return

@@ -145,7 +145,7 @@ inference = [
 
 
 def documented() -> APIRouter:
-    """For the OpenAPI document, as v2's."""
+    """Return these routes for the OpenAPI document, as v2's."""
     router = APIRouter(tags=["v1"])
     router.post(
         "/v1/models/{model}:predict",
@@ -247,7 +247,7 @@ def decode_decide(request: Request, body: bytearray) -> InferenceRequest:
 
 
 def predictions(outputs: Sequence[str], tensors: Tensors) -> list[Any]:
-    """Per row the output's own row, or {output: row} where there are several. Made for orjson."""
+    """Return per row the output's own row, or {output: row} where there are several. Made for orjson."""
     readable = {name: _readable(tensors[name]) for name in outputs}
     if len(readable) == 1:
         return list(next(iter(readable.values())))
@@ -255,7 +255,7 @@ def predictions(outputs: Sequence[str], tensors: Tensors) -> list[Any]:
 
 
 def explanations(manifest: Manifest, tensors: Tensors) -> Iterator[dict[str, Any]]:
-    """Per row one explanation, or {"targets": […]} where T > 1. Made for orjson."""
+    """Return per row one explanation, or {"targets": […]} where T > 1. Made for orjson."""
     rows = len(tensors[manifest.explained_value])
     targets = _targets(manifest, tensors, rows)
     named = unshared({item.tensor.name: item.feature_names for item in manifest.attributed})
@@ -270,7 +270,7 @@ def explanations(manifest: Manifest, tensors: Tensors) -> Iterator[dict[str, Any
 
 
 def encode_explanations(answer: Answer) -> dict[str, Any]:
-    """Made for orjson. Raises NotExplainableError."""
+    """Encode explanations for orjson. Raises NotExplainableError."""
     manifest, tensors = answer.entry.manifest, answer.tensors
     if manifest is None:
         raise NotExplainableError(f"model '{answer.model}' has no explanation")
@@ -341,7 +341,7 @@ def _instances(message: dict[str, Any], body: bytearray, faults: Faults) -> list
 
 
 def _targets(manifest: Manifest, tensors: Tensors, rows: int) -> list[Sequence[int | str | None]]:
-    """[N][T] flat indices; None for 'predicted' where the explained output is not among the answers."""
+    """Return [N][T] flat indices; None for 'predicted' where the explained output is no answer."""
     if manifest.targets != "predicted":
         return [manifest.targets] * rows
     explained = tensors.get(manifest.explained_output)
@@ -353,7 +353,7 @@ def _targets(manifest: Manifest, tensors: Tensors, rows: int) -> list[Sequence[i
 def _explanation(
     manifest: Manifest, layout: Sequence[_Part], row: Tensors, t: int, target: int | str | None
 ) -> dict[str, Any]:
-    """One target of one row; `row` holds [T, …] arrays."""
+    """Return one target of one row; `row` has [T, …] arrays."""
     scalars = {
         "explained_value": manifest.explained_value,
         "base_value": manifest.base_value,

@@ -199,7 +199,7 @@ inference = [
 
 
 def documented() -> APIRouter:
-    """For the OpenAPI document: these routes as FastAPI has them, which take a while to make."""
+    """Return these routes for the OpenAPI document as FastAPI has them, which take a while to make."""
     router = APIRouter(prefix="/v2/models/{model}")
     router.post("/infer", **_infer_docs("infer", "Predict", _INFER))(infer)
     router.post("/explain", **_infer_docs("explain", "Predict and explain", _EXPLAIN))(explain)
@@ -345,7 +345,7 @@ def _decode_input(tensor: InputTensor, raw: memoryview | None) -> Array:
 
 
 def _binary_size(tensor: InputTensor, raw: memoryview, faults: Faults) -> int | None:
-    """Bytes of the tensor, which lead `raw`; None where its data is in the JSON."""
+    """Return the bytes of the tensor, which lead `raw`; None where its data is in the JSON."""
     size = tensor.parameters.get("binary_data_size")
     if size is None:
         return None

@@ -38,16 +38,16 @@ class Backend(Protocol):
         """
 
     async def unload(self, entry: Entry) -> None:
-        """Finishes what the entry has accepted, then frees it. No error where it is not loaded."""
+        """Finish what the entry has accepted, then free it. No error where it is not loaded."""
 
     def devices(self, entry: Entry | None = None) -> tuple[str, ...]:
-        """Where a loaded entry runs, or all that are loaded: cpu, cuda:0 … Empty where only Triton knows."""
+        """Return where a loaded entry runs, or all: cpu, cuda:0 … Empty where only Triton knows."""
 
     def runtime(self, entry: Entry) -> Mapping[str, Any]:
-        """Of what a loaded entry's answers depend in their last bits, as JSON."""
+        """Return what the last bits of a loaded entry's answers depend on, as JSON."""
 
     async def ready(self, entry: Entry | None = None) -> bool:
-        """Whether the entry can run now; None asks for all."""
+        """Tell whether the entry can run now; None means all."""
 
     def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
         """Raise what `infer` would raise for a small request now; called before a body is read.
@@ -70,7 +70,7 @@ class Backend(Protocol):
         """
 
     async def stop(self) -> None:
-        """Finishes what was accepted, then frees everything."""
+        """Finish what was accepted, then free everything."""
 
 
 def gated(inputs: Tensors, gate: bool) -> Tensors:

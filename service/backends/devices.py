@@ -42,7 +42,7 @@ class Devices:
         return tuple(device for group in entry.instance_groups for device in self._of_group(group))
 
     def insists(self, entry: Entry) -> bool:
-        """Whether it is an error that a GPU cannot be used."""
+        """Tell whether it is an error that a GPU cannot be used."""
         asked = self.wanted == "cuda" or any(group.kind == "KIND_GPU" for group in entry.instance_groups)
         return asked and not self.cpu_fallback
 
@@ -60,7 +60,7 @@ class Devices:
 
 
 def gpu_count() -> int:
-    """GPUs that this ONNX Runtime may use, after CUDA_VISIBLE_DEVICES."""
+    """Return the GPUs that this ONNX Runtime may use, after CUDA_VISIBLE_DEVICES."""
     return _gpus_of_driver() if CUDA_PROVIDER in ort.get_available_providers() else 0
 
 
@@ -89,7 +89,7 @@ def _gpus_of_driver() -> int:
 
 @functools.cache
 def _preload() -> None:
-    """CUDA and cuDNN from their wheels, where those are installed (ONNX Runtime 1.21 or newer)."""
+    """Load CUDA and cuDNN from their wheels, where those are installed (ONNX Runtime 1.21 or newer)."""
     if hasattr(ort, "preload_dlls"):
         ort.preload_dlls()
 

@@ -121,7 +121,7 @@ class OnnxRuntimeBackend:
         await asyncio.gather(*(self.unload(entry) for entry in list(self._loaded)))
 
     def _sessions_of(self, entry: Entry) -> Sessions | None:
-        """Those of the entry's other side, if it is loaded."""
+        """Return those of the entry's other side, if it is loaded."""
         if entry.stored is None:
             return None
         sides = (loaded.sessions for other, loaded in self._loaded.items() if other.stored is entry.stored)
@@ -154,7 +154,7 @@ class _Loaded:
         queue_size: int,
         budget: CpuSlots,
     ) -> None:
-        """`warmed` are the (rows, seconds) of runs before."""
+        """Take the (rows, seconds) of runs before as `warmed`."""
         self.sessions = sessions
         self._entry = entry
         self._metrics = metrics
@@ -180,7 +180,7 @@ class _Loaded:
             times.learn(warmed)
 
     async def close(self) -> None:
-        """Finishes what was accepted."""
+        """Finish what was accepted."""
         await self.queue.close()
         self._threads.shutdown(wait=False)
 
@@ -236,7 +236,7 @@ def load(entry: Entry) -> ort.InferenceSession:
 def load_and_time(
     entry: Entry, loaded: Sessions | None = None, devices: Devices | None = None
 ) -> tuple[Sessions, list[tuple[int, float]]]:
-    """Warmed sessions, and the (rows, seconds) of their warm runs.
+    """Return warmed sessions, and the (rows, seconds) of their warm runs.
 
     The samples of the config run as they are; then the first with every power of two rows, up to the largest:
     ONNX Runtime takes memory for a new size when it first comes. Large models stop where a run takes long.
@@ -303,14 +303,14 @@ def _new_session(entry: Entry, device: str, cores: int) -> ort.InferenceSession:
 
 
 def _batch_sizes(entry: Entry) -> list[int]:
-    """1, 2, 4 … and `max_batch_size`, where requests are joined; else 1 and the largest."""
+    """Return 1, 2, 4 … and `max_batch_size`, where requests are joined; else 1 and the largest."""
     largest = entry.max_batch_size
     powers = [2**power for power in range((largest - 1).bit_length())] if entry.batching else [1]
     return list(dict.fromkeys([*powers, largest]))
 
 
 def session_options(entry: Entry, cores: int) -> ort.SessionOptions:
-    """Threads as the config says, else the cores divided by the entry's instances.
+    """Set threads as the config says, else the cores divided by the entry's instances.
 
     They sleep between two runs: with many sessions on few cores, threads that spin take the cores from each
     other, and from the event loop (docs/serving-performance.md has figures).
@@ -370,7 +370,7 @@ def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: S
 def _computed(
     entry: Entry, session: ort.InferenceSession, feeds: Tensors, outputs: Sequence[str]
 ) -> list[Array]:
-    """On a GPU bound to its memory: outputs stay there until all are computed. Strings cannot be."""
+    """Run on a GPU bound to its memory: outputs stay there until all are computed. Strings cannot be."""
     strings = any(spec.datatype == "BYTES" for spec in (*entry.inputs, *entry.outputs))
     if strings or session.get_providers()[0] != CUDA_PROVIDER:
         return list(session.run(list(outputs), feeds))
@@ -421,7 +421,7 @@ def _check_shape(entry: Entry, role: str, spec: TensorSpec, found: Sequence[int 
 
 
 def _warm(entry: Entry, session: ort.InferenceSession, sample: Warmup) -> float:
-    """Seconds that the last run took. Raises RepositoryError."""
+    """Return the seconds that the last run took. Raises RepositoryError."""
     inputs = {}
     for given in sample.inputs:
         spec, shape = given.spec, (1, *given.spec.shape)
@@ -443,7 +443,7 @@ def _warm(entry: Entry, session: ort.InferenceSession, sample: Warmup) -> float:
 
 
 def _shaped(array: Array, shape: tuple[int, ...] | None) -> Array:
-    """[N, …] → [N, *shape]; None leaves it. The `reshape` of a config, as Triton applies it."""
+    """Reshape [N, …] → [N, *shape], as Triton applies the `reshape` of a config; None leaves it."""
     return array if shape is None else array.reshape(len(array), *shape)
 
 

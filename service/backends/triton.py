@@ -78,7 +78,7 @@ class TritonBackend:
         return missing
 
     async def _wait_for(self, missing: Sequence[Entry]) -> dict[Entry, str]:
-        """Those that Triton does not serve, and why. Raises NotReadyError where there is no Triton."""
+        """Return those that Triton does not serve, and why. Raises NotReadyError where there is no Triton."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._wait_s
         late = (
@@ -108,7 +108,7 @@ class TritonBackend:
         return {one.name: one.reason for one in index.models if one.state == "UNAVAILABLE" and one.reason}
 
     async def load(self, entry: Entry) -> None:
-        """Needs a Triton that runs with `--model-control-mode=explicit`, or loaded a new entry by itself."""
+        """Load an entry, where Triton has `--model-control-mode=explicit`, or loaded a new one by itself."""
         try:
             await self._client.load_model(entry.model, client_timeout=_LOAD_S)
         except InferenceServerException as error:
@@ -118,7 +118,7 @@ class TritonBackend:
         self._latest[entry.model] = entry.stored or entry
 
     async def unload(self, entry: Entry) -> None:
-        """Nothing where Triton serves another entry under the name by now."""
+        """Unload an entry; nothing where Triton serves another entry under the name by now."""
         own = entry.stored or entry
         if self._latest.get(entry.model, own) is own and not self._is_shared:
             self._latest.pop(entry.model, None)

@@ -77,7 +77,7 @@ def _add(file: Path, name: str, table: str) -> None:
 
 
 def _replace(file: Path, text: str) -> None:
-    """At once, so that a gateway never reads half a file; only its owner may read it."""
+    """Replace the file at once, so that a gateway never reads half of it; only its owner may read it."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:

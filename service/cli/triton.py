@@ -65,7 +65,7 @@ class EngineError(RationaleError):
 
 @contextmanager
 def containers() -> Iterator[Any]:
-    """Those of the local engine. Raises EngineError: no SDK, no engine, or a call to it fails."""
+    """Return those of the local engine. Raises EngineError: no SDK, no engine, or a call to it fails."""
     try:
         import docker
     except ImportError as error:
@@ -83,13 +83,13 @@ def containers() -> Iterator[Any]:
 
 
 def find(engine: Any) -> Any:
-    """Our container, None where there is none."""
+    """Return our container, None where there is none."""
     found = engine.list(all=True, filters={"name": f"^/?{OPTIONS['name']}$"})
     return found[0] if found else None
 
 
 def is_ready(port: int) -> bool:
-    """Whether Triton and all its models are ready."""
+    """Tell whether Triton and all its models are ready."""
     with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
         try:
             connection.request("GET", "/v2/health/ready")

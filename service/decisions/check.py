@@ -10,7 +10,7 @@ import onnxruntime as ort
 
 
 def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it once)
-    """1 where a number differs."""
+    """Return 1 where a number differs."""
     folder, files = Path(__file__).parent, ("request", "answer", "profile", "graph")
     texts = ((folder / f"{file}.json").read_text("utf-8") for file in files)
     request, answer, profile, graph = map(json.loads, texts)

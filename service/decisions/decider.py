@@ -55,7 +55,7 @@ class Decider:
         return self._trail.fault
 
     def obstacle(self, entry: Entry) -> ServiceError | None:
-        """Why `entry` cannot decide now, where it is one that does."""
+        """Return why `entry` cannot decide now, where it is one that does."""
         if self._trail.fault is None or not self._plane.repository.decides(entry):
             return None
         return StateUnavailableError(

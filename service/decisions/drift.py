@@ -69,7 +69,7 @@ class _Window:
             self._counts[self._places, self._last.popleft()] -= 1
 
     def figures(self) -> dict[str, float]:
-        """By the key of the classes; 0 as long as there are too few decisions to tell."""
+        """Return figures by the key of the classes; 0 as long as there are too few decisions."""
         if len(self) < LEAST:
             return dict.fromkeys(self.classes, 0.0)
         counted = zip(self.classes.items(), self._counts, strict=True)

@@ -91,14 +91,14 @@ def read_portfolio(settings: Settings, name: str, file: Path) -> Portfolio:
 
 
 def _is_whole(tensor: str, features: Mapping[str, tuple[str, int]]) -> bool:
-    """Whether an input has no features with names of their own."""
+    """Tell whether an input has no features with names of their own."""
     return all(owner != tensor for owner, _ in features.values())
 
 
 def decide_portfolio(
     portfolio: Portfolio, settings: Settings, save: Path, trail: AuditTrail, tell: Tell = lambda *_: None
 ) -> Counter[str]:
-    """Decides every row and saves them; how many were decided how.
+    """Decide every row and save them; returns how many were decided how.
 
     What is decided stands in a file beside `save` until all is there: called again after it was interrupted,
     with the same rows and entry, it goes on where that ends. A decision that was recorded and not saved is
@@ -136,7 +136,7 @@ def _told(save: Path) -> Iterator[None]:
 
 
 def _resume(kept: Path) -> int:
-    """How many rows an interrupted run has saved, as whole parts; what is there of another is dropped."""
+    """Count the rows that an interrupted run saved, as whole parts; what is there of another is dropped."""
     if not kept.exists():
         return 0
     count = size = 0
@@ -193,7 +193,7 @@ async def _decided(portfolio: Portfolio, session: Any, row: Mapping[str, Any]) -
 
 
 def _caller() -> str:
-    """Who the trail says has asked: the user of this machine."""
+    """Return who the trail says has called: the user of this machine."""
     try:
         return f"rationale decide by {getpass.getuser()}"
     except (OSError, KeyError):  # a user without a name, as in a container
@@ -236,7 +236,7 @@ def _cells(decision: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cell(value: Any) -> Any:
-    """Of a group, the values of its members, as JSON."""
+    """Return the values of a group's members, as JSON."""
     return orjson.dumps(value).decode() if isinstance(value, dict) else value
 
 

@@ -126,7 +126,7 @@ class Replayer:
         return Replayed(decision, entry, tuple(differences), elsewhere, tuple(passed_over))
 
     def _deciding(self) -> list[tuple[Path, Manifest]]:
-        """Folders with a decision profile. One that cannot be read decides nothing."""
+        """Return folders with a decision profile. One that cannot be read decides nothing."""
         if self._manifests is None:
             if not self._repository.is_dir():
                 raise RepositoryError(f"{self._repository}: is no folder: name one with --entries")
@@ -143,7 +143,7 @@ class Replayer:
         return self._entries[folder]
 
     def _session(self, entry: Entry, then: Mapping[str, Any]) -> tuple[ort.InferenceSession, dict[str, Any]]:
-        """With as many threads as then: sums are divided among them."""
+        """Open a session with as many threads as then: sums are divided among them."""
         cores = int(then.get("threads", available_cores())) * entry.instances
         if (entry, cores) not in self._sessions:
             devices = replace(self._devices, cores=cores)
@@ -199,7 +199,7 @@ def _same(then: Any, now: Any, name: str, scales: Mapping[str, float] | None) ->
 
 
 def _by_code(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Reasons by their codes, without marks that follow from the last digits."""
+    """Return reasons by their codes, without marks that follow from the last digits."""
     reasons = {
         reason["code"]: {name: value for name, value in reason.items() if name not in _MARKS}
         for reason in answer["reasons"]
@@ -208,7 +208,7 @@ def _by_code(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def altered(decision: RecordedDecision, entry: Entry) -> Iterator[str]:
-    """Files that are not those that decided, although their manifest says so."""
+    """Return files that are not those that decided, although their manifest says so."""
     manifest = entry.manifest
     assert manifest is not None  # noqa: S101 (it decided)
     graph = decision.runtime.get("graph")

@@ -39,7 +39,7 @@ class AuditTrail(Protocol):
     """Append-only. Whoever answers by it has waited for its disk."""
 
     def start(self) -> None:
-        """Has it open before its first use, and looked at from then on."""
+        """Start to open it before its first use, and to check it from then on."""
 
     async def opened(self) -> None:
         """Wait until it is known whether one that was started can be written, or that takes too long."""

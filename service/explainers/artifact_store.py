@@ -24,7 +24,7 @@ class ArtifactStore:
     state: Storage
 
     def served(self, entry: str) -> bool:
-        """Whether it is in the repository."""
+        """Tell whether it is in the repository."""
         return (self.repository / entry).is_dir()
 
     def staging(self) -> Path:

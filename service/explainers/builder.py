@@ -126,7 +126,7 @@ def _ending(status: int, watch: "asyncio.Task[bool]", tail: "asyncio.Task[str]",
 
 
 async def _watch(process: Process, memory_bytes: int) -> bool:
-    """Kills the process when it holds more memory than it may, and returns True then."""
+    """Kill the process when it takes more memory than it may, and return True then."""
     while (held := _resident_bytes(process.pid)) is not None:
         if held > memory_bytes:
             with contextlib.suppress(ProcessLookupError):
@@ -137,7 +137,7 @@ async def _watch(process: Process, memory_bytes: int) -> bool:
 
 
 def _resident_bytes(pid: int) -> int | None:
-    """None where the process is gone, or the system does not tell."""
+    """Return the memory of a process; None where it is gone, or the system does not report it."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     except (OSError, IndexError, ValueError):
@@ -159,7 +159,7 @@ class ReferenceFiles(Protocol):
     """Where reference sets are. Both methods may block."""
 
     def find(self, name: str, model: str) -> str:
-        """Digest of the set of that name, made for that model. Raises UnknownResourceError."""
+        """Return the digest of the set of that name, made for that model. Raises UnknownResourceError."""
 
     def path(self, digest: str) -> Path:
         """Return a file of its rows, as `rationale compile` takes it. Raises UnknownResourceError."""
@@ -182,7 +182,7 @@ class Builder:
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def turn(self, digest: str) -> asyncio.Lock:
-        """SerializedGraph by whoever makes or deletes the artefact."""
+        """Return the lock of whoever makes or deletes the artefact."""
         return self._turns.setdefault(digest, asyncio.Lock())
 
     async def supply(self, record: Record, model: Model, known: Artifact | None, tell: Tell) -> Artifact:

@@ -71,18 +71,18 @@ class Follower:
         return await answer_at(self._worker.own, answer)
 
     def unloaded(self) -> list[str]:
-        """Names of the entries that the owner was asked to unload."""
+        """Return names of the entries that the owner was to unload."""
         path = self._worker.unloaded
         names: list[str] = json.loads(path.read_text()) if path.is_file() else []
         return names
 
     async def take_up(self, repository: ModelRegistry) -> None:
-        """Answers by these entries too."""
+        """Answer by these entries too."""
         self.store.rebase(repository)
         self._show()
 
     async def refresh(self) -> None:
-        """Answers by what the records say now."""
+        """Answer by what the records say now."""
         async with self._turn:
             known, made = await asyncio.to_thread(records.read, self._artifacts.state)
             serving = {one.serving for one in known}
@@ -94,7 +94,7 @@ class Follower:
             await self._plane.model_cache.drop(entry)
 
     async def made(self, model: str, spec: ExplainerSpec, references: str | None) -> Entry:
-        """As `Explainers.made`, by whom it is made."""
+        """Return as `Explainers.made`, by whom it is made."""
         found = await self.ensure(model, spec, references)
         if found is None:
             asked = {"model": model, "spec": spec.model_dump(mode="json"), "references": references}
@@ -120,13 +120,13 @@ class Follower:
         return self.store.entries.get(await self.store.digest(model, spec, references))
 
     async def forget(self, references: str) -> None:
-        """Nothing: only the owner deletes."""
+        """Do nothing: only the owner deletes."""
 
     def resume(self) -> None:
-        """Nothing: only the owner has begun anything."""
+        """Do nothing: only the owner has begun anything."""
 
     async def stop(self) -> None:
-        """Nothing: nothing runs here."""
+        """Do nothing: nothing runs here."""
 
     def _adopt(
         self, known: list[records.Record], made: list[records.Artifact], entries: Mapping[str, Entry | None]

@@ -100,7 +100,7 @@ def read(state: Storage) -> tuple[list[Record], list[Artifact]]:
 def write(
     state: Storage, saved: Iterable[Record | Artifact] = (), removed: Iterable[Record | Artifact] = ()
 ) -> None:
-    """All of it or nothing; no error for what is gone already. Raises StateUnavailableError."""
+    """Write all of it or nothing; no error for what is gone already. Raises StateUnavailableError."""
     gone: list[Change] = [(*_place(one), None) for one in removed]
     state.write(*gone, *((*_place(one), asdict(one)) for one in saved))
 
@@ -151,11 +151,11 @@ class RecordStore:
         self.rebase(base)
 
     def rebase(self, base: ModelRegistry) -> None:
-        """Goes with another repository, in which are no entries of explainers."""
+        """Go with another repository, in which are no entries of explainers."""
         self.base, self.models = base, Models(base)
 
     async def digest(self, model: str, spec: ExplainerSpec, references: str | None) -> str:
-        """Of the artefact. Raises as `Models.get`."""
+        """Return the digest of the artefact. Raises as `Models.get`."""
         return spec.digest((await self.models.get(model)).digest, references)
 
     async def exclusively(self, change: Callable[[], Awaitable[T]]) -> T:
@@ -182,7 +182,7 @@ class RecordStore:
     async def write(
         self, saved: Sequence[Record | Artifact] = (), removed: Sequence[Record | Artifact] = ()
     ) -> None:
-        """All of it or nothing. Raises StateUnavailableError."""
+        """Write all of it or nothing. Raises StateUnavailableError."""
         await to_its_end(asyncio.to_thread(write, self._state, saved, removed))
         for one in removed:
             if isinstance(one, Artifact):
@@ -197,7 +197,7 @@ class RecordStore:
         return now if now is not None and now.generation == record.generation else None
 
     def in_use(self, digest: str) -> bool:
-        """Whether an explainer answers by the artefact, or is about to."""
+        """Tell whether an explainer answers by the artefact, or is about to."""
         return any(
             digest == one.serving or (digest == one.digest and not one.settled)
             for one in self.records.values()
@@ -207,17 +207,17 @@ class RecordStore:
         return [one for one in self.records.values() if not one.settled]
 
     def owned(self) -> set[str]:
-        """Folders of the repository that hold an explainer's entry, or will."""
+        """Return the repository's folders that have an explainer's entry, or will."""
         coming = {entry_name(one.model, one.digest) for one in self.records.values()}
         return coming | {one.entry for one in self.artefacts.values()}
 
     def using(self, references: str) -> list[Record]:
-        """Explainers that are, or are to be, made of a reference set."""
+        """Return explainers that are, or are to be, made of a reference set."""
         made = {one.digest for one in self.artefacts.values() if one.references == references}
         return [one for one in self.records.values() if one.references == references or one.serving in made]
 
     def surplus(self, most_bytes: int) -> list[Record]:
-        """Those that no person asked for and that take too much: least recently used first."""
+        """Return those that no person requested and that take too much: least recently used first."""
         hidden = [one for one in self.records.values() if one.name.startswith(HIDDEN) and one.serving]
         hidden.sort(key=lambda one: one.updated_s, reverse=True)
         sizes = itertools.accumulate(self.artefacts[one.serving or ""].size for one in hidden)
@@ -225,7 +225,7 @@ class RecordStore:
         return [one for one in reversed(gone) if one is not hidden[0]]
 
     def lacks_default(self, key: Key) -> bool:
-        """Whether nothing answers, or is to answer, requests for the model that name no explainer."""
+        """Tell whether nothing answers, or is to, requests for the model that name no explainer."""
         model, name = key
         own = (one for one in self.records.values() if one.model == model and one.key != key)
         taken = any(one.is_default or one.wants_default for one in own)
@@ -248,7 +248,7 @@ class RecordStore:
 
 
 async def to_its_end(work: Awaitable[T]) -> T:
-    """Awaits it; where it is cancelled meanwhile, it ends when the work is done: no half of it is left."""
+    """Await it; where it is cancelled meanwhile, it ends when the work is done: no half of it is left."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

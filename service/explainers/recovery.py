@@ -39,7 +39,7 @@ def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
 
 
 def digests_of(models: Iterable[str], registry: ModelRegistry) -> dict[str, str]:
-    """Of the files of those models that are served. Blocks."""
+    """Return the digests of the files of those models that are served. Blocks."""
     known = {name: registry.entries[name] for name in models if name in registry.entries}
     return {name: file_digest(entry.model_path.parent) for name, entry in known.items()}
 

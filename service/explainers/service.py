@@ -92,7 +92,7 @@ class Explainers:
         self._show()
 
     def resume(self) -> None:
-        """Goes on with what an earlier gateway left unfinished."""
+        """Go on with what an earlier gateway left unfinished."""
         self._spawn(self._publish())
         for record in self.store.unsettled():
             self._begin(record)
@@ -110,7 +110,7 @@ class Explainers:
     # --- the repository -----------------------------------------------------------------------------------
 
     async def take_up(self, repository: ModelRegistry) -> None:
-        """Answers by these entries too. What explained a model that is another one now is made anew."""
+        """Answer by these entries too. What explained a model that is another one now is made anew."""
         before = self.store.base.entries
         models = {one.model for one in self.store.records.values()}
         changed = {name for name in models if repository.entries.get(name) is not before.get(name)}
@@ -137,7 +137,7 @@ class Explainers:
     # --- the resource -------------------------------------------------------------------------------------
 
     async def put(self, model: str, name: str, spec: ExplainerSpec) -> Status:
-        """Asks for an explainer. It is ready in the answer if nothing is to be done for it.
+        """Request an explainer. It is ready in the answer if nothing is to be done for it.
 
         Raises:
             UnknownModelError, UnknownResourceError: there is no such model or reference set.
@@ -211,18 +211,18 @@ class Explainers:
         return self._status(record)
 
     def all_of(self, model: str) -> list[Status]:
-        """Those that were asked for by name, and those made for requests. Raises as `get`."""
+        """Return those that were requested by name, and those made for requests. Raises as `get`."""
         self.store.models.entry(model)
         return [self._status(one) for one in self.store.records.values() if one.model == model]
 
     async def delete(self, model: str, name: str) -> None:
-        """Answers no more by it; its artefact goes. Raises as `get`, and StateUnavailableError."""
+        """Answer no more by it; its artefact goes. Raises as `get`, and StateUnavailableError."""
         gone = self.get(model, name).record
         await self.store.exclusively(partial(self._drop, [gone]))
         self._plane.forget_answers()
 
     def users(self, references: str) -> list[str]:
-        """Explainers made of a reference set, or being made of it: `model/explainer`."""
+        """Return explainers made of a reference set, or being made of it: `model/explainer`."""
         return ["/".join(one.key) for one in self.store.using(references)]
 
     async def forget(self, references: str) -> None:
@@ -282,7 +282,7 @@ class Explainers:
         self._making[record.key] = self._spawn(self._make(record))
 
     async def _make(self, record: Record) -> None:
-        """From the record to an entry that answers, or to the reason why there is none."""
+        """Make the entry that answers out of the record, or find the reason why there is none."""
         clock = StageClock()
 
         def tell(stage: Stage, progress: Progress | None) -> None:
@@ -312,7 +312,7 @@ class Explainers:
                 self._retire(record.digest, after_s=0)
 
     async def _load(self, artefact: Artifact) -> None:
-        """Its entry is loaded and warm when this returns. Raises RepositoryError, NotReadyError."""
+        """Load its entry, warm when this returns. Raises RepositoryError, NotReadyError."""
         if artefact.digest in self.store.entries:
             return
         entry = await asyncio.to_thread(read_entry, self._artifacts.repository / artefact.entry)
@@ -396,7 +396,7 @@ class Explainers:
             log.error("what is not used any more stays where it is: %s", error)
 
     async def _delete(self, artefact: Artifact) -> None:
-        """Out of the backend, when those who use it are answered, and off the disk. Hold its turn."""
+        """Take it off the backend, when those who use it are answered, and off the disk. Hold its turn."""
         entry = self.store.entries.pop(artefact.digest, None)
         if entry is not None:
             await to_its_end(self._plane.model_cache.drop(entry))
@@ -422,7 +422,7 @@ class Explainers:
                 self._progress[record.key] = progress
 
     def _show(self) -> None:
-        """From here on requests are answered by what the records say."""
+        """Answer requests from here on by what the records say."""
         self._plane.repository = self.store.registry()
 
     async def _publish(self) -> None:
@@ -441,5 +441,5 @@ async def _nothing() -> None:
 
 
 def _hidden(model: str, digest: str) -> Key:
-    """Of an explainer that no person asked for."""
+    """Return the key of an explainer that no person requested."""
     return model, f"{HIDDEN}{digest[:16]}"

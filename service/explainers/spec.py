@@ -119,7 +119,7 @@ class ExplainerSpec(_Strict):
     )
 
     def asked(self, *, referenced: bool) -> CompileRequest:
-        """As the compiler takes it. Raises InvalidExplainerError for options that make no sense.
+        """Return it as the compiler takes it. Raises InvalidExplainerError for options that make no sense.
 
         Args:
             referenced: whether it gets a reference set.
@@ -138,7 +138,7 @@ class ExplainerSpec(_Strict):
         return request
 
     def digest(self, model: str, references: str | None) -> str:
-        """SHA-256 of what decides the outcome: digests of model and references, options, compiler.
+        """Return the SHA-256 of what decides the outcome: digests of model and references, options, compiler.
 
         Where installed packages bring rules, their versions too.
         """
@@ -150,12 +150,12 @@ class ExplainerSpec(_Strict):
 
 
 def entry_name(model: str, digest: str) -> str:
-    """Of the repository's entry: `NAME_explain_<digest>`."""
+    """Return the repository's entry name, `NAME_explain_<digest>`."""
     return f"{model}_explain_{digest[:_DIGITS]}"
 
 
 def file_digest(folder: Path) -> str:
-    """SHA-256 of an entry's name and the files of its version: two models of the same content stay apart."""
+    """Hash (SHA-256) an entry's name and its version's files: two models of the same content stay apart."""
     digest = hashlib.sha256(f"{folder.parent.name}\n".encode())
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
         with path.open("rb") as file:

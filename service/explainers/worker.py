@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def run(order: Order, channel: TextIO) -> int:
-    """Compiles, checks, writes and syncs the entry; its bytes. Raises RationaleError."""
+    """Compile, check, write and sync the entry; returns its bytes. Raises RationaleError."""
     request = CompileRequest.model_validate(order.asked)
     references = None if order.references is None else Path(order.references)
 
@@ -92,7 +92,7 @@ def synced(folder: Path) -> int:
 
 
 def _for_others(text: str, order: Order) -> str:
-    """Without the places of files, which are the server's own affair."""
+    """Return it without the paths of files, which are the server's own affair."""
     places = {order.entry: "the entry", order.model: order.name, order.references: "the reference set"}
     for place, name in places.items():
         if place is not None:
@@ -122,7 +122,7 @@ def _end_with_the_gateway() -> None:
 
 
 def _take_a_back_seat(memory_bytes: int) -> None:
-    """Others go first on the processor, this one goes first when memory runs out."""
+    """Let others go first on the processor; this one goes first when memory runs out."""
     os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":  # elsewhere RLIMIT_DATA does not hold what mmap gives

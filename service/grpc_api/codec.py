@@ -66,7 +66,7 @@ def decode_request(message: pb.ModelInferRequest) -> InferenceRequest:
 
 
 def typed_bytes(message: pb.ModelInferRequest) -> int:
-    """Of its tensors that come typed: each value is looked at, which raw ones spare."""
+    """Count bytes of tensors that come typed: each value is looked at, which raw ones spare."""
     if message.raw_input_contents:
         return 0
     filled = (field for tensor in message.inputs for field in tensor.contents.ListFields())
@@ -88,7 +88,7 @@ def encode_answer(answer: Answer) -> pb.ModelInferResponse:
 
 
 def _plain(parameters: Mapping[str, pb.InferParameter]) -> dict[str, Any]:
-    """Values in place of messages; None for a parameter that was given none."""
+    """Return values in place of messages; None for a parameter that was given none."""
     if not parameters:
         return {}
     chosen = {name: each.WhichOneof("parameter_choice") for name, each in parameters.items()}
@@ -137,7 +137,7 @@ def _decode_outputs(message: pb.ModelInferRequest, faults: Faults) -> tuple[str,
 
 
 def _from_contents(name: str, datatype: str, shape: list[int], contents: pb.InferTensorContents) -> Array:
-    """Typed values → an array.
+    """Convert typed values → an array.
 
     Raises:
         InvalidInputError: they are of another datatype, out of its range, too many or too few.

@@ -34,7 +34,7 @@ class HealthServicer(Base):
     async def Watch(
         self, request: pb.HealthCheckRequest, context: ServicerContext
     ) -> AsyncIterator[pb.HealthCheckResponse]:
-        """Told at once, and within a second of each change. Raises NotReadyError when the server stops."""
+        """Report at once, and within a second of each change. Raises NotReadyError when the server stops."""
         told = None
         while not self._plane.stopping.is_set():
             try:

@@ -49,7 +49,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
-        """Within it calls are taken in, but none begins and none is answered."""
+        """Take calls in within it, but begin none and answer none."""
         self._open.clear()
         try:
             yield
@@ -155,7 +155,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
 
 def _streaming(method: str, behaviour: Callable[[Any, Context], Any]) -> Behaviour:
-    """Of a stream not the whole is noted, but each of its requests, by whoever answers them."""
+    """Note each request of a stream, not the whole, by whoever answers them."""
 
     async def stream(request: Any, context: Context) -> Refusal | None:
         _echo_request_id(context)

@@ -94,7 +94,7 @@ class GrpcServer:
         await self._server.start()
 
     async def leave(self, seconds: float) -> None:
-        """Has callers go elsewhere; what they have sent by then may take `seconds` to be answered.
+        """Send callers elsewhere; what they have sent by then may take `seconds` to be answered.
 
         gRPC drops what lies in its own queue when it stops, and what is sent until a caller has heard of it.
         So it is emptied first, and nobody is answered meanwhile, who would ask again.
@@ -123,7 +123,7 @@ def _tells_more_than_that_a_caller_left(record: logging.LogRecord) -> bool:
 
 
 def _enable_reflection(server: grpc.aio.Server) -> None:
-    """Of v1alpha, and by the same messages of v1, which the package does not know."""
+    """Enable v1alpha, and by the same messages v1, which the package does not know."""
     names = (SERVICE, HEALTH, reflection.SERVICE_NAME, _REFLECTION)
     reflection.enable_server_reflection(names, server)
     handler = grpc.stream_stream_rpc_method_handler(

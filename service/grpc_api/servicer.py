@@ -94,7 +94,7 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
     async def RepositoryIndex(
         self, request: pb.RepositoryIndexRequest, context: Context
     ) -> pb.RepositoryIndexResponse:
-        """`ready` asks for the models that can answer now; there is one repository, whatever its name."""
+        """Return the index; `ready` requests the models that can answer now; there is one repository."""
         answer = pb.RepositoryIndexResponse()
         for listed in await index_of(self._plane, only_ready=request.ready):
             answer.models.add(**listed)
@@ -103,7 +103,7 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
     async def ModelStatistics(
         self, request: pb.ModelStatisticsRequest, context: Context
     ) -> pb.ModelStatisticsResponse:
-        """Of one model, or of all where it names none."""
+        """Return the statistics of one model, or of all where it names none."""
         named = [self._entry(request.name, request.version)] if request.name else None
         told = statistics_of(self._plane.metrics, named or self._plane.repository.entries.values())
         return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(**item) for item in told])

@@ -48,7 +48,7 @@ class Refusal:
 
 
 def refusal_of(error: BaseException, method: str) -> Refusal:
-    """Of an error that came up in `method`. Faults of ours go to the log, and their texts no further."""
+    """Return the refusal of an error in `method`. Faults of ours go to the log, their texts no further."""
     match error:
         case ModelFailedError():
             log.error("%s: %s", method, error)

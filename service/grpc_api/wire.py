@@ -10,7 +10,7 @@ _MOST_SHIFT = 63
 
 
 def check_message(body: bytes, most_json_bytes: int) -> None:
-    """Bounds what a message grows to when it is parsed. Up to 1 MiB that is no harm.
+    """Bound what a message grows to when it is parsed. Up to 1 MiB that is no harm.
 
     Only the outermost fields are looked at, one by one. What they hold takes at most 45 times its bytes.
 

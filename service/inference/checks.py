@@ -230,7 +230,7 @@ def check_answer(entry: Entry, tensors: Tensors) -> None:
 
 
 def first_non_finite(array: Array) -> tuple[int, ...] | None:
-    """Index of the first NaN or infinity of a float array, None where there is none."""
+    """Return the index of the first NaN or infinity of a float array, None where there is none."""
     if array.dtype.kind != "f":
         return None
     if array.size <= _TINY and all(map(math.isfinite, array.reshape(-1).tolist())):

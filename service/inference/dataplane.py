@@ -70,7 +70,7 @@ class DataPlane:
         self.metrics.ready.set(state is Lifecycle.READY)
 
     async def start(self, load_repository: Callable[[], Awaitable[None]]) -> None:
-        """Is ready when the entries are loaded and warm. Raises what loading raises, and never is then."""
+        """Load the entries; ready when they are warm. Raises what loading raises, and is never ready then."""
         try:
             await load_repository()
             await self.model_cache.start()
@@ -114,11 +114,11 @@ class DataPlane:
         await self.backend.stop()
 
     async def ready(self, entry: Entry | None = None) -> bool:
-        """Whether all, or an entry, can answer. One that is unloaded meanwhile is loaded for a request."""
+        """Tell whether all, or an entry, can answer. One unloaded meanwhile is loaded for a request."""
         return await self.why_not_ready(entry) is None
 
     async def why_not_ready(self, entry: Entry | None = None) -> ServiceError | None:
-        """As `ready`: what keeps all, or an entry, from it."""
+        """Return what keeps all, or an entry, from being ready."""
         if self.state is not Lifecycle.READY:
             return NotReadyError(self.state.value)
         if entry is None:
@@ -187,12 +187,12 @@ class DataPlane:
         return answers[0] if len(answers) == 1 else _joined(answers)
 
     def deadline(self, timeout_s: float | None = None) -> float:
-        """When a request that comes now is over, on the event loop's clock; `timeout_s` can only shorten."""
+        """Return when a request of now is over, on the event loop's clock; `timeout_s` can only shorten."""
         limit_s = self.timeout_s if timeout_s is None else min(self.timeout_s, timeout_s)
         return asyncio.get_running_loop().time() + limit_s
 
     def admit(self, entry: Entry, deadline_s: float) -> None:
-        """Refuses what `infer` would refuse anyway. Cheap: ends ask before they read a body.
+        """Refuse what `infer` would refuse anyway. Cheap: ends call it before they read a body.
 
         Raises:
             NotReadyError, QueueFullError, DeadlineError.

@@ -90,7 +90,7 @@ def form_of(entry: Entry, manifest: Manifest | None) -> Form:
 
 
 def unshared(named: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
-    """Tensors with names of their features, if no other tensor's features share one."""
+    """Return tensors with names of their features, if no other tensor's features share one."""
     uses = Counter(feature for names in named.values() for feature in names or ())
     return {
         name: names for name, names in named.items() if names and all(uses[feature] == 1 for feature in names)
@@ -98,7 +98,7 @@ def unshared(named: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str
 
 
 def to_tensors(form: Form, instances: Sequence[Any], faults: Faults, called: str = "instances") -> Tensors:
-    """Instances → one [N, …] array per input.
+    """Convert instances → one [N, …] array per input.
 
     Args:
         faults: takes what is wrong, with the instances, and the features or inputs, at fault. Where it takes
@@ -118,7 +118,7 @@ def to_tensors(form: Form, instances: Sequence[Any], faults: Faults, called: str
 
 
 def _split(form: Form, instance: Any, where: str, faults: Faults) -> dict[str, _Row]:
-    """One instance → a row per input."""
+    """Split one instance → a row per input."""
     if isinstance(instance, dict):
         return _split_object(form, instance, where, faults)
     rows: dict[str, _Row] = {}
@@ -164,7 +164,7 @@ def _split_object(form: Form, instance: dict[str, Any], where: str, faults: Faul
 
 
 def _complete(form: Form, tensor: str, values: dict[int, Any], where: str, faults: Faults) -> list[Any]:
-    """All features' values in row-major order."""
+    """Return all features' values in row-major order."""
     order = {index: feature for feature, (owner, index) in form.features.items() if owner == tensor}
     missing = [feature for index, feature in sorted(order.items()) if index not in values]
     if missing:

@@ -10,7 +10,7 @@ _STATES = {Lifecycle.LOADING: "LOADING"}
 
 
 async def index_of(plane: DataPlane, *, only_ready: bool) -> list[dict[str, str]]:
-    """One item for each entry, with Triton's members: name, version, state, reason.
+    """Return one item for each entry, with Triton's members: name, version, state, reason.
 
     The reason of one that is ready tells what is wrong with the files that have taken its place on the disk.
     """

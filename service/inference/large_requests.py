@@ -127,7 +127,7 @@ class OffLoop:
             del work, running  # what is raised would keep them, and they the request
 
     def stop(self) -> None:
-        """Begins nothing more."""
+        """Begin nothing more."""
         for threads in (self._medium, self._large):
             threads.shutdown(wait=False, cancel_futures=True)
 

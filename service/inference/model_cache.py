@@ -51,11 +51,11 @@ class ModelCache:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def has(self, entry: Entry) -> bool:
-        """Whether it is loaded."""
+        """Tell whether it is loaded."""
         return entry in self.residents and self.residents[entry].ready
 
     def admit(self, entry: Entry) -> None:
-        """From now on it is loaded when it is needed."""
+        """Have it loaded from now on when it is needed."""
         self.residents.setdefault(entry, _Resident())
 
     async def start(self) -> None:
@@ -154,7 +154,7 @@ class ModelCache:
             pass
 
     async def _let_one_leave(self, but: Entry | None = None) -> bool:
-        """Unloads the one that was not used for longest, `but` never; False where all are in use."""
+        """Unload the one that was not used for longest, `but` never; False where all are in use."""
         idle = ((e, r) for e, r in self.residents.items() if r.ready and not r.uses and e is not but)
         entry, resident = next(idle, (None, None))
         if entry is None or resident is None:

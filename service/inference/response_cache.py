@@ -38,7 +38,7 @@ class ResponseCache:
         return self._era, _digest(entry, inputs, outputs)
 
     def find(self, key: tuple[int, bytes]) -> Tensors | None:
-        """Read-only arrays."""
+        """Return an answer as read-only arrays, None where there is none."""
         found = self._answers.get(key)
         (self._counts.miss if found is None else self._counts.hit)()
         return None if found is None else dict(found)
@@ -49,7 +49,7 @@ class ResponseCache:
             self._answers[key] = {name: _frozen(array) for name, array in tensors.items()}
 
     def clear(self) -> None:
-        """Forgets everything, and what is being computed now: an explainer or a reference set has gone."""
+        """Forget everything, and what is being computed now: an explainer or a reference set has gone."""
         self._era += 1
         self._answers.clear()
 
@@ -70,7 +70,7 @@ def _digest(entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> bytes:
 
 
 def _add(digest: "hashlib.blake2b", parts: Iterable[str | bytes]) -> None:
-    """Each behind its length, so that no two lists read the same."""
+    """Add each behind its length, so that no two lists read the same."""
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
         digest.update(len(data).to_bytes(8, "little"))

@@ -55,7 +55,7 @@ class RequestContext:
         return sum(end_s - start_s for start_s, end_s in self.computed)
 
     def phases(self, seconds: float) -> Mapping[str, float]:
-        """How the `seconds` that it took divide, in Triton's words.
+        """Return how the `seconds` that it took divide, in Triton's words.
 
         `compute_input` is all before the queue (reading, decoding, checks), or all where nothing was run;
         `compute_output` is all after the run.
@@ -94,7 +94,7 @@ def note_problem(slug: str, status: int) -> None:
 
 
 def note_run(arrived_s: float, started_s: float, ended_s: float) -> None:
-    """`RequestContext.ran` of the running task's request, if there is one."""
+    """Note a run (`RequestContext.ran`) of the running task's request, if there is one."""
     exchange = _current.get()
     if exchange is not None:
         exchange.ran(arrived_s, started_s, ended_s)
@@ -118,10 +118,10 @@ def request_id(given: str | None) -> str:
 
 
 def own_id(given: str) -> str | None:
-    """`given` if it can stand in a header and a log."""
+    """Return `given` if it can stand in a header and a log."""
     return given if _ID.fullmatch(given) else None
 
 
 def traceparent(given: str | None) -> str | None:
-    """As W3C's Trace Context has it, or None."""
+    """Return `given` if it is as W3C's Trace Context has it, or None."""
     return given if given is not None and _TRACEPARENT.fullmatch(given) else None

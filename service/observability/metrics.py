@@ -231,7 +231,7 @@ class Metrics:
         self._load_s.labels(*labels_of(entry)).observe(seconds)
 
     def drifted(self, model: str, decisions: int, figures: Mapping[str, float]) -> None:
-        """How far a window of decisions is from the references, by feature or group; under '' the score."""
+        """Set how far a window of decisions is from the references, by feature or group; '' is the score."""
         self._windows.labels(model).set(decisions)
         for key, figure in figures.items():
             gauge = self._score_psi.labels(model) if key == "" else self._attribution_psi.labels(model, key)
@@ -275,7 +275,7 @@ class Metrics:
 
 
 def labels_of(entry: Entry | None, *, decides: bool = False) -> Labels:
-    """Model and verb.
+    """Return model and verb.
 
     Args:
         entry: None where a request named none that is known.
@@ -293,7 +293,7 @@ def _decides(entry: Entry) -> bool:
 
 
 def relative_gaps(manifest: Manifest, tensors: Tensors) -> list[float]:
-    """For each row the largest |gap| over the larger of |explained| and |base|, over all targets.
+    """Return per row the largest |gap| over the larger of |explained| and |base|, over all targets.
 
     That is about 1e-7 where a float32 explanation adds up, and never divides by a difference of almost
     nothing. Empty where the method promises no completeness, or the gap was not asked for.

@@ -89,7 +89,7 @@ class Tracing:
 
 
 def create_tracing(endpoint: str, ratio: float, exporter: "SpanExporter | None" = None) -> Tracing:
-    """Spans for the OpenTelemetry collector at `endpoint`, such as http://localhost:4317 (OTLP over gRPC).
+    """Trace to the OpenTelemetry collector at `endpoint`, such as http://localhost:4317 (OTLP over gRPC).
 
     Args:
         ratio: the share of traces that begin here and are kept; a caller's own decision comes first.

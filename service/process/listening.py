@@ -67,7 +67,7 @@ def port_of(listener: socket.socket) -> int:
 
 
 def address_of(listener: socket.socket) -> str:
-    """`host:port`, as it stands in a URL."""
+    """Return `host:port`, as it stands in a URL."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -12,7 +12,7 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 def ignore_hangup() -> None:
-    """Until somebody listens to it: a reload that comes too soon would end the process."""
+    """Ignore SIGHUP until somebody listens to it: a reload that comes too soon would end the process."""
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 

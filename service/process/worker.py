@@ -52,7 +52,7 @@ class Worker:
         return self.folder / "unloaded.json"
 
     def others(self) -> list[Path]:
-        """Where those are told of changes that do not own the state."""
+        """Return the sockets of the workers that do not own the state, which are notified of changes."""
         return list(self.folder.glob("worker-*"))
 
     @property
@@ -62,7 +62,7 @@ class Worker:
 
 
 async def answer_at(path: Path, answer: Callable[[Message], Awaitable[Message]]) -> asyncio.Server:
-    """Answers the calls that come to a socket; an error for the caller goes back, to be raised there."""
+    """Answer the calls that come to a socket; an error for the caller goes back, to be raised there."""
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

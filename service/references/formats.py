@@ -123,7 +123,7 @@ def to_file(rows: Rows) -> dict[str, Array]:
 
 
 def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes: int) -> Rows:
-    """`[row, …]` or `{"references": [row, …], "weights": [w, …]}`, with rows as v1's instances."""
+    """Read `[row, …]` or `{"references": [row, …], "weights": [w, …]}`, with rows as v1's instances."""
     if len(body) > most_bytes // _JSON_SHARE:
         raise TooLargeError(
             f"references in JSON may have {most_bytes // _JSON_SHARE} bytes: send npz, parquet or CSV"
@@ -180,7 +180,7 @@ def _by_input(table: Table, entry: Entry, manifest: Manifest | None) -> Tensors:
 
 
 def _fit(spec: TensorSpec, array: Array, *, missing: bool) -> Array:
-    """Rows in the input's dtype: floats are rounded, everything else must survive unchanged."""
+    """Return rows in the input's dtype: floats are rounded, everything else must survive unchanged."""
     dtype, named = DTYPES[spec.datatype], f"references of '{spec.name}'"
     if array.dtype.kind not in "fiub" or dtype.kind == "O":
         raise InvalidInputError(f"{named} hold {array.dtype}; the model takes {spec.datatype}")

@@ -137,7 +137,7 @@ class ReferenceResolver:
         return Chosen(entry, question.inputs, digest)
 
     async def _is_baked(self, question: _Question, rows: Rows, digest: str) -> bool:
-        """Whether an entry has them baked in. Where they have come often enough, one is made meanwhile."""
+        """Tell whether an entry has them baked in. Where they came often enough, one is made meanwhile."""
         if not self._bake_after:
             return False
         times = self._seen[digest] = self._seen.get(digest, 0) + 1
@@ -217,14 +217,14 @@ def _given(entry: Entry, manifest: Manifest, inputs: Tensors) -> Tensors:
 
 
 def _explained(manifest: Manifest) -> dict[str, str]:
-    """`{input}_references` → the explained input, where no input of the model has that name."""
+    """Map `{input}_references` → the explained input, where no input of the model has that name."""
     own = {spec.name for spec in manifest.inputs}
     named = {references_name(item.tensor.name): item.tensor.name for item in manifest.explained}
     return {name: tensor for name, tensor in named.items() if name not in own and tensor in own}
 
 
 def spec_of(manifest: Manifest) -> ExplainerSpec:
-    """How to explain as an entry does, with other references. Raises InvalidInputError."""
+    """Return how to explain as an entry does, with other references. Raises InvalidInputError."""
     if manifest.base_value is None or (manifest.references is None and manifest.open_references is None):
         raise InvalidInputError(
             f"{manifest.method.name} explains without references: choose another explainer, or send none"

@@ -61,7 +61,7 @@ class ReferenceSetService:
             await self._explainers.published()
 
     def users(self, one: ReferenceSet) -> tuple[list[str], list[str]]:
-        """`model/explainer` of those that use a set: asked for by name, and made for requests.
+        """Return `model/explainer` of those that use a set: requested by name, and made for requests.
 
         The latter go without being asked.
         """
@@ -70,7 +70,7 @@ class ReferenceSetService:
         return [user for user in found if user not in hidden], hidden
 
     async def _bake(self, one: ReferenceSet) -> None:
-        """Begins to make what explains the model by default, with this set: requests will name it."""
+        """Begin to make what explains the model by default, with this set: requests will name it."""
         manifest = self._explained(one.model)
         if manifest is None:
             return

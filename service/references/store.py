@@ -56,11 +56,11 @@ class ReferenceSets:
         self._leaving: set[str] = set()  # contents that nothing new may be made of
 
     def all(self) -> list[ReferenceSet]:
-        """By name. Reads the records the first time, and blocks then alone; as `get` and `named`."""
+        """Return all by name. Reads the records the first time, and blocks then only; as `get`, `named`."""
         return [one for _, one in sorted(self._records().items())]
 
     def reread(self) -> None:
-        """Forgets what it knows: somebody else has written."""
+        """Forget what it knows: somebody else has written."""
         self._known = None
 
     def get(self, name: str) -> ReferenceSet:
@@ -73,7 +73,7 @@ class ReferenceSets:
         return found
 
     def find(self, name: str, model: str) -> str:  # noqa: ARG002 (a compile tells whether it fits)
-        """Digest of the content that a name stands for. Raises UnknownResourceError."""
+        """Return the digest of the content that a name stands for. Raises UnknownResourceError."""
         found = self.get(name)
         if found.digest in self._leaving:
             raise UnknownResourceError(f"reference set '{name[:80]}' is being deleted")
@@ -81,7 +81,7 @@ class ReferenceSets:
 
     @contextmanager
     def leaving(self, digest: str) -> Iterator[None]:
-        """While what was made of a content is deleted, nothing new is: `find` and `path` know it no more."""
+        """Withhold a content while what was made of it is deleted: `find` and `path` know it no more."""
         self._leaving.add(digest)
         try:
             yield
@@ -100,7 +100,7 @@ class ReferenceSets:
         return path
 
     def put(self, name: str, model: str, rows: Rows) -> ReferenceSet:
-        """Lets `name` stand for this content; for another one before, whose file goes if nothing names it.
+        """Let `name` stand for this content; for another one before, whose file goes if nothing names it.
 
         Raises:
             StateUnavailableError: the disk; nothing has changed then.
@@ -130,7 +130,7 @@ class ReferenceSets:
         return made
 
     def remove(self, name: str) -> None:
-        """Forgets the name, and deletes the content where no other one stands for it."""
+        """Forget the name, and delete the content where no other one stands for it."""
         found = self.get(name)
         self._state.write((_KIND, name, None))
         self._records().pop(name, None)

@@ -162,7 +162,7 @@ def read_entry(folder: Path) -> Entry:
 
 
 def _digest(version: Path) -> str:
-    """Of the graph, weights that lie beside it, kernels: what `sha256sum * | sha256sum` says in the folder.
+    """Hash the graph, its weights and kernels: what `sha256sum * | sha256sum` says in the folder.
 
     Raises RepositoryError.
     """
@@ -178,7 +178,7 @@ def _digest(version: Path) -> str:
 
 
 def stamp_of(folder: Path) -> Stamp:
-    """Another one when the configuration, the manifest or a file of the newest version is another one."""
+    """Return a stamp that changes with the configuration, the manifest or a file of the newest version."""
     files = [folder / "config.pbtxt", folder / FILE_NAME]
     found = []
     with contextlib.suppress(OSError):  # what is being removed
@@ -323,7 +323,10 @@ def _warmup_input(folder: Path, name: str, given: pb.ModelWarmup.Input) -> Warmu
 
 
 def _library(folder: Path, name: str) -> Path:
-    """As Triton finds it from the repository's folder. Raises RepositoryError: no file of the entry's own."""
+    """Return the file as Triton finds it from the repository's folder.
+
+    Raises RepositoryError: no file of the entry's own.
+    """
     path = folder.parent / name
     if not path.resolve().is_relative_to(folder.resolve()):
         raise RepositoryError(
@@ -399,11 +402,11 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
 
 
 def _same_size(left: Sequence[int], right: Sequence[int]) -> bool:
-    """Whether one shape can be reshaped to the other, whatever the one size that each may leave open."""
+    """Tell whether one shape can be reshaped to the other, whatever the one size that each may leave open."""
     open_sizes = (list(left).count(-1), list(right).count(-1))
     return open_sizes in ((0, 0), (1, 1)) and abs(math.prod(left)) == abs(math.prod(right))
 
 
 def agree(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
-    """Equal shapes, where -1 agrees with every size."""
+    """Tell whether shapes are equal, where -1 agrees with every size."""
     return len(left) == len(right) and all(-1 in (a, b) or a == b for a, b in zip(left, right, strict=True))

@@ -116,7 +116,7 @@ class ModelRegistry:
         return found
 
     def decides(self, entry: Entry) -> bool:
-        """Whether it is a model that decides, or the compiled entry by which that does."""
+        """Tell whether it is a model that decides, or the compiled entry by which that does."""
         model = entry.name if entry.manifest is None else entry.manifest.model
         found = self.compiled(model)
         if found is None or found.manifest is None or found.manifest.decision is None:
@@ -130,13 +130,13 @@ class ModelRegistry:
         return self.defaults.get(entry.name) or self.compiled(entry.name)
 
     def takes_missing(self, entry: Entry) -> frozenset[str]:
-        """Names of the inputs in which NaN is a missing value, as what explains `entry` says."""
+        """Return names of the inputs in which NaN is a missing value, as what explains `entry` says."""
         explainer = self.default_explainer(entry)
         manifest = None if explainer is None else explainer.manifest
         return frozenset() if manifest is None else manifest.takes_missing
 
     def explainer_name(self, entry: Entry) -> str | None:
-        """Under which name `explainer` gives it; None for a model, and for what has none."""
+        """Return the name by which `explainer` gives it; None for a model, and for what has none."""
         if entry.manifest is None:
             return None
         model = entry.manifest.model
@@ -149,16 +149,16 @@ class ModelRegistry:
         return None if twin is None or twin.manifest is None else twin
 
     def why_unserved(self, name: str) -> str:
-        """Why what lies in that folder now is not served; empty where it is."""
+        """Return why what lies in that folder now is not served; empty where it is."""
         found = self.unserved.get(name)
         return "" if found is None else found.reason.replace(f"{self.folder}/", "")
 
     def unloaded(self) -> set[str]:
-        """Folders that are not served because somebody asked for that."""
+        """Return folders that are not served because somebody requested that."""
         return {name for name, why in self.unserved.items() if why.reason == UNLOADED}
 
     def without(self, names: Container[str]) -> "ModelRegistry":
-        """Without entries of these names, be they served or not."""
+        """Return it without entries of these names, be they served or not."""
         return replace(
             self,
             entries={name: entry for name, entry in self.entries.items() if name not in names},
@@ -173,7 +173,7 @@ class ModelRegistry:
         return found
 
     def explains_another(self, entry: Entry) -> bool:
-        """Whether it is part of another model that is served here, as explain entries are."""
+        """Tell whether it is part of another model that is served here, as explain entries are."""
         explained = entry.manifest.model if entry.manifest is not None else entry.name
         return explained != entry.name and explained in self.entries
 
@@ -225,7 +225,7 @@ def read_repository(folder: Path, *, strict: bool = True) -> ModelRegistry:
 
 
 def folders(repository: Path) -> list[Path]:
-    """Those that may hold an entry. What is being written is hidden, or has another name."""
+    """Return those that may have an entry. What is being written is hidden, or has another name."""
     return sorted(path for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 

@@ -60,7 +60,7 @@ class Line:
         return len(self._items)
 
     def __iter__(self) -> Iterator[PendingRequest]:
-        """Those that wait now."""
+        """Return those that wait now."""
         with self._lock:
             return iter(list(self._items))
 
@@ -70,7 +70,7 @@ class Line:
             self.rows += item.rows
 
     def remove(self, item: PendingRequest) -> bool:
-        """Whether it was there: who takes it out is the one who answers it."""
+        """Remove it; returns whether it was there: who takes it out is the one who answers it."""
         with self._lock:
             if item not in self._items:
                 return False
@@ -160,7 +160,7 @@ class Batch:
 
 
 def joined(items: Sequence[PendingRequest]) -> Joined:
-    """One run for all of them: their rows one after the other, and every output that anyone wants."""
+    """Join one run for all: their rows one after the other, and every output that anyone wants."""
     if len(items) == 1:
         return items[0].inputs, items[0].outputs
     inputs = {name: np.concatenate([item.inputs[name] for item in items]) for name in items[0].inputs}
@@ -168,7 +168,7 @@ def joined(items: Sequence[PendingRequest]) -> Joined:
 
 
 def parted(items: Sequence[PendingRequest], answer: Tensors) -> list[Tensors]:
-    """To each its own rows of what `joined` gave, and the outputs that it wants."""
+    """Give each its own rows of what `joined` gave, and the outputs that it wants."""
     if len(items) == 1:
         return [answer]
     ends = np.cumsum([item.rows for item in items])
@@ -219,7 +219,10 @@ class LatencyModel:
         self._line = None  # last: who asks meanwhile is told of the batches before
 
     def estimate(self, rows: int) -> float:
-        """Seconds for a batch of `rows`; 0.0 where nothing is known. Any thread may ask, one observes."""
+        """Return the seconds for a batch of `rows`; 0.0 where nothing is known.
+
+        Any thread may call it, one observes.
+        """
         line = self._line
         if line is None:
             line = self._line = self._fit()

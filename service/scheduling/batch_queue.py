@@ -197,20 +197,20 @@ class BatchQueue:
             )
 
     def wait_s(self) -> float:
-        """Estimated seconds until a request that came now would be run."""
+        """Return the estimated seconds until a request that came now would be run."""
         rows = self._waiting.rows + self._delayed.rows
         largest = min(self._entry.max_batch_size if self._entry.batching else 1, max(rows, 1))
         return self._busy_s() + rows / largest * self.times.estimate(largest) / self._entry.instances
 
     async def close(self) -> None:
-        """Refuses new requests and returns when the accepted ones are answered."""
+        """Refuse new requests and return when the accepted ones are answered."""
         self._closed = True
         self._look()
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
     def _busy_s(self) -> float:
-        """Estimated seconds until an instance is free."""
+        """Return the estimated seconds until an instance is free."""
         instances = self._entry.instances
         taken = [batch for batch in list(self._running) if batch.rows]
         if len(taken) < instances:
@@ -222,7 +222,7 @@ class BatchQueue:
         return len(self._running) < self._entry.instances
 
     def _look_soon(self) -> None:
-        """In the next turn of the event loop, so that what arrives in this one shares a batch."""
+        """Look in the next turn of the event loop, so that what arrives in this one shares a batch."""
         if not self._looked_soon:
             self._looked_soon = True
             asyncio.get_running_loop().call_soon(self._look)
@@ -245,7 +245,7 @@ class BatchQueue:
             self._start(lane)
 
     def _open_lane(self) -> _Lane | None:
-        """Where the next batch may go: an instance of its own, or behind one that runs."""
+        """Return where the next batch may go: an instance of its own, or behind one that runs."""
         if self._is_free():
             return _Lane(self._turn)
         for batch, lane in self._running.items():
@@ -263,7 +263,7 @@ class BatchQueue:
         task.add_done_callback(self._tasks.discard)
 
     def _left_s(self) -> float:
-        """Seconds that the next batch should still wait for company."""
+        """Return the seconds that the next batch should still wait for company."""
         entry = self._entry
         alone = self._company < 0.5 and len(self._waiting) == 1
         if alone or self._closed or not entry.batching or entry.max_queue_delay_s < TIMER_S:
@@ -308,7 +308,7 @@ class BatchQueue:
         return answers
 
     async def _answer_apart(self, items: Sequence[PendingRequest], error: Exception) -> None:
-        """After a run that failed: to each what it gets by itself."""
+        """Answer, after a run that failed, to each what it gets by itself."""
         for item in items:
             if len(items) > 1 and not item.future.done():
                 try:
@@ -320,26 +320,26 @@ class BatchQueue:
                 item.future.set_exception(error)
 
     def _beginning(self) -> int:
-        """Batches that have an instance to themselves, and have not taken their members yet."""
+        """Return batches that have an instance to themselves, and have not taken their members yet."""
         running = list(self._running.items())
         return sum(batch.taken_s == math.inf and lane.batches == 1 for batch, lane in running)
 
     def _checked(self, items: Sequence[PendingRequest], answer: Tensors | None) -> list[Tensors]:
-        """To each its own. Raises ModelFailedError where rows are missing."""
+        """Give each its own. Raises ModelFailedError where rows are missing."""
         if answer is None:
             return []
         check_rows(self._entry, answer, sum(item.rows for item in items))
         return parted(items, answer)
 
     def _refuse_late(self, item: PendingRequest) -> None:
-        """Tells one that is out of the line."""
+        """Refuse one that is out of the line."""
         if not item.future.done():
             item.future.set_exception(
                 DeadlineError(f"the request for '{self._entry.name}' waited too long to be answered in time")
             )
 
     def _overdue_timer(self, item: PendingRequest) -> asyncio.TimerHandle | None:
-        """Minds the queue policy's own timeout as Triton means it: of the wait in the queue alone."""
+        """Watch the queue policy's own timeout as Triton means it: of the wait in the queue alone."""
         if self._entry.queue_timeout_s is None:
             return None
         action = self._delay if self._entry.delays_overdue else self._refuse_overdue
@@ -355,7 +355,7 @@ class BatchQueue:
 
 
 def _settle(items: Iterable[PendingRequest], answers: Sequence[Tensors]) -> None:
-    """Answers those who still wait; nobody, where the run failed."""
+    """Answer those who still wait; nobody, where the run failed."""
     for item, answer in zip(items, answers, strict=False):
         if not item.future.done():
             item.future.set_result(answer)

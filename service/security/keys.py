@@ -48,7 +48,7 @@ ADMIN: Scopes = frozenset({Scope.ADMIN})
 
 
 def scopes_of(name: str) -> Scopes:
-    """As a setting names it: a scope, or none."""
+    """Return scopes as a setting names them: a scope, or none."""
     return NOBODY_NEEDS if name == "none" else frozenset({Scope(name)})
 
 
@@ -161,7 +161,7 @@ def new_key(name: str, scopes: Iterable[Scope], expires: datetime.date | None) -
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens on `host`."""
+    """Tell whether only this machine reaches a server that listens on `host`."""
     if host == "localhost":
         return True
     try:
@@ -223,12 +223,12 @@ def needed_by_call(method: str) -> Scopes:
 
 
 def needed_by_model(name: str) -> Scopes:
-    """To run an entry: whatever explains has its suffix in its name."""
+    """Return the scopes to run an entry: whatever explains has its suffix in its name."""
     return _EXPLAIN if EXPLAIN_SUFFIX in name else _INFER
 
 
 def needed_by_entry(entry: Entry) -> Scopes:
-    """As `needed_by_model`, of the entry itself: what explains may have any name on disk."""
+    """Return what `needed_by_model` does, of the entry itself: what explains may have any name on disk."""
     return _INFER if entry.manifest is None else _EXPLAIN
 
 

@@ -46,7 +46,7 @@ class SharedCounters(Storage):
 
 
 async def serve_counters(path: Path) -> asyncio.Server:
-    """Has the counters at `path`, for as long as the server that is given runs."""
+    """Serve the counters at `path`, for as long as the server that is given runs."""
     counters = MemoryStorage()
 
     async def answer(message: Message) -> Message:

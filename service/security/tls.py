@@ -41,7 +41,7 @@ class ServerTls:
         self._for_grpc = _grpc_configuration(self.certificates)
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """For a server that asks before each handshake what has changed."""
+        """Return credentials for a server that asks before each handshake what has changed."""
         known = self._for_grpc
 
         def changed() -> grpc.ServerCertificateConfiguration | None:
@@ -78,14 +78,14 @@ class ClientTls:
 
 
 def server_tls(settings: Settings) -> ServerTls | None:
-    """None where the settings name no certificate. Raises InvalidOptionError."""
+    """Return the certificates; None where the settings name none. Raises InvalidOptionError."""
     if settings.tls_cert is None or settings.tls_key is None:
         return None
     return ServerTls(Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca))
 
 
 def triton_tls(settings: Settings) -> ClientTls | None:
-    """None where Triton is asked without TLS. Raises InvalidOptionError for a file that cannot be read."""
+    """Return the files; None where Triton is called without TLS. Raises InvalidOptionError: no such file."""
     if not settings.triton_tls:
         return None
     files = (settings.triton_tls_ca, settings.triton_tls_cert, settings.triton_tls_key)
@@ -120,5 +120,5 @@ def _unusable(certificates: Certificates, error: OSError) -> InvalidOptionError:
 
 
 def _no_password() -> str:
-    """Asked for where the key is encrypted. OpenSSL would ask on the terminal, where nobody sits."""
+    """Refuse an encrypted key. OpenSSL would ask for its password on the terminal, where nobody sits."""
     raise InvalidOptionError("TLS: the private key is encrypted: give it without a passphrase")

@@ -108,7 +108,7 @@ class Inputs:
 
 
 def canonical(instance: Instance) -> str:
-    """One text for whatever order the members came in."""
+    """Return one text for whatever order the members came in."""
     return json.dumps(instance, sort_keys=True, separators=(",", ":"))
 
 
@@ -159,7 +159,7 @@ def _cipher(key: bytes) -> Any:
 
 
 def _seal(key: bytes, text: str, decision: str) -> str:
-    """For this decision alone: under another id it does not open."""
+    """Seal for this decision alone: under another id it does not open."""
     nonce = os.urandom(_NONCE)
     return base64.b64encode(nonce + _cipher(key).encrypt(nonce, text.encode(), decision.encode())).decode()
 

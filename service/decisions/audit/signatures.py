@@ -33,7 +33,7 @@ class PrivateKey:
         return pem.decode()
 
     def sign(self, members: Mapping[str, Any]) -> str:
-        """In base64."""
+        """Return the signature in base64."""
         return base64.b64encode(self._key.sign(_message(members))).decode()
 
 

@@ -51,7 +51,7 @@ class SqlStore:
     """An `AuditStore` in SQLite or PostgreSQL. Connections are made when they are needed."""
 
     def __init__(self, where: str | Path, *, is_made: bool = True) -> None:
-        """Open the database.
+        """Name the database; connections are made later.
 
         Args:
             where: the file of a SQLite database, or a database URL.

@@ -154,7 +154,7 @@ class DatabaseTrail:
                 prune_s = time.monotonic() + self._prune()
 
     def _taken(self, due_s: float) -> list[_Job | None]:
-        """All that waits; none where there is nothing until the next look at what is too old."""
+        """Return all that waits; none where there is nothing until the next look at what is too old."""
         jobs: list[_Job | None] = []
         with contextlib.suppress(queue.Empty):
             jobs.append(self._jobs.get(timeout=max(due_s - time.monotonic(), 0)))
@@ -259,7 +259,7 @@ class _Outage:
                 log.warning("the audit trail is back, and decisions are recorded again%s", self._counted())
 
     def _counted(self) -> str:
-        """Those that no line has told of yet."""
+        """Return those that no line has reported yet."""
         refused, self._refused = self._refused, 0
         return f" ({refused} refused since the line before)" if refused else ""
 
