@@ -1,6 +1,7 @@
 """Small transformers with random weights, by both of PyTorch's exporters."""
 
 import contextlib
+import functools
 import io
 import tempfile
 import warnings
@@ -172,8 +173,9 @@ class _Logits(torch.nn.Module):
         return logits
 
 
+@functools.cache
 def transformer(name: str, *, dynamo: bool, rows: int = 3, references: int = 2) -> Exported:
-    """One of MODELS, exported with a dynamic batch."""
+    """One of MODELS, exported with a dynamic batch: once for all tests of a process."""
     import_torchvision()  # first, because transformers imports it
     import transformers
 

@@ -18,6 +18,7 @@ from compiler.lowering import lower
 from compiler.runtime.gate import asking
 from compiler.runtime.session import Runner
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
+from tests.grid import grid
 
 ONE_SHOT = Deployment(one_shot=True)
 IMAGE = (2, 6, 8)
@@ -60,9 +61,7 @@ def assert_equal(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]) 
 # -- answers -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("targets", ["all", "predicted", [2]])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("model", MODELS)
+@grid("model, method, targets", MODELS, METHODS, ["all", "predicted", [2]])
 def test_rows_that_ask_get_what_two_entries_give(model: str, method: str, targets: Any) -> None:
     make, shape = MODELS[model]
     references, x = rows(4, *shape), rows(5, *shape, seed=1)
@@ -244,8 +243,8 @@ def test_large_constants_are_the_outer_graphs_but_for_kernels() -> None:
     image.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 16
     image.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 15
     image.graph.input[0].type.tensor_type.shape.dim[3].dim_value = 15
-    for model, shape, kernels in ((wide, (FEATURES,), 0), (image, (16, 15, 15), 1)):
-        references = rows(90, *shape)
+    for model, shape, kernels in ((wide, (90, FEATURES), 0), (image, (9, 16, 15, 15), 1)):
+        references = rows(*shape)
         one = compile_model(model, DeepShap(references), targets=[1], deployment=ONE_SHOT)
         branch = next(_branch(node) for node in one.model.graph.node if node.op_type == "If")
         large = [t for t in branch.initializer if len(t.raw_data) >= 1 << 16]
@@ -256,7 +255,7 @@ def test_large_constants_are_the_outer_graphs_but_for_kernels() -> None:
         assert lifted
         assert all(len(t.raw_data) >= 1 << 16 for t in lifted)
         two = compile_model(model, DeepShap(references), targets=[1])
-        x = rows(3, *shape, seed=1)
+        x = rows(3, *shape[1:], seed=1)
         assert_equal(one.explain(x), two.explain(x))
 
 
@@ -292,7 +291,8 @@ def test_a_name_that_the_gate_needs(name: str, role: str) -> None:
     for node in model.graph.node:
         node.input[:] = [name if i == old else i for i in node.input]
         node.output[:] = [name if o == old else o for o in node.output]
-    for value in (*model.graph.input, *model.graph.output, *model.graph.initializer):
+    named: tuple[Any, ...] = (*model.graph.input, *model.graph.output, *model.graph.initializer)
+    for value in named:
         value.name = name if value.name == old else value.name
     with pytest.raises(InvalidOptionError, match=f"already has tensors named .*{name}.*: rename"):
         compile_model(model, DeepShap(R), deployment=ONE_SHOT)

@@ -16,6 +16,7 @@ from compiler import AttnLrp, CpLrp, DeepShap, Gradient, Lrp, Pass, Taylor, comp
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.explain.methods import make_method
 from tests.compiler.models import parsed, rows
+from tests.grid import grid
 from tests.references.attnlrp import (
     bert_relevance,
     layer_norm_relevance,
@@ -48,7 +49,10 @@ CASES = {
     "llama": Case(lambda: LlamaLike(blocks=BLOCKS), LLAMA, llama_relevance),
 }
 each_case = pytest.mark.parametrize("name", CASES)
-each_exporter = pytest.mark.parametrize("dynamo", [False, True], ids=["TorchScript", "torch.export"])
+each_exporter = pytest.mark.parametrize(
+    "dynamo",
+    [pytest.param(False, marks=pytest.mark.full, id="TorchScript"), pytest.param(True, id="torch.export")],
+)
 
 
 @cache
@@ -76,9 +80,7 @@ def assert_close(value: np.ndarray, want: np.ndarray) -> None:
     np.testing.assert_allclose(value, want, atol=ATTENTION_64 * np.abs(want).max(), rtol=0)
 
 
-@each_case
-@each_exporter
-@pytest.mark.parametrize("method", [AttnLrp, CpLrp])
+@grid("name, dynamo, method", CASES, [True, False], [AttnLrp, CpLrp])
 def test_relevance_is_the_papers(name: str, dynamo: bool, method: type[AttnLrp]) -> None:
     case, x = CASES[name], drawn_rows(name, N, 1)
     weights = {k: v.numpy() for k, v in module_of(name).state_dict().items()}

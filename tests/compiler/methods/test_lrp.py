@@ -19,6 +19,7 @@ from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from tests.compiler.methods.lrp_models import averages, network, spellings
 from tests.compiler.models import parsed
+from tests.grid import grid
 from tests.references import lrp as reference
 from tests.references.interpreter import run64
 from tests.tolerances import RELEVANCE_64
@@ -127,8 +128,7 @@ def test_a_rule_of_ones_own_is_one_dataclass(monkeypatch: pytest.MonkeyPatch) ->
         Absolute(epsilon=-1.0)
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("average", averages())
+@grid("average, rule", averages(), RULES)
 def test_rule_of_an_average(average: str, rule: str) -> None:
     """The stabiliser is left out: beside ΣW, ΣW² and Σ1 the same ε would not weigh the same."""
     model, shape = averages()[average]
@@ -146,7 +146,7 @@ def some_targets(model: onnx.ModelProto, x: np.ndarray) -> list[int]:
     return sorted({0, size // 2, size - 1})
 
 
-def exact(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+def exact(choices: Any) -> tuple[Choice, ...]:
     """The same rules without stabilisers, which keep relevance back."""
     return tuple(
         (s, replace(r, epsilon=EXACT) if any(f.name == "epsilon" for f in fields(r)) else r)
@@ -174,21 +174,18 @@ def conserved(model: onnx.ModelProto, shape: tuple[int, ...], method: Lrp) -> No
     assert np.abs(answer["completeness_gap"]).max() <= RELEVANCE_64 * scale
 
 
-@pytest.mark.parametrize("net", ["mlp", "vgg", "resnet"])
-@pytest.mark.parametrize("rule", MIDDLE, ids=str)
+@grid("net, rule", ["mlp", "vgg", "resnet"], MIDDLE)
 def test_every_rule_conserves_relevance(net: str, rule: RelevanceRule) -> None:
     """Without biases and stabilisers. AlphaBeta where a neuron has contributions of both signs: all have."""
     conserved(*network(net), Lrp(rules=exact((("first 99", rule), *sums(net)))))
 
 
-@pytest.mark.parametrize("net", ["mlp", "vgg", "resnet"])
-@pytest.mark.parametrize("rule", FIRST, ids=str)
+@grid("net, rule", ["mlp", "vgg", "resnet"], FIRST)
 def test_first_layers_conserve_relevance(net: str, rule: RelevanceRule) -> None:
     conserved(*network(net), Lrp(rules=exact((("first 99", lrp.ZPlus()), *sums(net), ("first", rule)))))
 
 
-@pytest.mark.parametrize("net", ["mlp", "vgg", "resnet"])
-@pytest.mark.parametrize("preset", PRESETS)
+@grid("net, preset", ["mlp", "vgg", "resnet"], PRESETS)
 def test_composites_conserve_relevance(net: str, preset: str) -> None:
     composite = COMPOSITES[preset]
     types = {"mlp": {"Gemm"}, "vgg": {"Conv"}, "resnet": {"Conv"}}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,18 +27,17 @@ for _name, _size in {"vgg19": 224, "resnet50": 64, "densenet201": 64, "efficient
 
 NETWORKS["vgg19 64² torch.export"] = partial(vision_model, "vgg19", 64, dynamo=True)
 
-ALWAYS = {  # one of each kind; the others before a release
-    "light squeezenet",
-    "light shufflenet",
-    "resnet50 torch.export",
-    "densenet201 TorchScript",
-    "efficientnet_b0 torch.export",
-}
+# one of each kind; the others before a release
+ALWAYS = {"light squeezenet", "resnet50 torch.export"}
+FULL = {"light shufflenet", "densenet201 TorchScript", "efficientnet_b0 torch.export"}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in ALWAYS else pytest.mark.slow) for n in NETWORKS]
-)
+def marked(name: str) -> Any:
+    mark = pytest.mark.full if name in FULL else pytest.mark.slow
+    return pytest.param(name, marks=() if name in ALWAYS else mark)
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in NETWORKS])
 def test_network(name: str) -> None:
     """Complete, unchanged, row by row, and what its nodes mean in float64; one compile serves all four."""
     model = NETWORKS[name]()

@@ -45,16 +45,16 @@ def by_transformers(kind: str, level: int | None, model: onnx.ModelProto, folder
 ALL = functools.partial(by_onnx_runtime, level=LEVEL.ORT_ENABLE_ALL)
 BERT, GPT = functools.partial(by_transformers, "bert"), functools.partial(by_transformers, "gpt2")
 ATTENTION = {"EmbedLayerNormalization", "Attention", "SkipLayerNormalization", "BiasGelu"}
-SLOW = pytest.mark.slow
-# the network, how it was optimised, what that left in it, and whether it is a slow test
+FULL, SLOW = pytest.mark.full, pytest.mark.slow
+# the network, how it was optimised, what that left in it, and its mark
 FUSED = [
-    ("BERT, eager", by_onnx_runtime, {"FusedMatMul", "BiasGelu", "FusedGemm"}, ()),
+    ("BERT, eager", by_onnx_runtime, {"FusedMatMul", "BiasGelu", "FusedGemm"}, FULL),
     ("BERT, eager", ALL, {"FusedMatMul", "BiasGelu", "FusedGemm"}, SLOW),
     ("BERT, eager", functools.partial(BERT, None), ATTENTION, SLOW),
     ("BERT, eager", functools.partial(BERT, 1), ATTENTION, ()),
     ("BERT, eager", functools.partial(BERT, 2), ATTENTION, SLOW),
     ("GPT-2", by_onnx_runtime, {"FusedMatMul", "FastGelu"}, SLOW),
-    ("GPT-2", functools.partial(GPT, 1), {"SkipLayerNormalization", "FastGelu"}, ()),
+    ("GPT-2", functools.partial(GPT, 1), {"SkipLayerNormalization", "FastGelu"}, FULL),
     ("GPT-2", functools.partial(GPT, 2), {"SkipLayerNormalization", "FastGelu"}, SLOW),
     ("Llama", by_onnx_runtime, {"FusedMatMul", "SimplifiedLayerNormalization", "QuickGelu"}, SLOW),
     (
@@ -72,7 +72,6 @@ METHODS = {
 }
 
 
-@functools.cache
 def exported(name: str) -> Exported:
     return transformer(name, dynamo=False)
 

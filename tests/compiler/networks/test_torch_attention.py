@@ -51,7 +51,10 @@ OVER_THE_BATCH = {
     "attention, tokens first": lambda: Classifier(_attention(), turned=False),
     "encoder, batch first": lambda: Classifier(_encoder(batch_first=True), turned=True),
 }
-EXPORTERS = pytest.mark.parametrize("dynamo", [False, True], ids=["TorchScript", "torch.export"])
+EXPORTERS = pytest.mark.parametrize(
+    "dynamo",
+    [pytest.param(False, marks=pytest.mark.full, id="TorchScript"), pytest.param(True, id="torch.export")],
+)
 
 
 def _random(network: nn.Module) -> nn.Module:

@@ -8,10 +8,11 @@ from compiler import AttnLrp, DeepShap, compile_model
 from tests.tolerances import COMPLETE_32
 from tests.transformers_models import MODELS, transformer
 
-QUICK = {("BERT", False), ("GPT-2", False), ("Llama", False), ("ViT", False)}
+MARKS = {("BERT", False): (), ("Llama", False): ()}
+MARKS |= {("GPT-2", False): pytest.mark.full, ("ViT", False): pytest.mark.full}
 UNEXPORTED = {"Swin", "T5 encoder", "XLNet", "Conformer"}  # torch.export fails with a dynamic batch
 CASES = [
-    pytest.param(name, dynamo, marks=[] if (name, dynamo) in QUICK else pytest.mark.slow)
+    pytest.param(name, dynamo, marks=MARKS.get((name, dynamo), pytest.mark.slow))
     for name in MODELS
     for dynamo in (False, True)
     if not (dynamo and name in UNEXPORTED)
@@ -62,7 +63,7 @@ def test_a_masked_token_has_no_attribution() -> None:
     assert np.abs(values[:5]).min() > 0
 
 
-@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize("dynamo", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_references_as_a_tokenizer_gives_them(dynamo: bool) -> None:
     """Ids with their mask: it is each row's own, whatever the references' is."""
     given = transformer("BERT", dynamo=dynamo)
