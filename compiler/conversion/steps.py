@@ -5,6 +5,7 @@ Scalers and functions are computed in double: rounded to float32 in between, a n
 
 import re
 from collections.abc import Callable, Iterator
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from skl2onnx.algebra.onnx_ops import (
     OnnxConcat,
     OnnxCos,
     OnnxDiv,
+    OnnxEqual,
     OnnxExp,
     OnnxFloor,
     OnnxGather,
@@ -40,13 +42,16 @@ from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType, String
 from skl2onnx.operator_converters.common import concatenate_variables
 from skl2onnx.shape_calculators.scaler import calculate_sklearn_scaler_output_shapes
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.ensemble import (
     ExtraTreesClassifier,
     ExtraTreesRegressor,
     RandomForestClassifier,
     RandomForestRegressor,
+    StackingClassifier,
 )
-from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.impute import KNNImputer, MissingIndicator, SimpleImputer
 from sklearn.preprocessing import (
     FunctionTransformer,
     MaxAbsScaler,
@@ -54,6 +59,7 @@ from sklearn.preprocessing import (
     RobustScaler,
     StandardScaler,
 )
+from sklearn.svm import LinearSVC
 from sklearn.tree import (
     DecisionTreeClassifier,
     DecisionTreeRegressor,
@@ -74,15 +80,21 @@ def register() -> None:
         _tell(kind, _scaler, calculate_sklearn_scaler_output_shapes)
     _tell(FunctionTransformer, _function, _function_shapes)
     _tell(SimpleImputer, _imputer, _imputer_shapes)
+    _tell(TransformedTargetRegressor, _target, _target_shapes)
     _tell(MissingIndicator, _indicator, _indicator_shapes)
     for kind in _TREES:
         _tell(kind, _keeping_missing(_known[kind]), get_shape_calculator(sklearn_operator_name_map[kind]))
+    for kind, convert in _CLASSIFIERS.items():
+        shapes = get_shape_calculator(sklearn_operator_name_map[kind])
+        _tell(kind, convert, shapes, f"Sklearn{kind.__name__}")  # another's converter stays as it is
 
 
-def _tell(kind: type, convert: Convert, shapes: Callable[[Any], None]) -> None:
-    alias = sklearn_operator_name_map.get(kind, f"Sklearn{kind.__name__}")
+def _tell(kind: type, convert: Convert, shapes: Callable[[Any], None], alias: str | None = None) -> None:
+    alias = alias or sklearn_operator_name_map.get(kind, f"Sklearn{kind.__name__}")
     known = _known.get(kind)
     options = None if known is None else known.get_allowed_options()
+    if kind in _CLASSIFIERS:
+        options = {**(options or {}), "zipmap": [True, False, "columns"]}
     update_registered_converter(kind, alias, shapes, convert, overwrite=True, options=options)
 
 
@@ -94,6 +106,23 @@ def check(part: Any) -> None:
             f"sklearn.{name}(method='isotonic'): skl2onnx makes steps of what is interpolated between them. "
             "Calibrate by method='sigmoid', or explain the estimator alone."
         )
+    if isinstance(part, KNNImputer):
+        raise UnsupportedModelError(
+            f"sklearn.{name}: of rows that are equally near, scikit-learn takes whichever its sort leaves in "
+            "front, which no graph repeats. Use SimpleImputer(add_indicator=True), or impute in front."
+        )
+    if isinstance(part, StackingClassifier) and "predict" in part.stack_method_:
+        raise UnsupportedModelError(
+            f"sklearn.{name} of labels: skl2onnx stacks scores. Fit it with stack_method='auto', and on "
+            "estimators that have probabilities or a decision_function."
+        )
+    if isinstance(part, StackingClassifier) and not hasattr(part, "predict_proba"):
+        raise UnsupportedModelError(
+            f"sklearn.{name} with a final_estimator without probabilities: skl2onnx takes its margins for "
+            "those. End in one with predict_proba, such as LogisticRegression."
+        )
+    if isinstance(part, TransformedTargetRegressor):
+        _inverse(part.transformer_)
 
 
 def unknown(error: Exception) -> UnsupportedModelError:
@@ -109,7 +138,6 @@ _BEFORE = "Compute its columns before the pipeline, and give the steps behind it
 _INSTEAD = {
     "IterativeImputer": "Impute by SimpleImputer(add_indicator=True), or before the pipeline.",
     "SplineTransformer": "Use KBinsDiscretizer or PolynomialFeatures.",
-    "TransformedTargetRegressor": "Give its regressor_, whose answers are those before inverse_func.",
 }
 
 
@@ -134,10 +162,10 @@ def _columns(operator: Any) -> int:
 # -- scalers and functions ---------------------------------------------------------------------------------
 
 
-def _in_double(steps: Any, scope: Any, operator: Any, container: Any) -> None:
+def _in_double(steps: Any, scope: Any, operator: Any, container: Any, x: str | None = None) -> None:
     """Add a cast to double, steps (operator, numbers …) in their order, and a cast to what is due."""
     version = container.target_opset
-    x: Any = OnnxCast(_joined(scope, operator, container), to=_DOUBLE, op_version=version)
+    x = OnnxCast(x or _joined(scope, operator, container), to=_DOUBLE, op_version=version)
     for step, *numbers in steps:
         given = [x if n is _X else np.asarray(n, np.float64) for n in numbers]
         x = step(x, *given, op_version=version)
@@ -170,6 +198,7 @@ _SCALERS: dict[type, Callable[[Any], Iterator[tuple[Any, ...]]]] = {
     MinMaxScaler: _into_range,
 }
 
+_BACK = {OnnxSub: OnnxAdd, OnnxAdd: OnnxSub, OnnxDiv: OnnxMul, OnnxMul: OnnxDiv}
 _X = object()  # what comes in, as the second operand too
 _FUNCTIONS: dict[Any, tuple[tuple[Any, ...], ...]] = {
     np.abs: ((OnnxAbs,),),
@@ -206,22 +235,67 @@ def _function_shapes(operator: Any) -> None:
         _shapes_of_functions(operator)
         return
     if given.func not in _FUNCTIONS or given.kw_args:
-        known = ", ".join(f"np.{function.__name__}" for function in _FUNCTIONS)
-        name = getattr(given.func, "__name__", type(given.func).__name__)
         raise UnsupportedModelError(
-            f"sklearn.FunctionTransformer of {name}: what a Python function computes is not known. Write it "
-            f"with {known}, one each, or compute its columns before the pipeline."
+            f"sklearn.FunctionTransformer of {_called(given.func)}: what a Python function computes is "
+            f"not known. Write it with {_known_functions()}, one each, or compute its columns before the "
+            "pipeline."
         )
     calculate_sklearn_scaler_output_shapes(operator)
+
+
+def _called(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _known_functions() -> str:
+    return ", ".join(f"np.{function.__name__}" for function in _FUNCTIONS)
+
+
+def _inverse(transformer: Any) -> list[tuple[Any, ...]]:
+    """Return the steps back from a transformed target."""
+    if type(transformer) in _SCALERS:
+        steps = [*_SCALERS[type(transformer)](transformer)][::-1]
+        return [(_BACK[step], *numbers) for step, *numbers in steps if step in _BACK]
+    function = getattr(transformer, "inverse_func", transformer)
+    if function is None:
+        return []
+    if getattr(transformer, "inv_kw_args", None) or function not in _FUNCTIONS:
+        raise UnsupportedModelError(
+            f"sklearn.TransformedTargetRegressor back by {_called(function)}: only {_known_functions()} are "
+            "known as inverse_func, and scalers as transformer. Use one of them, or give its regressor_, "
+            "whose answers are those before the way back."
+        )
+    return list(_FUNCTIONS[function])
+
+
+def _target(scope: Any, operator: Any, container: Any) -> None:
+    """Return the regressor, and the way back from its target."""
+    model = operator.raw_operator
+    inner = scope.declare_local_operator(sklearn_operator_name_map[type(model.regressor_)], model.regressor_)
+    inner.inputs = operator.inputs
+    inner.outputs.append(scope.declare_local_variable("target", FloatTensorType()))
+    _in_double(_inverse(model.transformer_), scope, operator, container, inner.outputs[0].full_name)
+
+
+def _target_shapes(operator: Any) -> None:
+    columns = 1 if operator.raw_operator._training_dim == 1 else None
+    operator.outputs[0].type = FloatTensorType([None, columns])
 
 
 # -- missing values ----------------------------------------------------------------------------------------
 
 
-def _gaps(x: Any, places: np.ndarray, version: int) -> Any:
+def _missing(step: Any, x: Any, version: int) -> Any:
+    """Tell whether a number is missing."""
+    if np.isnan(step.missing_values):
+        return OnnxIsNaN(x, op_version=version)
+    return OnnxEqual(x, np.asarray([step.missing_values], np.float64), op_version=version)
+
+
+def _gaps(step: Any, x: Any, places: np.ndarray, version: int) -> Any:
     """Return 1 where a number is missing, of some columns."""
     taken = OnnxGather(x, np.asarray(places, np.int64), axis=1, op_version=version)
-    return OnnxCast(OnnxIsNaN(taken, op_version=version), to=_DOUBLE, op_version=version)
+    return OnnxCast(_missing(step, taken, version), to=_DOUBLE, op_version=version)
 
 
 def _imputer(scope: Any, operator: Any, container: Any) -> None:
@@ -233,8 +307,8 @@ def _imputer(scope: Any, operator: Any, container: Any) -> None:
     version = container.target_opset
     x = OnnxCast(_joined(scope, operator, container), to=_DOUBLE, op_version=version)
     held = np.asarray(imputer.statistics_, np.float64)
-    whole = OnnxWhere(OnnxIsNaN(x, op_version=version), held, x, op_version=version)
-    gaps = _gaps(x, imputer.indicator_.features_, version)
+    whole = OnnxWhere(_missing(imputer, x, version), held, x, op_version=version)
+    gaps = _gaps(imputer, x, imputer.indicator_.features_, version)
     _answer(OnnxConcat(whole, gaps, axis=1, op_version=version), scope, operator, container)
 
 
@@ -258,7 +332,9 @@ def _is_ours(operator: Any) -> bool:
 
 
 def _indicator(scope: Any, operator: Any, container: Any) -> None:
-    gaps = _gaps(_joined(scope, operator, container), operator.raw_operator.features_, container.target_opset)
+    indicator, version = operator.raw_operator, container.target_opset
+    x = OnnxCast(_joined(scope, operator, container), to=_DOUBLE, op_version=version)
+    gaps = _gaps(indicator, x, indicator.features_, version)
     _answer(gaps, scope, operator, container)
 
 
@@ -268,10 +344,10 @@ def _indicator_shapes(operator: Any) -> None:
 
 
 def _check_missing(step: Any) -> None:
-    if not (isinstance(step.missing_values, float) and np.isnan(step.missing_values)):
+    if not isinstance(step.missing_values, Real):
         raise UnsupportedModelError(
-            f"sklearn.{type(step).__name__}(missing_values={step.missing_values!r}): only NaN is told as "
-            "missing. Write NaN for it before the pipeline."
+            f"sklearn.{type(step).__name__}(missing_values={step.missing_values!r}): only a number is known "
+            "as the mark of what is missing. Write NaN for it before the pipeline."
         )
 
 
@@ -293,6 +369,67 @@ def _keeping_missing(convert: Convert) -> Convert:
     return converted
 
 
+# -- classifiers -------------------------------------------------------------------------------------------
+
+
+def _discriminant(scope: Any, operator: Any, container: Any) -> None:
+    """As skl2onnx converts it, with half of each score of two classes, of which it takes the softmax.
+
+    The scores are s and −s: σ(s) is due, and softmax(−s, s) is σ(2s).
+    """
+    first, model = len(container.nodes), operator.raw_operator
+    _known[LinearDiscriminantAnalysis](scope, operator, container)
+    if len(model.classes_) > 2 or container.get_options(model, {"raw_scores": False})["raw_scores"]:
+        return
+    for node in container.nodes[first:]:
+        for attribute in node.attribute:
+            if attribute.name in ("coefficients", "intercepts"):
+                attribute.floats[:] = [number / 2 for number in attribute.floats]
+
+
+def _margins(scope: Any, operator: Any, container: Any) -> None:
+    """As skl2onnx converts it, which does not let it take the option that a pipeline sets."""
+    _known[LinearSVC](scope, operator, container)
+
+
+def _quadratic(scope: Any, operator: Any, container: Any) -> None:
+    """As skl2onnx converts it, with labels [N], which it writes as [1, N]."""
+    first = len(container.nodes)
+    _known[QuadraticDiscriminantAnalysis](scope, operator, container)
+    for node in container.nodes[first:]:
+        if node.op_type == "ArgMax":
+            kept = [attribute for attribute in node.attribute if attribute.name != "keepdims"]
+            del node.attribute[:]
+            node.attribute.extend([*kept, onnx.helper.make_attribute("keepdims", 0)])
+        elif node.output[0] == operator.outputs[0].full_name:
+            node.op_type, node.domain = "Gather", ""
+
+
+def _stack(scope: Any, operator: Any, container: Any) -> None:
+    """As skl2onnx converts it, with one column of each estimator where there are two classes.
+
+    It takes one where all of them answer probabilities alone.
+    """
+    first, model = len(container.nodes), operator.raw_operator
+    _known[StackingClassifier](scope, operator, container)
+    if len(model.classes_) > 2 or set(model.stack_method_) == {"predict_proba"}:
+        return
+    (joined,) = (n for n in container.nodes[first:] if n.output[0].startswith("stack_tra_merged_prob_tensor"))
+    last = scope.get_unique_variable_name("last")
+    container.add_initializer(last, onnx.TensorProto.INT64, [1], [-1])
+    for i in range(len(model.estimators_)):
+        column = scope.get_unique_variable_name("column")
+        name = scope.get_unique_operator_name("column")
+        container.add_node("Gather", [joined.input[i], last], [column], axis=1, name=name)
+        joined.input[i] = column
+
+
+_CLASSIFIERS: dict[type, Convert] = {
+    LinearDiscriminantAnalysis: _discriminant,
+    LinearSVC: _margins,
+    QuadraticDiscriminantAnalysis: _quadratic,
+    StackingClassifier: _stack,
+}
 _TREES = (
     DecisionTreeClassifier,
     DecisionTreeRegressor,
@@ -305,7 +442,7 @@ _TREES = (
 )
 _known = {
     kind: get_converter(sklearn_operator_name_map[kind])
-    for kind in (*_SCALERS, FunctionTransformer, SimpleImputer, *_TREES)
+    for kind in (*_SCALERS, FunctionTransformer, SimpleImputer, *_CLASSIFIERS, *_TREES)
 }
 _shapes_of_functions = get_shape_calculator(sklearn_operator_name_map[FunctionTransformer])
 _shapes_of_imputers = get_shape_calculator(sklearn_operator_name_map[SimpleImputer])

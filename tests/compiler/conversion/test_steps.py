@@ -13,6 +13,7 @@ import xgboost as xgb
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.ensemble import (
     BaggingRegressor,
     GradientBoostingRegressor,
@@ -21,17 +22,19 @@ from sklearn.ensemble import (
     StackingClassifier,
     VotingClassifier,
 )
-from sklearn.impute import MissingIndicator, SimpleImputer
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.impute import KNNImputer, MissingIndicator, SimpleImputer
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import (
     FunctionTransformer,
     MaxAbsScaler,
     MinMaxScaler,
+    PowerTransformer,
     RobustScaler,
     SplineTransformer,
     StandardScaler,
 )
+from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import ExtraTreeRegressor
 
 from compiler import Auto, UnsupportedModelError, compile_model, convert
@@ -135,6 +138,59 @@ def test_estimators_of_estimators(model: Any) -> None:
     assert compiled.manifest.parity.relative < LIMIT
 
 
+@pytest.mark.parametrize("three", [False, True])
+@pytest.mark.parametrize(
+    "model",
+    [
+        LinearDiscriminantAnalysis(),
+        QuadraticDiscriminantAnalysis(),
+        CalibratedClassifierCV(LinearDiscriminantAnalysis(), cv=3),
+        StackingClassifier([("a", LinearSVC()), ("b", FOREST)], cv=3, passthrough=True),
+        StackingClassifier([("a", make_pipeline(StandardScaler(), LinearSVC())), ("b", FOREST)], cv=3),
+        StackingClassifier([("a", RidgeClassifier()), ("b", SVC()), ("c", LogisticRegression())], cv=3),
+        VotingClassifier([("a", LinearDiscriminantAnalysis()), ("b", LogisticRegression())], voting="soft"),
+    ],
+    ids=str,
+)
+def test_classifiers(model: Any, *, three: bool) -> None:
+    labels = TWO + (TABLE["f"] > 60) if three else np.where(TWO, "late", "paid")
+    parity = convert(clone(model).fit(TABLE / 90, labels), TABLE[:50] / 90).parity
+    assert parity is not None
+    assert parity.mixtures
+    assert parity.relative < LIMIT
+    assert parity.labels == 0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"func": np.log1p, "inverse_func": np.expm1},
+        {},
+        *({"transformer": scaler} for scaler in (*SCALERS[:7], MinMaxScaler((0.1, 0.7), clip=True))),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "regressor", [Ridge(), make_pipeline(StandardScaler(), TREES[0])], ids=["linear", "trees"]
+)
+def test_transformed_targets(given: dict[str, Any], regressor: Any) -> None:
+    model = TransformedTargetRegressor(clone(regressor), **given).fit(TABLE, DUE.abs() + 1)
+    compiled = compile_model(model, Auto(TABLE[:20]))
+    assert compiled.manifest.parity is not None
+    assert compiled.manifest.parity.relative < LIMIT
+    assert np.abs(compiled.explain(TABLE[:5])["variable"][:, 0] / model.predict(TABLE[:5]) - 1).max() < LIMIT
+
+
+def test_a_number_marks_what_is_missing() -> None:
+    table = TABLE.mask(TABLE % 7 == 0, -1.0)
+    steps = make_union(
+        SimpleImputer(missing_values=-1, add_indicator=True), MissingIndicator(missing_values=-1.0)
+    )
+    parity = convert(make_pipeline(steps, LogisticRegression(max_iter=9000)).fit(table, TWO), table).parity
+    assert parity is not None
+    assert parity.relative < LIMIT
+
+
 def test_shares_of_votes_are_told_to_be_compared_with_nothing() -> None:
     model = VotingClassifier([("a", LogisticRegression(max_iter=2000)), ("b", FOREST)])
     parity = convert(model.fit(TABLE / 90, TWO), TABLE / 90).parity
@@ -147,9 +203,16 @@ REFUSED = {
     "SplineTransformer: skl2onnx knows no such step. Use KBinsDiscretizer": make_pipeline(
         SplineTransformer(), Ridge()
     ),
-    "TransformedTargetRegressor: skl2onnx knows no such step. Give its": TransformedTargetRegressor(Ridge()),
-    "SimpleImputer(missing_values=0): only NaN": make_pipeline(
-        SimpleImputer(missing_values=0, add_indicator=True), Ridge()
+    "TransformedTargetRegressor back by PowerTransformer: only np.absolute": TransformedTargetRegressor(
+        Ridge(), transformer=PowerTransformer()
+    ),
+    "TransformedTargetRegressor back by <lambda>: only np.absolute": TransformedTargetRegressor(
+        Ridge(), func=np.sqrt, inverse_func=lambda x: x * x
+    ),
+    "KNNImputer: of rows that are equally near": make_pipeline(KNNImputer(), Ridge()),
+    "StackingClassifier of labels": StackingClassifier([("a", FOREST)], cv=3, stack_method="predict"),
+    "StackingClassifier with a final_estimator without probabilities": StackingClassifier(
+        [("a", FOREST)], LinearSVC(), cv=3
     ),
     "SimpleImputer(add_indicator=True) of words": make_pipeline(
         SimpleImputer(add_indicator=True, keep_empty_features=False), Ridge()
@@ -164,3 +227,10 @@ def test_what_is_refused_says_what_to_do(text: str) -> None:
     table = TABLE.assign(f=np.nan, a=HOLES["a"]) if "of words" in text else TABLE % 9
     with pytest.raises(UnsupportedModelError, match=re.escape(text)):
         convert(clone(REFUSED[text]).fit(table, TWO), table)
+
+
+def test_no_word_marks_what_is_missing() -> None:
+    table = TABLE.assign(home=np.resize(["own", "?", "rent"], len(TABLE)))
+    columns = ColumnTransformer([("told", MissingIndicator(missing_values="?"), ["home"])], remainder="drop")
+    with pytest.raises(UnsupportedModelError, match=re.escape("(missing_values='?'): only a number")):
+        convert(make_pipeline(columns, LogisticRegression()).fit(table, TWO), table)
