@@ -20,6 +20,7 @@ import onnx
 import torch
 from torch import nn
 
+from tests.grid import grid
 from tests.references.deeplift import Concat, Sum, deepshap, predict
 
 N, K = 4, 7
@@ -132,7 +133,7 @@ CNNS: dict[str, Callable[[], nn.Module]] = {
 }
 NETWORKS = MLPS | CNNS
 
-EXPORTS = [(name, exporter) for name in NETWORKS for exporter in EXPORTERS]
+each_export = grid("name, exporter", NETWORKS, EXPORTERS)
 
 
 @cache

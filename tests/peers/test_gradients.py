@@ -1,14 +1,12 @@
 """The gradient and input × gradient of every network, against torch.autograd in float64."""
 
-import pytest
-
 from compiler import Gradient, compile_model
 from tests.peers.agreement import GRADIENT, error
-from tests.peers.networks import EXPORTS, case, exported
+from tests.peers.networks import case, each_export, exported
 from tests.peers.others import autograd
 
 
-@pytest.mark.parametrize(("name", "exporter"), EXPORTS)
+@each_export
 def test_gradient(name: str, exporter: str) -> None:
     given = case(name)
     truth = autograd(given.fresh(), given.x)

@@ -12,13 +12,13 @@ from compiler.bench.networks import import_torchvision
 from tests.peers.agreement import GAP, OUTPUTS, TRUTH, TRUTH_DEEP, assert_agree, error
 from tests.peers.networks import (
     EXPORTERS,
-    EXPORTS,
     FEATURES,
     IMAGE,
     NETWORKS,
     Case,
     build,
     case,
+    each_export,
     export,
     exported,
     mlp,
@@ -59,7 +59,7 @@ def test_truth_adds_up(name: str) -> None:
     np.testing.assert_allclose(sums(truth(name)), differences(case(name)), atol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "exporter"), EXPORTS)
+@each_export
 def test_agrees(name: str, exporter: str) -> None:
     given = case(name)
     compiled = compile_model(exported(name, exporter), DeepShap(given.references), targets="all")

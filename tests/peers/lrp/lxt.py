@@ -200,7 +200,7 @@ def patch_map(module: Any, method: str) -> dict[Any, Any]:
     family = module.__name__.rpartition(".")[2].removeprefix("modeling_")
     if family == "vit":
         return vit_map(module, method)
-    known = import_module(
+    known: Any = import_module(
         f"lxt.efficient.models.{'vit_torch' if 'torchvision' in module.__name__ else family}"
     )
     if method == "AttnLRP":

@@ -19,6 +19,7 @@ from compiler import Lrp, compile_model
 from compiler.bench.networks import import_torchvision
 from compiler.explain.walk.lrp import rules as lrp
 from compiler.explain.walk.lrp.rules import RelevanceRule
+from tests.grid import grid
 from tests.peers.lrp.zennit_values import zennit_gradients, zennit_layers, zennit_values
 from tests.peers.networks import (
     CLASSES,
@@ -103,8 +104,7 @@ def assert_agree(ours: np.ndarray, theirs: np.ndarray) -> None:
     assert np.abs(ours - theirs).max() <= ZENNIT_32 * scale
 
 
-@pytest.mark.parametrize("composite", COMPOSITES)
-@pytest.mark.parametrize("name", NETWORKS)
+@grid("name, composite", NETWORKS, COMPOSITES)
 def test_composite(name: str, composite: str) -> None:
     given = case(name)
     options = box(given.x) if composite == "EpsilonGammaBox" else {}
@@ -247,9 +247,9 @@ def test_norms_with_epsilon() -> None:
     assert 2 * ZENNIT_32 < off < 1e-3
 
 
-def _merged(network: nn.Module) -> nn.Module:
+def _merged(network: nn.Sequential) -> nn.Module:
     """Each BatchNorm folded into the convolution before it, by PyTorch's own function."""
-    layers: list[nn.Module] = []
+    layers: list[Any] = []
     for layer in network:
         if isinstance(layer, nn.BatchNorm2d):
             layers[-1] = torch.nn.utils.fusion.fuse_conv_bn_eval(layers[-1], layer)

@@ -18,6 +18,7 @@ from torch import nn
 from compiler import Lrp, compile_model
 from compiler.explain.walk.lrp import rules as lrp
 from compiler.explain.walk.lrp.rules import RelevanceRule
+from tests.grid import grid
 from tests.peers.lrp.test_zennit import COMPOSITES, HIGH, LOW, TARGETS, box
 from tests.peers.lrp.zennit_values import zennit_values
 from tests.peers.networks import CLASSES, FEATURES, Case, build, export, without_chatter
@@ -138,10 +139,10 @@ def assert_agree(model: onnx.ModelProto, method: Lrp, x: np.ndarray, want: np.nd
     assert np.abs(got - want).max() <= ZENNIT_64 * scale
 
 
-@pytest.mark.parametrize("composite", COMPOSITES)
-@pytest.mark.parametrize(("name", "form"), EXPORTS)
-def test_composite(name: str, form: str, composite: str) -> None:
+@grid("written, composite", EXPORTS, COMPOSITES)
+def test_composite(written: tuple[str, str], composite: str) -> None:
     """zennit's ExcitationBackprop takes gradients of what it does not name: here it is told to hand on."""
+    name, form = written
     given = case(name)
     options: dict[str, Any] = {}
     if composite == "EpsilonGammaBox":
@@ -172,18 +173,17 @@ def by_types(of_layers: Any, of_sums: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize(("ours", "theirs"), RULES, ids=[str(rule) for rule, _ in RULES])
-@pytest.mark.parametrize(("name", "form"), EXPORTS)
-def test_rule_of_every_layer(name: str, form: str, ours: RelevanceRule, theirs: Any) -> None:
+@grid("written, rule", EXPORTS, {str(ours): ours for ours, _ in RULES})
+def test_rule_of_every_layer(written: tuple[str, str], rule: str) -> None:
+    (name, form), (ours, theirs) = written, next(pair for pair in RULES if str(pair[0]) == rule)
     given = case(name)
     want = given.theirs(by_types(theirs, rules.Norm()))
     assert_agree(exported(name, form), Lrp(rules=[("first 99", ours)]), given.x, want)
 
 
-@pytest.mark.parametrize("above", [lrp.Epsilon(), lrp.Flat()], ids=str)
-@pytest.mark.parametrize("form", BY_FORM)
-@pytest.mark.parametrize("epsilon", [0.0, 0.1])
-@pytest.mark.parametrize("name", ["branches", "perceptron"])
+@grid(
+    "name, epsilon, form, above", ["branches", "perceptron"], [0.1, 0.0], BY_FORM, [lrp.Epsilon(), lrp.Flat()]
+)
 def test_rule_of_every_sum(name: str, epsilon: float, form: str, above: RelevanceRule) -> None:
     """A large ε shows whether it is there once, whatever the layer above hands back."""
     given = case(name)
