@@ -7,12 +7,14 @@ compiler: that case is skipped with the exporter's reason.
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
 
-from compiler import DeepShap, compile_model
+from compiler import AttnLrp, DeepShap, compile_model
 from compiler.bench.networks import import_torchvision
+from compiler.errors import CheckFailedError, UnsupportedModelError
 from tests.networks import exported
 
 K, N = 3, 2
@@ -58,7 +60,33 @@ CASES = {
     "maxvit_rmlp_pico_rw_256": Case("hybrid", 64, at(64)),
     "levit_128s": Case("hybrid", 64, at(64)),
     "edgenext_xx_small": Case("hybrid", 64, {}),
+    "resnest14d": Case("convolutional", 64, {}),
+    "skresnet18": Case("convolutional", 64, {}),
+    "dpn48b": Case("convolutional", 64, {}),
+    "dla46_c": Case("convolutional", 64, {}),
+    "hrnet_w18_small": Case("convolutional", 64, {}),
+    "inception_next_atto": Case("convolutional", 64, {}),
+    "legacy_xception": Case("convolutional", 96, {}),
+    "ese_vovnet19b_dw": Case("convolutional", 64, {}),
+    "mambaout_femto": Case("convolutional", 64, {}),
+    "rdnet_tiny": Case("convolutional", 64, {}),
+    "rexnet_100": Case("convolutional", 64, {}),
+    "starnet_s1": Case("convolutional", 64, {}),
+    "nest_tiny": Case("transformer", 64, at(64)),
+    "focalnet_tiny_srf": Case("transformer", 64, {}),
+    "gcvit_xxtiny": Case("transformer", 64, at(64)),
+    "coat_lite_tiny": Case("transformer", 64, at(64)),
+    "convit_tiny": Case("transformer", 64, at(64)),
+    "hiera_tiny_224": Case("transformer", 64, at(64)),
+    "sequencer2d_s": Case("mixer", 64, at(64) | {"layers": [1, 1, 1, 1]}),
+    "botnet26t_256": Case("hybrid", 64, at(64)),
+    "lambda_resnet26t": Case("hybrid", 64, at(64)),
+    "mobilevit_xxs": Case("hybrid", 64, {}),
+    "fastvit_t8": Case("hybrid", 64, {}),
+    "efficientvit_b0": Case("hybrid", 64, {}),
 }
+NEAR_ZERO = {"efficientvit_b0"}  # divides by sums of what Relus leave, which are 0 for some rows
+QUOTIENTS = {"efficientvit_b0", "convit_tiny"}  # attention over its sum: AttnLRP has no rule
 
 
 @pytest.mark.slow
@@ -67,10 +95,11 @@ CASES = {
 def test_architecture(name: str, dynamo: bool) -> None:
     size = CASES[name].size
     rows = np.random.default_rng(1).standard_normal((K + N, 3, size, size)).astype(np.float32)
-    try:
-        model = exported(network(name), torch.from_numpy(rows[:2]), dynamo=dynamo)
-    except Exception as error:  # of many kinds
-        pytest.skip(f"PyTorch cannot export it: {type(error).__name__}")
+    model = exported_or_skipped(network(name), rows[:2], dynamo=dynamo)
+    if name in NEAR_ZERO:
+        with pytest.raises(CheckFailedError, match="divides by values near 0"):
+            compile_model(model, DeepShap(rows[:K]))
+        return
     compiled = compile_model(model, DeepShap(rows[:K]))
     answer = compiled.explain(rows[K:])
     difference = np.abs(answer["explained_value"] - answer["base_value"]).max()
@@ -83,9 +112,37 @@ def test_architecture(name: str, dynamo: bool) -> None:
     np.testing.assert_allclose(alone, attributions, atol=1e-4 * np.abs(attributions).max())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_relevance(name: str) -> None:
+    """AttnLRP starts at the score that the network answers, or names the quotients without a rule."""
+    size = CASES[name].size
+    x = np.random.default_rng(1).standard_normal((N, 3, size, size)).astype(np.float32)
+    made = network(name)
+    model = exported_or_skipped(made, x, dynamo=False)
+    if name in QUOTIENTS:
+        with pytest.raises(UnsupportedModelError, match=r"AttnLRP has no rule for \d+ nodes?.*\n  Div node"):
+            compile_model(model, AttnLrp())
+        return
+    answer = compile_model(model, AttnLrp()).explain(x)
+    scores = made(torch.from_numpy(x)).detach().numpy()
+    explained = answer["explained_value"][:, 0]
+    np.testing.assert_allclose(explained, scores.max(1), atol=1e-4 * np.abs(scores).max())
+    total = answer["x_attributions"].reshape(N, -1).sum(1, dtype=np.float64)
+    kept = explained - total - answer["completeness_gap"][:, 0]
+    assert np.abs(kept).max() <= 1e-4 * np.abs(answer["x_attributions"]).reshape(N, -1).sum(1).max()
+
+
 def test_each_family_is_there() -> None:
-    assert len(CASES) == 25
+    assert len(CASES) == 49
     assert {case.family for case in CASES.values()} == {"convolutional", "transformer", "mixer", "hybrid"}
+
+
+def exported_or_skipped(network: nn.Module, rows: np.ndarray, *, dynamo: bool) -> onnx.ModelProto:
+    try:
+        return exported(network, torch.from_numpy(rows), dynamo=dynamo)
+    except Exception as error:  # of many kinds
+        pytest.skip(f"PyTorch cannot export it: {type(error).__name__}")
 
 
 @torch.no_grad()
