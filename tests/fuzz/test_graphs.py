@@ -192,16 +192,24 @@ def same_in_float32(model: onnx.ModelProto, rows: Arrays) -> dict[str, bool]:
     }
 
 
-@settings(FUZZ, max_examples=90, derandomize=True)
-@given(fuzzed_graphs(in_float64))
-def test_random_graphs_in_float64(graph: Fuzzed) -> None:
-    check_in_float64(graph)
+@pytest.mark.parametrize("examples", [20, pytest.param(90, marks=pytest.mark.full)])
+def test_random_graphs_in_float64(examples: int) -> None:
+    fuzz(check_in_float64, in_float64, settings(FUZZ, max_examples=examples, derandomize=True))
 
 
-@settings(FUZZ, max_examples=30, derandomize=True)
-@given(fuzzed_graphs(in_float32))
-def test_random_graphs_in_onnx_runtime(graph: Fuzzed) -> None:
-    check_in_float32(graph)
+@pytest.mark.parametrize("examples", [8, pytest.param(30, marks=pytest.mark.full)])
+def test_random_graphs_in_onnx_runtime(examples: int) -> None:
+    fuzz(check_in_float32, in_float32, settings(FUZZ, max_examples=examples, derandomize=True))
+
+
+def fuzz(check: Callable[[Fuzzed], None], make: Callable[..., Fuzzed], how: Callable[[Any], Any]) -> None:
+    @how
+    @given(fuzzed_graphs(make))
+    def drawn(graph: Fuzzed) -> None:
+        note(f"{make.__name__}({graph.recipe})")
+        check(graph)
+
+    drawn()
 
 
 @pytest.mark.slow
@@ -212,11 +220,7 @@ def test_many_random_graphs(
 ) -> None:
     """2000 in float64, 2000 in ONNX Runtime; the test's name holds the seed they are drawn from."""
 
-    @seed(number)
-    @settings(FUZZ, max_examples=100)
-    @given(fuzzed_graphs(make))
-    def drawn(graph: Fuzzed) -> None:
-        note(f"{make.__name__}({graph.recipe})")
-        check(graph)
+    def seeded(function: Callable[..., None]) -> Callable[..., None]:
+        return seed(number)(settings(FUZZ, max_examples=100)(function))
 
-    drawn()
+    fuzz(check, make, seeded)
