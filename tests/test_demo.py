@@ -135,7 +135,10 @@ COMPILES = "import sys, pathlib\nif sys.argv[1] == 'compile': sys.exit()\n"
 @pytest.mark.parametrize(
     ("serve", "expected"),
     [
-        ("sys.exit('error: the port is taken')", "`rationale serve` ended with status 1: the port is taken"),
+        (
+            "sys.exit('a warning\\nerror: the port is taken')",
+            "`rationale serve` ended with status 1: the port is taken",
+        ),
         ("pass", "`rationale serve` ended with status 0: it did not say why."),
         ("print('ready on http://127.0.0.1:9')", "POST /v1/models/credit:decide failed: ConnectionRefused"),
     ],

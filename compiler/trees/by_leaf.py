@@ -72,10 +72,6 @@ class Leaves:
     def pairs(self) -> int:
         return sum(block.shares.size for block in self.blocks)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(block.patterns.size + 4 * block.shares.size for block in self.blocks) * FLOAT
-
 
 def apart(trees: Sequence[Tree], values: np.ndarray, owners: np.ndarray) -> tuple[list[Tree], list[Tree]]:
     """Return the groups kept as tables, and those whose tables would be too large: the largest first."""

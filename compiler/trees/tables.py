@@ -108,10 +108,6 @@ class Tables:
     within: np.ndarray
     column: np.ndarray
 
-    @property
-    def nbytes(self) -> int:
-        return self.numbers.size * FLOAT
-
 
 def build_tables(
     ensemble: Ensemble,

@@ -1,5 +1,6 @@
 """CatBoost models, compiled as they are and from their files."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,22 @@ def test_answers_are_those_of_the_booster(name: str, coded: bool) -> None:
     assert parity is not None
     assert parity.relative < PARITY_32
     assert (parity.labels or 0, parity.refuses_missing) == (0, ("job",) if coded else ())
+
+
+@pytest.mark.parametrize("nan_mode", ["Min", "Max"])
+def test_statistics_of_a_category_beside_splits(nan_mode: str, tmp_path: Path) -> None:
+    """Of rows that have a number above a border, or another category, too."""
+    options = {"max_ctr_complexity": 2, "model_size_reg": 0, "random_strength": 0, "one_hot_max_size": 5}
+    options |= {"iterations": 60, "depth": 5, "boosting_type": "Plain", "nan_mode": nan_mode}
+    y = np.where(TABLE["income now"] > 0, TABLE["job"] % 3 == 0, TABLE["home"].isin(["own", "frei"]))
+    model = CLASSIFIER(**{**SMALL, **options}).fit(TABLE, y, cat_features=["home", "job"])
+    model.save_model(str(tmp_path / "m.json"), format="json")
+    statistics = json.loads((tmp_path / "m.json").read_text())["features_info"]["ctrs"]
+    parts = {part["combination_element"] for one in statistics for part in one["elements"]}
+    assert parts == {"cat_feature_value", "cat_feature_exact_value", "float_feature"}
+    parity = convert(model, TABLE).parity
+    assert parity is not None
+    assert parity.relative < PARITY_32
 
 
 def test_one_category_is_one_player() -> None:

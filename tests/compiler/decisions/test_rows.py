@@ -13,10 +13,12 @@ GIVEN = {"a": rows(3, 3, seed=5), "b": rows(3, 4, seed=6)}
 PROFILE = {"output": "y[1]", "threshold": 0.5, "adverse": "above", "groups": {"g": {"members": ["a1", "b0"]}}}
 
 
+REFERENCES = {"a": rows(5, 3, seed=3), "b": rows(5, 4, seed=4)}
+
+
 @pytest.fixture(scope="module")
 def compiled() -> Compiled:
-    references = {"a": rows(5, 3, seed=3), "b": rows(5, 4, seed=4)}
-    method = DeepShap(references, standard_error=True)
+    method = DeepShap(REFERENCES, standard_error=True)
     names = {"a": ["a0", "a1", "a2"], "b": [f"b{i}" for i in range(4)]}
     return compile_model(two_inputs(), method, feature_names=names, decision=PROFILE)
 
@@ -41,6 +43,18 @@ def test_each_row_is_told_by_its_names(compiled: Compiled) -> None:
             assert told == dict(zip(players, answer[name][i, 0].tolist(), strict=True))
         due = row.score - row.base_value
         assert sum(row.attributions.values()) == pytest.approx(due, abs=1e-5)
+
+
+def test_features_that_have_no_names_are_told_by_their_places() -> None:
+    profile = {"output": "y[1]", "threshold": 0.5, "adverse": "above"}
+    compiled = compile_model(two_inputs(), DeepShap(REFERENCES), decision=profile)
+    answer, given = compiled.explain(GIVEN), values_of(compiled.manifest, GIVEN)
+    for i, row in enumerate(explained_rows(compiled.manifest, answer)):
+        for name, of_input in GIVEN.items():
+            for j, value in enumerate(of_input[i]):
+                assert given[i][f"{name}[{j}]"] == float(str(value))
+                assert row.attributions[f"{name}[{j}]"] == answer[f"{name}_attributions"][i, 0, j]
+        assert len(row.attributions) == 7
 
 
 def test_values_are_the_shortest_numbers_or_as_they_were_written(compiled: Compiled) -> None:

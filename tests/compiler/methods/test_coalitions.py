@@ -24,6 +24,7 @@ from compiler import (
 )
 from compiler.artefact.entry import open_entry
 from compiler.explain.coalitions import emit
+from compiler.references.reference_set import Baseline
 from tests import kernels
 from tests.references import trees as of
 
@@ -151,6 +152,12 @@ def test_inputs_beside_each_other(targets: Any) -> None:
     np.testing.assert_allclose(answer["a_attributions"], due[..., :2], atol=NEAR)
     np.testing.assert_allclose(answer["b_attributions"], due[..., 2:], atol=NEAR)
     assert any("scale (--input names others)" in w for w in compiled.manifest.warnings)
+
+
+def test_floats_are_the_players_where_nothing_names_any() -> None:
+    compiled = compile_model(parser.parse_model(BESIDE), ExactShap(Baseline(0.5)))
+    assert [item.tensor.name for item in compiled.manifest.explained] == ["a", "scale"]
+    assert any("b (--input names others)" in w for w in compiled.manifest.warnings)
 
 
 def test_chunks_and_a_gate_change_nothing() -> None:
@@ -356,6 +363,15 @@ def whole_numbers() -> onnx.ModelProto:
         g (float[N, 4] x) => (int64[N, 4] y) { y = Cast<to=7>(x) }""")
 
 
+def all_summed() -> onnx.ModelProto:
+    text = STAYING_LOOP.replace("float[N] y", "float y").replace("float[N] a", "float a")
+    text = text.replace("float[N] next", "float next").replace("ReduceProd<keepdims=0>(x, axis)", "Sum(bias)")
+    text = text.replace("ReduceSum<keepdims=0>(scaled, axis)", "ReduceSum<keepdims=0>(scaled)")
+    return parser.parse_model(
+        text.replace("axis = ", "bias = Constant<value: tensor = float {0.1}>() axis = ")
+    )
+
+
 REFUSALS: dict[str, tuple[Callable[[], Any], type[RationaleError], str]] = {
     "players": (
         lambda: compile_model(images(), PermutationShap(np.zeros((2, 3, 20, 10)))),
@@ -420,6 +436,11 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[RationaleError], str]] = {
         lambda: compile_model(parser.parse_model(BESIDE), ExactShap({"a": R_A, "b": R_B + 0.5})),
         InvalidReferencesError,
         "references of 'b' must be whole numbers",
+    ),
+    "an output without rows": (
+        lambda: compile_model(all_summed(), ExactShap(R4)),
+        UnsupportedModelError,
+        r"'y' cannot be explained: it answers \d+ rows by \[\]",
     ),
     "an output of whole numbers": (
         lambda: compile_model(whole_numbers(), ExactShap(R4), output="y"),

@@ -10,6 +10,8 @@ from compiler import Deployment, TreeShap, UnsupportedModelError, compile_model
 from compiler.graph.tensor import Tensor
 from compiler.runtime.session import Runner
 from compiler.trees import by_leaf
+from compiler.trees.read import read_ensemble
+from compiler.trees.tables import FLOAT, trees_of
 from tests.references import trees as of
 from tests.tolerances import PARITY_32
 
@@ -49,6 +51,20 @@ def test_features_of_one_player(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = compile_model(of.regressor(trees), TreeShap(references)).explain(x)
     due = of.shapley(lambda z: of.scores(trees, z), x, references, owners=owners)
     assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
+
+
+def test_tables_up_to_the_most_bytes_are_kept_and_the_largest_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 2 rows for one player, and one of 2³ rows for three."""
+    ensemble = read_ensemble(
+        of.regressor([chain(np.arange(1.0, 3.0)), chain(np.arange(1.0, 5.0))], 3).graph.node[0], 3
+    )
+    trees, owners = trees_of(ensemble, ensemble.weights), np.arange(3)
+    sizes = [2 * 1 * FLOAT, 2**3 * 3 * FLOAT]
+    for most, kept in ((sum(sizes), [1, 1]), (sum(sizes) - 1, [1, 0]), (sizes[0] - 1, [0, 0])):
+        monkeypatch.setattr(by_leaf, "MOST_BYTES", most)
+        tables, leaves = by_leaf.apart(trees, ensemble.weights, owners)
+        assert [len(tree.groups) for tree in tables] == kept
+        assert [len(tree.groups) for tree in leaves] == [1 - count for count in kept]
 
 
 def first_not(values: np.ndarray, x: np.ndarray) -> np.ndarray:

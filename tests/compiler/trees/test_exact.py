@@ -10,6 +10,8 @@ import pytest
 
 from compiler import TreeShap, compile_model
 from compiler.trees import emit
+from compiler.trees.read import read_ensemble
+from compiler.trees.tables import trees_of
 from tests.references import trees as of
 from tests.tolerances import COMPLETE_32, COMPLETE_64, PARITY_32
 
@@ -42,6 +44,13 @@ def assert_exact(
 def test_every_mode_with_ties_and_missing_values(modes: tuple[str, ...]) -> None:
     trees = of.random_trees(len(modes[0]), modes)
     assert_exact(of.regressor(trees, base_values=[0.3]), trees, "y", [0])
+
+
+def test_leaves_on_the_same_features_share_a_table() -> None:
+    sides = [of.Split(1, "LEQ", (0.0,), False, of.Leaf((i,)), of.Leaf((i + 1.0,))) for i in (1.0, 3.0)]
+    ensemble = read_ensemble(of.regressor([of.Split(0, "LEQ", (0.0,), False, *sides)]).graph.node[0], 5)
+    (tree,) = trees_of(ensemble, ensemble.weights)
+    assert [(group.rows, len(group.leaves)) for group in tree.groups] == [(4, 4)]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +94,8 @@ def test_groups_of_few_bits_and_of_many(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(emit, "_SHELF", 0)
     trees = of.random_trees(10, PLAIN, columns=3)
     assert_exact(of.regressor(trees), trees, "y", [0, 1, 2], targets="all")
+    equal = of.Split(0, "EQ", (0.5,), False, of.Leaf((1.0,)), of.Leaf((-2.0,)))  # a step on, and one back
+    assert_exact(of.regressor([equal]), [equal], "y", [0])
 
 
 def test_contrasts_are_differences() -> None:

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from compiler import InvalidModelError, TreeShap, UnsupportedModelError, compile_model
+from compiler.runtime.session import Runner
 from compiler.trees.covers import share_of
 from compiler.trees.read import read_ensemble
 from compiler.trees.tables import build_tables
@@ -96,6 +97,14 @@ def test_the_newer_operator_too(attribute: str, value: list[int], words: str) ->
         compile_model(model, TreeShap(np.zeros((2, 5))))
 
 
+@pytest.mark.parametrize("name", ["aggregate_function", "post_transform"])
+@pytest.mark.parametrize("number", [-1, 9])
+def test_a_number_that_stands_for_no_word(name: str, number: int) -> None:
+    model = of.ensemble(of.random_trees(0, ("LEQ",)), **{name: number})
+    with pytest.raises(InvalidModelError, match=f"{name} is {number}"):
+        compile_model(model, TreeShap(np.zeros((2, 5))))
+
+
 def test_sets_that_do_not_fit() -> None:
     model = of.ensemble(of.random_trees(0, ("MEMBER",), grid=of.MEMBERS))
     given = next(a for a in model.graph.node[0].attribute if a.name == "membership_values")
@@ -180,6 +189,20 @@ def test_leaves_that_are_not_added_up() -> None:
     model = made(aggregate_function="MAX")
     with pytest.raises(UnsupportedModelError, match="takes the MAX of its trees"):
         compile_model(model, TreeShap(np.zeros((2, 5))))
+
+
+def test_the_one_leaf_that_counts_is_of_both_classes() -> None:
+    """One number of two classes is the second's score, and with its sign turned the first's."""
+    given = {name: value for name, value in STUMP.items() if name.startswith("nodes_")}
+    entry = {"treeids": [0], "nodeids": [2], "ids": [0], "weights": [-2.0]}
+    given |= {f"class_{name}": value for name, value in entry.items()} | {"classlabels_int64s": [0, 1]}
+    node = onnx.helper.make_node(
+        "TreeEnsembleClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", **given
+    )
+    x = np.array([[-1.0] * 5, [1.0] * 5], np.float32)
+    answered = Runner(of.model_of(node, 5, {"p": 2}))({"x": x})["p"]
+    np.testing.assert_array_equal(answered[1], [2, -2])
+    np.testing.assert_array_equal(read_ensemble(node, 5).scores(x), answered)
 
 
 def test_equals_in_a_row_are_one_split() -> None:

@@ -113,7 +113,8 @@ async def test_413_by_the_announced_length(repository: Path) -> None:
         assert (await client.post(INFER, content=fits)).status_code == 200
 
 
-async def test_413_stops_reading_a_body_without_a_length(repository: Path) -> None:
+@pytest.mark.parametrize("limit", ["max_body_bytes", "max_json_bytes"])
+async def test_413_stops_reading_a_body_without_a_length(repository: Path, limit: str) -> None:
     """20 MB in chunks: what is read is bounded by the limit, not by the body."""
     read = 0
 
@@ -123,7 +124,7 @@ async def test_413_stops_reading_a_body_without_a_length(repository: Path) -> No
             read += 1
             yield b" " * 65536
 
-    async with gateway(Settings(repository=repository, max_body_bytes=1_000_000)) as client:
+    async with gateway(Settings.model_validate({"repository": repository, limit: 1_000_000})) as client:
         problem(await client.post(INFER, content=chunks()), 413, "too-large")
     assert read == 1_000_000 // 65536 + 1
 

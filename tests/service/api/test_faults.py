@@ -13,7 +13,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from service.errors import InvalidInputError, MalformedError
-from service.inference.checks import Faults
+from service.inference.checks import Faults, listed
 from tests.service import handmade as made
 from tests.service.api.test_errors import problem
 from tests.service.messages import request, tensor
@@ -54,6 +54,12 @@ async def test_of_named_features(client: httpx.AsyncClient, verb: str) -> None:
         strict=True,
     ):
         assert text.startswith(said)
+
+
+@pytest.mark.parametrize(("count", "more"), [(10, ""), (12, " and 2 more")])
+async def test_ten_names_are_listed(count: int, more: str) -> None:
+    names = [f"n{i}" for i in range(count)]
+    assert listed(names) == ", ".join(f"'{name}'" for name in names[:10]) + more
 
 
 async def test_of_duplicates_too(client: httpx.AsyncClient) -> None:

@@ -70,6 +70,7 @@ async def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None
         for part in reference.removeprefix("#/").split("/"):
             place = place[part]
     assert "$defs" not in str(document)
+    assert not [name for name in document["components"]["schemas"] if "ValidationError" in name]
 
 
 async def test_every_problem_has_an_example(document: dict[str, Any]) -> None:
@@ -96,6 +97,20 @@ async def test_every_operation_says_which_keys_open_it(document: dict[str, Any])
             assert {"401", "403", "429"} <= operation["responses"].keys(), path
 
 
+async def test_a_body_is_required_but_by_the_repository(document: dict[str, Any]) -> None:
+    bodies = {op["operationId"]: op["requestBody"] for *_, op in operations(document) if "requestBody" in op}
+    optional = {name for name, body in bodies.items() if not body.get("required", False)}
+    assert optional == {"repository_index", "repository_load", "repository_unload"}
+    assert {"infer", "v1_decide", "put_reference_set"} <= bodies.keys()
+
+
+async def test_putting_answers_whether_it_was_there_before(document: dict[str, Any]) -> None:
+    for name in ("put_explainer", "put_reference_set"):
+        answers = operation_of(document, name)[2]["responses"]
+        told = {status: answers[status]["description"] for status in answers if status < "300"}
+        assert len(set(told.values())) == 2, told
+
+
 async def test_no_path_takes_a_query_by_accident(document: dict[str, Any]) -> None:
     for _, path, operation in operations(document):
         if path.startswith("/v1") or path.endswith(("{model}/infer", "{model}/explain")):
@@ -109,6 +124,8 @@ async def test_what_takes_a_body_has_an_example(document: dict[str, Any]) -> Non
     for _, path, operation in operations(document):
         if path.startswith("/v1") or path.endswith(("{model}/infer", "{model}/explain")):
             assert operation["operationId"] in EXAMPLES, path
+        for parameter in operation.get("parameters", []):
+            assert ("example" in parameter) == (parameter["name"] == "model"), path
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -105,6 +105,8 @@ def test_an_altered_graph_under_the_old_manifest_is_told(
     graph.write_bytes(graph.read_bytes() + b"\x32\x00")  # an empty doc_string: no number is another one
     (told,) = Replayer(decided.settings, copied).replay(declined).differences
     assert "are not those that decided" in told
+    now = Replayer(decided.settings, copied).entry(declined).graph_digest or ""
+    assert f"is {now[:12]}…, and was {declined.runtime['graph'][:12]}…" in told
     for name in ("a", "z"):  # whatever the order of names, the one with the graph
         config = decided.settings.repository / "credit_explain" / "config.pbtxt"
         shutil.copytree(config.parent, copied / name)
@@ -154,6 +156,8 @@ def test_what_only_one_side_has_is_passed_over(declined: RecordedDecision, decid
     fewer = {**answer, "attributions": {}}
     assert compare(fewer, dict(declined.answer), exact=True)
     assert compare({**answer, "reasons": answer["reasons"][1:]}, dict(declined.answer), exact=False)
+    (told,) = compare({**answer, "score": None}, dict(declined.answer), exact=False)
+    assert told == f"score: None was answered, {answer['score']} is computed"
 
 
 def test_the_command_line(decided: Decided, declined: RecordedDecision, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pickle
 import struct
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,15 @@ def test_several_inputs(registry: ModelRegistry) -> None:
     assert {name: array.shape for name, array in rows.arrays.items()} == {"a": (3, 2), "b": (3, 2, 2)}
     named = orjson.dumps([{"left": 1, "right": 1, "b": [[0, 0], [0, 0]]}] * 3)
     assert parsed(registry, named, ".json", "pair").digest == rows.digest
+
+
+def test_rows_of_one_number_each(registry: ModelRegistry) -> None:
+    entry, manifest = registry.entry("score"), registry.explainer("score").manifest
+    entry = replace(entry, inputs=tuple(spec.model_copy(update={"shape": ()}) for spec in entry.inputs))
+    rows = parse_rows(npz(x=R[:, 0]), ".npz", entry, manifest, LIMIT)
+    np.testing.assert_array_equal(rows.arrays["x"], R[:, 0])
+    with pytest.raises(InvalidInputError, match=r"shape \[\], but .* K at least 1"):
+        parse_rows(npz(x=R[0, 0]), ".npz", entry, manifest, LIMIT)
 
 
 def test_weights(registry: ModelRegistry) -> None:

@@ -1,5 +1,6 @@
 """Tables are made and migrated once, by whoever opens a trail first; passwords are told to nobody."""
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -77,10 +78,11 @@ def test_a_trail_of_before_the_first_release_is_refused_and_kept(url: str) -> No
 
 
 def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:
-    database = SqlStore(tmp_path / "state" / "audit.sqlite3")
-    assert not (tmp_path / "state").exists()
+    folder = tmp_path / "lib" / "state"
+    database = SqlStore(folder / "audit.sqlite3")
+    assert not folder.exists()
     database.probe()
-    for path in (tmp_path / "state", *(tmp_path / "state").iterdir()):
+    for path in (folder, *folder.iterdir()):
         assert path.stat().st_mode & 0o077 == 0
     with database.reading() as connection:
         assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
@@ -148,6 +150,17 @@ def test_a_password_is_told_to_nobody(server: Postgres, tmp_path: Path) -> None:
         with pytest.raises(StateUnavailableError) as told:
             SqlStore(refusing).probe()
         assert SECRET not in str(told.value)
+
+
+def test_of_what_a_server_says_the_first_line_is_told() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(
+        StateUnavailableError, match=r"cannot be read or written: connection .*failed"
+    ) as told:
+        SqlStore(f"postgresql://a:b@127.0.0.1:{port}/d").probe()
+    assert "\n" not in str(told.value)
 
 
 def test_settings_that_make_no_sense() -> None:

@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import pytest_asyncio
 from sqlalchemy import Engine, create_engine, event, text
 from tritonclient.grpc import service_pb2 as pb
 
+from compiler.errors import InvalidOptionError
 from service.decisions.audit import sql as opening
 from service.decisions.audit import writer
 from service.decisions.audit.ledger import open_ledger
@@ -233,6 +235,12 @@ async def test_old_decisions_go_by_themselves(url: str) -> None:
         assert len(ids(url)) == left
 
 
+@pytest.mark.parametrize("kept", ["hashed", "sealed"])
+def test_inputs_that_need_a_key_are_refused_at_the_start(kept: Literal["hashed", "sealed"]) -> None:
+    with pytest.raises(InvalidOptionError, match="audit_key_file"):
+        trail_of(Settings(audit_inputs=kept))
+
+
 async def test_no_trail_is_made_before_one_is_needed(tmp_path: Path) -> None:
     trail = trail_of(Settings(repository=tmp_path / "models"))
     await trail.record([])
@@ -315,6 +323,27 @@ async def test_an_outage_is_told_once_a_minute(
     assert caplog.records[-1].message.endswith("recorded again (3 refused since the line before)")
     assert sum(map(int, re.findall(r"(\d+) refused since", caplog.text))) == 24
     assert not any(record.exc_info for record in caplog.records)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_looks_that_fail_refuse_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[object] = []
+
+    def probe(_: SqlStore) -> None:
+        looks.append(1)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(SqlStore, "probe", probe)
+    monkeypatch.setattr(writer, "_LOG_S", 0.0)
+    trail = trail_of(Settings(audit=f"sqlite:///{tmp_path}/audit.sqlite3"))
+    trail.start()
+    while len(looks) < 3:
+        await asyncio.sleep(0.02)
+    await trail.stop()
+    (record,) = caplog.records
+    assert record.message == "decisions are refused: OSError: [Errno 24] Too many open files"
 
 
 @pytest.mark.usefixtures("quick")
