@@ -19,11 +19,10 @@ from service.api import repository as routes_repository
 from service.api import v1 as routes_v1
 from service.api import v2 as routes_v2
 from service.api.endpoint import LENGTH_HEADER
-from service.api.middleware import HttpMiddleware
+from service.api.server import HttpMiddleware
 from service.backends.base import Backend
 from service.decisions.audit.writer import trail_of
-from service.decisions.decider import Decider
-from service.decisions.drift import Drift
+from service.decisions.decider import Decider, Drift
 from service.decisions.trail import AuditTrail
 from service.explainers.artifact_store import ArtifactStore
 from service.explainers.builder import ReferenceFiles

@@ -9,7 +9,7 @@ _SHOWN, _LONGEST = 6, 80  # categories in a sentence, characters of a value
 
 
 def outside(profile: DecisionProfile, values: Mapping[str, Any], *, told: bool = True) -> Iterator[str]:
-    """Yield a sentence for each feature whose value the profile does not take.
+    """Return a sentence for each feature whose value the profile does not take.
 
     A value that is missing (None) is none: a reason's `missing` is said of it.
 
@@ -23,13 +23,8 @@ def outside(profile: DecisionProfile, values: Mapping[str, Any], *, told: bool =
             yield f"feature '{name}' is {fault}" + f": {_shown(rule, value)}" * told
 
 
-def has_domain(profile: DecisionProfile) -> bool:
-    """Tell whether the profile gives any feature a domain of values."""
-    return any(rule.is_bounded for rule in profile.features.values())
-
-
 def category(rule: FeatureRule, value: Any) -> str | None:
-    """Return what a value is called, where it is one of the profile's categories; texts must be equal."""
+    """Return what the profile calls a value, if it is one of its categories; texts have to be equal."""
     found = rule.categories.get(as_category(value))
     if found is not None or isinstance(value, str):
         return found
@@ -44,7 +39,7 @@ def as_category(value: Any) -> str:
 
 
 def number_of(key: str) -> float | None:
-    """Return the number that a key of `categories` writes; None where it writes none."""
+    """Return the number that a key of `categories` writes."""
     try:
         return float(key)
     except ValueError:
@@ -58,7 +53,7 @@ def _shown(rule: FeatureRule, value: Any) -> str:
 
 
 def _fault(rule: FeatureRule, value: Any) -> str | None:
-    """Return what is wrong with a value; None where nothing is."""
+    """Return what is wrong with a value."""
     if rule.categories and not rule.open and category(rule, value) is None:
         known = list(rule.categories)
         more = f" and {len(known) - _SHOWN} more" * (len(known) > _SHOWN)

@@ -4,7 +4,7 @@ Siddiqi, "Credit Risk Scorecards", 2006: Σ (p − q) ln(p/q) over classes, q th
 that of decisions. By convention 0.1 is a shift worth a look, and 0.25 a large one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,7 +21,7 @@ _SAME = 1e-6  # of the largest value: nearer ones are equal but for rounding
 def classes_of(
     rows: Sequence[ExplainedRow], weights: np.ndarray | None, keys: Sequence[str]
 ) -> dict[str, Classes]:
-    """Return deciles of the references' attributions by feature or group, and of their scores under SCORE.
+    """Deciles of the references' attributions by feature or group, and of their scores under SCORE.
 
     Args:
         rows: the references, explained.
@@ -39,7 +39,7 @@ def classes_of(
 
 
 def deciles(values: np.ndarray, weights: np.ndarray, same: float) -> Classes:
-    """Return at most ten classes of about equal weight, whose bounds lie between the values.
+    """At most ten classes of about equal weight, whose bounds lie between the values.
 
     So what rounds otherwise stays in its class, and equal values are never divided: one that has more than a
     tenth of the weight is a class by itself or with few others. A value that all have is one of three
@@ -65,7 +65,7 @@ def deciles(values: np.ndarray, weights: np.ndarray, same: float) -> Classes:
 
 
 def stability(classes: Classes, counts: np.ndarray) -> float:
-    """Return Σ (p − q) ln(p/q).
+    """Σ (p − q) ln(p/q).
 
     Args:
         counts: of decisions, by class; not all 0.
@@ -73,8 +73,3 @@ def stability(classes: Classes, counts: np.ndarray) -> float:
     p = np.maximum(counts / counts.sum(), EMPTY)
     q = np.maximum(classes.shares, EMPTY)
     return float(((p - q) * np.log(p / q)).sum())
-
-
-def values_by(keys: Sequence[str], score: float, attributions: Mapping[str, float]) -> list[float]:
-    """Return what of a decision is put into the classes of `keys`."""
-    return [score if key == SCORE else attributions[key] for key in keys]

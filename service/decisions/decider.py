@@ -1,21 +1,27 @@
-"""`:decide`: instances in, decisions with reasons out, each written before it is answered."""
+"""`:decide`: instances in, decisions with reasons out, each written before it is answered.
+
+How far the last decisions drift from the references is counted, as the population stability of a window.
+"""
 
 import asyncio
 import contextlib
 import re
 import secrets
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+
 from compiler.decisions.decide import NoReasonsError, decide
-from compiler.decisions.domain import has_domain, outside
+from compiler.decisions.domain import outside
+from compiler.decisions.drift import SCORE, stability
 from compiler.decisions.rows import decided_of, explained_rows, values_of
-from compiler.manifest import Manifest
+from compiler.manifest import Classes, Manifest
 from compiler.profile import KnockOut
-from service.decisions.drift import Drift
 from service.decisions.stability import demand_comparisons, with_survival
 from service.decisions.trail import AuditTrail, RecordedDecision
 from service.errors import (
@@ -31,14 +37,77 @@ from service.inference.dataplane import DataPlane
 from service.inference.features import Instances, form_of
 from service.inference.request import InferenceRequest
 from service.observability.context import current
+from service.observability.metrics import Metrics
 from service.repository.entry import Entry
 from service.repository.registry import ModelRegistry
 from service.security import keys
 from service.tensors import Tensors, json_type_name
 
 _AT_ONCE = 32  # rows that are decided before others get their turn
+WINDOW = 1000  # decisions
+LEAST = 200  # figures of fewer decisions are 0: chance alone would make 9/200
+REFRESH_S = 1.0  # counting a decision takes microseconds, the figures of 100 features a millisecond
 _KEY = re.compile(r"[!-~]{1,255}")
 Instance = Mapping[str, Any]
+
+
+class Drift:
+    """Windows of the last decisions of each model, in this process."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._windows: dict[str, _Window] = {}
+
+    def observe(self, manifest: Manifest, answers: Sequence[Mapping[str, Any]]) -> None:
+        """Count members of `decisions`; where another entry decides, the model's window begins anew."""
+        decided, model = decided_of(manifest), manifest.model
+        made_by = (manifest.digests.explanation, decided.digest)
+        window = self._windows.get(model)
+        if window is None or window.made_by != made_by:
+            if window is not None:
+                self._metrics.drifted(model, 0, dict.fromkeys(window.classes, 0.0))
+            window = self._windows[model] = _Window(made_by, decided.classes)
+        if not window.classes:
+            return
+        for answer in answers:
+            window.add(answer["score"], answer["attributions"])
+        now = time.monotonic()
+        if now >= window.due_s:
+            window.due_s = now + REFRESH_S
+            self._metrics.drifted(model, len(window), window.figures())
+
+
+class _Window:
+    """The classes of the last decisions, and how many of them are in each."""
+
+    def __init__(self, made_by: tuple[str, str], classes: Mapping[str, Classes]) -> None:
+        self.made_by, self.classes, self.due_s = made_by, classes, 0.0
+        self._keys = tuple(classes)
+        most = max((len(one.bounds) for one in classes.values()), default=0)
+        self._bounds = np.full((len(classes), most), np.inf)
+        for row, one in zip(self._bounds, classes.values(), strict=True):
+            row[: len(one.bounds)] = one.bounds
+        self._counts = np.zeros((len(classes), most + 1), int)
+        self._places = np.arange(len(classes))
+        self._last: deque[np.ndarray] = deque()
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def add(self, score: float, attributions: Mapping[str, float]) -> None:
+        values = np.array([score if key == SCORE else attributions[key] for key in self._keys])
+        classes = (values[:, None] > self._bounds).sum(axis=1)
+        self._counts[self._places, classes] += 1
+        self._last.append(classes)
+        if len(self._last) > WINDOW:
+            self._counts[self._places, self._last.popleft()] -= 1
+
+    def figures(self) -> dict[str, float]:
+        """Return them by the key of the classes; 0 as long as there are too few decisions."""
+        if len(self) < LEAST:
+            return dict.fromkeys(self.classes, 0.0)
+        counted = zip(self.classes.items(), self._counts, strict=True)
+        return {key: stability(one, row[: len(one.shares)]) for (key, one), row in counted}
 
 
 class Decider:
@@ -205,7 +274,7 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
             row = {name: value for name, value in row.items() if name not in names}
         own.append(row)
     inputs = Instances(own).tensors(entry, manifest, faults)
-    if profile.outside == "refuse" and has_domain(profile):
+    if profile.outside == "refuse" and any(rule.is_bounded for rule in profile.features.values()):
         for i, values in enumerate(values_of(manifest, inputs, rows)):
             for fault in outside(profile, values):
                 faults.note(f"instances[{i}]: {fault}")

@@ -10,8 +10,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from compiler.errors import InvalidOptionError
+from service.decisions.audit.rows import GENESIS
 from service.decisions.audit.signatures import PrivateKey, PublicKey, signed_by_one
-from service.decisions.audit.store import GENESIS, AuditStore, ChainEnds
+from service.decisions.audit.store import AuditStore, ChainEnds
 
 
 @dataclass(frozen=True)

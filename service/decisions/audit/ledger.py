@@ -8,17 +8,20 @@ from typing import Any
 import orjson
 
 from compiler.errors import InvalidOptionError
-from service.decisions.audit.inputs import (
+from service.decisions.audit.rows import (
     ErasedError,
     Inputs,
     Instance,
+    Row,
     WrongInstanceError,
     canonical,
+    new_chain,
+    text_digest,
     with_values,
     without_values,
 )
 from service.decisions.audit.sql import SqlStore
-from service.decisions.audit.store import AuditStore, DuplicateError, Row, new_chain, text_digest
+from service.decisions.audit.store import AuditStore, DuplicateError
 from service.decisions.trail import RecordedDecision
 from service.errors import ConflictError, StateUnavailableError, UnknownResourceError
 from service.settings import OFF, Settings

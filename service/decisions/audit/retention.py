@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from service.decisions.audit.ledger import row_of
+from service.decisions.audit.rows import Row, text_digest
 from service.decisions.audit.signatures import PrivateKey
-from service.decisions.audit.store import AuditStore, Row, text_digest
+from service.decisions.audit.store import AuditStore
 from service.errors import ConflictError
 
 

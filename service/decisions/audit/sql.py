@@ -33,7 +33,8 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from compiler.errors import InvalidOptionError
-from service.decisions.audit.store import Chain, ChainEnds, DuplicateError, Row, checkpoint_of
+from service.decisions.audit.rows import Row, checkpoint_of
+from service.decisions.audit.store import Chain, ChainEnds, DuplicateError
 from service.decisions.audit.tables import checkpoints, decisions, erasures, input_keys
 from service.errors import StateUnavailableError
 

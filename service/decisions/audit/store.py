@@ -1,27 +1,10 @@
-"""The rows of a trail, which are chained so that none can change or go unseen, and the protocol of a store.
+"""The protocol of what keeps the rows of a trail."""
 
-A row's digest is the SHA-256 of a JSON array, without spaces, in UTF-8: of the row's place, its time, and the
-digest of all else. So a checkpoint can show when a row was made that is there no more, and no more of it.
-Whoever has the table can compute both without Rationale.
-"""
-
-import json
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from typing import Any, Protocol
+from typing import Protocol
 
-GENESIS = "0" * 64  # what the first row of a chain follows
-PLACED = ("chain", "sequence", "previous", "time", "content")
-CONTENT = (
-    *("id", "model", "version", "caller", "request_id", "latency_ms", "answer", "runtime", "kept", "inputs"),
-    *("key_digest", "idempotency_key", "place"),
-)
-
-# As it is written, the columns of `audit_decisions`. As it is read, also `wrapped`, the key of its sealed
-# inputs, and of their erasure `erased`, the time, and `signature`; None where there is none.
-Row = Mapping[str, Any]
+from service.decisions.audit.rows import Row
 
 
 class DuplicateError(Exception):
@@ -109,51 +92,3 @@ class AuditStore(Protocol):
 
     def close(self) -> None:
         """Free what is open; the next use opens it again."""
-
-
-@dataclass(frozen=True)
-class Head:
-    """The end of a chain: the number and the digest of its last row."""
-
-    chain: str
-    sequence: int = 0
-    hash: str = GENESIS
-
-    def append(self, row: Row) -> tuple[dict[str, Any], "Head"]:
-        """Return the row with its place in the chain, and the chain's new end."""
-        linked = {**row, "chain": self.chain, "sequence": self.sequence + 1, "previous": self.hash}
-        linked["hash"] = digest(linked)
-        return linked, Head(self.chain, self.sequence + 1, linked["hash"])
-
-
-def new_chain() -> Head:
-    return Head(secrets.token_hex(16))
-
-
-def checkpoint_of(row: Row) -> dict[str, Any]:
-    """Return what shows that a row was there, and when it was made."""
-    kept = ("chain", "sequence", "hash", "previous", "time")
-    return {**{name: row[name] for name in kept}, "content": content_digest(row)}
-
-
-def digest(row: Row) -> str:
-    """Return the digest of all but the row's own `hash`."""
-    return placed_digest({**row, "content": content_digest(row)})
-
-
-def content_digest(row: Row) -> str:
-    """Return the digest of what a checkpoint does not keep."""
-    return _digest([row[name] for name in CONTENT])
-
-
-def placed_digest(checkpoint: Row) -> str:
-    """Return the digest of a row, from what a checkpoint keeps of it."""
-    return _digest([checkpoint[name] for name in PLACED])
-
-
-def text_digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()
-
-
-def _digest(columns: Sequence[Any]) -> str:
-    return text_digest(json.dumps(columns, ensure_ascii=False, separators=(",", ":")))

@@ -10,17 +10,9 @@ from dataclasses import dataclass
 
 from service.decisions.audit.heads import SignedHead
 from service.decisions.audit.retention import erasure_of
+from service.decisions.audit.rows import GENESIS, Head, Row, digest, placed_digest, text_digest
 from service.decisions.audit.signatures import PublicKey, signed_by_one
-from service.decisions.audit.store import (
-    GENESIS,
-    AuditStore,
-    Chain,
-    Head,
-    Row,
-    digest,
-    placed_digest,
-    text_digest,
-)
+from service.decisions.audit.store import AuditStore, Chain
 
 _AT_ONCE = 500
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from compiler.decisions.decide import decide
-from compiler.decisions.domain import category, has_domain, outside
+from compiler.decisions.domain import category, outside
 from compiler.profile import DecisionProfile, FeatureRule
 from tests.compiler.decisions.test_decide import VALUES, decided, explained
 
@@ -51,7 +51,7 @@ def test_which_values_a_feature_takes(rule: FeatureRule, value: Any, fault: str 
     found = [*outside(profile, {"f": value})]
     assert len(found) == (fault is not None)
     assert fault is None or re.search(fault, found[0]), found
-    assert has_domain(profile) is not rule.open
+    assert rule.is_bounded is not rule.open
 
 
 def test_what_a_category_is_called() -> None:

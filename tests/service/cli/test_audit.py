@@ -11,7 +11,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from service.cli.main import app
-from service.decisions.audit.inputs import Inputs
+from service.decisions.audit.rows import Inputs
 from service.decisions.audit.sql import SqlStore
 from tests.service.decisions.audit.conftest import decision, ledger_of
 

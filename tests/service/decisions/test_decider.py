@@ -12,9 +12,8 @@ from compiler import DeepShap, Deployment, TreeShap, compile_model
 from compiler.manifest import EXPLAIN_SUFFIX
 from service.api.endpoint import TIMEOUT_HEADER
 from service.app import create_app, create_backend
-from service.decisions import drift
-from service.decisions.decider import Decider
-from service.decisions.drift import Drift
+from service.decisions import decider
+from service.decisions.decider import Decider, Drift
 from service.decisions.trail import RecordedDecision
 from service.errors import ConflictError, StateUnavailableError
 from service.settings import Settings
@@ -372,7 +371,7 @@ def test_who_loses_the_race_for_a_key_is_answered_and_counted_once(
     url: str, trail: MemoryTrail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process was the first: its decisions are the answer, and it has counted them."""
-    monkeypatch.setattr(drift, "REFRESH_S", 0.0)
+    monkeypatch.setattr(decider, "REFRESH_S", 0.0)
     table = [dict(zip(NAMES, row, strict=True)) for row in rows(2, 5, seed=3).tolist()]
     first = decisions(decide(url, table, "net", headers={"Idempotency-Key": "race"}))
     counted, earlier = in_window(url), [*trail.records]

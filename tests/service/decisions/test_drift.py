@@ -11,8 +11,8 @@ from compiler import DeepShap, IntegratedGradients, compile_model
 from compiler.artefact.compiled import Compiled
 from compiler.decisions.drift import stability
 from compiler.decisions.rows import decided_of, explained_rows
-from service.decisions import drift
-from service.decisions.drift import LEAST, WINDOW, Drift
+from service.decisions import decider
+from service.decisions.decider import LEAST, WINDOW, Drift
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from tests.compiler.models import parsed
@@ -52,7 +52,7 @@ def figures(metrics: Metrics) -> dict[str, float]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drift, "REFRESH_S", 0.0)
+    monkeypatch.setattr(decider, "REFRESH_S", 0.0)
 
 
 def test_classes_are_made_of_the_references(model: Compiled) -> None:

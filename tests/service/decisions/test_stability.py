@@ -15,8 +15,7 @@ from compiler import Comparisons, DeepShap, compile_model
 from compiler.manifest import FILE_NAME
 from compiler.references.draws import draws
 from service.app import create_app, create_backend
-from service.decisions.decider import Decider
-from service.decisions.drift import Drift
+from service.decisions.decider import Decider, Drift
 from service.settings import Settings
 from tests.compiler.decisions.linear import (
     BANKRUPT,

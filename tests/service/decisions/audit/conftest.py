@@ -9,8 +9,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from service.decisions.audit.inputs import Inputs
 from service.decisions.audit.ledger import Ledger
+from service.decisions.audit.rows import Inputs
 from service.decisions.audit.signatures import PrivateKey, PublicKey
 from service.decisions.audit.sql import SqlStore
 from service.decisions.audit.store import AuditStore

@@ -4,7 +4,8 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from service.decisions.audit.store import Chain, ChainEnds, DuplicateError, Row, checkpoint_of
+from service.decisions.audit.rows import Row, checkpoint_of
+from service.decisions.audit.store import Chain, ChainEnds, DuplicateError
 
 
 class MemoryStore:

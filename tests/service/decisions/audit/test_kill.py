@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.decisions.audit.inputs import Inputs
 from service.decisions.audit.ledger import Ledger
+from service.decisions.audit.rows import Inputs
 from service.decisions.audit.sql import SqlStore
 from service.decisions.audit.verify import verify
 from service.decisions.trail import RecordedDecision

@@ -13,9 +13,9 @@ import pytest
 from sqlalchemy import func, select, text
 
 from compiler.errors import InvalidOptionError
-from service.decisions.audit.inputs import Inputs, WrongInstanceError
 from service.decisions.audit.ledger import Ledger
 from service.decisions.audit.retention import erase
+from service.decisions.audit.rows import Inputs, WrongInstanceError
 from service.decisions.audit.sql import SqlStore
 from service.decisions.audit.tables import decisions, input_keys
 from service.decisions.audit.verify import verify

@@ -8,10 +8,9 @@ from sqlalchemy import select
 
 from service.decisions.audit import sql
 from service.decisions.audit.heads import heads
-from service.decisions.audit.inputs import Inputs
 from service.decisions.audit.retention import months_ago
+from service.decisions.audit.rows import Inputs, placed_digest
 from service.decisions.audit.sql import SqlStore
-from service.decisions.audit.store import placed_digest
 from service.decisions.audit.tables import checkpoints
 from service.decisions.audit.verify import Fault, verify
 from tests.service.decisions.audit.conftest import decision, ledger_of

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from service.decisions.audit.heads import heads
-from service.decisions.audit.inputs import Inputs
 from service.decisions.audit.ledger import Ledger
 from service.decisions.audit.retention import erase
+from service.decisions.audit.rows import Head, Inputs, Row, checkpoint_of
 from service.decisions.audit.sql import SqlStore
-from service.decisions.audit.store import AuditStore, DuplicateError, Head, Row, checkpoint_of
+from service.decisions.audit.store import AuditStore, DuplicateError
 from service.decisions.audit.verify import verify
 from service.decisions.trail import RecordedDecision
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of

@@ -12,10 +12,9 @@ import pytest
 from sqlalchemy import text
 
 from service.decisions.audit.heads import SignedHead, heads, read_signed, signed
-from service.decisions.audit.inputs import Inputs
 from service.decisions.audit.retention import erase, erasure_of
+from service.decisions.audit.rows import Head, Inputs, content_digest, digest, placed_digest
 from service.decisions.audit.sql import SqlStore
-from service.decisions.audit.store import Head, content_digest, digest, placed_digest
 from service.decisions.audit.verify import Fault, verify
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 from tests.service.decisions.audit.test_verify import execute

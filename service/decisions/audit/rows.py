@@ -1,18 +1,38 @@
-"""How inputs are kept: as they are, as a keyed digest, or sealed with a key of each row's own.
+"""The rows of a trail: what they keep of a decision's inputs, and how they are chained.
 
-What an applicant told is in the instance and in the values that reasons name; both are kept the same way.
+Inputs are kept as they are, as a keyed digest, or sealed with a key of each row's own. What an applicant told
+is in the instance and in the values that reasons name; both are kept the same way.
+
+Each row holds the digest of the one before, so that none can change or go unseen. It is the SHA-256 of a JSON
+array, without spaces, in UTF-8: of the row's place, its time, and the digest of all else. So a checkpoint can
+show when a row was made that is there no more, and no more of it. Whoever has the table can compute both
+without Rationale.
 """
 
 import base64
 import hmac
 import json
 import os
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal
 
 from compiler.errors import InvalidOptionError
+
+GENESIS = "0" * 64  # what the first row of a chain follows
+PLACED = ("chain", "sequence", "previous", "time", "content")
+CONTENT = (
+    *("id", "model", "version", "caller", "request_id", "latency_ms", "answer", "runtime", "kept", "inputs"),
+    *("key_digest", "idempotency_key", "place"),
+)
+
+# As it is written, the columns of `audit_decisions`. As it is read, also `wrapped`, the key of its sealed
+# inputs, and of their erasure `erased`, the time, and `signature`; None where there is none.
+Row = Mapping[str, Any]
 
 Kept = Literal["plain", "hashed", "sealed"]
 Instance = Mapping[str, Any]
@@ -178,3 +198,54 @@ def _unseal(key: bytes, box: str, decision: str) -> str:
             "audit_key_file, or altered"
         ) from error
     return text.decode()
+
+
+# --- chains ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Head:
+    """The end of a chain: the number and the digest of its last row."""
+
+    chain: str
+    sequence: int = 0
+    hash: str = GENESIS
+
+    def append(self, row: Row) -> tuple[dict[str, Any], "Head"]:
+        """Return the row with its place in the chain, and the chain's new end."""
+        linked = {**row, "chain": self.chain, "sequence": self.sequence + 1, "previous": self.hash}
+        linked["hash"] = digest(linked)
+        return linked, Head(self.chain, self.sequence + 1, linked["hash"])
+
+
+def new_chain() -> Head:
+    return Head(secrets.token_hex(16))
+
+
+def checkpoint_of(row: Row) -> dict[str, Any]:
+    """Return what shows that a row was there, and when it was made."""
+    kept = ("chain", "sequence", "hash", "previous", "time")
+    return {**{name: row[name] for name in kept}, "content": content_digest(row)}
+
+
+def digest(row: Row) -> str:
+    """Return the digest of all but the row's own `hash`."""
+    return placed_digest({**row, "content": content_digest(row)})
+
+
+def content_digest(row: Row) -> str:
+    """Return the digest of what a checkpoint does not keep."""
+    return _digest([row[name] for name in CONTENT])
+
+
+def placed_digest(checkpoint: Row) -> str:
+    """Return the digest of a row, from what a checkpoint keeps of it."""
+    return _digest([checkpoint[name] for name in PLACED])
+
+
+def text_digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+def _digest(columns: Sequence[Any]) -> str:
+    return text_digest(json.dumps(columns, ensure_ascii=False, separators=(",", ":")))
