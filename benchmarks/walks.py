@@ -59,7 +59,6 @@ def walked(case: Case, threads: int, budget: int) -> Walk:
     system = ready(OURS, subject, compiled, threads)
     (rounds,) = alternate([system], ROUNDS).values()
     memory = compiled.manifest.memory
-    assert memory is not None
     with written(subject, compiled) as folder:
         held = start(OURS, folder, threads).peak_bytes
     run_s = statistics.median(itertools.chain(*rounds))

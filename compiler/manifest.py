@@ -159,7 +159,7 @@ class Method(_Frozen):
     gap: str | None = Field(
         None,
         description="why attributions may miss the output's difference: rounding, quadrature, sampling or "
-        "absorbed; None where no sum is promised, and in entries made before it was recorded",
+        "absorbed; None where no sum is promised",
     )
 
 
@@ -438,9 +438,7 @@ class Manifest(_Frozen):
     concepts: ExplainedConcepts | None = None
     outputs: tuple[TensorSpec, ...] = Field(description="the original model's outputs, unchanged")
     explained_output: str = Field(description="the tensor that is explained")
-    explained_shape: tuple[int, ...] | None = Field(
-        None, description="of explained_output's row; None in entries made before it was recorded"
-    )
+    explained_shape: tuple[int, ...] = Field(description="of explained_output's row")
     targets: tuple[int | str, ...] | Literal["predicted"] = Field(
         description="flat indices into explained_output's row, or contrasts: '1-0' is element 1 less "
         "element 0; 'predicted': each row's argmax (T = 1)"
@@ -455,9 +453,7 @@ class Manifest(_Frozen):
     open_references: OpenReferences | None = Field(
         None, description="where references are inputs of the graph and none are baked"
     )
-    open_length: OpenLength | None = Field(
-        None, description="where requests choose it; None in entries made before it was recorded"
-    )
+    open_length: OpenLength | None = Field(None, description="where requests choose it")
     points: int | None = Field(
         None, description="references, points of paths or draws that are walked for one row and target"
     )
@@ -471,8 +467,8 @@ class Manifest(_Frozen):
     decision: Decided | None = Field(None, description="where it was compiled with a decision profile")
     measured: Measured
     parity: Parity | None = Field(None, description="None where the model was given as ONNX")
-    variants: Variants | None = Field(None, description="None in entries of earlier versions")
-    memory: Memory | None = Field(None, description="None in entries made before it was recorded")
+    variants: Variants
+    memory: Memory
     warnings: tuple[str, ...] = ()
 
     @property

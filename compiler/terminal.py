@@ -163,9 +163,8 @@ def _measured(manifest: "Manifest") -> Iterator[tuple[str, str]]:
     if m.runtime_error is not None:
         yield "beside ONNX Runtime", f"equal to {m.runtime_error:.1e} of the largest"
     yield "graph", f"{m.nodes} nodes, {m.model_bytes / 1e6:.1f} MB, {m.latency_ms:.2f} ms a row here"
-    if manifest.memory:
-        yield "memory", memory_line(manifest.memory)
-    if manifest.variants and manifest.variants.taken:
+    yield "memory", memory_line(manifest.memory)
+    if manifest.variants.taken:
         yield "variants", _variants_line(manifest.variants)
 
 

@@ -15,7 +15,11 @@ from compiler.checks.gate import check_gate
 from compiler.checks.judge import demand
 from compiler.checks.measure import measure, relative_error
 from compiler.checks.probes import probe_rows
+<<<<<<< ours
 from compiler.deployment import MAX_BATCH
+=======
+from compiler.combine.outputs import GAP, GAP_ERROR
+>>>>>>> theirs
 from compiler.errors import InvalidModelError, InvalidOptionError, RepositoryError
 from compiler.explain.engine import Gap
 from compiler.explain.outputs import GAP, GAP_ERROR
@@ -182,8 +186,7 @@ def check_entry(repository: Path, name: str, runtime: str = "onnxruntime") -> Ma
 
 def _checked(compiled: Compiled, run: OpenVinoRunner | None) -> Manifest:
     names = [entry.attributions for entry in compiled.manifest.attributed]
-    memory = compiled.manifest.memory
-    most = rows_that_fit(memory) if memory else MAX_BATCH
+    most = rows_that_fit(compiled.manifest.memory)
     try:
         probes = _probes(compiled, unit=True)
         found = measure(compiled.source, compiled.model, names, probes, most, run)

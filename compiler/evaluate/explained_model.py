@@ -88,7 +88,7 @@ class Subject:
     @property
     def columns(self) -> np.ndarray:
         """[T]: where each target of a list stands in an answer; contrasts stand behind the elements."""
-        elements, contrasts = math.prod(self.manifest.explained_shape or ()), self.manifest.contrasts
+        elements, contrasts = math.prod(self.manifest.explained_shape), self.manifest.contrasts
         return np.asarray(
             [t if isinstance(t, int) else elements + contrasts.index(t) for t in self.manifest.targets]
         )

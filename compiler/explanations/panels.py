@@ -145,7 +145,7 @@ def flow(title: str, answer: Explanation, i: int, j: int) -> Flow:
 def element_name(manifest: Manifest, element: object) -> str:
     """Name the explained output, and which element of it where there are several."""
     output = _short(manifest.explained_output)
-    if manifest.explained_shape is not None and math.prod(manifest.explained_shape) == 1:
+    if math.prod(manifest.explained_shape) == 1:
         return output
     which = "" if element == "predicted" else f"[{element}]"
     return output + which + " (predicted)" * (manifest.targets == "predicted")

@@ -21,9 +21,11 @@ from compiler.manifest import (
     ExplainedInput,
     Manifest,
     Measured,
+    Memory,
     Method,
     References,
     TensorSpec,
+    Variants,
 )
 from compiler.profile import as_profile
 from compiler.request import CompileRequest
@@ -137,6 +139,7 @@ def write_pair_of(
         "explained": tuple(explained),
         "outputs": answered,
         "explained_output": answered[0].name,
+        "explained_shape": answered[0].shape,
         "targets": (0,),
         "base_value": None,
         "explained_value": "explained_value",
@@ -149,6 +152,8 @@ def write_pair_of(
         "measured": Measured(
             rows=3, outputs_error=0, completeness_gap=0, rows_error=0, nodes=9, model_bytes=1, latency_ms=1
         ),
+        "variants": Variants(provider="cpu", threads=1, taken={}),
+        "memory": Memory(budget=1 << 30, needed=1, weights=1, baked=0, work=0),
     }
     fields |= over
     request = CompileRequest(

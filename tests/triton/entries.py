@@ -21,9 +21,11 @@ from compiler.manifest import (
     ExplainedInput,
     Manifest,
     Measured,
+    Memory,
     Method,
     References,
     TensorSpec,
+    Variants,
 )
 from compiler.request import CompileRequest
 
@@ -206,6 +208,7 @@ def make_manifest(linear: Linear) -> Manifest:
         ),
         outputs=(y,),
         explained_output="y",
+        explained_shape=y.shape,
         targets=tuple(range(T)),
         base_value="base_value",
         explained_value="explained_value",
@@ -220,6 +223,8 @@ def make_manifest(linear: Linear) -> Manifest:
         measured=Measured(
             rows=K, outputs_error=0, completeness_gap=0, rows_error=0, nodes=10, model_bytes=1, latency_ms=0.1
         ),
+        variants=Variants(provider="cpu", threads=1, taken={}),
+        memory=Memory(budget=1 << 30, needed=1, weights=1, baked=0, work=0),
     )
 
 

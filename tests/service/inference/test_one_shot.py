@@ -60,11 +60,6 @@ def test_a_manifest_that_promises_a_gate_which_is_not_there(tmp_path: Path) -> N
         read_repository(tmp_path)
 
 
-def test_a_manifest_from_before_there_was_a_gate(compiled: Compiled) -> None:
-    old = compiled.manifest.model_dump(mode="json", exclude={"one_shot"})
-    assert Manifest.model_validate(old).one_shot is False
-
-
 async def test_the_graph_is_loaded_once_and_runs_apart(
     tmp_path: Path, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
