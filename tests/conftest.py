@@ -12,7 +12,14 @@ from compiler.machine import available_cores
 
 MOST_WORKERS = 4  # each takes a gigabyte, and starts servers of its own
 # Whose files take minutes each: begun last, one of them would keep all workers but one waiting.
-LONG = ("tests/conformance", "tests/compiler/networks", "tests/compiler/runtimes")
+LONG = (
+    "tests/conformance",
+    "tests/compiler/networks",
+    "tests/compiler/rules/test_rules",
+    "tests/compiler/runtimes",
+    "tests/docs/test_pages",
+    "tests/peers/lrp",
+)
 
 # torch's threads sleep where they wait for each other: on cores that others use too they take longer to wait
 # than to compute. Read when torch is loaded, and by child processes.

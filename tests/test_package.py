@@ -38,7 +38,7 @@ def test_rules_and_errors_are_public() -> None:
 
 def test_a_name_that_is_not_there() -> None:
     with pytest.raises(AttributeError, match=r"module 'rationale' has no attribute 'DeepSHAP'"):
-        print(rationale.DeepSHAP)
+        print(rationale.DeepSHAP)  # type: ignore[attr-defined]
     with pytest.raises(ImportError):
         importlib.import_module("rationale.compiler")
 

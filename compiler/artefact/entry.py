@@ -15,11 +15,6 @@ from compiler.checks.gate import check_gate
 from compiler.checks.judge import demand
 from compiler.checks.measure import measure, relative_error
 from compiler.checks.probes import probe_rows
-<<<<<<< ours
-from compiler.deployment import MAX_BATCH
-=======
-from compiler.combine.outputs import GAP, GAP_ERROR
->>>>>>> theirs
 from compiler.errors import InvalidModelError, InvalidOptionError, RepositoryError
 from compiler.explain.engine import Gap
 from compiler.explain.outputs import GAP, GAP_ERROR

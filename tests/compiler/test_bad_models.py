@@ -71,7 +71,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidModelError, match=r"cannot be read: Is a directory"):
         compile_mlp(tmp_path)
     with pytest.raises(InvalidModelError, match=r"int is not a model: give a path"):
-        compile_model(3, Gradient())  # type: ignore[arg-type]
+        compile_model(3, Gradient())
 
 
 @pytest.mark.parametrize("tenth", range(1, 10))

@@ -16,12 +16,14 @@ from compiler import DeepShap, Gradient
 from compiler.deployment import HERE
 from compiler.errors import InvalidModelError, RationaleError
 from compiler.explain.combine import combine
+from compiler.explain.engine import Selection
 from compiler.explain.methods import Method
 from compiler.explain.walk.path import choose_path
 from compiler.graph.chunk_markers import Chunks
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower
 from compiler.references.reference_set import prepare
+from compiler.request import CompileRequest
 from tests.conformance.cases import EXPLAINED, Case
 from tests.conformance.engines import Arrays, Run, engines, in_runtime
 from tests.conformance.types import retyped
@@ -258,15 +260,16 @@ class Emitted:
     """A lowered case, and the graphs made of it."""
 
     def __init__(self, lowered: Lowered, targets: Sequence[int], references: Arrays) -> None:
-        self.lowered, self.path = choose_path(lowered, None, targets, None)
-        rows = {n: (lowered.specs[n][0], lowered.specs[n][1].numpy()) for n in self.path.inputs}
+        self.lowered, self.target, self.path = choose_path(lowered, CompileRequest(targets=list(targets)))
+        rows = {n: (lowered.specs[n][0], lowered.specs[n][1].numpy()) for n in self.target.inputs}
         self.references = prepare({n: references[n] for n in rows}, None, rows)
         self.narrow = all(dtype.itemsize < 8 for _, dtype in rows.values())
 
     def by(self, method: Method) -> Run:
         """The combined graph, in which all that depends on references alone is left to be computed."""
         known = None if method.reference_set is None else self.references
-        plan = combine(self.lowered, self.path, method, known, Variants(HERE), lambda *_: None)
+        selection = Selection(self.lowered, self.target, method, None, self.path)
+        plan = combine(selection, known, Variants(HERE), lambda *_: None)
         model = plan.build(Chunks())
         for step in (passes.RemoveUnusedNodesPass(), passes.TopologicalSortPass()):
             step(model)

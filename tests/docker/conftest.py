@@ -40,8 +40,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[docker.DockerCl
     folder = tmp_path_factory.mktemp("engine")
     address = f"unix://{folder}/socket"
     with (folder / "log").open("wb") as log:
-        command = ["dockerd", "--host", address, "--pidfile", folder / "pid"]
-        command += ["--data-root", folder / "data", "--exec-root", folder / "exec"]
+        command = ["dockerd", "--host", address, "--pidfile", str(folder / "pid")]
+        command += ["--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")]
         daemon = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         end_s = time.monotonic() + SECONDS

@@ -46,7 +46,7 @@ def make_base(engine: docker.DockerClient, folder: Path) -> None:
         return
     if shutil.which("mmdebstrap") is None:
         pytest.skip("no registry has python:3.11-slim for this machine, and to make one takes mmdebstrap")
-    command = ["mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", folder / "debian.tar"]
+    command = ["mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", f"{folder}/debian.tar"]
     subprocess.run(command, check=True, capture_output=True)
     engine.api.import_image_from_file(f"{folder}/debian.tar", repository="rationale-tests/debian", tag="1")
     (folder / "debian.tar").unlink()

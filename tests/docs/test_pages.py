@@ -122,7 +122,7 @@ def check_yaml(block: Block) -> None:
 
 def check_ini(block: Block) -> None:
     units = configparser.ConfigParser(strict=False, interpolation=None)
-    units.optionxform = str  # type: ignore[assignment,method-assign]
+    units.optionxform = str  # type: ignore[assignment]
     units.read_string(block.text)
     for words in commands(units.get("Service", "ExecStart")):
         assert faults([Path(words[0]).name, *words[1:]]) == [], str(block)

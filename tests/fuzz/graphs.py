@@ -252,7 +252,7 @@ def _fuzzed(seed: int, steps: Sequence[int], samples: Sequence[Sample]) -> Fuzze
     growing = Growing()
     for step in steps:
         random = np.random.default_rng([seed, step])
-        sample = samples[random.integers(len(samples))]
+        sample = samples[int(random.integers(len(samples)))]
         if not growing.inputs:
             growing.add_input(next((o.shape for o in sample.operands if isinstance(o, Var)), (5,)), random)
         _add_sample(growing, sample, random)
@@ -307,7 +307,7 @@ def _fitted(growing: Growing, sample: Sample, random: np.random.Generator) -> Sa
 
 def _chosen(names: Sequence[str], random: np.random.Generator) -> str:
     """The newest in two of three cases, which makes graphs deep; else any, which makes them branch."""
-    return names[-1] if random.random() < 0.67 else names[random.integers(len(names))]
+    return names[-1] if random.random() < 0.67 else names[int(random.integers(len(names)))]
 
 
 def _operand(growing: Growing, var: Var, random: np.random.Generator) -> str:

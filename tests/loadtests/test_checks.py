@@ -60,7 +60,7 @@ def test_a_wrong_answer_is_told(repository: Path, monkeypatch: pytest.MonkeyPatc
         def run(self, *_: object) -> list[float]:
             return [0.0]
 
-    monkeypatch.setattr(restart.models, "session", lambda *_: Other())
+    monkeypatch.setattr("loadtests.checks.restart.models.session", lambda *_: Other())
     monkeypatch.setattr(restart, "BETWEEN_S", 0.3)
     assert restart.measure(repository, restarts=0).wrong > 1
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ MODELS = Path(__file__).parents[2] / "model_repository"
 LOGGED = "stats", "failures"
 
 
-def locust(folder: Path, host: str, *arguments: str, status: int = 0) -> tuple[list[dict[str, str]], ...]:
+def locust(folder: Path, host: str, *arguments: str, status: int = 0) -> tuple[Any, ...]:
     """The rows of its statistics and of its failures."""
     command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--host", host, "--headless"]
     command += ["--only-summary", "--csv", str(folder / "run"), "--users", "6", "--spawn-rate", "100"]
@@ -84,7 +85,7 @@ ABOUT = {
 
 def answer(y: list[list[float]], *names: str) -> bytes:
     """One in binary, with these outputs."""
-    raw = {"y": np.float32(y).tobytes(), "label": b"\1\0\0\0g" * len(y)}
+    raw = {"y": np.asarray(y, np.float32).tobytes(), "label": b"\1\0\0\0g" * len(y)}
     about = {"y": ("FP32", [len(y), len(y[0])]), "label": ("BYTES", [len(y)])}
     outputs = [
         {

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,10 +27,10 @@ def test_under_overload_everyone_is_answered_or_refused(
     assert ("passed" in printed) == (status == 0)
 
 
-def outcome(**changes: object) -> overload.Outcome:
+def outcome(**changes: Any) -> overload.Outcome:
     """Of a machine that grows slower."""
     tally = Tally({200: [0.1] * 16, 429: [0.01] * 9}, [b"{}"])
-    of = {
+    of: dict[str, Any] = {
         "peaks": [100.0, 80.0, 60.0],
         "overloads": [81.0, 63.0],
         "tally": tally,

@@ -115,7 +115,7 @@ def _walk(module: nn.Module, x: Tensor, r: Tensor) -> Walked:
     return walk(module, x, r)
 
 
-def _sequential(module: nn.Module, x: Tensor, r: Tensor) -> Walked:
+def _sequential(module: nn.Sequential, x: Tensor, r: Tensor) -> Walked:
     pulls: list[Pull] = []
     for child in module:  # a module that stands there twice is walked twice
         x, r, pull = _walk(child, x, r)

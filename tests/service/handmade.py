@@ -38,7 +38,7 @@ W = np.array(
 B = np.array([1.0, -2.0, 0.5], np.float32)
 R = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 X = np.array([[1, 2, 3, 4], [2, 2, 2, 2], [0, -1, 0.5, 8], [5, 6, 7, 8], [1, 0, 0, 0]], np.float32)  # [5, F]
-PROFILE = {
+PROFILE: dict[str, Any] = {
     "output": "y[0]",
     "threshold": -5,
     "adverse": "above",

@@ -2,6 +2,7 @@
 
 import ssl
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,11 +12,11 @@ import numpy as np
 SECONDS = 60
 COMPILE_SECONDS = 120
 _CONTEXT = ssl.create_default_context()  # each call would read the certificates of all authorities again
+
+
 # The one place that may name them: the rule sends everyone else here.
-get, post, put, delete = (
-    partial(call, timeout=SECONDS, verify=_CONTEXT)
-    for call in (httpx.get, httpx.post, httpx.put, httpx.delete)  # noqa: TID251
-)
+_CALLS: list[Callable[..., httpx.Response]] = [httpx.get, httpx.post, httpx.put, httpx.delete]  # noqa: TID251
+get, post, put, delete = (partial(call, timeout=SECONDS, verify=_CONTEXT) for call in _CALLS)
 
 
 def settled(explainer: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A real Triton for the tests. Where it cannot start they fail: they are never skipped."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,7 @@ class StartTriton(Protocol):
         control_mode: str = "explicit",
         load: tuple[str, ...] = ("*",),
         ports: dict[str, int] | None = None,
+        extra: Sequence[str] = (),
     ) -> AbstractContextManager[TritonAddresses]: ...
 
 

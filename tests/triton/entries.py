@@ -32,7 +32,7 @@ from compiler.request import CompileRequest
 OPSET, IR_VERSION = 21, 10
 Array = NDArray[np.float32]
 
-DATA_TYPES = {
+DATA_TYPES: dict[int, int] = {
     TensorProto.BOOL: pb.TYPE_BOOL,
     TensorProto.UINT8: pb.TYPE_UINT8,
     TensorProto.UINT16: pb.TYPE_UINT16,
@@ -96,10 +96,10 @@ def make_config(
     )
     for key, value in {"intra_op_thread_count": "1", **(parameters or {})}.items():
         config.parameters[key].string_value = value
-    for end, values in ((config.input, model.graph.input), (config.output, model.graph.output)):
-        for value in values:
-            dtype = DATA_TYPES[value.type.tensor_type.elem_type]
-            end.add(name=value.name, data_type=dtype, dims=dims_of(value))
+    for end, tensors in ((config.input, model.graph.input), (config.output, model.graph.output)):
+        for tensor in tensors:
+            dtype = DATA_TYPES[tensor.type.tensor_type.elem_type]
+            end.add(name=tensor.name, data_type=dtype, dims=dims_of(tensor))
     return config
 
 

@@ -68,14 +68,14 @@ def test_a_folder_of_someone_else_is_left_alone(tmp_path: Path) -> None:
 def test_another_processor_is_told_about_the_container(
     monkeypatch: pytest.MonkeyPatch, machine: str, text: str
 ) -> None:
-    monkeypatch.setattr(script.platform, "machine", lambda: machine)
+    monkeypatch.setattr("platform.machine", lambda: machine)
     with pytest.raises(FetchError, match=text):
         script.check_platform()
 
 
 @pytest.mark.parametrize("libc", [("", ""), ("glibc", "2.31")])
 def test_an_old_libc_is_refused(monkeypatch: pytest.MonkeyPatch, libc: tuple[str, str]) -> None:
-    monkeypatch.setattr(script.platform, "libc_ver", lambda: libc)
+    monkeypatch.setattr("platform.libc_ver", lambda: libc)
     with pytest.raises(FetchError, match=r"glibc 2\.35 or newer"):
         script.check_platform()
 

@@ -40,7 +40,7 @@ def ends() -> Iterator[dict[str, str]]:
 def test_it_runs_to_its_end(
     ends: dict[str, str], libraries: Path, model: str, end: str, options: list[str]
 ) -> None:
-    command = [DEFAULT_FOLDER / "venv/bin/perf_analyzer", "-m", model, "-i", end, "-u", ends[end]]
+    command = [str(DEFAULT_FOLDER / "venv/bin/perf_analyzer"), "-m", model, "-i", end, "-u", ends[end]]
     measured = ["--measurement-mode", "count_windows", "--measurement-request-count", "50", "-s", "999"]
     environment = {"LD_LIBRARY_PATH": str(libraries)}
     done = subprocess.run(

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def address(triton_server: Served, end: str) -> str:
     return triton_server.http if end.startswith("http") else triton_server.grpc
 
 
-async def ask_together(triton_server: Served, model: str, batches: list[clients.Arrays]) -> list[object]:
+async def ask_together(triton_server: Served, model: str, batches: list[clients.Arrays]) -> list[Any]:
     """Sends all requests at once over one gRPC connection; answers, or the exceptions, in order."""
     async with clients.aio_client("grpc aio", triton_server.grpc) as client:
         module = clients.AIO["grpc aio"]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from compiler import Compiled, DeepShap, Gradient, compile_model
-from compiler.artefact import repository
 from compiler.artefact.entry import check_entry, open_entry
 from compiler.errors import RepositoryError
+from compiler.runtime.session import save
 from tests.compiler.models import FEATURES, contents, mlp, rows
 
 R = rows(4, FEATURES)
@@ -41,8 +41,10 @@ def test_a_full_disk_leaves_what_was_there(
 ) -> None:
     compiled.write(tmp_path, "m")
     before = contents(tmp_path)
-    left, save = [None] * saves, repository.save
-    monkeypatch.setattr(repository, "save", lambda *a: (left.pop(), save(*a)) if left else full_disk())
+    left = [None] * saves
+    monkeypatch.setattr(
+        "compiler.artefact.repository.save", lambda *a: (left.pop(), save(*a)) if left else full_disk()
+    )
     with pytest.raises(
         RepositoryError, match=r"cannot be written: No space left on device\. Nothing was changed"
     ):
@@ -93,7 +95,7 @@ def test_a_refused_folder_is_told_plainly(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(repository.tempfile, "TemporaryDirectory", refuse)
+    monkeypatch.setattr("compiler.artefact.repository.tempfile.TemporaryDirectory", refuse)
     with pytest.raises(RepositoryError, match="cannot be written: Permission denied"):
         compiled.write(tmp_path, "m")
     assert contents(tmp_path) == {}

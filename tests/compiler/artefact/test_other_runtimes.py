@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def written(folder: Path, method: Method, runtime: Runtime, *, one_shot: bool = 
     return folder
 
 
-METHODS = {
+METHODS: dict[str, Any] = {
     "deepshap": DeepShap(rows(5, 12)),
     "gradient": Gradient(),
     "integrated": IntegratedGradients(rows(1, 12)),

@@ -108,4 +108,4 @@ def test_a_square_weight_is_read_in_one_orientation(width: int, copies: int) -> 
     assert [v.shape for v in model.graph.initializers.values()] == [(width, HIDDEN)] * copies
     for value in model.graph.initializers.values():
         assert len(value.uses()) == 3 - copies
-        np.testing.assert_array_equal(value.const_value.numpy(), weights["w"])  # type: ignore[union-attr]
+        np.testing.assert_array_equal(value.const_value.numpy(), weights["w"])

@@ -14,8 +14,8 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from tritonclient.grpc import model_config_pb2 as pb
 
 from compiler import Compiled, DeepShap, Gradient, Manifest, compile_model
-from compiler.artefact import repository
 from compiler.artefact.entry import check_entry, open_entry
+from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from tests.compiler.models import FEATURES, cnn, contents, mlp, parsed, rows, two_inputs
 
@@ -151,7 +151,7 @@ def test_a_config_says_what_onnx_runtime_reports(tmp_path: Path, name: str) -> N
         session = ort.InferenceSession(tmp_path / entry / "1" / "model.onnx")
         config = text_format.Parse((tmp_path / entry / "config.pbtxt").read_text(), pb.ModelConfig())
         assert (config.name, config.backend) == (entry, "onnxruntime")
-        assert 1 <= config.max_batch_size <= repository.MAX_BATCH
+        assert 1 <= config.max_batch_size <= MAX_BATCH
         assert_tensors(session.get_inputs(), config.input)
         assert_tensors(session.get_outputs(), config.output)
         assert [w.batch_size for w in config.model_warmup] == sorted({1, config.max_batch_size})

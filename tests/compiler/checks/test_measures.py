@@ -226,7 +226,7 @@ def test_a_model_that_mixes_its_rows(factor: float, rounding: float, fine: bool)
         return {"y": row["x"]}
 
     with contextlib.nullcontext() if fine else pytest.raises(UnsupportedModelError, match="mixes the rows"):
-        measure._demand_separate_rows(alone, {"x": x}, together, 3, rounding)  # type: ignore[arg-type]
+        measure._demand_separate_rows(alone, {"x": x}, together, 3, rounding)
 
 
 def test_single_answers_are_joined_to_a_batch() -> None:

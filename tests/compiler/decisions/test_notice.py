@@ -9,7 +9,7 @@ import pytest
 from compiler.decisions.notice import ADVERSE_ACTION, EU, TEMPLATES, notice, read_variables
 from compiler.errors import InvalidOptionError
 
-ANSWER = {
+ANSWER: dict[str, Any] = {
     "id": "5f",
     "decision": "decline",
     "score": 0.41,
@@ -185,7 +185,7 @@ def test_variables_come_from_a_file_and_from_flags(tmp_path: Path) -> None:
 
 
 def test_a_reason_with_a_unit_or_a_category_tells_the_value() -> None:
-    first, second = ANSWER["reasons"]  # type: ignore[misc]
+    first, second = ANSWER["reasons"]
     reasons = [
         {**first, "shown": "Monthly income: 1200 EUR"},
         {**second, "shown": None},

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -341,7 +342,7 @@ def test_each_entry_finds_its_own_references(tmp_path: Path) -> None:
 
 # -- other methods -------------------------------------------------------------------------------------
 
-OTHERS = {
+OTHERS: dict[str, Any] = {
     "integrated-gradients": lambda r: IntegratedGradients(r, steps=8),
     "expected-gradients": lambda r: ExpectedGradients(r, samples=400, seed=2, standard_error=True),
     "smoothgrad": lambda _: SmoothGrad(samples=4, sigma=0.1, seed=2),

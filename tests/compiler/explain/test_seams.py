@@ -20,6 +20,7 @@ from compiler import (
     Lrp,
     TreeShap,
     compile_model,
+    lowering,
 )
 from compiler.explain import methods
 from compiler.explain.engine import Engine
@@ -63,7 +64,7 @@ def test_every_method_names_an_engine(name: str) -> None:
 def lowered(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many times models were lowered."""
     count = [0]
-    lower = compiler.compile.lower
+    lower = lowering.lower
 
     def counted(*args: Any) -> Any:
         count[0] += 1
@@ -110,6 +111,6 @@ def test_trees_are_lowered_once(lowered: Callable[[], int]) -> None:
 def test_what_a_compile_returns_does_not_change() -> None:
     compiled = compile_model(mlp(), Gradient())
     with pytest.raises(FrozenInstanceError):
-        compiled.manifest = compiled.manifest  # type: ignore[misc]  # what the test is about
+        compiled.manifest = compiled.manifest
     with pytest.raises(ValidationError, match="frozen"):
-        compiled.manifest.model = "other"  # type: ignore[misc]  # likewise
+        compiled.manifest.model = "other"

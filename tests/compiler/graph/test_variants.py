@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -81,7 +82,7 @@ def relu_operands(_: object) -> list[np.ndarray]:
 
 
 # by task: geometries, their operands, and the axes over which each of them varies
-CASES = {
+CASES: dict[str, tuple[Any, Any, list[str]]] = {
     "convolution adjoint": (CONVOLUTIONS, convolution_operands, ["NK", ""]),
     "values to a pool's winners": (POOLS, pool_operands, ["NK", "NK"]),
     "rescale rule of a ReLU": (RESCALINGS, relu_operands, ["NK", "N", "K"]),

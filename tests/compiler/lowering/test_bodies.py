@@ -34,7 +34,7 @@ def one_node(
 
 
 Q, GROUPED = {"q": (2, 3, 4), "k": (2, 5, 4), "v": (2, 5, 4)}, {"q": (3, 8), "k": (5, 4), "v": (5, 4)}
-CASES = {
+CASES: dict[str, tuple[dict[str, tuple[int, ...]], list[str], dict[str, Any]]] = {
     "attention": (Q, ["y"], {}),
     "causal, capped": (Q, ["y"], {"is_causal": 1, "softcap": 2.0}),
     "grouped queries": (GROUPED, ["y"], {"q_num_heads": 4, "kv_num_heads": 2}),

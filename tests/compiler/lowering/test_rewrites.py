@@ -66,7 +66,7 @@ def test_what_lowering_makes_of_a_sample_answers_as_it_does(sample: Sample) -> N
 
 def one(op_type: str, *operands: Var | np.ndarray | None, how: object = None, **attributes: object) -> Sample:
     """A sample with its attributes as keywords; `how` are its other fields."""
-    return replace(Sample(op_type, operands, attributes), **(how or {}))  # type: ignore[arg-type]
+    return replace(Sample(op_type, operands, attributes), **(how or {}))
 
 
 X, IMAGE, HALF = Var((3, 4)), Var((4, 5, 6)), Var((3, 4), 0.2, 2.0)

@@ -98,7 +98,7 @@ def test_without_any_room_rows_are_walked_one_by_one() -> None:
 
 def memory(**told: int | None) -> Memory:
     given = {"budget": 1000, "needed": 900, "weights": 100, "baked": 60, "work": 10, **told}
-    return Memory(**given)  # type: ignore[arg-type]
+    return Memory(**given)
 
 
 @pytest.mark.parametrize(

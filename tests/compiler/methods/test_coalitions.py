@@ -401,7 +401,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[RationaleError], str]] = {
         "cannot come with a request",
     ),
     "no references": (
-        lambda: compile_model(of.regressor(FOREST), ExactShap(None)),  # type: ignore[arg-type]
+        lambda: compile_model(of.regressor(FOREST), ExactShap(None)),
         InvalidReferencesError,
         "exactshap needs references",
     ),

@@ -44,7 +44,7 @@ def test_network(name: str) -> None:
     alphas, weights = path_quadrature(2)
     places, draws = expected.pairs(K)
     noise = noisy.noise(x_name, x.shape[1:])
-    wanted = {
+    wanted: dict[Any, np.ndarray] = {
         integrated: sum(w * on_path(r[0], a) for a, w in zip(alphas, weights, strict=True)),
         expected: sum(on_path(r[k], a) / 2 for k, a in zip(places, draws, strict=True)),
         noisy: sum(attributions(gradient, x + one) / 2 for one in noise),

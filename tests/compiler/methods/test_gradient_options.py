@@ -46,8 +46,8 @@ def test_one_reference_has_no_spread(name: str) -> None:
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "no steps": (lambda: IntegratedGradients(steps=0), r"steps must be a whole number, 1 to 1000, not 0"),
-    "half a step": (lambda: IntegratedGradients(steps=2.5), "steps must be a whole number"),  # type: ignore[arg-type]
-    "steps in words": (lambda: IntegratedGradients(steps="9"), "steps must be a whole number"),  # type: ignore[arg-type]
+    "half a step": (lambda: IntegratedGradients(steps=2.5), "steps must be a whole number"),
+    "steps in words": (lambda: IntegratedGradients(steps="9"), "steps must be a whole number"),
     "true steps": (lambda: IntegratedGradients(steps=True), "steps must be a whole number"),
     "a million steps": (lambda: IntegratedGradients(steps=10**6), "1 to 1000"),
     "one sample": (lambda: ExpectedGradients(R, samples=1), "samples must be a whole number, 2 to 100000"),

@@ -256,6 +256,7 @@ def test_text_forms() -> None:
     assert parse_choice("Conv=gamma:0.25") == ("Conv", lrp.Gamma(0.25))
     assert parse_choice("name:a=b=epsilon:0.1") == ("name:a=b", lrp.Epsilon(0.1))
     assert parse_choice("last 2=alphabeta:3:2") == ("last 2", lrp.AlphaBeta(3, 2))
+    box: Any
     selector, box = parse_choice("first=zbox:-2:2.5")
     assert (selector, box.low, box.high) == ("first", -2.0, 2.5)
     assert str(lrp.ZBox(-2, 2.5)) == "zbox:-2:2.5"

@@ -12,13 +12,12 @@ import pandas as pd
 import pytest
 import xgboost
 import yaml
-from click.testing import Result
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from compiler.decisions.policies import Band, Scored, parse_band, population, systematic
 from compiler.errors import InvalidOptionError, InvalidReferencesError

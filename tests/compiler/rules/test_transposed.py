@@ -97,7 +97,9 @@ def draw(sample: Sample, count: int, seed: int, before: Order) -> dict[str, np.n
     }
 
 
-def answers(model: onnx.ModelProto, x: dict[str, np.ndarray], level: Level) -> dict[str, np.ndarray]:
+def answers(
+    model: onnx.ModelProto, x: dict[str, np.ndarray], level: ort.GraphOptimizationLevel
+) -> dict[str, np.ndarray]:
     options = ort.SessionOptions()
     options.graph_optimization_level, options.log_severity_level = level, 4
     options.intra_op_num_threads = 1
@@ -106,7 +108,7 @@ def answers(model: onnx.ModelProto, x: dict[str, np.ndarray], level: Level) -> d
     return dict(zip(names, session.run(names, x), strict=True))
 
 
-def runs(model: onnx.ModelProto, x: dict[str, np.ndarray], level: Level) -> bool:
+def runs(model: onnx.ModelProto, x: dict[str, np.ndarray], level: ort.GraphOptimizationLevel) -> bool:
     try:
         answers(model, x, level)
     except Exception:  # of many kinds

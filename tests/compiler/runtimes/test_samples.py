@@ -15,7 +15,7 @@ from compiler import DeepShap, Deployment, Gradient, Lrp, compile_model
 from compiler.errors import CheckFailedError, UnsupportedModelError
 from compiler.runtime.openvino import OpenVinoRunner
 from compiler.runtime.session import Runner
-from tests.compiler.rules.test_rules import targets_of
+from rationale.testing.harness import targets_of
 from tests.compiler.runtimes.differences import (
     EVALUATOR,
     EVALUATOR_LRP,

@@ -243,7 +243,7 @@ def test_a_layer_inside_of_what_is_joined() -> None:
     steps = [SimpleNamespace(sources=("x",), outputs=("e",))]
 
     def walked(*names: str, named: bool) -> tuple[str, ...]:
-        return layers_walked(names, calls, steps, named=named)  # type: ignore[arg-type]
+        return layers_walked(names, calls, steps, named=named)
 
     assert walked("c", "d", "e", named=False) == ("e",)
     assert walked("a", "b", named=False) == ()

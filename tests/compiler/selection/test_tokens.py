@@ -92,7 +92,7 @@ def bag() -> onnx.ModelProto:
 
 
 def complete(compiled: Compiled, x: object) -> dict[str, np.ndarray]:
-    answer = compiled.explain(x)  # type: ignore[arg-type]
+    answer = compiled.explain(x)
     difference = np.abs(answer["explained_value"] - answer["base_value"]).max()
     assert difference > 0.05
     assert np.abs(answer["completeness_gap"]).max() <= 1e-5 * difference

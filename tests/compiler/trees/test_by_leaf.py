@@ -41,7 +41,8 @@ def test_exact(columns: int, weighted: bool) -> None:
 @pytest.mark.usefixtures("few_tables")
 def test_features_of_one_player(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features 0 and 1 are player 0, and player 1 has none."""
-    owners, attributions = [0, 0, 2, 3, 4], TreeShap.attributions
+    owners = [0, 0, 2, 3, 4]
+    attributions: Any = TreeShap.attributions
 
     def of_players(self: TreeShap, *given: Any) -> Tensor:
         return attributions(self, *given[:5], np.array(owners))

@@ -6,9 +6,8 @@ import numpy as np
 import onnx
 import pyarrow as pa
 import pytest
-from click.testing import Result
 from pyarrow import parquet
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from compiler import Manifest, TreeShap, compile_model
 from compiler.artefact.entry import open_entry, read_inputs

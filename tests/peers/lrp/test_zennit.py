@@ -166,8 +166,7 @@ def test_every_layer(name: str) -> None:
         assert_agree(answer[layer.attributions], due)
 
 
-@pytest.mark.parametrize("composite", ["EpsilonPlus", "EpsilonGammaBox"])
-@pytest.mark.parametrize("name", ["vgg", "resnet"])
+@grid("name, composite", ["vgg", "resnet"], ["EpsilonPlus", "EpsilonGammaBox"])
 def test_the_other_exporter(name: str, composite: str) -> None:
     """Which leaves BatchNormalization in the graph, or not: relevance is the same."""
     both = [

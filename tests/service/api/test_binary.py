@@ -68,7 +68,7 @@ async def test_broken_binary_bodies(
 
 @pytest.mark.parametrize("length", ["-1", "0", "x", "99999", "1.5", "²", ""])
 async def test_a_wrong_json_length(client: httpx.AsyncClient, length: str) -> None:
-    headers = {"Inference-Header-Content-Length": length.encode("latin-1")}
+    headers = {b"Inference-Header-Content-Length": length.encode("latin-1")}
     answer = await client.post("/v2/models/score/infer", content=b'{"inputs": []}', headers=headers)
     assert answer.status_code == 400
     assert "Inference-Header-Content-Length" in answer.json()["detail"]

@@ -100,7 +100,7 @@ async def test_of_tensors_in_json(client: httpx.AsyncClient, verb: str) -> None:
         assert text.startswith(said)
 
 
-PAIR = {
+PAIR: dict[str, tuple[str, list[int], np.ndarray]] = {
     "a": ("FP32", [2, 3], np.ones((2, 3), np.float32)),
     "b": ("FP64", [2, 2, 2], np.ones((2, 2, 2))),
 }

@@ -40,7 +40,7 @@ async def test_whatever_its_size(size: int, count: int) -> None:
 
 @pytest.mark.parametrize(("body", "others_ran"), [(LARGE, True), (b"{}", False)])
 async def test_the_event_loop_goes_on_beside_a_large_one_alone(body: bytes, others_ran: bool) -> None:
-    ran = []
+    ran: list[bool] = []
     asyncio.get_running_loop().call_soon(ran.append, True)
     assert await read_body(request_of(gzip.compress(body)), len(LARGE)) == body
     assert bool(ran) == others_ran

@@ -326,7 +326,7 @@ def test_a_caller_who_leaves_is_no_fault() -> None:
         assert scope["type"] == "http"  # no lifespan
         begun.append(scope["path"])
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        for _ in range(1 if scope["path"] != "/long" else 100):
+        for _piece in range(1 if scope["path"] != "/long" else 100):
             await send({"type": "http.response.body", "body": b"a", "more_body": True})
             await asyncio.sleep(0.005)
         await send({"type": "http.response.body"})

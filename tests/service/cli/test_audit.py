@@ -6,9 +6,8 @@ from subprocess import run
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import Result
 from sqlalchemy import text
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from service.cli.main import app
 from service.decisions.audit.rows import Inputs
@@ -43,8 +42,8 @@ def signing(tmp_path: Path) -> tuple[Path, Path]:
     """A private key and its public one, as the docs make them."""
     private, public = tmp_path / "private", tmp_path / "public"
     for arguments in (
-        ["genpkey", "-algorithm", "ed25519", "-out", private],
-        ["pkey", "-in", private, "-pubout", "-out", public],
+        ["genpkey", "-algorithm", "ed25519", "-out", str(private)],
+        ["pkey", "-in", str(private), "-pubout", "-out", str(public)],
     ):
         run(["openssl", *arguments], check=True)
     return private, public

@@ -46,7 +46,7 @@ def cut(draw: np.random.Generator, body: bytearray) -> bytearray:
 
 def insert(draw: np.random.Generator, body: bytearray) -> bytearray:
     at = draw.integers(len(body) + 1)
-    return body[:at] + bytearray(draw.bytes(draw.integers(1, 40))) + body[at:]
+    return body[:at] + bytearray(draw.bytes(int(draw.integers(1, 40)))) + body[at:]
 
 
 def repeat(draw: np.random.Generator, body: bytearray) -> bytearray:
@@ -68,7 +68,7 @@ def mangled(draw: np.random.Generator, body: bytes) -> bytes:
     changed = bytearray(body)
     for _ in range(draw.integers(1, 4)):
         if changed:
-            changed = MUTATIONS[draw.integers(len(MUTATIONS))](draw, changed)
+            changed = MUTATIONS[int(draw.integers(len(MUTATIONS)))](draw, changed)
     return bytes(changed)
 
 

@@ -147,8 +147,9 @@ def test_the_answer_says_whose_it_is(stub: Any) -> None:
 )
 def test_typed_contents_of_other_datatypes_are_read(stub: Any, datatype: str, place: str) -> None:
     """They get as far as the model, which takes another datatype."""
+    contents: dict[str, Any] = {place: [1, 2, 3, 4]}
     with pytest.raises(grpc.RpcError, match=f"input 'x' is {datatype}, but the model takes FP32"):
-        stub.ModelInfer(request("score", tensor(datatype=datatype, **{place: [1, 2, 3, 4]})))
+        stub.ModelInfer(request("score", tensor(datatype=datatype, **contents)))
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -34,21 +34,30 @@ KNOCK_OUTS = [
     {"feature": "standing", "equals": "insolvent", "reason": "R09"},
 ]
 QUEUE = 3  # requests
-FEATURE_RULES: Mapping[str, Mapping[str, Any]] = made.PROFILE["features"]  # type: ignore[assignment]
-BOUNDS = {"income": {"least": -50, "most": 50}, "debt": {"categories": {"1": "one", "2": "two"}}}
+FEATURE_RULES: Mapping[str, Mapping[str, Any]] = made.PROFILE["features"]
+BOUNDS: dict[str, dict[str, Any]] = {
+    "income": {"least": -50, "most": 50},
+    "debt": {"categories": {"1": "one", "2": "two"}},
+}
 
 
 class MemoryTrail:
-    """Keeps what was recorded. `fault` is raised instead; where it `hangs`, it is waited for in vain.
+    """Keeps what was recorded. `failure` is raised instead; where it `hangs`, it is waited for in vain.
 
     `earlier` is what another process has recorded meanwhile, under the same key.
     """
 
+    fault: str | None = None
+
     def __init__(self) -> None:
         self.records: list[RecordedDecision] = []
-        self.fault: Exception | None = None
+        self.failure: Exception | None = None
         self.hangs = False
         self.earlier: list[RecordedDecision] = []
+
+    def start(self) -> None: ...
+
+    async def opened(self) -> None: ...
 
     async def find(
         self, model: str, caller: str, key: str, instances: Sequence[Mapping[str, Any]]
@@ -62,8 +71,8 @@ class MemoryTrail:
     async def record(self, decisions: Sequence[RecordedDecision]) -> Sequence[RecordedDecision]:
         if self.hangs:
             await asyncio.Event().wait()
-        if self.fault is not None:
-            raise self.fault
+        if self.failure is not None:
+            raise self.failure
         if self.earlier:
             return self.earlier
         self.records += decisions
@@ -129,7 +138,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, trail: MemoryTrail) -> Iterato
 @pytest.fixture(autouse=True)
 def mended(trail: MemoryTrail) -> None:
     trail.records.clear()
-    trail.fault, trail.hangs, trail.earlier = None, False, []
+    trail.failure, trail.hangs, trail.earlier = None, False, []
 
 
 def decide(url: str, instances: Any, name: str = "score", **options: Any) -> httpx.Response:
@@ -336,11 +345,11 @@ def test_what_is_recorded_is_what_was_answered(url: str, trail: MemoryTrail) -> 
 
 
 def test_nothing_is_answered_that_is_not_recorded(url: str, trail: MemoryTrail) -> None:
-    trail.fault = StateUnavailableError("the disk is full")
+    trail.failure = StateUnavailableError("the disk is full")
     answer = decide(url, INSTANCES)
     assert detail(answer, 503) == "the disk is full"
     assert "decisions" not in answer.json()
-    trail.fault = None
+    trail.failure = None
     assert len(decisions(decide(url, INSTANCES))) == len(trail.records) == len(INSTANCES)
 
 

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from compiler import TreeShap, compile_model
 from compiler.errors import InvalidOptionError
 from service.cli.main import app
-from service.decisions import portfolio as portfolios
 from service.decisions.audit.ledger import open_ledger
 from service.decisions.audit.verify import verify
 from service.decisions.audit.writer import trail_of
+from service.decisions.decider import decisions_of
 from service.decisions.portfolio import decide_portfolio, read_portfolio, trail_for
 from service.decisions.trail import AuditTrail, NoTrail, RecordedDecision
 from service.errors import UndecidedError
@@ -103,14 +103,14 @@ def test_a_table_of_decisions(decided: Decided, tmp_path: Path, settings: Settin
 def test_rows_without_a_decision_are_told_beside_the_others(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decided, calls = portfolios.decisions_of, iter(range(len(INSTANCES["net"])))
+    decided, calls = decisions_of, iter(range(len(INSTANCES["net"])))
 
     async def one_is_refused(*given: Any) -> list[dict[str, Any]]:
         if next(calls) == 1:
             raise UndecidedError("instances[0]: no reason can be given")
         return await decided(*given)
 
-    monkeypatch.setattr(portfolios, "decisions_of", one_is_refused)
+    monkeypatch.setattr("service.decisions.portfolio.decisions_of", one_is_refused)
     file, save = table(tmp_path, INSTANCES["net"]), tmp_path / "decisions.csv"
     words = ("net", "--input", file, "--save", save, "--audit")
     monkeypatch.setenv("RATIONALE_STATE", str(settings.state))
@@ -180,7 +180,7 @@ class FailingTrail(NoTrail):
 def test_an_interrupted_run_goes_on_and_records_nothing_twice(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool, torn: int
 ) -> None:
-    monkeypatch.setattr(portfolios, "_AT_ONCE", 2)
+    monkeypatch.setattr("service.decisions.portfolio._AT_ONCE", 2)
     rows = [*INSTANCES["net"], *INSTANCES["net"]]
     save = tmp_path / "decisions.jsonl"
     portfolio = read_portfolio(settings, "net", table(tmp_path, rows))
@@ -207,7 +207,7 @@ def test_an_interrupted_run_goes_on_and_records_nothing_twice(
 
 
 def test_other_rows_begin_anew(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portfolios, "_AT_ONCE", 1)
+    monkeypatch.setattr("service.decisions.portfolio._AT_ONCE", 1)
     save = tmp_path / "decisions.jsonl"
     first = read_portfolio(settings, "net", table(tmp_path, INSTANCES["net"]))
     with pytest.raises(InterruptedRunError):

@@ -5,6 +5,7 @@ import shutil
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from typer.testing import CliRunner
@@ -135,6 +136,7 @@ def test_what_cannot_be_replayed_is_told(
     decided: Decided, declined: RecordedDecision, tmp_path: Path
 ) -> None:
     replayer = Replayer(decided.settings)
+    kept: Literal["hashed", "erased"]
     for kept, said in (("hashed", "--instance FILE"), ("erased", "were erased")):
         with pytest.raises(InvalidOptionError, match=said):
             replayer.replay(replace(declined, instance=None, kept=kept))

@@ -73,9 +73,9 @@ async def test_from_a_request_to_an_answer_by_a_real_worker(folder: Path, sets: 
         assert names(folder / "models") == ["score", entry]
         assert status["serving"]["entry"] == entry
         assert status["serving"]["loaded"]
-        answer = await explain(client)
-        assert_answers(answer, "typical")
-        assert answer["parameters"]["explanation"] == status["serving"]["digests"]["explanation"]
+        explained = await explain(client)
+        assert_answers(explained, "typical")
+        assert explained["parameters"]["explanation"] == status["serving"]["digests"]["explanation"]
         assert names(folder / "models.state" / "staging") == []
         assert (await client.get("/v1/models")).json() == {"models": ["score"]}
         by_name = await client.get("/v1/models/score")
@@ -208,7 +208,7 @@ async def test_what_cannot_be_asked_for(
 async def test_models_that_can_have_none(admin: httpx.AsyncClient) -> None:
     for method in (admin.put, admin.get, admin.delete):
         for model, status in (("absent", 404), ("..%2fscore", 404), ("%2e%2e", 404), ("slope_explain", 422)):
-            content = {"json": GRADIENT} if method == admin.put else {}
+            content: dict[str, Any] = {"json": GRADIENT} if method == admin.put else {}
             answer = await method(f"/v2/models/{model}/explainers/x", **content)
             assert answer.status_code == status, (method, model, answer.text)
     assert (await admin.get(f"{PATH}/absent")).status_code == 404

@@ -4,6 +4,7 @@ import io
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -59,7 +60,7 @@ def test_a_reference_set(gateway: tuple[Child, str, str]) -> None:
     assert by_all(lambda: explain(url, reference_set="own")) == {404}
     file = io.BytesIO()
     np.savez(file, x=R)
-    given = {"content": file.getvalue(), "headers": {"content-type": "application/x-npz"}}
+    given: dict[str, Any] = {"content": file.getvalue(), "headers": {"content-type": "application/x-npz"}}
     assert patient.put(f"{admin}/v2/reference-sets/own?model=net", **given).status_code == 201
     assert by_all(lambda: explain(url, reference_set="own")) == {200}
     assert_explains(explain(url, reference_set="own"), R)

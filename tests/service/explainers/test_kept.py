@@ -12,7 +12,6 @@ import httpx
 import numpy as np
 import pytest
 
-from service.explainers import artifact_store as artefacts
 from service.explainers.spec import ExplainerSpec
 from service.storage import Storage
 from tests.service import handmade as made
@@ -118,7 +117,7 @@ async def test_a_full_disk_at_publication(folder: Path, sets: Sets, monkeypatch:
     async with administered(folder, sets) as client:
         good = await made_ready(client, f"{PATH}/one", DEEPSHAP)
         with monkeypatch.context() as patched:
-            patched.setattr(artefacts.shutil, "move", full)
+            patched.setattr("service.explainers.artifact_store.shutil.move", full)
             await client.put(f"{PATH}/one", json=OTHER)
             status = await settled(client, f"{PATH}/one")
         assert status["state"] == "failed"

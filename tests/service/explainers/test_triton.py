@@ -68,7 +68,7 @@ def assert_explains(answer: dict[str, Any], kind: str) -> None:
 async def test_published_switched_unloaded_and_back_again(folder: Path, start_triton: StartTriton) -> None:
     sets = sets_of(folder)
     with explicit(folder, start_triton) as at:
-        own = {"triton": at.grpc, "grace_s": 1}
+        own: dict[str, Any] = {"triton": at.grpc, "grace_s": 1}
         async with administered(folder, sets, **own) as client:
             first = await made_ready(client, f"{PATH}/one", DEEPSHAP)
             assert loaded(at) == ["score", first["serving"]["entry"]]

@@ -143,7 +143,10 @@ async def test_whoever_cancels_waits_for_its_end(order: Order) -> None:
 
 
 async def test_given_up_it_ends_at_once(order: Order) -> None:
-    job = asyncio.create_task(compile_entry(order, LONG_S, lambda _: job.cancel()))
+    def give_up(_: Progress) -> None:
+        job.cancel()
+
+    job = asyncio.create_task(compile_entry(order, LONG_S, give_up))
     with pytest.raises(asyncio.CancelledError):
         await job
     assert not Path(order.entry).exists()

@@ -15,7 +15,6 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from service.app import create_app, create_backend
-from service.backends.base import Backend
 from service.grpc_api import health as grpc_health
 from service.grpc_api import server as grpc_server
 from service.grpc_api.server import GrpcServer
@@ -33,7 +32,7 @@ REFLECTION = "grpc.reflection.{version}.ServerReflection"
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_index_says_why_a_model_is_not_ready(repository: Any) -> None:
-    backend: Backend = FaultyBackend(None)
+    backend = FaultyBackend(None)
     backend.up = False
     async with grpc_end(Settings(repository=repository), backend) as end:
         (model, *_) = (await end.stub.RepositoryIndex(pb.RepositoryIndexRequest())).models

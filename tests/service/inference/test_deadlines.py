@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -28,9 +29,7 @@ class FullBackend(FaultyBackend):
 
 
 @contextlib.asynccontextmanager
-async def over(
-    repository: Path, backend: FaultyBackend, **settings: float
-) -> AsyncIterator[httpx.AsyncClient]:
+async def over(repository: Path, backend: FaultyBackend, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     async with gateway(Settings(repository=repository, **settings), backend) as client:
         with skipping():
             yield client
@@ -70,7 +69,7 @@ async def test_the_shortest_limit_is_the_deadline(
 @pytest.mark.parametrize("given", ["", "0", "-5", "1.5", "soon", "9" * 40, "٣"])
 async def test_a_header_that_is_no_number_of_milliseconds(repository: Path, given: str) -> None:
     async with over(repository, FaultyBackend(None)) as client:
-        answer = await client.post(V2[0], json=V2[1], headers={"x-request-timeout-ms": given.encode()})
+        answer = await client.post(V2[0], json=V2[1], headers={b"x-request-timeout-ms": given.encode()})
         assert answer.status_code == 400
         assert "number of milliseconds" in answer.json()["detail"]
 

@@ -50,7 +50,8 @@ async def test_null_is_a_missing_value(tmp_path: Path) -> None:
     assert np.isnan(rows).any()
     due = compiled.explain(rows)
     values = [[None if np.isnan(v) else float(v) for v in row] for row in rows]
-    forms = [dict(zip(names, values[0], strict=True)), values[1], {"x": values[2]}]
+    named = dict(zip(names, values[0], strict=True))
+    forms = [named, values[1], {"x": values[2]}]
     async with gateway(Settings(repository=tmp_path)) as client:
         answer = (await client.post("/v1/models/m:explain", json={"instances": forms})).json()
         assert_allclose(answer["predictions"], due["y"], rtol=1e-6)
@@ -58,7 +59,7 @@ async def test_null_is_a_missing_value(tmp_path: Path) -> None:
         assert_allclose(found, due["x_attributions"][:, 0], rtol=1e-6)
         answer = (await client.post("/v1/models/m:predict", json={"instances": forms})).json()
         assert_allclose(answer["predictions"], due["y"], rtol=1e-6)
-        wrong = [{**forms[0], "age": "old"}]
+        wrong = [{**named, "age": "old"}]
         answer = await client.post("/v1/models/m:explain", json={"instances": wrong})
         assert answer.json()["detail"] == "instances[0]: feature 'age' must be a number, not a string"
 

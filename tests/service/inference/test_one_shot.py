@@ -9,7 +9,6 @@ import pytest
 from compiler import Compiled, DeepShap, Deployment, compile_model
 from compiler.errors import RepositoryError
 from compiler.manifest import Manifest
-from service.backends import onnxruntime as embedded
 from service.backends.onnxruntime import OnnxRuntimeBackend
 from service.repository.registry import read_repository
 from tests.compiler.models import FEATURES, mlp, rows
@@ -73,7 +72,7 @@ async def test_the_graph_is_loaded_once_and_runs_apart(
         loads.append(path)
         return session(path, *rest, **more)
 
-    monkeypatch.setattr(embedded.ort, "InferenceSession", counted)
+    monkeypatch.setattr("service.backends.onnxruntime.ort.InferenceSession", counted)
     entries = read_repository(tmp_path).entries
     backend = OnnxRuntimeBackend(16)
     await backend.start(entries.values())

@@ -189,7 +189,7 @@ async def test_request_ids_over_grpc(repository: Path) -> None:
 @pytest.mark.parametrize("given", ["", " ", "a b", "ü", "x" * 129])
 async def test_a_request_id_that_cannot_stand_in_a_header(repository: Path, given: str) -> None:
     async with gateway(Settings(repository=repository)) as client:
-        headers = {"x-request-id": given.encode("latin-1")}
+        headers = {b"x-request-id": given.encode("latin-1")}
         answer = await client.post("/v1/models/score:predict", json=ROWS, headers=headers)
     assert len(answer.headers["x-request-id"]) == 32
 

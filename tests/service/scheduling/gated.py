@@ -17,14 +17,15 @@ from service.cli.main import app
 
 def main() -> None:
     gate = Path(sys.argv.pop(1))
-    run = embedded.run
+    module: Any = embedded
+    run = module.run
 
     def held(entry: Any, *rest: Any) -> Any:
         while entry.manifest is not None and not gate.exists():
             time.sleep(0.01)
         return run(entry, *rest)
 
-    embedded.run = held
+    module.run = held
     app()
 
 

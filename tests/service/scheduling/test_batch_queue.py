@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def rows(*values: float, width: int = 2) -> Tensors:
     return {"x": np.repeat(np.array(values, np.float32)[:, None], width, axis=1)}
 
 
-def queue_of(run: Doubler, max_size: int = 100, **changes: object) -> BatchQueue:
+def queue_of(run: Doubler, max_size: int = 100, **changes: Any) -> BatchQueue:
     return BatchQueue(dataclasses.replace(ENTRY, **changes), run, max_size)
 
 
@@ -148,9 +149,10 @@ async def test_without_dynamic_batching_requests_run_alone() -> None:
 async def test_one_bad_request_does_not_spoil_its_mates() -> None:
     run = Doubler()
     queue = queue_of(run, max_queue_delay_s=0.05)
-    good, bad, other = await asyncio.gather(
+    answers: list[Any] = await asyncio.gather(
         *(queue.submit(rows(i), ["y"]) for i in (1, 13, 3)), return_exceptions=True
     )
+    good, bad, other = answers
     assert isinstance(bad, InvalidInputError)
     np.testing.assert_array_equal(good["y"], [[2, 2]])
     np.testing.assert_array_equal(other["y"], [[6, 6]])

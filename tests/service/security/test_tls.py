@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -187,7 +188,7 @@ async def test_replaced_certificates_are_taken_up(files: Files, caplog: pytest.L
         ({"triton_tls": True, "triton_tls_key": "a"}, "triton_tls_cert and triton_tls_key go together"),
     ],
 )
-def test_what_belongs_together(given: dict[str, object], said: str) -> None:
+def test_what_belongs_together(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Settings(**given)
 

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -45,7 +46,7 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"port": 0, "grpc_port": "off"}, None),
     ],
 )
-def test_the_port_of_the_grpc_end(given: dict[str, object], port: int | None) -> None:
+def test_the_port_of_the_grpc_end(given: dict[str, Any], port: int | None) -> None:
     assert Settings(**given).grpc_end == port
 
 

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ class Postgres:
     def __init__(self, folder: Path, binaries: Path) -> None:
         self._folder, self._binaries = folder, binaries
         # It does not run as root.
-        self._as = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
+        self._as: dict[str, Any] = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
 
     def make(self) -> None:
         if self._as:

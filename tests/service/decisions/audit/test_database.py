@@ -3,6 +3,7 @@
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
@@ -59,7 +60,9 @@ def test_a_trail_of_before_the_first_release_is_refused_and_kept(url: str) -> No
     database = SqlStore(url)
     engine = create_engine(database.url)
     Path(database.url.database or "").parent.mkdir(exist_ok=True)
-    row = dict.fromkeys("previous hash id time model version caller request_id answer".split(), "")
+    row: dict[str, Any] = dict.fromkeys(
+        "previous hash id time model version caller request_id answer".split(), ""
+    )
     row |= {"chain": "c", "sequence": 1, "latency_ms": 1, "runtime": "", "kept": "", "inputs": "", "place": 0}
     with engine.begin() as connection:
         config = Config(attributes={"connection": connection})

@@ -53,7 +53,7 @@ def test_a_key_gives_what_was_decided_by_it(ledger: Ledger) -> None:
     ledger.append([batch])
     instances = [one.instance or {} for one in batch]
     assert ledger.find("credit", "shop", "key", instances) == batch
-    turned = [dict(reversed(instance.items())) for instance in instances]
+    turned = [dict(reversed([*instance.items()])) for instance in instances]
     assert ledger.find("credit", "shop", "key", turned) == batch
     for other in (("credit", "else", "key"), ("else", "shop", "key"), ("credit", "shop", "else")):
         assert ledger.find(*other, instances) == []
@@ -85,7 +85,7 @@ def test_threads_that_race_for_keys(database: SqlStore, writers: int) -> None:
         ledger = ledger_of(database)
         mine = [decision(i, key, instance={"income": 1.0}, id=f"{writer}-{i}") for i, key in enumerate(keys)]
         ways = mine if writer % 2 else mine[::-1]
-        answers = [
+        answers: list[Any] = [
             answer for part in (ways[:6], ways[6:]) for answer in ledger.append([[one] for one in part])
         ]
         return sorted(f"{answer[0].idempotency_key} {answer[0].id}" for answer in answers)
