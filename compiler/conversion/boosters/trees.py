@@ -253,6 +253,6 @@ def _float32(split: Split) -> float:
     """Return a float32 bound with every float32 number on the side where the bound has it."""
     with np.errstate(over="ignore"):
         rounded = np.float32(split.bound)
-    if not split.strict and rounded > split.bound:
+    if not split.strict and float(rounded) > split.bound:
         rounded = np.nextafter(rounded, np.float32(-np.inf))
     return float(rounded)

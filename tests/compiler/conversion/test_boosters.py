@@ -191,6 +191,22 @@ def test_answers_are_those_of_the_booster(name: str) -> None:
     assert (parity.labels or 0, parity.refuses_missing) == (0, ())
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        lgb.LGBMRegressor(n_estimators=1, min_child_samples=1, min_data_in_bin=1, verbose=-1),
+        HistGradientBoostingRegressor(max_iter=1, min_samples_leaf=1),
+    ],
+    ids=["lightgbm", "histograms"],
+)
+def test_a_threshold_between_two_numbers_of_a_request_is_between_them(model: Any) -> None:
+    steps = np.float32(0.1) + np.arange(20, dtype=np.float32) * np.spacing(np.float32(0.1))
+    rows = np.repeat(steps, 20)[:, None].astype(float)
+    parity = convert(model.fit(rows, np.arange(400) // 20 % 2), rows).parity
+    assert parity is not None
+    assert parity.relative < PARITY_32
+
+
 def test_early_stopping_counts_in_every_form(tmp_path: Path) -> None:
     model = xgb.XGBClassifier(n_estimators=80, max_depth=3, early_stopping_rounds=2, learning_rate=1.0)
     model.fit(LOANS[:200], TWO[:200], eval_set=[(LOANS[200:], TWO[200:])], verbose=False)
