@@ -41,6 +41,7 @@ _LIBRARIES = {  # by the module in which a class, or one that it derives from, s
     "xgboost": Library("compiler.conversion.boosters.xgboost", "rationale"),
     "lightgbm": Library("compiler.conversion.boosters.lightgbm", "rationale"),
     "catboost": Library("compiler.conversion.boosters.catboost", "rationale"),
+    "optbinning": Library("compiler.conversion.boosters.scorecards", "rationale"),
     "torch": Library("compiler.conversion.torch", "torch"),
     "sklearn": Library("compiler.conversion.sklearn", "skl2onnx"),
 }

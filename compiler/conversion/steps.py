@@ -58,6 +58,7 @@ from sklearn.preprocessing import (
     MinMaxScaler,
     RobustScaler,
     StandardScaler,
+    TargetEncoder,
 )
 from sklearn.svm import LinearSVC
 from sklearn.tree import (
@@ -101,10 +102,17 @@ def _tell(kind: type, convert: Convert, shapes: Callable[[Any], None], alias: st
 def check(part: Any) -> None:
     """Raise UnsupportedModelError for a fitted part that skl2onnx would make something else of."""
     name = type(part).__name__
+    if not any(attribute.endswith("_") for attribute in vars(part)):
+        return  # what a fitted part was cloned from
     if isinstance(part, CalibratedClassifierCV) and part.method == "isotonic":
         raise UnsupportedModelError(
             f"sklearn.{name}(method='isotonic'): skl2onnx makes steps of what is interpolated between them. "
             "Calibrate by method='sigmoid', or explain the estimator alone."
+        )
+    if isinstance(part, TargetEncoder) and len({_has_words(own) for own in part.categories_}) > 1:
+        raise UnsupportedModelError(
+            f"sklearn.{name} of words and numbers together: skl2onnx makes words of the numbers. Fit one for "
+            "each kind."
         )
     if isinstance(part, KNNImputer):
         raise UnsupportedModelError(
@@ -125,17 +133,23 @@ def check(part: Any) -> None:
         _inverse(part.transformer_)
 
 
+def _has_words(categories: np.ndarray) -> bool:
+    return any(isinstance(category, str) for category in categories)
+
+
 def unknown(error: Exception) -> UnsupportedModelError:
     """Return what stands for skl2onnx's word that it has no converter."""
     found = re.search(r"<class '([\w.]+)'>", str(error))
-    name = "a step" if found is None else found[1].rpartition(".")[2]
-    return UnsupportedModelError(
-        f"sklearn.{name}: skl2onnx knows no such step. {_INSTEAD.get(name, _BEFORE)}"
-    )
+    package, *_, name = ("sklearn", "a step") if found is None else found[1].split(".")
+    advice = _INSTEAD.get(name) or _INSTEAD.get(package, _BEFORE)
+    return UnsupportedModelError(f"{package}.{name}: skl2onnx knows no such step. {advice}")
 
 
 _BEFORE = "Compute its columns before the pipeline, and give the steps behind it as the model."
-_INSTEAD = {
+_CARD = "fit optbinning's Scorecard(BinningProcess(names), LogisticRegression()), which is converted."
+_INSTEAD = {  # by step, or by package
+    **dict.fromkeys(("category_encoders", "feature_engine"), f"Use sklearn's TargetEncoder, or {_CARD}"),
+    "optbinning": f"Instead of the pipeline, {_CARD}",
     "IterativeImputer": "Impute by SimpleImputer(add_indicator=True), or before the pipeline.",
     "SplineTransformer": "Use KBinsDiscretizer or PolynomialFeatures.",
 }

@@ -1,1 +1,1 @@
-"""Boosters of XGBoost, LightGBM and CatBoost: read from their own dumps, and written as ONNX in one way."""
+"""Sums of trees, of boosters and scorecards: read as each library keeps them, written as ONNX in one way."""

@@ -33,6 +33,7 @@ from sklearn.preprocessing import (
     RobustScaler,
     SplineTransformer,
     StandardScaler,
+    TargetEncoder,
 )
 from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import ExtraTreeRegressor
@@ -148,9 +149,15 @@ def test_estimators_of_estimators(model: Any) -> None:
         StackingClassifier([("a", LinearSVC()), ("b", FOREST)], cv=3, passthrough=True),
         StackingClassifier([("a", make_pipeline(StandardScaler(), LinearSVC())), ("b", FOREST)], cv=3),
         StackingClassifier([("a", RidgeClassifier()), ("b", SVC()), ("c", LogisticRegression())], cv=3),
-        VotingClassifier([("a", LinearDiscriminantAnalysis()), ("b", LogisticRegression())], voting="soft"),
+        VotingClassifier(
+            [
+                ("a", LinearDiscriminantAnalysis()),
+                ("b", StackingClassifier([("c", LinearSVC()), ("d", FOREST)], cv=3)),
+            ],
+            voting="soft",
+        ),
     ],
-    ids=str,
+    ids=lambda model: re.sub(r"\s+", " ", str(model)),
 )
 def test_classifiers(model: Any, *, three: bool) -> None:
     labels = TWO + (TABLE["f"] > 60) if three else np.where(TWO, "late", "paid")
@@ -227,6 +234,20 @@ def test_what_is_refused_says_what_to_do(text: str) -> None:
     table = TABLE.assign(f=np.nan, a=HOLES["a"]) if "of words" in text else TABLE % 9
     with pytest.raises(UnsupportedModelError, match=re.escape(text)):
         convert(clone(REFUSED[text]).fit(table, TWO), table)
+
+
+def test_words_and_numbers_are_encoded_by_two() -> None:
+    table = TABLE.assign(home=np.resize(["own", "with parents", "rent"], len(TABLE)), a=TABLE["a"] % 3)
+
+    def fitted(*columns: list[str]) -> Any:
+        encoders = ColumnTransformer([(each[0], TargetEncoder(cv=2), each) for each in columns])
+        return make_pipeline(encoders, LogisticRegression()).fit(table, TWO)
+
+    parity = convert(fitted(["home"], ["a"]), table).parity
+    assert parity is not None
+    assert parity.relative < LIMIT
+    with pytest.raises(UnsupportedModelError, match="TargetEncoder of words and numbers together"):
+        convert(fitted(["home", "a"]), table)
 
 
 def test_no_word_marks_what_is_missing() -> None:
