@@ -1,5 +1,6 @@
 """Quantised layers of domain com.microsoft: by ONNX's own operators, or on the weights that they hold."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,90 @@ def qgemm(
     if y_scale is None or y_zero is None:
         return op.Mul(steps, scale)
     return requantised(op, steps, op.Div(scale, y_scale), y_zero)
+
+
+@fused("QLinearAdd")
+def qlinear_add(op: Rewriting, *operands: ir.Value | None) -> Any:
+    """A + B of dequantised numbers, quantised."""
+    (a, b), y = _dequantised(op, operands[:6]), operands[6:]
+    return op.QuantizeLinear(op.Add(a, b), *y)
+
+
+@fused("QLinearMul")
+def qlinear_mul(op: Rewriting, *operands: ir.Value | None) -> Any:
+    """A · B of dequantised numbers, quantised."""
+    (a, b), y = _dequantised(op, operands[:6]), operands[6:]
+    return op.QuantizeLinear(op.Mul(a, b), *y)
+
+
+@fused("QLinearConcat")
+def qlinear_concat(op: Rewriting, *operands: ir.Value | None, axis: int) -> Any:
+    """Concat of dequantised numbers, quantised; the scale of the result stands in front."""
+    return op.QuantizeLinear(op.Concat(*_dequantised(op, operands[2:]), axis=axis), *operands[:2])
+
+
+@fused("QLinearSigmoid")
+def qlinear_sigmoid(op: Rewriting, *operands: ir.Value | None) -> Any:
+    """σ of dequantised numbers, quantised."""
+    (x,), y = _dequantised(op, operands[:3]), operands[3:]
+    return op.QuantizeLinear(op.Sigmoid(x), *y)
+
+
+@fused("QLinearLeakyRelu")
+def qlinear_leaky_relu(op: Rewriting, *operands: ir.Value | None, alpha: float = 0.01) -> Any:
+    """LeakyRelu of dequantised numbers, quantised."""
+    (x,), y = _dequantised(op, operands[:3]), operands[3:]
+    return op.QuantizeLinear(op.LeakyRelu(x, alpha=alpha), *y)
+
+
+@fused("QLinearSoftmax")
+def qlinear_softmax(
+    op: Rewriting, x: ir.Value, *operands: ir.Value | None, opset: int, axis: int = -1
+) -> Any:
+    """Softmax of dequantised numbers, quantised: of one axis, before opset 13 of all axes from one on."""
+    rank = rank_of(x)
+    if opset < 13 and axis % rank != rank - 1:
+        raise refused(
+            op, "Softmax of several axes at once cannot be explained", "Export with opset 13 or later."
+        )
+    return op.QuantizeLinear(op.Softmax(op.DequantizeLinear(x, *operands[:2]), axis=axis), *operands[2:])
+
+
+@fused("QLinearAveragePool")
+def qlinear_average_pool(
+    op: Rewriting, *operands: ir.Value | None, channels_last: int = 0, **attributes: Any
+) -> Any:
+    """AveragePool of dequantised numbers, quantised."""
+    _check_channels(op, channels_last)
+    (x,), y = _dequantised(op, operands[:3]), operands[3:]
+    return op.QuantizeLinear(op.AveragePool(x, **attributes), *y)
+
+
+@fused("QLinearGlobalAveragePool")
+def qlinear_global_average_pool(
+    op: Rewriting,
+    x: ir.Value,
+    x_scale: ir.Value,
+    x_zero: ir.Value,
+    y_scale: ir.Value,
+    y_zero: ir.Value,
+    *,
+    channels_last: int = 0,
+) -> Any:
+    """GlobalAveragePool(x − zero of x), requantised: the scale of x over that of y."""
+    _check_channels(op, channels_last)
+    steps = op.GlobalAveragePool(centred(op, x, x_zero, None))
+    return requantised(op, steps, op.Div(x_scale, y_scale), y_zero)
+
+
+def _check_channels(op: Rewriting, channels_last: int) -> None:
+    if channels_last:
+        raise refused(op, "channels on the last axis cannot be explained", "Export it with channels_last=0.")
+
+
+def _dequantised(op: Rewriting, operands: Sequence[ir.Value | None]) -> list[Any]:
+    """Floats of each three: whole numbers, their scale and their zero point."""
+    return [op.DequantizeLinear(*operands[i : i + 3]) for i in range(0, len(operands), 3)]
 
 
 @fused("MatMulIntegerToFloat")

@@ -69,7 +69,7 @@ def one_node(
     kinds = dict.fromkeys(results, helper.np_dtype_to_tensor_dtype(floats))
     if op_type == "EmbedLayerNormalization":
         kinds["y1"] = onnx.TensorProto.INT32
-    if op_type in WHOLE and len(operands) == WHOLE[op_type]:
+    if op_type.startswith("QLinear") or (op_type in WHOLE and len(operands) == WHOLE[op_type]):
         kinds["y0"] = helper.np_dtype_to_tensor_dtype(np.asarray(operands[-1]).dtype)
     graph = helper.make_graph(
         [node],
@@ -307,6 +307,8 @@ def steps(dtype: Any, *shape: int) -> np.ndarray:
 
 
 BYTES, SIGNED = steps(np.uint8, N, 8).view(Rows), steps(np.int8, N, 8).view(Rows)
+# Scales below leave no number at a half, where kernels round to either side.
+PICTURE = steps(np.uint8, N, 3, 4, 5).view(Rows)
 SCALE, SCALES, U8 = np.float32(0.02), fixed(5, low=0.01, high=0.1), np.uint8(7)
 ZEROS, LARGE = steps(np.int8, 5), np.float32(40)
 PACKED = {"N": 5, "K": 40, "block_size": 16}
@@ -321,6 +323,34 @@ CASES += [
             (steps(np.int8, 8, 5), (SCALE, np.int8(3)), (), {}),
             (steps(np.int8, 5, 8), (SCALES, ZEROS), (steps(np.int16, 5).astype(np.int32),), {"transB": 1}),
             (steps(np.uint8, 8, 5), (SCALE, U8), (None, LARGE, U8), {"alpha": 0.5}),
+        )
+    ),
+    *(
+        (name, (x, SCALE, zero, y, np.float32(0.03), zero, np.float32(scale), zero), {}, 1)
+        for name, scale in (("QLinearAdd", 0.041), ("QLinearMul", 0.037))
+        for x, y, zero in (
+            (BYTES, steps(np.uint8, 8), U8),
+            (SIGNED, steps(np.int8, N, 8).view(Rows), np.int8(-3)),
+        )
+    ),
+    ("QLinearConcat", (LARGE, U8, BYTES, SCALE, U8, BYTES, LARGE, np.uint8(0)), {"axis": 1}, 1),
+    *(
+        (name, (PICTURE, np.float32(0.031), U8, np.float32(scale), np.uint8(zero)), attributes, 1)
+        for name, scale, zero, attributes in (
+            ("QLinearSigmoid", 1 / 256, 0, {}),
+            ("QLinearLeakyRelu", 0.029, 9, {"alpha": 0.2}),
+            ("QLinearSoftmax", 1 / 256, 0, {"axis": -1, "opset": 13}),
+            ("QLinearSoftmax", 1 / 256, 0, {"axis": 1, "opset": 13}),
+            ("QLinearSoftmax", 1 / 256, 0, {"axis": 3, "opset": 11}),
+            ("QLinearGlobalAveragePool", 0.017, 5, {}),
+            ("QLinearAveragePool", 0.017, 5, {"kernel_shape": [2, 3], "strides": [1, 2]}),
+            ("QLinearAveragePool", 0.0213, 5, {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+            (
+                "QLinearAveragePool",
+                0.0213,
+                5,
+                {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1},
+            ),
         )
     ),
     ("MatMulIntegerToFloat", (BYTES, steps(np.int8, 8, 5), SCALE, SCALES, U8, ZEROS, fixed(5)), {}, 1),
@@ -401,6 +431,35 @@ def test_a_network_of_whole_numbers_is_explained() -> None:
     difference = answer["explained_value"] - answer["base_value"]
     np.testing.assert_allclose(answer["x_attributions"].sum(-1), difference, atol=1e-4)
     assert np.abs(difference).max() > 1
+
+
+def test_a_residual_block_of_whole_numbers_is_explained() -> None:
+    """As quantize_static (QOperator) writes one."""
+    scales = dict(
+        zip(
+            "sabcdefh",
+            np.float32([0.0213, 0.0197, 0.0331, 0.0291, 0.0057, 0.0273, 0.0241, 0.0119]),
+            strict=True,
+        )
+    )
+    constants = {"w": steps(np.int8, 2, 2, 3, 3), "v": np.float32(2e-3), "o": np.uint8(128), "p": np.int8(0)}
+    text = """g (float[N, 2, 5, 6] x) => (float[N, 4, 1, 1] y) {
+        q = QuantizeLinear (x, s, o)
+        conv = QLinearConv <pads = [1, 1, 1, 1]> (q, s, o, w, v, p, a, o)
+        sum = com.microsoft.QLinearAdd (q, s, o, conv, a, o, b, o)
+        leaky = com.microsoft.QLinearLeakyRelu <alpha = 0.1> (sum, b, o, c, o)
+        gate = com.microsoft.QLinearSigmoid (leaky, c, o, d, o)
+        product = com.microsoft.QLinearMul (leaky, c, o, gate, d, o, e, o)
+        both = com.microsoft.QLinearConcat <axis = 1> (e, o, product, e, o, sum, b, o)
+        pool = com.microsoft.QLinearAveragePool <kernel_shape = [2, 2], strides = [2, 2]> (both, e, o, f, o)
+        mean = com.microsoft.QLinearGlobalAveragePool (pool, f, o, h, o)
+        y = DequantizeLinear (mean, h, o) }"""
+    model = parsed(text, constants | scales, opsets='"" : 21, "com.microsoft" : 1')
+    x, references = np.asarray(rows(2, 5, 6)), np.asarray(rows(2, 5, 6)) + np.float32(0.5)
+    answer = compile_model(model, DeepShap(references), targets="all").explain(x)
+    difference = answer["explained_value"] - answer["base_value"]
+    np.testing.assert_allclose(answer["x_attributions"].sum((2, 3, 4)), difference, atol=1e-4)
+    assert np.abs(difference).max() > 0.1
 
 
 def made_of(
@@ -507,6 +566,16 @@ REFUSED = [
         "smooth_softmax cannot be explained. Explain the model as it was before",
     ),
     (("RotaryEmbedding", Q, PLACES, COS, SIN), {"scale": 2.0}, "a scale cannot be explained"),
+    (
+        ("QLinearSoftmax", PICTURE, SCALE, U8, SCALE, U8),
+        {"axis": 1, "opset": 11},
+        "several axes at once cannot be explained. Export with opset 13",
+    ),
+    (
+        ("QLinearGlobalAveragePool", PICTURE, SCALE, U8, SCALE, U8),
+        {"channels_last": 1},
+        "channels on the last axis cannot be explained. Export it with channels_last=0",
+    ),
 ]
 
 

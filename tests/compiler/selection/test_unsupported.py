@@ -121,13 +121,13 @@ def test_an_output_before_what_is_missing() -> None:
 
 
 def test_whole_numbers_of_an_operator_without_a_rule() -> None:
-    constants = {"s": np.float32(0.1), "o": np.uint8(3)}
+    constants = {"s": np.float32(0.1), "o": np.uint8(3), "c": np.array([True, False, True, True, False])}
     text = """g (float[N, 5] x) => (float[N, 5] y) {
         q = QuantizeLinear (x, s, o)
-        [softmax] p = com.microsoft.QLinearSoftmax <axis = 1, opset = 13> (q, s, o, s, o)
+        [either] p = com.microsoft.QLinearWhere (c, q, s, o, q, s, o, s, o)
         y = DequantizeLinear (p, s, o) }"""
     text = said(parsed(text, constants, opsets='"" : 21, "com.microsoft" : 1'))
-    assert "alone (QLinearSoftmax node 'softmax'): com.microsoft.QLinearSoftmax has no rule. Explain" in text
+    assert "alone (QLinearWhere node 'either'): com.microsoft.QLinearWhere has no rule. Explain" in text
 
 
 def test_what_has_no_slope_is_explained_by_coalitions() -> None:
