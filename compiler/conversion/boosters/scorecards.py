@@ -22,7 +22,7 @@ def features(model: Any) -> Features:
 
 
 def as_onnx(model: Any, example: Any) -> AsOnnx:
-    """Raises UnsupportedModelError for what is no fitted scorecard of bins."""
+    """Raise UnsupportedModelError for what is no fitted scorecard of bins."""
     variables = _variables(model)
     table = _table_of(variables)
     read = _boosted(model, variables, table)
@@ -57,7 +57,7 @@ class _Variable:
         return [*self.values, np.nan, *map(self._free, [min(self.bounds, default=0.0) - 1, *self.bounds])]
 
     def tree(self, feature: int, points: Sequence[float]) -> Tree:
-        """A chain of splits, each with the points of one bin or of several values on one side.
+        """Return a chain of splits, each with the points of one bin or of several values on one side.
 
         Args:
             points: of each probe.
@@ -83,7 +83,7 @@ class _Variable:
         return splits | {last + n: {0: own} for n, own in enumerate(leaves)}
 
     def _free(self, value: float) -> float:
-        """The next number that has no points of its own."""
+        """Return the next number that has no points of its own."""
         while value in self.values:
             value = float(np.nextafter(value, np.inf))
         return value
@@ -159,6 +159,6 @@ def _frame(rows: Sequence[Sequence[Any]], table: Table) -> Any:
 
 
 def _above(bound: float) -> float:
-    """The least float32 number that is not below."""
+    """Return the least float32 number that is not below."""
     rounded = np.float32(bound)
     return float(np.nextafter(rounded, np.float32(np.inf)) if float(rounded) < bound else rounded)

@@ -52,14 +52,14 @@ def qgemm(
 
 @fused("QLinearAdd")
 def qlinear_add(op: Rewriting, *operands: ir.Value | None) -> Any:
-    """A + B of dequantised numbers, quantised."""
+    """Compute A + B of dequantised numbers, quantised."""
     (a, b), y = _dequantised(op, operands[:6]), operands[6:]
     return op.QuantizeLinear(op.Add(a, b), *y)
 
 
 @fused("QLinearMul")
 def qlinear_mul(op: Rewriting, *operands: ir.Value | None) -> Any:
-    """A · B of dequantised numbers, quantised."""
+    """Compute A · B of dequantised numbers, quantised."""
     (a, b), y = _dequantised(op, operands[:6]), operands[6:]
     return op.QuantizeLinear(op.Mul(a, b), *y)
 
