@@ -173,6 +173,8 @@ def _register(part: Any) -> None:
     if is_classifier(part):
         shapes = calculate_linear_classifier_output_shapes
         options = {"nocl": [True, False], "zipmap": [True, False, "columns"]}
+        if hasattr(part, "decision_function"):
+            options["raw_scores"] = [True, False]
     kind = type(part)
     update_registered_converter(kind, f"{_library(part)}{kind.__name__}", shapes, _booster, options=options)
 
@@ -188,8 +190,10 @@ def _booster(scope: Any, operator: Any, container: Any) -> None:
             "step before it, which no ONNX step makes: encode them as numbers there, or give the booster "
             "itself."
         )
-    if is_classifier(part) and container.get_options(part, {"nocl": False}, fail=False)["nocl"]:
+    if _asked(container, part, "nocl"):
         boosted = replace(boosted, classes=np.arange(len(boosted.classes)))
+    if _asked(container, part, "raw_scores"):
+        boosted = replace(boosted, link="NONE")
     given, ends = operator.inputs[0].full_name, [value.full_name for value in operator.outputs]
     x = nodes.add("Cast", [given], to=onnx.TensorProto.FLOAT)
     nodes.boosted(boosted, x, table.count, ends)
@@ -209,6 +213,12 @@ def _booster(scope: Any, operator: Any, container: Any) -> None:
             name=scope.get_unique_operator_name(node.op_type),
             **{a.name: onnx.helper.get_attribute_value(a) for a in node.attribute},
         )
+
+
+def _asked(container: Any, part: Any, option: str) -> bool:
+    """Whether an option is set; not where a part has no such option."""
+    given = container.get_options(part, {option: False}, fail=False)
+    return bool(given and given[option])
 
 
 def _whole(rows: Rows) -> np.ndarray:

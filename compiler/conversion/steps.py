@@ -3,6 +3,7 @@
 Scalers and functions are computed in double: rounded to float32 in between, a number may cross a threshold.
 """
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from numbers import Real
@@ -15,6 +16,7 @@ from skl2onnx._supported_operators import sklearn_operator_name_map
 from skl2onnx.algebra.onnx_ops import (
     OnnxAbs,
     OnnxAdd,
+    OnnxArgMax,
     OnnxCast,
     OnnxCeil,
     OnnxClip,
@@ -27,6 +29,7 @@ from skl2onnx.algebra.onnx_ops import (
     OnnxGather,
     OnnxIsNaN,
     OnnxLog,
+    OnnxMatMul,
     OnnxMul,
     OnnxNeg,
     OnnxReciprocal,
@@ -52,6 +55,7 @@ from sklearn.ensemble import (
     StackingClassifier,
 )
 from sklearn.impute import KNNImputer, MissingIndicator, SimpleImputer
+from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
     MaxAbsScaler,
@@ -68,6 +72,7 @@ from sklearn.tree import (
     ExtraTreeRegressor,
 )
 
+from compiler.conversion.boosters.trees import labels_of
 from compiler.errors import UnsupportedModelError
 
 Convert = Callable[[Any, Any, Any], None]
@@ -104,10 +109,10 @@ def check(part: Any) -> None:
     name = type(part).__name__
     if not any(attribute.endswith("_") for attribute in vars(part)):
         return  # what a fitted part was cloned from
-    if isinstance(part, CalibratedClassifierCV) and part.method == "isotonic":
+    if isinstance(part, CalibratedClassifierCV) and part.method == "isotonic" and len(part.classes_) > 2:
         raise UnsupportedModelError(
-            f"sklearn.{name}(method='isotonic'): skl2onnx makes steps of what is interpolated between them. "
-            "Calibrate by method='sigmoid', or explain the estimator alone."
+            f"sklearn.{name}(method='isotonic') of more than two classes: skl2onnx makes steps of what is "
+            "interpolated between them. Calibrate by method='sigmoid', or explain the estimator alone."
         )
     if isinstance(part, TargetEncoder) and len({_has_words(own) for own in part.categories_}) > 1:
         raise UnsupportedModelError(
@@ -438,7 +443,56 @@ def _stack(scope: Any, operator: Any, container: Any) -> None:
         joined.input[i] = column
 
 
+def _calibrated(scope: Any, operator: Any, container: Any) -> None:
+    """As skl2onnx converts it; isotonic calibration of two classes by what scikit-learn interpolates."""
+    model, version = operator.raw_operator, container.target_opset
+    for part in model.calibrated_classifiers_:
+        _ask_for_scores(scope, container, part.estimator)
+    if model.method != "isotonic":
+        _known[CalibratedClassifierCV](scope, operator, container)
+        return
+    parts = [_interpolated(scope, operator, container, part) for part in model.calibrated_classifiers_]
+    share = functools.reduce(lambda a, b: OnnxAdd(a, b, op_version=version), parts)
+    share = OnnxDiv(share, np.asarray([len(parts)], np.float64), op_version=version)
+    both = OnnxConcat(OnnxSub(np.ones(1), share, op_version=version), share, axis=1, op_version=version)
+    best = OnnxArgMax(both, axis=1, keepdims=0, op_version=version)
+    label, probabilities = operator.outputs
+    labels = OnnxGather(labels_of(model.classes_), best, op_version=version, output_names=[label.full_name])
+    labels.add_to(scope, container)
+    kind = _DOUBLE if isinstance(probabilities.type, DoubleTensorType) else _FLOAT
+    OnnxCast(both, to=kind, op_version=version, output_names=[probabilities.full_name]).add_to(
+        scope, container
+    )
+
+
+def _ask_for_scores(scope: Any, container: Any, estimator: Any) -> None:
+    """Set the option for scores of the last step, where skl2onnx sets that of the pipeline alone."""
+    while isinstance(estimator, Pipeline):
+        estimator = estimator[-1]
+    if hasattr(estimator, "decision_function") and container.has_options(estimator, "raw_scores"):
+        for options in (container, scope):
+            options.add_options(id(estimator), {"raw_scores": True})
+
+
+def _interpolated(scope: Any, operator: Any, container: Any, part: Any) -> Any:
+    """[N, 1] of class 1: a sum of ramps, each from one threshold of the scores to the next."""
+    estimator, (calibrator,), version = part.estimator, part.calibrators, container.target_opset
+    inner = scope.declare_local_operator(sklearn_operator_name_map[type(estimator)], estimator)
+    inner.inputs = operator.inputs
+    inner.outputs.append(scope.declare_local_variable("label", operator.outputs[0].type.__class__()))
+    inner.outputs.append(scope.declare_local_variable("scores", FloatTensorType()))
+    last = OnnxGather(inner.outputs[1].full_name, np.asarray([-1]), axis=1, op_version=version)
+    x, y = (np.asarray(n, np.float64) for n in (calibrator.X_thresholds_, calibrator.y_thresholds_))
+    if len(x) == 1:
+        x, y = np.append(x, x + 1), np.append(y, y)
+    ramps: Any = OnnxSub(OnnxCast(last, to=_DOUBLE, op_version=version), x[None, :-1], op_version=version)
+    ramps = OnnxDiv(ramps, np.diff(x)[None], op_version=version)
+    ramps = OnnxClip(ramps, np.asarray(0.0), np.asarray(1.0), op_version=version)
+    return OnnxAdd(OnnxMatMul(ramps, np.diff(y)[:, None], op_version=version), y[:1], op_version=version)
+
+
 _CLASSIFIERS: dict[type, Convert] = {
+    CalibratedClassifierCV: _calibrated,
     LinearDiscriminantAnalysis: _discriminant,
     LinearSVC: _margins,
     QuadraticDiscriminantAnalysis: _quadratic,

@@ -17,6 +17,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticD
 from sklearn.ensemble import (
     BaggingRegressor,
     GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
     RandomForestClassifier,
     RandomForestRegressor,
     StackingClassifier,
@@ -188,6 +189,32 @@ def test_transformed_targets(given: dict[str, Any], regressor: Any) -> None:
     assert np.abs(compiled.explain(TABLE[:5])["variable"][:, 0] / model.predict(TABLE[:5]) - 1).max() < LIMIT
 
 
+SCORED = [
+    FOREST,
+    LogisticRegression(),
+    make_pipeline(StandardScaler(), LogisticRegression()),
+    make_pipeline(StandardScaler(), LinearSVC()),
+    xgb.XGBClassifier(n_estimators=4, max_depth=3),
+    HistGradientBoostingClassifier(max_iter=5),
+]
+
+
+@pytest.mark.parametrize("method", ["isotonic", "sigmoid"])
+@pytest.mark.parametrize("model", SCORED, ids=lambda model: re.sub(r"\s+", " ", str(model))[:50])
+def test_calibration_of_scores(model: Any, method: str) -> None:
+    calibrated = CalibratedClassifierCV(clone(model), method=method, cv=3).fit(TABLE / 90, TWO)
+    parity = convert(calibrated, TABLE[:50] / 90).parity
+    assert parity is not None
+    assert parity.relative < LIMIT
+    assert (parity.labels or 0) < 5  # a probability of a half
+
+
+def test_isotonic_calibration_of_three_classes_is_refused() -> None:
+    model = CalibratedClassifierCV(FOREST, method="isotonic", cv=3).fit(TABLE, TWO + (TABLE["f"] > 60))
+    with pytest.raises(UnsupportedModelError, match="of more than two classes: skl2onnx makes steps"):
+        convert(model, TABLE)
+
+
 def test_a_number_marks_what_is_missing() -> None:
     table = TABLE.mask(TABLE % 7 == 0, -1.0)
     steps = make_union(
@@ -224,7 +251,6 @@ REFUSED = {
     "SimpleImputer(add_indicator=True) of words": make_pipeline(
         SimpleImputer(add_indicator=True, keep_empty_features=False), Ridge()
     ),
-    "CalibratedClassifierCV(method='isotonic')": CalibratedClassifierCV(FOREST, method="isotonic", cv=3),
 }
 
 
