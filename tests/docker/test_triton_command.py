@@ -19,7 +19,9 @@ from tests.service.child import spare_ports
 
 ROOT = Path(__file__).parent.parent.parent
 NAME = triton.OPTIONS["name"]
-COMMAND = [sys.executable, "-c", "from service.cli.triton import app; app()"]
+# Where the tests run in the background of a shell, their children ignore Ctrl-C.
+HEEDING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+COMMAND = [sys.executable, "-c", f"{HEEDING}; from service.cli.triton import app; app()"]
 
 
 @pytest.fixture
