@@ -22,11 +22,10 @@ from sklearn.utils.validation import check_is_fitted
 from compiler.conversion.boosters.trees import Nodes
 from compiler.conversion.graphs import INPUT, AsOnnx, Both, tidied
 from compiler.conversion.rows import Features, Rows, rows_of
-from compiler.conversion.steps import check, register, unknown
+from compiler.conversion.steps import check, converters, unknown
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.lowering.loading.load import without_zip_maps
 
-register()
 OPSETS = {"": 18, "ai.onnx.ml": 3}  # trees as TreeEnsembleRegressor and -Classifier
 
 
@@ -49,15 +48,16 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
             "`convert(model, example)` a DataFrame of rows such as it takes."
         )
     given, types = _unflattened(model), _types(known, rows, by_column=by_column)
-    for part in _parts(model):
-        if _reader(part):
-            _register(part)
     names = [name for name, _ in types]
     options = {id(given): {"zipmap": False}} if hasattr(model, "predict_proba") else None
-    try:
-        converted = convert_sklearn(given, initial_types=types, target_opset=OPSETS, options=options)
-    except (MissingConverter, MissingShapeCalculator) as error:
-        raise unknown(error) from error
+    with converters():
+        for part in _parts(model):
+            if _reader(part):
+                _register(part)
+        try:
+            converted = convert_sklearn(given, initial_types=types, target_opset=OPSETS, options=options)
+        except (MissingConverter, MissingShapeCalculator) as error:
+            raise unknown(error) from error
     proto, _ = without_zip_maps(converted)
     tidied(proto, names)
     read = [value.name for value in proto.graph.input]
@@ -168,7 +168,7 @@ def _library(part: Any) -> str:
 
 
 def _register(part: Any) -> None:
-    """Register a booster's class with skl2onnx; as documented there, for the whole process."""
+    """Register a booster's class with skl2onnx."""
     shapes, options = calculate_linear_regressor_output_shapes, None
     if is_classifier(part):
         shapes = calculate_linear_classifier_output_shapes

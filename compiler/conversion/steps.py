@@ -5,13 +5,16 @@ Scalers and functions are computed in double: rounded to float32 in between, a n
 
 import functools
 import re
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any
 
 import numpy as np
 import onnx
 from skl2onnx import update_registered_converter
+from skl2onnx._parse import sklearn_parsers_map
 from skl2onnx._supported_operators import sklearn_operator_name_map
 from skl2onnx.algebra.onnx_ops import (
     OnnxAbs,
@@ -40,7 +43,12 @@ from skl2onnx.algebra.onnx_ops import (
     OnnxTanh,
     OnnxWhere,
 )
-from skl2onnx.common._registration import get_converter, get_shape_calculator
+from skl2onnx.common._registration import (
+    _converter_pool,
+    _shape_calculator_pool,
+    get_converter,
+    get_shape_calculator,
+)
 from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType, StringTensorType
 from skl2onnx.operator_converters.common import concatenate_variables
 from skl2onnx.shape_calculators.scaler import calculate_sklearn_scaler_output_shapes
@@ -78,10 +86,29 @@ from compiler.errors import UnsupportedModelError
 Convert = Callable[[Any, Any, Any], None]
 _DOUBLE, _FLOAT = onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT
 _MISSING = "nodes_missing_value_tracks_true"
+_tables = (sklearn_operator_name_map, sklearn_parsers_map, _converter_pool, _shape_calculator_pool)
+_one_at_a_time = threading.RLock()
 
 
-def register() -> None:
-    """Register the converters here with skl2onnx; as documented there, for the whole process."""
+@contextmanager
+def converters() -> Iterator[None]:
+    """Register the converters here with skl2onnx, and leave its tables as they were found.
+
+    skl2onnx knows converters by tables of the whole process: what stayed in them would change what a user's
+    own calls of it make. One conversion at a time reads them.
+    """
+    with _one_at_a_time:
+        found = [dict(table) for table in _tables]
+        try:
+            _register()
+            yield
+        finally:
+            for table, before in zip(_tables, found, strict=True):
+                table.clear()
+                table.update(before)
+
+
+def _register() -> None:
     for kind in _SCALERS:
         _tell(kind, _scaler, calculate_sklearn_scaler_output_shapes)
     _tell(FunctionTransformer, _function, _function_shapes)

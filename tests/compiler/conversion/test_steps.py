@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import xgboost as xgb
+from skl2onnx import to_onnx
+from skl2onnx._parse import sklearn_parsers_map
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
@@ -264,10 +266,11 @@ def test_what_is_refused_says_what_to_do(text: str) -> None:
 
 def test_words_and_numbers_are_encoded_by_two() -> None:
     table = TABLE.assign(home=np.resize(["own", "with parents", "rent"], len(TABLE)), a=TABLE["a"] % 3)
+    good = (table["home"] == "own") | (TABLE["a"] % 6 > table["a"])
 
     def fitted(*columns: list[str]) -> Any:
         encoders = ColumnTransformer([(each[0], TargetEncoder(cv=2), each) for each in columns])
-        return make_pipeline(encoders, LogisticRegression()).fit(table, TWO)
+        return make_pipeline(encoders, LogisticRegression()).fit(table, good)
 
     parity = convert(fitted(["home"], ["a"]), table).parity
     assert parity is not None
@@ -281,3 +284,15 @@ def test_no_word_marks_what_is_missing() -> None:
     columns = ColumnTransformer([("told", MissingIndicator(missing_values="?"), ["home"])], remainder="drop")
     with pytest.raises(UnsupportedModelError, match=re.escape("(missing_values='?'): only a number")):
         convert(make_pipeline(columns, LogisticRegression()).fit(table, TWO), table)
+
+
+def test_skl2onnx_stays_as_its_other_users_know_it() -> None:
+    given = TABLE.to_numpy(np.float32)
+    model = make_pipeline(StandardScaler(), RandomForestClassifier(3)).fit(given, TWO)
+    before, parsers = to_onnx(model, given[:1]), dict(sklearn_parsers_map)
+    convert(model)
+    convert(HistGradientBoostingClassifier(max_iter=3).fit(given, TWO))
+    with pytest.raises(UnsupportedModelError):
+        convert(make_pipeline(SplineTransformer(), Ridge()).fit(given, DUE))
+    assert to_onnx(model, given[:1]).graph.node == before.graph.node
+    assert sklearn_parsers_map == parsers
