@@ -15,7 +15,7 @@ from compiler.artefact.describe import describe
 from compiler.artefact.finish import finish
 from compiler.artefact.open_length import check_span
 from compiler.checks.check import check
-from compiler.checks.open_probes import check_open
+from compiler.checks.probes import check_open
 from compiler.conversion.convert import Converted, convert, example_of, is_fitted
 from compiler.conversion.files import is_fitted_file, read_fitted
 from compiler.decisions.comparisons import Comparisons, demand_alike
@@ -27,14 +27,13 @@ from compiler.errors import (
     InvalidReferencesError,
     UnsupportedModelError,
 )
-from compiler.explain.combine import combine
-from compiler.explain.engine import Method, MethodChoice
+from compiler.explain.engine import Method, MethodChoice, combine
+from compiler.explain.environment import with_batch
 from compiler.explain.methods import request_of
-from compiler.explain.one_row import with_batch
 from compiler.explain.references import prepare_references, shapes_of
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower, plain_for
-from compiler.lowering.lengths import Span, span_of
+from compiler.lowering.inference import Span, span_of
 from compiler.memory.fit import Combined, Progress, fit
 from compiler.profile import DecisionProfile, as_profile
 from compiler.references.reference_set import OpenReferences

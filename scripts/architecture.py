@@ -20,7 +20,7 @@ STAGES = {
     "lower": "lowering",
     "Engine.select": "explain.engine",
     "prepare_references": "explain.references",
-    "combine": "explain.combine",
+    "combine": "explain.engine",
     "fit": "memory.fit",
     "finish": "artefact.finish",
     "check": "checks.check",

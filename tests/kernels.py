@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import onnx
 
-from compiler.graph.shapes import own_shapes
+from compiler.graph import shapes
 from compiler.rules import rule as rule_module
 from rationale import Kind, Trait, rule
 
@@ -60,12 +60,12 @@ def declare() -> None:
 @contextmanager
 def own_rules() -> Iterator[None]:
     """What is declared within is forgotten after it."""
-    told = set(own_shapes._told)
+    told = set(shapes._told)
     with patch.object(rule_module, "_RULES", dict(rule_module._RULES)):
         yield
-    for domain, op_type in own_shapes._told - told:
-        onnx.defs.deregister_schema(op_type, own_shapes.OWN_VERSION, domain)
-    own_shapes._told.intersection_update(told)
+    for domain, op_type in shapes._told - told:
+        onnx.defs.deregister_schema(op_type, shapes.OWN_VERSION, domain)
+    shapes._told.intersection_update(told)
 
 
 def network() -> onnx.ModelProto:

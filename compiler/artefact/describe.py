@@ -21,7 +21,7 @@ from compiler.explain.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, attributi
 from compiler.explain.target import Target, stop_warnings
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered
-from compiler.lowering.lengths import Span, length_warnings
+from compiler.lowering.inference import Span, length_warnings
 from compiler.manifest import (
     DATATYPES,
     GROUPS,
@@ -42,8 +42,7 @@ from compiler.manifest import Method as MethodEntry
 from compiler.references.reference_set import ReferenceSet
 from compiler.references.request_time import describe_open, own_inputs
 from compiler.request import CompileRequest, plain
-from compiler.rules.packages import package_of
-from compiler.rules.rule import find_rule
+from compiler.rules.rule import find_rule, package_of
 from compiler.runtime.kernels import digest
 
 

@@ -18,7 +18,7 @@ import onnx_ir.passes.common as passes
 
 from compiler.errors import InvalidOptionError
 from compiler.graph.nodes import Nodes
-from compiler.graph.shapes.symbolic_rows import rename_rows
+from compiler.graph.shapes import rename_rows
 from compiler.lowering import Lowered
 from compiler.lowering.loading.load import standardise
 from compiler.lowering.precision import on_cpu

@@ -18,9 +18,8 @@ from compiler.checks.probes import probe_rows
 from compiler.deployment import Deployment
 from compiler.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
 from compiler.explain.engine import Method
-from compiler.graph.fold import drop_unused_constants
-from compiler.graph.nodes import Nodes
-from compiler.lowering.lengths import Span
+from compiler.graph.nodes import Nodes, drop_unused_constants
+from compiler.lowering.inference import Span
 from compiler.runtime.session import Runner, interface
 
 LOOKED_AT = DEGREE + 3  # lengths: as many as a polynomial needs, and two that check it

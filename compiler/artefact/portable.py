@@ -18,7 +18,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from compiler.graph.batching import is_elementwise
-from compiler.graph.fold import drop_unused_constants, new_constant
+from compiler.graph.nodes import drop_unused_constants, new_constant
 
 MOST_AXES = 6  # of an elementwise operator; TensorRT's tensors have eight at most
 _TRANSPOSED = {"Gemm": ("transA", "transB"), "MatMul": ()}

@@ -10,14 +10,13 @@ import onnx_ir as ir
 from compiler.checks.gate import check_gate
 from compiler.checks.judge import demand
 from compiler.checks.measure import Measurement, layer_gap, measure, storage_error
-from compiler.checks.open_probes import with_open_probes, with_open_sample
-from compiler.checks.probes import probe_ids, sample_rows, sound_probes
+from compiler.checks.probes import probe_ids, sample_rows, sound_probes, with_open_probes, with_open_sample
 from compiler.errors import InvalidModelError
 from compiler.explain.engine import Selection
 from compiler.explain.outputs import attributions_name, layers_of
 from compiler.explain.references import Referenced
 from compiler.lowering import narrow
-from compiler.lowering.lengths import Span
+from compiler.lowering.inference import Span
 from compiler.manifest import Measured, Memory
 from compiler.memory.budget import beyond_budget, rows_that_fit
 from compiler.references.reference_set import Baseline

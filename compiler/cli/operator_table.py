@@ -9,11 +9,10 @@ from typing import Any
 
 import onnx
 
-from compiler.graph.shapes.own_shapes import is_own
+from compiler.graph.shapes import is_own
 from compiler.lowering.bodies import has_body
 from compiler.lowering.rewrites.engine import rewritten_operators
-from compiler.rules.packages import package_of
-from compiler.rules.rule import Kind, Rule, Trait, all_rules
+from compiler.rules.rule import Kind, Rule, Trait, all_rules, package_of
 
 ALL = "all"
 UNROLLED = {

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
-from compiler.explain.reach import OF_SIZES
+from compiler.explain.target import OF_SIZES
 from compiler.explain.trees.provenance import all_made_of
 from compiler.lowering import Lowered
 

@@ -21,9 +21,8 @@ from compiler.errors import InvalidOptionError
 from compiler.explain.engine import Gap, Method, Selection
 from compiler.explain.feature_names import by_name, features_of
 from compiler.explain.logits import closing, is_probability
-from compiler.explain.reach import reach_backward
 from compiler.explain.references import Referenced, prepare_references
-from compiler.explain.target import Target, check_shapes
+from compiler.explain.target import Target, check_shapes, reach_backward
 from compiler.lowering import Lowered
 from compiler.manifest import Classes, Decided
 from compiler.profile import DecisionProfile, faulty, near

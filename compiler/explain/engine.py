@@ -7,7 +7,7 @@ may bring another.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -19,12 +19,17 @@ from compiler.errors import InvalidOptionError
 from compiler.explain.environment import Environment
 from compiler.explain.leaves import Leaf
 from compiler.explain.outputs import Outputs
-from compiler.explain.target import Target
+from compiler.explain.target import Target, check_names
 from compiler.graph.ops import Ops
-from compiler.lowering import Lowered
+from compiler.graph.tensor import Chunks
+from compiler.graph.variants import Variants
+from compiler.lowering import Lowered, with_model
+from compiler.lowering.rewrites.discrete import spell_out_dequantising
+from compiler.lowering.rows import in_front
 from compiler.manifest import Extension, TensorSpec
-from compiler.memory.fit import Progress
+from compiler.memory.fit import Plan, Progress
 from compiler.references.reference_set import Baseline, OpenReferences, ReferenceSet
+from compiler.references.request_time import names_of_inputs
 from compiler.request import CompileRequest, FeatureNames
 from compiler.runtime.session import is_float
 
@@ -260,3 +265,53 @@ def demand_no_layers(method: Method, request: CompileRequest) -> None:
     """Raise InvalidOptionError where layers are asked for, of a method that meets none."""
     if request.layers or request.concepts:
         raise InvalidOptionError(f"{method.name} walks through no layers: leave --layers and --concepts out.")
+
+
+def combine(
+    selection: Selection, references: ReferenceSet | None, variants: Variants, progress: Progress
+) -> Plan:
+    """Plan the combined model next to the lowered one, to be built as memory allows.
+
+    Args:
+        variants: for what machine operators choose them.
+        progress: called as `progress(stage, done, total)`.
+
+    Raises:
+        InvalidOptionError: names that are taken.
+    """
+    engine, target = selection.method.engine, selection.target
+    own_inputs = names_of_inputs(target.tensors) if references and references.is_open else set()
+    check_names(selection.lowered, engine.outputs(selection).names | own_inputs)
+
+    def build(chunks: Chunks) -> ir.Model:
+        """Return the combined graph with nothing computed yet."""
+        copy, flat = _cloned(selection)
+        lowered, output = copy.lowered, copy.target.output
+        graph = lowered.model.graph
+        sizes = {"T": target.count, "K": references.count if references else 1, "S": 1, "C": 1}
+        sizes |= engine.sizes(copy)
+        dtype = lowered.specs[output][1]
+        op = Ops(graph, graph.opset_imports.get("", 21), sizes, dtype, variants, chunks)
+        variants.begin()
+        engine.emit(Canvas(op, copy, flat, references, progress))
+        return lowered.model
+
+    return Plan(build, engine.axes(selection.method, references))
+
+
+def _cloned(selection: Selection) -> tuple[Selection, frozenset[str]]:
+    """Return a copy whose graph may be changed, and the names of `in_front`.
+
+    Tensors are shared. The names are as lowering knows them: what is spelled out here has inner values of
+    which it knows nothing, unless they have to be lifted.
+    """
+    lowered, engine = selection.lowered, selection.method.engine
+    model = lowered.model.clone()
+    copies = dict(zip(lowered.model.graph, model.graph, strict=True))
+    on_path = {copies[node] for node in engine.path(selection)}
+    before = len(model.graph)
+    spell_out_dequantising(model.graph, [n for n in copies.values() if n not in on_path])
+    to_be_lifted = lowered.one_row and len(model.graph) != before
+    copy = with_model(lowered, model) if to_be_lifted else replace(lowered, model=model)
+    flat = in_front(lowered) | engine.flat(selection)
+    return replace(engine.on(selection, copies), lowered=copy), flat

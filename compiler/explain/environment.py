@@ -1,18 +1,104 @@
-"""Every value of the model as a tensor: at the sample x, at references, at points of paths."""
+"""Every value of the model as a tensor (at x, at references, on paths), and the rules called on them.
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+A `Call` is one operator of the path with what its rule returned at x and at r. The walk reads calls
+backwards; methods decide at which point to call a rule again.
+"""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
-from compiler.explain.call import At, Call, attributes_of, evaluate
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.lowering import Lowered
-from compiler.lowering.batch import dependent_on_batch
+from compiler.lowering import Lowered, narrow
+from compiler.lowering.batch import dependent_on_batch, how_rows_mix
 from compiler.lowering.control_flow.branches import REASON
+from compiler.lowering.rows import in_front
+from compiler.memory.fit import whole
 from compiler.rules.rule import Rule
+
+
+@dataclass(frozen=True)
+class At:
+    """A rule's result at one point: its inputs, its outputs, and one pullback for each input."""
+
+    inputs: tuple[Tensor | None, ...]
+    outputs: tuple[Tensor, ...]
+    pullbacks: tuple[Callable[[Any], Tensor] | None, ...]
+
+    @property
+    def y(self) -> Tensor:
+        return self.outputs[0]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator on the path from the explained inputs to the explained output.
+
+    Attributes:
+        varying: per input, whether it depends on the explained inputs. One that does not (a weight, an
+            input that is not explained) is its own reference.
+        r: None for methods without references.
+    """
+
+    name: str
+    rule: Rule
+    attributes: Mapping[str, Any]
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str, ...]
+    varying: tuple[bool, ...]
+    x: At
+    r: At | None = field(default=None)
+
+    @property
+    def sources(self) -> list[str]:
+        """Names of the inputs that vary, one by one."""
+        return [n for n, varying in zip(self.inputs, self.varying, strict=True) if varying and n is not None]
+
+    def at(self, op: Ops, inputs: Sequence[Tensor | None]) -> At:
+        """Call the rule at another point."""
+        return evaluate(op, self.rule, inputs, self.attributes, self.name)
+
+    @property
+    def reference(self) -> At:
+        assert self.r is not None, "the method has no references"
+        return self.r
+
+
+def attributes_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes as Python values.
+
+    ONNX stores float attributes in float32: what a rule computes with must be that number.
+    """
+    return {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in values.items()}
+
+
+def evaluate(
+    op: Ops, rule: Rule, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], name: str
+) -> At:
+    """Call a rule.
+
+    Raises:
+        UnsupportedModelError: the operator is used in a way its rule does not cover; names the node.
+    """
+    try:
+        y, pullbacks = rule(op, *inputs, **attributes)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{rule.op_type} node {name!r}: {error}") from error
+    except TypeError as error:
+        if "argument" not in str(error):
+            raise
+        raise UnsupportedModelError(
+            f"{rule.op_type} node {name!r}: used with inputs or attributes its rule does not take ({error})"
+        ) from error
+    outputs = y if isinstance(y, tuple) else (y,)
+    given = pullbacks if isinstance(pullbacks, tuple) else (pullbacks,)
+    padded = (*given, *(None for _ in inputs[len(given) :]))
+    return At(tuple(inputs), outputs, padded[: len(inputs)])
 
 
 class Environment:
@@ -211,3 +297,26 @@ def emit_as(op: Ops, node: ir.Node, inputs: Sequence[Tensor | None], where: str)
             f"{node.op_type} node {name!r} cannot be written out for each {where}: {why}."
         )
     return op.emit(node.op_type, inputs, attributes, outputs=len(node.outputs), domain=node.domain)
+
+
+def with_batch(lowered: Lowered) -> Lowered:
+    """Return the model with a plain graph that takes any number of rows, where its own takes one.
+
+    Raises:
+        UnsupportedModelError: the lifted graph does not answer as the model does.
+    """
+    if not lowered.one_row:
+        return lowered
+    model = lowered.model.clone()
+    op = Ops(model.graph, model.graph.opset_imports[""], {}, ir.DataType.FLOAT)
+    at_x = Environment(op, replace(lowered, model=model), in_front(lowered))
+    op.bind_batch(at_x.at(str(model.graph.inputs[0].name)))
+    at_x.lift_outputs()
+    source = narrow(whole(model), lowered.narrow)
+    if how_rows_mix(source, ir.from_proto(lowered.source), in_front=True) is not None:
+        raise UnsupportedModelError(
+            "the batch is fixed at 1 and cannot be made symbolic: with more rows the model would answer "
+            "otherwise. Export it with a dynamic batch axis (dynamic_axes or dynamic_shapes in "
+            "torch.onnx.export)."
+        )
+    return replace(lowered, source=ir.serde.serialize_model(source))

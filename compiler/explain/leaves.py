@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import InvalidOptionError, UnsupportedModelError
-from compiler.graph.fold import extract, new_constant
+from compiler.graph.nodes import extract, new_constant
 from compiler.lowering import Lowered
 from compiler.runtime.session import Runner
 

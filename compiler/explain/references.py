@@ -13,8 +13,7 @@ from compiler.errors import InvalidModelError, InvalidReferencesError
 from compiler.explain.engine import References, Selection
 from compiler.explain.leaves import Leaf
 from compiler.explain.target import Target
-from compiler.graph.fold import extract
-from compiler.graph.traverse import nodes_behind
+from compiler.graph.nodes import extract, nodes_behind
 from compiler.lowering import Lowered
 from compiler.references.reference_set import (
     Baseline,

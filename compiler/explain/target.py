@@ -1,4 +1,4 @@
-"""What is explained: which output and which of its elements, by which tensors, for whom."""
+"""What of a graph depends on the tensors that are explained, and what an output is computed from."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -7,14 +7,37 @@ from math import prod
 from typing import Literal
 
 import numpy as np
+import onnx_ir as ir
 
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.explain.leaves import Leaf, is_float
 from compiler.explain.players import Players
-from compiler.explain.reach import reach_forward
+from compiler.graph.nodes import names_read, reached_from
 from compiler.lowering import Lowered
 from compiler.manifest import ends_of
 from compiler.request import Element
+
+OF_SIZES = frozenset({"Shape", "Size", "EyeLike"})  # what depends on no value
+
+
+def made_by(node: ir.Node, ends: Sequence[str]) -> bool:
+    """Tell whether a node computes one of the `ends`."""
+    return any(v.name in ends for v in node.outputs)
+
+
+def reach_forward(graph: ir.Graph, ends: Sequence[str]) -> frozenset[str]:
+    """Return the names of what depends on the `ends`; each is a value of its own, whatever computes it."""
+    return reached_from(ends, (n for n in graph if n.op_type not in OF_SIZES and not made_by(n, ends)))
+
+
+def reach_backward(graph: ir.Graph, output: str, ends: Sequence[str]) -> frozenset[str]:
+    """Return the names of what an output is computed from, no further than the `ends`."""
+    reached = {output}
+    for node in reversed(graph):
+        if any(v.name in reached for v in node.outputs) and not made_by(node, ends):
+            reached.update(names_read(node))
+    return frozenset(reached)
+
 
 MOST_NAMED = 12  # values in a message
 MOST_STOPS = 5  # in a warning; the manifest has all

@@ -6,9 +6,8 @@ from typing import Any
 import onnx_ir as ir
 
 from compiler.graph.batching import Node
-from compiler.graph.layouts import Layouts
-from compiler.graph.shapes.inference import Spec
-from compiler.graph.tensor import STACKED, Lead, Tensor
+from compiler.graph.shapes import Spec
+from compiler.graph.tensor import STACKED, Layouts, Lead, Tensor
 
 
 def row_by_row(op: Layouts, node: Node, domain: str, lead: Lead, specs: Sequence[Spec]) -> list[Tensor]:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from compiler.graph.shapes.inference import Spec
+from compiler.graph.shapes import Spec
 from compiler.lowering.batch import (
     ONE_SCALE,
     free_batch,
@@ -25,15 +25,13 @@ from compiler.lowering.batch import (
 )
 from compiler.lowering.bodies import inline_bodies
 from compiler.lowering.control_flow.branches import inline_control_flow, rows_decide
-from compiler.lowering.inference import infer, note_shapes
-from compiler.lowering.lengths import Shapes, Size, fix_lengths
-from compiler.lowering.limits import check_sizes, fold_weights
+from compiler.lowering.inference import Shapes, Size, fix_lengths, infer, note_shapes
 from compiler.lowering.loading.load import load, standardise
 from compiler.lowering.precision import Narrow, narrow, on_cpu, widen
 from compiler.lowering.rewrites.engine import is_rewritten, rewrite, rewrite_domain, share_prefixes
 from compiler.lowering.rewrites.microsoft import DOMAIN as MICROSOFT
 from compiler.lowering.rewrites.microsoft import needs_gpu
-from compiler.lowering.sizes import at_batch, fold_sizes
+from compiler.lowering.sizes import at_batch, check_sizes, fold_sizes, fold_weights
 from compiler.rules.rule import find_rule
 
 __all__ = ["Lowered", "lower", "narrow", "plain_for", "with_model"]

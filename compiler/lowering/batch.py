@@ -8,9 +8,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from compiler.errors import InvalidModelError, UnsupportedModelError
-from compiler.graph.fold import new_constant
-from compiler.graph.shapes.inference import Spec
-from compiler.graph.traverse import reached_from
+from compiler.graph.nodes import new_constant, reached_from
+from compiler.graph.shapes import Spec
 from compiler.lowering.inference import BATCH, infer_each
 from compiler.runtime.session import Runner, is_float
 

@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
 from compiler.graph.batching import Node, touches_first
+from compiler.graph.nodes import names_read
 from compiler.graph.tensor import Tensor
-from compiler.graph.traverse import names_read
 from compiler.lowering import Lowered
 from compiler.lowering.batch import ONE_SCALE, dependent_on_batch, dependent_on_rows, how_rows_mix
 from compiler.lowering.precision import on_cpu

@@ -1,19 +1,159 @@
-"""What a graph takes of memory, and how references are walked so that it takes no more than its budget."""
+"""What a graph takes of memory, and how references are walked so that it takes no more than its budget.
 
+Some nodes belong to the whole run, others to the chunks of an axis.
+"""
+
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+import onnx
 import onnx_ir as ir
 
 from compiler.deployment import MAX_BATCH, in_words
 from compiler.errors import InvalidOptionError
-from compiler.graph.chunk_markers import Axis, Chunks
-from compiler.graph.fold import constant_nodes, frontier
-from compiler.graph.traverse import nodes_behind, reads
+from compiler.graph.nodes import constant_nodes, frontier, nodes_behind, reads
+from compiler.graph.shapes import Spec, infer_graph
+from compiler.graph.tensor import DOMAIN, Axis, Chunks
 from compiler.manifest import Memory
-from compiler.memory.regions import Region, entries, is_pseudo
-from compiler.memory.sizes import Sizes, constant_bytes, peak, sizes
 from compiler.runtime.session import MAPPED_BYTES
+
+
+@dataclass
+class Region:
+    """The nodes that run once for each chunk of an axis, in topological order.
+
+    Attributes:
+        baked: those that depend on the chunk and on constants alone: they can be computed beforehand.
+        body: those that depend on the row to be explained, too.
+        baked_sums, sums: the Sum and Moments nodes by which values leave either.
+    """
+
+    axis: str
+    baked: list[ir.Node] = field(default_factory=list)
+    body: list[ir.Node] = field(default_factory=list)
+    baked_sums: list[ir.Node] = field(default_factory=list)
+    sums: list[ir.Node] = field(default_factory=list)
+
+    @property
+    def made(self) -> set[ir.Value]:
+        """The values that can be baked, and those that enter."""
+        return {v for n in self.baked for v in n.outputs}
+
+    @property
+    def demanded(self) -> list[ir.Value]:
+        """What the body reads of them, each once."""
+        made = self.made
+        return list(dict.fromkeys(v for n in (*self.body, *self.sums) for v in n.inputs if v in made))
+
+    def add(self, node: ir.Node, runs: bool) -> None:
+        if is_pseudo(node, "Sum", "Moments"):
+            (self.sums if runs else self.baked_sums).append(node)
+        else:
+            (self.body if runs else self.baked).append(node)
+
+
+def is_pseudo(node: ir.Node, *op_types: str) -> bool:
+    return node.domain == DOMAIN and (not op_types or node.op_type in op_types)
+
+
+def entries(nodes: Iterable[ir.Node]) -> set[ir.Value]:
+    """Return the outputs of the Chunk nodes among them."""
+    return {n.outputs[0] for n in nodes if is_pseudo(n, "Chunk")}
+
+
+def regions(graph: ir.Graph) -> list[Region]:
+    """Return the regions of a sorted graph."""
+    inside: dict[ir.Value, str] = {}
+    live = set(graph.inputs)  # what depends on the row to be explained
+    found: dict[str, Region] = {}
+    for node in graph:
+        inputs = reads(node)
+        axes = {inside[v] for v in inputs if v in inside}
+        if is_pseudo(node, "Chunk"):
+            axes = {node.attributes["axis"].as_string()}
+        runs = any(v in live for v in inputs)
+        if runs:
+            live.update(node.outputs)
+        if not axes:
+            continue
+        (axis,) = axes  # the compiler never chunks two axes of one walk
+        found.setdefault(axis, Region(axis)).add(node, runs)
+        if not is_pseudo(node, "Sum", "Moments"):
+            inside.update(dict.fromkeys(node.outputs, axis))
+    return list(found.values())
+
+
+_VIEWS = frozenset("Reshape Squeeze Unsqueeze Flatten Identity".split())
+
+Sizes = Mapping[ir.Value, int]
+
+
+def sizes(model: ir.Model, chunks: Chunks) -> dict[ir.Value, int]:
+    """Bytes of each tensor of a batch of one row, as ONNX's shape inference finds them.
+
+    What has no static shape counts as nothing: it is an index or a condition.
+    """
+    nodes: list[onnx.NodeProto] = []
+    given = {str(value.name): _of_one_row(value) for value in model.graph.inputs}
+    for node in model.graph:
+        made = str(node.outputs[0].name)
+        if is_pseudo(node, "Chunk"):
+            _, parts = chunks.parts[node.attributes["part"].as_int()]
+            given[made] = parts.shape[1:], ir.DataType.from_numpy(parts.dtype)
+        elif is_pseudo(node):
+            assert node.inputs[0] is not None
+            nodes.append(onnx.helper.make_node("Identity", [str(node.inputs[0].name)], [made]))
+        else:
+            nodes.append(ir.serde.serialize_node(node))
+    known = infer_graph(nodes, given, model.graph.initializers.values(), model.graph.opset_imports)
+    return {v: _bytes(known.get(str(v.name))) for n in model.graph for v in n.outputs}
+
+
+def _of_one_row(value: ir.Value) -> Spec:
+    assert value.dtype is not None
+    assert value.shape is not None
+    return tuple(d if isinstance(d, int) else 1 for d in value.shape), value.dtype
+
+
+def _bytes(spec: Spec | None) -> int:
+    return 0 if spec is None else math.prod(spec[0]) * spec[1].numpy().itemsize
+
+
+def constant_bytes(values: Iterable[ir.Value]) -> int:
+    return sum(v.const_value.nbytes for v in set(values) if v.const_value is not None)
+
+
+def peak(nodes: Sequence[ir.Node], size: Sizes, counted: Iterable[ir.Value] | None = None) -> int:
+    """Return the most bytes alive at once when nodes run in this order, each value until its last reader.
+
+    Args:
+        counted: the values that count; all that the nodes make where None.
+    """
+    made = {v for n in nodes for v in n.outputs}
+    counts = made if counted is None else made & set(counted)
+    owner = _owners(nodes)
+    last = {owner.get(v, v): i for i, n in enumerate(nodes) for v in (*reads(n), *n.outputs)}
+    ending: dict[int, list[ir.Value]] = {}
+    for value, i in last.items():
+        ending.setdefault(i, []).append(value)
+    now = most = 0
+    for i, node in enumerate(nodes):
+        now += sum(size.get(v, 0) for v in node.outputs if v in counts and v not in owner)
+        most = max(most, now)
+        now -= sum(size.get(v, 0) for v in ending.get(i, ()) if v in counts)
+    return most
+
+
+def _owners(nodes: Sequence[ir.Node]) -> dict[ir.Value, ir.Value]:
+    """Whose memory a value is a view of."""
+    owner: dict[ir.Value, ir.Value] = {}
+    for node in nodes:
+        if node.op_type in _VIEWS and node.inputs[0] is not None:
+            source = node.inputs[0]
+            owner[node.outputs[0]] = owner.get(source, source)
+    return owner
+
 
 COPIES = 2  # of weights: ONNX Runtime rearranges them for its kernels, and keeps those that it did not map
 HELD = 3  # times the work: it runs nodes in another order, and lays memory out anew for the second run

@@ -7,14 +7,25 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from compiler.deployment import Deployment
-from compiler.graph.chunk_markers import Axis, Chunks
-from compiler.graph.fold import drop_unused_constants, fold_constants, replace_by_constant
-from compiler.graph.traverse import graphs_of, reads
+from compiler.graph.nodes import drop_unused_constants, fold_constants, graphs_of, reads, replace_by_constant
+from compiler.graph.tensor import Axis, Chunks
 from compiler.manifest import Memory
-from compiler.memory.budget import Baking, Need, choose_axes, choose_baking, need_chunked, need_whole, refuse
-from compiler.memory.regions import Region, entries, is_pseudo, regions
+from compiler.memory.budget import (
+    Baking,
+    Need,
+    Region,
+    Sizes,
+    choose_axes,
+    choose_baking,
+    entries,
+    is_pseudo,
+    need_chunked,
+    need_whole,
+    refuse,
+    regions,
+    sizes,
+)
 from compiler.memory.scan import bake, baked_sums, emit_scan, in_half
-from compiler.memory.sizes import Sizes, sizes
 
 Progress = Callable[[str, int, int], None]
 Build = Callable[[Chunks], ir.Model]

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from compiler.graph.chunk_markers import Chunks
-from compiler.graph.fold import extract, new_constant
-from compiler.graph.traverse import nodes_behind
-from compiler.memory.regions import Region, is_pseudo
+from compiler.graph.nodes import extract, new_constant, nodes_behind
+from compiler.graph.tensor import Chunks
+from compiler.memory.budget import Region, is_pseudo
 from compiler.runtime.session import Runner
 
 HALF_LOSS = 1e-3  # of a tensor's length: twice the rounding of float16

@@ -6,7 +6,7 @@ Those of installed packages come last, so that they may replace others.
 from importlib import import_module
 from pkgutil import walk_packages
 
-from compiler.rules.packages import import_packages
+from compiler.rules.rule import import_packages
 
 for _module in walk_packages(__path__, f"{__name__}."):
     import_module(_module.name)

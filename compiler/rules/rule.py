@@ -22,12 +22,15 @@ An operator that ONNX does not know says the shape of its value too (`shape`), u
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
+from compiler.extensions import RULES, Installed, installed
 from compiler.graph.batching import elementwise
 from compiler.graph.ops import Ops
-from compiler.graph.shapes.own_shapes import ShapeForm, broadcast_shape, declare_shape, is_own
+from compiler.graph.shapes import ShapeForm, broadcast_shape, declare_shape, is_own
 from compiler.graph.tensor import Tensor
+from compiler.manifest import Extension
 
 Pullback = Callable[[Any], Tensor]
 Evaluation = tuple[Any, Any]
@@ -252,3 +255,32 @@ def find_rule(op_type: str, domain: str = "") -> Rule | None:
 
 def all_rules() -> Iterator[Rule]:
     yield from (_RULES[key] for key in sorted(_RULES))
+
+
+@cache
+def rule_packages() -> tuple[Installed, ...]:
+    """Return the entry points that name modules with rules, in the order of their packages."""
+    return tuple(sorted(installed(RULES), key=lambda one: (one.recorded.package or "", one.point.module)))
+
+
+def import_packages() -> None:
+    """Import the modules, so that their rules are declared.
+
+    Raises:
+        ExtensionError: a module that cannot be imported; its package is named.
+    """
+    for one in rule_packages():
+        one.load()
+
+
+def package_of(rule: Rule) -> Extension | None:
+    """Return the extension with a rule; None for Rationale's own, and for those of scripts."""
+    parts = rule.forward.__module__.split(".")
+    shared = {one: _shared(one.point.module.split("."), parts) for one in rule_packages()}
+    nearest = max(shared, key=lambda one: shared[one], default=None)
+    return nearest.recorded if nearest is not None and shared[nearest] else None
+
+
+def _shared(a: list[str], b: list[str]) -> int:
+    """Return how many names two modules' paths begin with in common."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

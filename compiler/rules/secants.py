@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.graph.axis_means import typical_size
-from compiler.graph.ops import Ops
+from compiler.graph.ops import Ops, typical_size
 from compiler.graph.tensor import Tensor
 from compiler.graph.variants import Site, Task
 

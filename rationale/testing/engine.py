@@ -18,7 +18,7 @@ from compiler.runtime.session import ModelFile
 
 Rows = dict[str, np.ndarray]
 _FAULTS = (RuntimeError, ValueError, IndexError)  # so many rows, say, that a model is not made for
-_RUNNERS = ("graph.fold", "memory.scan", "checks.measure", "checks.check", "lowering.batch")
+_RUNNERS = ("graph.nodes", "memory.scan", "checks.measure", "checks.check", "lowering.batch")
 
 
 class Run(Protocol):

@@ -11,7 +11,7 @@ from compiler import DeepShap, Gradient, Lrp, OpenReferences, compile_model
 from compiler.errors import InvalidModelError, InvalidOptionError, UnsupportedModelError
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.lowering.limits import MOST_AXES
+from compiler.lowering.sizes import MOST_AXES
 from compiler.rules import rule
 from tests.compiler.models import changed, parsed
 

@@ -15,11 +15,10 @@ from onnx import TensorProto
 from compiler import DeepShap, Gradient
 from compiler.deployment import HERE
 from compiler.errors import InvalidModelError, RationaleError
-from compiler.explain.combine import combine
-from compiler.explain.engine import Selection
+from compiler.explain.engine import Selection, combine
 from compiler.explain.methods import Method
 from compiler.explain.walk.path import choose_path
-from compiler.graph.chunk_markers import Chunks
+from compiler.graph.tensor import Chunks
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower
 from compiler.references.reference_set import prepare

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, note, seed, settings
 
 from compiler import DeepShap, Gradient, compile_model
 from compiler.deployment import HERE
-from compiler.explain.combine import combine
+from compiler.explain.engine import combine
 from compiler.explain.methods import Method
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower

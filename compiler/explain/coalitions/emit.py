@@ -18,15 +18,12 @@ from compiler.explain.coalitions.method import CoalitionMethod, Coalitions
 from compiler.explain.engine import Canvas, Selection
 from compiler.explain.outputs import Outputs, Seed, emit_values, in_two, players_by_output, seed_of, total_of
 from compiler.explain.players import Game
-from compiler.explain.reach import made_by, reach_backward
-from compiler.explain.target import Target
-from compiler.graph.chunk_markers import Chunks
-from compiler.graph.nodes import Nodes
+from compiler.explain.target import Target, made_by, reach_backward
+from compiler.graph.nodes import Nodes, reads
 from compiler.graph.ops import Ops
-from compiler.graph.tensor import Tensor
-from compiler.graph.traverse import reads
+from compiler.graph.tensor import Chunks, Tensor
 from compiler.manifest import ends_of
-from compiler.memory.sizes import peak, sizes
+from compiler.memory.budget import peak, sizes
 from compiler.references.reference_set import ReferenceSet
 
 MOST_MIXED = 50_000_000  # rows of the model for one row to explain: hours of a small network

@@ -13,8 +13,7 @@ from compiler.errors import InvalidModelError, InvalidOptionError, UnsupportedMo
 from compiler.explain.engine import Method, References
 from compiler.explain.leaves import Leaf, choose_leaves, is_float
 from compiler.explain.logits import choose_logits
-from compiler.explain.reach import reach_backward
-from compiler.explain.target import Target, check_shapes, choose_output, choose_targets
+from compiler.explain.target import Target, check_shapes, choose_output, choose_targets, reach_backward
 from compiler.lowering import Lowered
 from compiler.lowering.rows import demand_rows
 from compiler.references.frames import columns_of

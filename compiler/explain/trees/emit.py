@@ -13,10 +13,9 @@ from compiler.explain.outputs import Outputs, Seed, emit_values, players_by_outp
 from compiler.explain.target import Target
 from compiler.explain.trees.ensembles import Trees
 from compiler.explain.trees.method import Margins
-from compiler.graph.fold import extract
+from compiler.graph.nodes import extract, nodes_behind
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
-from compiler.graph.traverse import nodes_behind
 from compiler.lowering import Lowered
 from compiler.references.reference_set import ReferenceSet
 from compiler.runtime.session import Runner

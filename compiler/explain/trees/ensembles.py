@@ -16,11 +16,18 @@ import onnx_ir as ir
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.explain.leaves import raw_leaves
 from compiler.explain.players import NOBODY, Game
-from compiler.explain.reach import made_by, reach_backward
-from compiler.explain.target import MOST_NAMED, Target, check_shapes, choose_output, choose_targets
+from compiler.explain.target import (
+    MOST_NAMED,
+    Target,
+    check_shapes,
+    choose_output,
+    choose_targets,
+    made_by,
+    reach_backward,
+)
 from compiler.explain.trees.method import TreeMethod
 from compiler.explain.trees.provenance import made_of
-from compiler.graph.fold import extract
+from compiler.graph.nodes import extract
 from compiler.lowering import Lowered
 from compiler.lowering.rows import demand_rows
 from compiler.references.reference_set import OpenReferences

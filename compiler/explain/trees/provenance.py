@@ -12,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
-from compiler.explain.reach import OF_SIZES
+from compiler.explain.target import OF_SIZES
 from compiler.graph.batching import is_elementwise
-from compiler.graph.traverse import reads
+from compiler.graph.nodes import reads
 from compiler.lowering import Lowered
 from compiler.runtime.session import Runner
 

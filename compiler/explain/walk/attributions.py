@@ -1,4 +1,9 @@
-"""The attributions of a walk: what arrives at the inputs, as the graph answers it."""
+"""The attributions of a walk, as the graph answers them: of the inputs, of layers, of concepts.
+
+A concept is a channel of one layer. Achtibat et al., "From attribution maps to human-understandable
+explanations through concept relevance propagation", 2023: what arrives at the layer is masked to one channel
+and walks on from there. The axis C of the graph is that of the channels; they differ from row to row.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -7,24 +12,28 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from compiler.errors import InvalidReferencesError
-from compiler.explain.engine import Gap, Method
+from compiler.errors import InvalidOptionError, InvalidReferencesError
+from compiler.explain.engine import Gap, Method, Selection
+from compiler.explain.environment import Call
 from compiler.explain.leaves import Leaf
 from compiler.explain.outputs import (
     GAP_ERROR,
     Seed,
     attributions_name,
     emit_values,
+    inner_spec,
     standard_error_name,
     total_of,
 )
 from compiler.explain.players import Players, by_player
-from compiler.explain.walk.method import Averaged, Walked
-from compiler.graph.axis_means import standard_error
-from compiler.graph.ops import Ops
+from compiler.explain.walk.backward import Averaged, Carried, Relevance, Walked, readers_of
+from compiler.explain.walk.path import Path
+from compiler.graph.ops import Ops, standard_error
 from compiler.graph.tensor import Tensor
-from compiler.manifest import GROUPS
+from compiler.manifest import GROUPS, ExplainedConcepts
 from compiler.references.reference_set import ReferenceSet
+from compiler.request import Concepts
+from compiler.rules.rule import Trait
 
 
 @dataclass(frozen=True)
@@ -193,3 +202,118 @@ def has_gap_error(method: Method) -> bool:
     Without it, nobody could tell the gap from a fault.
     """
     return isinstance(method, Averaged) and method.gap is Gap.SAMPLING
+
+
+def concepts_of(selection: Selection, concepts: Concepts | None) -> ExplainedConcepts | None:
+    """Return what the graph will answer of the channels that are asked about."""
+    if concepts is None:
+        return None
+    lowered, layer = selection.lowered, concepts.layer
+    return ExplainedConcepts(
+        tensor=inner_spec(lowered.specs, layer, tuple(lowered.specs[layer][0][1:])),
+        axis=concepts.axis,
+        count=concepts.count,
+        attributions=f"{layer}_channel_attributions",
+        channels=f"{layer}_channels",
+        heatmaps={name: f"{name}_concept_attributions" for name in selection.target.inputs},
+    )
+
+
+def emit_channels(
+    op: Ops, method: Walked, asked: ExplainedConcepts, layer: Explained, weights: np.ndarray | None
+) -> tuple[list[ir.Value], Carried]:
+    """Emit the attribution of each channel [N, T, channels], and the largest by size [N, T, C].
+
+    Returns:
+        These two outputs, and what arrived at the layer, masked to each of them: it varies over C.
+    """
+    op.scope = "concepts"
+    attributions = method.attribute(op, layer.multiplier, layer.x, layer.start, weights)
+    axis, rank = asked.axis, attributions.rank
+    others = [i for i in range(1, rank) if i != axis]
+    each = op.ReduceSum(attributions, others, keepdims=0) if others else attributions
+    _, places = op.emit("TopK", [op.Abs(each), [asked.count]], {"axis": 1}, outputs=2)
+    count = each.shape[1]
+    row = [1, asked.count, *(count if i == axis else 1 for i in range(1, rank))]
+    chosen = op.Equal(op.reshape(places, (1, asked.count, 1)), op.constant(np.arange(count, dtype=np.int64)))
+    mask = op.along(op.reshape(op.Cast(chosen, to=int(layer.x.dtype)), row), "C")
+    arrived = layer.multiplier
+    if isinstance(arrived, Relevance):
+        masked: Carried = Relevance(op.Mul(arrived.tensor, mask))
+    else:
+        masked = op.Mul(arrived, mask)
+    outputs = [
+        op.attributions_output(each, asked.attributions),
+        op.attributions_output(places, asked.channels),
+    ]
+    return outputs, masked
+
+
+def emit_heatmaps(
+    op: Ops,
+    method: Walked,
+    asked: ExplainedConcepts,
+    explained: Sequence[Explained],
+    weights: np.ndarray | None,
+) -> list[ir.Value]:
+    """Emit the attributions of each input by way of each channel: [N, T, C, …].
+
+    Args:
+        explained: with the multipliers that arrive there from the masked layer.
+    """
+    op.scope = "concepts"
+    outputs = []
+    for name, parts in by_name(explained).items():
+        each = [method.attribute(op, e.multiplier, e.x, e.start, weights) for e in parts]
+        heatmaps = together(op, parts, each)
+        outputs.append(op.attributions_output(heatmaps, asked.heatmaps[name], "TC"))
+    return outputs
+
+
+def layers_asked(path: Path, output: str, calls: Sequence[Call]) -> tuple[str, ...]:
+    """Return the names of the values whose attributions are requested in addition to the inputs'.
+
+    "all" are the outputs of operators with weights and of products of two values (attention), and the
+    explained output.
+    """
+    if path.layers != "all":
+        return path.layers
+    names = [c.outputs[0] for c in calls if _is_layer(c) and c.x.y.rank]
+    return tuple(dict.fromkeys((*names, output)))
+
+
+def _is_layer(call: Call) -> bool:
+    traits = call.rule.traits
+    return call.rule.layer_form is not None or (Trait.PRODUCT in traits and Trait.ELEMENTWISE not in traits)
+
+
+def layers_walked(
+    kept: Sequence[str], calls: Sequence[Call], steps: Sequence[Call], *, named: bool
+) -> tuple[str, ...]:
+    """Return the layers as the method's walk has them.
+
+    A value inside of what the method joins has no attribution.
+
+    Args:
+        calls, steps: the operators before and after the method joined some of them.
+        named: by the user; else the value behind what is joined stands for one inside.
+
+    Raises:
+        InvalidOptionError: a layer was named that the method joins with another.
+    """
+    walked = {name for step in steps for name in step.outputs}
+    readers = readers_of(calls)
+    found = []
+    for name in kept:
+        end = name
+        while end not in walked and len(readers[end]) == 1:
+            end = readers[end][0].outputs[0]
+        if name not in walked and named:
+            instead = f": name {end!r} instead" if end in walked else ""
+            raise InvalidOptionError(
+                f"layer {name!r} has no attribution of its own, since the method joins its operator with "
+                f"those behind it{instead}."
+            )
+        if end in walked:
+            found.append(end)
+    return tuple(dict.fromkeys(found))

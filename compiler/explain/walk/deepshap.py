@@ -14,15 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import UnsupportedModelError
-from compiler.explain.call import Call
 from compiler.explain.engine import Engine, References, Weighted
-from compiler.explain.walk.backward import Pull
+from compiler.explain.environment import Call
+from compiler.explain.walk.backward import Pull, pull_back
 from compiler.explain.walk.engine import WALK
-from compiler.explain.walk.method import pull_back
-from compiler.explain.walk.speed.commuting import commute
-from compiler.explain.walk.speed.fusion import fuse
-from compiler.graph.axis_means import mean
-from compiler.graph.ops import Ops
+from compiler.explain.walk.speed import commute, fuse
+from compiler.graph.ops import Ops, mean
 from compiler.graph.tensor import Tensor
 from compiler.rules.rule import Kind, Selection, Trait
 from compiler.rules.secants import difference, tiny

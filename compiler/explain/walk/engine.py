@@ -9,22 +9,26 @@ import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
-from compiler.explain.call import Call
 from compiler.explain.engine import Canvas, Engine, Method, Selection
-from compiler.explain.environment import Environment, MovedEnvironment
+from compiler.explain.environment import Call, Environment, MovedEnvironment
 from compiler.explain.feature_names import named
 from compiler.explain.leaves import Leaf, choose_leaves
 from compiler.explain.outputs import Outputs, attributions_name, check_group_names, seed_of
-from compiler.explain.reach import reach_forward
-from compiler.explain.target import check_names
-from compiler.explain.walk.attributions import Explained, emit_outputs, has_gap_error, has_standard_error
-from compiler.explain.walk.backward import Carried, walk
-from compiler.explain.walk.concepts import concepts_of, emit_channels, emit_heatmaps
-from compiler.explain.walk.layers import layers_asked, layers_walked
-from compiler.explain.walk.method import ExplainsScores, Extended, OnPaths, Planned, Walked
+from compiler.explain.target import check_names, reach_forward
+from compiler.explain.walk.attributions import (
+    Explained,
+    concepts_of,
+    emit_channels,
+    emit_heatmaps,
+    emit_outputs,
+    has_gap_error,
+    has_standard_error,
+    layers_asked,
+    layers_walked,
+)
+from compiler.explain.walk.backward import Carried, ExplainsScores, Extended, OnPaths, Planned, Walked, walk
 from compiler.explain.walk.path import Path, choose_path
-from compiler.graph.axis_means import along, mean, open_rows, open_weights
-from compiler.graph.ops import Ops
+from compiler.graph.ops import Ops, along, mean, open_rows, open_weights
 from compiler.graph.tensor import Tensor
 from compiler.lowering import Lowered
 from compiler.manifest import Extension

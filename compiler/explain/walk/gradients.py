@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import InvalidOptionError
-from compiler.explain.call import Call
 from compiler.explain.engine import Engine, Gap, References
+from compiler.explain.environment import Call
+from compiler.explain.walk.backward import Point, pull_back
 from compiler.explain.walk.engine import WALK
-from compiler.explain.walk.method import Point, pull_back
-from compiler.graph.axis_means import along, mean, rows_along
-from compiler.graph.ops import Ops
+from compiler.graph.ops import Ops, along, mean, rows_along
 from compiler.graph.tensor import Tensor
 from compiler.references.reference_set import Baseline
 from compiler.request import whole_number

@@ -1,25 +1,212 @@
-"""What is explained: which output, which of its elements, which inputs; and the operators between."""
+"""The path of a walk: the operators between what is explained and the output, and where attributions end.
+
+Attributions pass through every operator that has a rule, through conditions and whole numbers too: Casts go
+around an Add or a Reshape of integers, whose values stay. They end at an operator that has no rule and gives
+no floats (ArgMax), and where a whole number decides which values are taken (Gather's indices): a choice like
+that has no multiplier. Each such end is noted.
+"""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+import onnx
 import onnx_ir as ir
 
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.explain.leaves import Chosen, choose_leaves, keeps_batch
 from compiler.explain.logits import choose_logits, logits_behind
-from compiler.explain.reach import made_by, reach_backward, reach_forward
-from compiler.explain.target import MOST_NAMED, Target, check_shapes, choose_output, choose_targets
-from compiler.explain.walk.activity import Flow, flow
-from compiler.explain.walk.float_casts import in_floats
+from compiler.explain.target import (
+    MOST_NAMED,
+    OF_SIZES,
+    Stop,
+    Target,
+    check_shapes,
+    choose_output,
+    choose_targets,
+    made_by,
+    reach_backward,
+    reach_forward,
+)
 from compiler.explain.walk.unsupported import demand_rules, demand_slope
-from compiler.graph.traverse import names_read
-from compiler.lowering import Lowered
+from compiler.graph.nodes import Nodes, names_read, stand_for
+from compiler.lowering import Lowered, with_model
 from compiler.lowering.rows import demand_rows
 from compiler.request import CompileRequest, Concepts
 from compiler.rules.rule import Kind, Rule, Trait, find_rule
+
+_CONSTANT = frozenset({"IsNaN", "IsInf"})  # the same for all numbers
+_NUMBERS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Attributions on their way.
+
+    Attributes:
+        active: names of the values that carry them.
+        held: pairs of a node's first output and the position of an input that is active, yet carries none.
+        stops: with the name of an output of each node, by which one knows whether it matters.
+    """
+
+    active: frozenset[str]
+    held: frozenset[tuple[str, int]]
+    stops: tuple[tuple[str, Stop], ...]
+
+
+def flow(lowered: Lowered, ends: Sequence[str]) -> Flow:
+    """Follow attributions from where a walk ends through the graph."""
+    active, held, stops = set(ends), set(), []
+    opset = lowered.model.graph.opset_imports.get("", 21)
+    for node in lowered.model.graph:
+        if active.isdisjoint(names_read(node)) or made_by(node, ends) or node.op_type in OF_SIZES | _CONSTANT:
+            continue
+        about = _Operator(node, find_rule(node.op_type, node.domain), type_letters(node, opset), lowered)
+        first = str(node.outputs[0].name)
+        carried = [i for i, v in enumerate(node.inputs) if v is not None and v.name in active]
+        kept = [i for i in carried if about.takes(i)]
+        for i in carried:
+            if i not in kept:
+                held.add((first, i))
+                stops.append((first, about.stop(i, "it chooses values by place, and has no multiplier")))
+        inner = bool(carried) is False  # read from inside a branch or a body
+        given = [v for j, v in enumerate(node.outputs) if v.name and about.gives(j)]
+        if kept or inner:
+            active.update(str(v.name) for v in given)
+            if about.rule is None and not given:
+                stops += [
+                    (first, about.stop(i, "the operator has no rule, and gives no floats")) for i in kept
+                ]
+    return Flow(frozenset(active), frozenset(held), tuple(stops))
+
+
+def is_number(lowered: Lowered, value: ir.Value) -> bool:
+    """Tell whether a value holds floats to compute with; True where its type is not known."""
+    spec = lowered.specs.get(str(value.name))
+    dtype = spec[1] if spec else value.dtype
+    return dtype is None or dtype in _NUMBERS
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """A node, and what its inputs and outputs may carry."""
+
+    node: ir.Node
+    rule: Rule | None
+    types: tuple[list[str], list[str], dict[str, bool]]
+    lowered: Lowered
+
+    def takes(self, i: int) -> bool:
+        """Tell whether an active input may carry an attribution."""
+        value = self.node.inputs[i]
+        assert value is not None
+        return self._carries(value, self.types[0], i)
+
+    def gives(self, j: int) -> bool:
+        value = self.node.outputs[j]
+        if self.rule is None:
+            return is_number(self.lowered, value)
+        return self._carries(value, self.types[1], j)
+
+    def _carries(self, value: ir.Value, kinds: Sequence[str], i: int) -> bool:
+        """Tell whether a value carries attributions.
+
+        Floats do; whole numbers where the operator takes floats in their place, or has a rule for them.
+        """
+        if is_number(self.lowered, value) or (self.rule is not None and Trait.DISCRETE in self.rule.traits):
+            return True
+        return bool(kinds) and self.types[2].get(kinds[i], False)
+
+    def stop(self, i: int, reason: str) -> Stop:
+        value, name = self.node.inputs[i], self.node.name or str(self.node.outputs[0].name)
+        assert value is not None
+        return Stop(name, self.node.op_type, str(value.name), reason)
+
+
+def type_letters(node: ir.Node, opset: int) -> tuple[list[str], list[str], dict[str, bool]]:
+    """Return the schema's type parameter of each input and output, and whether each may stand for floats."""
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset if not node.domain else 1, node.domain)
+    except onnx.defs.SchemaError:
+        return [], [], {}
+    floats = {c.type_param_str: "tensor(float)" in c.allowed_type_strs for c in schema.type_constraints}
+    inputs, outputs = (
+        [of[min(i, len(of) - 1)].type_str for i in range(len(values))] if of else []
+        for of, values in ((schema.inputs, node.inputs), (schema.outputs, node.outputs))
+    )
+    return inputs, outputs, floats
+
+
+_TRUNCATING = frozenset({"Div", "ReduceMean"})  # of integers: the result has no fraction
+
+
+def in_floats(
+    lowered: Lowered,
+    nodes: Sequence[ir.Node],
+    active: frozenset[str],
+    held: Collection[tuple[str, int]],
+    dtype: ir.DataType,
+) -> Lowered:
+    """Return a copy with Casts around nodes that take floats alone; `lowered` itself where there are none.
+
+    Args:
+        nodes: those on the path.
+        active, held: see `Flow`.
+        dtype: in which they are computed.
+    """
+    chosen = {
+        node: [v for v in _carrying(node, active, held) if not is_number(lowered, v)]
+        for node in nodes
+        if _knows_floats_alone(node)
+    }
+    if not any(chosen.values()):
+        return lowered
+    model = lowered.model.clone()
+    copies = dict(zip(lowered.model.graph, model.graph, strict=True))
+    for node, values in chosen.items():
+        if values:
+            _cast_around(lowered, model.graph, copies[node], {str(v.name) for v in values}, dtype)
+    return with_model(lowered, model)
+
+
+def _carrying(node: ir.Node, active: frozenset[str], held: Collection[tuple[str, int]]) -> list[ir.Value]:
+    """Return the inputs and outputs through which attributions pass."""
+    first = str(node.outputs[0].name)
+    inputs = [v for i, v in enumerate(node.inputs) if v is not None and (first, i) not in held]
+    return [v for v in (*inputs, *node.outputs) if v.name in active]
+
+
+def _knows_floats_alone(node: ir.Node) -> bool:
+    rule = find_rule(node.op_type, node.domain)
+    return rule is not None and Trait.DISCRETE not in rule.traits
+
+
+def _cast_around(
+    lowered: Lowered, graph: ir.Graph, node: ir.Node, carrying: Collection[str], dtype: ir.DataType
+) -> None:
+    """Compute the node in floats.
+
+    Casts stand on every operand of the type that a carrying one has, and lead back behind the node.
+    """
+    takes, gives, _ = type_letters(node, graph.opset_imports.get("", 21))
+    pairs = [*zip(node.inputs, takes, strict=False), *zip(node.outputs, gives, strict=False)]
+    whole = {v: letter for v, letter in pairs if v is not None and not is_number(lowered, v)}
+    letters = {letter for v, letter in whole.items() if v.name in carrying}
+    op = Nodes(graph, f"{node.name or node.outputs[0].name}/in_floats", before=node)
+    inputs = [op.Cast(v, to=int(dtype)) if v in whole and whole[v] in letters else v for v in node.inputs]
+    attributes = list(node.attributes.values())
+    twin = ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=len(node.outputs))
+    twin.name = node.name
+    graph.insert_before(node, twin)
+    for old, new in zip(node.outputs, twin.outputs, strict=True):
+        if whole.get(old) in letters:
+            if node.op_type in _TRUNCATING:
+                new = op.Mul(op.Sign(new), op.Floor(op.Abs(new)))
+            new = op.Cast(new, to=int(lowered.specs[str(old.name)][1]))
+        stand_for(old, new)
+    graph.remove(node, safe=True)
+
 
 _TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
 _JOINT = frozenset({Trait.ELEMENTWISE, Trait.MOVING})  # of a bilinear one: sums and copies of all its inputs

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from compiler.errors import UnsupportedModelError
 from compiler.explain.leaves import keeps_batch
 from compiler.explain.target import MOST_STOPS
-from compiler.graph.traverse import names_read
+from compiler.graph.nodes import names_read
 from compiler.lowering import Lowered
 from compiler.lowering.control_flow.branches import REASON
 from compiler.rules.rule import find_rule

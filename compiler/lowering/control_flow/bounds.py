@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from compiler.graph.traverse import names_read
+from compiler.graph.nodes import names_read
 
 Span = tuple[float, float]  # the least and the most of a tensor's numbers, whole ones as int: they are exact
 DEEPEST = 100  # nodes behind a value, one after the other

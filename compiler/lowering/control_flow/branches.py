@@ -14,16 +14,15 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from compiler.errors import UnsupportedModelError
-from compiler.graph.nodes import stand_for
-from compiler.graph.traverse import names_read
+from compiler.graph.nodes import names_read, stand_for
 from compiler.lowering.batch import dependent_on_batch
+from compiler.lowering.bodies import let_go, name_outputs
 from compiler.lowering.control_flow.bounds import places_read, span
 from compiler.lowering.control_flow.known import constants_of
 from compiler.lowering.control_flow.sequences import resolve_sequences
 from compiler.lowering.inference import BATCH, infer, note_shapes
-from compiler.lowering.limits import fold_weights
 from compiler.lowering.rewrites.engine import Rewriting
-from compiler.lowering.subgraphs import let_go, name_outputs
+from compiler.lowering.sizes import fold_weights
 
 LIMIT = 20_000  # nodes that unrolling may add
 REASON = "rationale.reason"  # the metadata of a node that stays: why

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from compiler.graph.fold import LISTS, RANDOM, extract
-from compiler.graph.traverse import graphs_of
-from compiler.lowering.limits import fold_weights
+from compiler.graph.nodes import LISTS, RANDOM, extract, graphs_of
+from compiler.lowering.sizes import fold_weights
 
 
 def constants_of(model: ir.Model, values: Sequence[ir.Value]) -> list[np.ndarray | None]:

@@ -18,12 +18,11 @@ from onnx import helper
 from onnxscript.version_converter import ConvertVersionPass
 
 from compiler.errors import InvalidModelError, UnsupportedModelError
-from compiler.lowering.limits import check_inputs, check_nodes
-from compiler.lowering.loading.batchwise import without_layout
-from compiler.lowering.loading.newer import known_to_runtime
+from compiler.lowering.bodies import node_lists
+from compiler.lowering.loading.newer import known_to_runtime, without_layout
 from compiler.lowering.loading.old_scan import scan_by_row
 from compiler.lowering.rewrites.microsoft import DOMAIN, UNDER_ONNX, WITHOUT_CPU_KERNEL
-from compiler.lowering.subgraphs import node_lists
+from compiler.lowering.sizes import check_inputs, check_nodes
 from compiler.rules.rule import find_rule
 from compiler.runtime.session import Runner
 from compiler.trees.read import is_ensemble, read_ensemble

@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from compiler.errors import UnsupportedModelError
 from compiler.graph.nodes import Nodes, stand_for
+from compiler.lowering.bodies import let_go
 from compiler.lowering.inference import note_shapes
-from compiler.lowering.subgraphs import let_go
 
 Rewrite = Callable[..., Any]
 _REWRITES: dict[tuple[str, str], Rewrite] = {}

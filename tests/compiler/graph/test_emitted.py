@@ -7,7 +7,7 @@ import pytest
 from onnx import numpy_helper
 
 from compiler import DeepShap, compile_model
-from compiler.graph.emitter import Emitter
+from compiler.graph.tensor import Emitter
 from compiler.rules.rule import find_rule
 from tests.compiler.models import CLASSES, FEATURES, HIDDEN, cnn, mlp, parsed, rows
 

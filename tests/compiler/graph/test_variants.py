@@ -10,8 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from compiler.deployment import HERE, Deployment
-from compiler.graph.axis_means import along
-from compiler.graph.ops import Ops
+from compiler.graph.ops import Ops, along
 from compiler.graph.tensor import Tensor
 from compiler.graph.variants import Site, Task, Variant, Variants, all_tasks
 from compiler.rules.linear.conv_adjoint import Geometry

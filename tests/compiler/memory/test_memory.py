@@ -22,7 +22,7 @@ from compiler import (
 )
 from compiler.artefact.entry import open_entry
 from compiler.errors import InvalidOptionError
-from compiler.graph.chunk_markers import DOMAIN, Axis, Chunks
+from compiler.graph.tensor import DOMAIN, Axis, Chunks
 from compiler.manifest import Memory
 from compiler.memory.budget import (
     COPIES,
@@ -31,16 +31,17 @@ from compiler.memory.budget import (
     SLOWER,
     START,
     Need,
+    Region,
     Row,
     beyond_budget,
     choose_axes,
     choose_baking,
+    peak,
     refuse,
     rows_that_fit,
+    sizes,
 )
-from compiler.memory.regions import Region
 from compiler.memory.scan import in_half
-from compiler.memory.sizes import peak, sizes
 from compiler.runtime.session import MAPPED_BYTES, ModelFile
 from tests.compiler.models import cnn, mlp, parsed, rows, two_inputs
 from tests.references.interpreter import run64

@@ -6,7 +6,7 @@ import pytest
 
 from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError
-from compiler.graph.chunk_markers import Axis
+from compiler.graph.tensor import Axis
 from compiler.manifest import Memory
 from compiler.memory.budget import (
     START,

@@ -11,9 +11,8 @@ import pytest
 from compiler import Manifest
 from compiler.extensions import RULES, Installed
 from compiler.manifest import Extension
-from compiler.rules import packages
-from compiler.rules.packages import package_of
-from compiler.rules.rule import Kind, Rule, find_rule
+from compiler.rules import rule as rules
+from compiler.rules.rule import Kind, Rule, find_rule, package_of
 from service.explainers.worker import Order
 from tests.compiler.rules.packaged import DEFINITION, MODEL, SNAKE, installed, python
 
@@ -118,7 +117,7 @@ def test_a_rule_belongs_to_the_package_that_is_nearest_to_it(monkeypatch: pytest
         )
         for name, module in (("a", "company.a.rules"), ("b", "company.b"))
     )
-    monkeypatch.setattr(packages, "rule_packages", lambda: (a, b))
+    monkeypatch.setattr(rules, "rule_packages", lambda: (a, b))
     assert package_of(declared_in("company.a.more")) == a.recorded
     assert package_of(declared_in("company.b.deep.down")) == b.recorded
     assert package_of(declared_in("companies")) is None
@@ -131,4 +130,4 @@ def test_a_rule_belongs_to_the_package_that_is_nearest_to_it(monkeypatch: pytest
 
 
 def test_the_tests_see_no_package() -> None:
-    assert packages.rule_packages() == (), sys.path
+    assert rules.rule_packages() == (), sys.path

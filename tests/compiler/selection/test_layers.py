@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from compiler import AttnLrp, Compiled, DeepShap, Deployment, ExpectedGradients, Gradient, Lrp, compile_model
 from compiler.cli.compile import app
 from compiler.errors import InvalidOptionError, UnsupportedModelError
-from compiler.explain.walk.layers import layers_walked
+from compiler.explain.walk.attributions import layers_walked
 from compiler.manifest import Manifest
 from compiler.rules.rule import _RULES
 from tests.compiler.models import cnn, mlp, parsed, rows

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from compiler.errors import UnsupportedModelError
-from compiler.explain.call import At, Call
+from compiler.explain.environment import At, Call
 from compiler.explain.walk.lrp.layers import is_plain, is_product
 from compiler.graph.tensor import Tensor
 from compiler.rules.rule import Evaluation, Kind, Rule, Trait

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from compiler.errors import UnsupportedModelError
-from compiler.explain.call import Call
 from compiler.explain.engine import Gap
+from compiler.explain.environment import Call
 from compiler.explain.walk.backward import Pull
 from compiler.explain.walk.lrp.attention import (
     activations,

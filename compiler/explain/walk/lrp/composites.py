@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from compiler.errors import InvalidOptionError
-from compiler.explain.call import Call
+from compiler.explain.environment import Call
 from compiler.explain.walk.lrp.layers import Layer, is_linear, preparations, sums
 from compiler.explain.walk.lrp.rules import (
     AlphaBeta,

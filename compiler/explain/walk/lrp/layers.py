@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from compiler.explain.call import At, Call
+from compiler.explain.environment import At, Call
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.rules.rule import Kind, Trait, Weights

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import InvalidOptionError, UnsupportedModelError
-from compiler.explain.call import Call
 from compiler.explain.engine import Engine, Gap
-from compiler.explain.walk.backward import Carried, Pull, Relevance
+from compiler.explain.environment import Call
+from compiler.explain.walk.backward import Carried, Pull, Relevance, pull_back
 from compiler.explain.walk.engine import WALK
 from compiler.explain.walk.lrp.attention import activations, conditions, refusal
 from compiler.explain.walk.lrp.composite_file import read_composite
@@ -34,7 +34,6 @@ from compiler.explain.walk.lrp.rules import (
     Zero,
     check_bounds,
 )
-from compiler.explain.walk.method import pull_back
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.manifest import Extension

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.errors import InvalidOptionError
-from compiler.explain.call import Call
+from compiler.explain.environment import Call
 from compiler.explain.walk.backward import Carried, Relevance
 from compiler.explain.walk.lrp.layers import Layer, is_plain
 from compiler.explain.walk.lrp.rules import (

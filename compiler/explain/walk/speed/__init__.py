@@ -1,1 +1,0 @@
-"""Fewer steps for the same multipliers: fusion, and factors that commute."""

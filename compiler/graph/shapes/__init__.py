@@ -1,1 +1,0 @@
-"""Shapes and types of what nodes make."""
