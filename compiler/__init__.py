@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         Zero,
         ZPlus,
     )
+    from compiler.explanations.arrow import batches_schema, explain_batches
     from compiler.graph.ops import Ops
     from compiler.graph.tensor import Tensor
     from compiler.manifest import Manifest
@@ -127,8 +128,10 @@ __all__ = [
     "ZBox",
     "ZPlus",
     "Zero",
+    "batches_schema",
     "compile_model",
     "convert",
+    "explain_batches",
     "rule",
 ]
 
@@ -143,6 +146,7 @@ _HOME = {
         "compiler.errors": "CheckFailedError ExtensionError InvalidModelError InvalidOptionError "
         "InvalidProfileError InvalidReferencesError LargeReferencesError RationaleError RepositoryError "
         "UnsupportedModelError",
+        "compiler.explanations.arrow": "batches_schema explain_batches",
         "compiler.manifest": "Manifest",
         "compiler.explain.methods": "AttnLrp Auto CpLrp DeepShap ExactShap ExpectedGradients Gradient "
         "IntegratedGradients Lrp PermutationShap SmoothGrad TreeShap",

@@ -115,7 +115,7 @@ def read_inputs(compiled: Compiled, file: Path) -> dict[str, np.ndarray]:
         InvalidOptionError, InvalidReferencesError: with what to do.
     """
     table = read_table(file, compiled.manifest)
-    _check_table(file, table, compiled.manifest)
+    check_table(str(file), table, compiled.manifest)
     return compiled.fit(table.given)
 
 
@@ -141,7 +141,7 @@ def own_names(manifest: Manifest) -> Columns:
     return names if len(names) > 1 else next(iter(names.values()))
 
 
-def _check_table(file: Path, table: Table, manifest: Manifest) -> None:
+def check_table(file: str, table: Table, manifest: Manifest) -> None:
     """Raise InvalidOptionError where an array without a name cannot be the model's rows."""
     if None not in table.arrays:
         return

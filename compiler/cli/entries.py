@@ -15,17 +15,31 @@ app = typer.Typer()
 @app.command("explain")
 def explain_command(
     name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME")],
-    input_file: Annotated[
-        Path, typer.Option("--input", help="Rows to explain: .npz, .npy, .csv or .parquet.", metavar="FILE")
+    rows_in: Annotated[
+        str,
+        typer.Option(
+            "--input",
+            help="Rows to explain: .npz, .npy, .csv or .parquet. Or many .parquet files: a folder, a pattern "
+            "('2026/*.parquet') or a URL of either (s3://…, gs://…).",
+            metavar="FILE|FOLDER",
+        ),
     ],
     repository: Repository = Path("model_repository"),
     save: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             help="Write the explanation of every row: .csv or .parquet (a row for each row and target: its "
-            "value, base value, each feature's attribution, gap), .json, or .npz (every tensor).",
-            metavar="FILE",
+            "value, base value, each feature's attribution, gap), .json, or .npz (every tensor). Of many "
+            "files: the folder, or its URL, for one .parquet each; a run that was interrupted goes on.",
+            metavar="FILE|FOLDER",
         ),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(help="Of many files: columns that are written as they are.", metavar="NAME,…"),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Of many files: on so many cores; all by default.", min=1)
     ] = None,
     rows: Annotated[
         str, typer.Option(help="Print so many rows of the file, or all.", metavar="N|all")
@@ -53,19 +67,34 @@ def explain_command(
     the largest attributions; the gap is what they leave unexplained. --plot draws them.
 
     Example: rationale explain credit --input applicants.csv --save reasons.csv --plot reasons.png
+
+    Of a portfolio: rationale explain credit --input 's3://loans/*.parquet' --save s3://reasons --keep id
     """
     with told_plainly():
         from compiler.explanations.explain import explain_file, parse_rows
+        from compiler.explanations.portfolio import explain_portfolio, is_portfolio
 
         if tokenizer is not None and plot is None:
             raise InvalidOptionError("--tokenizer: only with --plot FILE.")
-        shown = parse_rows(rows)
+        if is_portfolio(rows_in):
+            if save is None or plot is not None:
+                raise InvalidOptionError(f"--input {rows_in}: many files want --save FOLDER, and no --plot.")
+            with progress_bar() as progress:
+                kept = [] if keep is None else keep.split(",")
+                done = explain_portfolio(repository / name, rows_in, save, kept, threads, progress)
+            print("\n".join(done))
+            return
+        if keep is not None or threads is not None:
+            raise InvalidOptionError("--keep and --threads: only where --input is many files.")
+        shown, input_file = parse_rows(rows), Path(rows_in)
         if plot is not None:
             from compiler.explanations.plot import draw_file
 
             print(draw_file(repository, name, input_file, plot, top, tokenizer))
         with progress_bar() as progress:
-            lines = explain_file(repository, name, input_file, save, top, shown, progress)
+            lines = explain_file(
+                repository, name, input_file, None if save is None else Path(save), top, shown, progress
+            )
         for line in lines:
             print(line)
 

@@ -120,6 +120,15 @@ def _tables(batches: Iterable[Explanation]) -> Iterator[_Rows]:
         first += len(answer[answer.manifest.explained_value])
 
 
+def columns_of_answer(answer: Explanation, first: int) -> Columns:
+    """Return an answer as columns [N·T]: `row` (counted from `first`), `target`, values, attributions.
+
+    Raises:
+        InvalidOptionError: too many features for columns, or names that are taken.
+    """
+    return _rows_of(answer, first).columns
+
+
 def _rows_of(answer: Explanation, first: int) -> _Rows:
     manifest = answer.manifest
     n, t = answer[manifest.explained_value].shape
@@ -129,15 +138,16 @@ def _rows_of(answer: Explanation, first: int) -> _Rows:
     said |= {name: answer[name].reshape(-1) for name in values if name}
     attributions, errors = Columns(), Columns()
     for explained in manifest.attributed:
-        names = explained.names(math.prod(answer[explained.attributions].shape[2:]))
+        width = math.prod(answer[explained.attributions].shape[2:])
+        names = explained.names(width)
         if len(names) > MOST_COLUMNS:
             raise InvalidOptionError(
                 f"{explained.tensor.name!r} has {len(names)} features, too many for columns of a table: save "
                 ".npz instead."
             )
-        attributions |= zip(names, answer[explained.attributions].reshape(n * t, -1).T, strict=True)
+        attributions |= zip(names, answer[explained.attributions].reshape(n * t, width).T, strict=True)
         if explained.standard_error:
-            errors |= zip(names, answer[explained.standard_error].reshape(n * t, -1).T, strict=True)
+            errors |= zip(names, answer[explained.standard_error].reshape(n * t, width).T, strict=True)
     clash = sorted(said.keys() & attributions.keys())
     if clash:
         raise InvalidOptionError(

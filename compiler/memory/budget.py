@@ -369,11 +369,11 @@ def refuse(need: Need, budget: int) -> None:
         )
 
 
-def rows_that_fit(memory: Memory) -> int:
-    """Return how many rows of a batch the budget holds; one at least, and MAX_BATCH at most."""
+def rows_that_fit(memory: Memory, most: int = MAX_BATCH) -> int:
+    """Return how many rows of a batch the budget holds; one at least, and `most` at most."""
     held = Need(memory.weights, memory.baked, 0, 0, chunked=memory.chunk is not None).total
     each = Need(0, 0, memory.work, 0).total
-    return max(1, min(MAX_BATCH, int((memory.budget - held) / max(each, 1))))
+    return max(1, min(most, int((memory.budget - held) / max(each, 1))))
 
 
 def beyond_budget(memory: Memory) -> tuple[str, ...]:

@@ -305,16 +305,40 @@ def _read_parquet(source: Source) -> Table:
     header = tuple(file.schema_arrow.names)
     index = _choose(source.name, header, source.columns)
     chosen = list(index or range(len(header)))
-    for i in chosen:
-        if header[i] not in source.texts:
-            _check_type(source.name, file.schema_arrow.field(i))
+    _check_types(source, file.schema_arrow, chosen)
     source.check_bytes(file.metadata.num_rows * len(chosen) * np.dtype(np.float64).itemsize)
     table = file.read(None if index is None else [header[i] for i in index])
     if table.num_columns != len(chosen):
         raise ValueError("columns whose names have points in them")
-    read = [_column(source, header[i], table.column(header[i] if index else i)) for i in chosen]
+    return _columns_of(source, table)
+
+
+def rows_of_arrow(
+    batch: Any, columns: Columns = None, texts: Collection[str] = (), name: str = "the batch"
+) -> Table:
+    """Return the rows of an Arrow record batch or table, as `read_rows` does those of a file."""
+    wanted = [c for names in columns.values() for c in names] if isinstance(columns, Mapping) else columns
+    header = tuple(batch.schema.names)
+    source = Source(io.BytesIO(), name, wanted, None, texts)
+    index = _choose(name, header, wanted)
+    chosen = list(index or range(len(header)))
+    _check_types(source, batch.schema, chosen)
+    table = _columns_of(source, batch.select(chosen))
+    return _divided(name, table, columns, texts) if isinstance(columns, Mapping) else table
+
+
+def _columns_of(source: Source, table: Any) -> Table:
+    """Return a batch's or a table's columns as rows."""
+    names = tuple(table.schema.names)
+    read = [_column(source, name, table.column(i)) for i, name in enumerate(names)]
     rows = np.stack(read, axis=1) if read else np.zeros((table.num_rows, 0))
-    return Table({None: rows}, tuple(header[i] for i in chosen))
+    return Table({None: rows}, names)
+
+
+def _check_types(source: Source, schema: Any, chosen: Sequence[int]) -> None:
+    for i in chosen:
+        if schema.names[i] not in source.texts:
+            _check_type(source.name, schema.field(i))
 
 
 def _check_type(path: str, field: Any) -> None:
@@ -327,7 +351,7 @@ def _column(source: Source, name: str, column: Any) -> np.ndarray:
     """Return a column as float64, or of texts as objects; nulls are NaN, and refused at the rows' check."""
     if name in source.texts:
         return np.asarray(column.to_pylist(), object)
-    path, array = source.name, column.to_numpy()
+    path, array = source.name, column.to_numpy(zero_copy_only=False)
     if array.dtype.kind in "fiub":
         with np.errstate(invalid="ignore"):  # a NaN that signals becomes one that does not
             return np.asarray(array, np.float64)

@@ -1,0 +1,191 @@
+"""Explanations of Arrow record batches: a stream in, a stream out, in constant memory.
+
+Whoever has an engine for tables (Spark, Ray, Dask, DuckDB) hands its batches to `explain_batches`.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from compiler.artefact.compiled import Compiled, Explanation
+from compiler.artefact.entry import check_table, open_entry, own_names
+from compiler.errors import CheckFailedError, InvalidOptionError, RationaleError
+from compiler.explanations.files import columns_of_answer
+from compiler.machine import available_cores
+from compiler.manifest import DATATYPES, FILE_NAME
+from compiler.memory.budget import rows_that_fit
+from compiler.references.of_model import text_columns
+from compiler.references.tables import rows_of_arrow
+from compiler.runtime.gate import Run, explaining
+from compiler.runtime.kernels import kernels_of
+from compiler.runtime.session import Runner, outline
+
+DIGEST = "rationale.explanation"  # in the schema's metadata: the manifest's digest of what explained the rows
+ROWS = 500  # that a thread explains at once, where the entry's memory budget holds so many for all
+_ENTRIES = 4  # that a process keeps open
+_AHEAD = 2  # batches that are under way for each thread
+
+Entry = str | Path | Compiled
+
+
+def explain_batches(
+    entry: Entry,
+    batches: Iterable[Any],
+    *,
+    keep: Sequence[str] = (),
+    threads: int | None = None,
+) -> Iterator[Any]:
+    """Explain the rows of Arrow record batches, as they come.
+
+    The batches that are returned have the columns of `rationale explain --save FILE.parquet`: `row` (its
+    number in the stream) and `target`, the explained value, the base value, the attribution of each feature
+    by its name, and the completeness gap; then those that are kept. `batches_schema` is theirs. A process
+    opens an entry once, and at most a few batches for each thread are in memory.
+
+    Args:
+        entry: the folder of an entry (`model_repository/credit`), or what `compile_model` returned.
+        batches: `pyarrow.RecordBatch`es, a `RecordBatchReader` or a `Table`; columns are found by name.
+        keep: columns of the batches that go into the answer as they are, such as an id.
+        threads: rows are explained on so many cores; None for all.
+
+    Raises:
+        InvalidOptionError, InvalidReferencesError: columns or values that the model cannot take.
+        RepositoryError: no such entry.
+    """
+    opened = _opened(entry)
+    count = available_cores() if threads is None else threads
+    if count < 1:
+        raise InvalidOptionError(f"threads={threads}: give 1 or more.")
+    given = batches.to_batches() if hasattr(batches, "to_batches") else batches
+    most = max(rows_that_fit(opened.compiled.manifest.memory, count * ROWS) // count, 1)
+    return _in_turn(partial(_explained, opened, tuple(keep)), _parts(given, most), count)
+
+
+def batches_schema(entry: Entry, given: Any = None, keep: Sequence[str] = ()) -> Any:
+    """Return the schema of what `explain_batches` yields.
+
+    Args:
+        given: the schema of the batches, where columns of theirs are kept.
+
+    Raises:
+        InvalidOptionError: a kept column that is not there, or is named as one of the answer's.
+    """
+    import pyarrow as pa
+
+    fields = [] if given is None else list(given)
+    nothing = pa.record_batch([pa.array([], field.type) for field in fields], [f.name for f in fields])
+    return _answer(_opened(entry).nothing(), 0, _kept(nothing, keep)).schema
+
+
+@dataclass(frozen=True, eq=False)
+class _Opened:
+    """An entry, with a session whose runs take one core each: a thread of ours runs on each."""
+
+    compiled: Compiled
+    run: Run
+
+    def given(self, batch: Any) -> dict[str, np.ndarray]:
+        """Return a batch's rows by input."""
+        manifest = self.compiled.manifest
+        names = own_names(manifest)
+        texts = [spec.name for spec in manifest.inputs if spec.datatype == DATATYPES["STRING"]]
+        table = rows_of_arrow(batch, names, text_columns(names, texts))
+        check_table("the batch", table, manifest)
+        return self.compiled.fit(table.given)
+
+    def nothing(self) -> Explanation:
+        """Return an answer about no rows."""
+        outputs = {}
+        for value in outline(self.compiled.graph).graph.output:
+            tensor = value.type.tensor_type
+            shape = [0, *(d.dim_value for d in tensor.shape.dim[1:])]
+            outputs[value.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        return Explanation(outputs, self.compiled.manifest, {})
+
+
+def _opened(entry: Entry) -> _Opened:
+    if isinstance(entry, Compiled):
+        return _session(entry)
+    path = Path(entry)
+    stamps = [file.stat().st_mtime_ns for file in sorted(path.parent.glob(f"{path.name}*/{FILE_NAME}"))]
+    return _session(_read(path, tuple(stamps)))
+
+
+@lru_cache(_ENTRIES)
+def _read(path: Path, _: tuple[int, ...]) -> Compiled:
+    return open_entry(path.parent, path.name)
+
+
+@lru_cache(_ENTRIES)
+def _session(compiled: Compiled) -> _Opened:
+    with kernels_of(compiled.custom_ops):
+        run = explaining(Runner(compiled.graph, threads=1), outline(compiled.graph))
+    return _Opened(compiled, run)
+
+
+def _parts(batches: Iterable[Any], rows: int) -> Iterator[tuple[int, Any]]:
+    """Yield the batches in parts of at most `rows` rows, each with the number of its first row."""
+    first = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, rows):
+            yield first + start, batch.slice(start, rows)
+        first += batch.num_rows
+
+
+def _explained(opened: _Opened, keep: tuple[str, ...], part: tuple[int, Any]) -> Any:
+    first, batch = part
+    try:
+        kept = _kept(batch, keep)
+        inputs = opened.given(batch)
+        answer = Explanation(opened.run(inputs), opened.compiled.manifest, inputs)
+    except CheckFailedError as error:
+        raise InvalidOptionError(
+            f"rows {first} to {first + batch.num_rows - 1}: the model cannot take one of them (an id outside "
+            f"of its table?): {error}"
+        ) from error
+    except RationaleError as error:
+        raise type(error)(f"rows {first} to {first + batch.num_rows - 1}: {error}") from error
+    return _answer(answer, first, kept)
+
+
+def _kept(batch: Any, keep: Sequence[str]) -> dict[str, Any]:
+    missing = [name for name in keep if name not in batch.schema.names]
+    if missing:
+        raise InvalidOptionError(f"no column {missing} to keep; there are {batch.schema.names}.")
+    return {name: batch.column(name) for name in keep}
+
+
+def _answer(answer: Explanation, first: int, kept: Mapping[str, Any]) -> Any:
+    """Return an answer as a record batch: a row for each row and target."""
+    import pyarrow as pa
+
+    manifest = answer.manifest
+    columns: dict[str, Any] = dict(columns_of_answer(answer, first))
+    if clash := sorted(columns.keys() & kept.keys()):
+        raise InvalidOptionError(f"columns {clash} to keep are named as the answer's own: rename them.")
+    n, targets = answer[manifest.explained_value].shape
+    rows = np.repeat(np.arange(n), targets)
+    columns |= {name: column if targets == 1 else column.take(rows) for name, column in kept.items()}
+    return pa.record_batch(columns).replace_schema_metadata({DIGEST: manifest.digests.explanation})
+
+
+def _in_turn(work: Callable[[Any], Any], parts: Iterable[Any], threads: int) -> Iterator[Any]:
+    """Yield what `work` makes of each part, in their order, by so many threads."""
+    waiting: deque[Future[Any]] = deque()
+    pool = ThreadPoolExecutor(threads)
+    try:
+        for part in parts:
+            waiting.append(pool.submit(work, part))
+            if len(waiting) > _AHEAD * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -1,0 +1,91 @@
+"""Spark and Ray explain a dataset's rows as `explain_batches` does; run where they are installed."""
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import rationale
+from compiler import Compiled, DeepShap, compile_model
+from tests.compiler.models import FEATURES, NAMES, mlp, rows
+
+N, ROOT = 3000, Path(__file__).parents[3]
+INSTALLED = {
+    "spark": bool(importlib.util.find_spec("pyspark") and shutil.which("java")),
+    "ray": bool(importlib.util.find_spec("ray")),
+}
+
+
+def installed(engine: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not INSTALLED[engine], reason=f"pip install 'rationale[{engine}]' first")
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> Path:
+    compiled: Compiled = compile_model(mlp(), DeepShap(rows(6, FEATURES)), targets=[1], feature_names=NAMES)
+    compiled.write(tmp_path / "models", "m")
+    return tmp_path / "models" / "m"
+
+
+@pytest.fixture
+def loans(tmp_path: Path) -> Path:
+    x = rows(N, FEATURES, seed=9)
+    for i in range(3):
+        part = slice(i * N // 3, (i + 1) * N // 3)
+        columns = dict(zip(NAMES, x[part].T, strict=True))
+        (tmp_path / "loans").mkdir(exist_ok=True)
+        parquet.write_table(
+            pa.table({"id": np.arange(N)[part], **columns}), tmp_path / "loans" / f"{i}.parquet"
+        )
+    return tmp_path / "loans"
+
+
+def check(found: pa.Table, entry: Path, loans: Path) -> None:
+    due = pa.Table.from_batches(
+        rationale.explain_batches(entry, parquet.read_table(loans), keep=["id"])
+    ).sort_by("id")
+    assert found.num_rows == N
+    for name in (*NAMES, "explained_value", "id"):
+        np.testing.assert_allclose(found.sort_by("id")[name], due[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the engines, about themselves
+@installed("spark")
+def test_spark(entry: Path, loans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql import SparkSession
+
+    from rationale.spark import explain
+
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *sys.path]))
+    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        answers: Any = explain(session.read.parquet(str(loans)), entry, ["id"])
+        check(answers.toArrow(), entry, loans)
+    finally:
+        session.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the engines, about themselves
+@installed("ray")
+def test_ray(entry: Path, loans: Path, tmp_path: Path) -> None:
+    import ray
+
+    from rationale.ray import explain
+
+    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}}
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=paths)
+    try:
+        explain(ray.data.read_parquet(str(loans)), entry, ["id"]).write_parquet(str(tmp_path / "reasons"))
+        check(parquet.read_table(tmp_path / "reasons"), entry, loans)
+    finally:
+        ray.shutdown()

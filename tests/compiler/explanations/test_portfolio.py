@@ -1,0 +1,258 @@
+"""Record batches and folders of parquet files: explained as their rows are, written whole, resumed."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from moto.server import ThreadedMotoServer
+from pyarrow import fs, parquet
+from typer.testing import CliRunner, Result
+
+import rationale
+from compiler import Compiled, DeepShap, InvalidOptionError, InvalidReferencesError, compile_model
+from compiler.cli.compile import app
+from compiler.errors import RationaleError
+from compiler.explanations import portfolio
+from tests.compiler.models import FEATURES, NAMES, mlp, rows
+
+N, K = 2500, 6
+DIGEST = b"rationale.explanation"
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Compiled:
+    return compile_model(mlp(), DeepShap(rows(K, FEATURES)), targets=[1], feature_names=NAMES)
+
+
+@pytest.fixture(scope="module")
+def repository(compiled: Compiled, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    compiled.write(folder, "m")
+    return folder
+
+
+def table(count: int = N, seed: int = 9) -> pa.Table:
+    x = rows(count, FEATURES, seed=seed)
+    columns = dict(zip(reversed(NAMES), reversed(x.T), strict=True))  # found by name
+    return pa.table({"id": [f"loan-{i}" for i in range(count)], **columns})
+
+
+def explain(repository: Path, *arguments: object) -> Result:
+    arguments = ("explain", "m", "--repository", repository, *arguments)
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+@pytest.mark.parametrize("threads", [1, 3, None])
+def test_batches_are_explained_as_their_rows_are(
+    compiled: Compiled, repository: Path, threads: int | None
+) -> None:
+    given = table()
+    found = pa.Table.from_batches(
+        rationale.explain_batches(
+            repository / "m", given.to_batches(max_chunksize=1700), keep=["id"], threads=threads
+        )
+    )
+    due = compiled.explain(rows(N, FEATURES, seed=9))
+    (explained,) = compiled.manifest.attributed
+    assert found["id"].to_pylist() == given["id"].to_pylist()
+    assert found["row"].to_pylist() == list(range(N))
+    for j, name in enumerate(NAMES):
+        np.testing.assert_allclose(
+            found[name], due[explained.attributions].reshape(N, -1)[:, j], rtol=1e-5, atol=1e-6
+        )
+    assert found.schema.metadata[DIGEST].decode() == compiled.manifest.digests.explanation
+
+
+def test_every_target_has_a_row(compiled: Compiled) -> None:
+    several = compile_model(mlp(), DeepShap(rows(K, FEATURES)), targets="all", feature_names=NAMES)
+    given = table(5)
+    (found,) = rationale.explain_batches(several, given, keep=["id"])
+    assert found.column("target").to_pylist() == [0, 1, 2] * 5
+    assert found.column("id").to_pylist() == [f"loan-{i}" for i in range(5) for _ in range(3)]
+    assert found.schema == rationale.batches_schema(several, given.schema, ["id"])
+    assert list(rationale.explain_batches(compiled, [])) == []
+
+
+def test_a_stream_is_read_as_it_is_answered(compiled: Compiled) -> None:
+    read = 0
+
+    def batches() -> Iterator[Any]:
+        nonlocal read
+        for batch in table(100).to_batches(max_chunksize=1):
+            read += 1
+            yield batch
+
+    next(rationale.explain_batches(compiled, batches(), threads=2))
+    assert read < 10
+
+
+FAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "no column ['age']": (table(3).drop(["age"]), {}),
+    "rows 0 to 2: no column ['loan'] to keep": (table(3), {"keep": ["loan"]}),
+    "columns ['row'] to keep are named as the answer's own": (
+        table(3).append_column("row", pa.array([1, 2, 3])),
+        {"keep": ["row"]},
+    ),
+    "a missing value": (table(3).set_column(1, NAMES[-1], pa.array([1.0, None, 2.0])), {}),
+    "column 'age' holds string": (
+        table(3).drop(["age"]).append_column("age", pa.array(["1", "x", "y"])),
+        {},
+    ),
+    "threads=0": (table(3), {"threads": 0}),
+}
+
+
+@pytest.mark.parametrize("text", FAULTS)
+def test_what_cannot_be_explained_is_named(compiled: Compiled, text: str) -> None:
+    batches, options = FAULTS[text]
+    with pytest.raises((InvalidOptionError, InvalidReferencesError)) as fault:
+        list(rationale.explain_batches(compiled, batches, **options))
+    assert text in str(fault.value)
+
+
+@pytest.fixture
+def loans(tmp_path: Path) -> Path:
+    folder = tmp_path / "loans" / "2026"
+    folder.mkdir(parents=True)
+    for i in range(3):
+        parquet.write_table(table(N + i, seed=i), folder / f"part-{i}.parquet")
+    (folder / "notes.txt").touch()
+    return folder.parent
+
+
+def test_each_file_is_written_under_its_name(compiled: Compiled, repository: Path, loans: Path) -> None:
+    to = loans.parent / "reasons"
+    done = explain(repository, "--input", loans, "--save", to, "--keep", "id")
+    assert (done.exit_code, done.output) == (0, f"wrote 3 files with {3 * N + 3} rows to {to}\n")
+    assert sorted(path.name for path in (to / "2026").iterdir()) == [f"part-{i}.parquet" for i in range(3)]
+    found = parquet.read_table(to / "2026" / "part-2.parquet")
+    due = compiled.explain(rows(N + 2, FEATURES, seed=2))
+    np.testing.assert_allclose(
+        found["explained_value"], due[compiled.manifest.explained_value][:, 0], rtol=1e-5, atol=1e-6
+    )
+    assert found["id"].to_pylist() == [f"loan-{i}" for i in range(N + 2)]
+
+
+def test_a_second_run_explains_what_is_new(repository: Path, loans: Path) -> None:
+    to = loans.parent / "reasons"
+    pattern = loans / "2026" / "part-[01].parquet"
+    assert "wrote 2 files" in explain(repository, "--input", pattern, "--save", to).output
+    kept = (to / "part-0.parquet").stat().st_mtime_ns
+    parquet.write_table(table(40), loans / "2026" / "part-1.parquet")
+    again = explain(repository, "--input", loans / "2026", "--save", to).output
+    assert again == f"wrote 2 files with {N + 42} rows to {to}; 1 more are there already\n"
+    assert (to / "part-0.parquet").stat().st_mtime_ns == kept
+    assert (
+        "wrote 3 files" in explain(repository, "--input", loans / "2026", "--save", to, "--keep", "id").output
+    )
+
+
+def test_what_was_killed_goes_on(repository: Path, loans: Path) -> None:
+    to, whole = loans.parent / "reasons", loans.parent / "whole"
+    parquet.write_table(table(100_000), loans / "2026" / "part-2.parquet")
+    command = [sys.executable, "-m", "rationale", "explain", "m", "--repository", str(repository)]
+    with subprocess.Popen([*command, "--input", str(loans), "--save", str(to)]) as process:
+        end_s = time.monotonic() + 60
+        while not list(to.rglob("part-2.parquet.part")):
+            assert time.monotonic() < end_s
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    assert not list(to.rglob("part-2.parquet"))
+    resumed = explain(repository, "--input", loans, "--save", to)
+    assert "wrote 1 files with 100000 rows" in resumed.output
+    assert explain(repository, "--input", loans, "--save", whole).exit_code == 0
+    for i in range(3):
+        name = f"2026/part-{i}.parquet"
+        assert parquet.read_table(to / name).equals(parquet.read_table(whole / name))
+    assert sorted(path.suffix for path in to.rglob("*.*")) == [".parquet"] * 3
+
+
+def test_a_fault_leaves_nothing_half_written(
+    repository: Path, loans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = table(N).set_column(1, NAMES[-1], pa.array([1.0] * (N - 1) + [None]))
+    parquet.write_table(broken, loans / "2026" / "part-1.parquet")
+    monkeypatch.setattr(portfolio, "_GROUP", 10)
+    to = loans.parent / "reasons"
+    done = explain(repository, "--input", loans, "--save", to)
+    assert done.exit_code == 2
+    assert "2026/part-1.parquet: rows 2000 to 2499: " in done.output
+    assert [path.name for path in to.rglob("*.*")] == ["part-0.parquet"]
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[fs.S3FileSystem]:
+    """Yield an object store with the buckets `loans` and `reasons`, which a child process finds too."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in {"ENDPOINT_URL": f"http://{host}:{port}", "DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(f"AWS_{name}", "test")
+    store = fs.S3FileSystem(
+        endpoint_override=f"{host}:{port}",
+        scheme="http",
+        region="us-east-1",
+        allow_bucket_creation=True,
+    )
+    for bucket in ("loans", "reasons"):
+        store.create_dir(bucket)
+    yield store
+    server.stop()
+
+
+def test_an_object_store(compiled: Compiled, repository: Path, s3: fs.S3FileSystem) -> None:
+    for i in range(2):
+        parquet.write_table(table(N, seed=i), f"loans/2026/part-{i}.parquet", filesystem=s3)
+    command = [sys.executable, "-m", "rationale", "explain", "m", "--repository", str(repository)]
+    command += ["--input", "s3://loans/2026/*.parquet", "--save", "s3://reasons/2026"]
+    for said in (f"wrote 2 files with {2 * N} rows", "wrote 0 files with 0 rows"):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(f"{said} to s3://reasons/2026")
+    found = parquet.read_table("reasons/2026/part-1.parquet", filesystem=s3)
+    due = compiled.explain(rows(N, FEATURES, seed=1))
+    np.testing.assert_allclose(
+        found["explained_value"], due[compiled.manifest.explained_value][:, 0], rtol=1e-5, atol=1e-6
+    )
+    listed = s3.get_file_info(fs.FileSelector("reasons", recursive=True))
+    assert sorted(one.base_name for one in listed if one.is_file) == ["part-0.parquet", "part-1.parquet"]
+
+
+WRONG = {
+    ("--input", "loans", "--save", "loans"): "holds the rows to explain",
+    ("--input", "loans", "--plot", "a.png", "--save", "to"): "no --plot",
+    ("--input", "loans"): "many files want --save FOLDER",
+    ("--input", "nowhere/*.parquet", "--save", "to"): "no such file or folder",
+    ("--input", "loans/*.txt", "--save", "to"): "no .parquet files there",
+    ("--input", "gopher://loans/", "--save", "to"): "gopher",
+    ("--input", "loans", "--save", "nonsense://there"): "nonsense",
+    ("--input", "loans", "--save", "loans/2026/notes.txt"): "notes.txt",
+    ("--input", "x.csv", "--keep", "id"): "only where --input is many files",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
+def test_wrong_arguments(
+    repository: Path, loans: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(loans.parent)
+    done = explain(repository, *arguments)
+    assert done.exit_code == 2, done.output
+    assert WRONG[arguments] in done.output
+    assert done.output.startswith("error: ")
+
+
+def test_damaged_files_are_named(repository: Path, loans: Path) -> None:
+    (loans / "2026" / "part-0.parquet").write_bytes(b"PAR1 nothing")
+    with pytest.raises(RationaleError, match=r"2026/part-0\.parquet"):
+        portfolio.explain_portfolio(repository / "m", str(loans), str(loans.parent / "to"))
