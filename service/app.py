@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version as package_version
 
@@ -43,6 +44,7 @@ from service.repository.registry import ModelRegistry, read_repository
 from service.security.keys import ADMIN, Keyring, is_loopback, read_keyring, scopes_of
 from service.security.rate_limit import MEMORY, RateLimits
 from service.security.tls import triton_tls
+from service.security.tokens import TokenIssuer
 from service.settings import Settings
 from service.storage import Storage
 
@@ -262,7 +264,8 @@ def create_gate(settings: Settings, metrics: Metrics, worker: Worker | None = No
     limits = RateLimits(settings.rate_limit_per_s, settings.rate_limit_burst, storage)
     endpoint = settings.trace_endpoint
     tracing = create_tracing(endpoint, settings.trace_ratio) if endpoint else None
-    return RequestInterceptor(keyring, limits, metrics, tracing)
+    issuer = None if settings.jwt_issuer is None else TokenIssuer(settings)
+    return RequestInterceptor(keyring, limits, metrics, tracing, issuer)
 
 
 def read_keys(settings: Settings) -> Keyring:
@@ -277,7 +280,7 @@ def read_keys(settings: Settings) -> Keyring:
             f"the key file {settings.keys_file} holds no keys: everybody would be let in. Make one with "
             "`rationale keys new NAME --scope infer --file …`, or serve without a key file"
         )
-    return keyring
+    return keyring if settings.jwt_issuer is None else replace(keyring, anyone=None)
 
 
 def _metrics(request: Request) -> Response:

@@ -192,12 +192,13 @@ def note(entry: Entry, rows: int, needed: Scopes | None = None) -> None:
         needed: the scopes of which its caller needs one; None for those of the entry.
 
     Raises:
-        ForbiddenError: the caller has none of them.
+        ForbiddenError: the caller has none of them, or may not ask this model.
     """
     context = current()
     if context is not None:
         context.about(entry, rows)
         context.caller.require(needed_by_entry(entry) if needed is None else needed)
+        context.caller.require_model(entry.name if entry.manifest is None else entry.manifest.model)
 
 
 def _inputs(registry: ModelRegistry, entry: Entry, request: InferenceRequest) -> Tensors:

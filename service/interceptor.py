@@ -15,6 +15,7 @@ from service.observability.metrics import Metrics, labels_of
 from service.observability.tracing import Tracing
 from service.security.keys import Caller, Keyring, Scopes
 from service.security.rate_limit import RateLimits
+from service.security.tokens import TokenIssuer, is_key
 
 access_log = logging.getLogger("rationale.access")
 _SHOWN = 200  # characters of a path
@@ -26,6 +27,7 @@ class RequestInterceptor:
     limits: RateLimits
     metrics: Metrics
     tracing: Tracing | None = None
+    issuer: TokenIssuer | None = None
 
     def take_keys(self, keyring: Keyring) -> None:
         """Require these from now on; requests on their way go on."""
@@ -36,9 +38,13 @@ class RequestInterceptor:
 
         Raises:
             UnauthenticatedError, ForbiddenError, RateLimitedError.
+            NotReadyError: the identity provider's keys cannot be fetched.
         """
         if needed:
-            context.caller = self.keyring.identify(token)
+            if self.issuer is None or token is None or is_key(token):
+                context.caller = self.keyring.identify(token)
+            else:
+                context.caller = await self.issuer.identify(token)
             await self._check_rate(context.caller)
             context.caller.require(needed)
 

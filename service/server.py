@@ -117,7 +117,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 def _open_doors(settings: Settings) -> list[str]:
     """Return what whoever opens the gateway to a network should know."""
-    if settings.keys_file or settings.keys:
+    if settings.keys_file or settings.keys or settings.jwt_issuer:
         return []
     doors = []
     if not is_loopback(settings.host):

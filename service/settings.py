@@ -16,6 +16,7 @@ MEBIBYTE = 1 << 20
 OFF: Literal["off"] = "off"
 _LARGEST_PORT = 65535
 _MOST_WORKERS = 64
+_SIGNATURES = {*(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)), "EdDSA"}
 
 
 class Settings(BaseSettings):
@@ -66,6 +67,12 @@ class Settings(BaseSettings):
     triton_tls_key: Path | None = None
     keys_file: Path | None = None
     keys: SecretStr | None = None
+    jwt_issuer: str | None = None
+    jwt_audience: str | None = None
+    jwt_keys: str | None = Field(default=None, pattern="^https?://")
+    jwt_algorithms: Annotated[tuple[str, ...], NoDecode] = ("RS256", "ES256")
+    jwt_scope_claim: str = "scope"
+    jwt_leeway_s: float = Field(default=30.0, ge=0, le=600)
     rate_limit_per_s: float | None = Field(default=None, gt=0)
     rate_limit_burst: int | None = Field(default=None, ge=1)
     rate_limit_storage: str = Field(default="memory://", pattern="^(memory|(redis|rediss)://.+)")
@@ -119,6 +126,9 @@ class Settings(BaseSettings):
                 raise ValueError(f"{pair[0]} and {pair[1]} go together: give both or none")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        tokens = ("jwt_issuer", "jwt_audience", "jwt_keys")
+        if len({getattr(self, name) is None for name in tokens}) == 2:
+            raise ValueError(f"{', '.join(tokens)} go together: give all or none")
         if self.triton is not None and self.device != "auto":
             raise ValueError("device is of models that run here; in Triton their instance_group says where")
         of_triton = (self.triton_tls_ca, self.triton_tls_cert)
@@ -135,6 +145,16 @@ class Settings(BaseSettings):
         if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > _LARGEST_PORT:
             raise ValueError(f"'{text[:20]}' must be a port, 0 for a free one, or {OFF}")
         return int(text)
+
+    @field_validator("jwt_algorithms", mode="before")
+    @classmethod
+    def _are_signatures(cls, given: Any) -> tuple[str, ...]:
+        names = tuple(each.strip() for each in given.split(",")) if isinstance(given, str) else tuple(given)
+        if not names or not _SIGNATURES.issuperset(names):
+            raise ValueError(
+                f"choose among {', '.join(sorted(_SIGNATURES))}: what public keys verify, and no secret"
+            )
+        return names
 
     @field_validator("cors_origins", mode="before")
     @classmethod

@@ -60,6 +60,7 @@ class Caller:
     scopes: Scopes
     requests_per_s: float | None = None  # None: as the settings say
     burst: int | None = None
+    models: frozenset[str] | None = None  # that it may ask; None: all
 
     def require(self, needed: Scopes) -> None:
         """Raise ForbiddenError unless the caller has one of the scopes `needed`."""
@@ -74,6 +75,11 @@ class Caller:
                 f"key '{self.name}' lacks the scope {wanted}", scope=" ".join(sorted(needed))
             )
 
+    def require_model(self, model: str) -> None:
+        """Raise ForbiddenError unless the caller may ask this model."""
+        if self.models is not None and model not in self.models:
+            raise ForbiddenError(f"'{self.name}' may not ask the model '{model}'")
+
 
 class _Key(BaseModel):
     """A table `[keys.NAME]` of the key file."""
@@ -85,6 +91,7 @@ class _Key(BaseModel):
     expires: datetime.date | None = None
     requests_per_s: float | None = Field(default=None, gt=0)
     burst: int | None = Field(default=None, ge=1)
+    models: frozenset[str] | None = None
 
     @field_validator("scopes")
     @classmethod
@@ -94,17 +101,17 @@ class _Key(BaseModel):
 
 @dataclass(frozen=True)
 class Keyring:
-    """The keys of a gateway by their digest. Without keys everybody is `anyone`."""
+    """The keys of a gateway by their digest. Without keys everybody is `anyone`, where that is somebody."""
 
     keys: Mapping[bytes, tuple[Caller, datetime.date | None]]
-    anyone: Caller
+    anyone: Caller | None
 
     def identify(self, token: str | None) -> Caller:
         """Return the caller. Raises UnauthenticatedError.
 
         Every comparison takes the same time, whatever differs.
         """
-        if not self.keys:
+        if not self.keys and self.anyone is not None:
             return self.anyone
         if token is None:
             raise UnauthenticatedError(
@@ -138,7 +145,7 @@ def read_keyring(file: Path | None, inline: str | None, *, admin_is_local: bool)
             raise InvalidOptionError(f"key '{name}' is given twice, or its token is another key's")
         names.add(name)
         scopes = frozenset(key.scopes)
-        keys[digest] = Caller(name, scopes, key.requests_per_s, key.burst), key.expires
+        keys[digest] = Caller(name, scopes, key.requests_per_s, key.burst, key.models), key.expires
     open_to_all = ANY_KEY if admin_is_local else ANY_KEY - {Scope.ADMIN}
     return Keyring(keys, Caller("", open_to_all))
 

@@ -1,0 +1,265 @@
+"""Tokens of an identity provider: taken and refused as RFC 7519 and RFC 8725 say, over HTTP and gRPC."""
+
+import asyncio
+import base64
+import hmac
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from pydantic import ValidationError
+
+from service.errors import UnauthenticatedError
+from service.security import tokens
+from service.security.keys import Scope, new_key
+from service.security.tokens import TokenIssuer
+from service.settings import Settings
+from tests.service import handmade as made
+from tests.service.conftest import gateway
+from tests.service.grpc_end import grpc_end
+from tests.service.messages import GOOD, request
+from tests.service.security.test_keys import code
+
+SESSION = pytest.mark.asyncio(loop_scope="session")
+ISSUER, AUDIENCE = "https://id.lender.example", "rationale"
+ROWS = {"instances": made.X.tolist()}
+
+
+@dataclass
+class Provider:
+    """An identity provider: keys that sign, those that it gives out, and how often it was asked."""
+
+    url: str = ""
+    signing: dict[str, Any] = field(default_factory=dict)
+    published: list[str] = field(default_factory=list)
+    asked: int = 0
+    answers: bool = True
+
+    def add(self, kid: str, key: Any) -> None:
+        self.signing[kid] = key
+        self.published.append(kid)
+
+    def page(self) -> bytes:
+        found = []
+        for kid in self.published:
+            public = self.signing[kid].public_key()
+            is_rsa = isinstance(public, rsa.RSAPublicKey)
+            kind = jwt.algorithms.RSAAlgorithm if is_rsa else jwt.algorithms.ECAlgorithm
+            found.append({**json.loads(kind.to_jwk(public)), "kid": kid, "use": "sig"})
+        return json.dumps({"keys": found}).encode()
+
+    def token(self, kid: str = "a", headers: dict[str, Any] | None = None, **claims: Any) -> str:
+        """Return a token that is good but for the claims given; None leaves one out."""
+        now = int(time.time())
+        due = {"iss": ISSUER, "aud": AUDIENCE, "sub": "scoring", "scope": "explain infer", "exp": now + 60}
+        given = {name: value for name, value in {**due, **claims}.items() if value is not None}
+        algorithm = "RS256" if isinstance(self.signing[kid], rsa.RSAPrivateKey) else "ES256"
+        return jwt.encode(given, self.signing[kid], algorithm, {"kid": kid, **(headers or {})})
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    """Yield a provider that is asked over HTTP."""
+    one = Provider()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            one.asked += 1
+            self.send_response(200 if one.answers else 503)
+            self.end_headers()
+            self.wfile.write(one.page())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    one.add("a", rsa.generate_private_key(65537, 2048))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        one.url = f"http://127.0.0.1:{server.server_port}/keys"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield one
+        server.shutdown()
+
+
+def settings(provider: Provider, **more: Any) -> Settings:
+    return Settings(jwt_issuer=ISSUER, jwt_audience=AUDIENCE, jwt_keys=provider.url, audit="off", **more)
+
+
+def unsigned(provider: Provider) -> str:
+    return jwt.encode(jwt.decode(provider.token(), options={"verify_signature": False}), None, "none")
+
+
+def by_public_key(provider: Provider) -> str:
+    """Return a token signed with the public key as if it were a secret (RFC 8725, 2.1)."""
+    public = provider.signing["a"].public_key()
+    secret = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    _, claims, _ = provider.token().split(".")
+    head = encoded(json.dumps({"alg": "HS256", "typ": "JWT", "kid": "a"}).encode())
+    return f"{head}.{claims}.{encoded(hmac.digest(secret, f'{head}.{claims}'.encode(), 'sha256'))}"
+
+
+def encoded(part: bytes) -> str:
+    return base64.urlsafe_b64encode(part).rstrip(b"=").decode()
+
+
+def forged(_: Provider) -> str:
+    other = Provider(signing={"a": rsa.generate_private_key(65537, 2048)})
+    return other.token()
+
+
+now = time.time
+WRONG = {
+    "expired": lambda p: p.token(exp=int(now()) - 60),
+    "not yet valid": lambda p: p.token(nbf=int(now()) + 120),
+    "another audience": lambda p: p.token(aud="payroll"),
+    "another issuer": lambda p: p.token(iss="https://elsewhere.example"),
+    "no end": lambda p: p.token(exp=None),
+    "no subject": lambda p: p.token(sub=None),
+    "no audience": lambda p: p.token(aud=None),
+    "alg: none": unsigned,
+    "the public key as a secret": by_public_key,
+    "forged": forged,
+    "an unknown key": lambda p: p.token(headers={"kid": "z"}),
+    "garbage": lambda _: "a.b.c",
+    "a signature that is cut": lambda p: p.token()[:-8],
+    "very long": lambda p: p.token(note="x" * 30_000),
+    "models that are no list": lambda p: p.token(rationale_models="credit"),
+    "a rate that is none": lambda p: p.token(rationale_requests_per_s=-1),
+}
+TAKEN = {
+    "good": lambda p: p.token(),
+    "a list of audiences": lambda p: p.token(aud=["payroll", AUDIENCE]),
+    "expired within the leeway": lambda p: p.token(exp=int(now()) - 10),
+    "a clock that is ahead": lambda p: p.token(nbf=int(now()) + 10, iat=int(now()) + 10),
+    "scopes as a list": lambda p: p.token(scope=["rationale:explain", "openid"]),
+}
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+@SESSION
+async def test_what_is_refused(provider: Provider, repository: Path, kind: str) -> None:
+    token = WRONG[kind](provider)
+    async with gateway(settings(provider, repository=repository)) as client:
+        answer = await client.post("/v1/models/score:explain", json=ROWS, headers=bearer(token))
+    assert answer.status_code == 401, answer.text
+    assert 'error="invalid_token"' in answer.headers["www-authenticate"]
+    assert token not in answer.text
+    async with grpc_end(settings(provider, repository=repository)) as end:
+        metadata = tuple(bearer(token).items())
+        assert await code(end.stub.ModelInfer(request("score_explain", GOOD), metadata=metadata)) in (
+            "UNAUTHENTICATED",
+            "RESOURCE_EXHAUSTED",  # of metadata, before anything is looked at
+        )
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+@SESSION
+async def test_what_is_taken(provider: Provider, repository: Path, kind: str) -> None:
+    token = TAKEN[kind](provider)
+    async with gateway(settings(provider, repository=repository)) as client:
+        assert (await client.post("/v1/models/score:explain", json=ROWS)).status_code == 401
+        answer = await client.post("/v1/models/score:explain", json=ROWS, headers=bearer(token))
+    assert answer.status_code == 200, answer.text
+    async with grpc_end(settings(provider, repository=repository)) as end:
+        metadata = tuple(bearer(token).items())
+        assert await code(end.stub.ModelInfer(request("score_explain", GOOD), metadata=metadata)) == "OK"
+
+
+@SESSION
+async def test_claims_say_what_is_allowed(provider: Provider, repository: Path) -> None:
+    async with gateway(settings(provider, repository=repository)) as client:
+
+        async def status(verb: str, **claims: Any) -> int:
+            headers = bearer(provider.token(**claims))
+            return (await client.post(f"/v1/models/{verb}", json=ROWS, headers=headers)).status_code
+
+        assert await status("score:explain", scope="infer") == 403
+        assert await status("score:predict", scope="infer") == 200
+        assert await status("score:predict", scope=None) == 403
+        assert await status("score:explain", rationale_models=["score"]) == 200
+        assert await status("score:explain", rationale_models=["other"]) == 403
+        assert await status("score:predict", rationale_models=[]) == 403
+        limited = [
+            await status("score:predict", sub="often", rationale_requests_per_s=0.01) for _ in range(2)
+        ]
+        assert limited == [200, 429]
+    async with grpc_end(settings(provider, repository=repository)) as end:
+        for models, due in ((["score"], "OK"), (["other"], "PERMISSION_DENIED")):
+            metadata = tuple(bearer(provider.token(rationale_models=models)).items())
+            assert await code(end.stub.ModelInfer(request("score_explain", GOOD), metadata=metadata)) == due
+
+
+@SESSION
+async def test_keys_beside_tokens(provider: Provider, repository: Path, tmp_path: Path) -> None:
+    key, table = new_key("scoring", [Scope.INFER], None)
+    (tmp_path / "keys.toml").write_text(f'{table}models = ["other"]\n')
+    both = settings(provider, repository=repository, keys_file=tmp_path / "keys.toml")
+    async with gateway(both) as client:
+        answer = await client.post("/v1/models/score:predict", json=ROWS, headers={"x-api-key": key})
+        assert answer.status_code == 403
+        assert "may not ask the model 'score'" in answer.json()["detail"]
+        answer = await client.post("/v1/models/score:predict", json=ROWS, headers=bearer(provider.token()))
+        assert answer.status_code == 200
+        answer = await client.post("/v1/models/score:predict", json=ROWS, headers=bearer("rk_unknown"))
+        assert answer.status_code == 401
+
+
+@pytest.mark.asyncio
+async def test_keys_are_rotated(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_COOLDOWN_S", 0.0)
+    monkeypatch.setattr(tokens, "_KEPT_S", 0.2)
+    issuer = TokenIssuer(settings(provider))
+    old = provider.token()
+    assert (await issuer.identify(old)).name == "jwt:scoring"
+    provider.add("b", ec.generate_private_key(ec.SECP256R1()))
+    assert (await issuer.identify(provider.token("b"))).name == "jwt:scoring"
+    provider.published.remove("a")
+    await asyncio.sleep(0.3)
+    with pytest.raises(UnauthenticatedError, match="none of the identity provider's"):
+        await issuer.identify(old)
+
+
+@pytest.mark.asyncio
+async def test_unknown_keys_do_not_flood_the_provider(provider: Provider) -> None:
+    issuer = TokenIssuer(settings(provider))
+    await issuer.identify(provider.token())
+    strangers = [provider.token(headers={"kid": f"z{i}"}) for i in range(50)]
+    found = await asyncio.gather(*map(issuer.identify, strangers), return_exceptions=True)
+    assert all(isinstance(one, UnauthenticatedError) for one in found)
+    assert provider.asked <= 2
+
+
+@SESSION
+async def test_a_provider_that_is_down_is_503(provider: Provider, repository: Path) -> None:
+    provider.answers = False
+    async with gateway(settings(provider, repository=repository)) as client:
+        answer = await client.post("/v1/models/score:predict", json=ROWS, headers=bearer(provider.token()))
+        assert answer.status_code == 503
+        provider.answers = True
+        answer = await client.post("/v1/models/score:predict", json=ROWS, headers=bearer(provider.token()))
+        assert answer.status_code == 200
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "go together": {"jwt_issuer": ISSUER},
+    "what public keys verify, and no secret": {"jwt_algorithms": "HS256"},
+    "should match pattern": {"jwt_keys": "file:///etc/passwd"},
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_settings_that_make_no_sense(text: str) -> None:
+    with pytest.raises(ValidationError, match=text):
+        Settings(**BAD[text])
