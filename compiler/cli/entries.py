@@ -99,6 +99,74 @@ def explain_command(
             print(line)
 
 
+@app.command("diff")
+def diff_command(
+    old: Annotated[str, typer.Argument(help="The entry that decides now.", metavar="OLD")],
+    new: Annotated[str, typer.Argument(help="The entry that is to decide.", metavar="NEW")],
+    rows_in: Annotated[
+        Path,
+        typer.Option("--input", help="Rows to decide: .csv, .parquet, .npz or .npy.", metavar="FILE"),
+    ],
+    repository: Repository = Path("model_repository"),
+    max_flips: Annotated[
+        str | None,
+        typer.Option(help="End with status 1 where more rows are decided otherwise.", metavar="SHARE%"),
+    ] = None,
+    max_reasons: Annotated[
+        str | None,
+        typer.Option(
+            help="End with status 1 where of more rows that both decline the first reason is another.",
+            metavar="SHARE%",
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--json", help="Write all of it, and the rows that flip.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Compare two models with decision profiles on a portfolio, before one replaces the other.
+
+    Prints who is decided otherwise, whose first reason is another one, and which features' attributions
+    change: those of the difference of both models, where both have the same references.
+
+    Example: rationale diff credit credit-v2 --input portfolio.parquet --max-flips 1% --json diff.json
+    """
+    with told_plainly():
+        from compiler.evaluate.decisions.difference import difference, lines, write_difference
+
+        most = {
+            "flips": parse_share("--max-flips", max_flips),
+            "first reasons": parse_share("--max-reasons", max_reasons),
+        }
+        with progress_bar() as progress:
+            found = difference(repository, old, new, rows_in, progress)
+        print("\n".join(lines(found)))
+        for note in found.notes:
+            print(note, file=sys.stderr)
+        if save is not None:
+            write_difference(found, save)
+        beyond = [
+            f"{what} {share:.2%} > {most[what]:.2%}"
+            for what, share in {"flips": found.flip_share, "first reasons": found.reason_share}.items()
+            if share > most[what]
+        ]
+        if beyond:
+            print(f"too much changes: {', '.join(beyond)}", file=sys.stderr)
+            raise typer.Exit(1)
+
+
+def parse_share(option: str, text: str | None) -> float:
+    """Parse "1%" or "0.01"; None is all. Raises InvalidOptionError."""
+    if text is None:
+        return 1.0
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise InvalidOptionError(f"{option} {text!r}: give a share such as 1% or 0.01.")
+    return share
+
+
 @app.command("check")
 def check_command(
     name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME")],
