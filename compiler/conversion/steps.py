@@ -3,7 +3,6 @@
 Scalers and functions are computed in double: rounded to float32 in between, a number may cross a threshold.
 """
 
-import functools
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ from skl2onnx._supported_operators import sklearn_operator_name_map
 from skl2onnx.algebra.onnx_ops import (
     OnnxAbs,
     OnnxAdd,
-    OnnxArgMax,
     OnnxCast,
     OnnxCeil,
     OnnxClip,
@@ -32,7 +30,6 @@ from skl2onnx.algebra.onnx_ops import (
     OnnxGather,
     OnnxIsNaN,
     OnnxLog,
-    OnnxMatMul,
     OnnxMul,
     OnnxNeg,
     OnnxReciprocal,
@@ -54,7 +51,6 @@ from skl2onnx.operator_converters.common import concatenate_variables
 from skl2onnx.shape_calculators.scaler import calculate_sklearn_scaler_output_shapes
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.ensemble import (
     ExtraTreesClassifier,
     ExtraTreesRegressor,
@@ -63,7 +59,6 @@ from sklearn.ensemble import (
     StackingClassifier,
 )
 from sklearn.impute import KNNImputer, MissingIndicator, SimpleImputer
-from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
     MaxAbsScaler,
@@ -72,7 +67,6 @@ from sklearn.preprocessing import (
     StandardScaler,
     TargetEncoder,
 )
-from sklearn.svm import LinearSVC
 from sklearn.tree import (
     DecisionTreeClassifier,
     DecisionTreeRegressor,
@@ -80,10 +74,9 @@ from sklearn.tree import (
     ExtraTreeRegressor,
 )
 
-from compiler.conversion.boosters.trees import labels_of
+from compiler.conversion.classifiers import CLASSIFIERS, Convert
 from compiler.errors import UnsupportedModelError
 
-Convert = Callable[[Any, Any, Any], None]
 _DOUBLE, _FLOAT = onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT
 _MISSING = "nodes_missing_value_tracks_true"
 _tables = (sklearn_operator_name_map, sklearn_parsers_map, _converter_pool, _shape_calculator_pool)
@@ -117,7 +110,7 @@ def _register() -> None:
     _tell(MissingIndicator, _indicator, _indicator_shapes)
     for kind in _TREES:
         _tell(kind, _keeping_missing(_known[kind]), get_shape_calculator(sklearn_operator_name_map[kind]))
-    for kind, convert in _CLASSIFIERS.items():
+    for kind, convert in CLASSIFIERS.items():
         shapes = get_shape_calculator(sklearn_operator_name_map[kind])
         _tell(kind, convert, shapes, f"Sklearn{kind.__name__}")  # another's converter stays as it is
 
@@ -126,7 +119,7 @@ def _tell(kind: type, convert: Convert, shapes: Callable[[Any], None], alias: st
     alias = alias or sklearn_operator_name_map.get(kind, f"Sklearn{kind.__name__}")
     known = _known.get(kind)
     options = None if known is None else known.get_allowed_options()
-    if kind in _CLASSIFIERS:
+    if kind in CLASSIFIERS:
         options = {**(options or {}), "zipmap": [True, False, "columns"]}
     update_registered_converter(kind, alias, shapes, convert, overwrite=True, options=options)
 
@@ -418,113 +411,6 @@ def _keeping_missing(convert: Convert) -> Convert:
 # -- classifiers -------------------------------------------------------------------------------------------
 
 
-def _discriminant(scope: Any, operator: Any, container: Any) -> None:
-    """As skl2onnx converts it, with half of each score of two classes, of which it takes the softmax.
-
-    The scores are s and −s: σ(s) is due, and softmax(−s, s) is σ(2s).
-    """
-    first, model = len(container.nodes), operator.raw_operator
-    _known[LinearDiscriminantAnalysis](scope, operator, container)
-    if len(model.classes_) > 2 or container.get_options(model, {"raw_scores": False})["raw_scores"]:
-        return
-    for node in container.nodes[first:]:
-        for attribute in node.attribute:
-            if attribute.name in ("coefficients", "intercepts"):
-                attribute.floats[:] = [number / 2 for number in attribute.floats]
-
-
-def _margins(scope: Any, operator: Any, container: Any) -> None:
-    """As skl2onnx converts it, which does not let it take the option that a pipeline sets."""
-    _known[LinearSVC](scope, operator, container)
-
-
-def _quadratic(scope: Any, operator: Any, container: Any) -> None:
-    """As skl2onnx converts it, with labels [N], which it writes as [1, N]."""
-    first = len(container.nodes)
-    _known[QuadraticDiscriminantAnalysis](scope, operator, container)
-    for node in container.nodes[first:]:
-        if node.op_type == "ArgMax":
-            kept = [attribute for attribute in node.attribute if attribute.name != "keepdims"]
-            del node.attribute[:]
-            node.attribute.extend([*kept, onnx.helper.make_attribute("keepdims", 0)])
-        elif node.output[0] == operator.outputs[0].full_name:
-            node.op_type, node.domain = "Gather", ""
-
-
-def _stack(scope: Any, operator: Any, container: Any) -> None:
-    """As skl2onnx converts it, with one column of each estimator where there are two classes.
-
-    It takes one where all of them answer probabilities alone.
-    """
-    first, model = len(container.nodes), operator.raw_operator
-    _known[StackingClassifier](scope, operator, container)
-    if len(model.classes_) > 2 or set(model.stack_method_) == {"predict_proba"}:
-        return
-    (joined,) = (n for n in container.nodes[first:] if n.output[0].startswith("stack_tra_merged_prob_tensor"))
-    last = scope.get_unique_variable_name("last")
-    container.add_initializer(last, onnx.TensorProto.INT64, [1], [-1])
-    for i in range(len(model.estimators_)):
-        column = scope.get_unique_variable_name("column")
-        name = scope.get_unique_operator_name("column")
-        container.add_node("Gather", [joined.input[i], last], [column], axis=1, name=name)
-        joined.input[i] = column
-
-
-def _calibrated(scope: Any, operator: Any, container: Any) -> None:
-    """As skl2onnx converts it; isotonic calibration of two classes by what scikit-learn interpolates."""
-    model, version = operator.raw_operator, container.target_opset
-    for part in model.calibrated_classifiers_:
-        _ask_for_scores(scope, container, part.estimator)
-    if model.method != "isotonic":
-        _known[CalibratedClassifierCV](scope, operator, container)
-        return
-    parts = [_interpolated(scope, operator, container, part) for part in model.calibrated_classifiers_]
-    share = functools.reduce(lambda a, b: OnnxAdd(a, b, op_version=version), parts)
-    share = OnnxDiv(share, np.asarray([len(parts)], np.float64), op_version=version)
-    both = OnnxConcat(OnnxSub(np.ones(1), share, op_version=version), share, axis=1, op_version=version)
-    best = OnnxArgMax(both, axis=1, keepdims=0, op_version=version)
-    label, probabilities = operator.outputs
-    labels = OnnxGather(labels_of(model.classes_), best, op_version=version, output_names=[label.full_name])
-    labels.add_to(scope, container)
-    kind = _DOUBLE if isinstance(probabilities.type, DoubleTensorType) else _FLOAT
-    OnnxCast(both, to=kind, op_version=version, output_names=[probabilities.full_name]).add_to(
-        scope, container
-    )
-
-
-def _ask_for_scores(scope: Any, container: Any, estimator: Any) -> None:
-    """Set the option for scores of the last step, where skl2onnx sets that of the pipeline alone."""
-    while isinstance(estimator, Pipeline):
-        estimator = estimator[-1]
-    if hasattr(estimator, "decision_function") and container.has_options(estimator, "raw_scores"):
-        for options in (container, scope):
-            options.add_options(id(estimator), {"raw_scores": True})
-
-
-def _interpolated(scope: Any, operator: Any, container: Any, part: Any) -> Any:
-    """[N, 1] of class 1: a sum of ramps, each from one threshold of the scores to the next."""
-    estimator, (calibrator,), version = part.estimator, part.calibrators, container.target_opset
-    inner = scope.declare_local_operator(sklearn_operator_name_map[type(estimator)], estimator)
-    inner.inputs = operator.inputs
-    inner.outputs.append(scope.declare_local_variable("label", operator.outputs[0].type.__class__()))
-    inner.outputs.append(scope.declare_local_variable("scores", FloatTensorType()))
-    last = OnnxGather(inner.outputs[1].full_name, np.asarray([-1]), axis=1, op_version=version)
-    x, y = (np.asarray(n, np.float64) for n in (calibrator.X_thresholds_, calibrator.y_thresholds_))
-    if len(x) == 1:
-        x, y = np.append(x, x + 1), np.append(y, y)
-    ramps: Any = OnnxSub(OnnxCast(last, to=_DOUBLE, op_version=version), x[None, :-1], op_version=version)
-    ramps = OnnxDiv(ramps, np.diff(x)[None], op_version=version)
-    ramps = OnnxClip(ramps, np.asarray(0.0), np.asarray(1.0), op_version=version)
-    return OnnxAdd(OnnxMatMul(ramps, np.diff(y)[:, None], op_version=version), y[:1], op_version=version)
-
-
-_CLASSIFIERS: dict[type, Convert] = {
-    CalibratedClassifierCV: _calibrated,
-    LinearDiscriminantAnalysis: _discriminant,
-    LinearSVC: _margins,
-    QuadraticDiscriminantAnalysis: _quadratic,
-    StackingClassifier: _stack,
-}
 _TREES = (
     DecisionTreeClassifier,
     DecisionTreeRegressor,
@@ -537,7 +423,7 @@ _TREES = (
 )
 _known = {
     kind: get_converter(sklearn_operator_name_map[kind])
-    for kind in (*_SCALERS, FunctionTransformer, SimpleImputer, *_CLASSIFIERS, *_TREES)
+    for kind in (*_SCALERS, FunctionTransformer, SimpleImputer, *CLASSIFIERS, *_TREES)
 }
 _shapes_of_functions = get_shape_calculator(sklearn_operator_name_map[FunctionTransformer])
 _shapes_of_imputers = get_shape_calculator(sklearn_operator_name_map[SimpleImputer])
