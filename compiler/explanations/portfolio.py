@@ -130,11 +130,17 @@ def _sources(text: str) -> list[_Source]:
     chosen = {
         name: one
         for name, one in sorted(named.items())
-        if name.endswith(SUFFIX) and (pattern is None or fnmatch.fnmatch(name, pattern))
+        if name.endswith(SUFFIX) and (pattern is None or _matches(name, pattern))
     }
     if not chosen:
         raise InvalidOptionError(f"--input {text}: no {SUFFIX} files there; {len(named)} others.")
     return [_source(folder.system, one, name) for name, one in chosen.items()]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Tell whether each part of a path fits that of a pattern: a wildcard stands for no folder."""
+    parts, wanted = name.split("/"), pattern.split("/")
+    return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
 
 
 def _split(text: str) -> tuple[str, str | None]:

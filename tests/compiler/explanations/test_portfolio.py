@@ -140,6 +140,15 @@ def test_each_file_is_written_under_its_name(compiled: Compiled, repository: Pat
     assert found["id"].to_pylist() == [f"loan-{i}" for i in range(N + 2)]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [("2026/*.parquet", 3), ("*/part-[12].parquet", 2), ("2026/part-?.parquet", 3), ("*.parquet", 0)],
+)
+def test_a_pattern_is_of_one_folder(repository: Path, loans: Path, pattern: str, count: int) -> None:
+    done = explain(repository, "--input", loans / pattern, "--save", loans.parent / "reasons")
+    assert (f"wrote {count} files" if count else "no .parquet files there") in done.output
+
+
 def test_a_second_run_explains_what_is_new(repository: Path, loans: Path) -> None:
     to = loans.parent / "reasons"
     pattern = loans / "2026" / "part-[01].parquet"

@@ -19,8 +19,9 @@ def test_every_setting_is_documented_with_its_default() -> None:
     fields = Settings.model_fields
     assert rows.keys() == {f"RATIONALE_{name.upper()}" for name in fields}
     for name, field in fields.items():
-        default = "none" if field.default is None else f"`{field.default}`".replace(".0`", "`")
-        assert rows[f"RATIONALE_{name.upper()}"] in (default, f"`{field.default}`"), name
+        given = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+        default = "none" if given is None else f"`{given}`".replace(".0`", "`")
+        assert rows[f"RATIONALE_{name.upper()}"] in (default, f"`{given}`"), name
 
 
 def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
