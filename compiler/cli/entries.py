@@ -80,7 +80,7 @@ def explain_command(
             if save is None or plot is not None:
                 raise InvalidOptionError(f"--input {rows_in}: many files want --save FOLDER, and no --plot.")
             with progress_bar() as progress:
-                kept = [] if keep is None else keep.split(",")
+                kept = [] if keep is None else [name.strip() for name in keep.split(",")]
                 done = explain_portfolio(repository / name, rows_in, save, kept, threads, progress)
             print("\n".join(done))
             return

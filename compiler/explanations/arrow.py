@@ -51,7 +51,8 @@ def explain_batches(
 
     Args:
         entry: the folder of an entry (`model_repository/credit`), or what `compile_model` returned.
-        batches: `pyarrow.RecordBatch`es, a `RecordBatchReader` or a `Table`; columns are found by name.
+        batches: `pyarrow.RecordBatch`es, one or many, a `RecordBatchReader` or a `Table`; columns are found
+            by name.
         keep: columns of the batches that go into the answer as they are, such as an id.
         threads: rows are explained on so many cores; None for all.
 
@@ -61,9 +62,13 @@ def explain_batches(
     """
     opened = _opened(entry)
     count = available_cores() if threads is None else threads
-    if count < 1:
-        raise InvalidOptionError(f"threads={threads}: give 1 or more.")
+    if not isinstance(count, int) or count < 1:
+        raise InvalidOptionError(f"threads={threads}: give a whole number, 1 or more.")
     given = batches.to_batches() if hasattr(batches, "to_batches") else batches
+    if hasattr(given, "num_rows"):
+        given = [given]
+    elif not isinstance(given, Iterable):
+        raise _no_batches(given)
     most = max(rows_that_fit(opened.compiled.manifest.memory, count * ROWS) // count, 1)
     return _in_turn(partial(_explained, opened, tuple(keep)), _parts(given, most), count)
 
@@ -134,9 +139,18 @@ def _parts(batches: Iterable[Any], rows: int) -> Iterator[tuple[int, Any]]:
     """Yield the batches in parts of at most `rows` rows, each with the number of its first row."""
     first = 0
     for batch in batches:
+        if not hasattr(batch, "num_rows"):
+            raise _no_batches(batch)
         for start in range(0, batch.num_rows, rows):
             yield first + start, batch.slice(start, rows)
         first += batch.num_rows
+
+
+def _no_batches(given: Any) -> InvalidOptionError:
+    return InvalidOptionError(
+        f"a {type(given).__name__} where Arrow record batches are due: `pyarrow.Table.from_pandas(frame)` "
+        "makes a table of a DataFrame, which is taken as well."
+    )
 
 
 def _explained(opened: _Opened, keep: tuple[str, ...], part: tuple[int, Any]) -> Any:

@@ -2,7 +2,9 @@
 
 import fnmatch
 import importlib.util
+import os
 import posixpath
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -11,6 +13,11 @@ from typing import Any
 
 from compiler.errors import InvalidOptionError, RationaleError
 from compiler.explanations.arrow import DIGEST, batches_schema, explain_batches
+
+try:
+    import fcntl
+except ImportError:  # Windows: two runs into one folder are not kept apart there
+    fcntl = None  # type: ignore[assignment]  # the module or nothing; tested where it is used
 
 SOURCE = "rationale.rows"  # in a written file's metadata: what it was made of
 SUFFIX = ".parquet"
@@ -23,7 +30,7 @@ Progress = Callable[[str, int, int], None]
 
 def is_portfolio(rows: str) -> bool:
     """Tell whether `--input` names several files, or some elsewhere: a folder, a pattern or a URL."""
-    return "://" in rows or not _GLOB.isdisjoint(rows) or Path(rows).is_dir()
+    return "://" in rows or (not Path(rows).is_file() and (not _GLOB.isdisjoint(rows) or Path(rows).is_dir()))
 
 
 def explain_portfolio(
@@ -51,8 +58,8 @@ def explain_portfolio(
     if importlib.util.find_spec("pyarrow") is None:
         raise InvalidOptionError("many files need pyarrow: pip install 'rationale[parquet]'.")
     target = _Folder.at(save, "--save")
-    sources = _sources(rows)
-    if target.holds(sources):
+    sources = _sources(rows, target)
+    if any(target.is_place_of(source) for source in sources):
         raise InvalidOptionError(f"--save {save}: holds the rows to explain: save to another folder.")
     waiting = [source for source in sources if not _is_done(entry, source, target, keep)]
     total = sum(source.rows for source in waiting)
@@ -84,11 +91,9 @@ class _Folder:
         with _told(f"{option} {text}"):
             return cls(*fs.FileSystem.from_uri(text))
 
-    def holds(self, sources: Sequence["_Source"]) -> bool:
-        """Tell whether one of the sources lies where its answer would be written."""
-        return any(
-            source.system.equals(self.system) and source.path == self.file(source) for source in sources
-        )
+    def is_place_of(self, source: "_Source") -> bool:
+        """Tell whether a source lies where its answer would be written."""
+        return source.path == self.file(source) and bool(source.system.equals(self.system))
 
     def file(self, source: "_Source") -> str:
         return posixpath.join(self.path, source.name)
@@ -111,8 +116,14 @@ class _Source:
     schema: Any
 
 
-def _sources(text: str) -> list[_Source]:
-    """Return the files that a folder, a pattern or a path stands for. Raises InvalidOptionError."""
+def _sources(text: str, target: _Folder) -> list[_Source]:
+    """Return the files that a folder, a pattern or a path stands for.
+
+    Left out are hidden ones, such as engines leave behind, and answers of an earlier run in a folder below.
+
+    Raises:
+        InvalidOptionError: there are none, or they cannot be read.
+    """
     from pyarrow import fs
 
     fixed, pattern = _split(text)
@@ -126,11 +137,18 @@ def _sources(text: str) -> list[_Source]:
         else:
             infos = folder.system.get_file_info(fs.FileSelector(folder.path, recursive=True))
             base = folder.path
-    named = {posixpath.relpath(one.path, base): one for one in infos if one.type == fs.FileType.File}
+    is_below = folder.system.equals(target.system) and target.path.startswith(f"{base}/")
+    named = {
+        posixpath.relpath(one.path, base): one
+        for one in infos
+        if one.type == fs.FileType.File and not (is_below and one.path.startswith(f"{target.path}/"))
+    }
     chosen = {
         name: one
         for name, one in sorted(named.items())
-        if name.endswith(SUFFIX) and (pattern is None or _matches(name, pattern))
+        if name.endswith(SUFFIX)
+        and not any(part.startswith(("_", ".")) for part in name.split("/"))
+        and (pattern is None or _matches(name, pattern))
     }
     if not chosen:
         raise InvalidOptionError(f"--input {text}: no {SUFFIX} files there; {len(named)} others.")
@@ -145,6 +163,8 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _split(text: str) -> tuple[str, str | None]:
     """Return the folder before the first part of a path with a wildcard, and the pattern below it."""
+    if Path(text).exists():
+        return text, None
     parts = text.split("/")
     first = next((i for i, part in enumerate(parts) if not _GLOB.isdisjoint(part)), None)
     if first is None:
@@ -186,23 +206,66 @@ def _write(
     """Write the answer of one file; yield how many of its rows are explained, as it goes on."""
     from pyarrow import Table, parquet
 
-    file = target.file(source)
-    part, schema = f"{file}.part", _schema(entry, source, keep)
-    with ExitStack() as on_failure, _told(source.name):
+    file, schema = target.file(source), _schema(entry, source, keep)
+    with _told(source.name):
         target.system.create_dir(posixpath.dirname(file), recursive=True)
-        on_failure.callback(_delete, target.system, part)
-        with source.system.open_input_file(source.path) as rows, parquet.ParquetFile(rows) as opened:
+        with (
+            source.system.open_input_file(source.path) as rows,
+            parquet.ParquetFile(rows) as opened,
+            _published(target.system, file) as out,
+            parquet.ParquetWriter(out, schema, use_dictionary=_words(schema)) as writer,
+        ):
             answers = explain_batches(entry, opened.iter_batches(), keep=keep, threads=threads)
-            with (
-                target.system.open_output_stream(part) as out,
-                parquet.ParquetWriter(out, schema, use_dictionary=_words(schema)) as writer,
-            ):
-                for group in _groups(answers):
-                    table = Table.from_batches(group).replace_schema_metadata(schema.metadata)
-                    writer.write_table(table)
-                    yield table.column("row")[-1].as_py() + 1
-        target.system.move(part, file)
+            for group in _groups(answers):
+                table = Table.from_batches(group).replace_schema_metadata(schema.metadata)
+                writer.write_table(table)
+                yield table.column("row")[-1].as_py() + 1
+
+
+@contextmanager
+def _published(system: Any, file: str) -> Iterator[Any]:
+    """Yield a stream whose content is the file's when all of it was written; else nothing is left.
+
+    Raises:
+        InvalidOptionError: another run writes the same file here.
+    """
+    from pyarrow import fs
+
+    if isinstance(system, fs.LocalFileSystem):
+        with _published_here(Path(file)) as out:
+            yield out
+        return
+    part = (
+        f"{file}.{secrets.token_hex(8)}.part"  # of this run alone; a store shows none that was not finished
+    )
+    with ExitStack() as on_failure:
+        on_failure.callback(_delete, system, part)
+        with system.open_output_stream(part) as out:
+            yield out
+        system.move(part, file)
         on_failure.pop_all()
+
+
+@contextmanager
+def _published_here(file: Path) -> Iterator[Any]:
+    """Yield a stream as `_published` does; a lock on it goes with the process, whichever way that ends."""
+    part = file.with_name(f"{file.name}.part")
+    with part.open("ab") as out:
+        try:
+            if fcntl is not None:
+                fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InvalidOptionError("another run writes its answer: wait for that one.") from error
+        if not part.exists() or not os.path.samestat(part.stat(), os.fstat(out.fileno())):
+            raise InvalidOptionError("another run has just written its answer: run it again.")
+        out.truncate(0)
+        try:
+            yield out
+            out.flush()
+            part.replace(file)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
 
 
 def _delete(system: Any, file: str) -> None:

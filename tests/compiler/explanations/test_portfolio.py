@@ -80,6 +80,12 @@ def test_every_target_has_a_row(compiled: Compiled) -> None:
     assert list(rationale.explain_batches(compiled, [])) == []
 
 
+def test_one_batch_is_taken(compiled: Compiled) -> None:
+    (batch,) = table(5).to_batches()
+    (found,) = rationale.explain_batches(compiled, batch)
+    assert found.num_rows == 5
+
+
 def test_a_stream_is_read_as_it_is_answered(compiled: Compiled) -> None:
     read = 0
 
@@ -106,6 +112,10 @@ FAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
         {},
     ),
     "threads=0": (table(3), {"threads": 0}),
+    "threads=1.5": (table(3), {"threads": 1.5}),
+    "a dict where Arrow record batches are due": ([{"age": [1.0]}], {}),
+    "a str where Arrow record batches are due": (table(3).to_pandas(), {}),
+    "a NoneType where": (None, {}),
 }
 
 
@@ -182,6 +192,35 @@ def test_what_was_killed_goes_on(repository: Path, loans: Path) -> None:
         name = f"2026/part-{i}.parquet"
         assert parquet.read_table(to / name).equals(parquet.read_table(whole / name))
     assert sorted(path.suffix for path in to.rglob("*.*")) == [".parquet"] * 3
+
+
+def test_answers_and_what_engines_leave_behind_are_no_rows(repository: Path, loans: Path) -> None:
+    for name in ("_temporary/part-9.parquet", "_metadata.parquet", ".hidden.parquet"):
+        (loans / name).parent.mkdir(exist_ok=True)
+        (loans / name).write_bytes(b"no parquet")
+    for said in ("wrote 3 files", "wrote 0 files with 0 rows"):
+        assert said in explain(repository, "--input", loans, "--save", loans / "reasons").output
+
+
+def test_a_name_with_brackets_is_a_file(repository: Path, loans: Path) -> None:
+    parquet.write_table(table(4).drop(["id"]), loans / "[1].parquet")
+    done = explain(repository, "--input", loans / "[1].parquet", "--save", loans / "one.parquet")
+    assert done.exit_code == 0, done.output
+    assert parquet.read_table(loans / "one.parquet").num_rows == 4
+
+
+def test_two_runs_do_not_write_the_same_answer(repository: Path, loans: Path) -> None:
+    to = loans.parent / "reasons"
+    whole = portfolio._published_here(to / "2026" / "part-0.parquet")
+    (to / "2026").mkdir(parents=True)
+    with whole as out:
+        out.write(b"the answer of a run that goes on")
+        refused = explain(repository, "--input", loans, "--save", to)
+        assert refused.exit_code == 2
+        assert "2026/part-0.parquet: another run writes its answer" in refused.output
+    assert (to / "2026" / "part-0.parquet").read_bytes() == b"the answer of a run that goes on"
+    assert explain(repository, "--input", loans, "--save", to).exit_code == 0
+    assert parquet.read_table(to / "2026" / "part-0.parquet").num_rows == N
 
 
 def test_a_fault_leaves_nothing_half_written(
