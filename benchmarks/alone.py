@@ -18,8 +18,8 @@ from benchmarks.one_system import KINDS, Alone, start, written
 from compiler.bench.cases import OURS, Case, choose_peers
 from compiler.bench.process import ProcessDiedError
 from compiler.bench.subjects import compile_ours, make_subject
-from compiler.deployment import in_words, parse_bytes
 from compiler.errors import RationaleError
+from compiler.machine import in_words, parse_bytes
 from compiler.terminal import told_plainly
 
 MOST = 1000  # references; nobody is asked for more

@@ -17,8 +17,8 @@ from compiler.bench.cases import Case
 from compiler.bench.subjects import NETWORKS, make_subject
 from compiler.bench.timing import System, alternate
 from compiler.compile import compile_model
-from compiler.deployment import Deployment, Runtime
 from compiler.explain.methods import DeepShap
+from compiler.machine import Deployment, Runtime
 from compiler.runtime.openvino import OpenVinoRunner
 from compiler.runtime.session import Runner
 

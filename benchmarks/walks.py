@@ -20,7 +20,7 @@ from compiler.bench.cases import CASES, OURS, Case, parse_references
 from compiler.bench.process import in_a_process
 from compiler.bench.subjects import compile_ours, make_subject, ready
 from compiler.bench.timing import alternate
-from compiler.deployment import in_words, parse_bytes
+from compiler.machine import in_words, parse_bytes
 from compiler.terminal import told_plainly
 
 AMPLE = 1 << 40  # bytes

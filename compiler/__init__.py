@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from compiler.compile import compile_model
     from compiler.conversion.convert import Converted, convert
     from compiler.decisions.comparisons import Comparisons
-    from compiler.deployment import Deployment
     from compiler.errors import (
         CheckFailedError,
         ExtensionError,
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     from compiler.explanations.arrow import batches_schema, explain_batches
     from compiler.graph.ops import Ops
     from compiler.graph.tensor import Tensor
+    from compiler.machine import Deployment
     from compiler.manifest import Manifest
     from compiler.profile import DecisionProfile
     from compiler.references.reference_set import OpenReferences
@@ -142,7 +142,7 @@ _HOME = {
         "compiler.artefact.compiled": "Compiled Explanation",
         "compiler.compile": "compile_model",
         "compiler.conversion.convert": "Converted convert",
-        "compiler.deployment": "Deployment",
+        "compiler.machine": "Deployment",
         "compiler.errors": "CheckFailedError ExtensionError InvalidModelError InvalidOptionError "
         "InvalidProfileError InvalidReferencesError LargeReferencesError RationaleError RepositoryError "
         "UnsupportedModelError",

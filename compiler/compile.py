@@ -20,26 +20,26 @@ from compiler.conversion.convert import Converted, convert, example_of, is_fitte
 from compiler.conversion.files import is_fitted_file, read_fitted
 from compiler.decisions.comparisons import Comparisons, demand_alike
 from compiler.decisions.fitting import FittedProfile, apply_profile
-from compiler.deployment import HERE, Deployment
 from compiler.errors import (
     CheckFailedError,
     InvalidOptionError,
     InvalidReferencesError,
     UnsupportedModelError,
 )
-from compiler.explain.engine import Method, MethodChoice, combine
+from compiler.explain.engine import Method, MethodChoice, combine, request_of
 from compiler.explain.environment import with_batch
-from compiler.explain.methods import request_of
 from compiler.explain.references import prepare_references, shapes_of
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower, plain_for
 from compiler.lowering.inference import Span, span_of
+from compiler.machine import HERE, Deployment
 from compiler.memory.fit import Combined, Progress, fit
 from compiler.profile import DecisionProfile, as_profile
 from compiler.references.reference_set import OpenReferences
 from compiler.references.represented import StandsFor
 from compiler.request import CompileRequest, Concepts, FeatureNames, Groups, Layers, Size, Targets
-from compiler.runtime.kernels import found, kernels_of
+from compiler.runtime.kernels import found
+from compiler.runtime.session import kernels_of
 
 ModelLike = str | Path | onnx.ModelProto
 
@@ -147,7 +147,8 @@ def compile_request(
         method: the request's, with its references.
         stands_for: what the references were drawn from, where their file says it.
     """
-    tell, libraries = progress or _silent, found(request.custom_ops)
+    tell = progress or _silent
+    libraries = found(request.custom_ops) if request.custom_ops else ()
     if comparisons is not None:
         comparisons.check(method, request.deployment, decides=decision is not None)
     converted = _converted(model, method, request.allow_parity)
@@ -309,7 +310,7 @@ def _converted(model: Any, method: Method, allow_parity: float | None) -> Conver
         return model
     if isinstance(model, str | Path) and is_fitted_file(Path(model)):
         model = read_fitted(Path(model))
-    if is_fitted(model):
+    if not isinstance(model, ModelLike) and is_fitted(model):
         return convert(model, example_of(method), allow_parity=allow_parity)
     if allow_parity is not None:
         raise InvalidOptionError(

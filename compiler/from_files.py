@@ -44,7 +44,7 @@ def compile_files(
         RationaleError: as `compile_model`, `read_fitted` and `read_rows` do.
     """
     from compiler.compile import compile_request
-    from compiler.explain.methods import request_of
+    from compiler.explain.engine import request_of
 
     read = read_model(model, request.features, allow_pickle=request.allow_pickle, missing=request.missing)
     names = None if read.fitted else request.features

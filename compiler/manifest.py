@@ -191,6 +191,11 @@ class OpenReferences(_Frozen):
     )
     weights: TensorSpec = Field(description="the graph's input [N, K]: not negative, not all 0 in a row")
 
+    @property
+    def names(self) -> set[str]:
+        """Inputs of the graph that it needs for itself."""
+        return {self.weights.name, *(spec.name for spec in self.inputs.values())}
+
 
 class OpenLength(_Frozen):
     """A length that each request chooses, within what the graph was made for; see docs/adr/0019."""

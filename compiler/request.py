@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from compiler.deployment import HERE, Deployment
 from compiler.errors import InvalidOptionError
+from compiler.machine import HERE, Deployment
 
 Size = int | tuple[int, int]  # one length, or all from the first to the second
 Element = int | str

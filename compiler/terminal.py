@@ -178,7 +178,7 @@ def _targets(manifest: "Manifest") -> str:
 
 def memory_line(memory: "Memory") -> str:
     """Return what was chosen, and what it costs."""
-    from compiler.deployment import in_words
+    from compiler.machine import in_words
 
     line = f"about {in_words(memory.needed)} for one row, of a budget of {in_words(memory.budget)}"
     if memory.chunk is not None:

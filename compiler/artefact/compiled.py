@@ -16,10 +16,16 @@ from compiler.artefact.shap_explanation import shap_explanation
 from compiler.errors import InvalidOptionError
 from compiler.manifest import Manifest
 from compiler.references.frames import columns_of, in_order, spread
-from compiler.references.request_time import own_inputs
-from compiler.runtime.gate import Run, explaining
-from compiler.runtime.kernels import kernels_of
-from compiler.runtime.session import ModelFile, Runner, SerializedGraph, is_float, outline
+from compiler.runtime.session import (
+    ModelFile,
+    Run,
+    Runner,
+    SerializedGraph,
+    explaining,
+    is_float,
+    kernels_of,
+    outline,
+)
 
 
 class Explanation(dict[str, np.ndarray]):
@@ -106,7 +112,9 @@ class Compiled:
 
     def fit(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, np.ndarray]:
         """Return rows of every input in the model's dtypes; raise InvalidOptionError for others."""
-        own = {spec.name for spec in self.manifest.inputs} | own_inputs(self.manifest.open_references)
+        own = {spec.name for spec in self.manifest.inputs}
+        if self.manifest.open_references is not None:
+            own |= self.manifest.open_references.names
         specs = {v.name: v.type.tensor_type for v in outline(self.graph).graph.input if v.name in own}
         given = dict(x) if isinstance(x, Mapping) else self._by_input(x, list(specs))
         if set(given) != set(specs):

@@ -40,7 +40,7 @@ from compiler.manifest import (
 )
 from compiler.manifest import Method as MethodEntry
 from compiler.references.reference_set import ReferenceSet
-from compiler.references.request_time import describe_open, own_inputs
+from compiler.references.request_time import describe_open
 from compiler.request import CompileRequest, plain
 from compiler.rules.rule import find_rule, package_of
 from compiler.runtime.kernels import digest
@@ -77,7 +77,8 @@ def describe(
     combined = graph.edges
     every = {v.name: tensor_spec(v) for v in combined.graph.input}
     opened = describe_open(every, target.tensors) if references and references.is_open else None
-    inputs = {name: spec for name, spec in every.items() if name not in own_inputs(opened)}
+    own = opened.names if opened else set()
+    inputs = {name: spec for name, spec in every.items() if name not in own}
     shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
     inner = {s.name: inner_spec(lowered.specs, s.tensor, _row_of(lowered, s, shapes)) for s in target.leaves}
     specs = {**inner, **inputs}

@@ -11,8 +11,8 @@ from google.protobuf.message import DecodeError
 from compiler.artefact.compiled import Compiled
 from compiler.artefact.one_shot import plain_model
 from compiler.artefact.repository import check_name
+from compiler.checks.check import demand
 from compiler.checks.gate import check_gate
-from compiler.checks.judge import demand
 from compiler.checks.measure import measure, relative_error
 from compiler.checks.probes import probe_rows
 from compiler.errors import InvalidModelError, InvalidOptionError, RepositoryError
@@ -22,8 +22,9 @@ from compiler.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FIL
 from compiler.memory.budget import rows_that_fit
 from compiler.references.of_model import text_columns
 from compiler.references.tables import Columns, Table, read_rows
-from compiler.runtime.kernels import digest, kernels_of
+from compiler.runtime.kernels import digest
 from compiler.runtime.openvino import OpenVinoRunner
+from compiler.runtime.session import kernels_of
 
 RUNTIMES = ("onnxruntime", "openvino")  # that can run an entry here
 

@@ -9,10 +9,10 @@ from compiler.artefact.one_shot import check_gate_names, put_behind_gate
 from compiler.artefact.open_length import any_length, at_longest
 from compiler.artefact.portable import merge_axes, separate_squares
 from compiler.checks.check import FinishedGraph
-from compiler.deployment import Deployment
 from compiler.graph.shapes import ROWS, state_shapes
 from compiler.lowering import Lowered, narrow
 from compiler.lowering.inference import Span
+from compiler.machine import Deployment
 from compiler.memory.fit import Combined
 from compiler.runtime.session import hold, interface
 

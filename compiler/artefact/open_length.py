@@ -15,11 +15,11 @@ import onnx_ir as ir
 from compiler.artefact.formulas import DEGREE, Beginning, DiffersError, Formula, Polynomial, Share, formula
 from compiler.checks.measure import relative_error
 from compiler.checks.probes import probe_rows
-from compiler.deployment import Deployment
 from compiler.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
 from compiler.explain.engine import Method
 from compiler.graph.nodes import Nodes, drop_unused_constants
 from compiler.lowering.inference import Span
+from compiler.machine import Deployment
 from compiler.runtime.session import Runner, interface
 
 LOOKED_AT = DEGREE + 3  # lengths: as many as a polynomial needs, and two that check it

@@ -16,12 +16,11 @@ import onnxruntime as ort
 from google.protobuf import text_format
 
 from compiler.artefact.comparisons import Compared, is_entry_name
-from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError, UnsupportedModelError
 from compiler.lowering.precision import on_cpu
+from compiler.machine import MAX_BATCH
 from compiler.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, OPEN_SUFFIX, Manifest, TensorSpec
-from compiler.runtime.kernels import register
-from compiler.runtime.session import LOAD_ERRORS, NO_KERNEL, SerializedGraph, as_ir, save
+from compiler.runtime.session import LOAD_ERRORS, NO_KERNEL, SerializedGraph, as_ir, register, save
 
 try:
     import fcntl

@@ -4,8 +4,7 @@ from typing import Any
 
 import onnxruntime as ort
 
-from compiler.deployment import Provider
-from compiler.machine import LARGE_BLOCKS
+from compiler.machine import LARGE_BLOCKS, Provider
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 

@@ -22,8 +22,8 @@ from compiler.bench.networks import Encoder, keep_signal, perceptron, vision
 from compiler.bench.peers import EXPLAINERS, quietly
 from compiler.bench.timing import System, alternate
 from compiler.compile import compile_model
-from compiler.deployment import DEFAULT_BUDGET, Deployment
 from compiler.explain.methods import DeepShap
+from compiler.machine import DEFAULT_BUDGET, Deployment
 
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "vgg19": partial(vision, "vgg19"),

@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from compiler.checks.judge import ROWS_LIMIT
-from compiler.checks.measure import relative_error
+from compiler.checks.measure import ROWS_LIMIT, relative_error
 from compiler.errors import CheckFailedError
 from compiler.explain.outputs import GAP
 from compiler.manifest import EXPLAINED
-from compiler.runtime.gate import Run, asking
-from compiler.runtime.session import Runner, SerializedGraph
+from compiler.runtime.session import Run, Runner, SerializedGraph, asking
 
 
 def check_gate(

@@ -10,16 +10,27 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from compiler.checks.judge import GAP_LIMIT, OUTPUT_ROUNDINGS, OUTPUTS_LIMIT, ROWS_LIMIT
 from compiler.checks.probes import NEAR
-from compiler.deployment import MAX_BATCH
 from compiler.errors import CheckFailedError, InvalidModelError, UnsupportedModelError
 from compiler.explain.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR
 from compiler.lowering.precision import on_cpu
+from compiler.machine import MAX_BATCH
 from compiler.manifest import Measured
-from compiler.runtime.gate import Run, count_nodes, explaining
-from compiler.runtime.session import Runner, SerializedGraph, is_float, model_bytes, outline
+from compiler.runtime.session import (
+    Run,
+    Runner,
+    SerializedGraph,
+    count_nodes,
+    explaining,
+    is_float,
+    model_bytes,
+    outline,
+)
 
+OUTPUTS_LIMIT = 1e-4  # relative to the largest value: far above float32's noise, far below a wrong graph
+GAP_LIMIT = 1e-2  # relative to the largest explained − base
+OUTPUT_ROUNDINGS = 8  # of the model itself: of its half-precision inputs and outputs, or of another order
+ROWS_LIMIT = 1e-3  # a batch against its rows alone; float32 sums in another order differ by about 1e-6
 GAP_NOISE = 32  # roundings of the output: the means and sums that form the gap; 9 where a Softmax is full
 DRAWS = 3  # of weights rounded otherwise: one alone may answer alike by chance
 BATCH_SECONDS = 1.0  # what a request of the largest batch may take

@@ -6,11 +6,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from compiler.deployment import Deployment
 from compiler.errors import InvalidModelError, InvalidOptionError
 from compiler.explain.engine import Method
 from compiler.explain.leaves import Leaf
 from compiler.lowering.precision import on_cpu
+from compiler.machine import Deployment
 from compiler.references.reference_set import ReferenceSet
 from compiler.references.request_time import WEIGHTS, references_name
 from compiler.runtime.session import Runner, is_float

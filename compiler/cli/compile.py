@@ -101,8 +101,8 @@ def compile_command(
 
 def _request(given: Mapping[str, Any]) -> "CompileRequest":
     """Return what the options ask for; raise InvalidOptionError for what makes no sense."""
-    from compiler.deployment import Deployment, parse_bytes
     from compiler.explain.methods import METHODS, REFERENCES, takes_seed
+    from compiler.machine import Deployment, parse_bytes
     from compiler.request import (
         CompileRequest,
         parse_compare,

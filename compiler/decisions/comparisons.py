@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from compiler.deployment import Deployment
 from compiler.errors import InvalidOptionError
 from compiler.explain.engine import Method
+from compiler.machine import Deployment
 from compiler.manifest import Manifest
 from compiler.references.draws import draws
 from compiler.references.reference_set import OpenReferences

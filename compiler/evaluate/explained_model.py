@@ -13,11 +13,10 @@ import onnx_ir as ir
 
 from compiler.artefact.compiled import Compiled
 from compiler.artefact.one_shot import open_gate, restrict
-from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, RepositoryError
+from compiler.machine import MAX_BATCH
 from compiler.manifest import Manifest, elements, ends_of
-from compiler.runtime.kernels import kernels_of
-from compiler.runtime.session import Runner
+from compiler.runtime.session import Runner, kernels_of
 
 MAX_TARGETS = 10  # targets of a row that are judged: those with the largest outputs
 _MOST_ROWS, _MOST_NUMBERS = 4096, 1 << 18  # that the plain model answers at once

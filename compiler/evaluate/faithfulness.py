@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.deployment import MAX_BATCH
 from compiler.evaluate.explained_model import Pairs, Subject, slices
+from compiler.machine import MAX_BATCH
 
 Tell = Callable[[str, int, int], None]
 PERTURBATIONS = ("baseline", "gaussian")

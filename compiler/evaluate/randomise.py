@@ -14,12 +14,12 @@ from onnx import numpy_helper
 
 from compiler.artefact.compiled import Compiled
 from compiler.compile import compile_request
-from compiler.deployment import HERE
 from compiler.errors import InvalidOptionError, RationaleError
 from compiler.evaluate.explained_model import MAX_TARGETS, GivenReferences, Pairs, Subject
 from compiler.evaluate.faithfulness import Tell
 from compiler.explain.engine import Method
 from compiler.explain.methods import method_of
+from compiler.machine import HERE
 
 _NO_REFERENCES = "a recompile needs the references: give --references FILE"
 MAX_STAGES = 10  # recompiles of a cascade

@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from pydantic import ValidationError
 
 from compiler.errors import InvalidOptionError
-from compiler.explain.environment import Environment
+from compiler.explain.environment import Environment, in_front
 from compiler.explain.leaves import Leaf
 from compiler.explain.outputs import Outputs
 from compiler.explain.target import Target, check_names
@@ -25,7 +26,6 @@ from compiler.graph.tensor import Chunks
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, with_model
 from compiler.lowering.rewrites.discrete import spell_out_dequantising
-from compiler.lowering.rows import in_front
 from compiler.manifest import Extension, TensorSpec
 from compiler.memory.fit import Plan, Progress
 from compiler.references.reference_set import Baseline, OpenReferences, ReferenceSet
@@ -310,8 +310,37 @@ def _cloned(selection: Selection) -> tuple[Selection, frozenset[str]]:
     copies = dict(zip(lowered.model.graph, model.graph, strict=True))
     on_path = {copies[node] for node in engine.path(selection)}
     before = len(model.graph)
-    spell_out_dequantising(model.graph, [n for n in copies.values() if n not in on_path])
+    beside = [n for n in copies.values() if n.op_type == "DequantizeLinear" and n not in on_path]
+    if beside:
+        spell_out_dequantising(model.graph, beside)
     to_be_lifted = lowered.one_row and len(model.graph) != before
     copy = with_model(lowered, model) if to_be_lifted else replace(lowered, model=model)
     flat = in_front(lowered) | engine.flat(selection)
     return replace(engine.on(selection, copies), lowered=copy), flat
+
+
+def request_of(method: Method, **fields: Any) -> CompileRequest:
+    """Return what a method of one's own making, and the fields beside it, ask for.
+
+    Raises:
+        InvalidOptionError: what is no method, or a field that is not as it says.
+    """
+    if not isinstance(getattr(method, "engine", None), Engine):
+        raise InvalidOptionError(
+            f"method {method!r} names no engine: give DeepShap(references), say, or see CONTRIBUTING.md for "
+            "one of your own."
+        )
+    name, options = method.name, dict(method.options)
+    if options.pop("times_input", False):
+        name = "input-x-gradient"
+    if rules := options.pop("rules", None):
+        options["rule"] = ["=".join(rule) for rule in rules]
+    opened = method.reference_set
+    k = opened.count if isinstance(opened, OpenReferences) else None
+    try:
+        return CompileRequest(method=name, options=options, open_references=k, **fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InvalidOptionError(
+            f"{'.'.join(map(str, first['loc']))} {first['input']!r}: {first['msg'].lower()}."
+        ) from error

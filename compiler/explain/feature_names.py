@@ -134,6 +134,8 @@ class _Features:
 
     def array(self, option: str, name: str, given: Any) -> Any:
         """Return one input's array, in the order of its features."""
+        if isinstance(given, np.ndarray):
+            return given
         columns = columns_of(given)
         labels = elements_of(given) if columns is None and option not in _ROWS else columns
         if labels is None:

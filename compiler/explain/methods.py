@@ -6,19 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-from pydantic import ValidationError
 
 from compiler.errors import InvalidOptionError
 from compiler.explain.auto import Auto
 from compiler.explain.coalitions.shapley import ExactShap, PermutationShap
-from compiler.explain.engine import Engine, Method, References
+from compiler.explain.engine import Method, References
 from compiler.explain.trees.treeshap import TreeShap
 from compiler.explain.walk.deepshap import DeepShap
 from compiler.explain.walk.gradients import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad
 from compiler.explain.walk.lrp.attnlrp import AttnLrp, CpLrp
 from compiler.explain.walk.lrp.lrp import Lrp
 from compiler.explain.walk.lrp.texts import parse_choice
-from compiler.references.reference_set import OpenReferences
 from compiler.request import CompileRequest
 
 __all__ = [
@@ -114,33 +112,6 @@ def make_method(name: str, references: References | None, options: Mapping[str, 
         given[REFERENCES] = references
     check_options(name, given)
     return METHODS[name].make(**given)
-
-
-def request_of(method: Method, **fields: Any) -> CompileRequest:
-    """Return what a method of one's own making, and the fields beside it, ask for.
-
-    Raises:
-        InvalidOptionError: what is no method, or a field that is not as it says.
-    """
-    if not isinstance(getattr(method, "engine", None), Engine):
-        raise InvalidOptionError(
-            f"method {method!r} names no engine: give DeepShap(references), say, or see CONTRIBUTING.md for "
-            "one of your own."
-        )
-    name, options = method.name, dict(method.options)
-    if options.pop("times_input", False):
-        name = "input-x-gradient"
-    if rules := options.pop("rules", None):
-        options["rule"] = ["=".join(rule) for rule in rules]
-    opened = method.reference_set
-    k = opened.count if isinstance(opened, OpenReferences) else None
-    try:
-        return CompileRequest(method=name, options=options, open_references=k, **fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InvalidOptionError(
-            f"{'.'.join(map(str, first['loc']))} {first['input']!r}: {first['msg'].lower()}."
-        ) from error
 
 
 def method_of(

@@ -23,9 +23,7 @@ from compiler.manifest import DATATYPES, FILE_NAME
 from compiler.memory.budget import rows_that_fit
 from compiler.references.of_model import text_columns
 from compiler.references.tables import rows_of_arrow
-from compiler.runtime.gate import Run, explaining
-from compiler.runtime.kernels import kernels_of
-from compiler.runtime.session import Runner, outline
+from compiler.runtime.session import Run, Runner, explaining, kernels_of, outline
 
 DIGEST = "rationale.explanation"  # in the schema's metadata: the manifest's digest of what explained the rows
 ROWS = 500  # that a thread explains at once, where the entry's memory budget holds so many for all

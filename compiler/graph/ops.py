@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from compiler.deployment import HERE
 from compiler.errors import UnsupportedModelError
 from compiler.graph.batching import Lifted, Node, is_elementwise, lifted
 from compiler.graph.scan_fallback import row_by_row
 from compiler.graph.shapes import Spec, in_rows, infer_outputs, result_dtype
 from compiler.graph.tensor import AXES, DOMAIN, NONE, STACKED, Chunks, Layouts, Lead, Operand, Tensor
 from compiler.graph.variants import Variants
+from compiler.machine import HERE
 
 _RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _MEASURING = frozenset({"Shape", "Size"})

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Protocol
 
-from compiler.deployment import Deployment
 from compiler.graph.tensor import Tensor
+from compiler.machine import Deployment
 from compiler.manifest import Variants as Described
 
 

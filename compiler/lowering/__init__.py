@@ -5,7 +5,7 @@ constant, widen half precision to float32, rewrite operators that are defined by
 every value for one row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from compiler.lowering.batch import (
     rows_on_axis_0,
 )
 from compiler.lowering.bodies import inline_bodies
+from compiler.lowering.control_flow.branches import OPERATORS as CONTROL_FLOW
 from compiler.lowering.control_flow.branches import inline_control_flow, rows_decide
 from compiler.lowering.inference import Shapes, Size, fix_lengths, infer, note_shapes
 from compiler.lowering.loading.load import load, standardise
@@ -81,7 +82,7 @@ def lower(
     loaded = load(model)
     lowered = standardise(loaded.model)
     lengths = fix_lengths(lowered, sizes or {}, references or {})
-    on_gpu = sorted({node.op_type for node in lowered.graph if needs_gpu(node)})
+    on_gpu = sorted({node.op_type for node in lowered.graph if node.domain == MICROSOFT and needs_gpu(node)})
     shared = any(node.op_type in ONE_SCALE for node in lowered.graph)
     rewrite_domain(lowered, MICROSOFT)
     given = ir.serde.serialize_model(lowered) if on_gpu else loaded.proto
@@ -94,10 +95,10 @@ def lower(
     source = ir.serde.serialize_model(freed) if fixed and not alone else given
     halves = widen(lowered)
     settle = _fold_all_sizes if alone else partial(_free_batch, fixed=fixed)
-    inline_control_flow(lowered, settle)
+    _unroll(lowered, settle)
     if inline_bodies(lowered, _is_known):
         fold_weights(lowered)
-        inline_control_flow(lowered, settle)
+        _unroll(lowered, settle)
     rewrite(lowered, only=("CastLike",))  # a constant of another's type is one: how a Pow is rewritten
     fold_weights(lowered)
     rewrite(lowered)
@@ -148,6 +149,11 @@ def _free_batch(model: ir.Model, fixed: bool) -> None:
     free_batch(model, fixed)
     while fold_sizes(model):
         free_batch(model, fixed)
+
+
+def _unroll(model: ir.Model, settle: Callable[[ir.Model], object]) -> None:
+    if not CONTROL_FLOW.isdisjoint(node.op_type for node in model.graph):
+        inline_control_flow(model, settle)
 
 
 def _fold_all_sizes(model: ir.Model) -> None:

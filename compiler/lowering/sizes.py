@@ -13,7 +13,6 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
-from compiler.deployment import in_words
 from compiler.errors import InvalidModelError, UnsupportedModelError
 from compiler.graph.nodes import (
     Nodes,
@@ -26,6 +25,7 @@ from compiler.graph.nodes import (
 from compiler.graph.shapes import Spec
 from compiler.lowering.bodies import inner_protos
 from compiler.lowering.inference import infer, infer_each, known_specs
+from compiler.machine import in_words
 from compiler.runtime.session import model_bytes
 
 MOST_NODES = 50_000  # of a graph with its functions inlined: five times those of large language models

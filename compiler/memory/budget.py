@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 import onnx
 import onnx_ir as ir
 
-from compiler.deployment import MAX_BATCH, in_words
 from compiler.errors import InvalidOptionError
 from compiler.graph.nodes import constant_nodes, frontier, nodes_behind, reads
 from compiler.graph.shapes import Spec, infer_graph
 from compiler.graph.tensor import DOMAIN, Axis, Chunks
+from compiler.machine import MAX_BATCH, in_words
 from compiler.manifest import Memory
 from compiler.runtime.session import MAPPED_BYTES
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
-from compiler.deployment import Deployment
 from compiler.graph.nodes import drop_unused_constants, fold_constants, graphs_of, reads, replace_by_constant
 from compiler.graph.tensor import Axis, Chunks
+from compiler.machine import Deployment
 from compiler.manifest import Memory
 from compiler.memory.budget import (
     Baking,

@@ -23,11 +23,6 @@ def names_of_inputs(tensors: Iterable[str]) -> set[str]:
     return {WEIGHTS, *map(references_name, tensors)}
 
 
-def own_inputs(opened: OpenReferences | None) -> set[str]:
-    """Return every input that the graph needs for itself, by a manifest."""
-    return set() if opened is None else {opened.weights.name, *(s.name for s in opened.inputs.values())}
-
-
 def describe_open(inputs: Mapping[str, TensorSpec], tensors: Iterable[str]) -> OpenReferences:
     """Return what the manifest says of open references.
 

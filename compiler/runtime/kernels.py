@@ -2,39 +2,12 @@
 
 import ctypes
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnxruntime as ort
 
 from compiler.errors import InvalidOptionError
-
-_LIBRARIES: ContextVar[tuple[Path, ...]] = ContextVar("libraries", default=())
-
-
-@contextmanager
-def kernels_of(libraries: Sequence[Path]) -> Iterator[None]:
-    """Sessions that are made within know the operators of these libraries."""
-    token = _LIBRARIES.set(tuple(libraries))
-    try:
-        yield
-    finally:
-        _LIBRARIES.reset(token)
-
-
-def register(options: ort.SessionOptions) -> None:
-    """Raise InvalidOptionError for a library that ONNX Runtime cannot load."""
-    for library in _LIBRARIES.get():
-        try:
-            load_kernels(options, library)
-        except Exception as error:  # of several kinds
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise InvalidOptionError(
-                f"{library}: ONNX Runtime {ort.__version__} cannot load it as a library of kernels: {reason}"
-                ". It must be a shared object for this machine that exports RegisterCustomOps."
-            ) from error
 
 
 def load_kernels(options: ort.SessionOptions, library: Path) -> None:

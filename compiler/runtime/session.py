@@ -6,7 +6,9 @@ import math
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +17,10 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from compiler.errors import CheckFailedError, InvalidModelError, RationaleError
+from compiler.errors import CheckFailedError, InvalidModelError, InvalidOptionError, RationaleError
 from compiler.machine import LARGE_BLOCKS, available_cores
-from compiler.manifest import PLANNED_NODES
-from compiler.runtime.kernels import register
+from compiler.manifest import EXPLAIN, PLANNED_NODES
+from compiler.runtime.kernels import load_kernels
 
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
@@ -46,6 +48,11 @@ _OWN_FAULT = {
 _UNKNOWN = "is not a registered function/op"
 _NO_LIBRARY = ". Give the library of its kernels (--custom-ops), or its definition as a function of the file"
 NO_KERNEL = ort.capi.onnxruntime_pybind11_state.NotImplemented
+
+_LIBRARIES: ContextVar[tuple[Path, ...]] = ContextVar("libraries", default=())
+
+Arrays = Mapping[str, np.ndarray]
+Run = Callable[..., dict[str, np.ndarray]]
 
 
 def is_float(dtype: np.dtype) -> bool:
@@ -259,3 +266,58 @@ def save(model: ir.Model, path: Path) -> None:
 def _save_beside(model: ir.Model, path: Path) -> None:
     """With its large constants in a file beside it."""
     ir.save(model, path, external_data=f"{path.name}.data", size_threshold_bytes=SIZES_BYTES)
+
+
+# -- libraries of kernels ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def kernels_of(libraries: Sequence[Path]) -> Iterator[None]:
+    """Sessions that are made within know the operators of these libraries."""
+    token = _LIBRARIES.set(tuple(libraries))
+    try:
+        yield
+    finally:
+        _LIBRARIES.reset(token)
+
+
+def register(options: ort.SessionOptions) -> None:
+    """Raise InvalidOptionError for a library that ONNX Runtime cannot load."""
+    for library in _LIBRARIES.get():
+        try:
+            load_kernels(options, library)
+        except Exception as error:  # of several kinds
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise InvalidOptionError(
+                f"{library}: ONNX Runtime {ort.__version__} cannot load it as a library of kernels: {reason}"
+                ". It must be a shared object for this machine that exports RegisterCustomOps."
+            ) from error
+
+
+# -- the gate of a one-shot graph --------------------------------------------------------------------------
+#
+# `explain` BOOL [N, 1] says which rows to explain. `explained` BOOL [N, 1] says which rows are: the
+# explanation of the others is zeros.
+
+
+def asking(inputs: Arrays, answer: bool | np.ndarray = True) -> dict[str, np.ndarray]:
+    """Return `inputs` with the gate beside them: `answer` for every row, or [N] answers."""
+    rows = max((len(a) for a in inputs.values() if a.ndim), default=1)
+    return {**inputs, EXPLAIN: np.broadcast_to(np.reshape(answer, (-1, 1)), (rows, 1)).copy()}
+
+
+def explaining(run: Run, model: onnx.ModelProto) -> Run:
+    """`run` of a combined model; of a one-shot one, for every row. What feeds the gate itself may do so."""
+    if EXPLAIN not in {v.name for v in model.graph.input}:
+        return run
+
+    def run_explaining(inputs: Arrays, outputs: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        return run(inputs if EXPLAIN in inputs else asking(inputs), outputs)
+
+    return run_explaining
+
+
+def count_nodes(graph: onnx.GraphProto) -> int:
+    """Those of subgraphs too."""
+    inner = (g for node in graph.node for a in node.attribute for g in (a.g, *a.graphs))
+    return len(graph.node) + sum(map(count_nodes, inner))

@@ -14,8 +14,8 @@ from math import lgamma
 
 import numpy as np
 
-from compiler.deployment import in_words
 from compiler.errors import UnsupportedModelError
+from compiler.machine import in_words
 from compiler.trees.groups import MOST_STATES, Leaf, Tree
 from compiler.trees.tables import (
     FLOAT,

@@ -17,8 +17,8 @@ from math import prod
 
 import numpy as np
 
-from compiler.deployment import in_words
 from compiler.errors import UnsupportedModelError
+from compiler.machine import in_words
 from compiler.trees.ensemble import Ensemble
 from compiler.trees.groups import MOST_STATES, Bounds, Group, Leaf, Tree, grouped
 from compiler.trees.leaves import leaf_interactions, leaf_values

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from compiler import extensions
-from compiler.deployment import Deployment, parse_bytes
 from compiler.errors import RationaleError
 from compiler.from_files import check_method
+from compiler.machine import Deployment, parse_bytes
 from compiler.request import CompileRequest, parse_concepts
 from service.errors import ConflictError, InvalidExplainerError, UnknownModelError
 from service.repository.entry import Entry, stamp_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.manifest import Manifest, TensorSpec
-from compiler.references.request_time import WEIGHTS, own_inputs, references_name
+from compiler.references.request_time import WEIGHTS, references_name
 from service.errors import InvalidInputError
 from service.inference.checks import Faults, listed
 from service.repository.entry import Entry, agree
@@ -75,7 +75,7 @@ def form_of(entry: Entry, manifest: Manifest | None) -> Form:
 
     References are no instances.
     """
-    opened = own_inputs(manifest.open_references) if manifest and manifest.open_references else ()
+    opened = manifest.open_references.names if manifest and manifest.open_references else ()
     specs = tuple(spec for spec in entry.inputs if spec.name not in opened)
     inputs = {spec.name for spec in specs}
     named = {item.tensor.name: item.feature_names for item in manifest.explained} if manifest else {}

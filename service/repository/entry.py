@@ -14,7 +14,6 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from compiler.errors import RepositoryError
 from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest, TensorSpec
-from compiler.references.request_time import own_inputs
 from service.tensors import DTYPES
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
@@ -384,7 +383,9 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
             raise RepositoryError(
                 f"{path}: '{name}' has shape {list(shape)}, but {list(outputs[name])} in config.pbtxt"
             )
-    own = own_inputs(manifest.open_references) | ({EXPLAIN} if manifest.one_shot else set())
+    own = (manifest.open_references.names if manifest.open_references else set()) | (
+        {EXPLAIN} if manifest.one_shot else set()
+    )
     if {spec.name for spec in manifest.inputs} | own != {spec.name for spec in entry.inputs}:
         raise RepositoryError(f"{path}: its inputs are not those of config.pbtxt")
     shapes = {spec.name: (-1, *spec.shape) for spec in entry.inputs}

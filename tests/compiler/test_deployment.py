@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from compiler import Deployment
-from compiler.deployment import parse_bytes
 from compiler.errors import InvalidOptionError
+from compiler.machine import parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from compiler import DeepShap, Gamma, Gradient, IntegratedGradients, Lrp, TreeSh
 from compiler.artefact.entry import check_entry
 from compiler.compile import compile_request
 from compiler.errors import InvalidOptionError, RepositoryError
-from compiler.explain.methods import METHODS, REFERENCES, make_method, method_of, request_of
+from compiler.explain.engine import request_of
+from compiler.explain.methods import METHODS, REFERENCES, make_method, method_of
 from compiler.from_files import check_method, compile_files
 from compiler.manifest import Manifest
 from compiler.references.frames import Labelled

@@ -13,7 +13,6 @@ import onnx_ir.passes.common as passes
 from onnx import TensorProto
 
 from compiler import DeepShap, Gradient
-from compiler.deployment import HERE
 from compiler.errors import InvalidModelError, RationaleError
 from compiler.explain.engine import Selection, combine
 from compiler.explain.methods import Method
@@ -21,6 +20,7 @@ from compiler.explain.walk.path import choose_path
 from compiler.graph.tensor import Chunks
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower
+from compiler.machine import HERE
 from compiler.references.reference_set import prepare
 from compiler.request import CompileRequest
 from tests.conformance.cases import EXPLAINED, Case

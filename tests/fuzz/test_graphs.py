@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, note, seed, settings
 
 from compiler import DeepShap, Gradient, compile_model
-from compiler.deployment import HERE
 from compiler.explain.engine import combine
 from compiler.explain.methods import Method
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower
 from compiler.lowering.loading.load import load
+from compiler.machine import HERE
 from compiler.memory.fit import fit
 from compiler.references.reference_set import prepare
 from compiler.request import CompileRequest

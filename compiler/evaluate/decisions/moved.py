@@ -11,8 +11,7 @@ from compiler.decisions.rows import decided_of, score_index
 from compiler.evaluate.decisions.decided import DecidedFile, Tell
 from compiler.evaluate.explained_model import GivenReferences, slices
 from compiler.manifest import elements
-from compiler.runtime.kernels import kernels_of
-from compiler.runtime.session import Runner
+from compiler.runtime.session import Runner, kernels_of
 
 MOST, EACH, DRAWS = 1000, 10, 5  # declines, references of each, and random choices of other features
 _AT_ONCE = 4096

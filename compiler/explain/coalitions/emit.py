@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from compiler.deployment import Deployment, in_words
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.explain.coalitions.method import CoalitionMethod, Coalitions
 from compiler.explain.engine import Canvas, Selection
@@ -22,6 +21,7 @@ from compiler.explain.target import Target, made_by, reach_backward
 from compiler.graph.nodes import Nodes, reads
 from compiler.graph.ops import Ops
 from compiler.graph.tensor import Chunks, Tensor
+from compiler.machine import Deployment, in_words
 from compiler.manifest import ends_of
 from compiler.memory.budget import peak, sizes
 from compiler.references.reference_set import ReferenceSet

@@ -11,11 +11,11 @@ import onnx_ir.passes.common as passes
 
 from compiler.errors import InvalidModelError, InvalidOptionError, UnsupportedModelError
 from compiler.explain.engine import Method, References
+from compiler.explain.environment import demand_rows
 from compiler.explain.leaves import Leaf, choose_leaves, is_float
 from compiler.explain.logits import choose_logits
 from compiler.explain.target import Target, check_shapes, choose_output, choose_targets, reach_backward
 from compiler.lowering import Lowered
-from compiler.lowering.rows import demand_rows
 from compiler.references.frames import columns_of
 from compiler.references.reference_set import Baseline, OpenReferences
 from compiler.request import CompileRequest

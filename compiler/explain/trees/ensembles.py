@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.explain.environment import demand_rows
 from compiler.explain.leaves import raw_leaves
 from compiler.explain.players import NOBODY, Game
 from compiler.explain.target import (
@@ -29,7 +30,6 @@ from compiler.explain.trees.method import TreeMethod
 from compiler.explain.trees.provenance import made_of
 from compiler.graph.nodes import extract
 from compiler.lowering import Lowered
-from compiler.lowering.rows import demand_rows
 from compiler.references.reference_set import OpenReferences
 from compiler.request import CompileRequest
 from compiler.runtime.session import Runner

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.explain.environment import demand_rows
 from compiler.explain.leaves import Chosen, choose_leaves, keeps_batch
 from compiler.explain.logits import choose_logits, logits_behind
 from compiler.explain.target import (
@@ -29,10 +30,9 @@ from compiler.explain.target import (
     reach_backward,
     reach_forward,
 )
-from compiler.explain.walk.unsupported import demand_rules, demand_slope
+from compiler.explain.walk.unsupported import without_rules, without_slope
 from compiler.graph.nodes import Nodes, names_read, stand_for
 from compiler.lowering import Lowered, with_model
-from compiler.lowering.rows import demand_rows
 from compiler.request import CompileRequest, Concepts
 from compiler.rules.rule import Kind, Rule, Trait, find_rule
 
@@ -308,12 +308,13 @@ class _Way:
 def _way_to(lowered: Lowered, output: str, chosen: Chosen) -> _Way:
     graph, ends = lowered.model.graph, tuple(s.tensor for s in chosen.leaves)
     flowing, needed = flow(lowered, ends), reach_backward(graph, output, ends)
-    demand_slope(graph, output, chosen.names, flowing.active, needed)
+    if output not in flowing.active:
+        raise without_slope(graph, output, chosen.names, flowing.active, needed)
     active = flowing.active & needed
     between = _between(graph, active, ends)
-    # What has no rule often has no known shape either, so that this is looked at first.
-    demand_rules(lowered, between, active, ends, output)
     nodes = tuple((n, rule) for n in between if (rule := find_rule(n.op_type, n.domain)) is not None)
+    if len(nodes) < len(between):  # what has no rule often has no known shape either: this is told first
+        raise without_rules(lowered, between, active, ends, output)
     return _Way(flowing, needed, active, nodes)
 
 

@@ -36,22 +36,20 @@ _TODAY = {
 }
 
 
-def demand_slope(
+def without_slope(
     graph: ir.Graph,
     output: str,
     explained: Sequence[str],
     active: Collection[str],
     needed: Collection[str],
-) -> None:
-    """Raise UnsupportedModelError where no attributions reach the output; name what ends them.
+) -> UnsupportedModelError:
+    """Return the error that no attributions reach the output; it names what ends them.
 
     Args:
         explained: names of what is explained.
         active: names of the values that carry attributions.
         needed: names of what the output is computed from, its own among them.
     """
-    if output in active:
-        return
     ends = [
         node
         for node in graph
@@ -61,7 +59,7 @@ def demand_slope(
     named = [f"{node.op_type} node {node.name or node.outputs[0].name!r}" for node in ends[:MOST_STOPS]]
     unruled = sorted({f"{node.domain}.{node.op_type}" for node in ends if node.domain} - _with_rules(ends))
     why = f"{', '.join(unruled)} has no rule" if unruled else "nothing differentiable connects them"
-    raise UnsupportedModelError(
+    return UnsupportedModelError(
         f"output {output!r} depends on {', '.join(explained)} through integers or conditions alone "
         f"({', '.join(named)}): {why}. Explain another output (--output) if one changes continuously; "
         "--method exactshap (up to 12 features) and permutationshap explain any model."
@@ -72,25 +70,23 @@ def _with_rules(nodes: Sequence[ir.Node]) -> set[str]:
     return {f"{n.domain}.{n.op_type}" for n in nodes if find_rule(n.op_type, n.domain) is not None}
 
 
-def demand_rules(
+def without_rules(
     lowered: Lowered, path: Sequence[ir.Node], active: Collection[str], ends: Sequence[str], output: str
-) -> None:
-    """Raise UnsupportedModelError where nodes of the path have no rule; list them all, with advice.
+) -> UnsupportedModelError:
+    """Return the error that nodes of the path have no rule; it lists them all, with advice.
 
     Args:
         path: the nodes between the `ends` of the walk and the output, in topological order.
         active: names of the values on the path.
     """
     missing = [i for i, node in enumerate(path) if find_rule(node.op_type, node.domain) is None]
-    if not missing:
-        return
     count = "1 node" if len(missing) == 1 else f"{len(missing)} nodes"
     verb = "has" if len(missing) == 1 else "have"
     lines = [f"{count} on the way to {output!r} {verb} no rule:"]
     lines += [f"  {_place(lowered, path, i)}" for i in missing]
     lines += ["What can be done today:"]
     lines += [f"  {advice}" for advice in _advice(lowered, path, missing, active, ends, output)]
-    raise UnsupportedModelError("\n".join(lines))
+    return UnsupportedModelError("\n".join(lines))
 
 
 def _place(lowered: Lowered, path: Sequence[ir.Node], i: int) -> str:

@@ -19,6 +19,7 @@ from compiler.lowering.batch import dependent_on_batch
 from compiler.lowering.bodies import let_go, name_outputs
 from compiler.lowering.control_flow.bounds import places_read, span
 from compiler.lowering.control_flow.known import constants_of
+from compiler.lowering.control_flow.sequences import OPERATORS as SEQUENCES
 from compiler.lowering.control_flow.sequences import resolve_sequences
 from compiler.lowering.inference import BATCH, infer, note_shapes
 from compiler.lowering.rewrites.engine import Rewriting
@@ -26,7 +27,8 @@ from compiler.lowering.sizes import fold_weights
 
 LIMIT = 20_000  # nodes that unrolling may add
 REASON = "rationale.reason"  # the metadata of a node that stays: why
-_OPERATORS = frozenset({"If", "Loop", "Scan"})
+_BRANCHING = frozenset({"If", "Loop", "Scan"})
+OPERATORS = _BRANCHING | SEQUENCES
 
 
 class _StaysError(Exception):
@@ -95,7 +97,7 @@ def _scans_rows(node: ir.Node) -> bool:
 
 
 def _waiting(graph: ir.Graph) -> list[ir.Node]:
-    return [n for n in graph if n.op_type in _OPERATORS and not n.domain]
+    return [n for n in graph if n.op_type in _BRANCHING and not n.domain]
 
 
 @dataclass

@@ -22,16 +22,16 @@ def resolve_sequences(model: ir.Model) -> None:
 
     Requires: constants are folded.
     """
-    if not any(n.op_type in _OPERATORS and n.op_type != "Identity" and not n.domain for n in model.graph):
+    if not any(n.op_type in OPERATORS and not n.domain for n in model.graph):
         return
     note_shapes(model)
     known: dict[ir.Value, Elements] = {}
     for node in list(model.graph):
-        if node.domain or node.op_type not in _OPERATORS:
+        if node.domain or node.op_type not in _RESOLVED:
             continue
         op = Rewriting(model.graph, node)
         op.prefix = f"{op.prefix}/{node.op_type}"
-        result = _OPERATORS[node.op_type](op, node, known)
+        result = _RESOLVED[node.op_type](op, node, known)
         if isinstance(result, list):
             known[node.outputs[0]] = result
         elif result is not None:
@@ -156,7 +156,7 @@ def _has(op: Rewriting, node: ir.Node, known: Known) -> Result:
     return op.constant(np.asarray(True)) if certain else None
 
 
-_OPERATORS: dict[str, Callable[[Rewriting, ir.Node, Known], Result]] = {
+_RESOLVED: dict[str, Callable[[Rewriting, ir.Node, Known], Result]] = {
     "ConcatFromSequence": _joined,
     "Identity": _content,
     "OptionalGetElement": _got,
@@ -169,3 +169,4 @@ _OPERATORS: dict[str, Callable[[Rewriting, ir.Node, Known], Result]] = {
     "SequenceLength": _length,
     "SplitToSequence": _split,
 }
+OPERATORS = frozenset(_RESOLVED) - {"Identity"}

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -18,8 +19,8 @@ from onnx import helper
 from onnxscript.version_converter import ConvertVersionPass
 
 from compiler.errors import InvalidModelError, UnsupportedModelError
-from compiler.lowering.bodies import node_lists
-from compiler.lowering.loading.newer import known_to_runtime, without_layout
+from compiler.lowering.bodies import all_node_lists, node_lists
+from compiler.lowering.loading.newer import RECURRENT, known_to_runtime, without_layout
 from compiler.lowering.loading.old_scan import scan_by_row
 from compiler.lowering.rewrites.microsoft import DOMAIN, UNDER_ONNX, WITHOUT_CPU_KERNEL
 from compiler.lowering.sizes import check_inputs, check_nodes
@@ -74,7 +75,8 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto) -> Loaded:
     check_inputs(proto, name)
     check_nodes(proto, name)
     proto, replaced = without_zip_maps(proto)
-    proto, turned = without_layout(proto)
+    recurrent = any(n.op_type in RECURRENT for nodes in all_node_lists(proto) for n in nodes)
+    proto, turned = without_layout(proto) if recurrent else (proto, ())
     try:
         _check(proto, path)
         loaded = ir.from_proto(proto)
@@ -239,7 +241,7 @@ def _own_domains(proto: onnx.ModelProto) -> Iterator[bool]:
 def _check_trees(proto: onnx.ModelProto) -> None:
     """Refuse trees that ONNX Runtime words badly, lets pass, or crashes on."""
     for node in proto.graph.node:
-        if is_ensemble(node.op_type, node.domain):
+        if node.domain == _CLASSICAL and is_ensemble(node.op_type, node.domain):
             with suppress(UnsupportedModelError):  # sound trees, whatever explains what stands beside them
                 read_ensemble(node)
 
@@ -250,8 +252,15 @@ def _loadable(proto: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, tuple
     An operator it does not know is let through: the compiler lists it with all others that have no rule.
     So is one that it has kernels of for GPUs alone, and that is rewritten.
     """
+    run = partial(Runner, optimise=False, given=True)
     try:
-        return known_to_runtime(proto, lambda model: Runner(model, optimise=False, given=True))
+        run(proto)
+    except InvalidModelError as error:
+        fault = error
+    else:
+        return proto, ()
+    try:
+        return known_to_runtime(proto, fault, run)
     except InvalidModelError as error:
         missing = _NO_KERNEL.search(str(error))
         if _UNKNOWN_OPERATOR in str(error) or (missing and missing[1] in WITHOUT_CPU_KERNEL):

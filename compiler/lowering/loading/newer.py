@@ -29,26 +29,24 @@ _MOST = 8  # things that a model may have in it that an older engine does not kn
 
 
 def known_to_runtime(
-    proto: onnx.ModelProto, load: Callable[[onnx.ModelProto], object]
+    proto: onnx.ModelProto, error: InvalidModelError, load: Callable[[onnx.ModelProto], object]
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Return the model in terms of what `load` takes, and notes about it for the user.
+    """Return the model in terms of what `load` takes, which gave the error, and notes for the user.
 
     Raises:
         InvalidModelError: `load` does, for a reason that no definition of ONNX's helps against.
     """
     told: list[str] = []
-    for _ in range(_MOST):
+    while len(told) < _MOST and (changed := _older(proto, str(error))) is not None:
+        proto, note = changed
+        told.append(note)
         try:
             load(proto)
-        except InvalidModelError as error:
-            changed = _older(proto, str(error))
-            if changed is None:
-                raise
-            proto, note = changed
-            told.append(note)
-            continue
-        break
-    return proto, tuple(told)
+        except InvalidModelError as another:
+            error = another
+        else:
+            return proto, tuple(told)
+    raise error
 
 
 def _older(proto: onnx.ModelProto, error: str) -> tuple[onnx.ModelProto, str] | None:
@@ -127,7 +125,7 @@ def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     return (node for nodes in all_node_lists(proto) for node in nodes)
 
 
-_OPERATORS = frozenset({"RNN", "GRU", "LSTM"})
+RECURRENT = frozenset({"RNN", "GRU", "LSTM"})
 _SEQUENCE, _STATE = [1, 0, 2], [1, 0, 2]  # [N, S, I] to [S, N, I]; [N, D, H] to [D, N, H]
 _ANSWER = [2, 0, 1, 3]  # [S, D, N, H] to [N, S, D, H]
 _ROWS_IN = {0: _SEQUENCE, 5: _STATE, 6: _STATE}  # X, initial_h, initial_c
@@ -136,23 +134,24 @@ _ROWS_OUT = [_ANSWER, _STATE, _STATE]  # Y, Y_h, Y_c
 
 def without_layout(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """Return the model with layout 0 between Transposes, and notes about it for the user."""
-    if not any(_batchwise(node) for nodes in all_node_lists(proto) for node in nodes):
-        return proto, ()
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    found = []
+    found: list[str] = []
     for nodes in all_node_lists(copy):
         old = list(nodes)
-        found += [node.name or node.output[0] for node in old if _batchwise(node)]
-        new = [n for node in old for n in (_turned(node) if _batchwise(node) else [node])]
+        found += [node.name or node.output[0] for node in old if rows_come_first(node)]
+        new = [n for node in old for n in (_turned(node) if rows_come_first(node) else [node])]
         del nodes[:]
         nodes.extend(new)
+    if not found:
+        return proto, ()
     note = f"{', '.join(found)}: ONNX Runtime has no kernel for layout = 1; the entries hold layout 0"
     return copy, (f"{note} between Transposes",)
 
 
-def _batchwise(node: onnx.NodeProto) -> bool:
-    return node.op_type in _OPERATORS and any(a.name == "layout" and a.i for a in node.attribute)
+def rows_come_first(node: onnx.NodeProto) -> bool:
+    """Tell whether a recurrent node has layout 1."""
+    return node.op_type in RECURRENT and any(a.name == "layout" and a.i for a in node.attribute)
 
 
 def _turned(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:

@@ -124,15 +124,14 @@ def dequantize_linear(
 
 
 def spell_out_dequantising(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
-    """Make each DequantizeLinear among the nodes (x − zero point)·scale, in place.
+    """Make each of these DequantizeLinear nodes (x − zero point)·scale, in place.
 
     ONNX Runtime (1.31) takes one, a Conv whose weights are floats, and a QuantizeLinear for a quantised Conv,
     and rounds the weights to 8 bits by a scale of its own. It also moves one through a Reshape in a way that
     it then cannot load, at opset 21.
     """
     for node in nodes:
-        if node.op_type == "DequantizeLinear" and not node.domain:
-            replace_node(graph, node, [_dequantised])
+        replace_node(graph, node, [_dequantised])
 
 
 def _dequantised(

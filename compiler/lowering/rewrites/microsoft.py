@@ -25,9 +25,7 @@ def refused(op: Rewriting, why: str, advice: str) -> UnsupportedModelError:
 
 
 def needs_gpu(node: ir.Node) -> bool:
-    """Tell whether ONNX Runtime has no CPU kernel for a node: its optimiser writes some for GPUs alone."""
-    if node.domain != DOMAIN:
-        return False
+    """Tell whether ONNX Runtime has no CPU kernel for a node of this domain: some are for GPUs alone."""
     if node.op_type == "MultiHeadAttention":
         return None in (*node.inputs, None, None)[1:3]  # packed
     if node.op_type == "Attention":

@@ -24,9 +24,9 @@ from compiler import (
     compile_model,
 )
 from compiler.artefact.compiled import Compiled
-from compiler.deployment import Deployment
 from compiler.errors import RepositoryError
 from compiler.explain.methods import Method
+from compiler.machine import Deployment
 from compiler.manifest import FILE_NAME, Manifest
 from compiler.references.draws import draws
 from compiler.runtime.session import Runner

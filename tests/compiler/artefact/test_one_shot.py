@@ -15,8 +15,7 @@ from compiler.artefact.one_shot import open_gate, plain_model, put_behind_gate, 
 from compiler.checks.gate import check_gate
 from compiler.errors import CheckFailedError, InvalidOptionError
 from compiler.lowering import lower
-from compiler.runtime.gate import asking
-from compiler.runtime.session import Runner
+from compiler.runtime.session import Runner, asking
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
 from tests.grid import grid
 

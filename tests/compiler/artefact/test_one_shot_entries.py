@@ -13,8 +13,7 @@ from compiler.cli.compile import app
 from compiler.errors import RepositoryError
 from compiler.evaluate.evaluate import Settings, evaluate
 from compiler.runtime import session
-from compiler.runtime.gate import asking
-from compiler.runtime.session import Runner
+from compiler.runtime.session import Runner, asking
 from tests.compiler.artefact.test_one_shot import AGREE, ONE_SHOT, R, X, assert_equal, compiled, weights_of
 from tests.compiler.models import FEATURES, contents, mlp, rows
 

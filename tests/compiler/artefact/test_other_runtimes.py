@@ -12,9 +12,9 @@ from compiler import DeepShap, Deployment, Gradient, IntegratedGradients, Lrp, c
 from compiler.artefact.entry import check_entry
 from compiler.bench.networks import perceptron
 from compiler.bench.subjects import export
-from compiler.deployment import Runtime
 from compiler.errors import CheckFailedError, InvalidOptionError
 from compiler.explain.methods import Method
+from compiler.machine import Runtime
 from service.cli.main import app
 from tests.compiler.models import cnn, rows
 from tests.tolerances import COMPLETE_32

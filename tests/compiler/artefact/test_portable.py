@@ -9,9 +9,9 @@ import pytest
 
 from compiler import DeepShap, Deployment, compile_model
 from compiler.artefact.portable import MOST_AXES, merge_axes, merged_axes, separate_squares
-from compiler.deployment import Runtime
 from compiler.graph.batching import is_elementwise
 from compiler.graph.shapes import state_shapes
+from compiler.machine import Runtime
 from compiler.runtime.session import Runner
 from tests.compiler.models import FEATURES, HIDDEN, cnn, mlp, parsed, rows
 

@@ -15,8 +15,8 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from compiler import Compiled, DeepShap, Gradient, Manifest, compile_model
 from compiler.artefact.entry import check_entry, open_entry
-from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError, UnsupportedModelError
+from compiler.machine import MAX_BATCH
 from tests.compiler.models import FEATURES, cnn, contents, mlp, parsed, rows, two_inputs
 
 R = rows(4, FEATURES)

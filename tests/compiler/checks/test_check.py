@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from sklearn.gaussian_process import GaussianProcessRegressor
 
 from compiler import DeepShap, Gradient, compile_model
-from compiler.checks.judge import demand
+from compiler.checks.check import demand
 from compiler.errors import CheckFailedError, UnsupportedModelError
 from compiler.explain.engine import Gap
 from compiler.graph.ops import Ops

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiler.checks import measure
-from compiler.checks.judge import demand
+from compiler.checks.check import demand
 from compiler.checks.measure import relative_error
 from compiler.errors import CheckFailedError, UnsupportedModelError
 from compiler.explain.engine import Gap

@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from compiler.deployment import HERE, Deployment
 from compiler.graph.ops import Ops, along
 from compiler.graph.tensor import Tensor
 from compiler.graph.variants import Site, Task, Variant, Variants, all_tasks
+from compiler.machine import HERE, Deployment
 from compiler.rules.linear.conv_adjoint import Geometry
 from compiler.rules.windows.pool import PoolGeometry
 from tests.references.interpreter import run64

@@ -21,9 +21,9 @@ from onnx.reference import ReferenceEvaluator
 import compiler
 from compiler import DeepShap, compile_model
 from compiler.artefact.entry import check_entry, open_entry
-from compiler.deployment import Deployment, Provider
 from compiler.errors import InvalidReferencesError
 from compiler.explain.methods import Method
+from compiler.machine import Deployment, Provider
 from tests.compiler.models import mlp, parsed, rows, with_floats_in
 from tests.tolerances import COMPLETE_32, COMPLETE_64, PARITY_32
 from tests.transformers import BERT, LLAMA, BertLike, LlamaLike, drawn, exported

@@ -4,9 +4,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from compiler.deployment import MAX_BATCH
 from compiler.errors import InvalidOptionError
 from compiler.graph.tensor import Axis
+from compiler.machine import MAX_BATCH
 from compiler.manifest import Memory
 from compiler.memory.budget import (
     START,
