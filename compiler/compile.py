@@ -148,7 +148,7 @@ def compile_request(
         stands_for: what the references were drawn from, where their file says it.
     """
     tell = progress or _silent
-    libraries = found(request.custom_ops) if request.custom_ops else ()
+    libraries = () if request.custom_ops == () else found(request.custom_ops)
     if comparisons is not None:
         comparisons.check(method, request.deployment, decides=decision is not None)
     converted = _converted(model, method, request.allow_parity)

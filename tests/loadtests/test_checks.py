@@ -10,6 +10,8 @@ from loadtests.checks import hostile, perf_analyzer, restart, workers
 from loadtests.systems import models
 from loadtests.systems.process import Server, gateway
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -17,6 +17,8 @@ import pytest
 
 from loadtests.systems.process import Server, gateway
 
+pytestmark = pytest.mark.full
+
 LOCUSTFILE = Path(__file__).parents[2] / "loadtests" / "locustfile.py"
 MODELS = Path(__file__).parents[2] / "model_repository"
 LOGGED = "stats", "failures"

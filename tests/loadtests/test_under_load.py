@@ -26,6 +26,8 @@ from loadtests.load.workloads import CROWD, SCENARIOS
 from loadtests.systems.process import Server
 from loadtests.systems.variants import Variant, serving
 
+pytestmark = pytest.mark.full
+
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 NOWHERE = Server(0, "127.0.0.1:9")
 

@@ -16,6 +16,8 @@ from tests.references.deeplift import predict
 from tests.references.interpreter import run64
 from tests.tolerances import FLIPPED_SHARE
 
+pytestmark = pytest.mark.full
+
 STEPS = 13
 WIDE = 1e-7
 """The emitted graph in float64, relative to the largest: its weights and points are float32 numbers. At one

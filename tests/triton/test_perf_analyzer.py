@@ -9,6 +9,8 @@ import pytest
 from scripts.triton.fetch import DEFAULT_FOLDER, FetchError, fetch
 from tests.service.child import both_ends
 
+pytestmark = pytest.mark.full
+
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 

@@ -16,6 +16,8 @@ from torch import nn
 from compiler import AttnLrp, DeepShap, ExpectedGradients, Gradient, IntegratedGradients, Lrp, compile_model
 from tests.tolerances import COMPLETE_32, OUTPUTS_32, PARITY_32
 
+pytestmark = pytest.mark.full
+
 STEPS, WIDTH, SIZE, CLASSES, N, K = 6, 4, 5, 3, 3, 2
 
 

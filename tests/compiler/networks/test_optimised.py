@@ -16,6 +16,8 @@ from tests.compiler.models import parsed, rows
 from tests.tolerances import FUSED_32
 from tests.transformers_models import LENGTH, VOCABULARY, Exported, transformer
 
+pytestmark = pytest.mark.full
+
 Optimise = Callable[[onnx.ModelProto, Path], onnx.ModelProto]
 LEVEL = onnxruntime.GraphOptimizationLevel
 

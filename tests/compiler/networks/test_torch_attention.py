@@ -13,6 +13,8 @@ from compiler.errors import UnsupportedModelError
 from tests.networks import exported
 from tests.tolerances import COMPLETE_32
 
+pytestmark = pytest.mark.full
+
 K, N, TOKENS, WIDTH, HEADS = 4, 3, 5, 24, 4
 
 

@@ -12,6 +12,8 @@ from compiler.bench.networks import import_torchvision, keep_signal
 from tests.networks import exported
 from tests.tolerances import COMPLETE_32
 
+pytestmark = pytest.mark.full
+
 K, N, SIZE = 2, 2, 64
 # AlexNet's pool must divide what comes to it: TorchScript exports no other.
 SIZES = {"inception_v3": 96, "alexnet": 224, "vit_b_16": 224, "vit_b_32": 224}

@@ -8,6 +8,8 @@ from compiler import AttnLrp, DeepShap, compile_model
 from tests.tolerances import COMPLETE_32
 from tests.transformers_models import MODELS, transformer
 
+pytestmark = pytest.mark.full
+
 MARKS = {("BERT", False): (), ("Llama", False): ()}
 MARKS |= {("GPT-2", False): pytest.mark.full, ("ViT", False): pytest.mark.full}
 UNEXPORTED = {"Swin", "T5 encoder", "XLNet", "Conformer"}  # torch.export fails with a dynamic batch

@@ -26,6 +26,8 @@ from tests.compiler.runtimes.differences import (
 from tests.compiler.samples import SAMPLES, Sample, parameters
 from tests.tolerances import ACROSS_RUNTIMES
 
+pytestmark = pytest.mark.full
+
 N, K = 2, 3
 Answers = Mapping[str, np.ndarray]
 Run = Callable[[Answers], Answers]
