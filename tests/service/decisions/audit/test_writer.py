@@ -17,7 +17,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from tritonclient.grpc import service_pb2 as pb
 
 from compiler.errors import InvalidOptionError
-from service.decisions.audit import sql as opening
+from service import database as opening
 from service.decisions.audit import writer
 from service.decisions.audit.ledger import open_ledger
 from service.decisions.audit.retention import months_ago
