@@ -27,7 +27,7 @@ from service.decisions.decider import Decider, Drift
 from service.decisions.trail import AuditTrail
 from service.explainers.artifact_store import ArtifactStore
 from service.explainers.builder import ReferenceFiles
-from service.explainers.follower import Follower, serve_followers, tell_followers
+from service.explainers.records import Known
 from service.explainers.service import Explainers
 from service.handlers import Handler
 from service.inference.dataplane import DataPlane
@@ -36,17 +36,18 @@ from service.live import LiveRepository
 from service.observability.context import current
 from service.observability.metrics import Metrics
 from service.observability.tracing import create_tracing
-from service.process.worker import Worker
 from service.references.resolver import ReferenceResolver
 from service.references.service import ReferenceSetService
+from service.references.store import KIND as SETS
 from service.references.store import ReferenceSets
 from service.repository.registry import ModelRegistry, read_repository
 from service.security.keys import ADMIN, Keyring, is_loopback, read_keyring, scopes_of
-from service.security.rate_limit import MEMORY, RateLimits
+from service.security.rate_limit import RateLimits
 from service.security.tls import triton_tls
 from service.security.tokens import TokenIssuer
 from service.settings import Settings
-from service.storage import Storage
+from service.state.blobs import Blobs
+from service.state.state import State
 
 DESCRIPTION = """
 Why did the model decide this? Predictions and their explanations, at the speed of the prediction.
@@ -72,7 +73,6 @@ def create_app(
     backend: Backend,
     metrics: Metrics | None = None,
     references: ReferenceFiles | None = None,
-    worker: Worker | None = None,
 ) -> FastAPI:
     """Create the gateway over `backend`.
 
@@ -82,46 +82,39 @@ def create_app(
     Args:
         metrics: those that the backend counts in too; None makes some.
         references: where the reference sets of explainers are; None for the state folder.
-        worker: which of several processes this is; None: the only one.
 
     Raises:
         RepositoryError: the repository is missing, empty or broken; the task, where nothing can be loaded.
-        InvalidOptionError: as `create_gate` and `trail_of` do.
-        StateUnavailableError: another gateway owns the state, or it cannot be read.
+        InvalidOptionError: as `create_gate` and `trail_of` do, and for artifacts that make no sense.
+        StateUnavailableError: the state cannot be read.
     """
     metrics = metrics or Metrics()
-    gate = create_gate(settings, metrics, worker)
+    gate = create_gate(settings, metrics)
     trail = trail_of(settings, metrics.audit)
-    state = Storage(settings.state_folder, is_owned=worker is None or worker.owns_state)
+    blobs = None if settings.artifacts is None else Blobs(settings.artifacts)
+    state = State(settings.state_folder, settings.state_url, is_shared=settings.workers > 1)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(state.close)
-        artifacts = ArtifactStore(settings.repository, state)
+        artifacts = ArtifactStore(settings.repository, state, blobs)
         repository = read_repository(settings.repository, strict=settings.strict)
         plane = DataPlane(repository, backend, settings, metrics)
-        sets = ReferenceSets(state)
+        sets = ReferenceSets(state, blobs)
         sets.recover()
-        explainers: Explainers | Follower
-        if worker is None or worker.owns_state:
-            explainers = Explainers(plane, artifacts, references or sets, settings)
-        else:
-            explainers = Follower(plane, artifacts, worker)
+        explainers = Explainers(plane, artifacts, references or sets, settings)
         on_failure.pop_all()
 
     start_trail = partial(_start_where_needed, trail)
-    live = LiveRepository(explainers, backend, settings, start_trail)
+    live = LiveRepository(explainers, backend, settings, state, start_trail)
+    explainers.followed = partial(_follow, sets, live)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.loading = asyncio.create_task(_load(plane, live, explainers, trail))
-        calls = None
-        if worker is not None:
-            calls = await _listen_to_workers(worker, explainers, sets, live)
+        if settings.workers > 1:
             await plane.loaded()  # until then, others have the callers
         try:
             yield
         finally:
-            if calls is not None:
-                calls.close()
             plane.refuse_new_work()
             app.state.loading.cancel()
             await asyncio.wait([app.state.loading])
@@ -160,12 +153,10 @@ def create_app(
     return app
 
 
-async def _load(
-    plane: DataPlane, live: LiveRepository, explainers: Explainers | Follower, trail: AuditTrail
-) -> None:
+async def _load(plane: DataPlane, live: LiveRepository, explainers: Explainers, trail: AuditTrail) -> None:
     _start_where_needed(trail, plane.repository)  # it opens while the models are loaded
     await plane.start(live.start)
-    explainers.resume()
+    await explainers.resume()
     await trail.opened()
 
 
@@ -236,32 +227,20 @@ def only_admins() -> None:
         exchange.caller.require(ADMIN)
 
 
-async def _listen_to_workers(
-    worker: Worker, explainers: Explainers | Follower, sets: ReferenceSets, live: LiveRepository
-) -> asyncio.Server:
-    """Make what others need and notify them of changes, as the owner; take changes up, as another."""
-    if isinstance(explainers, Explainers):
-        explainers.published = partial(tell_followers, worker, explainers)
-        return await serve_followers(worker, explainers)
-
-    async def changed() -> None:
-        sets.reread()
-        await live.follow(explainers)
-
-    return await explainers.follow(changed)
+async def _follow(sets: ReferenceSets, live: LiveRepository, known: Known) -> None:
+    """Go by what other processes of the state have written."""
+    await asyncio.to_thread(sets.follow, known.others.get(SETS, ()))
+    await live.follow(known)
 
 
-def create_gate(settings: Settings, metrics: Metrics, worker: Worker | None = None) -> RequestInterceptor:
+def create_gate(settings: Settings, metrics: Metrics) -> RequestInterceptor:
     """Create what every request passes.
 
     Raises:
         InvalidOptionError: the keys cannot be read, or tracing or the storage of rates is not installed.
     """
     keyring = read_keys(settings)
-    storage = settings.rate_limit_storage
-    if worker is not None and storage == MEMORY:
-        storage = f"unix://{worker.rates}"
-    limits = RateLimits(settings.rate_limit_per_s, settings.rate_limit_burst, storage)
+    limits = RateLimits(settings.rate_limit_per_s, settings.rate_limit_burst, settings.rate_limit_storage)
     endpoint = settings.trace_endpoint
     tracing = create_tracing(endpoint, settings.trace_ratio) if endpoint else None
     issuer = None if settings.jwt_issuer is None else TokenIssuer(settings)
@@ -290,9 +269,7 @@ def _metrics(request: Request) -> Response:
     return Response(page, headers={"Content-Type": content_type})
 
 
-def create_backend(
-    settings: Settings, metrics: Metrics | None = None, worker: Worker | None = None
-) -> Backend:
+def create_backend(settings: Settings, metrics: Metrics | None = None) -> Backend:
     """Create the backend that the settings name, counting in `metrics`.
 
     Each imports what it needs and no more.
@@ -306,7 +283,7 @@ def create_backend(
             settings.max_queue_size,
             triton_tls(settings),
             metrics,
-            is_shared=worker is not None and not worker.owns_state,
+            is_shared=settings.workers > 1 or settings.state_url is not None,
         )
     from service.backends.devices import Devices
     from service.backends.onnxruntime import OnnxRuntimeBackend

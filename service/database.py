@@ -28,6 +28,7 @@ _BUSY_S = 5  # that SQLite waits for another process's transaction
 _CONNECT_S = 5
 _LOST_MS = 10_000  # after which a PostgreSQL that takes no bytes is given up
 _OWNER_ONLY = 0o700
+_MIGRATING = threading.Lock()  # Alembic has one context for a whole process
 _NOT_KEPT = re.compile(r"file:|:memory:")  # SQLite's own URIs, which may be of its memory
 
 
@@ -166,7 +167,8 @@ class Database:
                 f"{found}): use that one, or another database"
             )
         if found != script.get_current_head():
-            command.upgrade(config, "head")
+            with _MIGRATING:
+                command.upgrade(config, "head")
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:

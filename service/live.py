@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,17 @@ from pathlib import Path
 from compiler.errors import RationaleError
 from service.backends.base import Backend
 from service.errors import ConflictError, ServiceError, UnknownModelError
-from service.explainers.follower import Follower
+from service.explainers.records import Known, read
 from service.explainers.service import Explainers
 from service.repository.entry import Entry, Stamp, stamp_of
 from service.repository.registry import UNLOADED, ModelRegistry, Unserved, check_served, folders, read_folder
 from service.settings import Settings
+from service.state import Change
+from service.state.state import State
 
 log = logging.getLogger(__name__)
+
+_UNLOADED, _LOADED = "unloaded", "loaded"  # kinds of records
 
 
 class LiveRepository:
@@ -28,9 +33,10 @@ class LiveRepository:
 
     def __init__(
         self,
-        explainers: Explainers | Follower,
+        explainers: Explainers,
         backend: Backend,
         settings: Settings,
+        state: State,
         published: Callable[[ModelRegistry], None],
     ) -> None:
         """Take what was read; nothing is loaded yet.
@@ -44,6 +50,8 @@ class LiveRepository:
         self._explainers = explainers
         self._backend = backend
         self._strict = settings.strict
+        self._state = state
+        self._loads = ""  # which load of a folder this process has heard of last
         self._turn = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -60,8 +68,7 @@ class LiveRepository:
             for name in unserved:
                 log.error("entry %s is not served: %s", name, registry.why_unserved(name))
             await self._publish(registry)
-        if isinstance(self._explainers, Follower):
-            await self.follow(self._explainers)
+        await self.follow(await asyncio.to_thread(read, self._state))
 
     async def stop(self) -> None:
         for task in self._leaving:
@@ -90,16 +97,22 @@ class LiveRepository:
             ]
             await self._take_up(changed, gone=known.keys() - found.keys())
 
-    async def follow(self, follower: Follower) -> None:
-        """Follow the owner as `scan` does; what it was to unload is unloaded besides, and nothing else is."""
-        await self.scan()
-        own, unloaded = self._registry.unloaded(), set(follower.unloaded())
+    async def follow(self, known: Known) -> None:
+        """Serve what the other processes of the state serve: what was loaded and unloaded by request."""
+        loads = "".join(str(row["token"]) for row in known.others.get(_LOADED, ()))
+        if loads != self._loads:
+            self._loads = loads
+            await self.scan()
+        own, unloaded = (
+            self._registry.unloaded(),
+            {str(row["name"]) for row in known.others.get(_UNLOADED, ())},
+        )
         for name in unloaded - own:
-            with contextlib.suppress(UnknownModelError):  # gone from the disk
-                await self.unload(name)
+            with contextlib.suppress(UnknownModelError, ConflictError):  # gone from the disk
+                await self._unload(name)
         for name in own - unloaded:
             with contextlib.suppress(RationaleError):  # listed, with the reason
-                await self.load(name)
+                await self._load(name)
 
     async def load(self, name: str) -> None:
         """Take up a folder as it is on the disk now, changed or not.
@@ -108,7 +121,14 @@ class LiveRepository:
             UnknownModelError: there is none.
             ConflictError: it belongs to an explainer, or cannot be loaded; what was served before still is.
             NotReadyError: Triton does not answer, or loads nothing by request.
+            StateUnavailableError: other processes cannot be told.
         """
+        await self._load(name)
+        token = secrets.token_hex(8)
+        self._loads = token
+        await self._tell((_UNLOADED, name, None), (_LOADED, "last", {"token": token}))
+
+    async def _load(self, name: str) -> None:
         async with self._turn:
             self._check_ours(name)
             if name not in await asyncio.to_thread(self.stamps):
@@ -119,7 +139,22 @@ class LiveRepository:
                 raise ConflictError(self._registry.why_unserved(name)) from fault
 
     async def unload(self, name: str) -> None:
-        """Serve a folder no more until it is loaded or changes. Raises UnknownModelError, ConflictError."""
+        """Serve a folder no more until it is loaded or changes.
+
+        Raises:
+            UnknownModelError: it is not served.
+            ConflictError: it belongs to an explainer.
+            StateUnavailableError: other processes cannot be told.
+        """
+        await self._unload(name)
+        await self._tell((_UNLOADED, name, {"name": name}))
+
+    async def _tell(self, *changes: Change) -> None:
+        """Return when all processes of the state serve so, or have had the time for it."""
+        await asyncio.to_thread(self._state.write, *changes)
+        await self._explainers.published()
+
+    async def _unload(self, name: str) -> None:
         async with self._turn:
             self._check_ours(name)
             served = self._registry.by_folder()
@@ -171,8 +206,11 @@ class LiveRepository:
 
     async def _serve(self, served: Mapping[str, tuple[Entry, ...]], unserved: Mapping[str, Unserved]) -> None:
         """Answer requests by these from now on; those entries that answered before leave."""
-        before = set(self._registry.entries.values())
+        before, unloaded = set(self._registry.entries.values()), self._registry.unloaded()
         await self._publish(_with(self._registry, served, unserved))
+        for name in unloaded & served.keys():  # it has changed: what was requested of it is over
+            with contextlib.suppress(ServiceError):
+                await asyncio.to_thread(self._state.write, (_UNLOADED, name, None))
         now = set(self._registry.entries.values())
         log.warning(
             "taken up: %s; gone: %s", _names(now - before) or "nothing", _names(before - now) or "nothing"

@@ -23,7 +23,6 @@ from service.observability import logs
 from service.observability.metrics import Metrics
 from service.process.listening import CannotListenError, listen
 from service.process.signals import Signals
-from service.process.worker import Worker
 from service.security.keys import is_loopback
 from service.security.tls import ServerTls, server_tls
 from service.security.watch import Watched, watch, watched_files
@@ -59,43 +58,45 @@ _COLLECT_AFTER = (10_000, 20, 20)  # new objects, and looks at younger ones befo
 _FIRST = asyncio.FIRST_COMPLETED
 
 
-def run_server(settings: Settings, announce: Announce, worker: Worker | None = None) -> None:
+def run_server(
+    settings: Settings, announce: Announce, *, is_worker: bool = False, is_first: bool = True
+) -> None:
     """Serve until SIGTERM or Ctrl-C; returns when the running requests are answered.
 
     Args:
-        worker: which of several processes this is; None: the only one.
+        is_worker: whether this is one of several processes that share the ports (`service.workers`).
+        is_first: whether it says what whoever starts the gateway should know.
 
     Raises:
         RationaleError: the repository is broken, a model cannot be loaded, Triton does not answer,
             a key or certificate cannot be used, or an address cannot be listened on.
     """
     logs.configure(settings.log_level, settings.log_format)
-    if worker is None:
+    if not is_worker:
         for sentence in unknown_variables():
             log.warning(sentence)
     metrics = Metrics()
     tls = server_tls(settings)
-    app = create_app(settings, create_backend(settings, metrics, worker), metrics, worker=worker)
-    with _listening(settings, worker) as listeners:
-        if worker is None or worker.owns_state:
+    app = create_app(settings, create_backend(settings, metrics), metrics)
+    with _listening(settings, is_shared=is_worker) as listeners:
+        if is_first:
             for sentence in _open_doors(settings):
                 log.warning(sentence)
         with asyncio.Runner(loop_factory=_new_loop) as runner:
-            runner.run(_serve(app, settings, listeners, tls, announce, worker))
+            runner.run(_serve(app, settings, listeners, tls, announce, is_worker=is_worker))
 
 
 @contextlib.contextmanager
-def _listening(settings: Settings, worker: Worker | None) -> Iterator[_Listeners]:
+def _listening(settings: Settings, *, is_shared: bool) -> Iterator[_Listeners]:
     """Listen on every end. Raises CannotListenError, which names every end that cannot."""
-    has_admin = worker is None or worker.owns_state
     found: _Listeners = {}
     refused: list[str] = []
     with contextlib.ExitStack() as sockets:
         for flag, (host, port) in settings.ends.items():
-            if port is None or (flag == "--admin-port" and not has_admin):
+            if port is None:
                 continue
             try:
-                found[flag] = sockets.enter_context(listen(host, port, flag, shared=worker is not None))
+                found[flag] = sockets.enter_context(listen(host, port, flag, shared=is_shared))
             except CannotListenError as error:
                 refused.append(str(error))
         if refused:
@@ -135,7 +136,8 @@ async def _serve(
     listeners: _Listeners,
     tls: ServerTls | None,
     announce: Announce,
-    worker: Worker | None,
+    *,
+    is_worker: bool,
 ) -> None:
     sys.setswitchinterval(_SWITCH_S)
     watched = _watched(app, settings, tls)
@@ -145,7 +147,7 @@ async def _serve(
         tasks.update(asyncio.ensure_future(each.read()) for each in watched)
 
     signals = Signals(reload)
-    if worker is not None:
+    if is_worker:
         signals.stop_with(sys.stdin)
     ends = await _start(app, settings, listeners, tls)
     tasks.update(asyncio.create_task(watch(each)) for each in watched)

@@ -25,7 +25,8 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore")
 
     repository: Path = Path("model_repository")
-    state: Path | None = None
+    state: SecretStr | None = None
+    artifacts: str | None = Field(default=None, pattern="^[a-z0-9+]+://.+")
     strict: bool = False
     watch_s: float | None = Field(default=None, gt=0)
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -88,9 +89,17 @@ class Settings(BaseSettings):
     trace_ratio: float = Field(default=1.0, ge=0, le=1)
 
     @property
+    def state_url(self) -> str | None:
+        """The database that several machines share the state by; None for a folder of this one."""
+        given = "" if self.state is None else self.state.get_secret_value()
+        return given if "://" in given else None
+
+    @property
     def state_folder(self) -> Path:
-        """Where what is to survive a restart is kept, by default beside the repository."""
-        return self.state or Path(f"{os.path.abspath(self.repository)}.state")
+        """Where what is to survive a restart is kept, or copies of it; by default beside the repository."""
+        if self.state is None or self.state_url is not None:
+            return Path(f"{os.path.abspath(self.repository)}.state")
+        return Path(self.state.get_secret_value())
 
     @property
     def grpc_end(self) -> int | None:
@@ -129,12 +138,22 @@ class Settings(BaseSettings):
         tokens = ("jwt_issuer", "jwt_audience", "jwt_keys")
         if len({getattr(self, name) is None for name in tokens}) == 2:
             raise ValueError(f"{', '.join(tokens)} go together: give all or none")
+        if self.state_url is not None and not self.state_url.startswith("sqlite") and self.artifacts is None:
+            raise ValueError(
+                "state is a database that machines share: give artifacts too, where they share files, such "
+                "as s3://BUCKET/FOLDER"
+            )
         if self.triton is not None and self.device != "auto":
             raise ValueError("device is of models that run here; in Triton their instance_group says where")
         of_triton = (self.triton_tls_ca, self.triton_tls_cert)
         if not self.triton_tls and any(file is not None for file in of_triton):
             raise ValueError("triton_tls_ca, triton_tls_cert and triton_tls_key need triton_tls = true")
         return self
+
+    @field_validator("state", mode="before")
+    @classmethod
+    def _is_text(cls, given: Any) -> Any:
+        return str(given) if isinstance(given, Path) else given
 
     @field_validator("grpc_port", mode="before")
     @classmethod

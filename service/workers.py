@@ -1,8 +1,8 @@
 """`rationale serve --workers N`: processes that share the ports, watched over by one that only does that.
 
 Each worker listens on the same addresses (SO_REUSEPORT), so that the kernel spreads connections over them.
-The first one owns the state: it alone has the admin API, makes explainers, and tells the others what there is
-by the state folder. A worker that ends by itself is started again; the calls that it had are lost, no others.
+Each is a replica of the state, as gateways on several machines are. A worker that ends by itself is started
+again; the calls that it had are lost, no others.
 
     python -m service.workers   is one of them: what to do comes on stdin, whose end tells that nobody waits
 """
@@ -31,8 +31,6 @@ from service.configuration import unknown_variables
 from service.observability import logs
 from service.process.listening import port_of, reserve
 from service.process.signals import ignore_hangup
-from service.process.worker import Worker
-from service.security.shared_counters import serve_counters
 from service.settings import OFF, Settings
 
 log = logging.getLogger(__name__)
@@ -41,7 +39,6 @@ Announce = Callable[[str], None]
 
 READY = "ready on "  # begins the last line that a gateway announces
 METRICS = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client adds up what processes count
-_ADMIN_PORT = 8082  # where none is given
 _PAUSE_S = 0.5  # before a worker is started again
 _FORWARDED = (signal.SIGTERM, signal.SIGINT)
 
@@ -67,13 +64,12 @@ def run_workers(settings: Settings, announce: Announce) -> int:
 @contextlib.contextmanager
 def _reserved(settings: Settings) -> Iterator[Settings]:
     """Reserve ports for the workers, which stay ours while none listens; yields the settings with them."""
-    if settings.admin_port is None:  # one worker has the admin API, so that it needs a port of its own
-        settings = settings.model_copy(update={"admin_port": settings.port and _ADMIN_PORT})
     ports: dict[str, int | str] = {}
     with contextlib.ExitStack() as sockets:
         for flag, (host, port) in settings.ends.items():
             name = flag.removeprefix("--").replace("-", "_")
-            ports[name] = OFF
+            if name == "grpc_port":
+                ports[name] = OFF
             if port is not None:
                 ports[name] = port_of(sockets.enter_context(reserve(host, port, flag)))
         yield settings.model_copy(update=ports)
@@ -94,7 +90,6 @@ class _Supervisor:
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._signal, signal.SIGHUP)
         (self._folder / "metrics").mkdir()
-        rates = await serve_counters(Worker(0, self._folder).rates)
         lines: list[str] = []
         async with asyncio.TaskGroup() as workers:
             for index in range(self._settings.workers):
@@ -106,7 +101,6 @@ class _Supervisor:
             if lines:
                 for line in (*lines[:-1], f"{self._settings.workers} workers", lines[-1]):
                     self._announce(line)
-        rates.close()
         return self._status
 
     async def _keep(self, index: int, ready: "asyncio.Future[list[str]]") -> None:
@@ -137,7 +131,7 @@ class _Supervisor:
             process_group=0,  # Ctrl-C in a terminal is for this process, which tells them
         )
         if process.stdin is not None:  # always: it was asked for
-            told = {"index": index, "folder": str(self._folder), "settings": _as_json(self._settings)}
+            told = {"index": index, "settings": _as_json(self._settings)}
             process.stdin.write(json.dumps(told).encode() + b"\n")  # and it stays open
         return process
 
@@ -183,8 +177,8 @@ def main() -> None:
     with told_plainly():
         from service.server import run_server
 
-        worker = Worker(told["index"], Path(told["folder"]))
-        run_server(Settings(**told["settings"]), functools.partial(print, flush=True), worker)
+        announce = functools.partial(print, flush=True)
+        run_server(Settings(**told["settings"]), announce, is_worker=True, is_first=told["index"] == 0)
 
 
 if __name__ == "__main__":

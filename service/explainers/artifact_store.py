@@ -1,27 +1,35 @@
 """Where compiled entries lie: made in the state's folder, served from the repository.
 
 An entry is made aside, put on the disk, and moved by one rename: whoever looks sees all of it or nothing.
-Every method blocks.
+Where machines share the state, the entry is kept as one file in their storage, and each has a copy in its
+repository. Every method blocks.
 """
 
+import hashlib
 import shutil
-import tempfile
-from collections.abc import Iterable
+import tarfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from service.errors import StateUnavailableError
+from service.explainers.records import Artifact, lease_of
 from service.explainers.worker import synced
-from service.storage import Storage, sync, told
+from service.repository.entry import Entry, read_entry
+from service.state.blobs import Blobs
+from service.state.files import reported, sync
+from service.state.state import State
 
 _ON_THE_WAY = ".publishing-"  # hidden folders of the repository, which nobody reads
 
 
 @dataclass(frozen=True)
 class ArtifactStore:
-    """The repository, and the folder of the state in which its entries are made."""
+    """The repository, the folder of the state in which its entries are made, and what machines share."""
 
     repository: Path
-    state: Storage
+    state: State
+    blobs: Blobs | None = None
 
     def served(self, entry: str) -> bool:
         """Tell whether it is in the repository."""
@@ -29,13 +37,27 @@ class ArtifactStore:
 
     def staging(self) -> Path:
         """Return a new folder in which an entry can be made; `discard` it in the end."""
-        self.state.open()
-        with told("the entry"):
-            return Path(tempfile.mkdtemp(dir=self.state.staging))
+        return self.state.new_staging()
 
     def discard(self, folder: Path) -> None:
         """Delete a staging folder; what cannot be deleted now is swept at the next start."""
         shutil.rmtree(folder, ignore_errors=True)
+
+    def keep(self, made: Path, digest: str) -> str:
+        """Put an entry where other machines find it, if there are any; returns the digest of its file.
+
+        Raises:
+            StateUnavailableError: it cannot be written.
+        """
+        if self.blobs is None:
+            return ""
+        file = made.parent / f"{made.name}.tar"
+        with reported("the entry"), tarfile.open(file, "w") as archive:
+            archive.add(made, made.name)
+        found = _sha256(file)
+        self.blobs.put(_blob(digest), file)
+        file.unlink()
+        return found
 
     def publish(self, made: Path) -> None:
         """Move an entry into the repository, by a copy where that is on another disk.
@@ -44,7 +66,7 @@ class ArtifactStore:
             StateUnavailableError: it cannot be written; nothing has changed then.
         """
         aside = self.repository / f"{_ON_THE_WAY}{made.name}"
-        with told("the entry"):
+        with reported("the entry"):
             _delete(aside)
             try:
                 shutil.move(made, aside)
@@ -54,24 +76,76 @@ class ArtifactStore:
                 self.discard(aside)
             sync(self.repository)
 
-    def remove(self, entry: str) -> None:
-        """Delete an entry, with the references in it. It is renamed first: nobody reads a part of it."""
-        folder, aside = self.repository / entry, self.repository / f"{_ON_THE_WAY}gone-{entry}"
-        with told("the entry"):
-            _delete(aside)
-            if folder.is_dir():
-                folder.rename(aside)
-                _delete(aside)
+    def fetch(self, artefact: Artifact) -> bool:
+        """Have an entry that another machine made in the repository; return False where there is none.
 
-    def sweep(self) -> None:
+        Raises:
+            StateUnavailableError: it cannot be read, is not what was recorded, or cannot be written.
+        """
+        if self.blobs is None or self.served(artefact.entry):
+            return self.served(artefact.entry)
+        folder = self.staging()
+        try:
+            file = folder / "entry.tar"
+            if not self.blobs.get(_blob(artefact.digest), file):
+                return False
+            if _sha256(file) != artefact.sha256:
+                raise StateUnavailableError(
+                    f"the artifact of {artefact.entry} is not the file that was recorded: delete the "
+                    "explainer and PUT it again"
+                )
+            with reported("the entry"), tarfile.open(file) as archive:
+                archive.extractall(folder, filter="data")
+            self.publish(folder / artefact.entry)
+        finally:
+            self.discard(folder)
+        return True
+
+    def read(self, artefact: Artifact) -> Entry:
+        """Return the entry, fetched where it is missing. Raises as `fetch`, and RepositoryError."""
+        self.fetch(artefact)
+        return read_entry(self.repository / artefact.entry)
+
+    def remove(self, artefact: Artifact) -> None:
+        """Delete an entry, with the references in it, for all."""
+        if self.blobs is not None:
+            self.blobs.remove(_blob(artefact.digest))
+        self.remove_here(artefact.entry)
+
+    def forget(self, artefact: Artifact) -> None:
+        """Delete this machine's copy of an entry that another one has removed."""
+        if self.blobs is not None:
+            self.remove_here(artefact.entry)
+
+    def remove_here(self, entry: str) -> None:
+        """Delete an entry of the repository. It is renamed first: nobody reads a part of it."""
+        folder, aside = self.repository / entry, self.repository / f"{_ON_THE_WAY}gone-{entry}"
+        with reported("the entry"):
+            _delete(aside)
+            try:
+                folder.rename(aside)
+            except FileNotFoundError:
+                return
+            _delete(aside)
+
+    def sweep(self, artefacts: Collection[Artifact]) -> None:
         """Delete what was half made or half deleted when an earlier gateway ended."""
-        with told("the entry"):
-            left: Iterable[Path] = (
-                *self.state.staging.iterdir(),
-                *self.repository.glob(f"{_ON_THE_WAY}*"),
-            )
-            for path in left:
-                _delete(path)
+        self.state.sweep()
+        leases = self.state.leases()
+        busy = {f"{_ON_THE_WAY}{one.entry}" for one in artefacts if lease_of(one.digest) in leases}
+        with reported("the entry"):
+            for path in self.repository.glob(f"{_ON_THE_WAY}*"):
+                if path.name not in busy:
+                    _delete(path)
+
+
+def _blob(digest: str) -> str:
+    return f"artifacts/{digest}.tar"
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as read:
+        return hashlib.file_digest(read, "sha256").hexdigest()
 
 
 def _delete(path: Path) -> None:

@@ -197,7 +197,7 @@ class Builder:
             StateUnavailableError: it cannot be written.
         """
         name = entry_name(record.model, record.digest)
-        if known is not None and self._artifacts.served(name):
+        if known is not None and await asyncio.to_thread(self._artifacts.fetch, known):
             self._cache.hit()
             return known
         if self._artifacts.served(name):
@@ -214,7 +214,8 @@ class Builder:
             order = await asyncio.to_thread(self._order, record, model, folder / name)
             size = await compile_entry(order, self._timeout_s, lambda step: tell(_stage(step), step))
             tell(Stage.PUBLISHING, None)
-            made = Artifact(record.digest, name, model.name, model.digest, record.references, size)
+            kept = await to_its_end(asyncio.to_thread(self._artifacts.keep, folder / name, record.digest))
+            made = Artifact(record.digest, name, model.name, model.digest, record.references, size, kept)
             await to_its_end(
                 asyncio.to_thread(records.write, self._artifacts.state, [made])
             )  # first: else it is not ours

@@ -5,14 +5,15 @@ import contextlib
 import enum
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from service.explainers.spec import ExplainerSpec, Models, entry_name
 from service.repository.entry import Entry
 from service.repository.registry import ModelRegistry
-from service.storage import Change, Storage
+from service.state import Change
+from service.state.state import State
 
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -79,6 +80,7 @@ class Artifact:
         entry: its name.
         model: the model's name, `model_digest` that of its files when this was made.
         size: bytes.
+        sha256: of the file by which machines share it, where they do.
     """
 
     digest: str
@@ -87,22 +89,51 @@ class Artifact:
     model_digest: str
     references: str | None
     size: int
+    sha256: str = ""
+
+
+def lease_of(digest: str) -> str:
+    """Return the name of the lease of whoever makes or deletes an artefact."""
+    return f"artefact/{digest}"
 
 
 EXPLAINER, ARTEFACT = "explainer", "artefact"  # kinds of records
 
 
-def read(state: Storage) -> tuple[list[Record], list[Artifact]]:
-    explainers = [{**row, "stage": Stage(row["stage"])} for row in state.read(EXPLAINER)]
-    return [Record(**row) for row in explainers], [Artifact(**row) for row in state.read(ARTEFACT)]
+@dataclass(frozen=True)
+class Known:
+    """What is recorded at a revision of the state.
+
+    Attributes:
+        others: records of other kinds, by kind.
+    """
+
+    revision: int
+    records: Sequence[Record]
+    artefacts: Sequence[Artifact]
+    others: Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def read(state: State) -> Known:
+    """Read all that is recorded. Blocks. Raises StateUnavailableError."""
+    revision, rows = state.snapshot()
+    explainers = [Record(**{**row, "stage": Stage(row["stage"])}) for row in rows.get(EXPLAINER, ())]
+    return Known(revision, explainers, [Artifact(**row) for row in rows.get(ARTEFACT, ())], rows)
 
 
 def write(
-    state: Storage, saved: Iterable[Record | Artifact] = (), removed: Iterable[Record | Artifact] = ()
-) -> None:
-    """Write all of it or nothing; no error for what is gone already. Raises StateUnavailableError."""
+    state: State,
+    saved: Iterable[Record | Artifact] = (),
+    removed: Iterable[Record | Artifact] = (),
+    since: int | None = None,
+) -> int | None:
+    """Write all of it or nothing; no error for what is gone already. Raises StateUnavailableError.
+
+    Returns:
+        The new revision; None where others have written `since`, and nothing was changed.
+    """
     gone: list[Change] = [(*_place(one), None) for one in removed]
-    state.write(*gone, *((*_place(one), asdict(one)) for one in saved))
+    return state.write(*gone, *((*_place(one), asdict(one)) for one in saved), since=since)
 
 
 def _place(one: Record | Artifact) -> tuple[str, str]:
@@ -127,6 +158,10 @@ class StageClock:
         return self._seconds
 
 
+class OutdatedError(Exception):
+    """Another replica has written since the records were read."""
+
+
 class RecordStore:
     """What is known of explainers; shown to the data plane by `registry`.
 
@@ -134,18 +169,21 @@ class RecordStore:
         records: by model and name.
         artefacts: by digest.
         entries: by digest, those that are loaded or may be.
+        revision: of the state that they are of.
     """
 
     def __init__(
         self,
-        state: Storage,
+        state: State,
         base: ModelRegistry,
         records: Iterable[Record] = (),
         artefacts: Iterable[Artifact] = (),
+        revision: int = 0,
     ) -> None:
         self.records = {one.key: one for one in records}
         self.artefacts = {one.digest: one for one in artefacts}
         self.entries: dict[str, Entry] = {}
+        self.revision = revision
         self._state = state
         self._changing = asyncio.Lock()
         self.rebase(base)
@@ -158,32 +196,46 @@ class RecordStore:
         """Return the digest of the artefact. Raises as `Models.get`."""
         return spec.digest((await self.models.get(model)).digest, references)
 
-    async def exclusively(self, change: Callable[[], Awaitable[T]]) -> T:
-        """Run a change alone and to its end, even if whoever requested it leaves meanwhile."""
+    async def exclusively(
+        self, change: Callable[[], Awaitable[T]], take_up: Callable[[Known], Awaitable[None]]
+    ) -> T:
+        """Run a change alone and to its end, even if whoever requested it leaves meanwhile.
+
+        Args:
+            change: begins with what it writes; run again where another replica has written before it.
+            take_up: called before, where others have written since.
+        """
 
         async def alone() -> T:
             async with self._changing:
-                return await change()
+                while True:
+                    await self._refresh(take_up)
+                    with contextlib.suppress(OutdatedError):
+                        return await change()
 
         return await to_its_end(alone())
 
-    async def save(self, *changed: Record, first: Callable[[], Awaitable[None]] | None = None) -> Record:
-        """Record changes, then let them be seen; the first of them. Raises StateUnavailableError.
+    async def _refresh(self, take_up: Callable[[Known], Awaitable[None]]) -> None:
+        if await asyncio.to_thread(self._state.revision) != self.revision:
+            known = await asyncio.to_thread(read, self._state)
+            await take_up(known)
+            self.revision = known.revision
 
-        Args:
-            first: called in between.
-        """
+    async def save(self, *changed: Record) -> Record:
+        """Record changes, then let them be seen; the first of them. Raises StateUnavailableError."""
         await self.write(changed)
-        if first is not None:
-            await first()
         self.records.update({one.key: one for one in changed})
         return changed[0]
 
     async def write(
         self, saved: Sequence[Record | Artifact] = (), removed: Sequence[Record | Artifact] = ()
     ) -> None:
-        """Write all of it or nothing. Raises StateUnavailableError."""
-        await to_its_end(asyncio.to_thread(write, self._state, saved, removed))
+        """Write all of it or nothing, within `exclusively`. Raises StateUnavailableError, OutdatedError."""
+        work = asyncio.to_thread(write, self._state, saved, removed, self.revision)
+        revision = await to_its_end(work)
+        if revision is None:
+            raise OutdatedError
+        self.revision = revision
         for one in removed:
             if isinstance(one, Artifact):
                 self.artefacts.pop(one.digest, None)
@@ -220,9 +272,14 @@ class RecordStore:
         """Return those that no person requested and that take too much: least recently used first."""
         hidden = [one for one in self.records.values() if one.name.startswith(HIDDEN) and one.serving]
         hidden.sort(key=lambda one: one.updated_s, reverse=True)
-        sizes = itertools.accumulate(self.artefacts[one.serving or ""].size for one in hidden)
+        sizes = itertools.accumulate(self.size_of(one) for one in hidden)
         gone = [one for one, total in zip(hidden, sizes, strict=True) if total > most_bytes]
         return [one for one in reversed(gone) if one is not hidden[0]]
+
+    def size_of(self, record: Record) -> int:
+        """Return the bytes of the artefact by which an explainer answers."""
+        made = self.artefacts.get(record.serving or "")
+        return 0 if made is None else made.size
 
     def lacks_default(self, key: Key) -> bool:
         """Tell whether nothing answers, or is to, requests for the model that name no explainer."""
@@ -233,7 +290,8 @@ class RecordStore:
 
     def registry(self) -> ModelRegistry:
         """Return what is served, by what the records say."""
-        serving = [(one, self.entries[one.serving]) for one in self.records.values() if one.serving]
+        found = ((one, self.entries.get(one.serving or "")) for one in self.records.values())
+        serving = [(one, entry) for one, entry in found if entry is not None]
         named: dict[str, dict[str, Entry]] = {}
         for one, entry in serving:
             if not one.name.startswith(HIDDEN):

@@ -1,15 +1,18 @@
 """What a gateway remembers of its explainers when it starts, made to agree with what lies on the disk."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from compiler.errors import RationaleError
 from service.explainers import records
 from service.explainers.artifact_store import ArtifactStore
-from service.explainers.records import Artifact, Record, RecordStore, Stage
+from service.explainers.records import Artifact, Record, RecordStore, Stage, lease_of
 from service.explainers.spec import ExplainerSpec, file_digest
+from service.repository.entry import Entry, read_entry
 from service.repository.registry import ModelRegistry
 
-_ATTEMPTS = 3  # at one explainer, in as many lives of the gateway: the third does not try again
+log = logging.getLogger(__name__)
 
 
 def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
@@ -19,23 +22,49 @@ def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
     that is another one now. Nothing is made where there is no state.
 
     Raises:
-        StateUnavailableError: another gateway uses the state, or it cannot be read.
+        StateUnavailableError: the state cannot be read or written.
     """
     state = artifacts.state
     if not state.exists:
         return RecordStore(state, registry)
-    found, artefacts = records.read(state)
-    artifacts.sweep()
-    sound = {one.digest: one for one in artefacts if one.entry in registry.entries}
-    gone = [one for one in artefacts if one.digest not in sound]
-    for one in gone:
-        artifacts.remove(one.entry)
-    mended = [_mended(one, sound) for one in found]
-    records.write(state, [new for new, old in zip(mended, found, strict=True) if new != old], gone)
-    registry = registry.without({one.entry for one in artefacts})
-    digests = digests_of({one.model for one in mended}, registry)
-    today = [of_today(one, sound, digests.get(one.model)) for one in mended]
-    return RecordStore(state, registry, today, sound.values())
+    while True:
+        known = records.read(state)
+        artifacts.sweep(known.artefacts)
+        leases = state.leases()
+        entries = {
+            one.digest: registry.entries.get(one.entry) or _fetched(artifacts, one) for one in known.artefacts
+        }
+        gone = [
+            one
+            for one in known.artefacts
+            if entries[one.digest] is None and lease_of(one.digest) not in leases
+        ]
+        for one in gone:
+            artifacts.remove(one)
+        kept = {one.digest: one for one in known.artefacts if one not in gone}
+        base = registry.without({one.entry for one in known.artefacts})
+        digests = digests_of({one.model for one in known.records}, base)
+        today = [of_today(_mended(one, kept), kept, digests.get(one.model)) for one in known.records]
+        changed = [new for new, old in zip(today, known.records, strict=True) if new != old]
+        revision: int | None = known.revision
+        if changed or gone:
+            revision = records.write(state, changed, gone, since=known.revision)
+        if revision is not None:
+            store = RecordStore(state, base, today, kept.values(), revision)
+            serving = {one.serving for one in today}
+            store.entries = {key: entry for key, entry in entries.items() if entry and key in serving}
+            return store
+
+
+def _fetched(artifacts: ArtifactStore, artefact: Artifact) -> Entry | None:
+    """Return the entry as another machine made it; None where there is none that can be read."""
+    try:
+        if artifacts.blobs is not None:
+            artifacts.remove_here(artefact.entry)  # a copy that could not be read
+        return read_entry(artifacts.repository / artefact.entry) if artifacts.fetch(artefact) else None
+    except RationaleError as error:
+        log.error("explainer %s cannot be read: %s", artefact.entry, error)
+        return None
 
 
 def digests_of(models: Iterable[str], registry: ModelRegistry) -> dict[str, str]:
@@ -45,17 +74,12 @@ def digests_of(models: Iterable[str], registry: ModelRegistry) -> dict[str, str]
 
 
 def _mended(record: Record, artefacts: Mapping[str, Artifact]) -> Record:
-    """Mend a record after its gateway ended: what it was at begins again, what is gone is made again."""
+    """Return a record whose artefact is there; what is gone is made again."""
     if record.serving not in artefacts:
         record = replace(record, serving=None, is_default=False)
     if record.stage is Stage.READY and record.serving is None:
         return replace(record, stage=Stage.QUEUED, attempts=0)
-    if record.settled:
-        return record
-    if record.attempts + 1 >= _ATTEMPTS:
-        error = f"the gateway ended {_ATTEMPTS} times while this was made: PUT it again to try once more"
-        return replace(record, stage=Stage.FAILED, error=error, attempts=0)
-    return replace(record, stage=Stage.QUEUED, attempts=record.attempts + 1)
+    return record
 
 
 def of_today(record: Record, artefacts: Mapping[str, Artifact], model_digest: str | None) -> Record:

@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from compiler.errors import RationaleError
 from service.errors import (
@@ -25,9 +26,11 @@ from service.explainers.records import (
     HIDDEN,
     Artifact,
     Key,
+    Known,
     Record,
     Stage,
     StageClock,
+    lease_of,
     to_its_end,
 )
 from service.explainers.recovery import digests_of, of_today, recover
@@ -37,10 +40,18 @@ from service.inference.dataplane import DataPlane, Lifecycle
 from service.repository.entry import Entry, read_entry
 from service.repository.registry import COMPILED, ModelRegistry
 from service.settings import Settings
+from service.state.replica import Lease
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _BUSY_S = 10  # what a client is told to wait when too many compiles are queued
+_LOOK_S = 0.25  # between two looks at what other processes have written
+_HEARD_S = 2.0  # between two signs of life for other machines
+_FOLLOWED_S = 3.0  # a process that takes longer to take up a change does so by itself
+_RENEW_S = 1.0  # between two signs that an entry is still being made
+_ATTEMPTS = 3  # at one explainer, in as many lives of processes: the third does not try again
 
 
 @dataclass(frozen=True)
@@ -56,10 +67,12 @@ class Status:
 class Explainers:
     """The resource, and the tasks that bring about what it was asked for.
 
-    The records say what is so: they change through `RecordStore.exclusively` alone, and the registry follows.
+    The records say what is so: they change through `_exclusively` alone, and the registry follows. Other
+    processes change them too: this one looks for what they have written, takes it up, and goes on with what
+    nobody is at.
 
     Attributes:
-        published: called after each change of what answers requests; the change is over when it returns.
+        followed: called when something was written elsewhere, with what is recorded now.
         grace_s: what is out of use still answers for so long: as long as a request takes at most.
     """
 
@@ -70,7 +83,7 @@ class Explainers:
         references: ReferenceFiles,
         settings: Settings,
     ) -> None:
-        self.published: Callable[[], Awaitable[None]] = _nothing
+        self.followed: Callable[[Known], Awaitable[None]] = _nothing
         self.grace_s = plane.timeout_s
         self._plane = plane
         self._artifacts = artifacts
@@ -78,26 +91,27 @@ class Explainers:
         self._references = references
         self._max_unsettled = settings.max_compiles + settings.max_queued_compiles
         self._max_hidden_bytes = settings.max_artefact_bytes
-        published = plane.repository.entries
+        self._state = artifacts.state
         self.store = recover(artifacts, plane.repository)
         self._progress: dict[Key, Progress] = {}
         self._making: dict[Key, asyncio.Task[None]] = {}
+        self._unshown: set[Key] = set()  # ready here, and not known to every other process yet
+        self._elsewhere: Mapping[str, Lease] = {}  # what other processes are at
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
         self._stopping = False
-        for record in self.store.records.values():
-            if record.serving is not None:
-                entry = published[self.store.artefacts[record.serving].entry]
-                self.store.entries[record.serving] = entry
-                plane.model_cache.admit(entry)
+        self._heard_s = 0.0
+        self._news: Known | None = None  # that nobody else in this process has heard of yet
+        for entry in self.store.entries.values():
+            plane.model_cache.admit(entry)
         self._show()
 
-    def resume(self) -> None:
-        """Go on with what an earlier gateway left unfinished."""
-        self._spawn(self._publish())
-        for record in self.store.unsettled():
-            self._begin(record)
-        for digest in self.store.artefacts:
-            self._retire(digest, after_s=0)
+    async def resume(self) -> None:
+        """Go on with what an earlier process left unfinished, and follow the others."""
+        with contextlib.suppress(ServiceError):  # which is logged in a moment
+            await self.refresh()
+        self._spawn(self._follow())
+        self._spawn(self._clear())
 
     async def stop(self) -> None:
         """End compiles; they are resumed when the gateway starts again."""
@@ -107,6 +121,112 @@ class Explainers:
                 task.cancel()
             await asyncio.wait(self._tasks)
 
+    # --- the other processes ------------------------------------------------------------------------------
+
+    async def published(self) -> None:
+        """Return when every other process answers by what is recorded now, or has had the time for it."""
+        end_s = time.monotonic() + _FOLLOWED_S
+        with contextlib.suppress(ServiceError):
+            revision = await asyncio.to_thread(self._state.revision)
+            while await asyncio.to_thread(self._state.behind, revision) and time.monotonic() < end_s:
+                await asyncio.sleep(_LOOK_S / 5)
+
+    async def refresh(self) -> None:
+        """Take up what other processes have written, and begin what nobody is at. Raises as `State.open`."""
+        if not (self._state.exists or self._state.is_shared):
+            return
+        before = self.store.revision
+        await self._exclusively(_nothing)
+        if self._ending:  # they hold what may be deleted now
+            await asyncio.wait(self._ending)
+        news, self._news = self._news, None
+        if news is not None:
+            await self.followed(news)
+        now_s = time.monotonic()
+        if self.store.revision != before or now_s > self._heard_s + _HEARD_S or not self._heard_s:
+            if self.store.revision != before or self._state.is_remote or not self._heard_s:
+                await asyncio.to_thread(self._state.follow, self.store.revision)
+            self._heard_s = now_s
+        waiting = [one for one in self.store.unsettled() if one.key not in self._making]
+        self._elsewhere = await asyncio.to_thread(self._state.leases) if waiting else {}
+        for one in waiting:
+            if lease_of(one.digest) not in self._elsewhere:
+                self._begin(one)
+
+    async def _follow(self) -> None:
+        is_lost = False
+        while True:
+            try:
+                await self.refresh()
+                is_lost = False
+            except ServiceError as error:
+                if not is_lost:
+                    log.error("other processes are not followed: %s", error)
+                is_lost = True
+            await asyncio.sleep(_LOOK_S)
+
+    async def _clear(self) -> None:
+        """Delete artefacts that nobody uses: at once where no other process is there to use them."""
+        with contextlib.suppress(ServiceError):
+            others = await asyncio.to_thread(self._state.behind, sys.maxsize)
+            for digest in self.store.artefacts:
+                self._retire(digest, after_s=None if others else 0)
+
+    async def _exclusively(self, change: Callable[[], Awaitable[T]]) -> T:
+        return await self.store.exclusively(change, self._adopt)
+
+    async def _adopt(self, known: Known) -> None:
+        """Go by what other processes have written; what is being made here goes on while it is wanted."""
+        before, made = self.store.records, self.store.artefacts
+        now = {one.key: self._merged(one) for one in known.records}
+        self.store.records = now
+        self.store.artefacts = {one.digest: one for one in known.artefacts}
+        await self._open_entries()
+        self._show()
+        self._plane.forget_answers()
+        for key, one in before.items():
+            same = now.get(key)
+            is_over = same is None or same.generation != one.generation or same.settled
+            if key in self._making and is_over and key not in self._unshown:
+                self._making[key].cancel()
+                self._ending.add(self._making[key])
+                self._making[key].add_done_callback(self._ending.discard)
+            if one.serving is not None and (same is None or same.serving != one.serving):
+                self._retire(one.serving)
+        for digest in made.keys() - self.store.artefacts.keys():
+            self._spawn(self._let_go(made[digest]))
+        self._news = known
+
+    def _merged(self, one: Record) -> Record:
+        """Return a record with what only this process knows of it: how far it is, and when it was used."""
+        mine = self.store.records.get(one.key)
+        if mine is None or mine.generation != one.generation:
+            return one
+        stage = mine.stage if one.key in self._making and not one.settled else one.stage
+        return replace(one, stage=stage, updated_s=max(one.updated_s, mine.updated_s))
+
+    async def _open_entries(self) -> None:
+        """Have the entries that answer here; one that cannot be read is not served by this process."""
+        for one in list(self.store.records.values()):
+            artefact = self.store.artefacts.get(one.serving or "")
+            if artefact is None or artefact.digest in self.store.entries:
+                continue
+            try:
+                entry = await asyncio.to_thread(self._artifacts.read, artefact)
+            except RationaleError as error:
+                log.error("explainer %s is not taken up: %s", artefact.entry, error)
+                continue
+            self.store.entries[artefact.digest] = entry
+            self._plane.model_cache.admit(entry)
+
+    async def _let_go(self, artefact: Artifact) -> None:
+        """Free what another process has deleted, when those who use it are answered."""
+        entry = self.store.entries.pop(artefact.digest, None)
+        if entry is not None:
+            await to_its_end(self._plane.model_cache.drop(entry))
+        with contextlib.suppress(ServiceError):  # it is swept at the next start
+            await to_its_end(asyncio.to_thread(self._artifacts.forget, artefact))
+
     # --- the repository -----------------------------------------------------------------------------------
 
     async def take_up(self, repository: ModelRegistry) -> None:
@@ -115,24 +235,34 @@ class Explainers:
         models = {one.model for one in self.store.records.values()}
         changed = {name for name in models if repository.entries.get(name) is not before.get(name)}
         digests = await asyncio.to_thread(digests_of, changed, repository)
-        await self.store.exclusively(partial(self._rebase, repository, changed, digests))
-        self._plane.forget_answers()
-        self._plane.metrics.unserved_entries.set(len(repository.unserved))
-
-    async def _rebase(self, repository: ModelRegistry, changed: set[str], digests: Mapping[str, str]) -> None:
-        self.store.rebase(repository)
-        renewed = []
-        for one in [one for one in self.store.records.values() if one.model in changed]:
-            again = replace(one, stage=Stage.QUEUED) if one.stage is Stage.FAILED else one
-            new = of_today(again, self.store.artefacts, digests.get(one.model))
-            if new != one:
-                self.store.records[one.key] = replace(new, generation=one.generation + 1)
-                renewed.append(one)
-        await self._publish()
+        renewed = await self._exclusively(partial(self._rebase, repository, changed, digests))
+        self._show()
         for one in renewed:
             self._end(one)
             if not self.store.records[one.key].settled and self._plane.serves:
                 self._begin(self.store.records[one.key])
+        self._plane.forget_answers()
+        self._plane.metrics.unserved_entries.set(len(repository.unserved))
+
+    async def _rebase(
+        self, repository: ModelRegistry, changed: set[str], digests: Mapping[str, str]
+    ) -> list[Record]:
+        """Return the records of what is made anew, as they were."""
+        renewed = {}
+        for one in [one for one in self.store.records.values() if one.model in changed]:
+            again = replace(one, stage=Stage.QUEUED) if one.stage is Stage.FAILED else one
+            new = of_today(again, self.store.artefacts, digests.get(one.model))
+            if new != one:
+                renewed[one.key] = replace(new, generation=one.generation + 1)
+        before = [self.store.records[key] for key in renewed]
+        try:
+            if renewed:
+                await self.store.write([*renewed.values()])
+        except ServiceError as error:  # what is made anew is made so again at the next start
+            log.error("%s", error)
+        self.store.rebase(repository)
+        self.store.records.update(renewed)
+        return before
 
     # --- the resource -------------------------------------------------------------------------------------
 
@@ -154,7 +284,9 @@ class Explainers:
             references = await asyncio.to_thread(self._references.find, spec.reference_set, model)
         # In a thread: the first one imports the compiler, which takes a second.
         await asyncio.to_thread(partial(spec.asked, referenced=references is not None))
-        return self._status(await self._ask(model, name, spec, references))
+        record = await self._ask(model, name, spec, references)
+        await self.published()
+        return self._status(record)
 
     async def ensure(
         self, model: str, spec: ExplainerSpec, references: str | None, *, again: bool = False
@@ -172,7 +304,7 @@ class Explainers:
         """
         digest = await self.store.digest(model, spec, references)
         for one in self.store.records.values():
-            if one.serving == digest:
+            if one.serving == digest and digest in self.store.entries:
                 self.store.records[one.key] = replace(one, updated_s=time.time())  # used: it stays longer
                 return self.store.entries[digest]
         known = self.store.records.get(_hidden(model, digest))
@@ -193,12 +325,14 @@ class Explainers:
         if found is not None:
             return found
         key = _hidden(model, await self.store.digest(model, spec, references))
-        if key in self._making:
-            await asyncio.wait([self._making[key]])
-        record = self.store.records.get(key)
+        while (record := self.store.records.get(key)) is not None and not record.settled:
+            if self._stopping:
+                break
+            making = self._making.get(key)
+            await (asyncio.sleep(_LOOK_S) if making is None else asyncio.wait([making]))
         if record is not None and record.stage is Stage.FAILED:
             raise CompileFailedError(record.error or "it could not be made")
-        if record is None or record.serving is None:
+        if record is None or record.serving not in self.store.entries:
             raise NotReadyError("what answers such requests could not be made yet: ask again")
         return self.store.entries[record.serving]
 
@@ -218,7 +352,8 @@ class Explainers:
     async def delete(self, model: str, name: str) -> None:
         """Answer no more by it; its artefact goes. Raises as `get`, and StateUnavailableError."""
         gone = self.get(model, name).record
-        await self.store.exclusively(partial(self._drop, [gone]))
+        await self._exclusively(partial(self._drop, [gone]))
+        await self.published()
         self._plane.forget_answers()
 
     def users(self, references: str) -> list[str]:
@@ -232,12 +367,14 @@ class Explainers:
         """
         store = self.store
         making = [self._making[one.key] for one in store.using(references) if one.key in self._making]
-        await store.exclusively(lambda: self._drop(store.using(references)))
+        await self._exclusively(lambda: self._drop(store.using(references)))
         if making:
             await asyncio.wait(making)
+        await self.published()
         for one in [one for one in store.artefacts.values() if one.references == references]:
             async with self._builder.turn(one.digest):
                 await self._delete(one)
+        await self.published()
         self._plane.forget_answers()
 
     # --- on the way to an answer --------------------------------------------------------------------------
@@ -246,10 +383,11 @@ class Explainers:
         if self._plane.state is not Lifecycle.READY:
             raise NotReadyError(self._plane.state.value)
         digest = await self.store.digest(model, spec, references)
-        return await self.store.exclusively(partial(self._admit, (model, name), spec, digest, references))
+        record = await self._exclusively(partial(self._admit, (model, name), spec, digest, references))
+        return await self._settle(record) if record.settled else record
 
     async def _admit(self, key: Key, spec: ExplainerSpec, digest: str, references: str | None) -> Record:
-        """Record what is wanted and begin it, if it is not what is there already."""
+        """Record what is wanted and begin it; returned settled where it is there already."""
         old = self.store.records.get(key)
         kept = old.wants_default if old is not None else self.store.lacks_default(key)
         wanted = Record(
@@ -265,7 +403,7 @@ class Explainers:
         )
         if old is not None and old.digest == digest and old.stage is not Stage.FAILED:
             same = replace(old, spec=wanted.spec, wants_default=wanted.wants_default)
-            return await (self._settle(same) if old.settled else self.store.save(same))
+            return same if old.settled else await self.store.save(same)
         unsettled = [one for one in self.store.unsettled() if one.key != key]
         if len(unsettled) >= self._max_unsettled:
             raise QueueFullError(f"{len(unsettled)} explainers are being made: try again later", _BUSY_S)
@@ -283,7 +421,7 @@ class Explainers:
 
     async def _make(self, record: Record) -> None:
         """Make the entry that answers out of the record, or find the reason why there is none."""
-        clock = StageClock()
+        clock, lease = StageClock(), lease_of(record.digest)
 
         def tell(stage: Stage, progress: Progress | None) -> None:
             clock.enter(stage)
@@ -291,16 +429,30 @@ class Explainers:
 
         try:
             async with self._builder.turn(record.digest):
-                model = await self.store.models.get(record.model)
-                known = self.store.artefacts.get(record.digest)
-                artefact = await self._builder.supply(record, model, known, tell)
-                self.store.artefacts[record.digest] = artefact
-                tell(Stage.LOADING, None)
-                await self._load(artefact)
-                ready = replace(record, stage=Stage.READY, timings=clock.ended(), attempts=0)
-                await self.store.exclusively(partial(self._switch, ready))
+                left_by = await to_its_end(asyncio.to_thread(self._state.take, lease))
+                if left_by is None:
+                    return  # another process is at it
+                renewing = self._spawn(self._renew(lease, record))
+                try:
+                    if left_by:
+                        record = await self._exclusively(partial(self._count_attempt, record))
+                    model = await self.store.models.get(record.model)
+                    known = self.store.artefacts.get(record.digest)
+                    artefact = await self._builder.supply(record, model, known, tell)
+                    self.store.artefacts[record.digest] = artefact
+                    tell(Stage.LOADING, None)
+                    await self._load(artefact)
+                    ready = replace(record, stage=Stage.READY, timings=clock.ended(), attempts=0)
+                    await self._settle(ready, serving=record.digest)
+                finally:
+                    renewing.cancel()
+                    with contextlib.suppress(ServiceError):
+                        await to_its_end(asyncio.to_thread(self._state.release, lease))
         except RationaleError as error:
-            await self._fail(record, str(error), clock.ended())
+            if await asyncio.to_thread(self._is_orphan, record):
+                await self._exclusively(partial(self._drop, [record]))
+            else:
+                await self._fail(record, str(error), clock.ended())
         except Exception:
             log.exception("explainer %s of %s", record.name, record.model)
             await self._fail(record, "an unexpected fault; the server's log tells more", clock.ended())
@@ -310,6 +462,38 @@ class Explainers:
                 self._progress.pop(record.key, None)
             if not self.store.in_use(record.digest):
                 self._retire(record.digest, after_s=0)
+
+    def _is_orphan(self, record: Record) -> bool:
+        """Tell whether a request named a reference set that was deleted since. Blocks."""
+        if record.references is None or not record.name.startswith(HIDDEN):
+            return False
+        try:
+            self._references.path(record.references)
+        except UnknownResourceError:
+            return True
+        return False
+
+    async def _renew(self, lease: str, record: Record) -> None:
+        """Say while an entry is made that it is, and how far; end it where another process has taken over."""
+        making = self._making.get(record.key)
+        while True:
+            await asyncio.sleep(_RENEW_S)
+            progress, now = self._progress.get(record.key), self.store.current(record)
+            note = {"stage": (now or record).stage, "progress": progress and asdict(progress)}
+            with contextlib.suppress(ServiceError):
+                if not await asyncio.to_thread(self._state.renew, lease, note) and making is not None:
+                    making.cancel()
+
+    async def _count_attempt(self, record: Record) -> Record:
+        """Count how often a process ended while it was at this. Raises CompileFailedError for the third."""
+        now = self.store.current(record)
+        if now is None:
+            return record  # another one was asked for meanwhile, or none
+        if now.attempts + 1 >= _ATTEMPTS:
+            raise CompileFailedError(
+                f"the gateway ended {_ATTEMPTS} times while this was made: PUT it again to try once more"
+            )
+        return await self.store.save(replace(now, attempts=now.attempts + 1))
 
     async def _load(self, artefact: Artifact) -> None:
         """Load its entry, warm when this returns. Raises RepositoryError, NotReadyError."""
@@ -324,31 +508,50 @@ class Explainers:
             raise
         self.store.entries[artefact.digest] = entry
 
-    async def _switch(self, ready: Record) -> None:
-        """Switch requests over to another entry, from this moment on."""
-        now = self.store.current(ready)
-        if now is None:
-            return  # another one was asked for meanwhile, or none
-        await self._settle(
-            replace(ready, spec=now.spec, wants_default=now.wants_default, serving=ready.digest)
-        )
-        if gone := self.store.surplus(self._max_hidden_bytes):
-            await self._drop(gone)
+    async def _settle(self, record: Record, serving: str | None = None) -> Record:
+        """Switch to who serves, and who does by default; its status says so when other processes have too.
 
-    async def _settle(self, record: Record) -> Record:
-        """Record who serves, and who by default; other workers know it before it is shown."""
-        before = self.store.records[record.key]
-        record = replace(record, is_default=record.wants_default, updated_s=time.time())
-        others = [
-            replace(one, is_default=False, wants_default=one.wants_default and not one.settled)
-            for one in self.store.records.values()
-            if record.is_default and one.is_default and one.model == record.model and one.key != record.key
-        ]
-        await self.store.save(record, *others, first=self.published)
-        self._show()
-        if before.serving not in (None, record.serving):
+        Args:
+            serving: digest of the artefact to switch to; None for the one that serves.
+        """
+
+        async def note() -> Record | None:
+            """Return the record as it was; None where another one was asked for meanwhile, or none."""
+            now = self.store.current(record)
+            if now is None:
+                return None
+            kept = now if serving is not None else record
+            new = replace(
+                record,
+                spec=kept.spec,
+                wants_default=kept.wants_default,
+                is_default=kept.wants_default,
+                serving=serving or now.serving,
+                updated_s=time.time(),
+            )
+            others = [
+                replace(one, is_default=False, wants_default=one.wants_default and not one.settled)
+                for one in self.store.records.values()
+                if new.is_default and one.is_default and one.model == new.model and one.key != new.key
+            ]
+            await self.store.save(new, *others)
+            self._unshown.add(record.key)
+            self._show()
+            return now
+
+        before = await self._exclusively(note)
+        if before is None:
+            return record
+        try:
+            await self.published()
+        finally:
+            self._unshown.discard(record.key)
+        if before.serving not in (None, serving or before.serving):
             self._retire(before.serving)
-        return record
+        if gone := self.store.surplus(self._max_hidden_bytes):
+            await self._exclusively(partial(self._drop, gone))
+            await self.published()
+        return self.store.records.get(record.key, record)
 
     async def _fail(self, record: Record, error: str, timings: dict[str, float]) -> None:
         log.warning("explainer %s of %s failed: %s", record.name, record.model, error)
@@ -364,14 +567,14 @@ class Explainers:
             except ServiceError as fault:  # a full disk may be why it failed
                 log.error("its failure could not be recorded: %s", fault)
 
-        await self.store.exclusively(note)
+        await self._exclusively(note)
 
     # --- out of use ---------------------------------------------------------------------------------------
 
     async def _drop(self, gone: list[Record]) -> None:
         """Take explainers out of the records and the registry; compiles for them end."""
         await self.store.write(removed=gone)
-        await self._publish()
+        self._show()
         for record in gone:
             self._end(record)
 
@@ -390,8 +593,17 @@ class Explainers:
         await asyncio.sleep(after_s)
         try:
             async with self._builder.turn(digest):
-                if not self.store.in_use(digest) and digest in self.store.artefacts:
-                    await self._delete(self.store.artefacts[digest])
+                await self._exclusively(_nothing)
+                if self.store.in_use(digest) or digest not in self.store.artefacts:
+                    return
+                if await to_its_end(asyncio.to_thread(self._state.take, lease_of(digest))) is None:
+                    return  # another process makes it anew, or deletes it
+                try:
+                    await self._exclusively(_nothing)
+                    if not self.store.in_use(digest) and digest in self.store.artefacts:
+                        await self._delete(self.store.artefacts[digest])
+                finally:
+                    await to_its_end(asyncio.to_thread(self._state.release, lease_of(digest)))
         except ServiceError as error:
             log.error("what is not used any more stays where it is: %s", error)
 
@@ -404,15 +616,28 @@ class Explainers:
             with contextlib.suppress(RationaleError):
                 folder = self._artifacts.repository / artefact.entry
                 await self._plane.backend.unload(await asyncio.to_thread(read_entry, folder))
-        await to_its_end(asyncio.to_thread(self._artifacts.remove, artefact.entry))
-        await self.store.exclusively(partial(self.store.write, removed=[artefact]))
+        await to_its_end(asyncio.to_thread(self._artifacts.remove, artefact))
+        await self._exclusively(partial(self.store.write, removed=[artefact]))
 
     # --- what is so ---------------------------------------------------------------------------------------
 
     def _status(self, record: Record) -> Status:
+        if record.key in self._unshown:
+            record = replace(record, stage=Stage.LOADING)
+        elsewhere = self._elsewhere.get(lease_of(record.digest))
+        if not record.settled and record.key not in self._making and elsewhere is not None and elsewhere.note:
+            return self._status_elsewhere(record, elsewhere)
         entry = self.store.entries.get(record.serving or "")
         loaded = entry is not None and self._plane.model_cache.has(entry)
         return Status(record, self._progress.get(record.key), entry, loaded)
+
+    def _status_elsewhere(self, record: Record, lease: Lease) -> Status:
+        """Return the status of what another process makes."""
+        progress = lease.note["progress"]
+        entry = self.store.entries.get(record.serving or "")
+        loaded = entry is not None and self._plane.model_cache.has(entry)
+        record = replace(record, stage=Stage(lease.note["stage"]))
+        return Status(record, Progress(**progress) if progress else None, entry, loaded)
 
     def _tell(self, record: Record, stage: Stage, progress: Progress | None) -> None:
         now = self.store.current(record)
@@ -425,10 +650,6 @@ class Explainers:
         """Answer requests from here on by what the records say."""
         self._plane.repository = self.store.registry()
 
-    async def _publish(self) -> None:
-        self._show()
-        await self.published()
-
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -436,7 +657,7 @@ class Explainers:
         return task
 
 
-async def _nothing() -> None:
+async def _nothing(_: object = None) -> None:
     pass
 
 

@@ -21,7 +21,6 @@ from cachetools import LRUCache
 from compiler.manifest import OPEN_SUFFIX, Manifest
 from compiler.references.request_time import WEIGHTS, for_rows, references_name
 from service.errors import InvalidInputError, NotReadyError, ServiceError, TooLargeError
-from service.explainers.follower import Follower
 from service.explainers.records import HIDDEN
 from service.explainers.service import Explainers
 from service.explainers.spec import ExplainerSpec, MethodOptions
@@ -68,14 +67,14 @@ class ReferenceResolver:
     """Chooses what answers a request that says against which references."""
 
     def __init__(
-        self, explainers: Explainers | Follower, sets: ReferenceSets, settings: Settings, metrics: Metrics
+        self, explainers: Explainers, sets: ReferenceSets, settings: Settings, metrics: Metrics
     ) -> None:
         self._explainers = explainers
         self._sets = sets
         self._open_rows = settings.open_references
         self._unnamed = settings.max_unnamed_reference_sets
         self._most_bytes = settings.max_reference_bytes
-        self._bake_after = settings.bake_references_after if isinstance(explainers, Explainers) else 0
+        self._bake_after = settings.bake_references_after
         self._counts = metrics.cache("baked_references")
         self._seen: LRUCache[str, int] = LRUCache(_REMEMBERED)
 

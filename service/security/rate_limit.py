@@ -75,9 +75,7 @@ def _limiter(storage: str) -> FixedWindowRateLimiter:
     from limits.storage import storage_from_string
 
     options: dict[str, str | float] = {}
-    if storage.startswith("unix:"):
-        import service.security.shared_counters  # noqa: F401  # limits finds it by its scheme
-    elif storage != MEMORY:
+    if storage != MEMORY:
         options = {
             "implementation": "redispy",
             "socket_timeout": _REDIS_TIMEOUT_S,

@@ -36,7 +36,7 @@ _Key = tuple[str, str, str]
 def place_of(settings: Settings) -> str | Path | None:
     """Return where the trail is: a URL or a file; None where there is none."""
     if settings.audit is None:
-        return settings.state_folder / FILE
+        return settings.state_url or settings.state_folder / FILE
     given = settings.audit.get_secret_value()
     return None if given == OFF else given
 

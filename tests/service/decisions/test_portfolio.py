@@ -113,7 +113,7 @@ def test_rows_without_a_decision_are_told_beside_the_others(
     monkeypatch.setattr("service.decisions.portfolio.decisions_of", one_is_refused)
     file, save = table(tmp_path, INSTANCES["net"]), tmp_path / "decisions.csv"
     words = ("net", "--input", file, "--save", save, "--audit")
-    monkeypatch.setenv("RATIONALE_STATE", str(settings.state))
+    monkeypatch.setenv("RATIONALE_STATE", str(settings.state_folder))
     status, told, _ = decide(*words, "--repository", settings.repository)
     with save.open() as opened:
         found = list(csv.DictReader(opened))

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,10 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from sqlalchemy import event
 
 from service.explainers.spec import ExplainerSpec
-from service.storage import Storage
+from service.state.state import State
 from tests.service import handmade as made
 from tests.service.explaining import (
     ATTRIBUTIONS,
@@ -100,15 +100,6 @@ def write_again(folder: Path, scale: float) -> None:
     write_plain(folder / "models", scale=scale)
 
 
-async def test_a_second_gateway_on_one_state_is_refused(folder: Path, sets: Sets) -> None:
-    async with administered(folder, sets) as client:
-        Storage(folder / "models.state").open()
-        answer = await client.put(f"{PATH}/one", json=GRADIENT)
-        assert answer.status_code == 503
-        assert "another gateway" in answer.json()["detail"]
-        assert json.loads((await client.get(PATH)).content) == {"explainers": []}
-
-
 @pytest.mark.usefixtures("quick")
 async def test_a_full_disk_at_publication(folder: Path, sets: Sets, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
@@ -145,17 +136,20 @@ async def test_a_disk_too_full_for_records(folder: Path, sets: Sets) -> None:
 
 
 @contextlib.contextmanager
-def full(state: Storage) -> Iterator[None]:
+def full(state: State) -> Iterator[None]:
     """The database cannot grow."""
+    engine = state.open()._opened()
 
-    def limit(pages: str) -> None:
-        state.open().execute(f"PRAGMA max_page_count = {pages}")
+    def limit(pages: int, connection: Any) -> None:
+        connection.execute(f"PRAGMA max_page_count = {pages}")
 
-    limit("1")  # SQLite takes what it has
+    bounded, free = (lambda one, *_: limit(1, one)), (lambda one, *_: limit(1_000_000, one))
+    event.listen(engine, "checkout", bounded)  # SQLite takes what it has
     try:
         yield
     finally:
-        limit("1000000")
+        event.remove(engine, "checkout", bounded)
+        event.listen(engine, "checkout", free)
 
 
 @pytest.mark.usefixtures("quick")

@@ -28,7 +28,7 @@ from service.inference.checks import check_name
 from service.references.formats import MEDIA_TYPES, Rows, parse_rows
 from service.references.store import ReferenceSets
 from service.repository.registry import ModelRegistry, read_repository
-from service.storage import Storage
+from service.state.state import State
 from tests.service.handmade import FEATURES, X
 
 LIMIT = 1 << 20
@@ -274,23 +274,23 @@ def test_integers_must_be_whole(registry: ModelRegistry) -> None:
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Storage:
-    return Storage(tmp_path / "state")
+def state(tmp_path: Path) -> State:
+    return State(tmp_path / "state")
 
 
 @pytest.fixture
-def sets(state: Storage) -> ReferenceSets:
+def sets(state: State) -> ReferenceSets:
     return ReferenceSets(state)
 
 
 ROWS, OTHER = Rows({"x": R}), Rows({"x": R + 1}, np.array([1.0, 2, 3]), FEATURES)
 
 
-def files(state: Storage) -> list[str]:
+def files(state: State) -> list[str]:
     return sorted(path.stem for path in state.references.iterdir())
 
 
-def test_a_set_is_kept_as_the_compiler_reads_it(sets: ReferenceSets, state: Storage) -> None:
+def test_a_set_is_kept_as_the_compiler_reads_it(sets: ReferenceSets, state: State) -> None:
     from compiler.references.tables import read_rows
 
     made = sets.put("typical", "score", OTHER)
@@ -304,7 +304,7 @@ def test_a_set_is_kept_as_the_compiler_reads_it(sets: ReferenceSets, state: Stor
     assert sets.path(made.digest).stat().st_mode & 0o077 == 0
 
 
-def test_one_file_however_many_names(sets: ReferenceSets, state: Storage) -> None:
+def test_one_file_however_many_names(sets: ReferenceSets, state: State) -> None:
     first, second = (sets.put(name, "score", ROWS) for name in ("a", "b"))
     assert first.digest == second.digest
     assert files(state) == [first.digest]
@@ -321,7 +321,7 @@ def test_putting_the_same_again_changes_nothing(sets: ReferenceSets) -> None:
     assert sets.put("a", "score", ROWS) == sets.put("a", "score", ROWS)
 
 
-def test_another_content_under_a_name(sets: ReferenceSets, state: Storage) -> None:
+def test_another_content_under_a_name(sets: ReferenceSets, state: State) -> None:
     sets.put("a", "score", ROWS)
     made = sets.put("a", "score", OTHER)
     assert files(state) == [made.digest]
@@ -346,7 +346,7 @@ def test_names_that_go_nowhere(name: str) -> None:
         check_name(name, "a reference set's", InvalidInputError)
 
 
-def test_nothing_is_made_by_looking(sets: ReferenceSets, state: Storage) -> None:
+def test_nothing_is_made_by_looking(sets: ReferenceSets, state: State) -> None:
     assert sets.all() == []
     with pytest.raises(UnknownResourceError):
         sets.remove("a")
@@ -354,7 +354,7 @@ def test_nothing_is_made_by_looking(sets: ReferenceSets, state: Storage) -> None
 
 
 def test_a_full_disk_leaves_what_was_there(
-    sets: ReferenceSets, state: Storage, monkeypatch: pytest.MonkeyPatch
+    sets: ReferenceSets, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = sets.put("a", "score", ROWS)
 
@@ -370,7 +370,7 @@ def test_a_full_disk_leaves_what_was_there(
     assert list(state.staging.iterdir()) == []
 
 
-def test_a_file_without_a_record_goes_at_the_start(sets: ReferenceSets, state: Storage) -> None:
+def test_a_file_without_a_record_goes_at_the_start(sets: ReferenceSets, state: State) -> None:
     kept = sets.put("a", "score", ROWS)
     (state.references / f"{'0' * 64}.npz").write_bytes(b"left by a crash")
     sets.recover()

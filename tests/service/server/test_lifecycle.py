@@ -17,7 +17,6 @@ import pytest
 import tritonclient.grpc as triton
 
 from service.security.keys import Scope, new_key
-from service.storage import Storage
 from tests.service import handmade as made
 from tests.service import patient
 from tests.service.child import (
@@ -62,16 +61,6 @@ def test_serves_announces_and_ends_with_status_0(repository: Path, number: signa
 def test_a_missing_folder(tmp_path: Path) -> None:
     (line,) = refused("--repository", str(tmp_path / "absent"))
     assert "there is no such folder" in line
-
-
-def test_a_state_in_use(repository: Path, tmp_path: Path) -> None:
-    owner = Storage(tmp_path / "state")
-    owner.open()
-    with contextlib.closing(owner), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RATIONALE_STATE", str(owner.folder))
-        (line,) = refused("--repository", str(repository), "--port", "0")
-    assert line.startswith("error: another gateway owns the state folder state: ")
-    assert "(--repository, RATIONALE_STATE)" in line
 
 
 def test_two_gateways_do_not_share_a_grpc_port(repository: Path) -> None:

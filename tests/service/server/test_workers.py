@@ -1,7 +1,9 @@
 """`rationale serve --workers 2`: several processes on the same ports, and the one that watches over them."""
 
+import shutil
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from tests.service import handmade as made
 from tests.service import patient
-from tests.service.child import SECONDS, Child, admin_address, grpc_address, ready_line, serve, until
+from tests.service.child import SECONDS, Child, grpc_address, ready_line, serve, until
 from tests.service.server.test_lifecycle import refused
 
 Gateway = tuple[Child, str, list[str]]
@@ -26,6 +28,26 @@ Gateway = tuple[Child, str, list[str]]
 def gateway(repository: Path) -> Iterator[Gateway]:
     with serve("--repository", str(repository), "--port", "0", "--workers", "2") as child:
         yield child, *ready_line(child)
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[str]:
+    """The address of a Redis."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("Redis is not installed: apt-get install redis-server")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [program, "--port", str(port), "--save", "", "--dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
+        until(lambda: _takes_calls(port))
+        yield f"redis://127.0.0.1:{port}"
+        server.terminate()
+
+
+def _takes_calls(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def workers_of(child: Child) -> list[psutil.Process]:
@@ -64,8 +86,7 @@ def test_all_of_them_serve_and_end_with_status_0(gateway: Gateway, number: signa
     reached: set[int] = set()
     until(lambda: bool(reached.update(served_by(url, child)) or len(reached) == 2))
     explain(url)
-    assert patient.get(f"{admin_address(lines)}/v2/models/score/explainers").status_code == 200
-    assert patient.get(f"{url}/v2/models/score/explainers").status_code == 404
+    assert patient.get(f"{url}/v2/models/score/explainers").status_code == 200
     with triton.InferenceServerClient(grpc_address(lines)) as client:
         assert client.is_server_ready()
     child.send_signal(number)
@@ -76,7 +97,7 @@ def test_all_of_them_serve_and_end_with_status_0(gateway: Gateway, number: signa
 
 def test_a_worker_that_is_killed_comes_back(gateway: Gateway) -> None:
     child, url, _ = gateway
-    for killed in workers_of(child):  # the owner of the state, and another one
+    for killed in workers_of(child):
         (other,) = (one for one in workers_of(child) if one != killed)
         kill(killed)
         explain(url)
@@ -113,10 +134,11 @@ def test_how_many(repository: Path, given: str) -> None:
         assert (done.exit_code, "WORKERS" in done.output.upper()) == (2, True), done.output
 
 
-def test_rates_and_metrics_are_counted_over_all(repository: Path) -> None:
+def test_rates_and_metrics_are_counted_over_all(repository: Path, redis: str) -> None:
     rates = {"RATIONALE_RATE_LIMIT_PER_S": "0.1", "RATIONALE_RATE_LIMIT_BURST": "20"}
+    rates["RATIONALE_RATE_LIMIT_STORAGE"] = redis
     with serve("--repository", str(repository), "--port", "0", "--workers", "2", **rates) as child:
-        url, lines = ready_line(child)
+        url, _ = ready_line(child)
         question = {"instances": made.X.tolist()}
         statuses = [
             patient.post(f"{url}/v1/models/score:explain", json=question).status_code for _ in range(30)
@@ -124,22 +146,22 @@ def test_rates_and_metrics_are_counted_over_all(repository: Path) -> None:
         assert statuses == [200] * 20 + [429] * 10  # whichever worker took the connection
         for killed in workers_of(child):  # what it counted stays
             kill(killed)
-            until(lambda: len(workers_of(child)) == 2 and _ready(lines))
-            assert _metrics(lines, "rationale_requests_total") == {"200": 20.0, "429": 10.0}
-        assert _metrics(lines, "rationale_requests_in_flight") == {"": 0.0}
+            until(lambda: len(workers_of(child)) == 2 and _ready(url))
+            assert _metrics(url, "rationale_requests_total") == {"200": 20.0, "429": 10.0}
+        assert _metrics(url, "rationale_requests_in_flight") == {"": 0.0}
         assert patient.post(f"{url}/v1/models/score:explain", json=question).status_code == 429
 
 
-def _ready(lines: list[str]) -> bool:
+def _ready(url: str) -> bool:
     try:
-        return _metrics(lines, "rationale_ready") == {"": 1.0}
-    except httpx.ConnectError:  # the first worker is being started again
+        return _metrics(url, "rationale_ready") == {"": 1.0}
+    except httpx.ConnectError:  # the other worker is being started again
         return False
 
 
-def _metrics(lines: list[str], name: str) -> dict[str, float]:
+def _metrics(url: str, name: str) -> dict[str, float]:
     """The samples of a metric, by status."""
-    page = text_string_to_metric_families(patient.get(f"{admin_address(lines)}/metrics").text)
+    page = text_string_to_metric_families(patient.get(f"{url}/metrics").text)
     return {
         each.labels.get("status", ""): each.value
         for family in page
@@ -160,7 +182,7 @@ def test_each_tells_that_it_cannot_decide_and_decides_when_it_can(tmp_path: Path
             return patient.post(f"{url}/v1/models/score:decide", json={"instances": rows}).status_code
 
         def counted() -> dict[str, float]:
-            families = text_string_to_metric_families(patient.get(f"{admin_address(lines)}/metrics").text)
+            families = text_string_to_metric_families(patient.get(f"{url}/metrics").text)
             told = [sample for family in families for sample in family.samples]
             return {one.name: one.value for one in told if one.name.startswith("rationale_audit_")}
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 import pytest
 import pytest_asyncio
+from pydantic import SecretStr
 from sqlalchemy import Engine, create_engine, event, text
 from tritonclient.grpc import service_pb2 as pb
 
@@ -459,7 +460,10 @@ async def test_decisions_over_http(tmp_path: Path, url: str) -> None:
     """Two processes' worth of gateways on one trail: the same key gives the same bytes."""
     made.write_score(tmp_path / "models")
     settings = Settings(repository=tmp_path / "models", audit=url)
-    async with gateway(settings) as one, gateway(settings.model_copy(update={"state": tmp_path})) as two:
+    async with (
+        gateway(settings) as one,
+        gateway(settings.model_copy(update={"state": SecretStr(str(tmp_path))})) as two,
+    ):
         first = await one.post(DECIDE, json=BODY, headers={"Idempotency-Key": "k"})
         again = await two.post(DECIDE, json=BODY, headers={"Idempotency-Key": "k"})
         other = await two.post(

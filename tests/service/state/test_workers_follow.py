@@ -1,4 +1,4 @@
-"""What one of several workers makes, or is told, all of them answer by."""
+"""What one of several processes makes, or is told, all of them answer by."""
 
 import io
 import signal
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.service import patient
-from tests.service.child import Child, admin_address, ready_line, serve, until
+from tests.service.child import Child, ready_line, serve, until
 from tests.service.explaining import write_plain
 from tests.service.references.request_time import R, X, assert_explains, net, tensor
 from tests.service.server.test_workers import kill, workers_of
@@ -26,10 +26,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gateway(folder: Path) -> Iterator[tuple[Child, str, str]]:
-    """With the addresses of all, and of its administrators."""
+    """With the address of all, and of any that takes up an administrator's call."""
     with serve("--repository", str(folder / "models"), "--port", "0", "--workers", "2") as child:
-        url, lines = ready_line(child)
-        yield child, url, admin_address(lines)
+        url, _ = ready_line(child)
+        yield child, url, url
         child.terminate()
         _, told = child.communicate()
         assert "taken up: net_explain_" not in told  # as an entry of the repository, which is always loaded
@@ -74,7 +74,7 @@ def test_a_reference_set(gateway: tuple[Child, str, str]) -> None:
 
 
 def test_references_of_a_request(gateway: tuple[Child, str, str]) -> None:
-    """The first to come has the owner make what answers them."""
+    """The first to come has what answers them made, by one process for all."""
     _, url, _ = gateway
     assert by_all(lambda: explain(url, tensor("x_references", R))) == {200}
     assert_explains(explain(url, tensor("x_references", R)), R)

@@ -1,0 +1,1 @@
+"""Alembic's scripts of the state's tables."""

@@ -1,0 +1,37 @@
+"""The state's tables, as the newest migration leaves them."""
+
+from sqlalchemy import BigInteger, Column, Float, MetaData, Table, Text
+
+metadata = MetaData()
+
+# One row: how many changes of the records there were. Whoever changes records takes it first.
+revision = Table("state_revision", metadata, Column("number", BigInteger, nullable=False))
+
+# JSON objects, by kind and key, in the order in which they were first added.
+records = Table(
+    "state_records",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("added", BigInteger, nullable=False),
+    Column("value", Text, nullable=False),
+)
+
+# What one process does for all: until when, unless it is renewed, and how far it is (JSON).
+leases = Table(
+    "state_leases",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("holder", Text, nullable=False),
+    Column("until_s", Float(53), nullable=False),
+    Column("note", Text, nullable=False),
+)
+
+# Processes that follow the records, the revision that each has taken up, and when it was last heard of.
+replicas = Table(
+    "state_replicas",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("revision", BigInteger, nullable=False),
+    Column("seen_s", Float(53), nullable=False),
+)
