@@ -40,7 +40,7 @@ class Cluster:
         own = self.repository(number)
         if not own.exists():
             shutil.copytree(self.folder / "models", own)
-        arguments = ("--port", "0", "--grpc-port", "off", *arguments)
+        arguments = ("--grpc-port", "off", *(arguments or ("--port", "0")))
         child = self._stack.enter_context(serve("--repository", str(own), *arguments, **self.settings))
         self.running[number] = (child, ready_line(child)[0])
         return self.running[number][1]

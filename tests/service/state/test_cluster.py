@@ -145,6 +145,27 @@ def test_killed_fifty_times_under_load(three: Cluster) -> None:
     killed(three, 50)
 
 
+def test_without_the_database_requests_are_answered_and_nothing_is_made(
+    three: Cluster, server: Postgres
+) -> None:
+    path = "v2/models/net/explainers/mine"
+    server.stop()
+    try:
+        for url in three.urls:
+            assert explain(url).status_code == 200
+            answer = patient.put(f"{url}/{path}", json={"method": "gradient"})
+            assert answer.status_code == 503
+            assert "the state cannot be read or written" in answer.json()["detail"]
+            assert "secret" not in answer.text
+    finally:
+        server.start()
+    until(
+        lambda: patient.put(f"{three.urls[0]}/{path}", json={"method": "gradient"}).status_code in (200, 202)
+    )
+    assert patient.settled(f"{three.urls[0]}/{path}")["state"] == "ready"
+    by_all(three, lambda url: explain(url, explainer="mine").status_code == 200)
+
+
 class Caller:
     """Asks whoever is there for decisions and explanations; a decision that was lost is asked for again.
 
