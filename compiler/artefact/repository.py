@@ -73,7 +73,8 @@ def write_entries(
     try:
         repository.mkdir(parents=True, exist_ok=True)
         entries = (name, f"{name}{EXPLAIN_SUFFIX}", f"{name}{OPEN_SUFFIX}", *beside)
-        _spare_foreign_folders([repository / entry for entry in entries])
+        with _locked(repository):  # nobody moves them meanwhile
+            _spare_foreign_folders([repository / entry for entry in entries])
         with tempfile.TemporaryDirectory(prefix=".rationale-", dir=repository) as folder:
             new = Path(folder)
             if manifest.one_shot:
