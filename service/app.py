@@ -22,7 +22,7 @@ from service.api import v2 as routes_v2
 from service.api.endpoint import LENGTH_HEADER
 from service.api.server import HttpMiddleware
 from service.backends.base import Backend
-from service.decisions.audit.writer import trail_of
+from service.decisions.audit.writer import act_log_of, trail_of
 from service.decisions.decider import Decider, Drift
 from service.decisions.trail import AuditTrail
 from service.explainers.artifact_store import ArtifactStore
@@ -90,7 +90,7 @@ def create_app(
     """
     metrics = metrics or Metrics()
     gate = create_gate(settings, metrics)
-    trail = trail_of(settings, metrics.audit)
+    trail, acts = trail_of(settings, metrics.audit), act_log_of(settings)
     blobs = None if settings.artifacts is None else Blobs(settings.artifacts)
     state = State(settings.state_folder, settings.state_url, is_shared=settings.workers > 1)
     with contextlib.ExitStack() as on_failure:
@@ -122,6 +122,7 @@ def create_app(
             await explainers.stop()
             await plane.stop()
             await trail.stop()
+            await acts.stop()
             state.close()
             if gate.tracing is not None:
                 await asyncio.to_thread(gate.tracing.close)
@@ -132,6 +133,7 @@ def create_app(
     plane.obstacle = app.state.decider.obstacle
     app.state.plane = plane
     app.state.explainers = explainers
+    app.state.acts = acts
     app.state.live = live
     if isinstance(explainers, Explainers):
         app.state.references = ReferenceSetService(sets, explainers, plane, settings.max_reference_bytes)

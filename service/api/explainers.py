@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 
+from service.api.administration import AdministrativeRoute
 from service.api.endpoint import media_type_of, plane_of, read_body
 from service.api.openapi import JSON, body_of
 from service.api.problems import problem_responses
@@ -16,7 +17,9 @@ from service.explainers.spec import ExplainerSpec
 from service.inference.checks import from_validation
 from service.inference.large_requests import SMALL, parse_json
 
-router = APIRouter(prefix="/v2/models/{model}/explainers", tags=["explainers"])
+router = APIRouter(
+    prefix="/v2/models/{model}/explainers", tags=["explainers"], route_class=AdministrativeRoute
+)
 
 
 class CompileProgress(BaseModel):
@@ -98,6 +101,7 @@ async def get_explainer(request: Request, model: str, name: str) -> ExplainerSta
 async def put_explainer(request: Request, response: Response, model: str, name: str) -> ExplainerStatus:
     media_type_of(request, JSON)
     spec = _spec(await read_body(request, SMALL, plane_of(request).deadline()))
+    request.state.detail = spec.model_dump(mode="json", exclude_defaults=True)
     status = await explainers_of(request).put(model, name, spec)
     response.headers["Location"] = f"/v2/models/{model}/explainers/{name}"
     response.status_code = 200 if status.record.settled else 202

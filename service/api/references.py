@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from service.api.administration import AdministrativeRoute
 from service.api.endpoint import media_type_of, plane_of, read_body
 from service.api.problems import problem_responses
 from service.errors import InvalidInputError
@@ -20,7 +21,7 @@ from service.references.formats import MEDIA_TYPES, NPZ
 from service.references.service import ReferenceSetService
 from service.references.store import ReferenceSet
 
-router = APIRouter(prefix="/v2/reference-sets", tags=["reference sets"])
+router = APIRouter(prefix="/v2/reference-sets", tags=["reference sets"], route_class=AdministrativeRoute)
 
 
 class InputRows(BaseModel):
@@ -143,6 +144,7 @@ async def put_reference_set(
         body = bytes(await read_body(request, service.most_bytes, plane.deadline(), grow))
         rows = await service.parse(body, MEDIA_TYPES[media_type], model)
         del body
+    request.state.detail = {"digest": rows.digest, "rows": rows.count}
     made, is_new = await service.put(name, model, rows, force=force)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/v2/reference-sets/{name}"

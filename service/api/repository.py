@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from service.api.administration import AdministrativeRoute
 from service.api.endpoint import plane_of, read_body
 from service.api.openapi import body_of
 from service.api.problems import problem_responses
@@ -27,7 +28,7 @@ from service.repository.config_json import as_json
 
 router = APIRouter(prefix="/v2", tags=["models"])
 index = APIRouter(prefix="/v2", tags=["models"])  # on the admin port too
-admin = APIRouter(prefix="/v2/repository/models", tags=["repository"])
+admin = APIRouter(prefix="/v2/repository/models", tags=["repository"], route_class=AdministrativeRoute)
 
 
 @index.post(
@@ -102,7 +103,7 @@ async def load(request: Request, model: str) -> Response:
     description="Running requests finish; its memory is free when the longest of them may have ended.",
     operation_id="repository_unload",
     response_class=Response,
-    responses={**_DONE, **problem_responses(400, 404, 408, 409, 413, 501)},
+    responses={**_DONE, **problem_responses(400, 404, 408, 409, 413, 501, 503)},
     openapi_extra=body_of(LoadRequest, required=False),
 )
 async def unload(request: Request, model: str) -> Response:

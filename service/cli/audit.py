@@ -1,5 +1,6 @@
 """`rationale audit`: looks after the audit trail of decisions."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="audit",
-    help="Look after the audit trail of decisions: verify, heads, export, prune, erase.",
+    help="Look after the audit trail of decisions and acts: verify, heads, export, acts, prune, erase.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -83,10 +84,12 @@ def verify(
     Exit status 1 where there is one.
     """
     with opened(repository, config) as (ledger, settings), progress_bar() as progress:
+        from service.decisions.audit.acts import verify_acts
         from service.decisions.audit.heads import heads as ends
         from service.decisions.audit.heads import read_signed
         from service.decisions.audit.retention import months_ago
         from service.decisions.audit.signatures import PublicKey
+        from service.decisions.audit.verify import Fault
         from service.decisions.audit.verify import verify as found
 
         if heads and not public_key:
@@ -94,19 +97,22 @@ def verify(
         keys = [PublicKey(file) for file in public_key or ()]
         signed = [head for file in heads or () for head in read_signed(file, keys)]
         months = settings.audit_retention_months
-        faults = rows = 0
+        faults: list[Fault] = []
+        rows = 0
         for each in found(ledger.store, signed, months_ago(months) if months else None, keys):
             if isinstance(each, int):
                 rows = each
                 progress(_counted(rows, "decision"), 0, 1)
             else:
-                faults += 1
-                if faults <= _SHOWN:
-                    print(each)
+                faults.append(each)
+        *of_acts, acts = verify_acts(ledger.store)
+        faults += [each for each in of_acts if not isinstance(each, int)]
+    for fault in faults[:_SHOWN]:
+        print(fault)
     if faults:
         print(
-            f"{_counted(faults, 'fault')} in {_counted(rows, 'decision')}"
-            + f"; the first {_SHOWN} are shown" * (faults > _SHOWN)
+            f"{_counted(len(faults), 'fault')} in {_counted(rows, 'decision')}"
+            + f"; the first {_SHOWN} are shown" * (len(faults) > _SHOWN)
         )
         raise typer.Exit(1)
     now = ends(ledger.store)
@@ -114,7 +120,8 @@ def verify(
     older = f"; {pruned} pruned before, as checkpoints say" if pruned else ""
     by_whom = "" if keys else ", by records whose signatures --public-key would check"
     gone = f"; inputs of {erased} erased{by_whom}" if erased else ""
-    print(f"{_counted(rows, 'decision')}, none removed or altered{older}{gone}")
+    administered = f"; {_counted(acts, 'act')} of administrators" if acts and isinstance(acts, int) else ""
+    print(f"{_counted(rows, 'decision')}, none removed or altered{older}{gone}{administered}")
 
 
 @app.command(name="heads")
@@ -154,6 +161,17 @@ def export(
 
         written = write(ledger, file, since, until, model, with_inputs=inputs)
         print(f"{file}: {_counted(written, 'decision')}")
+
+
+@app.command()
+def acts(
+    since: Since = None, until: Until = None, repository: Repository = None, config: Config = None
+) -> None:
+    """Print what administrators did over the API, a line of JSON for each act, oldest first."""
+    with opened(repository, config) as (ledger, _):
+        for row in ledger.store.acts(since, until):
+            shown = {**row, "detail": json.loads(row["detail"])}
+            print(json.dumps(shown, ensure_ascii=False))
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """A trail in SQLite or PostgreSQL: how it is opened, read and written, and what is reported when it fails."""
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from service.database import Database, Schema
 from service.decisions.audit.rows import Row, checkpoint_of
 from service.decisions.audit.store import Chain, ChainEnds, DuplicateError
-from service.decisions.audit.tables import checkpoints, decisions, erasures, input_keys
+from service.decisions.audit.tables import acts, checkpoints, decisions, erasures, input_keys
 from service.errors import StateUnavailableError
 
 _READ_AT_ONCE = 500  # rows
@@ -110,6 +110,20 @@ class SqlStore(Database):
                 connection.execute(insert(erasures).values(record))
         self.forget()
         return bool(deleted)
+
+    def add_act(self, make: Callable[[Row | None], Row]) -> None:
+        with self.administering() as connection:
+            last = next(_read(connection, select(acts).order_by(acts.c.number.desc()).limit(1)), None)
+            connection.execute(insert(acts).values(dict(make(last))))
+
+    def acts(self, since: str | None = None, until: str | None = None) -> Iterator[Row]:
+        query = select(acts).order_by(acts.c.number)
+        if since is not None:
+            query = query.where(acts.c.time >= since)
+        if until is not None:
+            query = query.where(acts.c.time < until)
+        with self.reading() as connection:
+            yield from _read(connection.execution_options(yield_per=_READ_AT_ONCE), query)
 
     def probe(self) -> None:
         with self.writing() as connection:

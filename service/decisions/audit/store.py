@@ -1,6 +1,6 @@
 """The protocol of what keeps the rows of a trail."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -86,6 +86,12 @@ class AuditStore(Protocol):
 
         The deletion is recorded, unless it was before. Nothing of the key is left on the disk.
         """
+
+    def add_act(self, make: Callable[[Row | None], Row]) -> None:
+        """Add to the chain of acts the row that `make` makes of its last one; one process at a time does."""
+
+    def acts(self, since: str | None = None, until: str | None = None) -> Iterator[Row]:
+        """Yield acts in the order in which they were added; times as for `in_order`."""
 
     def probe(self) -> None:
         """Write what leaves no row, so that it is known whether one could be written."""

@@ -61,3 +61,20 @@ checkpoints = Table(
     Column("content", Text, nullable=False),
     Column("pruned", Text, nullable=False),  # when
 )
+
+# What administrators did, as one chain of all processes. Rows are only added.
+acts = Table(
+    "audit_acts",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("previous", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("time", Text, nullable=False),
+    Column("caller", Text, nullable=False),
+    Column("address", Text, nullable=False),
+    Column("act", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("request_id", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+)

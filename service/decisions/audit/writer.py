@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from compiler.errors import InvalidOptionError, RationaleError
+from service.decisions.audit.acts import ActLog
 from service.decisions.trail import AuditTrail, NoTrail, RecordedDecision
 from service.errors import QueueFullError, ServiceError, StateUnavailableError
 from service.observability.metrics import AuditMetrics, Metrics
@@ -284,6 +285,13 @@ def trail_of(settings: Settings, metrics: AuditMetrics | None = None) -> AuditTr
     if settings.audit is not None or settings.audit_inputs != "plain" or settings.audit_key_file is not None:
         _ledger(settings)  # faults are told before anything is served
     return DatabaseTrail(lambda: _ledger(settings), settings, metrics or Metrics().audit)
+
+
+def act_log_of(settings: Settings) -> ActLog:
+    """Return the log of administrators' acts, in the trail that the settings name. Raises as `trail_of`."""
+    if settings.audit is not None and settings.audit.get_secret_value() == OFF:
+        return ActLog(None)
+    return ActLog(lambda: _ledger(settings).store)
 
 
 def _ledger(settings: Settings) -> "Ledger":

@@ -1,7 +1,7 @@
 """A second audit store, in memory: what a store has to do, without SQL."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from service.decisions.audit.rows import Row, checkpoint_of
@@ -12,6 +12,7 @@ class MemoryStore:
     """An `AuditStore` whose rows go with it."""
 
     def __init__(self) -> None:
+        self._acts: list[Row] = []
         self._lock = threading.Lock()
         self._rows: list[Row] = []
         self._keys: dict[str, str] = {}
@@ -77,6 +78,15 @@ class MemoryStore:
                 return False
             self._erasures.setdefault(decision, (time, signature))
             return True
+
+    def add_act(self, make: Callable[[Row | None], Row]) -> None:
+        with self._lock:
+            self._acts.append(make(self._acts[-1] if self._acts else None))
+
+    def acts(self, since: str | None = None, until: str | None = None) -> Iterator[Row]:
+        for row in list(self._acts):
+            if (since is None or row["time"] >= since) and (until is None or row["time"] < until):
+                yield row
 
     def probe(self) -> None:
         pass

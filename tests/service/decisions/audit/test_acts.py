@@ -1,0 +1,124 @@
+"""Acts of administrators: each on record, chained, by whichever process; refused where it cannot be."""
+
+import json
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+from sqlalchemy import text
+from typer.testing import CliRunner
+
+from service.cli.main import app
+from service.decisions.audit.acts import Act, record, verify_acts
+from service.decisions.audit.sql import SqlStore
+from service.decisions.audit.store import AuditStore
+from service.settings import Settings
+from tests.service import handmade as made
+from tests.service.conftest import gateway
+from tests.service.decisions.audit.test_store import sqlite, store
+
+__all__ = ["sqlite", "store"]  # a fixture, found by its name
+
+KEYS = """
+[keys.ops]
+sha256 = "{digest}"
+scopes = ["admin"]
+"""
+
+
+def act(number: int) -> Act:
+    return Act(
+        "ops", "10.0.0.1", "PUT", f"/v2/{number}", 200, "id", {"é": number}, time=f"2026-11-{number:02}"
+    )
+
+
+def test_acts_are_chained_in_order(store: AuditStore) -> None:
+    assert list(store.acts()) == []
+    assert list(verify_acts(store)) == [0]
+    for number in (3, 1, 2):  # as they were added, whatever the clock says
+        record(store, act(number))
+    assert [row["target"] for row in store.acts()] == ["/v2/3", "/v2/1", "/v2/2"]
+    assert [row["number"] for row in store.acts("2026-11-02", "2026-11-03")] == [3]
+    assert list(verify_acts(store)) == [3]
+
+
+def test_processes_add_to_one_chain(url: str) -> None:
+    stores = [SqlStore(url) for _ in range(4)]
+
+    def add(one: SqlStore) -> None:
+        for number in range(1, 6):
+            record(one, act(number))
+
+    threads = [threading.Thread(target=add, args=(one,)) for one in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(verify_acts(stores[0])) == [20]
+    for one in stores:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ("UPDATE audit_acts SET caller = 'nobody' WHERE number = 2", "row 2: it was altered"),
+        ("UPDATE audit_acts SET detail = '{}' WHERE number = 1", "row 1: it was altered"),
+        ("DELETE FROM audit_acts WHERE number = 2", "row 3: 1 before it are missing"),
+        ("UPDATE audit_acts SET number = 9 WHERE number = 3", "row 9: 6 before it are missing"),
+    ],
+)
+def test_what_was_changed_shows(database: SqlStore, statement: str, fault: str) -> None:
+    for number in (1, 2, 3):
+        record(database, act(number))
+    with database.writing() as connection:
+        connection.execute(text(statement))
+    assert f"chain acts, {fault}" in [str(each) for each in verify_acts(database)]
+
+
+async def test_calls_of_the_admin_api_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.write_score(tmp_path / "models")
+    settings = Settings(repository=tmp_path / "models")
+    path = "/v2/models/score/explainers/mine"
+    async with gateway(settings) as client:
+        assert (await client.get("/v2/models/score/explainers")).status_code == 200  # changes nothing
+        assert (await client.put(path, json={"method": "nonsense"})).status_code == 422
+        assert (await client.put(path, json={"method": "gradient"})).status_code == 202
+        assert (await client.delete(f"{path}?x=1", headers={"x-request-id": "mine"})).status_code == 204
+        assert (await client.get("/v2/reference-sets/none/rows")).status_code == 404
+        assert (await client.post("/v2/repository/models/score/load")).status_code == 200
+    monkeypatch.setenv("RATIONALE_REPOSITORY", str(settings.repository))
+    shown = CliRunner().invoke(app, ["audit", "acts"])
+    rows = [json.loads(line) for line in shown.output.splitlines()]
+    assert [(row["act"], row["target"], row["status"]) for row in rows] == [
+        ("PUT", path, 422),
+        ("PUT", path, 202),
+        ("DELETE", f"{path}?x=1", 204),
+        ("GET", "/v2/reference-sets/none/rows", 404),
+        ("POST", "/v2/repository/models/score/load", 200),
+    ]
+    assert rows[1]["detail"] == {"method": "gradient"}
+    assert rows[2]["request_id"] == "mine"
+    assert rows[0]["address"] == "127.0.0.1"
+    verified = CliRunner().invoke(app, ["audit", "verify"])
+    assert verified.output == "0 decisions, none removed or altered; 5 acts of administrators\n"
+
+
+async def test_without_a_record_nothing_is_done(tmp_path: Path) -> None:
+    made.write_score(tmp_path / "models")
+    (tmp_path / "file").write_text("in the way")
+    audit = f"sqlite:///{tmp_path}/file/audit.sqlite3"
+    async with gateway(Settings(repository=tmp_path / "models", audit=audit)) as client:
+        answer = await client.post("/v2/repository/models/score/unload")
+        assert answer.status_code == 503
+        assert (await client.get("/v2/models/score")).status_code == 200
+
+
+async def test_without_a_trail_the_log_has_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made.write_score(tmp_path / "models")
+    caplog.set_level("INFO")
+    async with gateway(Settings(repository=tmp_path / "models", audit="off")) as client:
+        answer: httpx.Response = await client.post("/v2/repository/models/score/load")
+        assert answer.status_code == 200
+    assert "'target': '/v2/repository/models/score/load', 'status': 200" in caplog.text
