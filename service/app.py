@@ -95,7 +95,10 @@ def create_app(
     state = State(settings.state_folder, settings.state_url, is_shared=settings.workers > 1)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(state.close)
-        artifacts = ArtifactStore(settings.repository, state, blobs)
+        # Copies of what machines share leave the repository as it is, but for a Triton: it may be read-only.
+        has_copies = blobs is not None and settings.triton is None
+        folder = state.folder / "entries" if has_copies else settings.repository
+        artifacts = ArtifactStore(folder, state, blobs)
         repository = read_repository(settings.repository, strict=settings.strict)
         plane = DataPlane(repository, backend, settings, metrics)
         sets = ReferenceSets(state, blobs)

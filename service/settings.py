@@ -3,8 +3,10 @@
 `configuration.py` says where values come from; a field that should have a flag gets it in `cli.py`.
 """
 
+import hashlib
 import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -96,10 +98,17 @@ class Settings(BaseSettings):
 
     @property
     def state_folder(self) -> Path:
-        """Where what is to survive a restart is kept, or copies of it; by default beside the repository."""
-        if self.state is None or self.state_url is not None:
-            return Path(f"{os.path.abspath(self.repository)}.state")
-        return Path(self.state.get_secret_value())
+        """Where what is to survive a restart is kept, by default beside the repository.
+
+        Where machines share a database, copies alone are kept here: in the folder for temporary files.
+        """
+        repository = os.path.abspath(self.repository)
+        if self.state is None:
+            return Path(f"{repository}.state")
+        if self.state_url is None:
+            return Path(self.state.get_secret_value())
+        digest = hashlib.sha256(repository.encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"rationale-{digest}"
 
     @property
     def grpc_end(self) -> int | None:

@@ -1,7 +1,5 @@
 """The command line `rationale`: the compiler's commands, and the service's."""
 
-import gc
-import os
 from collections.abc import Callable
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -10,16 +8,18 @@ from typing import Annotated, Any
 import typer
 
 from compiler.cli.compile import app as app
-from compiler.terminal import told_plainly
 from service.cli.audit import app as audit_app
 from service.cli.decisions import app as decisions_app
 from service.cli.keys import app as keys_app
+from service.cli.kserve import app as kserve_app
+from service.cli.running import run_gateway
 from service.cli.triton import app as triton_app
 
 app.add_typer(triton_app, name="triton")
 app.add_typer(keys_app, name="keys")
 app.add_typer(audit_app, name="audit")
 app.add_typer(decisions_app)
+app.add_typer(kserve_app)
 
 Command = Callable[..., None]
 # Settings that have a flag: its value in help texts, and the text. The settings themselves check the values.
@@ -104,26 +104,7 @@ def serve(config: Path | None, **flags: Any) -> None:
     Each flag can also be an environment variable, RATIONALE_REPOSITORY, RATIONALE_PORT …, or a line of the
     --config file; some settings have no flag. docs/settings.md lists them.
     """
-    # Before gRPC is loaded: else it tells on stderr of every compile worker that is started.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    with told_plainly():
-        from service.configuration import load_settings
-        from service.process.signals import ignore_hangup
-
-        ignore_hangup()
-        settings = load_settings(flags, config)
-        if settings.workers > 1:
-            from service.workers import run_workers
-
-            raise typer.Exit(run_workers(settings, _announce))
-        gc.disable()  # until all is loaded: what it would look through stays
-        from service.server import run_server
-
-        run_server(settings, _announce)
-
-
-def _announce(line: str) -> None:
-    print(line, flush=True)
+    run_gateway(flags, config)
 
 
 @app.command()

@@ -25,7 +25,11 @@ _ON_THE_WAY = ".publishing-"  # hidden folders of the repository, which nobody r
 
 @dataclass(frozen=True)
 class ArtifactStore:
-    """The repository, the folder of the state in which its entries are made, and what machines share."""
+    """Where entries lie, the state in whose folder they are made, and what machines share.
+
+    Attributes:
+        repository: the folder with the entries: that of the models, or one of copies alone.
+    """
 
     repository: Path
     state: State
@@ -67,6 +71,7 @@ class ArtifactStore:
         """
         aside = self.repository / f"{_ON_THE_WAY}{made.name}"
         with reported("the entry"):
+            self.repository.mkdir(parents=True, exist_ok=True)
             _delete(aside)
             try:
                 shutil.move(made, aside)

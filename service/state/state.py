@@ -11,6 +11,7 @@ it holds rows of real people.
 """
 
 import contextlib
+import os
 import shutil
 import tempfile
 import threading
@@ -18,6 +19,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from service.errors import StateUnavailableError
 from service.state import Change
 from service.state.files import reported
 from service.state.replica import Lease, Replica, this_process
@@ -70,6 +72,8 @@ class State:
                 with reported(f"the state in {self.folder.name}"):
                     for folder in (self.folder, self.references, self.staging):
                         folder.mkdir(_OWNER_ONLY, parents=True, exist_ok=True)
+                if self._url is not None and self.folder.stat().st_uid != os.getuid():
+                    raise StateUnavailableError(f"the folder {self.folder} for copies is somebody else's")
             if self._database is None:
                 from service.state.sql import StateDatabase  # with SQLAlchemy, which takes a while
 

@@ -20,7 +20,11 @@ PATIENCE_S = 600
 
 @contextlib.contextmanager
 def serve(
-    *arguments: str, by: Sequence[str] = ("service.cli",), python: str = sys.executable, **settings: str
+    *arguments: str,
+    by: Sequence[str] = ("service.cli",),
+    python: str = sys.executable,
+    command: str = "serve",
+    **settings: str,
 ) -> Iterator[Child]:
     """
     Args:
@@ -29,7 +33,7 @@ def serve(
         settings: by their names in the environment.
     """
     child = subprocess.Popen(
-        [python, "-m", *by, "serve", *arguments],
+        [python, "-m", *by, command, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -46,7 +50,7 @@ def ready_line(child: Child) -> tuple[str, list[str]]:
     """The HTTP address, and the lines before."""
     lines: list[str] = []
     for line in child.stdout:
-        found = re.fullmatch(r"ready on (https?://127\.0\.0\.1:\d+)\n", line)
+        found = re.fullmatch(r"ready on (https?://(?:127\.0\.0\.1|0\.0\.0\.0):\d+)\n", line)
         if found:
             return found[1], lines
         lines.append(line.rstrip())

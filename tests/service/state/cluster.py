@@ -110,9 +110,11 @@ def cluster(folder: Path, server: Postgres, storage: S3, **more: str) -> Iterato
         "RATIONALE_STATE": server.new_schema(),
         "RATIONALE_ARTIFACTS": f"s3://{BUCKET}/{folder.name}",
         "RATIONALE_LOG_FORMAT": "plain",
+        "TMPDIR": str(folder / "tmp"),  # copies lie there
         **storage.environment,
         **more,
     }
+    (folder / "tmp").mkdir()
     found = Cluster(folder, settings)
     try:
         yield found

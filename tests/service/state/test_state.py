@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,9 +47,11 @@ def test_where_it_is() -> None:
     assert Settings(repository="a/models").state_folder == Path.cwd() / "a" / "models.state"
     assert Settings(repository="a/models", state="b").state_folder == Path("b")
     assert Settings(repository=".").state_folder == Path(f"{Path.cwd()}.state")
-    shared = Settings(repository="m", state="postgresql://a:hunter2@c/d", artifacts="file:///a")
+    given: dict[str, Any] = {"state": "postgresql://a:hunter2@c/d", "artifacts": "file:///a"}
+    shared = Settings(repository="m", **given)
     assert shared.state_url == "postgresql://a:hunter2@c/d"
-    assert shared.state_folder == Path.cwd() / "m.state"
+    assert shared.state_folder.parent == Path(tempfile.gettempdir())
+    assert shared.state_folder != Settings(repository="n", **given).state_folder
     assert "hunter2" not in repr(shared)
     with pytest.raises(ValueError, match="give artifacts too"):
         Settings(state="postgresql://a:b@c/d")

