@@ -115,6 +115,7 @@ def log_access(request: RequestContext, seconds: float) -> None:
     model, verb = labels_of(request.entry, decides=request.decides)
     fields: dict[str, Any] = {
         "request_id": request.request_id,
+        **request.trace,
         "protocol": request.protocol,
         "operation": _printable(request.operation),
         "model": model,

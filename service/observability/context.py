@@ -46,6 +46,14 @@ class RequestContext:
     span: Any = None  # of tracing, where that is on
 
     @property
+    def trace(self) -> dict[str, str]:
+        """Ids of the trace and the span, as OpenTelemetry's logs have them; empty where it is in none."""
+        if self.traceparent is None:
+            return {}
+        _, trace, span, _ = self.traceparent.split("-")
+        return {"trace_id": trace, "span_id": span}
+
+    @property
     def queue_s(self) -> float:
         """What all its runs waited."""
         return sum(end_s - start_s for start_s, end_s in self.waited)

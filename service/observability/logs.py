@@ -48,6 +48,7 @@ class _Lines(logging.Formatter):
         running = context.current()
         if running is not None:
             event.setdefault("request_id", running.request_id)
+            event.update(running.trace)
         if record.exc_info:
             event["exception"] = self.formatException(record.exc_info)
         return self._written(event)

@@ -19,8 +19,11 @@ from service.observability import context as exchange
 from service.observability import logs
 from service.observability.context import RequestContext
 from service.observability.logs import without_values
+from service.settings import Settings
+from tests.service import handmade as made
 from tests.service import patient
 from tests.service.child import grpc_address, ready_line, serve
+from tests.service.conftest import gateway
 from tests.service.messages import request, tensor
 
 SECONDS = 60
@@ -39,11 +42,26 @@ def root() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("root")
+async def test_lines_of_a_request_name_its_trace(tmp_path: Path) -> None:
+    """Those on the way, and the access line, by either of which a trace is found."""
+    made.write_score(tmp_path / "models")
+    trace, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    stream = io.StringIO()
+    async with gateway(Settings(repository=tmp_path / "models")) as client:
+        logs.configure("info", "json", stream)
+        await client.get("/v2/models/score", headers={"traceparent": f"00-{trace}-{span}-01"})
+        await client.get("/v2/models/score")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    access = [line for line in lines if line["logger"] == "rationale.access"]
+    assert [(line.get("trace_id"), line.get("span_id")) for line in access] == [(trace, span), (None, None)]
+
+
+@pytest.mark.usefixtures("root")
 def test_json_and_plain() -> None:
     for form in ("json", "auto", "plain"):
         stream = io.StringIO()
         logs.configure("info", form, stream)
-        exchange_of = RequestContext("http", "GET /", "the-id")
+        exchange_of = RequestContext("http", "GET /", "the-id", f"00-{'a' * 32}-{'b' * 16}-01")
         bound = exchange.bind(exchange_of)
         logging.getLogger("somewhere").warning("it is %s", "late", extra={"model": "credit"})
         exchange.unbind(bound)
@@ -62,6 +80,8 @@ def test_json_and_plain() -> None:
                 "event": "it is late",
                 "model": "credit",
                 "request_id": "the-id",
+                "trace_id": "a" * 32,
+                "span_id": "b" * 16,
             }
 
 

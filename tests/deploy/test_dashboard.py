@@ -1,0 +1,73 @@
+"""The dashboard asks for what a running gateway counts, in queries that Prometheus takes."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.settings import Settings
+from tests.docs.pages import ROOT
+from tests.service import handmade as made
+from tests.service.conftest import gateway
+
+DASHBOARD = json.loads((ROOT / "deploy/grafana/rationale.json").read_text())
+PANELS = {one["title"]: one for one in DASHBOARD["panels"] if one["type"] != "row"}
+QUERIES = {title: one["targets"][0]["expr"] for title, one in PANELS.items()}
+ROW = dict(zip(made.FEATURES, made.X[0].tolist(), strict=True))
+# Gauges that are there when decisions have filled a window.
+LATER = {"rationale_score_psi": {"model"}, "rationale_attribution_psi": {"model", "feature"}}
+
+
+def filled_in(query: str) -> str:
+    """As Grafana asks it, for all models."""
+    return query.replace("$__rate_interval", "5m").replace("$model", ".*")
+
+
+def test_panels_do_not_overlap() -> None:
+    taken = set()
+    for one in DASHBOARD["panels"]:
+        at = one["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, one["title"]
+        taken |= cells
+    assert max(x for x, _ in taken) == 23
+    assert len({one["id"] for one in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+def test_prometheus_takes_every_query(tmp_path: Path) -> None:
+    program = shutil.which("promtool")
+    if program is None:
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    rules = [{"record": f"query:{i}", "expr": filled_in(query)} for i, query in enumerate(QUERIES.values())]
+    file = tmp_path / "rules.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    done = subprocess.run([program, "check", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+async def test_a_running_gateway_shows_what_it_asks_for(tmp_path: Path) -> None:
+    made.write_score(tmp_path / "models")
+    async with gateway(Settings(repository=tmp_path / "models", answer_cache_bytes=1 << 20)) as client:
+        for verb in ("predict", "explain", "decide", "nonsense"):
+            await client.post(f"/v1/models/score:{verb}", json={"instances": [ROW]})
+        await client.put("/v2/models/score/explainers/x", json={"method": "gradient"})
+        page = (await client.get("/metrics")).text
+    shown: dict[str, set[str]] = {name: set(labels) for name, labels in LATER.items()}
+    for family in text_string_to_metric_families(page):
+        shown.setdefault(f"{family.name}_total" if family.type == "counter" else family.name, set())
+        for sample in family.samples:
+            shown.setdefault(sample.name, set()).update(sample.labels)
+    for title, query in QUERIES.items():
+        names = set(re.findall(r"rationale_\w+", query))
+        assert names, title
+        labels = set(re.findall(r"(\w+)=", query))
+        for grouped in re.findall(r"by \(([^)]*)\)", query):
+            labels |= set(grouped.split(", "))
+        for name in names:
+            assert name in shown, (title, name)
+            assert labels - {"instance", "le"} <= shown[name], (title, name)
