@@ -68,7 +68,8 @@ class LiveRepository:
             for name in unserved:
                 log.error("entry %s is not served: %s", name, registry.why_unserved(name))
             await self._publish(registry)
-        await self.follow(await asyncio.to_thread(read, self._state))
+        with contextlib.suppress(ServiceError):  # what was unloaded is known when the state answers
+            await self.follow(await asyncio.to_thread(read, self._state))
 
     async def stop(self) -> None:
         for task in self._leaving:

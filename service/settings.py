@@ -28,7 +28,7 @@ class Settings(BaseSettings):
 
     repository: Path = Path("model_repository")
     state: SecretStr | None = None
-    artifacts: str | None = Field(default=None, pattern="^[a-z0-9+]+://.+")
+    artifacts: str | None = None
     strict: bool = False
     watch_s: float | None = Field(default=None, gt=0)
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -163,6 +163,13 @@ class Settings(BaseSettings):
     @classmethod
     def _is_text(cls, given: Any) -> Any:
         return str(given) if isinstance(given, Path) else given
+
+    @field_validator("artifacts")
+    @classmethod
+    def _is_a_storage(cls, url: str | None) -> str | None:
+        if url is not None and not re.fullmatch(r"[a-z0-9+]+://\S+", url):
+            raise ValueError(f"'{url[:80]}' must be a URL such as s3://BUCKET/FOLDER or file:///FOLDER")
+        return url
 
     @field_validator("grpc_port", mode="before")
     @classmethod

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from compiler.errors import RationaleError
+from service.errors import StateUnavailableError
 from service.explainers import records
 from service.explainers.artifact_store import ArtifactStore
 from service.explainers.records import Artifact, Record, RecordStore, Stage, lease_of
@@ -21,12 +22,25 @@ def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
     An artefact that is gone or cannot be read is made again where it served, and so is what explains a model
     that is another one now. Nothing is made where there is no state.
 
+    A database that does not answer is followed when it does: until then the models of the repository answer.
+
     Raises:
-        StateUnavailableError: the state cannot be read or written.
+        StateUnavailableError: the state folder cannot be read or written.
     """
     state = artifacts.state
     if not state.exists:
         return RecordStore(state, registry)
+    try:
+        return _recovered(artifacts, registry)
+    except StateUnavailableError as error:
+        if not state.is_remote:
+            raise
+        log.error("explainers made over the API do not answer yet: %s", error)
+        return RecordStore(state, registry)
+
+
+def _recovered(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
+    state = artifacts.state
     while True:
         known = records.read(state)
         artifacts.sweep(known.artefacts)

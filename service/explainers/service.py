@@ -18,6 +18,7 @@ from service.errors import (
     NotReadyError,
     QueueFullError,
     ServiceError,
+    StateUnavailableError,
     UnknownResourceError,
 )
 from service.explainers.artifact_store import ArtifactStore
@@ -235,7 +236,12 @@ class Explainers:
         models = {one.model for one in self.store.records.values()}
         changed = {name for name in models if repository.entries.get(name) is not before.get(name)}
         digests = await asyncio.to_thread(digests_of, changed, repository)
-        renewed = await self._exclusively(partial(self._rebase, repository, changed, digests))
+        try:
+            renewed = await self._exclusively(partial(self._rebase, repository, changed, digests))
+        except StateUnavailableError as error:  # the models answer all the same
+            log.error("what explains models that have changed is not made anew: %s", error)
+            self.store.rebase(repository)
+            renewed = []
         self._show()
         for one in renewed:
             self._end(one)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.references.archives import write_npz
-from service.errors import UnknownResourceError
+from service.errors import StateUnavailableError, UnknownResourceError
 from service.references.formats import Rows, to_file
 from service.state.blobs import Blobs
 from service.state.files import reported, sync
@@ -165,13 +165,20 @@ class ReferenceSets:
     def recover(self) -> None:
         """Delete files that no name stands for: what a crash left between a file and its record."""
         if self._state.exists and self._state.references.is_dir():
-            others = self._state.behind(sys.maxsize)
-            self._delete_files(time.time() - _YOUNG_S if others else math.inf)
-            if self._blobs is not None and not others:
-                known = {one.digest for one in self.all()}
-                for name in self._blobs.names("references"):
-                    if name.removesuffix(".npz") not in known:
-                        self._blobs.remove(f"references/{name}")
+            try:
+                self._delete_unnamed()
+            except StateUnavailableError:
+                if not self._state.is_remote:  # a database that does not answer is followed when it does
+                    raise
+
+    def _delete_unnamed(self) -> None:
+        others = self._state.behind(sys.maxsize)
+        self._delete_files(time.time() - _YOUNG_S if others else math.inf)
+        if self._blobs is not None and not others:
+            known = {one.digest for one in self.all()}
+            for name in self._blobs.names("references"):
+                if name.removesuffix(".npz") not in known:
+                    self._blobs.remove(f"references/{name}")
 
     def _delete_files(self, before_s: float) -> None:
         """Delete this machine's files of contents that no name stands for, if they are old enough."""

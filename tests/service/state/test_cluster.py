@@ -166,6 +166,22 @@ def test_without_the_database_requests_are_answered_and_nothing_is_made(
     by_all(three, lambda url: explain(url, explainer="mine").status_code == 200)
 
 
+def test_a_replica_starts_without_the_database(three: Cluster, server: Postgres) -> None:
+    """It answers by the models of its repository, and by explainers when the database is there."""
+    path = "v2/models/net/explainers/mine"
+    assert patient.put(f"{three.urls[0]}/{path}", json={"method": "gradient"}).status_code == 202
+    assert patient.settled(f"{three.urls[0]}/{path}")["state"] == "ready"
+    three.stop(2)
+    server.stop()
+    try:
+        url = three.start(2)
+        assert explain(url).status_code == 200
+        assert explain(url, explainer="mine").status_code == 404
+    finally:
+        server.start()
+    until(lambda: explain(url, explainer="mine").status_code == 200)
+
+
 class Caller:
     """Asks whoever is there for decisions and explanations; a decision that was lost is asked for again.
 
