@@ -101,7 +101,7 @@ class Explainers:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self._heard_s = 0.0
+        self._noted, self._heard_s = -1, 0.0  # what others know of this process
         self._news: Known | None = None  # that nobody else in this process has heard of yet
         for entry in self.store.entries.values():
             plane.model_cache.admit(entry)
@@ -136,18 +136,16 @@ class Explainers:
         """Take up what other processes have written, and begin what nobody is at. Raises as `State.open`."""
         if not (self._state.exists or self._state.is_shared):
             return
-        before = self.store.revision
         await self._exclusively(_nothing)
         if self._ending:  # they hold what may be deleted now
             await asyncio.wait(self._ending)
         news, self._news = self._news, None
         if news is not None:
             await self.followed(news)
-        now_s = time.monotonic()
-        if self.store.revision != before or now_s > self._heard_s + _HEARD_S or not self._heard_s:
-            if self.store.revision != before or self._state.is_remote or not self._heard_s:
-                await asyncio.to_thread(self._state.follow, self.store.revision)
-            self._heard_s = now_s
+        revision, now_s = self.store.revision, time.monotonic()
+        if revision != self._noted or (self._state.is_remote and now_s > self._heard_s + _HEARD_S):
+            await asyncio.to_thread(self._state.follow, revision)
+            self._noted, self._heard_s = revision, now_s
         waiting = [one for one in self.store.unsettled() if one.key not in self._making]
         self._elsewhere = await asyncio.to_thread(self._state.leases) if waiting else {}
         for one in waiting:
