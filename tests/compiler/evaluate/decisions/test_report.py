@@ -1,6 +1,7 @@
 """`rationale decisions report` against counts by hand: a linear model's attributions are w·(x − mean r)."""
 
 import csv
+import io
 import json
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from compiler import Comparisons, DeepShap, InvalidOptionError, compile_model
@@ -15,6 +17,7 @@ from compiler.errors import RepositoryError
 from compiler.evaluate.decisions.decided import decide_file
 from compiler.evaluate.decisions.measures import NO_COMPARISONS, NO_REFERENCES, NOT_RECORDED, Report, report
 from compiler.evaluate.decisions.moved import Moved
+from compiler.evaluate.decisions.report import tables
 from compiler.references.draws import draws
 from service.cli.main import app
 from tests.compiler.decisions.linear import (
@@ -172,6 +175,25 @@ def test_rows_without_reasons_are_counted(tmp_path: Path) -> None:
 
 
 # -- the command ---------------------------------------------------------------------------------------
+
+
+def test_what_is_printed_of_other_references(done: Report) -> None:
+    """A row for each, the draws as one; and a row for each outcome, reason and group."""
+    console = Console(width=200, record=True, file=io.StringIO())
+    for table in tables(done):
+        console.print(table)
+    lines = [line.split() for line in console.export_text().splitlines()]
+    for one in done.agreements:
+        name = ["all_applicants"] if one.name == "all_applicants" else [str(DRAWS), "draws,", "mean"]
+        (found,) = (line for line in lines if line[: len(name)] == name)
+        shares = [f"{100 * share:.1f}%" for share in (one.same_set, one.same_order, one.changed)]
+        assert found[len(name) :][:3] == shares
+    for outcome, rows in done.outcomes.items():
+        assert any(line[:2] == [outcome, str(rows)] for line in lines)
+    for reason in done.reasons:
+        assert any(line[:1] == [reason.code] and str(reason.declines) in line for line in lines)
+    for group in done.groups[:2]:
+        assert any(line[:3] == ["sex", "=", str(group.value)] for line in lines)
 
 
 def call(*arguments: str) -> Result:
