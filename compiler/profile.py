@@ -7,6 +7,7 @@ and the service decides by it. docs/adr/0038-decisions.md says why it stands in 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -146,12 +147,12 @@ class DecisionProfile(_Strict):
     output_range: tuple[Number, Number] | None = None
     tolerance: Number | None = Field(None, gt=0)
 
-    @property
+    @cached_property
     def tensor(self) -> str:
         """The output without an index."""
         return self._output()[0]
 
-    @property
+    @cached_property
     def index(self) -> int | None:
         """Of the flattened row, where one is given."""
         return self._output()[1]

@@ -28,6 +28,8 @@ from tests.compiler.models import mlp, parsed, rows, with_floats_in
 from tests.tolerances import COMPLETE_32, COMPLETE_64, PARITY_32
 from tests.transformers import BERT, LLAMA, BertLike, LlamaLike, drawn, exported
 
+pytestmark = pytest.mark.full
+
 TARGET = [1]
 HALVES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 DTYPES = {**HALVES, "float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}

@@ -36,6 +36,8 @@ from tests.peers.networks import (
 from tests.references.deeplift import Concat
 from tests.tolerances import ZENNIT_32
 
+pytestmark = pytest.mark.full
+
 with without_chatter():
     torchvision = import_torchvision()
     from zennit import canonizers, composites, rules
