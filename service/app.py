@@ -19,13 +19,14 @@ from service.api import references as routes_references
 from service.api import repository as routes_repository
 from service.api import v1 as routes_v1
 from service.api import v2 as routes_v2
+from service.api.administration import only_admins
 from service.api.endpoint import LENGTH_HEADER
 from service.api.server import HttpMiddleware
 from service.backends.base import Backend
 from service.decisions.audit.writer import act_log_of, trail_of
 from service.decisions.decider import Decider, Drift
 from service.decisions.trail import AuditTrail
-from service.explainers.artifact_store import ArtifactStore
+from service.explainers.artifact_store import ArtifactStore, copies_in
 from service.explainers.builder import ReferenceFiles
 from service.explainers.records import Known
 from service.explainers.service import Explainers
@@ -33,7 +34,6 @@ from service.handlers import Handler
 from service.inference.dataplane import DataPlane
 from service.interceptor import RequestInterceptor
 from service.live import LiveRepository
-from service.observability.context import current
 from service.observability.metrics import Metrics
 from service.observability.tracing import create_tracing
 from service.references.resolver import ReferenceResolver
@@ -41,7 +41,7 @@ from service.references.service import ReferenceSetService
 from service.references.store import KIND as SETS
 from service.references.store import ReferenceSets
 from service.repository.registry import ModelRegistry, read_repository
-from service.security.keys import ADMIN, Keyring, is_loopback, read_keyring, scopes_of
+from service.security.keys import Keyring, is_loopback, read_keyring, scopes_of
 from service.security.rate_limit import RateLimits
 from service.security.tls import triton_tls
 from service.security.tokens import TokenIssuer
@@ -97,7 +97,7 @@ def create_app(
         on_failure.callback(state.close)
         # Copies of what machines share leave the repository as it is, but for a Triton: it may be read-only.
         has_copies = blobs is not None and settings.triton is None
-        folder = state.folder / "entries" if has_copies else settings.repository
+        folder = copies_in(state) if has_copies else settings.repository
         artifacts = ArtifactStore(folder, state, blobs)
         repository = read_repository(settings.repository, strict=settings.strict)
         plane = DataPlane(repository, backend, settings, metrics)
@@ -223,13 +223,6 @@ def _add_admin_routes(app: FastAPI) -> None:
         operation_id="metrics",
         response_class=PlainTextResponse,
     )(_metrics)
-
-
-def only_admins() -> None:
-    """Require the admin scope of the admin API's routes, whatever their paths are. Raises ForbiddenError."""
-    exchange = current()
-    if exchange is not None:
-        exchange.caller.require(ADMIN)
 
 
 async def _follow(sets: ReferenceSets, live: LiveRepository, known: Known) -> None:

@@ -7,7 +7,9 @@ repository. Every method blocks.
 
 import hashlib
 import shutil
+import sys
 import tarfile
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ from service.state.files import reported, sync
 from service.state.state import State
 
 _ON_THE_WAY = ".publishing-"  # hidden folders of the repository, which nobody reads
+_BLOBS = "artifacts"  # the folder of the storage
+_YOUNG_S = 60.0  # a copy may be newer than the records that were read
 
 
 @dataclass(frozen=True)
@@ -142,10 +146,31 @@ class ArtifactStore:
             for path in self.repository.glob(f"{_ON_THE_WAY}*"):
                 if path.name not in busy:
                     _delete(path)
+        if self.blobs is not None:
+            self._sweep_copies({one.entry for one in artefacts})
+            if not self.state.behind(sys.maxsize):  # nobody else makes one
+                known = {_blob(one.digest) for one in artefacts}
+                for name in self.blobs.names(_BLOBS):
+                    if f"{_BLOBS}/{name}" not in known:
+                        self.blobs.remove(f"{_BLOBS}/{name}")
+
+    def _sweep_copies(self, known: Collection[str]) -> None:
+        """Delete copies of entries that were removed while this machine did not follow."""
+        if self.repository != copies_in(self.state) or not self.repository.is_dir():
+            return
+        with reported("the entry"):
+            for path in self.repository.iterdir():
+                if path.name not in known and path.stat().st_mtime < time.time() - _YOUNG_S:
+                    _delete(path)
+
+
+def copies_in(state: State) -> Path:
+    """Return the folder of a machine's copies of what machines share."""
+    return state.folder / "entries"
 
 
 def _blob(digest: str) -> str:
-    return f"artifacts/{digest}.tar"
+    return f"{_BLOBS}/{digest}.tar"
 
 
 def _sha256(file: Path) -> str:

@@ -1,6 +1,7 @@
 """Gateways of several machines: each with a repository of its own, on one PostgreSQL and one S3."""
 
 import contextlib
+import hashlib
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -48,6 +49,11 @@ class Cluster:
     def repository(self, number: int) -> Path:
         return self.folder / f"replica-{number}"
 
+    def copies(self, number: int) -> Path:
+        """The folder with its copies of entries."""
+        digest = hashlib.sha256(str(self.repository(number)).encode()).hexdigest()[:16]
+        return self.folder / "tmp" / f"rationale-{digest}" / "entries"
+
     def kill(self, number: int) -> None:
         child, _ = self.running.pop(number)
         child.kill()
@@ -82,6 +88,9 @@ class S3:
     @property
     def environment(self) -> dict[str, str]:
         return {**_KEYS, "AWS_ENDPOINT_URL": self.endpoint}
+
+    def objects_of(self, folder: str) -> list[str]:
+        return [name for name in self.objects() if name.startswith(f"{folder}/")]
 
     def objects(self) -> dict[str, bytes]:
         """What lies in it, by name."""

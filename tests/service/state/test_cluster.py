@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import random
 import ssl
 import threading
@@ -25,7 +26,7 @@ from tests.service import patient
 from tests.service.child import until
 from tests.service.decisions.audit.postgres import Postgres
 from tests.service.references.request_time import OTHER, R, X, assert_explains, expected, net, tensor
-from tests.service.state.cluster import S3, Cluster, cluster, dump
+from tests.service.state.cluster import BUCKET, S3, Cluster, cluster, dump
 
 INSTANCES = [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]
 _CONTEXT = ssl.create_default_context()
@@ -112,6 +113,25 @@ def test_a_compile_whose_process_dies_is_finished_by_another(three: Cluster) -> 
     by_all(three, lambda url: explain(url, explainer="mine").status_code == 200)
     again = three.start(0)
     assert explain(again, explainer="mine").status_code == 200
+
+
+def test_what_was_left_behind_goes_at_the_next_start(three: Cluster, storage: S3) -> None:
+    """Of a process that was killed before its record, and of a machine that was away at a deletion."""
+    path = "v2/models/net/explainers/mine"
+    assert patient.put(f"{three.urls[0]}/{path}", json={"method": "gradient"}).status_code == 202
+    assert patient.settled(f"{three.urls[0]}/{path}")["state"] == "ready"
+    for number in list(three.running):
+        three.stop(number)
+    (name,) = storage.objects_of(three.folder.name)
+    folder = name.rpartition("/")[0]
+    storage.client().put_object(Bucket=BUCKET, Key=f"{folder}/left.tar", Body=b"rows of somebody")
+    left = three.copies(0) / "net_explain_left"
+    left.mkdir()
+    os.utime(left, (0, 0))
+    url = three.start(0)
+    assert storage.objects_of(three.folder.name) == [name]
+    assert not left.exists()
+    assert explain(url, explainer="mine").status_code == 200
 
 
 def test_a_decision_s_key_holds_for_all(three: Cluster) -> None:

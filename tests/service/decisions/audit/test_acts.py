@@ -99,6 +99,17 @@ async def test_calls_of_the_admin_api_are_recorded(tmp_path: Path, monkeypatch: 
     assert verified.output == "0 decisions, none removed or altered; 5 acts of administrators\n"
 
 
+async def test_who_may_not_administer_leaves_no_row(tmp_path: Path) -> None:
+    made.write_score(tmp_path / "models")
+    settings = Settings(repository=tmp_path / "models", host="0.0.0.0")  # noqa: S104  # closed: there are no keys
+    async with gateway(settings) as client:
+        for call in (client.get, client.delete):
+            assert (await call("/v2/models/score/explainers/mine")).status_code == 403
+        store = SqlStore(settings.state_folder / "audit.sqlite3")
+        assert list(store.acts()) == []
+        store.close()
+
+
 async def test_without_a_record_nothing_is_done(tmp_path: Path) -> None:
     made.write_score(tmp_path / "models")
     (tmp_path / "file").write_text("in the way")
