@@ -70,7 +70,8 @@ def kserve(
             "folder of a volume, or to a database",
             file=sys.stderr,
         )
-    run_gateway({"repository": model_dir, "host": "0.0.0.0", "port": http_port, "grpc_port": grpc_port})  # noqa: S104
+    everywhere = "0.0.0.0"  # noqa: S104  # of the pod, whose address KServe calls
+    run_gateway({"repository": model_dir, "host": everywhere, "port": http_port, "grpc_port": grpc_port})
 
 
 def _check(repository: Path, name: str) -> None:

@@ -137,7 +137,7 @@ def dump(database: str) -> bytes:
     try:
         with engine.connect() as connection:
             tables = sa.inspect(connection).get_table_names()
-            rows = [str(connection.execute(sa.text(f"SELECT * FROM {t}")).all()) for t in tables]  # noqa: S608
+            rows = [str(connection.execute(sa.text(f"SELECT * FROM {t}")).all()) for t in tables]  # noqa: S608  # names that the database gave
     finally:
         engine.dispose()
     return "\n".join(rows).encode()
