@@ -166,12 +166,11 @@ def compile_request(
             where = str(decision) if isinstance(decision, str | Path) else "decision"
             profile = apply_profile(as_profile(decision), subject.lowered, method, request, where)
             method, request = profile.method, profile.request
-        compiled = explain(subject, method, request, tell, profile, converted, stands_for)
+        around = Circumstances(profile, converted, stands_for)
+        compiled = explain(subject, method, request, tell, around)
         if comparisons is None:
             return compiled
-        return replace(
-            compiled, comparisons=_compared(subject, profile, converted, compiled, comparisons, tell)
-        )
+        return replace(compiled, comparisons=_compared(subject, around, compiled, comparisons, tell))
 
 
 @dataclass(frozen=True)
@@ -207,20 +206,48 @@ class Subject:
             check_span(self.span, method, deployment, grouped=bool(self.request.groups))
 
 
+@dataclass(frozen=True)
+class Circumstances:
+    """What is known of an explanation besides its request; each may be nothing.
+
+    Attributes:
+        profile: what it decides by.
+        converted: the fitted model that the ONNX model was made of.
+        stands_for: what its references were drawn from.
+    """
+
+    profile: FittedProfile | None = None
+    converted: Converted | None = None
+    stands_for: StandsFor | None = None
+
+    def told(self, compiled: Compiled) -> Compiled:
+        """Return an explanation that holds them."""
+        if self.converted is not None:
+            compiled = replace(compiled, conversion=self.converted.report)
+        if self.profile is not None:
+            compiled = self.profile.embedded(compiled)
+        return (
+            compiled
+            if self.stands_for is None
+            else compiled.warned(self.stands_for.warnings(compiled.manifest))
+        )
+
+
+_NONE = Circumstances()
+
+
 def explain(
     subject: Subject,
     method: Method,
     request: CompileRequest,
     tell: Progress,
-    profile: FittedProfile | None = None,
-    converted: Converted | None = None,
-    stands_for: StandsFor | None = None,
+    around: Circumstances = _NONE,
 ) -> Compiled:
     """Compile with the first method of those to be tried of which a graph can be made."""
     choices, declined = method.engine.choices(subject.lowered, method, request), ""
     for choice in choices:
         try:
-            return _explained(subject, choice, declined, request, tell, profile, converted, stands_for)
+            return _explained(subject, choice, declined, request, tell, around)
         except (UnsupportedModelError, InvalidOptionError, InvalidReferencesError, CheckFailedError) as error:
             if choice is choices[-1]:
                 raise
@@ -234,9 +261,7 @@ def _explained(
     declined: str,
     request: CompileRequest,
     tell: Progress,
-    profile: FittedProfile | None,
-    converted: Converted | None,
-    stands_for: StandsFor | None,
+    around: Circumstances,
 ) -> Compiled:
     """Run all stages for one method."""
     subject.check(choice.method)
@@ -261,6 +286,7 @@ def _explained(
     checked = check(selection, referenced, graph)
     plain, notes = plain_for(deployment.provider, selection.lowered)
     why = (f"auto takes {choice.why}{declined}",) * bool(choice.why)
+    converted = around.converted
     manifest = describe(
         selection,
         request,
@@ -273,21 +299,18 @@ def _explained(
         libraries=subject.libraries,
         parity=converted.parity if converted else None,
     )
-    words = converted.report if converted else None
-    compiled = Compiled(graph.served, manifest, plain, checked.sample, tuple(subject.libraries), words)
-    compiled = compiled if profile is None else profile.embedded(compiled)
-    return compiled if stands_for is None else compiled.warned(stands_for.warnings(compiled.manifest))
+    return around.told(Compiled(graph.served, manifest, plain, checked.sample, tuple(subject.libraries)))
 
 
 def _compared(
     subject: Subject,
-    profile: FittedProfile | None,
-    converted: Converted | None,
+    around: Circumstances,
     own: Compiled,
     comparisons: Comparisons,
     tell: Progress,
 ) -> tuple[Compared, ...]:
     """Compile the same model by other references."""
+    profile, converted = around.profile, around.converted
     assert profile is not None
     request = profile.request.model_copy(update={"features": own.manifest.given_names})
     others, compared = list(comparisons.methods(profile.method)), list[Compared]()
