@@ -37,6 +37,7 @@ def explain_batches(
     *,
     keep: Sequence[str] = (),
     threads: int | None = None,
+    numbered: bool = True,
 ) -> Iterator[Any]:
     """Explain the rows of Arrow record batches, as they come.
 
@@ -51,6 +52,7 @@ def explain_batches(
             by name.
         keep: columns of the batches that go into the answer as they are, such as an id.
         threads: rows are explained on so many cores; None for all.
+        numbered: whether `row` is there; it means nothing where a stream is one of many.
 
     Raises:
         InvalidOptionError, InvalidReferencesError: columns or values that the model cannot take.
@@ -66,10 +68,12 @@ def explain_batches(
     elif not isinstance(given, Iterable):
         raise _no_batches(given)
     most = max(rows_that_fit(opened.compiled.manifest.memory, count * ROWS) // count, 1)
-    return _in_turn(partial(_explained, opened, tuple(keep)), _parts(given, most), count)
+    return _in_turn(partial(_explained, opened, tuple(keep), numbered), _parts(given, most), count)
 
 
-def batches_schema(entry: Entry, given: Any = None, keep: Sequence[str] = ()) -> Any:
+def batches_schema(
+    entry: Entry, given: Any = None, keep: Sequence[str] = (), *, numbered: bool = True
+) -> Any:
     """Return the schema of what `explain_batches` yields.
 
     Args:
@@ -82,7 +86,7 @@ def batches_schema(entry: Entry, given: Any = None, keep: Sequence[str] = ()) ->
 
     fields = [] if given is None else list(given)
     nothing = pa.record_batch([pa.array([], field.type) for field in fields], [f.name for f in fields])
-    return _answer(_opened(entry).nothing(), 0, nothing, keep).schema
+    return _answer(_opened(entry).nothing(), 0 if numbered else None, nothing, keep).schema
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,12 +144,12 @@ def _no_batches(given: Any) -> InvalidOptionError:
     )
 
 
-def _explained(opened: _Opened, keep: tuple[str, ...], part: tuple[int, Any]) -> Any:
+def _explained(opened: _Opened, keep: tuple[str, ...], numbered: bool, part: tuple[int, Any]) -> Any:
     first, batch = part
     try:
         inputs = inputs_of_arrow(opened.compiled, batch)
         answer = Explanation(opened.run(inputs), opened.compiled.manifest, inputs)
-        return _answer(answer, first, batch, keep)
+        return _answer(answer, first if numbered else None, batch, keep)
     except CheckFailedError as error:
         raise InvalidOptionError(
             f"rows {first} to {first + batch.num_rows - 1}: the model cannot take one of them (an id outside "
@@ -169,12 +173,14 @@ def kept_columns(batch: Any, keep: Sequence[str], own: Collection[str] = ()) -> 
     return {name: batch.column(name) for name in keep}
 
 
-def _answer(answer: Explanation, first: int, batch: Any, keep: Sequence[str]) -> Any:
-    """Return an answer as a record batch: a row for each row and target."""
+def _answer(answer: Explanation, first: int | None, batch: Any, keep: Sequence[str]) -> Any:
+    """Return an answer as a record batch: a row for each row and target, numbered from `first` on."""
     import pyarrow as pa
 
     manifest = answer.manifest
-    columns: dict[str, Any] = dict(columns_of_answer(answer, first))
+    columns: dict[str, Any] = dict(columns_of_answer(answer, first or 0))
+    if first is None:
+        del columns["row"]
     kept = kept_columns(batch, keep, columns)
     n, targets = answer[manifest.explained_value].shape
     rows = np.repeat(np.arange(n), targets)
