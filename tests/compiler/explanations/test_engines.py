@@ -95,7 +95,6 @@ def test_ray(entry: Path, loans: Path, tmp_path: Path) -> None:
         ray.shutdown()
 
 
-@pytest.mark.filterwarnings("ignore:The inplace keyword")  # of pandas, at Dask
 def test_dask(entry: Path, loans: Path, tmp_path: Path) -> None:
     given = dd.read_parquet(loans)
     answers: Any = explain_by_dask(given, entry, ["id"])
