@@ -73,7 +73,7 @@ def answers(folder: Path) -> Any:
     from pyarrow import parquet
 
     table = parquet.read_table(folder)
-    return table.drop_columns(["row"]).sort_by("id")
+    return table.drop_columns([name for name in table.column_names if name == "row"]).sort_by("id")
 
 
 def measured(engine: Explain, name: str, rows: int, turns: int) -> str:

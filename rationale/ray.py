@@ -23,7 +23,7 @@ def explain(
 
     Args:
         entry: the folder of an entry, at the same path on every node.
-        keep: columns of `rows` that are kept; `row` is the number of a row in its batch.
+        keep: columns of `rows` that are kept, by which its answer is found: there is no `row`.
         batch_size: rows that a task takes at once; None for a block of the dataset.
 
     Raises:
@@ -37,5 +37,5 @@ def explain(
 def _explained(table: Any, entry: str | Path, keep: Sequence[str]) -> Any:
     import pyarrow as pa
 
-    answers = list(explain_batches(entry, table, keep=keep, threads=1))
-    return pa.Table.from_batches(answers, batches_schema(entry, table.schema, keep))
+    answers = list(explain_batches(entry, table, keep=keep, threads=1, numbered=False))
+    return pa.Table.from_batches(answers, batches_schema(entry, table.schema, keep, numbered=False))

@@ -21,7 +21,7 @@ def explain(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), thre
 
     Args:
         entry: the folder of an entry, at the same path on every worker.
-        keep: columns of `rows` that are kept; `row` is the number of a row in its partition.
+        keep: columns of `rows` that are kept, by which its answer is found: there is no `row`.
         threads: cores that a task takes; as many as `spark.task.cpus`.
 
     Raises:
@@ -29,6 +29,6 @@ def explain(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), thre
     """
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-    schema = from_arrow_schema(batches_schema(entry, to_arrow_schema(rows.schema), keep))
-    work = partial(explain_batches, entry, keep=tuple(keep), threads=threads)
+    schema = from_arrow_schema(batches_schema(entry, to_arrow_schema(rows.schema), keep, numbered=False))
+    work = partial(explain_batches, entry, keep=tuple(keep), threads=threads, numbered=False)
     return rows.mapInArrow(work, schema)

@@ -1,8 +1,9 @@
 """Written entries, used without a server."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,7 +22,7 @@ from compiler.explain.outputs import GAP, GAP_ERROR
 from compiler.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
 from compiler.memory.budget import rows_that_fit
 from compiler.references.of_model import text_columns
-from compiler.references.tables import Columns, Table, read_rows
+from compiler.references.tables import Columns, Table, read_rows, rows_of_arrow
 from compiler.runtime.kernels import digest
 from compiler.runtime.openvino import OpenVinoRunner
 from compiler.runtime.session import kernels_of
@@ -120,11 +121,24 @@ def read_inputs(compiled: Compiled, file: Path) -> dict[str, np.ndarray]:
     return compiled.fit(table.given)
 
 
+def inputs_of_arrow(compiled: Compiled, batch: Any) -> dict[str, np.ndarray]:
+    """Return the rows of an Arrow record batch as `read_inputs` does those of a file."""
+    names, texts = _columns(compiled.manifest)
+    table = rows_of_arrow(batch, names, texts)
+    check_table("the batch", table, compiled.manifest)
+    return compiled.fit(table.given)
+
+
 def read_table(file: Path, manifest: Manifest) -> Table:
     """Read rows of an entry's inputs from a file; raise InvalidReferencesError."""
+    return read_rows(file, *_columns(manifest))
+
+
+def _columns(manifest: Manifest) -> tuple[Columns, Collection[str]]:
+    """Return the columns that the inputs are found by, and which of them hold text."""
     names = own_names(manifest)
     texts = [spec.name for spec in manifest.inputs if spec.datatype == DATATYPES["STRING"]]
-    return read_rows(file, names, text_columns(names, texts))
+    return names, text_columns(names, texts)
 
 
 def own_names(manifest: Manifest) -> Columns:

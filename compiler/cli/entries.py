@@ -71,8 +71,9 @@ def explain_command(
     Of a portfolio: rationale explain credit --input 's3://loans/*.parquet' --save s3://reasons --keep id
     """
     with told_plainly():
+        from compiler.explanations.answered_files import is_portfolio
         from compiler.explanations.explain import explain_file, parse_rows
-        from compiler.explanations.portfolio import explain_portfolio, is_portfolio
+        from compiler.explanations.portfolio import explain_portfolio
 
         if tokenizer is not None and plot is None:
             raise InvalidOptionError("--tokenizer: only with --plot FILE.")

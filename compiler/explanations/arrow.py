@@ -4,7 +4,7 @@ Whoever has an engine for tables (Spark, Ray, Dask, DuckDB) hands its batches to
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -15,14 +15,12 @@ import numpy as np
 import onnx
 
 from compiler.artefact.compiled import Compiled, Explanation
-from compiler.artefact.entry import check_table, open_entry, own_names
+from compiler.artefact.entry import inputs_of_arrow, open_entry
 from compiler.errors import CheckFailedError, InvalidOptionError, RationaleError
 from compiler.explanations.files import columns_of_answer
 from compiler.machine import available_cores
-from compiler.manifest import DATATYPES, FILE_NAME
+from compiler.manifest import FILE_NAME
 from compiler.memory.budget import rows_that_fit
-from compiler.references.of_model import text_columns
-from compiler.references.tables import rows_of_arrow
 from compiler.runtime.session import Run, Runner, explaining, kernels_of, outline
 
 DIGEST = "rationale.explanation"  # in the schema's metadata: the manifest's digest of what explained the rows
@@ -39,6 +37,7 @@ def explain_batches(
     *,
     keep: Sequence[str] = (),
     threads: int | None = None,
+    numbered: bool = True,
 ) -> Iterator[Any]:
     """Explain the rows of Arrow record batches, as they come.
 
@@ -53,6 +52,7 @@ def explain_batches(
             by name.
         keep: columns of the batches that go into the answer as they are, such as an id.
         threads: rows are explained on so many cores; None for all.
+        numbered: whether `row` is there; it means nothing where a stream is one of many.
 
     Raises:
         InvalidOptionError, InvalidReferencesError: columns or values that the model cannot take.
@@ -68,10 +68,12 @@ def explain_batches(
     elif not isinstance(given, Iterable):
         raise _no_batches(given)
     most = max(rows_that_fit(opened.compiled.manifest.memory, count * ROWS) // count, 1)
-    return _in_turn(partial(_explained, opened, tuple(keep)), _parts(given, most), count)
+    return _in_turn(partial(_explained, opened, tuple(keep), numbered), _parts(given, most), count)
 
 
-def batches_schema(entry: Entry, given: Any = None, keep: Sequence[str] = ()) -> Any:
+def batches_schema(
+    entry: Entry, given: Any = None, keep: Sequence[str] = (), *, numbered: bool = True
+) -> Any:
     """Return the schema of what `explain_batches` yields.
 
     Args:
@@ -84,7 +86,7 @@ def batches_schema(entry: Entry, given: Any = None, keep: Sequence[str] = ()) ->
 
     fields = [] if given is None else list(given)
     nothing = pa.record_batch([pa.array([], field.type) for field in fields], [f.name for f in fields])
-    return _answer(_opened(entry).nothing(), 0, _kept(nothing, keep)).schema
+    return _answer(_opened(entry).nothing(), 0 if numbered else None, nothing, keep).schema
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,15 +95,6 @@ class _Opened:
 
     compiled: Compiled
     run: Run
-
-    def given(self, batch: Any) -> dict[str, np.ndarray]:
-        """Return a batch's rows by input."""
-        manifest = self.compiled.manifest
-        names = own_names(manifest)
-        texts = [spec.name for spec in manifest.inputs if spec.datatype == DATATYPES["STRING"]]
-        table = rows_of_arrow(batch, names, text_columns(names, texts))
-        check_table("the batch", table, manifest)
-        return self.compiled.fit(table.given)
 
     def nothing(self) -> Explanation:
         """Return an answer about no rows."""
@@ -151,12 +144,12 @@ def _no_batches(given: Any) -> InvalidOptionError:
     )
 
 
-def _explained(opened: _Opened, keep: tuple[str, ...], part: tuple[int, Any]) -> Any:
+def _explained(opened: _Opened, keep: tuple[str, ...], numbered: bool, part: tuple[int, Any]) -> Any:
     first, batch = part
     try:
-        kept = _kept(batch, keep)
-        inputs = opened.given(batch)
+        inputs = inputs_of_arrow(opened.compiled, batch)
         answer = Explanation(opened.run(inputs), opened.compiled.manifest, inputs)
+        return _answer(answer, first if numbered else None, batch, keep)
     except CheckFailedError as error:
         raise InvalidOptionError(
             f"rows {first} to {first + batch.num_rows - 1}: the model cannot take one of them (an id outside "
@@ -164,24 +157,31 @@ def _explained(opened: _Opened, keep: tuple[str, ...], part: tuple[int, Any]) ->
         ) from error
     except RationaleError as error:
         raise type(error)(f"rows {first} to {first + batch.num_rows - 1}: {error}") from error
-    return _answer(answer, first, kept)
 
 
-def _kept(batch: Any, keep: Sequence[str]) -> dict[str, Any]:
+def kept_columns(batch: Any, keep: Sequence[str], own: Collection[str] = ()) -> dict[str, Any]:
+    """Return columns of a batch, to be written beside `own`.
+
+    Raises:
+        InvalidOptionError: one is not there, or is named as one of `own`.
+    """
     missing = [name for name in keep if name not in batch.schema.names]
     if missing:
         raise InvalidOptionError(f"no column {missing} to keep; there are {batch.schema.names}.")
+    if clash := sorted({*own} & {*keep}):
+        raise InvalidOptionError(f"columns {clash} to keep are named as the answer's own: rename them.")
     return {name: batch.column(name) for name in keep}
 
 
-def _answer(answer: Explanation, first: int, kept: Mapping[str, Any]) -> Any:
-    """Return an answer as a record batch: a row for each row and target."""
+def _answer(answer: Explanation, first: int | None, batch: Any, keep: Sequence[str]) -> Any:
+    """Return an answer as a record batch: a row for each row and target, numbered from `first` on."""
     import pyarrow as pa
 
     manifest = answer.manifest
-    columns: dict[str, Any] = dict(columns_of_answer(answer, first))
-    if clash := sorted(columns.keys() & kept.keys()):
-        raise InvalidOptionError(f"columns {clash} to keep are named as the answer's own: rename them.")
+    columns: dict[str, Any] = dict(columns_of_answer(answer, first or 0))
+    if first is None:
+        del columns["row"]
+    kept = kept_columns(batch, keep, columns)
     n, targets = answer[manifest.explained_value].shape
     rows = np.repeat(np.arange(n), targets)
     columns |= {name: column if targets == 1 else column.take(rows) for name, column in kept.items()}

@@ -42,22 +42,32 @@ Decision = Annotated[str, typer.Argument(help="The decision's id.", metavar="ID"
 def decide(
     name: Annotated[str, typer.Argument(help="The model, compiled with --decision.", metavar="NAME")],
     input_: Annotated[
-        Path,
+        str,
         typer.Option(
             "--input",
             help="Rows to decide: .csv, .parquet, .npz or .npy, with the columns of the model and of "
-            "knock-outs. An empty cell is a missing value.",
+            "knock-outs. An empty cell is a missing value. Of a portfolio a folder, a pattern "
+            "('loans/*.parquet') or a URL (s3://…).",
             metavar="FILE",
         ),
     ],
     save: Annotated[
-        Path,
+        str,
         typer.Option(
-            help="File to write: .csv, a line for each row and its reasons in columns, or .jsonl, the "
-            "answers of :decide as they are.",
+            help="File to write: .csv or .parquet, a line for each row and its reasons in columns, or "
+            ".jsonl, the answers of :decide as they are. Of a portfolio the folder or URL for a .parquet of "
+            "each file.",
             metavar="FILE",
         ),
     ],
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a portfolio: columns that are written as they are, such as an id; by commas.",
+            metavar="NAME,…",
+            show_default=False,
+        ),
+    ] = None,
     audit: Annotated[
         bool,
         typer.Option("--audit", help="Record each decision in the gateway's audit trail before it is saved."),
@@ -65,26 +75,38 @@ def decide(
     repository: Repository = None,
     config: Config = None,
 ) -> None:
-    """Decide every row of a file, as :decide does, without a server.
+    """Decide every row of a file, or of many, as :decide does, without a server.
 
     Each row is run by itself, so that its numbers are those that the gateway answers. A row that cannot be
     decided (a value outside of what the profile allows, no reason that could be given) is saved with why, and
-    the exit status is 1. Interrupted, the same command goes on where it stopped; with --audit no decision is
-    recorded twice.
+    the exit status is 1. Interrupted, the same command goes on where it stopped, of many files with the first
+    that is not there; with --audit no decision is recorded twice.
 
     Example: rationale decide credit --input portfolio.csv --save decisions.csv --audit
+
+    Of a portfolio: rationale decide credit --input 's3://loans/*.parquet' --save s3://decisions --keep id
     """
     with told_plainly(), progress_bar() as progress:
+        from compiler.explanations.answered_files import is_portfolio
         from service.configuration import load_settings
-        from service.decisions.portfolio import WITHOUT, decide_portfolio, read_portfolio, trail_for
+        from service.decisions import portfolio
 
+        many = is_portfolio(input_)
+        if keep is not None and not many:
+            raise InvalidOptionError("--keep: only where --input is many files.")
         settings = load_settings({"repository": repository}, config)
-        trail = trail_for(settings, audited=audit)
-        portfolio = read_portfolio(settings, name, input_)
-        counts = decide_portfolio(portfolio, settings, save, trail, progress)
+        trail = portfolio.trail_for(settings, audited=audit)
+        if many:
+            kept = [] if keep is None else [column.strip() for column in keep.split(",")]
+            files, counts = portfolio.decide_files(settings, name, input_, save, trail, kept, progress)
+            done = str(files)
+        else:
+            read = portfolio.read_portfolio(settings, name, Path(input_))
+            counts = portfolio.decide_portfolio(read, settings, Path(save), trail, progress)
+            done = save
     told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
-    print(f"{save}: {sum(counts.values())} rows: {told}")
-    raise typer.Exit(1 if counts[WITHOUT] else 0)
+    print(f"{done}: {sum(counts.values())} rows: {told}")
+    raise typer.Exit(1 if counts[portfolio.WITHOUT] else 0)
 
 
 @app.command()

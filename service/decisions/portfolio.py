@@ -1,13 +1,10 @@
-"""`rationale decide`: the rows of a file decided as `:decide` decides them, one by one, and saved."""
+"""`rationale decide`: the rows of a file, or of many, decided as `:decide` decides them, and saved."""
 
-import asyncio
-import csv
-import getpass
 import hashlib
+import importlib.util
 import os
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,33 +12,42 @@ from typing import Any
 
 import orjson
 
-from compiler.artefact.entry import open_entry
 from compiler.artefact.folder import whole
-from compiler.decisions.rows import decided_of, values_of
-from compiler.errors import InvalidOptionError
-from compiler.evaluate.decisions.decided import read_applicants
-from compiler.machine import available_cores
+from compiler.errors import InvalidOptionError, RationaleError
+from compiler.evaluate.decisions.decided import applicants_of, read_applicants
+from compiler.explanations.answered_files import Answered, Progress, Source, answer_files
+from compiler.explanations.arrow import DIGEST, kept_columns
 from compiler.manifest import Manifest
-from service.backends.devices import Devices
-from service.backends.onnxruntime import load_and_time, run, runtime
-from service.decisions.decider import Asked, as_recorded, decisions_of, inputs_of
+from service.decisions.rows import Decide, Deciding, Instance, Line
+from service.decisions.tables import WRITERS, batch_of, schema_of
 from service.decisions.trail import AuditTrail, NoTrail
-from service.errors import InvalidInputError, NotFiniteError, UndecidedError
-from service.inference.checks import Faults, check_answer
-from service.inference.features import form_of
-from service.repository.entry import Entry
-from service.repository.registry import read_repository
 from service.settings import Settings
 
-KINDS = (".csv", ".jsonl")
 WITHOUT = "without a decision"
 _AT_ONCE = 100  # rows that are written, and synced, together
-_REFUSALS = (InvalidInputError, NotFiniteError, UndecidedError)
-_REASON = ("code", "text", "feature", "value", "unit", "category", "attribution", "share")
-_NUMBERS = ("score", "threshold", "explained_value", "base_value", "completeness_gap")
+_PROFILE, _GRAPH, _RECORDED = (f"rationale.{name}" for name in ("profile", "graph", "recorded"))
 
 Tell = Callable[[str, int, int], None]
-Line = dict[str, Any]  # of one row: its number in the file, and its decision or why there is none
+
+
+def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
+    """Return the trail of a portfolio's decisions.
+
+    Raises InvalidOptionError: as `trail_of`; or an audit is requested that the settings switch off.
+    """
+    if not audited:
+        return NoTrail()
+    from service.decisions.audit.writer import trail_of
+
+    trail = trail_of(settings)
+    if isinstance(trail, NoTrail):
+        raise InvalidOptionError(
+            "--audit: RATIONALE_AUDIT=off keeps no trail: name a database, or leave it out"
+        )
+    return trail
+
+
+# --- one file ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -49,13 +55,11 @@ class Portfolio:
     """Rows of a file, and what decides them.
 
     Attributes:
-        instances: as a caller of `:decide` would send them.
         digest: of the rows and of what decides them: where it is the same, an interrupted run goes on.
     """
 
-    entry: Entry
-    manifest: Manifest
-    instances: Sequence[Mapping[str, Any]]
+    deciding: Deciding
+    instances: Sequence[Instance]
     digest: str
 
 
@@ -69,30 +73,10 @@ def read_portfolio(settings: Settings, name: str, file: Path) -> Portfolio:
         RepositoryError, UnknownModelError, NotExplainableError: no such model, or none that decides.
         InvalidOptionError, InvalidReferencesError: rows that do not fit.
     """
-    entry = read_repository(settings.repository, strict=False).decider(name)
-    manifest = entry.manifest
-    assert manifest is not None  # noqa: S101 (it decides)
-    inputs, beside, _ = read_applicants(open_entry(settings.repository, manifest.model), file)
-    form = form_of(entry, manifest)
-    rows = [
-        {name: values[name] for name in form.features}
-        | {
-            spec.name: inputs[spec.name][i].tolist()
-            for spec in form.inputs
-            if _is_whole(spec.name, form.features)
-        }
-        | {column: cells[i] for column, cells in beside.items()}
-        for i, values in enumerate(values_of(manifest, inputs))
-    ]
-    digest = hashlib.sha256(orjson.dumps(rows))
-    for part in (manifest.digests.explanation, decided_of(manifest).digest, entry.graph_digest):
-        digest.update(f"\0{part}".encode())
-    return Portfolio(entry, manifest, rows, digest.hexdigest())
-
-
-def _is_whole(tensor: str, features: Mapping[str, tuple[str, int]]) -> bool:
-    """Tell whether an input has no features with names of their own."""
-    return all(owner != tensor for owner, _ in features.values())
+    deciding = Deciding.of(settings.repository, name)
+    inputs, beside, _ = read_applicants(deciding.compiled, file)
+    rows = deciding.instances(inputs, beside)
+    return Portfolio(deciding, rows, deciding.digest(rows))
 
 
 def decide_portfolio(
@@ -105,23 +89,29 @@ def decide_portfolio(
     found in the trail again.
 
     Args:
-        save: .csv, a row for each and its reasons in columns; .jsonl, whole answers. Replaced where it is.
+        save: .csv and .parquet, a row for each and its reasons in columns; .jsonl, whole answers. Replaced
+            where it is.
 
     Raises:
         InvalidOptionError: it cannot be written.
         StateUnavailableError, ConflictError: the trail cannot be.
     """
-    if save.suffix.lower() not in KINDS:
+    if save.suffix.lower() not in WRITERS:
         raise InvalidOptionError(
-            f"--save {save}: cannot be written: its name must end in {', '.join(KINDS)}."
+            f"--save {save}: cannot be written: its name must end in {', '.join(WRITERS)}."
+        )
+    if save.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise InvalidOptionError(
+            f"--save {save}: parquet files need pyarrow: pip install 'rationale[parquet]', "
+            "or save .csv or .jsonl."
         )
     kept = save.with_name(f"{save.name}.{portfolio.digest[:16]}.partial")
     with _told(save):
         done = _resume(kept)
-        with kept.open("ab") as file:
-            asyncio.run(_decide(portfolio, settings, trail, file, done, tell))
+        with kept.open("ab") as file, portfolio.deciding.opened(settings, trail) as decide:
+            _decide(portfolio, decide, file, done, tell)
         with whole(save) as part:
-            _WRITERS[save.suffix.lower()](part, portfolio.manifest, _lines(kept))
+            WRITERS[save.suffix.lower()](part, portfolio.deciding.manifest, _lines(kept))
         counts = Counter(_outcome(line) for line in _lines(kept))
         kept.unlink()
     return counts
@@ -150,54 +140,15 @@ def _resume(kept: Path) -> int:
     return whole_parts[0]
 
 
-async def _decide(
-    portfolio: Portfolio, settings: Settings, trail: AuditTrail, file: Any, done: int, tell: Tell
-) -> None:
-    entry, rows = portfolio.entry, portfolio.instances
-    devices = Devices(settings.device, settings.cpu_fallback, available_cores(), settings.allow_custom_ops)
-    sessions, _ = load_and_time(entry, devices=devices)
-    device = sessions.devices[0]
-    session, ran = sessions.by_device[device], runtime(entry, devices.cores, (device,))
-    try:
-        for start in range(done, len(rows), _AT_ONCE):
-            tell("deciding", start, len(rows))
-            part, began_s = rows[start : start + _AT_ONCE], time.monotonic()
-            found = [await _decided(portfolio, session, row) for row in part]
-            decided = [
-                (row, each) for row, each in zip(part, found, strict=True) if not isinstance(each, str)
-            ]
-            latency_ms = (time.monotonic() - began_s) * 1e3 / len(part)
-            asked = Asked(_caller(), "", latency_ms, f"portfolio-{portfolio.digest[:32]}-{start}")
-            made = as_recorded(entry, [row for row, _ in decided], [each for _, each in decided], ran, asked)
-            recorded = iter(await trail.record(made))
-            for i, each in enumerate(found, start):
-                line = {"fault": each} if isinstance(each, str) else {"decision": next(recorded).answer}
-                file.write(orjson.dumps({"row": i, **line}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        await trail.stop()
-
-
-async def _decided(portfolio: Portfolio, session: Any, row: Mapping[str, Any]) -> dict[str, Any] | str:
-    """Return the decision on one row, or why there is none."""
-    entry, manifest = portfolio.entry, portfolio.manifest
-    try:
-        inputs = inputs_of(entry, manifest, [row], Faults())
-        answers = run(entry, session, inputs, entry.output_names)
-        check_answer(entry, answers)
-        (decision,) = await decisions_of(manifest, [row], inputs, answers)
-    except _REFUSALS as error:
-        return str(error).removeprefix("instances[0]: ")
-    return decision
-
-
-def _caller() -> str:
-    """Return who the trail says has called: the user of this machine."""
-    try:
-        return f"rationale decide by {getpass.getuser()}"
-    except (OSError, KeyError):  # a user without a name, as in a container
-        return f"rationale decide by {os.getuid()}"
+def _decide(portfolio: Portfolio, decide: Decide, file: Any, done: int, tell: Tell) -> None:
+    rows = portfolio.instances
+    for start in range(done, len(rows), _AT_ONCE):
+        tell("deciding", start, len(rows))
+        part = rows[start : start + _AT_ONCE]
+        for i, line in enumerate(decide(part, f"portfolio-{portfolio.digest[:32]}-{start}"), start):
+            file.write(orjson.dumps({"row": i, **line}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _lines(kept: Path) -> Iterator[Line]:
@@ -211,58 +162,78 @@ def _outcome(line: Line) -> str:
     return WITHOUT if decision is None else str(decision["decision"])
 
 
-# --- files ----------------------------------------------------------------------------------------------
+# --- many files -------------------------------------------------------------------------------------------
 
 
-def _write_csv(path: Path, manifest: Manifest, lines: Iterator[Line]) -> None:
-    most = decided_of(manifest).profile.max_reasons
-    reasons = [f"reason_{k}_{part}" for k in range(1, most + 1) for part in _REASON]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(
-            file, ["row", "id", "decision", *_NUMBERS, *reasons, "warnings", "fault"], lineterminator="\n"
-        )
-        writer.writeheader()
-        for line in lines:
-            decision = line.get("decision")
-            cells = {"row": line["row"], "fault": line.get("fault")}
-            writer.writerow(cells if decision is None else cells | _cells(decision))
+def decide_files(
+    settings: Settings,
+    name: str,
+    rows: str,
+    save: str,
+    trail: AuditTrail,
+    keep: Sequence[str] = (),
+    progress: Progress = lambda *_: None,
+) -> tuple[Answered, Counter[str]]:
+    """Decide the rows of parquet files, as `answer_files` does it; returns how many were decided how.
 
+    A file that an interrupted run left out is decided from its first row on: what was recorded of it is found
+    in the trail again.
 
-def _cells(decision: Mapping[str, Any]) -> dict[str, Any]:
-    cells = {name: decision[name] for name in ("id", "decision", *_NUMBERS)}
-    for k, reason in enumerate(decision["reasons"], 1):
-        cells |= {f"reason_{k}_{part}": _cell(reason[part]) for part in _REASON}
-    return cells | {"warnings": "; ".join(decision["warnings"])}
+    Args:
+        keep: columns that are written as they are.
 
-
-def _cell(value: Any) -> Any:
-    """Return the values of a group's members, as JSON."""
-    return orjson.dumps(value).decode() if isinstance(value, dict) else value
-
-
-def _write_jsonl(path: Path, _: Manifest, lines: Iterator[Line]) -> None:
-    with path.open("wb") as file:
-        file.writelines(orjson.dumps(line) + b"\n" for line in lines)
-
-
-_WRITERS: dict[str, Callable[[Path, Manifest, Iterator[Line]], None]] = {
-    ".csv": _write_csv,
-    ".jsonl": _write_jsonl,
-}
-
-
-def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
-    """Return the trail of a portfolio's decisions.
-
-    Raises InvalidOptionError: as `trail_of`; or an audit is requested that the settings switch off.
+    Raises:
+        RepositoryError, UnknownModelError, NotExplainableError: no such model, or none that decides.
+        InvalidOptionError, InvalidReferencesError: files or rows that cannot be used.
+        StateUnavailableError, ConflictError: the trail cannot be.
     """
-    if not audited:
-        return NoTrail()
-    from service.decisions.audit.writer import trail_of
+    deciding = Deciding.of(settings.repository, name)
+    with deciding.opened(settings, trail) as decide:
+        is_recorded = not isinstance(trail, NoTrail)
+        means = _Decisions(deciding, decide, tuple(keep), _AT_ONCE, is_recorded)
+        done = answer_files(rows, save, means, progress)
+    counts: Counter[str] = Counter()
+    for table in done.columns(["decision"]):
+        for outcome in table.column("decision").value_counts().to_pylist():
+            counts[outcome["values"] or WITHOUT] += outcome["counts"]
+    return done, counts
 
-    trail = trail_of(settings)
-    if isinstance(trail, NoTrail):
-        raise InvalidOptionError(
-            "--audit: RATIONALE_AUDIT=off keeps no trail: name a database, or leave it out"
-        )
-    return trail
+
+@dataclass(frozen=True)
+class _Decisions:
+    deciding: Deciding
+    decide: Decide
+    keep: tuple[str, ...]
+    batch_rows: int
+    is_recorded: bool
+    stage: str = "deciding"
+
+    def schema(self, given: Any) -> Any:
+        own = schema_of(self._manifest)
+        kept = kept_columns(given.empty_table(), self.keep, own.names)
+        for name in kept:
+            own = own.append(given.field(name))
+        explanation, profile, graph = self.deciding.made_by
+        made_by = {DIGEST: explanation, _PROFILE: profile, _GRAPH: graph}
+        return own.with_metadata(made_by | ({_RECORDED: "yes"} if self.is_recorded else {}))
+
+    def answers(self, source: Source, batches: Iterator[Any]) -> Iterator[Any]:
+        first = 0
+        place = hashlib.sha256(source.path.encode()).hexdigest()[:8]  # equal rows elsewhere are others
+        for batch in batches:
+            last = first + batch.num_rows - 1
+            try:
+                rows = self.deciding.instances(*applicants_of(self.deciding.compiled, batch))
+            except RationaleError as error:
+                raise type(error)(f"rows {first} to {last}: {error}") from error
+            key = f"portfolio-{self.deciding.digest(rows)[:32]}-{place}-{first}"
+            lines = [{"row": i, **line} for i, line in enumerate(self.decide(rows, key), first)]
+            found = batch_of(self._manifest, lines)
+            for name, column in kept_columns(batch, self.keep).items():
+                found = found.append_column(batch.schema.field(name), column)
+            yield found
+            first = last + 1
+
+    @property
+    def _manifest(self) -> Manifest:
+        return self.deciding.manifest

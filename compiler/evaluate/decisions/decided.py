@@ -1,7 +1,7 @@
 """The rows of a file, decided: by the entry, and explained by each of its comparisons."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from compiler.artefact.compiled import Compiled
-from compiler.artefact.entry import open_entry, read_inputs
+from compiler.artefact.entry import inputs_of_arrow, open_entry, read_inputs
 from compiler.decisions.decide import (
     Decision,
     NoReasonsError,
@@ -26,7 +26,7 @@ from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.evaluate.explained_model import slices
 from compiler.manifest import FILE_NAME, Comparison, Decided, Manifest
 from compiler.profile import DecisionProfile
-from compiler.references.tables import read_rows
+from compiler.references.tables import read_rows, rows_of_arrow
 
 Tell = Callable[[str, int, int], None]
 TABLES = (".csv", ".parquet")
@@ -150,13 +150,32 @@ def read_applicants(
     Raises:
         InvalidOptionError, InvalidReferencesError: rows or columns that do not fit.
     """
-    manifest = compiled.manifest
-    inputs, rules = read_inputs(compiled, file), decided_of(manifest).profile.knock_outs
-    known = values_of(manifest, {tensor: rows[:1] for tensor, rows in inputs.items()})[0]
-    names = {rule.feature for rule in rules} - known.keys()
+    inputs = read_inputs(compiled, file)
+    names = _only_of_knock_outs(compiled.manifest, inputs)
     beside = _beside(file, sorted({*columns, *names}), len(next(iter(inputs.values()))))
-    beside |= {name: [read_cell(cell, name, rules) for cell in beside[name]] for name in names}
-    return inputs, beside, names
+    return inputs, beside | _cells(compiled.manifest, beside, names), names
+
+
+def applicants_of(compiled: Compiled, batch: Any) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
+    """Return the rows of an Arrow record batch, one or more, as `read_applicants` does those of a file."""
+    inputs = inputs_of_arrow(compiled, batch)
+    names = _only_of_knock_outs(compiled.manifest, inputs)
+    table = rows_of_arrow(batch, sorted(names), names) if names else None
+    beside = {} if table is None else dict(zip(sorted(names), table.arrays[None].T.tolist(), strict=True))
+    return inputs, _cells(compiled.manifest, beside, names)
+
+
+def _only_of_knock_outs(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> set[str]:
+    """Return the features that knock-outs look at and the model does not take."""
+    known = values_of(manifest, {tensor: rows[:1] for tensor, rows in inputs.items()})[0]
+    return {rule.feature for rule in decided_of(manifest).profile.knock_outs} - known.keys()
+
+
+def _cells(
+    manifest: Manifest, beside: Mapping[str, Sequence[Any]], names: Collection[str]
+) -> dict[str, list[Any]]:
+    rules = decided_of(manifest).profile.knock_outs
+    return {name: [read_cell(cell, name, rules) for cell in beside[name]] for name in names}
 
 
 def _check_domain(profile: DecisionProfile, values: Sequence[Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Spark and Ray explain a dataset's rows as `explain_batches` does; run where they are installed."""
+"""Spark, Ray and Dask explain a dataset's rows as `explain_batches` does; run where they are installed."""
 
 import importlib.util
 import os
@@ -7,13 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 import rationale
-from compiler import Compiled, DeepShap, compile_model
+from compiler import Compiled, DeepShap, InvalidOptionError, compile_model
+from rationale.dask import explain as explain_by_dask
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
 
 N, ROOT = 3000, Path(__file__).parents[3]
@@ -52,6 +55,7 @@ def check(found: pa.Table, entry: Path, loans: Path) -> None:
         rationale.explain_batches(entry, parquet.read_table(loans), keep=["id"])
     ).sort_by("id")
     assert found.num_rows == N
+    assert "row" not in found.column_names
     for name in (*NAMES, "explained_value", "id"):
         np.testing.assert_allclose(found.sort_by("id")[name], due[name], rtol=1e-5, atol=1e-6)
 
@@ -89,3 +93,35 @@ def test_ray(entry: Path, loans: Path, tmp_path: Path) -> None:
         check(parquet.read_table(tmp_path / "reasons"), entry, loans)
     finally:
         ray.shutdown()
+
+
+def test_dask(entry: Path, loans: Path, tmp_path: Path) -> None:
+    given = dd.read_parquet(loans)
+    answers: Any = explain_by_dask(given, entry, ["id"])
+    assert list(answers.dtypes) == list(answers.compute().dtypes)
+    answers.to_parquet(tmp_path / "reasons")
+    check(parquet.read_table(tmp_path / "reasons"), entry, loans)
+
+
+def test_dask_keeps_the_index_and_types_of_each_row(tmp_path: Path) -> None:
+    """Also where a row has an answer for each target, and a partition has no rows."""
+    compiled = compile_model(mlp(), DeepShap(rows(6, FEATURES)), targets="all", feature_names=NAMES)
+    compiled.write(tmp_path / "models", "all")
+    frame = pd.DataFrame(rows(7, FEATURES), columns=NAMES, index=list("abcdefg"))
+    frame["when"] = pd.date_range("2026-11-25", periods=7)
+    frame["kind"] = pd.Series(["x", None, "y"] * 2 + ["x"], frame.index, "string")
+    given: Any = dd.from_pandas(frame, npartitions=3)
+    given = given[given.index != "g"]
+    answers: Any = explain_by_dask(given, tmp_path / "models" / "all", ["when", "kind"])
+    found = answers.compute()
+    assert list(found.index) == [name for name in "abcdef" for _ in range(3)]
+    assert list(found["target"]) == [0, 1, 2] * 6
+    pd.testing.assert_frame_equal(found[["when", "kind"]], given[["when", "kind"]].compute().loc[found.index])
+
+
+@pytest.mark.parametrize(("keep", "said"), [("loan", "no column"), ("age", "named as the answer's own")])
+def test_dask_knows_what_cannot_be_kept_before_a_row_is_read(
+    entry: Path, loans: Path, keep: str, said: str
+) -> None:
+    with pytest.raises(InvalidOptionError, match=said):
+        explain_by_dask(dd.read_parquet(loans), entry, [keep])

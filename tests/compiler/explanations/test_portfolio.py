@@ -19,7 +19,7 @@ import rationale
 from compiler import Compiled, DeepShap, InvalidOptionError, InvalidReferencesError, compile_model
 from compiler.cli.compile import app
 from compiler.errors import RationaleError
-from compiler.explanations import portfolio
+from compiler.explanations import answered_files, portfolio
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
 
 N, K = 2500, 6
@@ -211,7 +211,7 @@ def test_a_name_with_brackets_is_a_file(repository: Path, loans: Path) -> None:
 
 def test_two_runs_do_not_write_the_same_answer(repository: Path, loans: Path) -> None:
     to = loans.parent / "reasons"
-    whole = portfolio._published_here(to / "2026" / "part-0.parquet")
+    whole = answered_files._published_here(to / "2026" / "part-0.parquet")
     (to / "2026").mkdir(parents=True)
     with whole as out:
         out.write(b"the answer of a run that goes on")
@@ -228,7 +228,7 @@ def test_a_fault_leaves_nothing_half_written(
 ) -> None:
     broken = table(N).set_column(1, NAMES[-1], pa.array([1.0] * (N - 1) + [None]))
     parquet.write_table(broken, loans / "2026" / "part-1.parquet")
-    monkeypatch.setattr(portfolio, "_GROUP", 10)
+    monkeypatch.setattr(answered_files, "_GROUP", 10)
     to = loans.parent / "reasons"
     done = explain(repository, "--input", loans, "--save", to)
     assert done.exit_code == 2
@@ -277,7 +277,7 @@ def test_an_object_store(compiled: Compiled, repository: Path, s3: fs.S3FileSyst
 
 
 WRONG = {
-    ("--input", "loans", "--save", "loans"): "holds the rows to explain",
+    ("--input", "loans", "--save", "loans"): "holds the rows to answer",
     ("--input", "loans", "--plot", "a.png", "--save", "to"): "no --plot",
     ("--input", "loans"): "many files want --save FOLDER",
     ("--input", "nowhere/*.parquet", "--save", "to"): "no such file or folder",

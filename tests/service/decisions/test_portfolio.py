@@ -92,7 +92,7 @@ def test_a_table_of_decisions(decided: Decided, tmp_path: Path, settings: Settin
         assert float(row["score"]) == answer["score"]
         codes = [row[f"reason_{k}_code"] for k in (1, 2)]
         assert [code for code in codes if code] == [reason["code"] for reason in answer["reasons"]]
-        assert "reason_3_code" not in row
+        assert "reason_4_code" not in row
         assert row["fault"] == ""
     counts = {outcome: sum(a["decision"] == outcome for a in answers) for outcome in ("approve", "decline")}
     assert all(f"{count} {outcome}" in told for outcome, count in counts.items() if count)
@@ -110,7 +110,7 @@ def test_rows_without_a_decision_are_told_beside_the_others(
             raise UndecidedError("instances[0]: no reason can be given")
         return await decided(*given)
 
-    monkeypatch.setattr("service.decisions.portfolio.decisions_of", one_is_refused)
+    monkeypatch.setattr("service.decisions.rows.decisions_of", one_is_refused)
     file, save = table(tmp_path, INSTANCES["net"]), tmp_path / "decisions.csv"
     words = ("net", "--input", file, "--save", save, "--audit")
     monkeypatch.setenv("RATIONALE_STATE", str(settings.state_folder))
@@ -154,8 +154,10 @@ class InterruptedRunError(Exception):
     """In the place of a power cut."""
 
 
-class FailingTrail(NoTrail):
+class FailingTrail:
     """Records for a while, in the trail that it stands before."""
+
+    fault = None
 
     def __init__(self, trail: AuditTrail, calls: int, *, after: bool) -> None:
         self._trail = trail
@@ -170,6 +172,15 @@ class FailingTrail(NoTrail):
         if self._left < 0:
             raise InterruptedRunError
         return recorded
+
+    def start(self) -> None:
+        self._trail.start()
+
+    async def opened(self) -> None:
+        await self._trail.opened()
+
+    async def find(self, *given: Any) -> Sequence[RecordedDecision]:
+        return await self._trail.find(*given)
 
     async def stop(self) -> None:
         await self._trail.stop()
@@ -225,7 +236,7 @@ def test_other_rows_begin_anew(settings: Settings, tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("net", "--save", "decisions.xls"), "its name must end in .csv, .jsonl"),
+        (("net", "--save", "decisions.xls"), "its name must end in .csv, .jsonl, .parquet"),
         (("absent", "--save", "decisions.csv"), "no model 'absent'"),
         (("net", "--save", "missing/decisions.csv"), "cannot be written: No such file or directory"),
         (("net", "--save", "decisions.csv", "--input", "absent.csv"), "absent.csv"),
