@@ -35,6 +35,7 @@ from service.inference.dataplane import DataPlane
 from service.interceptor import RequestInterceptor
 from service.live import LiveRepository
 from service.observability.metrics import Metrics
+from service.observability.otlp import MetricsPush, create_metrics_push
 from service.observability.tracing import create_tracing
 from service.references.resolver import ReferenceResolver
 from service.references.service import ReferenceSetService
@@ -85,11 +86,13 @@ def create_app(
 
     Raises:
         RepositoryError: the repository is missing, empty or broken; the task, where nothing can be loaded.
-        InvalidOptionError: as `create_gate` and `trail_of` do, and for artifacts that make no sense.
+        InvalidOptionError: as `create_gate`, `create_metrics_push` and `trail_of` do, and for artifacts
+            that make no sense.
         StateUnavailableError: the state cannot be read.
     """
     metrics = metrics or Metrics()
     gate = create_gate(settings, metrics)
+    push = _metrics_push(settings, metrics)
     trail, acts = trail_of(settings, metrics.audit), act_log_of(settings)
     blobs = None if settings.artifacts is None else Blobs(settings.artifacts)
     state = State(settings.state_folder, settings.state_url, is_shared=settings.workers > 1)
@@ -113,6 +116,8 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.loading = asyncio.create_task(_load(plane, live, explainers, trail))
+        if push is not None:
+            push.start()
         if settings.workers > 1:
             await plane.loaded()  # until then, others have the callers
         try:
@@ -127,8 +132,9 @@ def create_app(
             await trail.stop()
             await acts.stop()
             state.close()
-            if gate.tracing is not None:
-                await asyncio.to_thread(gate.tracing.close)
+            for telemetry in (gate.tracing, push):
+                if telemetry is not None:
+                    await asyncio.to_thread(telemetry.close)
 
     app = _new_app(gate, settings, lifespan, DOCUMENTED)
     app.state.handler = Handler(plane, ReferenceResolver(explainers, sets, settings, metrics))
@@ -243,6 +249,13 @@ def create_gate(settings: Settings, metrics: Metrics) -> RequestInterceptor:
     tracing = create_tracing(endpoint, settings.trace_ratio) if endpoint else None
     issuer = None if settings.jwt_issuer is None else TokenIssuer(settings)
     return RequestInterceptor(keyring, limits, metrics, tracing, issuer)
+
+
+def _metrics_push(settings: Settings, metrics: Metrics) -> MetricsPush | None:
+    if settings.metrics_endpoint is None or settings.workers > 1:  # service.workers sends what all count
+        return None
+    interval_s = settings.metrics_interval_s
+    return create_metrics_push(settings.metrics_endpoint, interval_s, lambda: metrics.registry)
 
 
 def read_keys(settings: Settings) -> Keyring:

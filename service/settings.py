@@ -87,6 +87,8 @@ class Settings(BaseSettings):
     audit_inputs: Literal["plain", "hashed", "sealed"] = "plain"
     audit_key_file: Path | None = None
     audit_retention_months: int = Field(default=25, ge=0, le=1200)
+    metrics_endpoint: str | None = Field(default=None, pattern="^https?://[^/]+$")
+    metrics_interval_s: float = Field(default=60.0, ge=0.1, le=86_400)
     trace_endpoint: str | None = Field(default=None, pattern="^https?://[^/]+$")
     trace_ratio: float = Field(default=1.0, ge=0, le=1)
 

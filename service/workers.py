@@ -23,12 +23,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import typer
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
 from pydantic import SecretStr
 
 from compiler.errors import InvalidOptionError
 from compiler.terminal import told_plainly
 from service.configuration import unknown_variables
 from service.observability import logs
+from service.observability.otlp import create_metrics_push
 from service.process.listening import port_of, reserve
 from service.process.signals import ignore_hangup
 from service.settings import OFF, Settings
@@ -50,7 +53,7 @@ def run_workers(settings: Settings, announce: Announce) -> int:
 
     Raises:
         CannotListenError: an address is taken.
-        InvalidOptionError: the system cannot share a port.
+        InvalidOptionError: the system cannot share a port, or what metrics are sent by is not installed.
     """
     if not hasattr(socket, "SO_REUSEPORT"):
         raise InvalidOptionError("this system cannot share a port among processes: serve with one worker")
@@ -58,7 +61,26 @@ def run_workers(settings: Settings, announce: Announce) -> int:
     for sentence in unknown_variables():
         log.warning(sentence)
     with _reserved(settings) as settings, tempfile.TemporaryDirectory(prefix="rationale-") as folder:
-        return asyncio.run(_Supervisor(settings, Path(folder), announce).run())
+        metrics = Path(folder) / "metrics"
+        metrics.mkdir()
+        with _pushing(settings, metrics):
+            return asyncio.run(_Supervisor(settings, metrics, announce).run())
+
+
+@contextlib.contextmanager
+def _pushing(settings: Settings, metrics: Path) -> Iterator[None]:
+    """Send what all workers count, where that is asked for: from here, which outlives each of them."""
+    if settings.metrics_endpoint is None:
+        yield
+        return
+    together = CollectorRegistry()
+    MultiProcessCollector(together, str(metrics))
+    push = create_metrics_push(settings.metrics_endpoint, settings.metrics_interval_s, lambda: together)
+    push.start()
+    try:
+        yield
+    finally:
+        push.close()
 
 
 @contextlib.contextmanager
@@ -76,9 +98,9 @@ def _reserved(settings: Settings) -> Iterator[Settings]:
 
 
 class _Supervisor:
-    def __init__(self, settings: Settings, folder: Path, announce: Announce) -> None:
+    def __init__(self, settings: Settings, metrics: Path, announce: Announce) -> None:
         self._settings = settings
-        self._folder = folder
+        self._metrics = metrics
         self._announce = announce
         self._running: dict[int, Process] = {}
         self._stopping = asyncio.Event()
@@ -89,7 +111,6 @@ class _Supervisor:
         for number in _FORWARDED:
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._signal, signal.SIGHUP)
-        (self._folder / "metrics").mkdir()
         lines: list[str] = []
         async with asyncio.TaskGroup() as workers:
             for index in range(self._settings.workers):
@@ -109,7 +130,7 @@ class _Supervisor:
             process = self._running[index] = await self._start(index)
             status = await self._watch(process, ready)
             del self._running[index]
-            _forget_metrics(self._folder / "metrics", process.pid)
+            _forget_metrics(self._metrics, process.pid)
             if not ready.done():  # it cannot start, and would not the next time
                 ready.set_result([])
                 self._status = self._status or status
@@ -127,7 +148,7 @@ class _Supervisor:
             *(sys.executable, "-m", "service.workers"),
             stdin=PIPE,
             stdout=PIPE,
-            env={**os.environ, METRICS: str(self._folder / "metrics")},
+            env={**os.environ, METRICS: str(self._metrics)},
             process_group=0,  # Ctrl-C in a terminal is for this process, which tells them
         )
         if process.stdin is not None:  # always: it was asked for

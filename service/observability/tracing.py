@@ -3,6 +3,7 @@
 A caller's `traceparent` is gone on with, and one goes along to the server behind the gateway.
 """
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -10,23 +11,24 @@ from compiler.errors import InvalidOptionError
 from service.observability import context as exchanges
 from service.observability.context import RequestContext
 from service.observability.metrics import labels_of
+from service.observability.otlp import CLOSE_S, resource
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span
 
-_FLUSH_MS = 2000  # a collector that does not answer does not hold the stop up for longer
 _SERVER_ERRORS = 500
 
 
 class Tracing:
     """The spans of an app's requests."""
 
-    def __init__(self, provider: "TracerProvider") -> None:
+    def __init__(self, provider: "TracerProvider", exporter: "SpanExporter") -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self._provider = provider
+        self._exporter = exporter
         self._tracer = provider.get_tracer("rationale")
         self._propagator = TraceContextTextMapPropagator()
 
@@ -66,9 +68,14 @@ class Tracing:
         span.end(ended_ns)
 
     def close(self) -> None:
-        """Send what is left, within a bounded time."""
-        self._provider.force_flush(_FLUSH_MS)
-        self._provider.shutdown()
+        """Send what is left, within a bounded time.
+
+        The provider's own bounds are the exporter's, for each batch.
+        """
+        sending = threading.Thread(target=self._provider.shutdown, daemon=True)
+        sending.start()
+        sending.join(CLOSE_S)
+        self._exporter.shutdown()  # ends a call that is under way
 
     @staticmethod
     def _describe(exchange: RequestContext, span: "Span") -> None:
@@ -100,7 +107,6 @@ def create_tracing(endpoint: str, ratio: float, exporter: "SpanExporter | None" 
     """
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import SERVICE_NAME, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
@@ -108,10 +114,9 @@ def create_tracing(endpoint: str, ratio: float, exporter: "SpanExporter | None" 
         raise InvalidOptionError("traces need an extra: pip install 'rationale[tracing]'") from error
     provider = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(ratio)),
-        resource=Resource.create({SERVICE_NAME: "rationale"}),
+        resource=resource(),
         shutdown_on_exit=False,
     )
-    provider.add_span_processor(
-        BatchSpanProcessor(exporter or OTLPSpanExporter(endpoint, insecure=endpoint.startswith("http://")))
-    )
-    return Tracing(provider)
+    exporter = exporter or OTLPSpanExporter(endpoint, insecure=endpoint.startswith("http://"))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return Tracing(provider, exporter)
