@@ -1,4 +1,4 @@
-"""`rationale explain`, `check` and `evaluate`: commands on entries that are written; and `operators`."""
+"""`rationale explain`, `export`, `check` and `evaluate`: commands on written entries; and `operators`."""
 
 import sys
 from pathlib import Path
@@ -98,6 +98,41 @@ def explain_command(
             )
         for line in lines:
             print(line)
+
+
+@app.command("export")
+def export_command(
+    name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME")],
+    html: Annotated[Path, typer.Option(help="Write this .html.", metavar="FILE")],
+    repository: Repository = Path("model_repository"),
+    onnxruntime_web: Annotated[
+        Path | None,
+        typer.Option(
+            help="The npm package onnxruntime-web, unpacked, or a folder whose node_modules has it. Default: "
+            "node_modules here, else fetched once by npm.",
+            metavar="FOLDER",
+        ),
+    ] = None,
+    ranges: Annotated[
+        Path | None,
+        typer.Option(
+            help="Rows whose least and largest values the sliders go over: .csv, .parquet, .npz or .npy; no "
+            "row is in the page. Default: what the decision profile says, else the references.",
+            metavar="FILE",
+        ),
+    ] = None,
+) -> None:
+    """Write a small entry as one page that opens from disk: sliders, score and reasons, without a server.
+
+    The graph runs in the reader's browser, and no value leaves it. Of tables of up to 200 features. The graph
+    in the page holds what it needs of the references, which may be people's rows.
+
+    Example: rationale export credit --html credit.html
+    """
+    with told_plainly():
+        from compiler.export.page import export_page
+
+        print("\n".join(export_page(repository, name, html, onnxruntime_web, ranges)))
 
 
 @app.command("diff")

@@ -1,0 +1,1 @@
+"""Modules of JavaScript that all pages share: elements, numbers in words, bars."""

@@ -1,0 +1,147 @@
+// The page: fields on one side, the answer on the other; each change is answered by one run of the graph.
+
+import { fill, h } from "./dom.js";
+import { number, percent, told } from "./format.js";
+import { makeFields } from "./fields.js";
+import { bars, scaleOf } from "./pictures/bars.js";
+import { decide, ruleOf } from "./decide.js";
+import { answer, openGraph } from "./graph.js";
+
+const OUTCOMES = { approve: "Approved", refer: "A person decides", decline: "Declined" };
+const QUIET_MS = 600; // after which a screen reader is told
+const place = (id) => document.getElementById(id);
+
+async function start() {
+  const facts = JSON.parse(place("facts").textContent);
+  const session = await openGraph();
+  const profile = facts.decided?.profile;
+  let [target, isRunning, isDue, timer, scale] = [0, false, false, 0, null];
+
+  const changed = async () => {
+    isDue = true;
+    if (isRunning) return;
+    isRunning = true;
+    while (isDue) {
+      isDue = false;
+      await once();
+    }
+    isRunning = false;
+  };
+
+  async function once() {
+    const { values, faults } = fields.read();
+    for (const input of facts.inputs) { // a rule may say either name
+      const [own, ...others] = facts.fields.filter((field) => field.input === input.name);
+      if (own && !others.length) values[input.name] ??= values[own.name];
+    }
+    if (faults.length) return show(faults.join("; "), [h("p", { class: "problem" }, faults.join("; "))]);
+    const rows = await answer(session, facts, values).catch((error) => error);
+    if (rows instanceof Error) {
+      const text = `The model cannot take these values: ${rows.message}`;
+      return show(text, [h("p", { class: "problem" }, text)]);
+    }
+    const row = rows[target];
+    const decision = facts.decided ? decide(facts.decided, row, values) : null;
+    const said = decision?.decision ? `, ${OUTCOMES[decision.decision]}` : "";
+    return show(`Score ${number(row.score)}${said}`, [scoreOf(row), decision && decisionOf(decision), picture(row, values)]);
+  }
+
+  function show(text, parts) {
+    fill(place("shown"), parts);
+    place("now").textContent = text;
+    clearTimeout(timer);
+    timer = setTimeout(() => { place("state").textContent = text; }, QUIET_MS);
+  }
+
+  function scoreOf(row) {
+    const sides = profile ? `, threshold ${number(profile.threshold)}; ${profile.adverse} it is adverse` : "";
+    const refer = profile?.refer ? `; from ${number(profile.refer[0])} to ${number(profile.refer[1])} a person decides` : "";
+    return h("div", { class: "score" }, h("h2", {}, profile ? "Score" : nameOf(facts, target)),
+      h("p", { class: "large" }, number(row.score)),
+      profile ? h("p", { class: "quiet" }, `${nameOf(facts, target)}${sides}${refer}`) : null);
+  }
+
+  function decisionOf({ decision, reasons, warnings, problem }) {
+    return h("div", { class: `decision ${decision ?? "none"}` },
+      decision ? h("p", { class: "outcome" }, OUTCOMES[decision]) : null,
+      problem ? h("p", { class: "problem" }, problem) : null,
+      reasons.length ? [h("h3", {}, "Principal reasons"), h("ol", { id: "reasons" }, reasons.map((reason) =>
+        h("li", { "data-code": reason.code }, reason.text,
+          h("span", { class: "quiet" }, ` ${reason.code}${reason.share === undefined ? "" : `, ${percent(reason.share)}`}`))))] : null,
+      warnings.map((text) => h("p", { class: "warning" }, `${text[0].toUpperCase()}${text.slice(1)}.`)));
+  }
+
+  function picture(row, values) {
+    const items = Object.entries(row.attributions).map(([key, amount]) => ({
+      key, name: ruleOf(profile, key).title ?? titleOf(facts, key), shown: shownOf(facts, key, values), amount,
+    }));
+    const isScore = Math.abs(row.explained - row.score) <= 1e-6 * Math.max(1, Math.abs(row.score));
+    const threshold = profile && isScore ? profile.threshold : null;
+    const kind = row.base === null ? "bars" : "waterfall";
+    scale = scaleOf([{ items, base: row.base }], kind, scale, threshold);
+    const drawn = bars({ items, base: row.base, value: row.explained, kind, threshold, scale,
+      caption: "Attributions, largest first", valueName: profile && isScore ? "score" : nameOf(facts, target) });
+    const gap = row.gap === null ? null
+      : h("p", { class: "quiet" }, `Completeness gap ${number(row.gap)}: what the attributions leave unexplained.`);
+    return [h("h3", {}, "What contributes"), drawn, gap, digits(row, items, values)];
+  }
+
+  /** Every number as the graph answers it, for whoever holds them against another computation. */
+  function digits(row, items, values) {
+    const ends = [["score", row.score], ["explained value", row.explained], ["base value", row.base], ["completeness gap", row.gap]];
+    const numbers = [...ends.filter(([, value]) => value !== null).map(([name, value]) => [name, "", value, null]),
+      ...items.map(({ key, shown, amount }) => [key, key in values ? String(values[key] ?? "missing") : shown, amount, row.errors[key] ?? null])];
+    const isOpen = place("digits")?.open ?? false;
+    return h("details", { id: "digits", open: isOpen }, h("summary", {}, "All digits"), h("table", {},
+      h("thead", {}, h("tr", {}, ["Name", "Value", "Number", "Standard error"].map((text) => h("th", { scope: "col" }, text)))),
+      h("tbody", {}, numbers.map(([name, value, amount, error]) =>
+        h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, value), h("td", {}, String(amount)), h("td", {}, error ?? ""))))));
+  }
+
+  const chooser = facts.targets.length < 2 ? null : h("label", { class: "chooser" }, "Explained ",
+    h("select", { onchange: (event) => { [target, scale] = [Number(event.target.value), null]; changed(); } },
+      facts.targets.map((_, i) => h("option", { value: i }, nameOf(facts, i)))));
+  if (chooser) place("answer").prepend(chooser);
+  const fields = makeFields(facts.fields, changed);
+  const reset = () => { fields.reset(); changed(); };
+  fill(place("form"), h("h2", {}, "Features"), fields.elements,
+    h("button", { type: "button", onclick: reset }, "Begin again"));
+  place("form").addEventListener("submit", (event) => event.preventDefault());
+  fill(place("facts-shown"), about(facts).map((text) => h("p", {}, text)));
+  place("state").className = "unseen";
+  place("main").hidden = place("footer").hidden = false;
+  await changed();
+}
+
+function about(facts) {
+  const references = facts.references ? ` over ${facts.references} references` : "";
+  return [
+    `Explained by ${facts.method}${references}; explainer ${facts.digest}.`,
+    `${facts.tools}, ${facts.runtime}. The graph runs in this page, single-threaded, by WebAssembly.`,
+    "The page's Content-Security-Policy lets it load nothing and send nothing.",
+    ...(facts.references ? ["The graph holds what it needs of the rows that it compares with. They may be people's: hand the page on only to somebody who may see them."] : []),
+  ];
+}
+
+function nameOf(facts, target) {
+  const which = facts.targets[target];
+  return facts.elements === 1 ? facts.output : `${facts.output}[${which}]`;
+}
+
+const titleOf = (facts, key) => facts.fields.find(({ name }) => name === key)?.title ?? key;
+
+function shownOf(facts, key, values) {
+  const members = facts.groups[key] ?? [key];
+  return members.map((name) => {
+    const field = facts.fields.find((each) => each.name === name);
+    if (!field) return null;
+    const chosen = field.choices?.find(([value]) => value === values[name])?.[1] ?? told(values[name]);
+    const text = field.unit && values[name] !== null ? `${chosen} ${field.unit}` : chosen;
+    return members.length > 1 ? `${field.title}: ${text}` : text;
+  }).filter(Boolean).join("; ");
+}
+
+start().catch((error) => {
+  place("state").textContent = `This page cannot compute here: ${error.message ?? error}. It needs a browser of 2023 or later.`;
+  place("state").className = "problem";
+});
