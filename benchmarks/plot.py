@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from compiler.bench.cases import CAPTUM, COMPILED, FORWARD, OURS, SHAP, TORCH
-from compiler.explanations.drawings import matplotlib_or_advice, png
+from compiler.pictures.drawings import matplotlib_or_advice, png
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis

@@ -80,7 +80,7 @@ def report(manifest: "Manifest") -> None:
     from rich.table import Table
 
     table = Table(show_header=False, box=None, pad_edge=False)
-    for row in (*_explained(manifest), *_decided(manifest), *_measured(manifest)):
+    for row in facts(manifest):
         table.add_row(*row)
     screen = console()
     with screen.capture() as captured:
@@ -89,6 +89,13 @@ def report(manifest: "Manifest") -> None:
         print(line.rstrip())
     for warning in manifest.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+
+
+def facts(manifest: "Manifest") -> Iterator[tuple[str, str]]:
+    """Yield what a combined graph is, and what was measured, in lines with a name each."""
+    yield from _explained(manifest)
+    yield from _decided(manifest)
+    yield from _measured(manifest)
 
 
 def _explained(manifest: "Manifest") -> Iterator[tuple[str, str]]:

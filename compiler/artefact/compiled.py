@@ -1,6 +1,6 @@
 """What a compile returns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,15 @@ from compiler.artefact.repository import write_entries, write_explainer
 from compiler.artefact.shap_explanation import shap_explanation
 from compiler.errors import InvalidOptionError
 from compiler.manifest import Manifest
+from compiler.pictures.picture import (
+    TARGETS,
+    TOP,
+    Picture,
+    Tokens,
+    answer_html,
+    answer_picture,
+    compiled_html,
+)
 from compiler.references.frames import columns_of, in_order, spread
 from compiler.runtime.session import (
     ModelFile,
@@ -58,6 +67,34 @@ class Explanation(dict[str, np.ndarray]):
         """
         return shap_explanation(self, self.inputs, self.manifest, target, inputs)
 
+    def plot(
+        self,
+        rows: int | Iterable[int] | None = None,
+        *,
+        targets: int = TARGETS,
+        top: int = TOP,
+        tokens: Tokens = None,
+    ) -> Picture:
+        """Draw it: a notebook shows what is returned, and its `save` writes it to a file.
+
+        Tables are waterfalls from the base value to the score, images heatmaps, and token ids shaded tokens.
+
+        Args:
+            rows: which to draw; by default the mean |attribution| and the spread over all of them, and the
+                first three.
+            targets: of a row at most so many, those of the largest value.
+            top: features that have a bar each; the others share one.
+            tokens: what token ids stand for, in their order, or a file: a tokenizer.json, or a text with a
+                token a line. Without it ids are shown.
+
+        Raises:
+            InvalidOptionError: rows that are not there, a number below 1, or a file that cannot be read.
+        """
+        return answer_picture(self, rows, targets, top, tokens)
+
+    def _repr_html_(self) -> str:
+        return answer_html(self)
+
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
@@ -80,6 +117,9 @@ class Compiled:
     custom_ops: tuple[Path, ...] = ()
     conversion: str | None = None
     comparisons: tuple[Compared, ...] = ()
+
+    def _repr_html_(self) -> str:
+        return compiled_html(self.manifest, self.conversion)
 
     def warned(self, warnings: Sequence[str]) -> "Compiled":
         """Return the same with more warnings."""

@@ -48,15 +48,24 @@ def explain_command(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Draw the first rows to this .png, .svg, .pdf or .html: bars for tables, a heatmap for "
-            "images, shaded words for token ids.",
+            help="Draw the first rows to this .png, .svg or .pdf: bars for tables, a heatmap for images, "
+            "shaded words for token ids.",
+            metavar="FILE",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a page to send: the --rows with the same pictures, and an overview of all. It is one "
+            "file that loads and runs nothing.",
             metavar="FILE",
         ),
     ] = None,
     tokenizer: Annotated[
         Path | None,
         typer.Option(
-            help="Of --plot: what token ids stand for; a tokenizer.json, or a text file with a token a line.",
+            help="Of --plot and --html: what token ids stand for; a tokenizer.json, or a text file with a "
+            "token a line.",
             metavar="FILE",
         ),
     ] = None,
@@ -64,7 +73,7 @@ def explain_command(
     """Explain the rows of a file with a compiled entry, without a server.
 
     Prints for each row what the model answered, the mean over the references (base), and the features with
-    the largest attributions; the gap is what they leave unexplained. --plot draws them.
+    the largest attributions; the gap is what they leave unexplained. --plot and --html draw them.
 
     Example: rationale explain credit --input applicants.csv --save reasons.csv --plot reasons.png
 
@@ -75,11 +84,13 @@ def explain_command(
         from compiler.explanations.explain import explain_file, parse_rows
         from compiler.explanations.portfolio import explain_portfolio
 
-        if tokenizer is not None and plot is None:
-            raise InvalidOptionError("--tokenizer: only with --plot FILE.")
+        if tokenizer is not None and plot is None and html is None:
+            raise InvalidOptionError("--tokenizer: only with --plot FILE or --html FILE.")
         if is_portfolio(rows_in):
-            if save is None or plot is not None:
-                raise InvalidOptionError(f"--input {rows_in}: many files want --save FOLDER, and no --plot.")
+            if save is None or plot is not None or html is not None:
+                raise InvalidOptionError(
+                    f"--input {rows_in}: many files want --save FOLDER, and neither --plot nor --html."
+                )
             with progress_bar() as progress:
                 kept = [] if keep is None else [name.strip() for name in keep.split(",")]
                 done = explain_portfolio(repository / name, rows_in, save, kept, threads, progress)
@@ -92,6 +103,12 @@ def explain_command(
             from compiler.explanations.plot import draw_file
 
             print(draw_file(repository, name, input_file, plot, top, tokenizer))
+        if html is not None:
+            from compiler.explanations.report import report_file
+
+            with progress_bar() as progress:
+                said = report_file(repository, name, input_file, html, shown, top, tokenizer, progress)
+            print(said)
         with progress_bar() as progress:
             lines = explain_file(
                 repository, name, input_file, None if save is None else Path(save), top, shown, progress

@@ -34,8 +34,8 @@ from compiler.evaluate.faithfulness import (
 )
 from compiler.evaluate.randomise import Randomised, randomised_check
 from compiler.evaluate.shapley import Comparison, Sampled, compare, rounds_within
-from compiler.explanations.panels import Bars, Estimate, Panel, element_name, flow, panels, parts_of
 from compiler.manifest import FLOATS, Attributed, Manifest
+from compiler.pictures.panels import Bars, Estimate, Panel, element_name, flow, panels, parts_of
 from compiler.references.reference_set import prepare
 
 DRAWN, TOP = 3, 10  # rows that are drawn, and features of a row that have a bar each

@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.evaluate.evaluate import Evaluation
 from compiler.evaluate.faithfulness import Curve
-from compiler.explanations.drawings import fitting, matplotlib_or_advice, picture, png
+from compiler.pictures.drawings import fitting, matplotlib_or_advice, picture, png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +37,7 @@ def plots(evaluations: Sequence[Evaluation]) -> dict[str, bytes]:
         drawn["randomised.png"] = _randomised(evaluations)
     side_by_side = zip_longest(*(e.panels for e in evaluations))
     shown = [panel for row in side_by_side for panel in row if panel]
-    drawn["explanations.png"] = picture(fitting(shown, ".png", len(shown)))
+    drawn["explanations.png"] = picture(fitting(shown, len(shown)))
     return drawn
 
 

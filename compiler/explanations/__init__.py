@@ -1,1 +1,1 @@
-"""Explanations of many rows: files of them, and pictures."""
+"""Explanations of many rows: files, pictures and reports of them."""

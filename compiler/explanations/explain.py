@@ -8,7 +8,8 @@ import numpy as np
 from compiler.artefact.compiled import Compiled, Explanation
 from compiler.artefact.entry import open_entry, read_inputs
 from compiler.errors import CheckFailedError, InvalidOptionError
-from compiler.explanations.files import check_kind, targets_of, write_explanations
+from compiler.explanations.files import check_kind, write_explanations
+from compiler.pictures.panels import largest_targets, targets_of
 
 ROWS, TARGETS = 10, 10  # that are told: rows, and targets of a row
 Tell = Callable[[str, int, int], None]
@@ -99,10 +100,7 @@ def _row(answer: Explanation, i: int, row: int, top: int) -> Iterator[str]:
     """Return the lines of row i of an answer, which is `row` of the file."""
     manifest = answer.manifest
     explained, targets = answer[manifest.explained_value][i], targets_of(answer)[i]
-    most = (
-        np.argsort(-explained, kind="stable")[:TARGETS] if len(explained) > TARGETS else range(len(explained))
-    )
-    for j in most:
+    for j in largest_targets(answer, i, TARGETS):
         base = f", base {answer[manifest.base_value][i, j]:.6g}" if manifest.base_value else ""
         gap = f", gap {answer[manifest.completeness_gap][i, j]:.1e}" if manifest.completeness_gap else ""
         yield f"row {row}, target {_target(manifest.targets, targets[j])}: {explained[j]:.6g}{base}{gap}"

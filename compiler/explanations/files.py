@@ -18,6 +18,7 @@ import numpy as np
 from compiler.artefact.compiled import Explanation
 from compiler.artefact.folder import whole
 from compiler.errors import InvalidOptionError
+from compiler.pictures.panels import targets_of
 
 MOST_COLUMNS = 16_384  # what spreadsheets read
 ROW_GROUP = 10_000  # rows of a parquet file that are written together
@@ -154,17 +155,6 @@ def _rows_of(answer: Explanation, first: int) -> _Rows:
             f"features are named {clash}, as columns of the file's own: save .npz instead."
         )
     return _Rows(said, attributions, errors)
-
-
-def targets_of(answer: Explanation) -> np.ndarray:
-    """Return [N, T] indices into the explained output's row; "predicted" where that is no answer."""
-    manifest = answer.manifest
-    n, t = answer[manifest.explained_value].shape
-    if manifest.targets != "predicted":
-        return np.broadcast_to(np.asarray(manifest.targets), (n, t))
-    if manifest.explained_output not in answer:
-        return np.full((n, t), "predicted")
-    return np.asarray(answer[manifest.explained_output].reshape(n, -1).argmax(axis=1)[:, None])
 
 
 def _write_csv(path: Path, batches: Iterable[Explanation]) -> str:

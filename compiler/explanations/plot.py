@@ -5,18 +5,17 @@ from pathlib import Path
 from compiler.artefact.entry import open_entry, read_inputs
 from compiler.artefact.folder import write
 from compiler.errors import InvalidOptionError
-from compiler.explanations.drawings import (
+from compiler.explanations.explain import batches
+from compiler.pictures.drawings import (
     MOST_BARS,
     MOST_PANELS,
-    PAGE,
     PICTURES,
-    drawing,
     fitting,
     matplotlib_or_advice,
+    picture,
 )
-from compiler.explanations.explain import batches
-from compiler.explanations.panels import Panel, panels_of
-from compiler.explanations.words import NUMBERS, read_vocabulary
+from compiler.pictures.panels import Panel, panels_of
+from compiler.pictures.words import NUMBERS, read_vocabulary
 
 
 def draw_file(
@@ -25,7 +24,7 @@ def draw_file(
     """Draw the first rows of a file as an entry explains them, and say what was drawn.
 
     Args:
-        out: .png, .svg, .pdf or .html.
+        out: .png, .svg or .pdf.
         top: features of a row that have a bar of their own.
         tokenizer: see `read_vocabulary`; without one token ids are drawn as numbers.
 
@@ -33,10 +32,11 @@ def draw_file(
         InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
     """
     kind, top = out.suffix.lower(), min(top, MOST_BARS)
-    if kind not in (PAGE, *PICTURES):
-        raise InvalidOptionError(f"--plot {out}: choose {', '.join(PICTURES)} or {PAGE}.")
-    if kind in PICTURES:
-        matplotlib_or_advice()
+    if kind == ".html":
+        raise InvalidOptionError(f"--plot {out}: a page is written by --html {out}.")
+    if kind not in PICTURES:
+        raise InvalidOptionError(f"--plot {out}: choose {', '.join(PICTURES)}, or --html FILE for a page.")
+    matplotlib_or_advice()
     vocabulary = NUMBERS if tokenizer is None else read_vocabulary(tokenizer)
     compiled = open_entry(repository, name)
     inputs = read_inputs(compiled, file)
@@ -47,7 +47,7 @@ def draw_file(
             if len(panels) < MOST_PANELS:
                 panels += panels_of(answer, i, drawn, top, vocabulary)
                 drawn += 1
-    kept = fitting(panels, kind)
-    write(out.parent, {out.name: drawing(kept, kind)}, "--plot")
+    kept = fitting(panels)
+    write(out.parent, {out.name: picture(kept, kind.removeprefix("."))}, "--plot")
     cut = f", {len(kept)} of their {len(panels)} panels" * (len(kept) < len(panels))
     return f"wrote {out}: {drawn} of {rows} row{'s' * (rows > 1)}{cut}"

@@ -7,7 +7,7 @@ import numpy as np
 from compiler.decisions.stability import DRAWS
 from compiler.evaluate.decisions.measures import Report, told
 from compiler.evaluate.decisions.moved import Moved
-from compiler.explanations.drawings import matplotlib_or_advice, png
+from compiler.pictures.drawings import matplotlib_or_advice, png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ from compiler.evaluate.faithfulness import cuts_of, ranks_of
 from compiler.explain.engine import Method
 from compiler.explain.methods import Lrp
 from compiler.explain.walk.lrp.rules import Epsilon
-from compiler.explanations.panels import Bars
+from compiler.pictures.panels import Bars
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
 
 RATIONALE = Path(sys.executable).with_name("rationale")

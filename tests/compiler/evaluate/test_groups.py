@@ -10,7 +10,7 @@ from compiler.errors import InvalidOptionError
 from compiler.evaluate.evaluate import Evaluation, Settings, evaluate
 from compiler.evaluate.shapley import Comparison
 from compiler.explain.methods import Method
-from compiler.explanations.panels import Bars
+from compiler.pictures.panels import Bars
 from tests.compiler.models import parsed, rows, two_inputs
 from tests.references import trees as of
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from compiler import Concepts, DeepShap, Deployment, Gradient, IntegratedGradients, Lrp, compile_model
 from compiler.cli.compile import app
 from compiler.errors import InvalidOptionError
-from compiler.explanations.panels import Heat, panels_of
-from compiler.explanations.words import NUMBERS
 from compiler.manifest import Manifest
+from compiler.pictures.panels import Heat, panels_of
+from compiler.pictures.words import NUMBERS
 from tests.compiler.models import cnn, mlp, parsed, rows, two_inputs
 from tests.compiler.selection.test_layers import R, X, branched
 from tests.tolerances import PARITY_32

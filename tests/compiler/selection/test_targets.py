@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from compiler import DeepShap, Lrp, compile_model
 from compiler.cli.compile import app
 from compiler.evaluate.evaluate import Settings, evaluate
-from compiler.explanations.panels import Flow
+from compiler.pictures.panels import Flow
 from tests.compiler.models import FEATURES, HIDDEN, mlp, parsed, rows
 
 REFERENCES = rows(4, FEATURES)

@@ -48,22 +48,8 @@ class Vocabulary:
 NUMBERS = Vocabulary(lambda id_: str(id_), lambda _, token: token, spaced=False)  # where no file is given
 
 
-def read_vocabulary(path: Path) -> Vocabulary:
-    """Read a tokenizer.json, or a text file whose n-th line (from 0) is the token of id n.
-
-    Raises:
-        InvalidOptionError: it cannot be read, or the package that reads it is not installed.
-    """
-    try:
-        return _tokenizer(path) if path.suffix.lower() == ".json" else _lines(path)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InvalidOptionError(f"--tokenizer {path}: cannot be read: {reason}.") from error
-
-
-def _lines(path: Path) -> Vocabulary:
-    tokens = path.read_text(encoding="utf-8").split("\n")
-    tokens = [token.removesuffix("\r") for token in tokens]
+def vocabulary_of(tokens: Sequence[str]) -> Vocabulary:
+    """Return what ids stand for where the n-th token, from 0, is that of id n."""
     return Vocabulary(
         lambda id_: tokens[id_] if 0 <= id_ < len(tokens) else None,
         lambda _, token: token.lstrip("".join(_SPACES)),
@@ -71,12 +57,33 @@ def _lines(path: Path) -> Vocabulary:
     )
 
 
-def _tokenizer(path: Path) -> Vocabulary:
+def read_vocabulary(path: Path, asked: str = "--tokenizer") -> Vocabulary:
+    """Read a tokenizer.json, or a text file whose n-th line (from 0) is the token of id n.
+
+    Args:
+        asked: what an error calls the file.
+
+    Raises:
+        InvalidOptionError: it cannot be read, or the package that reads it is not installed.
+    """
+    try:
+        return _tokenizer(path, asked) if path.suffix.lower() == ".json" else _lines(path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise InvalidOptionError(f"{asked} {path}: cannot be read: {reason}.") from error
+
+
+def _lines(path: Path) -> Vocabulary:
+    tokens = path.read_text(encoding="utf-8").split("\n")
+    return vocabulary_of([token.removesuffix("\r") for token in tokens])
+
+
+def _tokenizer(path: Path, asked: str) -> Vocabulary:
     try:
         from tokenizers import Tokenizer
     except ModuleNotFoundError as error:
         raise InvalidOptionError(
-            f"--tokenizer {path}: reading it needs the tokenizers package: pip install 'rationale[tokens]', "
+            f"{asked} {path}: reading it needs the tokenizers package: pip install 'rationale[tokens]', "
             "or give a text file with a token a line."
         ) from error
     content = path.read_text(encoding="utf-8")
@@ -84,7 +91,7 @@ def _tokenizer(path: Path) -> Vocabulary:
         found = Tokenizer.from_str(content)
     except Exception as error:  # the package raises nothing narrower
         raise InvalidOptionError(
-            f"--tokenizer {path}: no tokenizer.json: {str(error).splitlines()[0]}. Give the file that "
+            f"{asked} {path}: no tokenizer.json: {str(error).splitlines()[0]}. Give the file that "
             "`tokenizer.save` of Hugging Face's tokenizers wrote, or a text file with a token a line."
         ) from error
     return Vocabulary(

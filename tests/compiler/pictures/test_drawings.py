@@ -14,8 +14,9 @@ from typer.testing import CliRunner, Result
 from compiler import DeepShap, Gradient, Lrp, compile_model
 from compiler.errors import InvalidOptionError
 from compiler.explain.engine import Method
-from compiler.explanations.drawings import fitting, picture
-from compiler.explanations.panels import (
+from compiler.manifest import Attributed, TensorSpec
+from compiler.pictures.drawings import fitting, picture
+from compiler.pictures.panels import (
     Bars,
     Estimate,
     Flow,
@@ -27,8 +28,7 @@ from compiler.explanations.panels import (
     panels,
     panels_of,
 )
-from compiler.explanations.words import NUMBERS, Word, read_vocabulary
-from compiler.manifest import Attributed, TensorSpec
+from compiler.pictures.words import NUMBERS, Word, read_vocabulary
 from service.cli.main import app
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
 
@@ -247,7 +247,7 @@ def size_of(png: bytes) -> tuple[int, int]:
 
 def test_a_table_is_drawn_in_every_kind(place: Path) -> None:
     np.save("one.npy", np.load("x.npy")[:1])
-    for kind, start in ((".svg", b"<?xml"), (".pdf", b"%PDF"), (".html", b"<!doctype")):
+    for kind, start in ((".svg", b"<?xml"), (".pdf", b"%PDF")):
         done = call("table", "--input", "one.npy", "--plot", f"new/p{kind}")
         assert done.exit_code == 0, done.output
         assert f"wrote new/p{kind}: 1 of 1 row\n" in done.stdout
@@ -266,22 +266,6 @@ def test_only_the_first_rows_are_drawn(place: Path) -> None:
     assert 12 * 200 < height < 12 * 500
 
 
-def test_words_are_a_page_without_matplotlib(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    done = call("text", "--input", "ids.npy", "--plot", "p.html", "--tokenizer", "vocab.txt")
-    assert done.exit_code == 0, done.output
-    page = (place / "p.html").read_text(encoding="utf-8")
-    ids = np.load("ids.npy")
-    spans = re.findall(r'<span style="background:(#\w{6})" title="([-+][^"]+)">(.*?)</span>', page)
-    assert [text for *_, text in spans] == [f"&lt;w{i}&gt;" for i in ids.reshape(-1)]
-    for colour, value, _ in spans:
-        red, _, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-        assert (red >= blue) == (float(value) >= 0)
-    done = call("table", "--input", "x.npy", "--plot", "p.html")
-    assert done.exit_code == 2
-    assert "pip install 'rationale[plots]'" in done.stderr
-
-
 def test_words_are_a_picture_with_as_many_lines_as_they_need(place: Path) -> None:
     heights = []
     for vocabulary in ("vocab.txt", "long.txt"):
@@ -296,13 +280,19 @@ def test_words_are_a_picture_with_as_many_lines_as_they_need(place: Path) -> Non
 
 def test_a_text_too_long_for_a_picture() -> None:
     words = Words("t", tuple(Word("word", False) for _ in range(20_000)), np.zeros(20_000))
-    assert fitting([words], ".html") == [words]
-    with pytest.raises(InvalidOptionError, match=r"draw them to a \.html"):
-        fitting([words], ".png")
+    with pytest.raises(InvalidOptionError, match=r"draw them on a page, with --html"):
+        fitting([words])
 
 
 REFUSED = {
-    "another kind": (("--plot", "p.gif"), r"--plot p\.gif: choose \.png, \.svg, \.pdf or \.html"),
+    "another kind": (("--plot", "p.gif"), r"--plot p\.gif: choose \.png, \.svg, \.pdf, or --html FILE"),
+    "a page": (("--plot", "p.html"), r"--plot p\.html: a page is written by --html p\.html"),
+    "a picture as a page": (("--html", "p.png"), r"--html p\.png: give a name that ends in \.html"),
+    "a page in a folder that is a file": (("--html", "x.npy/p.html"), r"--html x\.npy: cannot be written"),
+    "a page without its tokenizer": (
+        ("--html", "p.html", "--tokenizer", "no.txt"),
+        r"no\.txt: cannot be read",
+    ),
     "no kind": (("--plot", "p"), "choose .png"),
     "a folder that is a file": (("--plot", "x.npy/p.png"), r"--plot x\.npy: cannot be written"),
     "no tokenizer": (("--plot", "p.png", "--tokenizer", "no.txt"), r"--tokenizer no\.txt: cannot be read"),

@@ -1,61 +1,44 @@
-"""Pictures of explanations, as PNG, SVG and PDF by matplotlib (the extra `plots`), or as a page.
+"""Pictures of explanations as PNG, SVG and PDF, by matplotlib (the extra `plots`)."""
 
-A page holds words as text, for which matplotlib is not needed, and everything else as PNGs.
-"""
-
-import base64
 import io
 import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from compiler.errors import InvalidOptionError
-from compiler.explanations.panels import Bars, Flow, Heat, Panel, Words
+from compiler.pictures.colours import LOWERS, RAISES, blend
+from compiler.pictures.panels import Bars, Flow, Heat, Panel, Words
+from compiler.pictures.png import full_colour
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
-PAGE, PICTURES = ".html", (".png", ".svg", ".pdf")
+PICTURES = (".png", ".svg", ".pdf")
 MOST_PANELS, MOST_BARS = 12, 40
-RAISES, LOWERS = "#d6604d", "#4393c3"  # red and blue that most colour-blind people tell apart
 _WIDTH_IN, _MOST_IN, _DPI, _POINTS = 8.0, 200, 150, 72  # points of an inch
 _BAR_IN, _TITLE_IN, _HEAT_IN, _LINE_IN = 0.26, 0.95, 3.2, 0.3
 _WORD_PT, _GAP_PT, _MARGIN_PT = 10, 7, 14
-_BRIGHT = 99.5  # percentile of |attribution| that has the full colour: single pixels would take it all
 _DARKEST = 0.8  # of a word's shade, so that it can be read
 
 
-def fitting(panels: Sequence[Panel], kind: str, most: int = MOST_PANELS) -> list[Panel]:
-    """Return the first panels, as many as a file of this kind holds.
+def fitting(panels: Sequence[Panel], most: int = MOST_PANELS) -> list[Panel]:
+    """Return the first panels, as many as a file holds.
 
     Raises:
-        InvalidOptionError: not even one; matplotlib is needed and not installed.
+        InvalidOptionError: not even one; matplotlib is not installed.
     """
-    if kind == PAGE:
-        return list(panels[:most])
     matplotlib_or_advice()
     heights = np.cumsum([_height(panel) for panel in panels[:most]])
     count = int((heights <= _MOST_IN).sum())
     if not count:
-        raise InvalidOptionError(f"the words of a row fill {heights[0]:.0f} inches: draw them to a .html.")
+        raise InvalidOptionError(
+            f"the words of a row fill {heights[0]:.0f} inches: draw them on a page, with --html."
+        )
     return list(panels[:count])
-
-
-def drawing(panels: Sequence[Panel], kind: str) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        InvalidOptionError: matplotlib is needed and not installed.
-    """
-    return _page(panels) if kind == PAGE else picture(panels, kind.removeprefix("."))
-
-
-# -- pictures ------------------------------------------------------------------------------------------
 
 
 def matplotlib_or_advice() -> Any:
@@ -162,7 +145,7 @@ def _flow(panel: Flow, place: "SubFigure") -> None:
 
 def _heat(panel: Heat, place: "SubFigure") -> None:
     """Draw the picture, and the attributions over it, paler where they are small."""
-    limit = float(np.percentile(np.abs(panel.values), _BRIGHT)) or float(np.abs(panel.values).max()) or 1.0
+    limit = full_colour(panel.values)
     shape = panel.values.shape
     if panel.picture is None:
         axes, over = None, place.subplots()
@@ -240,13 +223,7 @@ def _scale(panel: Words) -> str:
 def _shades(values: np.ndarray) -> list[str]:
     """Return colours from white to that of the sign."""
     largest = float(np.abs(values).max(initial=0)) or 1.0
-    return [_blend(RAISES if v >= 0 else LOWERS, _DARKEST * abs(v) / largest) for v in values]
-
-
-def _blend(colour: str, share: float) -> str:
-    """Return a share of a colour on white."""
-    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(255 + (part - 255) * share):02x}" for part in parts)
+    return [blend("#ffffff", RAISES if v >= 0 else LOWERS, _DARKEST * abs(v) / largest) for v in values]
 
 
 _HEIGHTS: dict[type, Callable[[Any], float]] = {
@@ -268,33 +245,3 @@ _DRAW: dict[type, Callable[[Any, "SubFigure"], None]] = {
     Heat: _heat,
     Words: _words,
 }
-
-
-# -- pages ---------------------------------------------------------------------------------------------
-
-_HEAD = """<!doctype html>
-<html><head><meta charset="utf-8"><title>Explanations</title><style>
-body { font: 16px/2 sans-serif; max-width: 50em; margin: 2em auto; color: #111; background: #fff }
-h2 { font-size: 1em; margin: 1.5em 0 0 } h2 small { color: #555; font-weight: normal }
-span { padding: .15em .25em; border-radius: .2em } img { max-width: 100% }
-</style></head><body>
-"""
-
-
-def _page(panels: Sequence[Panel]) -> bytes:
-    parts = (_text(panel) if isinstance(panel, Words) else _embedded(panel) for panel in panels)
-    return "\n".join([_HEAD, *parts, "</body></html>\n"]).encode()
-
-
-def _text(panel: Words) -> str:
-    words = (
-        " " * (not word.joined)
-        + f'<span style="background:{shade}" title="{value:+.4g}">{escape(word.text)}</span>'
-        for word, shade, value in zip(panel.words, _shades(panel.values), panel.values, strict=True)
-    )
-    return f"<h2>{escape(panel.title)} <small>{_scale(panel)}</small></h2>\n<p>{''.join(words)}</p>"
-
-
-def _embedded(panel: Panel) -> str:
-    data = base64.b64encode(picture([panel])).decode()
-    return f'<p><img alt="{escape(panel.title)}" src="data:image/png;base64,{data}"></p>'

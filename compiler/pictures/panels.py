@@ -6,18 +6,28 @@ so do all layers.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
-from compiler.artefact.compiled import Explanation
-from compiler.explanations.files import targets_of
-from compiler.explanations.words import NUMBERS, Vocabulary, Word
 from compiler.manifest import Attributed, ExplainedConcepts, Manifest
+from compiler.pictures.words import NUMBERS, Vocabulary, Word
 
 _CHANNELS = (1, 3, 4)  # of an image
 _LONGEST_NAME = 34
 _CUT = 12  # characters of a name's end that are kept
+
+
+class Answer(Protocol):
+    """What `Compiled.explain` returns: outputs by name, with the rows and what the graph is."""
+
+    manifest: Manifest
+    inputs: dict[str, np.ndarray]
+
+    def __getitem__(self, name: str, /) -> np.ndarray: ...
+
+    def __contains__(self, name: object, /) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,8 @@ class Estimate:
 class Bars:
     """Features by size [F], their standard errors, and Shapley values with theirs where there are any.
 
-    `order` are the places of all features, those of the first bars first.
+    `order` are the places of all features, those of the first bars first. From `base`, the bars add up to
+    `score`, but for the completeness gap; both are None where they add up to nothing.
     """
 
     title: str
@@ -41,6 +52,8 @@ class Bars:
     errors: np.ndarray | None = None
     shapley: Estimate | None = None
     order: tuple[int, ...] = ()
+    base: float | None = None
+    score: float | None = None
 
 
 @dataclass(frozen=True)
@@ -88,29 +101,60 @@ class Part:
     errors: np.ndarray | None
 
 
-def panels_of(answer: Explanation, i: int, row: int, top: int, vocabulary: Vocabulary) -> Iterator[Panel]:
+def targets_of(answer: Answer) -> np.ndarray:
+    """Return [N, T] indices into the explained output's row; "predicted" where that is no answer."""
+    manifest = answer.manifest
+    n, t = answer[manifest.explained_value].shape
+    if manifest.targets != "predicted":
+        return np.broadcast_to(np.asarray(manifest.targets), (n, t))
+    if manifest.explained_output not in answer:
+        return np.full((n, t), "predicted")
+    return np.asarray(answer[manifest.explained_output].reshape(n, -1).argmax(axis=1)[:, None])
+
+
+def largest_targets(answer: Answer, i: int, most: int) -> Sequence[int]:
+    """Return the positions of row i's targets; of more than `most` those of the largest value."""
+    explained = answer[answer.manifest.explained_value][i]
+    if len(explained) <= most:
+        return range(len(explained))
+    return [int(j) for j in np.argsort(-explained, kind="stable")[:most]]
+
+
+def panels_of(
+    answer: Answer, i: int, row: int, top: int, vocabulary: Vocabulary, most: int | None = None
+) -> Iterator[Panel]:
     """Yield the panels of row i of an answer, target by target.
 
     Args:
         row: what the row is called.
         top: features of a row that have a bar each; the others share one.
+        most: targets, those of the largest value; None for all.
     """
-    manifest = answer.manifest
-    for j, element in enumerate(targets_of(answer)[i]):
+    manifest, elements = answer.manifest, targets_of(answer)[i]
+    for j in largest_targets(answer, i, len(elements) if most is None else most):
         parts = [_part(answer, e, (i, j)) for e in manifest.attributed]
         base = "" if manifest.base_value is None else f", base value {answer[manifest.base_value][i, j]:.4g}"
-        said = f"{element_name(manifest, element)}: {answer[manifest.explained_value][i, j]:.4g}{base}"
-        yield from panels(f"row {row}, {said}", parts, top, vocabulary)
+        said = f"{element_name(manifest, elements[j])}: {answer[manifest.explained_value][i, j]:.4g}{base}"
+        whole = manifest.completeness_gap is not None and all(map(_is_table, parts))
+        for panel in panels(f"row {row}, {said}", parts, top, vocabulary):
+            yield _adding_up(panel, answer, i, j) if isinstance(panel, Bars) and whole else panel
         if manifest.layers:
             yield flow(f"row {row}, {said}: layer by layer", answer, i, j)
         if manifest.concepts is not None:
             yield from _concepts(f"row {row}, {said}", manifest.concepts, answer, i, j, top, vocabulary)
 
 
+def _adding_up(panel: Bars, answer: Answer, i: int, j: int) -> Bars:
+    """Return bars with what they start from, 0 of a method without references, and what they add up to."""
+    manifest = answer.manifest
+    base = 0.0 if manifest.base_value is None else float(answer[manifest.base_value][i, j])
+    return replace(panel, base=base, score=float(answer[manifest.explained_value][i, j]))
+
+
 def _concepts(
     title: str,
     concepts: ExplainedConcepts,
-    answer: Explanation,
+    answer: Answer,
     i: int,
     j: int,
     top: int,
@@ -119,23 +163,23 @@ def _concepts(
     """Yield what the inputs contribute to each of the most relevant channels."""
     for c, channel in enumerate(answer[concepts.channels][i, j]):
         share = answer[concepts.attributions][i, j, channel]
-        said = f"{title}: channel {channel} of {_short(concepts.tensor.name)}, {share:+.4g}"
+        said = f"{title}: channel {channel} of {short(concepts.tensor.name)}, {share:+.4g}"
         inputs = (e.by(concepts.heatmaps[e.tensor.name]) for e in answer.manifest.explained)
         each = [_part(answer, e, (i, j, c)) for e in inputs]
         yield from panels(said, each, top, vocabulary)
 
 
-def flow(title: str, answer: Explanation, i: int, j: int) -> Flow:
+def flow(title: str, answer: Answer, i: int, j: int) -> Flow:
     """Return how row i's attributions of target j flow through the layers that the entry answers."""
     manifest = answer.manifest
     inputs = [answer[e.attributions][i, j].reshape(-1) for e in manifest.attributed]
     layers = [answer[layer.attributions][i, j].reshape(-1) for layer in manifest.layers]
     each = [a.astype(np.float64) for a in (np.concatenate(inputs), *layers)]
     base = 0.0 if manifest.base_value is None else float(answer[manifest.base_value][i, j])
-    names = [_short(e.tensor.name) for e in manifest.explained]
+    names = [short(e.tensor.name) for e in manifest.explained]
     return Flow(
         title,
-        (", ".join(names), *(_short(layer.tensor.name) for layer in manifest.layers)),
+        (", ".join(names), *(short(layer.tensor.name) for layer in manifest.layers)),
         np.asarray([a[a > 0].sum() for a in each]),
         np.asarray([a[a < 0].sum() for a in each]),
         float(answer[manifest.explained_value][i, j]) - base,
@@ -144,7 +188,7 @@ def flow(title: str, answer: Explanation, i: int, j: int) -> Flow:
 
 def element_name(manifest: Manifest, element: object) -> str:
     """Name the explained output, and which element of it where there are several."""
-    output = _short(manifest.explained_output)
+    output = short(manifest.explained_output)
     if math.prod(manifest.explained_shape) == 1:
         return output
     which = "" if element == "predicted" else f"[{element}]"
@@ -187,7 +231,7 @@ def parts_of(manifest: Manifest, attributions: np.ndarray, values: np.ndarray) -
     ]
 
 
-def _part(answer: Explanation, e: Attributed, at: tuple[int, ...]) -> Part:
+def _part(answer: Answer, e: Attributed, at: tuple[int, ...]) -> Part:
     """Return the part of a row and a target, and a channel where it is a concept's."""
     values = None if e.of_players else answer.inputs.get(e.tensor.name)
     errors = answer[e.standard_error][at] if e.standard_error else None
@@ -196,7 +240,12 @@ def _part(answer: Explanation, e: Attributed, at: tuple[int, ...]) -> Part:
 
 def _is_table(part: Part) -> bool:
     """Tell whether its features are drawn as bars: rows of numbers, and what has too many axes to picture."""
-    return not (part.explained.at and part.attributions.ndim == 1) and part.attributions.ndim not in (2, 3)
+    return is_table(part.explained, part.attributions.ndim)
+
+
+def is_table(explained: Attributed, axes: int) -> bool:
+    """Tell whether attributions with so many axes of a row are drawn as bars."""
+    return not (explained.at and axes == 1) and axes not in (2, 3)
 
 
 # -- tables --------------------------------------------------------------------------------------------
@@ -243,17 +292,17 @@ def _labels(part: Part) -> list[str]:
     """Return "name = value" of each feature."""
     names = part.explained.names(part.attributions.size)
     if part.values is None or part.values.size != len(names):
-        return [_short(name) for name in names]
-    return [f"{_short(n)} = {_shown(v)}" for n, v in zip(names, part.values.reshape(-1), strict=True)]
+        return [short(name) for name in names]
+    return [f"{short(n)} = {shown(v)}" for n, v in zip(names, part.values.reshape(-1), strict=True)]
 
 
-def _shown(value: str | float) -> str:
+def shown(value: str | float) -> str:
     if isinstance(value, str):
-        return _short(value)
+        return short(value)
     return "missing" if math.isnan(value) else f"{value:,.6g}"
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
     """Return a long name without its middle."""
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - _CUT - 1]}…{name[-_CUT:]}"
 

@@ -1,0 +1,128 @@
+"""`rationale explain --html`: the rows of a file with their pictures, as one page that loads nothing."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from compiler.artefact.compiled import Explanation
+from compiler.artefact.entry import open_entry, read_inputs
+from compiler.artefact.folder import write
+from compiler.decisions.decide import NoReasonsError, decide
+from compiler.decisions.rows import ExplainedRow, explained_rows, values_of
+from compiler.errors import InvalidOptionError
+from compiler.explanations.explain import TARGETS, Tell, batches
+from compiler.manifest import Decided, Manifest
+from compiler.pictures.figures import figures
+from compiler.pictures.markup import element, page, table
+from compiler.pictures.overview import overviews, tables_of
+from compiler.pictures.panels import panels_of
+from compiler.pictures.words import NUMBERS, Vocabulary, read_vocabulary
+from compiler.terminal import facts
+
+MOST_ROWS, MOST_BARS = 200, 40  # that are drawn: rows, and features of one
+MOST_SUMMED = 10_000  # rows that the overview is of
+_FACTS = {"explains", "players", "method", "references", "decision", "reasons", "completeness gap"}
+
+
+def report_file(
+    repository: Path,
+    name: str,
+    file: Path,
+    out: Path,
+    rows: int | None = 10,
+    top: int = 10,
+    tokenizer: Path | None = None,
+    progress: Tell | None = None,
+) -> str:
+    """Write a page about the rows of a file, and say what it shows.
+
+    Args:
+        out: .html.
+        rows: that are drawn one by one, the first ones; None for all.
+        top: features of a row that have a bar of their own.
+        tokenizer: see `read_vocabulary`; without one token ids are shown as numbers.
+
+    Raises:
+        InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
+    """
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise InvalidOptionError(f"--html {out}: give a name that ends in .html; --plot draws other files.")
+    vocabulary = NUMBERS if tokenizer is None else read_vocabulary(tokenizer)
+    compiled = open_entry(repository, name)
+    manifest, inputs = compiled.manifest, read_inputs(compiled, file)
+    count = len(next(iter(inputs.values())))
+    drawn = min(count if rows is None else rows, MOST_ROWS, count)
+    summed = min(count, MOST_SUMMED) if tables_of(manifest) and count > 1 else 0
+    sections = _Sections(manifest, drawn, min(top, MOST_BARS), vocabulary)
+    answers = sections.of(batches(compiled, inputs, max(drawn, summed), progress or (lambda *_: None)))
+    over = figures(overviews(answers, summed, sections.top)) if summed else []
+    for _ in answers:  # those that the overview did not take
+        pass
+    left = list(_left_out(drawn, summed, count))
+    head = [("rows", "; ".join([f"{count:,} of {file.name}", *left]))]
+    head += [(key, text) for key, text in facts(manifest) if key in _FACTS]
+    head.append(
+        ("explainer", f"{manifest.digests.explanation[:12]}, the digest of model, references and options")
+    )
+    content = [table(head), *(element("p", f"warning: {w}", class_="note") for w in manifest.warnings)]
+    made = page(f"Explanations by {name}", [*content, *over, *sections.made])
+    write(out.parent, {out.name: made}, "--html")
+    return "; ".join([f"wrote {out}: {count:,} row{'s' * (count > 1)}", *left])
+
+
+def _left_out(drawn: int, summed: int, count: int) -> Iterator[str]:
+    if drawn < count:
+        yield f"the first {drawn:,} one by one"
+    if 0 < summed < count:
+        yield f"the overview is of the first {summed:,}"
+
+
+@dataclass
+class _Sections:
+    """A section for each of the first rows."""
+
+    manifest: Manifest
+    rows: int
+    top: int
+    vocabulary: Vocabulary
+    made: list[Element] = field(default_factory=list)
+
+    def of(self, answers: Iterable[Explanation]) -> Iterator[Explanation]:
+        """Yield the same answers; sections are made of the first rows as they pass."""
+        first = 0
+        for answer in answers:
+            count = len(answer[self.manifest.explained_value])
+            here = min(count, self.rows - first)
+            decisions = _decisions(answer) if here > 0 else []
+            for i in range(here):
+                drawn = panels_of(answer, i, first + i, self.top, self.vocabulary, TARGETS)
+                more = self.manifest.target_count - TARGETS
+                note = element("p", f"{more:,} more targets, of smaller value", class_="note")
+                self.made += [element("h2", f"Row {first + i}"), *decisions[i : i + 1], *figures(drawn)]
+                self.made += [note] if more > 0 else []
+            first += count
+            yield answer
+
+
+def _decisions(answer: Explanation) -> list[Element]:
+    """Return what is decided about each row, where the entry's own features say all that is needed."""
+    decided = answer.manifest.decision
+    if decided is None:
+        return []
+    values = values_of(answer.manifest, answer.inputs)
+    if any(rule.feature not in values[0] for rule in decided.profile.knock_outs):
+        return []
+    rows = explained_rows(answer.manifest, answer)
+    return [_decision(decided, row, known) for row, known in zip(rows, values, strict=True)]
+
+
+def _decision(decided: Decided, row: ExplainedRow, values: Mapping[str, Any]) -> Element:
+    try:
+        made = decide(decided, row, values)
+    except NoReasonsError as error:
+        return element("p", f"No reasons: {error}")
+    said = f"{made.decision.capitalize()}: score {made.score:g}, threshold {made.threshold:g}"
+    reasons = [element("li", f"{reason.code}  {reason.text}") for reason in made.reasons]
+    return element("div", element("p", said), *[element("ol", *reasons)] * bool(reasons), class_="decision")

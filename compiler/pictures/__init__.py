@@ -1,0 +1,1 @@
+"""Pictures of explanations: HTML and SVG that need nothing, and matplotlib's."""
