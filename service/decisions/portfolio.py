@@ -31,6 +31,7 @@ from service.inference.checks import Faults, check_answer
 from service.inference.features import form_of
 from service.repository.entry import Entry
 from service.repository.registry import read_repository
+from service.repository.remote import local_repository
 from service.settings import Settings
 
 KINDS = (".csv", ".jsonl")
@@ -69,10 +70,11 @@ def read_portfolio(settings: Settings, name: str, file: Path) -> Portfolio:
         RepositoryError, UnknownModelError, NotExplainableError: no such model, or none that decides.
         InvalidOptionError, InvalidReferencesError: rows that do not fit.
     """
-    entry = read_repository(settings.repository, strict=False).decider(name)
+    repository = local_repository(settings)
+    entry = read_repository(repository, strict=False).decider(name)
     manifest = entry.manifest
     assert manifest is not None  # noqa: S101 (it decides)
-    inputs, beside, _ = read_applicants(open_entry(settings.repository, manifest.model), file)
+    inputs, beside, _ = read_applicants(open_entry(repository, manifest.model), file)
     form = form_of(entry, manifest)
     rows = [
         {name: values[name] for name in form.features}
