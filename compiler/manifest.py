@@ -445,6 +445,11 @@ class Manifest(_Frozen):
     method: Method
     request: CompileRequest = Field(description="what was asked for, with the names that tables gave")
     digests: Digests
+    graphs: dict[str, str] = Field(
+        {},
+        description="SHA-256 of what was written with it, by version folder, such as `NAME/1` and "
+        "`NAME_explain/1`: of the graph, its weights and kernels, as the audit trail records it",
+    )
     one_shot: bool = Field(
         False,
         description="whether `NAME` is the only entry: its graph also takes BOOL `explain` [N, 1], the rows "

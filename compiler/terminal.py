@@ -17,7 +17,20 @@ if TYPE_CHECKING:
 
 _SHOWN = 3  # base values of a line
 _ABOUT = {"deepshap": "approximates Shapley values; rationale evaluate --shapley measures how closely"}
-Repository = Annotated[Path, typer.Option(help="The model repository.", metavar="FOLDER")]
+
+
+def _folder(given: str | Path) -> Path:
+    if "://" in str(given):
+        raise typer.BadParameter(
+            f"'{given}' is a URL, and entries are written to a folder: write them there, then copy it to the "
+            "storage with a tool of that (aws s3 sync …)"
+        )
+    return Path(given)
+
+
+Repository = Annotated[
+    Path, typer.Option(help="The model repository to write to.", metavar="FOLDER", parser=_folder)
+]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version as package_version
+from pathlib import Path
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.middleware.cors import CORSMiddleware
@@ -44,6 +45,7 @@ from service.references.service import ReferenceSetService
 from service.references.store import KIND as SETS
 from service.references.store import ReferenceSets
 from service.repository.registry import ModelRegistry, read_repository
+from service.repository.remote import remote_of
 from service.security.keys import Keyring, is_loopback, read_keyring, scopes_of
 from service.security.rate_limit import RateLimits
 from service.security.tls import triton_tls
@@ -100,11 +102,14 @@ def create_app(
     state = State(settings.state_folder, settings.state_url, is_shared=settings.workers > 1)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(state.close)
+        remote = remote_of(settings)
+        models, refused = (
+            (Path(settings.repository), {}) if remote is None else (remote.entries, remote.open())
+        )
         # Copies of what machines share leave the repository as it is, but for a Triton: it may be read-only.
-        has_copies = blobs is not None and settings.triton is None
-        folder = copies_in(state) if has_copies else settings.repository
-        artifacts = ArtifactStore(folder, state, blobs)
-        repository = read_repository(settings.repository, strict=settings.strict)
+        has_copies = (blobs is not None and settings.triton is None) or remote is not None
+        artifacts = ArtifactStore(copies_in(state) if has_copies else models, state, blobs)
+        repository = read_repository(models, strict=settings.strict, refused=refused)
         plane = DataPlane(repository, backend, settings, metrics)
         sets = ReferenceSets(state, blobs)
         sets.recover()
@@ -112,7 +117,7 @@ def create_app(
         on_failure.pop_all()
 
     start_trail = partial(_start_where_needed, trail)
-    live = LiveRepository(explainers, backend, settings, state, start_trail)
+    live = LiveRepository(explainers, backend, settings, state, start_trail, remote)
     explainers.followed = partial(_follow, sets, live)
 
     @contextlib.asynccontextmanager
@@ -146,6 +151,7 @@ def create_app(
     app.state.explainers = explainers
     app.state.acts = acts
     app.state.live = live
+    app.state.remote = remote
     if isinstance(explainers, Explainers):
         app.state.references = ReferenceSetService(sets, explainers, plane, settings.max_reference_bytes)
     app.state.settings = settings

@@ -8,13 +8,22 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from compiler.errors import RationaleError
+from compiler.artefact.remote import RemoteRepository
+from compiler.errors import RationaleError, RepositoryError
 from service.backends.base import Backend
-from service.errors import ConflictError, ServiceError, UnknownModelError
+from service.errors import ConflictError, NotReadyError, ServiceError, UnknownModelError
 from service.explainers.records import Known, read
 from service.explainers.service import Explainers
 from service.repository.entry import Entry, Stamp, stamp_of
-from service.repository.registry import UNLOADED, ModelRegistry, Unserved, check_served, folders, read_folder
+from service.repository.registry import (
+    UNLOADED,
+    ModelRegistry,
+    Unserved,
+    check_served,
+    folders,
+    read_folder,
+    refused_stamp,
+)
 from service.settings import Settings
 from service.state import Change
 from service.state.state import State
@@ -38,12 +47,16 @@ class LiveRepository:
         settings: Settings,
         state: State,
         published: Callable[[ModelRegistry], None],
+        remote: RemoteRepository | None = None,
     ) -> None:
         """Take what was read; nothing is loaded yet.
 
         Args:
             published: called with what is served, whenever that changes.
+            remote: of which the repository's folder is a copy; None where it is none.
         """
+        self._remote = remote
+        self._refused: Mapping[str, str] = {}  # what of it is not in the copy as it is there
         self._published = published
         self.grace_s = settings.request_timeout_s
         self._registry = explainers.store.base
@@ -77,13 +90,32 @@ class LiveRepository:
         if self._leaving:
             await asyncio.wait(self._leaving)
 
+    def look(self) -> object:
+        """Return what changes with the repository, wherever it is. Blocks. Raises OSError."""
+        if self._remote is None:
+            return self.stamps()
+        try:
+            return self._remote.look()
+        except RepositoryError as error:
+            raise OSError(str(error)) from error
+
     def stamps(self) -> dict[str, Stamp]:
         """Return the stamp of every folder, as it is on the disk now. Blocks. Raises OSError."""
-        return {path.name: stamp_of(path) for path in folders(self._registry.folder)}
+        found = {path.name: stamp_of(path) for path in folders(self._registry.folder)}
+        return found | {name: refused_stamp(reason) for name, reason in self._refused.items()}
+
+    async def _pull(self) -> None:
+        """Have a copy of what is elsewhere, if it is. Raises RepositoryError."""
+        if self._remote is not None:
+            self._refused = await asyncio.to_thread(self._remote.pull)
 
     async def scan(self) -> None:
         """Take up what has changed on the disk since it was taken up last; faults go to the log."""
         async with self._turn:
+            try:
+                await self._pull()
+            except RepositoryError as error:
+                log.error("%s; what was pulled before is served", error)
             owned = set(self._explainers.store.owned())
             try:
                 found = await asyncio.to_thread(self.stamps)
@@ -132,6 +164,10 @@ class LiveRepository:
     async def _load(self, name: str) -> None:
         async with self._turn:
             self._check_ours(name)
+            try:
+                await self._pull()
+            except RepositoryError as error:
+                raise NotReadyError(str(error)) from error
             if name not in await asyncio.to_thread(self.stamps):
                 raise UnknownModelError(f"the repository has no entry '{name[:80]}'")
             for fault in (await self._take_up([name])).values():
@@ -179,8 +215,11 @@ class LiveRepository:
         faults: dict[str, RationaleError] = {}
         for name in changed:
             path = self._registry.folder / name
-            stamp = stamp_of(path)
+            refused = self._refused.get(name)
+            stamp = stamp_of(path) if refused is None else refused_stamp(refused)
             try:
+                if refused is not None:
+                    raise RepositoryError(refused)
                 served[name] = await self._loaded(path, served)
                 unserved.pop(name, None)
             except RationaleError as error:

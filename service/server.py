@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fastapi import FastAPI
 
+from compiler.artefact.remote import RemoteRepository
 from service.api.server import HttpServer
 from service.app import create_admin_app, create_app, create_backend, read_keys
 from service.configuration import unknown_variables
@@ -188,7 +189,7 @@ async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: S
 def _watched(app: FastAPI, settings: Settings, tls: ServerTls | None) -> list[Watched]:
     """Return what is read again while serving."""
     live: LiveRepository = app.state.live
-    watched = [Watched(live.stamps, live.scan, settings.watch_s)]
+    watched = [Watched(live.look, live.scan, settings.watch_s)]
     if tls is not None:
         watched.append(watched_files(tls.certificates.files, tls.reload))
     if settings.keys_file is not None:
@@ -252,6 +253,9 @@ def announce_ready(app: FastAPI, ends: _Ends, announce: Announce) -> None:
     """Print the models and, as the last line, the HTTP address: scripts wait for it."""
     plane: DataPlane = app.state.plane
     registry = plane.repository
+    remote: RemoteRepository | None = app.state.remote
+    if remote is not None and remote.fault is not None:
+        announce(remote.fault)
     for name in registry.unserved:
         announce(f"model {name} is not served: {registry.why_unserved(name)}")
     for entry in registry.entries.values():

@@ -26,7 +26,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore")
 
-    repository: Path = Path("model_repository")
+    repository: Path | str = Path("model_repository")  # text is a URL
     state: SecretStr | None = None
     artifacts: str | None = None
     strict: bool = False
@@ -105,13 +105,26 @@ class Settings(BaseSettings):
 
         Where machines share a database, copies alone are kept here: in the folder for temporary files.
         """
-        repository = os.path.abspath(self.repository)
+        repository = str(self.repository) if self.repository_url else os.path.abspath(self.repository)
         if self.state is None:
-            return Path(f"{repository}.state")
+            return Path(
+                f"{repository.rstrip('/').rpartition('/')[2] if self.repository_url else repository}.state"
+            )
         if self.state_url is None:
             return Path(self.state.get_secret_value())
         digest = hashlib.sha256(repository.encode()).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"rationale-{digest}"
+
+    @property
+    def repository_url(self) -> str | None:
+        """The storage that the repository is in; None for a folder."""
+        return self.repository if isinstance(self.repository, str) else None
+
+    @property
+    def repository_copy(self) -> Path:
+        """Where the copy of a repository at a URL is kept: with the state, for it is to survive a restart."""
+        digest = hashlib.sha256(str(self.repository).encode()).hexdigest()[:16]
+        return self.state_folder / f"repository-{digest}"
 
     @property
     def grpc_end(self) -> int | None:
@@ -155,12 +168,26 @@ class Settings(BaseSettings):
                 "state is a database that machines share: give artifacts too, where they share files, such "
                 "as s3://BUCKET/FOLDER"
             )
+        if self.triton is not None and self.repository_url is not None:
+            raise ValueError(
+                "repository is a URL, and triton serves one of its own: give both the same folder, in which "
+                "explainers made over the API are put too"
+            )
         if self.triton is not None and self.device != "auto":
             raise ValueError("device is of models that run here; in Triton their instance_group says where")
         of_triton = (self.triton_tls_ca, self.triton_tls_cert)
         if not self.triton_tls and any(file is not None for file in of_triton):
             raise ValueError("triton_tls_ca, triton_tls_cert and triton_tls_key need triton_tls = true")
         return self
+
+    @field_validator("repository", mode="before")
+    @classmethod
+    def _is_a_repository(cls, given: Any) -> Any:
+        if not isinstance(given, str) or "://" not in given:
+            return Path(given) if isinstance(given, str) else given
+        if not re.fullmatch(r"[a-z0-9+]+://\S*[^\s/]\S*", given):
+            raise ValueError("it must be a folder, or a URL such as s3://BUCKET/FOLDER or file:///FOLDER")
+        return given.rstrip("/")
 
     @field_validator("state", mode="before")
     @classmethod

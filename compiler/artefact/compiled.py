@@ -231,7 +231,7 @@ class Compiled:
         Raises:
             RepositoryError: the folder is there already, or cannot be written.
         """
-        manifest = self.manifest.model_copy(update={"model": model})
+        manifest = self.manifest.model_copy(update={"model": model, "graphs": {}})
         with kernels_of(self.custom_ops):
             write_explainer(self.graph, manifest, self.sample, entry, self.custom_ops)
 

@@ -16,6 +16,7 @@ import onnxruntime as ort
 from google.protobuf import text_format
 
 from compiler.artefact.comparisons import Compared, is_entry_name
+from compiler.artefact.digest import graph_digest
 from compiler.errors import InvalidOptionError, RepositoryError, UnsupportedModelError
 from compiler.lowering.precision import on_cpu
 from compiler.machine import MAX_BATCH
@@ -64,7 +65,7 @@ def write_entries(
         comparisons: further entries, which the manifest's decision names.
     """
     check_name(name)
-    manifest = manifest.model_copy(update={"model": name})
+    manifest = manifest.model_copy(update={"model": name, "graphs": {}})
     beside = {one.noted(name).entry: one for one in comparisons}
     if manifest.decision is not None:
         noted = {"comparisons": tuple(one.noted(name) for one in comparisons)}
@@ -81,9 +82,10 @@ def write_entries(
                 explain = plain
             else:
                 _write_entry(new / plain, source, sample, MAX_BATCH, libraries)
+                manifest = manifest.model_copy(update={"graphs": _graph_of(new / plain)})
             _write_explaining(new / explain, combined, manifest, sample, libraries)
             for entry, one in beside.items():
-                own = one.manifest.model_copy(update={"model": name})
+                own = one.manifest.model_copy(update={"model": name, "graphs": manifest.graphs})
                 _write_explaining(new / entry, one.graph, own, one.sample, libraries, audited=True)
             with _locked(repository):
                 stale = _of_another_model(repository, name, manifest)
@@ -127,7 +129,13 @@ def _write_explaining(
     """
     most, mixed = manifest.measured.max_batch, manifest.decision is None and not audited
     _write_entry(folder, combined, sample, most, libraries, gated=manifest.one_shot, mixed=mixed)
+    manifest = manifest.model_copy(update={"graphs": manifest.graphs | _graph_of(folder)})
     (folder / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
+
+
+def _graph_of(entry: Path) -> dict[str, str]:
+    """Return the digest of what a server runs of an entry, by its place in the repository."""
+    return {f"{entry.name}/1": graph_digest(entry / "1")}
 
 
 def _of_another_model(repository: Path, name: str, manifest: Manifest) -> list[str]:

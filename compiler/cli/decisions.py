@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from compiler.terminal import Repository, console, progress_bar, told_plainly
+from compiler.cli.repositories import Repository
+from compiler.terminal import console, progress_bar, told_plainly
 
 app = typer.Typer(help="What decisions and their reasons come to.", no_args_is_help=True)
 

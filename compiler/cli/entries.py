@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from compiler.cli.repositories import Repository
 from compiler.errors import InvalidOptionError
-from compiler.terminal import Repository, console, progress_bar, report, told_plainly
+from compiler.terminal import console, progress_bar, report, told_plainly
 
 app = typer.Typer()
 

@@ -23,11 +23,11 @@ app = typer.Typer(
 )
 
 Repository = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         help="That of the gateway, whose state the trail is in where RATIONALE_AUDIT names no database. "
         "Default: model_repository.",
-        metavar="FOLDER",
+        metavar="FOLDER|URL",
         show_default=False,
     ),
 ]
@@ -44,7 +44,7 @@ _SHOWN = 100
 
 
 @contextmanager
-def opened(repository: Path | None, config: Path | None) -> "Iterator[tuple[Ledger, Settings]]":
+def opened(repository: str | None, config: Path | None) -> "Iterator[tuple[Ledger, Settings]]":
     """Open the trail of a gateway with these settings. Ends the command where they, or it, cannot be read."""
     with told_plainly():
         from service.configuration import load_settings

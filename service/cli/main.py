@@ -24,7 +24,11 @@ app.add_typer(kserve_app)
 Command = Callable[..., None]
 # Settings that have a flag: its value in help texts, and the text. The settings themselves check the values.
 FLAGS = {
-    "repository": ("FOLDER", "Folder with the compiled models. Default: model_repository."),
+    "repository": (
+        "FOLDER|URL",
+        "Folder with the compiled models, or a URL (s3://…), of which a copy is kept with the state. "
+        "Default: model_repository.",
+    ),
     "strict": (None, "Do not start where an entry is broken. Default: serve the others, and tell of it."),
     "watch_s": (
         "SECONDS",

@@ -21,6 +21,7 @@ from compiler.manifest import Manifest
 from service.decisions.rows import Decide, Deciding, Instance, Line
 from service.decisions.tables import WRITERS, batch_of, schema_of
 from service.decisions.trail import AuditTrail, NoTrail
+from service.repository.remote import local_repository
 from service.settings import Settings
 
 WITHOUT = "without a decision"
@@ -73,7 +74,7 @@ def read_portfolio(settings: Settings, name: str, file: Path) -> Portfolio:
         RepositoryError, UnknownModelError, NotExplainableError: no such model, or none that decides.
         InvalidOptionError, InvalidReferencesError: rows that do not fit.
     """
-    deciding = Deciding.of(settings.repository, name)
+    deciding = Deciding.of(local_repository(settings), name)
     inputs, beside, _ = read_applicants(deciding.compiled, file)
     rows = deciding.instances(inputs, beside)
     return Portfolio(deciding, rows, deciding.digest(rows))
@@ -187,7 +188,7 @@ def decide_files(
         InvalidOptionError, InvalidReferencesError: files or rows that cannot be used.
         StateUnavailableError, ConflictError: the trail cannot be.
     """
-    deciding = Deciding.of(settings.repository, name)
+    deciding = Deciding.of(local_repository(settings), name)
     with deciding.opened(settings, trail) as decide:
         is_recorded = not isinstance(trail, NoTrail)
         means = _Decisions(deciding, decide, tuple(keep), _AT_ONCE, is_recorded)

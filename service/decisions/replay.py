@@ -20,6 +20,7 @@ from service.decisions.trail import RecordedDecision
 from service.inference.checks import Faults
 from service.repository.entry import Entry, read_entry, sides
 from service.repository.registry import folders
+from service.repository.remote import local_repository
 from service.settings import Settings
 
 TOLERANCE = 1e-4  # elsewhere, of the largest number: sums are made in another order there
@@ -59,7 +60,7 @@ class Replayer:
         Args:
             entries: instead of the gateway's repository.
         """
-        self._repository = entries or settings.repository
+        self._repository = entries or local_repository(settings)
         self._devices = Devices(settings.device, settings.cpu_fallback, custom_ops=settings.allow_custom_ops)
         self._manifests: list[tuple[Path, Manifest]] | None = None
         self._entries: dict[Path, tuple[Entry, ...]] = {}

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import hashlib
 import math
 import re
 from collections.abc import Container, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
+from compiler.artefact.digest import graph_digest
 from compiler.errors import RepositoryError
 from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest, TensorSpec
 from service.tensors import DTYPES
@@ -152,28 +152,12 @@ def read_entry(folder: Path) -> Entry:
         },
         config=config,
         stamp=stamp,
-        graph_digest=_digest(model_path.parent) if manifest is not None and manifest.decision else None,
+        graph_digest=graph_digest(model_path.parent) if manifest is not None and manifest.decision else None,
     )
     if entry.manifest is not None:
         _check_profile(manifest_path, entry.manifest)
         _check_manifest(manifest_path, entry, entry.manifest)
     return entry
-
-
-def _digest(version: Path) -> str:
-    """Hash the graph, its weights and kernels: what `sha256sum * | sha256sum` says in the folder.
-
-    Raises RepositoryError.
-    """
-    whole = hashlib.sha256()
-    try:
-        for path in sorted(path for path in version.rglob("*") if path.is_file()):
-            with path.open("rb") as file:
-                one = hashlib.file_digest(file, "sha256").hexdigest()
-            whole.update(f"{one}  {path.relative_to(version).as_posix()}\n".encode())
-    except OSError as error:
-        raise RepositoryError(f"{version}: cannot be read: {error.strerror}") from error
-    return whole.hexdigest()
 
 
 def stamp_of(folder: Path) -> Stamp:

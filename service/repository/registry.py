@@ -196,11 +196,14 @@ class ModelRegistry:
         return known[explainer]
 
 
-def read_repository(folder: Path, *, strict: bool = True) -> ModelRegistry:
+def read_repository(
+    folder: Path, *, strict: bool = True, refused: Mapping[str, str] | None = None
+) -> ModelRegistry:
     """Read every entry of a model repository; hidden folders and plain files are passed over.
 
     Args:
         strict: a broken entry is an error; else it is listed as unserved, unless all are broken.
+        refused: why folders are not here, or not as they were to be.
 
     Raises:
         RepositoryError: the folder is missing or empty, or entries are broken; names each and why.
@@ -220,8 +223,16 @@ def read_repository(folder: Path, *, strict: bool = True) -> ModelRegistry:
             registry = replace(registry, unserved=unserved)
         else:
             registry = replace(registry, entries={**registry.entries, **{one.name: one for one in found}})
+    for name, reason in (refused or {}).items():
+        unserved = {**registry.unserved, name: Unserved(reason, refused_stamp(reason))}
+        registry = replace(registry, unserved=unserved)
     check_served(registry, strict=strict)
     return registry
+
+
+def refused_stamp(reason: str) -> Stamp:
+    """Return the stamp of what was not put on the disk."""
+    return ((reason, 0, 0, 0),)
 
 
 def folders(repository: Path) -> list[Path]:

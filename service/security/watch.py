@@ -47,18 +47,25 @@ async def watch(watched: Watched) -> None:
     """Read again what has changed and then stayed for an interval: it may be on its way to the disk."""
     if watched.interval_s is None:
         return
-    read = last = await asyncio.to_thread(watched.look)
+    read = last = await _found(watched)
     while True:
         await asyncio.sleep(watched.interval_s)
-        try:
-            found = await asyncio.to_thread(watched.look)
-        except OSError as error:
-            log.error("cannot be looked at: %s", error)
+        found = await _found(watched)
+        if found is None:
             continue
         if found == last != read:
             read = found
             await watched.read()
         last = found
+
+
+async def _found(watched: Watched) -> object:
+    """Return what there is to see; None where that cannot be looked at."""
+    try:
+        return await asyncio.to_thread(watched.look)
+    except OSError as error:
+        log.error("cannot be looked at: %s", error)
+        return None
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:

@@ -1,0 +1,305 @@
+"""A model repository in an object storage: copied into a folder of this machine, and read from there.
+
+    FOLDER/
+    ├── repository/NAME       what is read: a link to the entry, turned over at one moment
+    ├── content/KEY/NAME      the entry as it was pulled, never changed
+    └── content/KEY/files.json  what the storage said of its files, so that none is downloaded twice
+
+A model and what explains it are taken up together, or stay as they were: manifests hold the digests of the
+graphs that were written with them.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from compiler.artefact.digest import graph_digest
+from compiler.errors import InvalidOptionError, RepositoryError
+from compiler.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest
+
+try:
+    import fcntl
+except ImportError:  # Windows: two processes that pull at once are not kept apart there
+    fcntl = None  # type: ignore[assignment]  # the module or nothing; tested where it is used
+
+Files = Mapping[str, str]  # of an entry: by path in it, what changes with the content
+_LOOK_S = 15.0  # for a list of files: a storage that does not answer must not hold up a start
+_FILES = "files.json"
+_REASON = 300  # characters of what a library reports
+# What storages say of a file that tells its content, best first; of the others the time of change.
+_MARKS = ("ETag", "etag", "md5Hash", "content_md5", "checksum")
+_TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified")
+
+
+class UnreachableError(RepositoryError):
+    """The storage does not answer, or holds nothing."""
+
+
+def is_url(repository: str | Path) -> bool:
+    """Tell whether a repository is named by a URL, and not by its folder."""
+    return isinstance(repository, str) and "://" in repository
+
+
+def shown(url: str) -> str:
+    """Return a URL without what may be a password in it."""
+    return re.sub(r"//[^/@]*@", "//", url)
+
+
+class RemoteRepository:
+    """A repository at a URL and its copy. Every method blocks; processes that share the copy take turns.
+
+    Attributes:
+        name: the URL, without what may be a password.
+        entries: the folder to read.
+        fault: why the copy may be older than what the storage has; None where it is not.
+    """
+
+    def __init__(self, url: str, folder: Path) -> None:
+        """Name both; nothing is asked of the storage yet.
+
+        Raises:
+            InvalidOptionError: no URL of a storage, or the library for it is not installed.
+        """
+        try:
+            from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+
+            self._storage, root = url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise InvalidOptionError(
+                f"repository {shown(url)}: must be a folder, or a URL such as s3://BUCKET/FOLDER or "
+                f"file:///FOLDER, which needs pip install 'rationale[s3]' or fsspec's package for it: {error}"
+            ) from error
+        self.name = shown(url)
+        self.folder = folder
+        self.entries = folder / "repository"
+        self._root = str(root).rstrip("/")
+        self._content = folder / "content"
+        self.fault: str | None = None
+        self._is_checked = False  # whether what lies there is what was pulled
+
+    def look(self) -> dict[str, Files]:
+        """Return the files of each entry, as the storage lists them now.
+
+        Raises:
+            UnreachableError: it does not answer, or holds no entry.
+            RepositoryError: a name leads out of the folder.
+        """
+        listed = self._listed()
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        for path, about in listed.items():
+            entry, slash, file = str(path).removeprefix(self._root).lstrip("/").partition("/")
+            if not slash or not file or entry.startswith(".") or about.get("type") == "directory":
+                continue
+            if any(part in ("", ".", "..") for part in file.split("/")) or "\\" in file:
+                raise RepositoryError(f"{self.name}: '{path}' is no name of an entry's file: delete it")
+            found[entry][file] = _mark(about)
+        if not found:
+            raise UnreachableError(f"{self.name}: holds no entry of `rationale compile`")
+        return dict(found)
+
+    def open(self) -> dict[str, str]:
+        """Pull, or go by the copy where the storage cannot be read: `fault` says so then.
+
+        Raises:
+            UnreachableError: it cannot be read, and there is no copy.
+            RepositoryError: the copy cannot be written.
+        """
+        try:
+            return self.pull()
+        except UnreachableError as error:
+            if not self._held():
+                raise
+            self.fault = f"{error}; what was pulled before is read from {self.entries}"
+            return {}
+
+    def pull(self) -> dict[str, str]:
+        """Have in `entries` what the storage has; return why entries that changed there stay as they were.
+
+        Raises:
+            UnreachableError: the storage cannot be read; `entries` is what it was when it last could.
+            RepositoryError: the copy cannot be written.
+        """
+        with self._locked():
+            self._drop_damaged()
+            found = self.look()
+            held = self._held()
+            keys = {name: _key(name, files) for name, files in found.items()}
+            with tempfile.TemporaryDirectory(prefix=".pulling-", dir=self.folder) as aside:
+                new = {
+                    name: self._fetch(name, files, Path(aside) / keys[name], held.get(name))
+                    for name, files in found.items()
+                    if name not in held or held[name].parent.name != keys[name]
+                }
+                kept = {name: folder for name, folder in held.items() if name in found and name not in new}
+                faults = self._faults(kept | new, [*new, *(held.keys() - found.keys())])
+                refused = {name: faults[model_of(name)] for name in new if model_of(name) in faults}
+                for name in new.keys() - refused.keys():
+                    self._take(new[name])
+            for name in held.keys() - found.keys():
+                if model_of(name) not in faults:
+                    (self.entries / name).unlink()
+            self._sweep()
+        self.fault = None
+        return refused
+
+    # --- the storage --------------------------------------------------------------------------------------
+
+    def _listed(self) -> dict[str, Any]:
+        limit = {"timeout": _LOOK_S} if getattr(self._storage, "async_impl", False) else {}
+        with self._reading():
+            self._storage.invalidate_cache()
+            listed: dict[str, Any] = self._storage.find(self._root, detail=True, **limit)
+            return listed
+
+    def _fetch(self, name: str, files: Files, folder: Path, before: Path | None) -> Path:
+        """Return the entry, made in `folder` of what has changed and of what is there already."""
+        known = _files_of(before) if before is not None else {}
+        wanted: dict[str, Path] = {}
+        for file, mark in files.items():
+            target = folder / name / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if before is not None and known.get(file) == mark:
+                os.link(before / file, target)
+            else:
+                wanted[f"{self._root}/{name}/{file}"] = target
+        with self._reading():
+            if wanted:
+                self._storage.get(list(wanted), [str(target) for target in wanted.values()])
+        (folder / _FILES).write_text(json.dumps(files))
+        return folder / name
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # each storage has errors of its own
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise UnreachableError(f"{self.name}: cannot be read: {lines[0][:_REASON]}") from error
+
+    # --- the copy -----------------------------------------------------------------------------------------
+
+    def _held(self) -> dict[str, Path]:
+        """Return the entries that are read now, where they really lie."""
+        links = self.entries.iterdir() if self.entries.is_dir() else ()
+        return {link.name: link.resolve() for link in links if link.is_symlink() and link.is_dir()}
+
+    def _take(self, made: Path) -> None:
+        """Read the entry from now on."""
+        target, link = self._content / made.parent.name, self.folder / f".link-{made.name}"
+        shutil.rmtree(target, ignore_errors=True)
+        made.parent.rename(target)
+        link.unlink(missing_ok=True)
+        link.symlink_to(Path("..") / self._content.name / target.name / made.name)
+        link.replace(self.entries / made.name)
+
+    def _drop_damaged(self) -> None:
+        """Forget what does not lie there as it was pulled; once, for it is read whole."""
+        if self._is_checked:
+            return
+        held = self._held()
+        faults = self._faults(held, held)
+        for name in held:
+            if model_of(name) in faults:
+                (self.entries / name).unlink()
+        self._is_checked = True
+
+    def _sweep(self) -> None:
+        """Delete what nothing leads to."""
+        used = {folder.parent.name for folder in self._held().values()}
+        for path in self._content.iterdir():
+            if path.name not in used:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _faults(self, entries: Mapping[str, Path], changed: Iterable[str]) -> dict[str, str]:
+        """Return why entries do not go together, by their model; of models of which something has changed."""
+        models = {model_of(name) for name in changed}
+        faults: dict[str, str] = {}
+        for name, folder in entries.items():
+            if (model := model_of(name)) not in models or not (folder / FILE_NAME).is_file():
+                continue
+            try:
+                graphs = Manifest.read(folder / FILE_NAME).graphs
+                for version, digest in graphs.items():
+                    entry, _, number = version.partition("/")
+                    if entry in entries and graph_digest(entries[entry] / number) != digest:
+                        raise RepositoryError(
+                            f"{self.name}/{version}: its files are not those that {name}/{FILE_NAME} was "
+                            f"written with (SHA-256 {digest[:12]}…): upload {model} and what explains it "
+                            "as one compile wrote them"
+                        )
+            except RepositoryError as error:
+                faults.setdefault(model, str(error).replace(str(folder), f"{self.name}/{name}"))
+        return faults
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Let one process in at a time."""
+        handle = None
+        try:
+            for folder in (self.folder, self.entries, self._content):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds rows of real people
+            if fcntl is not None:
+                handle = os.open(self.folder, os.O_RDONLY)
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            for left in self.folder.glob(".pulling-*"):
+                shutil.rmtree(left, ignore_errors=True)
+            yield
+        except OSError as error:
+            raise RepositoryError(
+                f"{self.folder}: the copy of {self.name} cannot be written: {error.strerror or error}"
+            ) from error
+        finally:
+            if handle is not None:
+                os.close(handle)
+
+
+def pulled(url: str, folder: Path | None = None) -> tuple[Path, list[str]]:
+    """Return the folder to read for a command that reads once, and what its user should know.
+
+    Args:
+        folder: for the copy; None for one of the user's, which later commands find.
+
+    Raises:
+        InvalidOptionError, RepositoryError: with what to do.
+    """
+    remote = RemoteRepository(url, folder or _user_folder(url))
+    refused = remote.open()
+    return remote.entries, [*filter(None, [remote.fault]), *dict.fromkeys(refused.values())]
+
+
+def _user_folder(url: str) -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "rationale" / hashlib.sha256(url.encode()).hexdigest()[:16]
+
+
+def model_of(entry: str) -> str:
+    """Return what entries of one compile have in common: the name of the model."""
+    return entry.partition(EXPLAIN_SUFFIX)[0]
+
+
+def _mark(about: Mapping[str, Any]) -> str:
+    """Return what changes when a file does."""
+    said = next((about[key] for key in (*_MARKS, *_TIMES) if about.get(key)), "")
+    return f"{about.get('size')} {said}"
+
+
+def _key(name: str, files: Files) -> str:
+    text = json.dumps([name, sorted(files.items())])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _files_of(entry: Path) -> Files:
+    """Return what the storage said of an entry that was pulled; nothing where that cannot be read."""
+    try:
+        found: Files = json.loads((entry.parent / _FILES).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
