@@ -264,7 +264,7 @@ def _explained(
     manifest = describe(
         selection,
         request,
-        referenced.set,
+        referenced,
         graph,
         checked,
         variants,

@@ -176,9 +176,27 @@ class Extension(_Frozen):
         return f"{self.name} of {self.package or self.value} {self.version or ''}".rstrip()
 
 
+class Category(_Frozen):
+    value: str
+    share: float = Field(description="of the references, by their weights")
+
+
+class Spread(_Frozen):
+    """How the values of one feature are spread over the references: no row of them, nor which go together."""
+
+    feature: str
+    quantiles: tuple[float, ...] = Field(
+        (), description="of a number: at 0, 5 … 100% of the references that have one, by their weights"
+    )
+    whole: bool = Field(False, description="whether all of its numbers are whole")
+    missing: float = Field(0.0, description="share of the references without a value")
+    categories: tuple[Category, ...] = Field((), description="of a text: the most frequent, most first")
+
+
 class References(_Frozen):
     count: int = Field(ge=1, description="K: rows of the set, after equal ones were merged")
     given: int = Field(ge=1, description="rows of the set as given")
+    spreads: tuple[Spread, ...] = Field((), description="of the named features of the model's inputs")
     base_value: tuple[float, ...] | None = Field(description="mean output over the references, per target")
 
 

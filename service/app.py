@@ -15,6 +15,7 @@ from compiler.errors import InvalidOptionError
 from compiler.machine import available_cores
 from service.api import decisions as routes_decisions
 from service.api import explainers as routes_admin
+from service.api import features as routes_features
 from service.api import openapi, problems
 from service.api import references as routes_references
 from service.api import repository as routes_repository
@@ -24,6 +25,7 @@ from service.api.administration import only_admins
 from service.api.endpoint import LENGTH_HEADER
 from service.api.server import HttpMiddleware
 from service.backends.base import Backend
+from service.console.page import add_console
 from service.decisions.archive import Archive
 from service.decisions.audit.writer import act_log_of, trail_of
 from service.decisions.decider import Decider, Drift
@@ -158,6 +160,9 @@ def create_app(
     app.include_router(routes_v1.root)
     app.include_router(routes_v1.router)
     app.include_router(routes_decisions.router)
+    app.include_router(routes_features.router)
+    if settings.console:
+        add_console(app)
     if settings.admin_port is None:
         _add_admin_routes(app)
     return app

@@ -79,6 +79,7 @@ class Settings(BaseSettings):
     rate_limit_per_s: float | None = Field(default=None, gt=0)
     rate_limit_burst: int | None = Field(default=None, ge=1)
     rate_limit_storage: str = Field(default="memory://", pattern="^(memory|(redis|rediss)://.+)")
+    console: bool = True
     cors_origins: Annotated[tuple[str, ...] | None, NoDecode] = None
     metrics_scope: Literal["none", "infer", "explain", "decide", "admin"] = "none"
     log_level: str = Field(default="warning", pattern="^(critical|error|warning|info|debug)$")

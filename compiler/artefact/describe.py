@@ -18,6 +18,7 @@ from compiler.explain.engine import Selection
 from compiler.explain.feature_names import features_of
 from compiler.explain.leaves import Leaf
 from compiler.explain.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, attributions_name, inner_spec
+from compiler.explain.references import Referenced
 from compiler.explain.target import Target, stop_warnings
 from compiler.graph.variants import Variants
 from compiler.lowering import Lowered
@@ -41,6 +42,7 @@ from compiler.manifest import (
 from compiler.manifest import Method as MethodEntry
 from compiler.references.reference_set import ReferenceSet
 from compiler.references.request_time import describe_open
+from compiler.references.spread import spreads
 from compiler.request import CompileRequest, plain
 from compiler.rules.rule import find_rule, package_of
 from compiler.runtime.kernels import digest
@@ -49,7 +51,7 @@ from compiler.runtime.kernels import digest
 def describe(
     selection: Selection,
     request: CompileRequest,
-    references: ReferenceSet | None,
+    referenced: Referenced,
     graph: FinishedGraph,
     checked: Checked,
     variants: Variants,
@@ -71,6 +73,7 @@ def describe(
         InvalidOptionError: feature names that do not fit or repeat.
     """
     lowered, target, method, span = selection.lowered, selection.target, selection.method, graph.span
+    references = referenced.set
     engine = method.engine
     outputs = engine.outputs(selection)
     lengths = {**lowered.lengths, **({span.name: (span.least, span.most)} if span else {})}
@@ -106,7 +109,7 @@ def describe(
         explained_value=EXPLAINED_VALUE,
         completeness_gap=GAP if method.gap else None,
         completeness_gap_standard_error=outputs.gap_error,
-        references=None if opened else _references(combined, target, references, checked),
+        references=None if opened else _references(combined, target, referenced, names, checked),
         open_references=opened,
         open_length=_open_length(span, combined) if span else None,
         stopped=tuple(Stopped(**asdict(stop)) for stop in target.stops),
@@ -265,17 +268,25 @@ def _open_length(span: Span, combined: onnx.ModelProto) -> OpenLength:
 
 
 def _references(
-    combined: onnx.ModelProto, target: Target, references: ReferenceSet | None, checked: Checked
+    combined: onnx.ModelProto,
+    target: Target,
+    referenced: Referenced,
+    names: Mapping[str, tuple[str, ...] | None],
+    checked: Checked,
 ) -> References | None:
+    references = referenced.set
     if references is None:
         return None
+    own = {v.name for v in combined.graph.input}
+    rows = {name: array for name, array in references.arrays.items() if name in own}
     base = None
     explained = {v.name for v in combined.graph.input} == set(
         target.tensors
     )  # all, so that x decides nothing
     if target.elements != "predicted" and explained:
         base = tuple(float(v) for v in checked.answers[BASE_VALUE][0])
-    return References(count=references.count, given=references.given, base_value=base)
+    found = spreads(rows, names, references.weights)
+    return References(count=references.count, given=references.given, base_value=base, spreads=found)
 
 
 def _least_onnxruntime(model: onnx.ModelProto) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 MODEL = "score"
 _DIGEST = "e" * 64
+_REFERENCES = "r" * 64
 _PROFILE = "f" * 64
 _X = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [2.0, 2.0, 2.0, 2.0]}
 _INSTANCE = {"income": 2.0, "debt": 2.0, "age_of_account": 2.0, "late_payments": 2.0}
@@ -123,7 +124,7 @@ EXAMPLES: dict[str, Example] = {
             ],
         },
     ),
-    "v1_models": Example({"models": [MODEL]}),
+    "v1_models": Example({"models": [MODEL], "explainable": [MODEL]}),
     "v1_model": Example(
         {
             "name": MODEL,
@@ -132,6 +133,53 @@ EXAMPLES: dict[str, Example] = {
             "method": "deepshap",
             "targets": [0, 1, 2],
             "features": {"x": list(_INSTANCE)},
+        }
+    ),
+    "v1_features": Example(
+        {
+            "model": MODEL,
+            "explainer": "compiled",
+            "method": "deepshap",
+            "digest": _DIGEST,
+            "explainers": [{"name": "compiled", "method": "deepshap", "digest": _DIGEST, "default": True}],
+            "inputs": [
+                {
+                    "name": "x",
+                    "datatype": "FP32",
+                    "shape": [4],
+                    "explained": True,
+                    "features": list(_INSTANCE),
+                }
+            ],
+            "features": [
+                {
+                    "name": "income",
+                    "input": "x",
+                    "kind": "number",
+                    "missing": False,
+                    "whole": True,
+                    "least": 1.0,
+                    "most": 1.0,
+                    "quantiles": [1.0] * 21,
+                    "missing_share": 0.0,
+                },
+                *(
+                    {"name": name, "input": "x", "kind": "number", "missing": False}
+                    for name in list(_INSTANCE)[1:]
+                ),
+            ],
+            "groups": [],
+            "layers": [],
+            "outputs": [{"name": "y", "datatype": "FP32", "shape": [3]}],
+            "output": "y",
+            "output_shape": [3],
+            "targets": [0, 1, 2],
+            "has_base_value": True,
+            "has_gap": True,
+            "references": {"rows": 1, "digest": _REFERENCES},
+            "request_references": 32,
+            "decision": {"output": "y", "index": 0, "threshold": -5.0, "adverse": "above", "space": "output"},
+            "warnings": [],
         }
     ),
     "v1_predict": Example(request={"instances": [_INSTANCE]}, answer={"predictions": [[-4.75, 2.0, 0.0]]}),

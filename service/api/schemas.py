@@ -300,6 +300,7 @@ class Decisions(BaseModel):
 
 class ModelList(BaseModel):
     models: list[str]
+    explainable: list[str] = Field(description="those of them that have an explainer")
 
 
 class ModelStatus(ModelReady):

@@ -89,8 +89,12 @@ async def alive() -> Alive:
 async def models(request: Request) -> ModelList:
     """Explain entries are left out: they are part of the model that they explain."""
     repository = plane_of(request).repository
+    listed = [
+        (name, entry) for name, entry in repository.entries.items() if not repository.explains_another(entry)
+    ]
     return ModelList(
-        models=[name for name, entry in repository.entries.items() if not repository.explains_another(entry)]
+        models=[name for name, _ in listed],
+        explainable=[name for name, entry in listed if repository.default_explainer(entry) is not None],
     )
 
 

@@ -199,9 +199,9 @@ def token_of(authorization: str | None, api_key: str | None) -> str | None:
 
 _MODEL = r"/v2/models/(?P<model>[^/]+)(/versions/[^/]+)?"
 _BY_PATH: tuple[tuple[str, Scopes | None], ...] = (
-    (rf"/|/v2/health/[a-z]+|/v2|/docs(/.*)?|/openapi\.json|{_MODEL}/ready", NOBODY_NEEDS),
+    (rf"/|/v2/health/[a-z]+|/v2|/docs(/.*)?|/console(/.*)?|/openapi\.json|{_MODEL}/ready", NOBODY_NEEDS),
     (rf"{_MODEL}/explain", _EXPLAIN),
-    (r"/v1/models/[^/]+:explain", _EXPLAIN),
+    (r"/v1/models/[^/]+(:explain|/features)", _EXPLAIN),
     (r"/v1/models/[^/]+:decide", DECIDE),
     (r"/v1/decisions/.*", AUDIT),
     (rf"{_MODEL}/infer", None),  # by the model

@@ -91,8 +91,9 @@ def spare_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def both_ends(*arguments: str) -> Iterator[dict[str, str]]:
+def both_ends(*arguments: str, **settings: str) -> Iterator[dict[str, str]]:
     """Addresses `host:port` of a gateway that is ready: {"http": …, "grpc": …}."""
-    with serve("--port", "0", *arguments, RATIONALE_REQUEST_TIMEOUT_S=str(PATIENCE_S)) as child:
+    settings = {"RATIONALE_REQUEST_TIMEOUT_S": str(PATIENCE_S), **settings}
+    with serve("--port", "0", *arguments, **settings) as child:
         url, lines = ready_line(child)
         yield {"http": url.removeprefix("http://"), "grpc": grpc_address(lines)}

@@ -24,6 +24,7 @@ from compiler.manifest import (
     Memory,
     Method,
     References,
+    Spread,
     TensorSpec,
     Variants,
 )
@@ -37,6 +38,7 @@ W = np.array(
 )  # [F, T]
 B = np.array([1.0, -2.0, 0.5], np.float32)
 R = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
+SPREADS = (Spread(feature="income", quantiles=(1.0,) * 21, whole=True),)
 X = np.array([[1, 2, 3, 4], [2, 2, 2, 2], [0, -1, 0.5, 8], [5, 6, 7, 8], [1, 0, 0, 0]], np.float32)  # [5, F]
 PROFILE: dict[str, Any] = {
     "output": "y[0]",
@@ -144,7 +146,7 @@ def write_pair_of(
         "base_value": None,
         "explained_value": "explained_value",
         "completeness_gap": None,
-        "references": References(count=1, given=1, base_value=None),
+        "references": References(count=1, given=1, base_value=None, spreads=SPREADS),
         "opset": 21,
         "ir_version": 10,
         "least_onnxruntime": "1.20",

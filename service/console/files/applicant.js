@@ -1,87 +1,89 @@
-// The fields of an applicant, by the names, units, values and ranges that are known of a model's features.
+// The fields of an applicant: the model's features, and what else a knock-out looks at.
 
 import { h } from "./dom.js";
 import { number } from "./format.js";
+import * as rows from "./rows.js";
 
 export class Applicant {
-  /** `written`: a row as JSON, of an address; else the middle of the references. */
+  /** `written`: a row as JSON, of an address; what it lacks is typical of the references. */
   constructor(model, written) {
-    this.model = model;
-    this.items = [...model.features, ...(model.decision?.beside ?? [])];
-    this.given = { ...Object.fromEntries(this.items.map((item) => [item.name, middle(item)])), ...read(written) };
+    this.fields = [...rows.fields(model), ...(model.decision?.beside ?? [])];
+    this.given = rows.read(model, written);
     this.controls = new Map();
-  }
-
-  fields() {
-    return this.items.map((item) => {
-      const control = this.control(item, this.given[item.name]);
-      this.controls.set(item.name, control);
-      const unit = item.unit ? ` (${item.unit})` : "";
-      return h("label", { class: "field" }, h("span", {}, `${item.title ?? item.name}${unit}`), control);
-    });
-  }
-
-  control(item, value) {
-    if (item.kind === "flag") return choices([["true", "yes"], ["false", "no"], ...(item.missing ? [["", "missing"]] : [])], value);
-    const called = item.called ?? {};
-    const known = [...new Set([...Object.keys(called), ...(item.categories ?? []).map((one) => one.value)])];
-    if (item.kind === "text" && known.length) {
-      const all = known.includes(value) || value === undefined ? known : [value, ...known];
-      return choices(all.map((one) => [one, called[one] ?? one]), value);
+    const told = parsed(written);
+    for (const field of model.decision?.beside ?? []) {
+      const value = Object.hasOwn(told, field.name) && rows.fits(field, told[field.name]) ? told[field.name] : null;
+      rows.put(this.given, field.name, value);
     }
-    const bounds = item.least === undefined ? "" : `${number(item.least, 6)} to ${number(item.most, 6)}`;
-    return h("input", {
-      name: item.name,
-      inputmode: item.kind === "number" ? "decimal" : null,
-      autocomplete: "off",
-      title: bounds,
-      value: value === null || value === undefined ? "" : String(value),
-      placeholder: item.missing ? "missing" : bounds,
+  }
+
+  elements() {
+    return this.fields.map((field) => {
+      const control = makeControl(field, this.given[field.name]);
+      this.controls.set(field.name, control);
+      const unit = field.unit ? ` (${field.unit})` : "";
+      return h("label", { class: "field" }, h("span", {}, `${field.title ?? field.name}${unit}`), control);
     });
   }
 
   take(row) {
-    for (const [name, value] of Object.entries(row)) {
-      const control = this.controls.get(name);
-      if (control) control.value = value === null ? "" : String(Array.isArray(value) ? value[0] : value);
+    for (const field of this.fields) {
+      if (Object.hasOwn(row, field.name)) this.controls.get(field.name).value = written([row[field.name]].flat(Infinity)[0]);
     }
   }
 
-  /** The row as `:decide` takes it. Throws an Error that names the field. */
+  /** The row as `:decide` takes it. Throws an Error that names the feature, with `field`, its control. */
   row() {
-    return Object.fromEntries(this.items.map((item) => [item.name, this.valueOf(item)]));
-  }
-
-  valueOf(item) {
-    const text = this.controls.get(item.name).value.trim();
-    if (text === "") {
-      if (item.missing) return null;
-      throw new Error(`${item.title ?? item.name}: write a value`);
+    const row = {};
+    for (const field of this.fields) {
+      const control = this.controls.get(field.name);
+      control.removeAttribute("aria-invalid");
+      try {
+        rows.put(row, field.name, rows.parsed(field, control.value));
+      } catch (error) {
+        control.setAttribute("aria-invalid", "true");
+        control.focus();
+        throw error;
+      }
     }
-    if (item.kind === "text") return this.controls.get(item.name).value;
-    if (item.kind === "flag") return text === "true";
-    const value = Number(text.replace(",", "."));
-    if (!Number.isFinite(value)) throw new Error(`${item.title ?? item.name}: “${text}” is no number`);
-    return value;
+    return row;
   }
 }
 
-function choices(options, value) {
-  return h("select", {}, options.map(([one, text]) => h("option", { value: one, selected: one === String(value ?? "") }, text)));
+function makeControl(field, value) {
+  const missing = field.missing ? [["", "missing"]] : [];
+  if (field.kind === "flag") return choices(field, [["true", "yes"], ["false", "no"], ...missing], value);
+  const called = new Map(Object.entries(field.called ?? {}));
+  const known = [...new Set([...called.keys(), ...(field.categories ?? []).map((one) => one.value)])];
+  if (known.length && (field.kind === "text" || called.size)) {
+    const all = value === null || known.includes(String(value)) ? known : [String(value), ...known];
+    return choices(field, [...all.map((one) => [one, called.get(one) ?? one]), ...missing], value);
+  }
+  const bounds = field.least === undefined || field.most === undefined ? "" : `${number(field.least, 6)} to ${number(field.most, 6)}`;
+  return h("input", {
+    name: field.name,
+    inputmode: field.kind === "number" ? "decimal" : null,
+    autocomplete: "off",
+    title: bounds,
+    value: written(value),
+    placeholder: field.missing ? "missing" : bounds,
+  });
 }
 
-/** What is neither high nor low among the references. */
-function middle(item) {
-  if (item.kind === "flag") return false;
-  if (item.kind === "text") return item.categories?.[0]?.value ?? Object.keys(item.called ?? {})[0];
-  if (item.quantiles?.length) return Number(item.quantiles[Math.floor(item.quantiles.length / 2)].toPrecision(6));
-  return item.missing ? null : item.least ?? 0;
-}
+const choices = (field, options, value) =>
+  h(
+    "select",
+    { name: field.name },
+    options.map(([one, text]) => h("option", { value: one, selected: one === written(value) }, text)),
+  );
 
-function read(written) {
+/** A number with no more digits than a float has. */
+const written = (value) =>
+  value === null || value === undefined ? "" : typeof value === "number" ? String(Number(value.toPrecision(7))) : String(value);
+
+function parsed(text) {
   try {
-    const row = JSON.parse(written ?? "");
-    return row !== null && typeof row === "object" && !Array.isArray(row) ? row : {};
+    return JSON.parse(text || "{}") ?? {};
   } catch {
     return {};
   }

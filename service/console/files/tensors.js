@@ -61,7 +61,7 @@ function unpacked(buffer, length) {
   const end = length === null ? buffer.byteLength : Number(length);
   const { outputs, parameters = {} } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 0, end)));
   let at = end;
-  const found = {};
+  const found = Object.create(null); // by whatever names a model has
   for (const { name, datatype, shape, data, parameters: own = {} } of outputs) {
     const bytes = own.binary_data_size;
     if (bytes === undefined) found[name] = { name, datatype, shape, data: data ?? [] };

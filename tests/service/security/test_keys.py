@@ -61,6 +61,10 @@ def key_file(folder: Path, **scopes: str) -> dict[str, str]:
         ("/v2/health/live", NOBODY_NEEDS),
         ("/v2/models/m/versions/1/ready", NOBODY_NEEDS),
         ("/openapi.json", NOBODY_NEEDS),
+        ("/console", NOBODY_NEEDS),
+        ("/console/views/explain.js", NOBODY_NEEDS),
+        ("/consoles", ANY_KEY),
+        ("/v1/models/m/features", EXPLAIN),
         ("/v2/models/m/infer", INFER),
         ("/v2/models/m/versions/1/infer", INFER),
         ("/v2/models/m_explain/infer", EXPLAIN),
@@ -103,6 +107,7 @@ def test_every_route_is_open_by_intent_only(repository: Path) -> None:
         "/v2/models/{model}/versions/{version}/ready",
         "/docs",
         "/docs/files",
+        "/console",
         "/openapi.json",
     }
 

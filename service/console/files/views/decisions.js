@@ -81,7 +81,7 @@ class View {
             this.ask(true);
           },
         },
-        h("div", { class: "fields" }, this.applicant.fields()),
+        h("div", { class: "fields" }, this.applicant.elements()),
         this.stability && h("p", {}, h("label", { class: "row" }, this.stability, "Tell which reasons stay by other references")),
         h("div", { class: "row" }, dry, record),
         h("p", { class: "quiet" }, "To see what would be decided records nothing. A decision that is made is written to the audit trail, under the name of your key."),

@@ -404,7 +404,7 @@ class View {
         return [name, { shape: found, data }];
       });
       const row = Object.fromEntries(rows);
-      if (!(this.main.name in row)) throw new Error(`the input ${this.main.name} is missing`);
+      if (!Object.hasOwn(row, this.main.name)) throw new Error(`the input ${this.main.name} is missing`);
       this.lengths = row[this.main.name].shape;
       this.padding = null;
       this.ask(row);
@@ -415,7 +415,7 @@ class View {
   ask(row) {
     const length = row[this.main.name].shape[0];
     const inputs = this.model.inputs.map(({ name, datatype, shape }) => {
-      const given = row[name] ?? this.besides(name, shape.map((n) => (n < 0 ? length : n)));
+      const given = Object.hasOwn(row, name) ? row[name] : this.besides(name, shape.map((n) => (n < 0 ? length : n)));
       if (size(given.shape) > MOST_VALUES) throw new Error(`${name} has more than ${number(MOST_VALUES, 9)} values`);
       if (datatype !== "BYTES" && Array.from(given.data).some((one) => typeof one !== "number")) throw new Error(`${name} takes numbers`);
       return { name, datatype, shape: [1, ...given.shape], data: given.data };
@@ -489,7 +489,7 @@ class View {
       fill(this.result, h("p", {}, "This explanation has no tensor that attributes to an input or a layer: its features are explained as groups, which the view Explain shows."));
       return;
     }
-    const layer = this.state.layer in layers ? this.state.layer : names[0];
+    const layer = this.state.layer !== null && Object.hasOwn(layers, this.state.layer) ? this.state.layer : names[0];
     const target = this.target();
     const called = this.targetNames();
     const explained = this.values("explained_value");

@@ -1,0 +1,309 @@
+"""What a form for a model needs to know: its features by name, unit and range, and what explains it."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field
+
+from compiler.decisions.rows import score_index
+from compiler.manifest import Category, Manifest, Spread
+from compiler.profile import DecisionProfile, FeatureRule
+from service.api.endpoint import plane_of
+from service.api.problems import problem_responses
+from service.errors import NotExplainableError
+from service.inference.features import form_of
+from service.observability.context import current
+from service.repository.entry import Entry
+from service.repository.registry import ModelRegistry
+from service.tensors import DTYPES
+
+router = APIRouter(prefix="/v1/models", tags=["v1"])
+# Of explainers that the gateway answers references in a request by: the others need theirs beforehand.
+_OPEN_METHODS = ("deepshap", "integrated-gradients")
+_NO_RULE = FeatureRule()
+_KINDS: dict[type, Literal["number", "text", "flag"]] = {str: "text", bool: "flag"}
+
+Explainer = Annotated[
+    str | None, Query(description="one of the model's explainers; none for the default", max_length=80)
+]
+
+
+class ExplainerItem(BaseModel):
+    name: str
+    method: str
+    digest: str = Field(description="as its answers carry it")
+    default: bool = Field(description="whether it answers requests that name no explainer")
+
+
+class InputItem(BaseModel):
+    name: str
+    datatype: str
+    shape: list[int] = Field(description="of one row; -1 is any size")
+    explained: bool
+    features: list[str] | None = Field(description="their names; null where the input is sent whole")
+
+
+class OutputItem(BaseModel):
+    name: str
+    datatype: str
+    shape: list[int] = Field(description="of one row")
+
+
+class FeatureItem(BaseModel):
+    """What is not known is absent."""
+
+    name: str
+    input: str
+    kind: Literal["number", "text", "flag"]
+    title: str | None = Field(None, description="of the decision profile")
+    unit: str | None = Field(None, description="of the decision profile")
+    missing: bool = Field(description="whether null may be sent, for a missing value")
+    whole: bool | None = Field(None, description="whether its numbers are whole, as far as one knows")
+    least: float | None = Field(None, description="of the decision profile, else of the references")
+    most: float | None = Field(None, description="of the decision profile, else of the references")
+    quantiles: list[float] | None = Field(
+        None, description="over the references that have a number, at 0, 5 … 100%"
+    )
+    missing_share: float | None = Field(None, description="of the references without a value")
+    categories: list[Category] | None = Field(
+        None, description="values of a text, and the share of the references that has each"
+    )
+    called: dict[str, str] | None = Field(
+        None, description="of the decision profile: its values, and what they are called"
+    )
+
+
+class Group(BaseModel):
+    name: str
+    title: str | None = Field(None, description="of the decision profile")
+    features: list[str]
+
+
+class Beside(BaseModel):
+    name: str
+    kind: Literal["number", "text", "flag"]
+    missing: bool = Field(default=True, description="whether null may be sent, where it is not known")
+
+
+class Threshold(BaseModel):
+    """The decision profile, as far as a score's decision follows from it."""
+
+    output: str = Field(description="the tensor that has the score")
+    index: int = Field(description="of the score in the output's flattened row")
+    threshold: float
+    refer: list[float] | None = Field(None, description="between which, both included, a person decides")
+    adverse: Literal["above", "below"] = Field(description="on which side of the threshold it declines")
+    space: Literal["output", "margin"] = Field(description="what is explained: the score, or its margin")
+    beside: list[Beside] = Field(
+        description="what an instance of `:decide` has to hold besides the model's features, for knock-outs"
+    )
+    comparisons: list[str] = Field(
+        description="other references by which `:decide` can tell which reasons stay (`stability`)"
+    )
+
+
+class ReferencesItem(BaseModel):
+    rows: int = Field(description="of the set as given")
+    digest: str | None = None
+    base_value: list[float] | None = Field(None, description="mean output over them, for each target")
+
+
+class ModelFeatures(BaseModel):
+    model: str
+    explainer: str | None = Field(description="its name; null for one without")
+    method: str
+    digest: str
+    explainers: list[ExplainerItem] = Field(description="those of the model")
+    inputs: list[InputItem]
+    features: list[FeatureItem] = Field(description="that an instance may name, in their order")
+    groups: list[Group] = Field(description="features that are explained as one")
+    layers: list[str] = Field(description="tensors on the way that answers over v2 attribute to, too")
+    outputs: list[OutputItem] = Field(description="of a prediction, in their order")
+    output: str = Field(description="the tensor that is explained")
+    output_shape: list[int] = Field(description="of one row of it")
+    targets: list[int | str] | Literal["predicted"] = Field(
+        description="flat indices into the output's row, contrasts such as '1-0', or each row's largest"
+    )
+    has_base_value: bool
+    has_gap: bool = Field(description="whether attributions are to add up, so that answers tell the gap")
+    references: ReferencesItem | None = None
+    request_references: int = Field(
+        description="rows that a request may bring to be compared with; 0 where the method takes none then"
+    )
+    decision: Threshold | None = Field(None, description="where the model decides by a profile")
+    warnings: list[str] = Field(description="of the compile")
+
+
+@router.get(
+    "/{model}/features",
+    summary="A model's features, with what a form for them needs to know",
+    description="Names, units, ranges and categories: as the decision profile has them, and as the "
+    "references are spread, feature by feature; no row of them is told. Needs the scope `explain`, for the spreads are "
+    "of people's data.",
+    operation_id="v1_features",
+    response_model=ModelFeatures,
+    response_model_exclude_none=True,
+    responses=problem_responses(404, 503),
+)
+async def features(request: Request, model: str, explainer: Explainer = None) -> ModelFeatures:
+    plane = plane_of(request)
+    await plane.loaded(plane.deadline())
+    registry = plane.repository
+    entry = registry.explainer(model, None, explainer)
+    manifest, named, context = entry.manifest, registry.explainer_name(entry), current()
+    if manifest is None:
+        raise NotExplainableError(f"model '{model}' has no explanation")
+    if context is not None:
+        context.caller.require_model(manifest.model)
+    return ModelFeatures(
+        model=manifest.model,
+        explainer=named,
+        method=manifest.method.name,
+        digest=manifest.digests.explanation,
+        explainers=_explainers(registry, manifest.model),
+        inputs=_inputs(manifest),
+        features=_features(form_of(entry, manifest).features, manifest, _rules(registry, manifest)),
+        groups=_groups(registry, manifest),
+        layers=[layer.tensor.name for layer in manifest.layers],
+        outputs=[
+            OutputItem(name=spec.name, datatype=spec.datatype, shape=list(spec.shape))
+            for spec in manifest.outputs
+        ],
+        output=manifest.explained_output,
+        output_shape=list(manifest.explained_shape),
+        targets=manifest.targets if isinstance(manifest.targets, str) else list(manifest.targets),
+        has_base_value=manifest.base_value is not None,
+        has_gap=manifest.completeness_gap is not None,
+        references=_references(manifest),
+        request_references=_request_references(manifest, request.app.state.settings.open_references),
+        decision=_threshold(registry, manifest),
+        warnings=list(manifest.warnings),
+    )
+
+
+def _explainers(registry: ModelRegistry, model: str) -> list[ExplainerItem]:
+    default = registry.default_explainer(registry.entry(model))
+    compiled = registry.compiled(model)
+    found = [*registry.explainers.get(model, {}).values(), *(() if compiled is None else (compiled,))]
+    return [
+        ExplainerItem(
+            name=name,
+            method=entry.manifest.method.name,
+            digest=entry.manifest.digests.explanation,
+            default=entry is default,
+        )
+        for entry in found
+        if entry.manifest is not None and (name := registry.explainer_name(entry)) is not None
+    ]
+
+
+def _inputs(manifest: Manifest) -> list[InputItem]:
+    named = {item.tensor.name: item.feature_names for item in manifest.explained}
+    return [
+        InputItem(
+            name=spec.name,
+            datatype=spec.datatype,
+            shape=list(spec.shape),
+            explained=spec.name in named,
+            features=None if named.get(spec.name) is None else list(named[spec.name] or ()),
+        )
+        for spec in manifest.inputs
+    ]
+
+
+def _features(
+    form: Mapping[str, tuple[str, int]], manifest: Manifest, rules: Mapping[str, FeatureRule]
+) -> list[FeatureItem]:
+    spreads = {one.feature: one for one in manifest.references.spreads} if manifest.references else {}
+    datatypes = {spec.name: spec.datatype for spec in manifest.inputs}
+    return [
+        _feature(name, tensor, datatypes[tensor], spreads.get(name), rules.get(name, _NO_RULE), manifest)
+        for name, (tensor, _) in form.items()
+    ]
+
+
+def _feature(
+    name: str, tensor: str, datatype: str, spread: Spread | None, rule: FeatureRule, manifest: Manifest
+) -> FeatureItem:
+    kind = DTYPES[datatype].kind
+    known: dict[str, Any] = {"whole": True} if kind in "iu" else {}
+    if spread is not None:
+        known["missing_share"] = spread.missing
+        if spread.quantiles:
+            known |= {"quantiles": list(spread.quantiles), "whole": spread.whole}
+            known |= {"least": spread.quantiles[0], "most": spread.quantiles[-1]}
+        if spread.categories:
+            known["categories"] = list(spread.categories)
+    ends = {"least": rule.least, "most": rule.most, "title": rule.title, "unit": rule.unit}
+    known |= {key: value for key, value in ends.items() if value is not None}
+    return FeatureItem(
+        name=name,
+        input=tensor,
+        kind="text" if kind == "O" else "flag" if kind == "b" else "number",
+        missing=tensor in manifest.takes_missing and kind == "f",
+        called=dict(rule.categories) or None,
+        **known,
+    )
+
+
+def _rules(registry: ModelRegistry, manifest: Manifest) -> Mapping[str, FeatureRule]:
+    decided = _decider(registry, manifest)
+    return {} if decided is None or decided.decision is None else decided.decision.profile.features
+
+
+def _decider(registry: ModelRegistry, manifest: Manifest) -> Manifest | None:
+    """Return the manifest by which the model decides, whatever explains it here."""
+    compiled = registry.compiled(manifest.model)
+    found = None if compiled is None else compiled.manifest
+    return found if found is not None and found.decision is not None else None
+
+
+def _groups(registry: ModelRegistry, manifest: Manifest) -> list[Group]:
+    decided = _decider(registry, manifest)
+    titles = {} if decided is None or decided.decision is None else decided.decision.profile.groups
+    return [
+        Group(name=name, features=members, title=titles[name].title if name in titles else None)
+        for name, members in manifest.groups.items()
+    ]
+
+
+def _references(manifest: Manifest) -> ReferencesItem | None:
+    found = manifest.references
+    if found is None:
+        return None
+    base = None if found.base_value is None else list(found.base_value)
+    return ReferencesItem(rows=found.given, digest=manifest.digests.references, base_value=base)
+
+
+def _request_references(manifest: Manifest, most: int) -> int:
+    if manifest.base_value is None or manifest.request.method not in _OPEN_METHODS:
+        return 0
+    return most
+
+
+def _threshold(registry: ModelRegistry, manifest: Manifest) -> Threshold | None:
+    decided, entry = _decider(registry, manifest), registry.compiled(manifest.model)
+    if decided is None or decided.decision is None or entry is None:
+        return None
+    profile = decided.decision.profile
+    shapes = {spec.name: spec.shape for spec in decided.outputs}
+    return Threshold(
+        output=profile.tensor,
+        index=score_index(profile.index, abs(math.prod(shapes.get(profile.tensor, ())))),
+        threshold=profile.threshold,
+        refer=None if profile.refer is None else list(profile.refer),
+        adverse=profile.adverse,
+        space=profile.space,
+        beside=_beside(entry, profile),
+        comparisons=[one.name for one in decided.decision.comparisons],
+    )
+
+
+def _beside(entry: Entry, profile: DecisionProfile) -> list[Beside]:
+    """Return what `:decide` demands of an instance besides the model's features."""
+    form = form_of(entry, entry.manifest)
+    known = {*form.names(), *(spec.name for spec in form.inputs)}
+    rules = {rule.feature: rule for rule in profile.knock_outs if rule.feature not in known}
+    return [Beside(name=name, kind=_KINDS.get(type(rule.equals), "number")) for name, rule in rules.items()]

@@ -1,0 +1,25 @@
+// Numbers as people read them.
+
+const DIGITS = 4;
+const MINUS = "−";
+
+/** 0.19694 → "0.1969", 24500 → "24,500", 1.2e-7 → "1.2e−7"; null → "–". */
+export function number(value, digits = DIGITS) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : `${MINUS}∞`;
+  const size = Math.abs(value);
+  if (size && (size < 1e-4 || size >= 1e9)) return value.toExponential(1).replaceAll("-", MINUS);
+  const places = size >= 1000 ? 2 : Math.max(0, digits - Math.max(1, Math.ceil(Math.log10(size || 1))));
+  return value.toLocaleString("en", { maximumFractionDigits: Math.min(places, 8) }).replace("-", MINUS);
+}
+
+/** With its sign, which says that it is a difference. */
+export const signed = (value) => (value > 0 ? `+${number(value)}` : number(value));
+
+export const percent = (share) => `${number(share * 100, 3)}%`;
+
+/** A value of a feature, of whatever kind. */
+export function told(value) {
+  if (value === null || value === undefined || value === "") return "missing";
+  return typeof value === "number" ? number(value, 6) : String(value);
+}

@@ -1,0 +1,97 @@
+"""What the console is shown with: compiled in seconds, without weights from anywhere."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import GradientBoostingClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+
+from compiler import DeepShap, ExactShap, Lrp, TreeShap, compile_model
+from tests.compiler.models import parsed
+
+CREDIT = Path("examples/credit").resolve()
+SCRIPT = "<script>alert(1)</script>"
+IMAGE = "<img src=x onerror=alert(2)>"
+BREAKOUT = "\"'><svg onload=alert(3)>"
+HOSTILE = (SCRIPT, IMAGE, BREAKOUT, "__proto__", "constructor", "income\u202egnp.exe")
+
+
+def write_all(folder: Path) -> None:
+    credit(folder)
+    words(folder)
+    image(folder)
+    hostile(folder)
+
+
+def credit(folder: Path) -> None:
+    references = pd.read_csv(CREDIT / "near_threshold.csv")
+    method = DeepShap(references.astype(np.float32))
+    compile_model(CREDIT / "credit.onnx", method, decision=CREDIT / "decision.yaml").write(folder, "credit")
+
+
+def table(rows: int, seed: int = 0) -> pd.DataFrame:
+    """Tenants, with words and whole numbers."""
+    random = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "age": random.integers(18, 80, rows).astype(np.float32),
+            "housing": random.choice(["own", "rent", "with parents"], rows, p=[0.5, 0.4, 0.1]),
+            "purpose": random.choice(["car", "holiday", "education & training"], rows),
+            "amount": np.round(random.lognormal(8, 0.6, rows), 0).astype(np.float32),
+        }
+    )
+
+
+def words(folder: Path) -> None:
+    """Boosted trees behind one-hot columns of texts; no decision profile."""
+    rows = table(400)
+    risk = (rows["amount"] / 4000) + (rows["housing"] == "rent") - rows["age"] / 40
+    columns = ColumnTransformer(
+        [("words", OneHotEncoder(handle_unknown="ignore"), ["housing", "purpose"])], remainder="passthrough"
+    )
+    model = make_pipeline(columns, GradientBoostingClassifier(n_estimators=20, max_depth=3, random_state=0))
+    model.fit(rows, risk > risk.median())
+    compile_model(model, TreeShap(rows[:60])).write(folder, "words")
+
+
+def image(folder: Path) -> None:
+    """A small convolutional network over 8×8 pixels of one channel, by LRP, with its first layer."""
+    random = np.random.default_rng(0)
+    text = """g (float[N, 1, 8, 8] pixels) => (float[N, 10] digits) {
+        c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (pixels, w, b)
+        hidden = Relu (c)
+        pooled = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (hidden)
+        flat = Flatten (pooled)
+        digits = Gemm (flat, v, d)
+    }"""
+    model = parsed(
+        text,
+        {
+            "w": random.normal(size=(6, 1, 3, 3)).astype(np.float32),
+            "b": random.normal(size=6).astype(np.float32) / 4,
+            "v": random.normal(size=(96, 10)).astype(np.float32) / 8,
+            "d": np.zeros(10, np.float32),
+        },
+    )
+    compile_model(model, Lrp("EpsilonPlus"), layers=["hidden"]).write(folder, "image")
+
+
+def hostile(folder: Path) -> None:
+    """A linear model whose features are called what no page may run, and a text with such values."""
+    text = """g (float[N, 6] x, string[N, 1] kind) => (float[N, 1] y) {
+        ones = ai.onnx.ml.OneHotEncoder <cats_strings = ["<b>", "<script>alert(4)</script>"], zeros = 1> (kind)
+        flat = Reshape (ones, shape)
+        z = Concat <axis = 1> (x, flat)
+        y = MatMul (z, w)
+    }"""
+    weights = np.arange(1, 9, dtype=np.float32)[:, None]
+    model = parsed(text, {"shape": np.array([-1, 2]), "w": weights}, opsets='"" : 21, "ai.onnx.ml" : 3')
+    rows = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    kinds = np.array([["<b>"], ["<script>alert(4)</script>"], ["<b>"], ["other"], ["other"]])
+    names = {"x": list(HOSTILE), "kind": ["kind"]}
+    compile_model(model, ExactShap({"x": rows, "kind": kinds}), feature_names=names).write(
+        folder, "hostile.model"
+    )
