@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from compiler.errors import InvalidOptionError
 from compiler.machine import available_cores
+from service.api import decisions as routes_decisions
 from service.api import explainers as routes_admin
 from service.api import features as routes_features
 from service.api import openapi, problems
@@ -26,6 +27,7 @@ from service.api.endpoint import LENGTH_HEADER
 from service.api.server import HttpMiddleware
 from service.backends.base import Backend
 from service.console.page import add_console
+from service.decisions.archive import Archive
 from service.decisions.audit.writer import act_log_of, trail_of
 from service.decisions.decider import Decider, Drift
 from service.decisions.trail import AuditTrail
@@ -97,7 +99,7 @@ def create_app(
     metrics = metrics or Metrics()
     gate = create_gate(settings, metrics)
     push = _metrics_push(settings, metrics)
-    trail, acts = trail_of(settings, metrics.audit), act_log_of(settings)
+    trail, acts, archive = trail_of(settings, metrics.audit), act_log_of(settings), Archive(settings)
     blobs = None if settings.artifacts is None else Blobs(settings.artifacts)
     state = State(settings.state_folder, settings.state_url, is_shared=settings.workers > 1)
     with contextlib.ExitStack() as on_failure:
@@ -138,6 +140,7 @@ def create_app(
             await plane.stop()
             await trail.stop()
             await acts.stop()
+            await archive.stop()
             state.close()
             for telemetry in (gate.tracing, push):
                 if telemetry is not None:
@@ -150,6 +153,7 @@ def create_app(
     app.state.plane = plane
     app.state.explainers = explainers
     app.state.acts = acts
+    app.state.archive = archive
     app.state.live = live
     app.state.remote = remote
     if isinstance(explainers, Explainers):
@@ -167,6 +171,7 @@ def create_app(
     app.include_router(routes_v2.unoffered)
     app.include_router(routes_v1.root)
     app.include_router(routes_v1.router)
+    app.include_router(routes_decisions.router)
     app.include_router(routes_features.router)
     if settings.console:
         add_console(app)
@@ -275,7 +280,12 @@ def read_keys(settings: Settings) -> Keyring:
     That is raised also where a key file holds none: it may be on its way to the disk.
     """
     inline = settings.keys.get_secret_value() if settings.keys else None
-    keyring = read_keyring(settings.keys_file, inline, admin_is_local=is_loopback(settings.admin_end))
+    keyring = read_keyring(
+        settings.keys_file,
+        inline,
+        admin_is_local=is_loopback(settings.admin_end),
+        is_local=is_loopback(settings.host),
+    )
     if settings.keys_file is not None and not keyring.keys:
         raise InvalidOptionError(
             f"the key file {settings.keys_file} holds no keys: everybody would be let in. Make one with "

@@ -123,7 +123,10 @@ def _open_doors(settings: Settings) -> list[str]:
         return []
     doors = []
     if not is_loopback(settings.host):
-        doors.append(f"everybody who reaches {settings.host} may ask the models: there are no keys")
+        doors.append(
+            f"everybody who reaches {settings.host} may ask the models: there are no keys. Old decisions are "
+            "not read by HTTP without them"
+        )
     if not is_loopback(settings.admin_end):
         doors.append(
             f"the admin API is closed on {settings.admin_end} until there are keys (docs/security.md)"

@@ -1,7 +1,7 @@
-"""Routes of the admin API: each call that changes something, or reads people's data, is on record."""
+"""Routes whose calls are on record: what administrators change, and whoever reads people's data."""
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -9,25 +9,27 @@ from fastapi.routing import APIRoute
 from service.decisions.audit.acts import Act, ActLog
 from service.errors import ServiceError
 from service.observability.context import current
-from service.security.keys import ADMIN
+from service.security.keys import ADMIN, Scopes
 
 _READS_PEOPLE = "/rows"  # ends the path of a GET whose answer holds rows of people
 _FAILED = 500
 
 
-class AdministrativeRoute(APIRoute):
+class RecordedRoute(APIRoute):
     """Records who called, what for, from where and how it ended; refuses where that cannot be recorded.
 
-    A caller without the scope admin gets a ForbiddenError, and leaves no row.
+    A caller without one of `scopes` gets a ForbiddenError, and leaves no row.
     """
+
+    scopes: ClassVar[Scopes]
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler that records."""
         handle = super().get_route_handler()
 
         async def recorded(request: Request) -> Response:
-            only_admins()  # before anything is written
-            if request.method in ("GET", "HEAD") and not self.path.endswith(_READS_PEOPLE):
+            _demand(self.scopes)  # before anything is written
+            if not self.is_recorded(request.method):
                 return await handle(request)
             acts: ActLog = request.app.state.acts
             await acts.check()
@@ -44,12 +46,29 @@ class AdministrativeRoute(APIRoute):
 
         return recorded
 
+    def is_recorded(self, method: str) -> bool:  # noqa: ARG002 (for those that record some)
+        """Tell whether a call is one to record."""
+        return True
+
+
+class AdministrativeRoute(RecordedRoute):
+    """A route of the admin API: what changes something, or reads people's data, is recorded."""
+
+    scopes = ADMIN
+
+    def is_recorded(self, method: str) -> bool:
+        return method not in ("GET", "HEAD") or self.path.endswith(_READS_PEOPLE)
+
 
 def only_admins() -> None:
     """Require the admin scope of the running request, whatever its path is. Raises ForbiddenError."""
+    _demand(ADMIN)
+
+
+def _demand(scopes: Scopes) -> None:
     context = current()
     if context is not None:
-        context.caller.require(ADMIN)
+        context.caller.require(scopes)
 
 
 def _act(request: Request, status: int) -> Act:

@@ -9,12 +9,13 @@ from pydantic import BaseModel, Field
 
 from compiler.decisions.rows import score_index
 from compiler.manifest import Category, Manifest, Spread
-from compiler.profile import FeatureRule
+from compiler.profile import DecisionProfile, FeatureRule
 from service.api.endpoint import plane_of
 from service.api.problems import problem_responses
 from service.errors import NotExplainableError
 from service.inference.features import form_of
 from service.observability.context import current
+from service.repository.entry import Entry
 from service.repository.registry import ModelRegistry
 from service.tensors import DTYPES
 
@@ -22,6 +23,7 @@ router = APIRouter(prefix="/v1/models", tags=["v1"])
 # Of explainers that the gateway answers references in a request by: the others need theirs beforehand.
 _OPEN_METHODS = ("deepshap", "integrated-gradients")
 _NO_RULE = FeatureRule()
+_KINDS: dict[type, Literal["number", "text", "flag"]] = {str: "text", bool: "flag"}
 
 Explainer = Annotated[
     str | None, Query(description="one of the model's explainers; none for the default", max_length=80)
@@ -79,6 +81,12 @@ class Group(BaseModel):
     features: list[str]
 
 
+class Beside(BaseModel):
+    name: str
+    kind: Literal["number", "text", "flag"]
+    missing: bool = Field(default=True, description="whether null may be sent, where it is not known")
+
+
 class Threshold(BaseModel):
     """The decision profile, as far as a score's decision follows from it."""
 
@@ -88,6 +96,12 @@ class Threshold(BaseModel):
     refer: list[float] | None = Field(None, description="between which, both included, a person decides")
     adverse: Literal["above", "below"] = Field(description="on which side of the threshold it declines")
     space: Literal["output", "margin"] = Field(description="what is explained: the score, or its margin")
+    beside: list[Beside] = Field(
+        description="what an instance of `:decide` has to hold besides the model's features, for knock-outs"
+    )
+    comparisons: list[str] = Field(
+        description="other references by which `:decide` can tell which reasons stay (`stability`)"
+    )
 
 
 class ReferencesItem(BaseModel):
@@ -270,8 +284,8 @@ def _request_references(manifest: Manifest, most: int) -> int:
 
 
 def _threshold(registry: ModelRegistry, manifest: Manifest) -> Threshold | None:
-    decided = _decider(registry, manifest)
-    if decided is None or decided.decision is None:
+    decided, entry = _decider(registry, manifest), registry.compiled(manifest.model)
+    if decided is None or decided.decision is None or entry is None:
         return None
     profile = decided.decision.profile
     shapes = {spec.name: spec.shape for spec in decided.outputs}
@@ -282,4 +296,14 @@ def _threshold(registry: ModelRegistry, manifest: Manifest) -> Threshold | None:
         refer=None if profile.refer is None else list(profile.refer),
         adverse=profile.adverse,
         space=profile.space,
+        beside=_beside(entry, profile),
+        comparisons=[one.name for one in decided.decision.comparisons],
     )
+
+
+def _beside(entry: Entry, profile: DecisionProfile) -> list[Beside]:
+    """Return what `:decide` demands of an instance besides the model's features."""
+    form = form_of(entry, entry.manifest)
+    known = {*form.names(), *(spec.name for spec in form.inputs)}
+    rules = {rule.feature: rule for rule in profile.knock_outs if rule.feature not in known}
+    return [Beside(name=name, kind=_KINDS.get(type(rule.equals), "number")) for name, rule in rules.items()]

@@ -17,6 +17,60 @@ _HEAD = {"model_name": MODEL, "model_version": "1"}
 _Y = {"name": "y", "datatype": "FP32", "shape": [1, 3]}
 
 
+_DECISION = {
+    "id": "d" * 32,
+    "decision": "decline",
+    "score": -4.75,
+    "threshold": -5.0,
+    "explained_value": -4.75,
+    "base_value": -11.125,
+    "reasons": [
+        {
+            "code": "R02",
+            "text": "Recent late payments",
+            "feature": "late_payments",
+            "value": 2.0,
+            "attribution": 6.0,
+            "share": 12 / 13,
+            "features": ["late_payments"],
+            "unit": None,
+            "category": None,
+            "shown": None,
+            "tied": False,
+            "uncertain": False,
+        },
+        {
+            "code": "R01",
+            "text": "Income",
+            "feature": "income",
+            "value": 2.0,
+            "attribution": 0.5,
+            "share": 1 / 13,
+            "features": ["income"],
+            "unit": None,
+            "category": None,
+            "shown": None,
+            "tied": False,
+            "uncertain": False,
+        },
+    ],
+    "attributions": {
+        "income": 0.5,
+        "debt": 0.0,
+        "age_of_account": -0.125,
+        "late_payments": 6.0,
+    },
+    "completeness_gap": 0.0,
+    "warnings": [],
+    "digests": {
+        "model": "m" * 64,
+        "references": "r" * 64,
+        "explainer": _DIGEST,
+        "profile": _PROFILE,
+    },
+}
+
+
 @dataclass(frozen=True)
 class Example:
     """`request` None where the operation takes no body."""
@@ -154,63 +208,57 @@ EXAMPLES: dict[str, Example] = {
             ],
         },
     ),
-    "v1_decide": Example(
-        request={"instances": [_INSTANCE]},
+    "v1_decide": Example(request={"instances": [_INSTANCE]}, answer={"decisions": [_DECISION]}),
+    "get_decision": Example(
+        {
+            "time": "2026-11-25T09:12:03.518822+00:00",
+            "model": MODEL,
+            "version": "1",
+            "caller": "",
+            "request_id": "application-4711",
+            "latency_ms": 3.1,
+            "kept": "plain",
+            "instance": _INSTANCE,
+            "runtime": {
+                "graph": "a" * 64,
+                "backend": "onnxruntime",
+                "version": "1.23.0",
+                "devices": ["cpu"],
+                "threads": 2,
+                "processor": "AMD EPYC",
+            },
+            "answer": _DECISION,
+        }
+    ),
+    "decision_notice": Example(
+        request={
+            "template": "adverse-action",
+            "variables": {
+                "date": "2026-11-25",
+                "creditor": {"name": "A Bank", "address": "1 High Street"},
+                "applicant": {"name": "Jo Doe", "address": "2 Low Street"},
+                "agency": {"name": "An agency", "address": "3 Side Street"},
+                "application": "personal loan",
+                "consumer_report": False,
+            },
+        },
         answer={
-            "decisions": [
-                {
-                    "id": "d" * 32,
-                    "decision": "decline",
-                    "score": -4.75,
-                    "threshold": -5.0,
-                    "explained_value": -4.75,
-                    "base_value": -11.125,
-                    "reasons": [
-                        {
-                            "code": "R02",
-                            "text": "Recent late payments",
-                            "feature": "late_payments",
-                            "value": 2.0,
-                            "attribution": 6.0,
-                            "share": 12 / 13,
-                            "features": ["late_payments"],
-                            "unit": None,
-                            "category": None,
-                            "shown": None,
-                            "tied": False,
-                            "uncertain": False,
-                        },
-                        {
-                            "code": "R01",
-                            "text": "Income",
-                            "feature": "income",
-                            "value": 2.0,
-                            "attribution": 0.5,
-                            "share": 1 / 13,
-                            "features": ["income"],
-                            "unit": None,
-                            "category": None,
-                            "shown": None,
-                            "tied": False,
-                            "uncertain": False,
-                        },
-                    ],
-                    "attributions": {
-                        "income": 0.5,
-                        "debt": 0.0,
-                        "age_of_account": -0.125,
-                        "late_payments": 6.0,
-                    },
-                    "completeness_gap": 0.0,
-                    "warnings": [],
-                    "digests": {
-                        "model": "m" * 64,
-                        "references": "r" * 64,
-                        "explainer": _DIGEST,
-                        "profile": _PROFILE,
-                    },
-                }
-            ]
+            "id": "d" * 32,
+            "template": "adverse-action",
+            "text": "A Bank\n1 High Street\n\n2026-11-25\n\nJo Doe\n…",
+            "warnings": [],
+        },
+    ),
+    "replay_decision": Example(
+        request={},
+        answer={
+            "id": "d" * 32,
+            "same": True,
+            "exact": True,
+            "differences": [],
+            "elsewhere": [],
+            "passed_over": [],
+            "entry": f"{MODEL}_explain",
         },
     ),
     "repository_index": Example(

@@ -233,6 +233,9 @@ class Applicants(BaseModel):
         description="whether to tell which reasons stay by other references, which takes as many runs more; "
         "of a model compiled with --compare or --draws",
     )
+    dry_run: bool | None = Field(
+        None, description="whether to tell what would be decided, and to record nothing: not with a key"
+    )
 
 
 class Reason(BaseModel):
@@ -245,6 +248,13 @@ class Reason(BaseModel):
     attribution: float | None = Field(description="of all `features`; null where a knock-out declines")
     share: float | None = Field(description="of all adverse attributions, 0 to 1; null as `attribution`")
     features: list[str] = Field(description="all that share the code, largest first")
+    unit: str | dict[str, str | None] | None = Field(
+        None, description="of the value, as the profile calls it; of a group by member"
+    )
+    category: str | dict[str, str | None] | None = Field(
+        None, description="what the profile calls the value; of a group by member"
+    )
+    shown: str | None = Field(None, description="the value in these words, as a notice prints it")
     tied: bool = Field(description="as large as the next reason, given or not")
     uncertain: bool = Field(
         description="nearer to the next reason, or to nothing, than its attribution's standard error"
@@ -268,7 +278,7 @@ class DecisionDigests(BaseModel):
 class Decision(BaseModel):
     """`explained_value` = `base_value` + the sum of `attributions` + `completeness_gap`."""
 
-    id: str = Field(description="in the audit trail")
+    id: str | None = Field(description="in the audit trail; null of a dry run, which is not in it")
     decision: Literal["approve", "refer", "decline"]
     score: float
     threshold: float

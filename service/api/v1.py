@@ -178,7 +178,8 @@ def documented() -> APIRouter:
         description="One decision per instance, by the decision profile that the model was compiled with. It "
         "is written to the audit trail before it is answered. Each row is run by itself, so that the same "
         "instance always gets the same numbers. Where one row has no reasons that could be given, nothing is "
-        "decided (422). Features that only a knock-out looks at stand in the instances too.",
+        "decided (422). Features that only a knock-out looks at stand in the instances too. With `dry_run` "
+        "the answer is what would be decided: it has no id, and nothing is written.",
         response_model=Decisions,
         responses=problem_responses(*REFUSALS, 409),
         openapi_extra=_DECIDE_BODY,
@@ -240,14 +241,17 @@ def decode_decide(request: Request, body: bytearray) -> InferenceRequest:
     for name in _CHOOSING:
         if message.get(name) is not None:
             faults.note(f"'{name}' is of explanations: a decision's was chosen when the model was compiled")
-    stability = message.get("stability")
-    if not isinstance(stability, bool | None):
-        raise MalformedError("stability must be true or false")
+    stability, dry_run = message.get("stability"), message.get("dry_run")
+    for name, given in (("stability", stability), ("dry_run", dry_run)):
+        if not isinstance(given, bool | None):
+            raise MalformedError(f"{name} must be true or false")
     rows = _instances(message, body, faults)
     for i, row in enumerate(rows):
         if not isinstance(row, dict):
             faults.note(f"instances[{i}] must be an object of features, so that reasons have names")
-    return InferenceRequest(instances=Instances(rows), faults=faults, stability=bool(stability))
+    return InferenceRequest(
+        instances=Instances(rows), faults=faults, stability=bool(stability), dry_run=bool(dry_run)
+    )
 
 
 def predictions(outputs: Sequence[str], tensors: Tensors) -> list[Any]:

@@ -136,6 +136,7 @@ class Decider:
     async def decide(self, call: Call, read: Read, key: str | None = None) -> list[Mapping[str, Any]]:
         """Return the decisions, in the order of the instances: all of them, or an error and none.
 
+        Of a dry run what would be decided, without ids.
         Each row is run by itself: an answer in a batch may differ in its last bits by what else is in it.
 
         Args:
@@ -143,7 +144,7 @@ class Decider:
 
         Raises:
             ServiceError: what `open_request`, `DataPlane` and `AuditTrail` raise.
-            MalformedError: the key is none.
+            MalformedError: the key is none, or comes with a dry run.
             UndecidedError: rows have no reasons that can be given.
         """
         plane, began_s = self._plane, time.monotonic()
@@ -157,6 +158,11 @@ class Decider:
         caller = "" if context is None else context.caller.name
         if request.stability:
             demand_comparisons(manifest)
+        if request.dry_run and key is not None:
+            raise MalformedError(
+                "dry_run: nothing is recorded, so that there is nothing to repeat: leave the "
+                "Idempotency-Key out"
+            )
         if key is not None:
             async with _until(deadline_s):
                 found = await self._trail.find(manifest.model, caller, key, rows)
@@ -166,6 +172,8 @@ class Decider:
         decisions = await decisions_of(manifest, rows, inputs, answers)
         if request.stability:
             decisions = await with_survival(plane, manifest, inputs, decisions, deadline_s)
+        if request.dry_run:
+            return [{**one, "id": None} for one in decisions]
         latency_ms = (time.monotonic() - (began_s if context is None else context.began_s)) * 1e3
         request_id = "" if context is None else context.request_id
         asked = Asked(caller, request_id, latency_ms, key)

@@ -25,6 +25,7 @@ class InferenceRequest:
         inputs: those that are tensors; `faults` are of the others.
         instances: what stands in place of `inputs` where rows are written by the names of features.
         stability: of a decision, whether to tell which reasons stay by other references.
+        dry_run: of a decision, whether to tell what would be decided, and to record nothing.
         timeout_s: how long the caller waits.
         binary: whether an output is answered in binary, where that is not `binary_by_default`.
     """
@@ -37,6 +38,7 @@ class InferenceRequest:
     explainer: str | None = None
     reference_set: str | None = None
     stability: bool = False
+    dry_run: bool = False
     id: str = ""
     binary_by_default: bool = False
     binary: Mapping[str, bool] = field(default_factory=dict)

@@ -2,7 +2,8 @@
 
 A key is a random token of 256 bits that its caller sends as `Authorization: Bearer TOKEN` or as
 `X-API-Key: TOKEN`, over gRPC as metadata. The gateway knows its SHA-256 alone, from a file or the
-environment: a token of that entropy needs no slow hash. Without keys everybody may infer, explain and decide.
+environment: a token of that entropy needs no slow hash. Without keys everybody may infer, explain and decide;
+who reaches the gateway from this machine alone may administer it and read old decisions, too.
 """
 
 import datetime
@@ -35,6 +36,7 @@ class Scope(enum.StrEnum):
     INFER = "infer"
     EXPLAIN = "explain"
     DECIDE = "decide"
+    AUDIT = "audit"
     ADMIN = "admin"
 
 
@@ -44,6 +46,7 @@ ANY_KEY: Scopes = frozenset(Scope)
 _INFER: Scopes = frozenset({Scope.INFER})
 _EXPLAIN: Scopes = frozenset({Scope.EXPLAIN})
 DECIDE: Scopes = frozenset({Scope.DECIDE})
+AUDIT: Scopes = frozenset({Scope.AUDIT})
 ADMIN: Scopes = frozenset({Scope.ADMIN})
 
 
@@ -127,12 +130,15 @@ class Keyring:
         return caller
 
 
-def read_keyring(file: Path | None, inline: str | None, *, admin_is_local: bool) -> Keyring:
+def read_keyring(
+    file: Path | None, inline: str | None, *, admin_is_local: bool, is_local: bool = False
+) -> Keyring:
     """Read the keys of a file and of the environment together.
 
     Args:
         inline: TOML as the file has it.
         admin_is_local: whether only this machine reaches the admin API, which is then open without keys.
+        is_local: whether only this machine reaches the gateway; old decisions are then open without keys.
 
     Raises:
         InvalidOptionError: the file is missing or broken, or two keys share a name or a token.
@@ -146,8 +152,10 @@ def read_keyring(file: Path | None, inline: str | None, *, admin_is_local: bool)
         names.add(name)
         scopes = frozenset(key.scopes)
         keys[digest] = Caller(name, scopes, key.requests_per_s, key.burst, key.models), key.expires
-    open_to_all = ANY_KEY if admin_is_local else ANY_KEY - {Scope.ADMIN}
-    return Keyring(keys, Caller("", open_to_all))
+    closed = {
+        scope for scope, is_open in ((Scope.ADMIN, admin_is_local), (Scope.AUDIT, is_local)) if not is_open
+    }
+    return Keyring(keys, Caller("", ANY_KEY - closed))
 
 
 def new_key(name: str, scopes: Iterable[Scope], expires: datetime.date | None) -> tuple[str, str]:
@@ -195,6 +203,7 @@ _BY_PATH: tuple[tuple[str, Scopes | None], ...] = (
     (rf"{_MODEL}/explain", _EXPLAIN),
     (r"/v1/models/[^/]+(:explain|/features)", _EXPLAIN),
     (r"/v1/models/[^/]+:decide", DECIDE),
+    (r"/v1/decisions/.*", AUDIT),
     (rf"{_MODEL}/infer", None),  # by the model
     (r"/v1/models/(?P<model>[^/]+):predict", None),
     (r"/v2/models/[^/]+/explainers(/.*)?|/v2/reference-sets(/.*)?|/v2/repository/models/.*", ADMIN),

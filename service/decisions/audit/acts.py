@@ -59,8 +59,15 @@ class ActLog:
     async def check(self) -> None:
         """Raise StateUnavailableError where an act could not be recorded, so that it must not be done."""
         make = self._make
-        if make is not None:
+        if make is None:
+            return
+        try:
             await asyncio.to_thread(lambda: self._opened(make).probe())
+        except StateUnavailableError as error:
+            log.error("an act cannot be recorded, and is refused: %s", error)  # it may name machines
+            raise StateUnavailableError(
+                "the audit trail is not available, and what it should record is not done: try again later", 5
+            ) from error
 
     async def note(self, act: Act) -> None:
         """Record what was done; an act that cannot be recorded any more is in the gateway's own log."""

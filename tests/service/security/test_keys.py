@@ -40,7 +40,7 @@ from tests.service.messages import GOOD, request
 
 SESSION = pytest.mark.asyncio(loop_scope="session")
 
-INFER, EXPLAIN, DECIDE, ADMIN = (frozenset({scope}) for scope in Scope)
+INFER, EXPLAIN, DECIDE, AUDIT, ADMIN = (frozenset({scope}) for scope in Scope)
 ROWS = {"instances": made.X.tolist()}
 
 
@@ -74,6 +74,8 @@ def key_file(folder: Path, **scopes: str) -> dict[str, str]:
         ("/v1/models/m:decide", DECIDE),
         ("/v1/models/m:explain:decide", DECIDE),
         ("/v1/models/m_explain:decide", DECIDE),
+        ("/v1/decisions/0e7d", AUDIT),
+        ("/v1/decisions/0e7d:notice", AUDIT),
         ("/v1/models/m_explain:predict", EXPLAIN),
         ("/v1/models/m:explain", EXPLAIN),
         ("/v2/models/m/explainers/e", ADMIN),

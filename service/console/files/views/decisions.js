@@ -1,12 +1,481 @@
-import { h } from "../dom.js";
+// Decisions: what would be decided, what was, why, how sure that is, and what the applicant is told.
+
+import * as address from "../address.js";
+import * as api from "../api.js";
+import { Applicant } from "../applicant.js";
+import { fill, h } from "../dom.js";
+import { number, percent, signed, told } from "../format.js";
+import { FIELDS, TEMPLATES, nested } from "../notices.js";
+import { gauge } from "../pictures/gauge.js";
 
 export const title = "Decisions";
 
-/** Why there is nothing to see for this model; empty where there is. */
+const OUTCOMES = { approve: "Approve", refer: "Refer to a person", decline: "Decline" };
+const AUDIT = "v1/decisions/";
+const letters = {}; // what a lender wrote of itself, from one notice to the next, as long as the page is open
+
+/** Why there is nothing to decide by; empty where there is. */
 export function unavailable(model) {
-  return "This view is not made yet.";
+  return model.decision ? "" : "The model has no decision profile: compile it with --decision FILE, and it decides.";
 }
 
-export async function show(root, address, context) {
-  root.append(h("h1", {}, title));
+export async function show(root, at, context) {
+  new View(root, at, context).begin();
+}
+
+class View {
+  constructor(root, at, { model, signal, go, say, failed }) {
+    Object.assign(this, { root, at, model, signal, go, say, failed });
+    this.applicant = new Applicant(model, at.row);
+  }
+
+  begin() {
+    this.find = h("input", { id: "decision-id", name: "decision", value: this.at.decision ?? "", spellcheck: "false", autocomplete: "off", placeholder: "32 digits and letters" });
+    this.findTold = h("p", { class: "problem", role: "alert" });
+    this.formTold = h("p", { class: "problem", role: "alert" });
+    this.confirm = h("div", {});
+    this.result = h("div", { class: "result" }, h("section", { class: "panel" }, h("p", { class: "quiet" }, "Nothing is decided yet. Fill in the form, or give the id of a decision.")));
+    this.root.append(
+      h("h1", {}, title, " ", h("span", { class: "quiet" }, this.model.model)),
+      h("div", { class: "sides" }, h("div", {}, this.old(), this.form()), this.result),
+    );
+    if (this.at.decision) this.look(this.at.decision);
+    else if (this.at.row) this.ask(true);
+  }
+
+  old() {
+    return h(
+      "section",
+      { class: "panel" },
+      h("h2", {}, "A decision that was recorded"),
+      h(
+        "form",
+        {
+          onsubmit: (event) => {
+            event.preventDefault();
+            this.look(this.find.value.trim().toLowerCase());
+          },
+        },
+        h("label", { for: "decision-id", class: "quiet" }, "Its id"),
+        h("div", { class: "row find" }, this.find, h("button", { type: "submit" }, "Show it")),
+        this.findTold,
+      ),
+    );
+  }
+
+  form() {
+    const { decision } = this.model;
+    const dry = h("button", { type: "submit", class: "first" }, "See what would be decided");
+    const record = h("button", { type: "button", onclick: () => this.askFirst() }, "Decide and record …");
+    this.stability = decision.comparisons?.length ? h("input", { type: "checkbox", name: "stability", checked: true }) : null;
+    return h(
+      "section",
+      { class: "panel" },
+      h("h2", {}, "An applicant"),
+      h(
+        "form",
+        {
+          novalidate: true,
+          onsubmit: (event) => {
+            event.preventDefault();
+            this.ask(true);
+          },
+        },
+        h("div", { class: "fields" }, this.applicant.elements()),
+        this.stability && h("p", {}, h("label", { class: "row" }, this.stability, "Tell which reasons stay by other references")),
+        h("div", { class: "row" }, dry, record),
+        h("p", { class: "quiet" }, "To see what would be decided records nothing. A decision that is made is written to the audit trail, under the name of your key."),
+        this.formTold,
+        this.confirm,
+      ),
+    );
+  }
+
+  /** A decision is on record for good: it is made after a second word. */
+  askFirst() {
+    const go = h("button", { type: "button", class: "first", onclick: () => this.ask(false) }, "Decide, and record it");
+    fill(
+      this.confirm,
+      h(
+        "div",
+        { class: "panel warning", role: "group", "aria-label": "Decide and record" },
+        h("p", {}, "This decides about the applicant, as a request of your application does. The decision, its inputs and the name of your key are written to the audit trail, and stay there."),
+        h("div", { class: "row" }, go, h("button", { type: "button", onclick: () => fill(this.confirm) }, "Leave it")),
+      ),
+    );
+    this.key = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+    go.focus();
+  }
+
+  async ask(isDry) {
+    this.formTold.textContent = "";
+    let row;
+    try {
+      row = this.applicant.row();
+    } catch (error) {
+      this.formTold.textContent = error.message;
+      return;
+    }
+    this.go({ row: JSON.stringify(row), decision: "" });
+    const more = { ...(this.stability?.checked ? { stability: true } : {}), ...(isDry ? { dry_run: true } : {}) };
+    const headers = isDry ? {} : { "Idempotency-Key": `console-${this.key}` }; // pressed twice, it decides once
+    this.result.setAttribute("aria-busy", "true");
+    try {
+      const { decisions } = await api.decide(this.model.model, [row], more, { signal: this.signal, headers });
+      fill(this.confirm);
+      if (decisions[0].id) {
+        this.go({ decision: decisions[0].id });
+        this.find.value = decisions[0].id;
+      }
+      this.decided(decisions[0], null, row);
+    } catch (error) {
+      this.refused(error, this.formTold);
+    } finally {
+      this.result.removeAttribute("aria-busy");
+    }
+  }
+
+  async look(id) {
+    this.findTold.textContent = "";
+    if (!/^[0-9a-f]{32}$/.test(id)) {
+      this.findTold.textContent = "An id has 32 digits and letters from a to f: copy it from the answer, or from the notice’s reference.";
+      return;
+    }
+    try {
+      const record = await api.get(AUDIT + id, { signal: this.signal });
+      this.go({ decision: id });
+      this.decided(record.answer, record, record.instance);
+    } catch (error) {
+      this.refused(error, this.findTold);
+    }
+  }
+
+  refused(error, place) {
+    if (error.name === "AbortError") return;
+    if (error.status === 401 || !(error instanceof api.Problem)) return void this.failed(error);
+    place.textContent = `${error.title}: ${error.detail}${error.scope === "audit" ? ". Recorded decisions are people’s data: they are read with a key that has the scope audit" : ""}`;
+  }
+
+  // --- a decision ----------------------------------------------------------------------------------------
+
+  /** `record` None of one that was made just now; `row` is what it was on, where that is known. */
+  decided(answer, record, row) {
+    const outcome = h("span", { class: `outcome ${answer.decision}` }, OUTCOMES[answer.decision] ?? answer.decision);
+    const rule = { ...this.model.decision, threshold: answer.threshold };
+    const isOther = record && record.model !== this.model.model;
+    if (isOther) rule.refer = null;
+    fill(
+      this.result,
+      h(
+        "section",
+        { class: "panel", "aria-label": "The decision" },
+        h("h2", {}, record ? "The decision, as it was answered" : answer.id ? "Decided, and recorded" : "What would be decided"),
+        h("p", {}, outcome),
+        gauge(answer.score, rule, OUTCOMES[answer.decision] ?? answer.decision),
+        this.where(answer, record, isOther),
+        answer.warnings.map((warning) => h("p", { class: "panel warning" }, warning)),
+        h("h2", {}, "Principal reasons"),
+        this.reasons(answer),
+        h("details", {}, h("summary", {}, "All attributions"), this.attributions(answer)),
+        row && h("details", {}, h("summary", {}, "What it was on"), this.instance(row, record, isOther)),
+        h("details", {}, h("summary", {}, "Digests"), this.digests(answer, record)),
+      ),
+      answer.id && [this.replayPanel(answer, record), this.noticePanel(answer, record)],
+      !answer.id && h("section", { class: "panel" }, h("h2", {}, "Notice"), h("p", { class: "quiet" }, "A notice tells an applicant of a decision that was made: record it, and its notice is here.")),
+    );
+    this.say(`${OUTCOMES[answer.decision] ?? answer.decision}, score ${number(answer.score)}, ${answer.reasons.length} reasons`);
+  }
+
+  where(answer, record, isOther) {
+    if (!answer.id) return h("p", { class: "quiet" }, "Nothing was recorded. This is no decision, and no applicant is told it.");
+    const told = [
+      ["Id", h("span", { class: "mono" }, answer.id)],
+      ["Time", record && new Date(record.time).toLocaleString()],
+      ["Model", record && `${record.model}, version ${record.version}`],
+      ["Asked by", record && (record.caller || "a caller without a key")],
+      ["Inputs", record && { plain: "kept as they were", hashed: "only a digest was kept", sealed: "kept sealed", erased: "were erased" }[record.kept]],
+    ];
+    return [
+      h("dl", { class: "recorded" }, told.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+      isOther &&
+        h(
+          "p",
+          { class: "panel warning" },
+          `It is of the model ${record.model}, and not of ${this.model.model}. `,
+          h("a", { href: address.changed({ model: record.model, explainer: "", digest: "", row: "", decision: answer.id }) }, "Go there"),
+        ),
+    ];
+  }
+
+  reasons(answer) {
+    if (!answer.reasons.length) return h("p", { class: "quiet" }, answer.decision === "approve" ? "None: an approval owes no reasons." : "None.");
+    return h("ol", { class: "reasons" }, answer.reasons.map((reason) => this.reason(reason, answer)));
+  }
+
+  reason(reason, answer) {
+    const isKnockOut = reason.attribution === null;
+    const share = isKnockOut ? null : percent(reason.share);
+    return h(
+      "li",
+      {},
+      h(
+        "div",
+        { class: "head" },
+        h("span", { class: "code" }, reason.code),
+        h("span", { class: "text" }, reason.text),
+        h("span", { class: "number" }, share ?? "a rule of its own"),
+      ),
+      !isKnockOut && h("div", { class: "bar", "aria-hidden": "true" }, h("div", { style: { "--share": `${Math.min(100, 100 * reason.share)}%` } })),
+      h("div", { class: "quiet" }, this.because(reason), isKnockOut ? "" : ` · ${signed(reason.attribution)} of the ${this.model.decision.space === "margin" ? "margin" : "score"}`),
+      this.sureness(reason, answer),
+    );
+  }
+
+  because(reason) {
+    const parts = reason.features.map((name) => {
+      const value = reason.feature === name ? reason.shown ?? shownValue(reason.value) : null;
+      const called = this.called(name);
+      return value === null || (reason.shown ?? "").includes(called) ? value ?? called : `${called}: ${value}`;
+    });
+    return parts.join(", ");
+  }
+
+  called(name) {
+    const found = this.model.features.find((one) => one.name === name) ?? this.model.groups.find((one) => one.name === name);
+    return found?.title ?? name;
+  }
+
+  /** How sure it is that this is a principal reason, and in this place. */
+  sureness(reason, answer) {
+    const error = reason.features.length === 1 ? answer.standard_errors?.[reason.feature] : undefined;
+    const marks = [
+      reason.tied && ["doubt", "as large as the next reason"],
+      reason.uncertain && ["doubt", "nearer to the next reason than its standard error"],
+      error !== undefined && ["", `standard error ${number(error)}`],
+      ...Object.entries(reason.survival ?? {}).map(([name, stays]) =>
+        typeof stays === "boolean"
+          ? [stays ? "stays" : "doubt", `${stays ? "stays" : "is none"} by ${name.replaceAll("_", " ")}`]
+          : [stays >= 0.9 ? "stays" : stays < 0.5 ? "doubt" : "", `in ${percent(stays)} of the ${name} of references`],
+      ),
+    ].filter(Boolean);
+    if (!marks.length) return null;
+    return h("div", { class: "sure" }, marks.map(([kind, text]) => h("span", { class: kind }, text)));
+  }
+
+  attributions(answer) {
+    const rows = Object.entries(answer.attributions).sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
+    const sum = rows.reduce((total, [, value]) => total + value, 0);
+    const line = (name, value, more = null) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "number" }, value), answer.standard_errors && h("td", { class: "number" }, more ?? ""));
+    return h(
+      "table",
+      {},
+      h("caption", { class: "quiet" }, "The base value, what each feature adds to it, and what is explained: the score, or its margin."),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Feature"), h("th", { scope: "col", class: "number" }, "Adds"), answer.standard_errors && h("th", { scope: "col", class: "number" }, "Standard error"))),
+      h(
+        "tbody",
+        {},
+        line("Base value", number(answer.base_value)),
+        rows.map(([name, value]) => line(this.called(name), signed(value), answer.standard_errors && number(answer.standard_errors[name]))),
+        line("Sum of attributions", signed(sum)),
+        line("Gap", number(answer.completeness_gap)),
+        line("Explained value", number(answer.explained_value)),
+      ),
+    );
+  }
+
+  instance(row, record, isOther) {
+    return [
+      h(
+        "table",
+        {},
+        h("tbody", {}, Object.entries(row).map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, this.called(name)), h("td", { class: "number" }, shownValue(value))))),
+      ),
+      record && !isOther &&
+        h(
+          "p",
+          { class: "row" },
+          h(
+            "button",
+            {
+              type: "button",
+              onclick: () => {
+                this.applicant.take(row);
+                this.go({ row: JSON.stringify(row) });
+                this.say("The form has these values now");
+              },
+            },
+            "Put these values into the form",
+          ),
+          h("a", { href: address.changed({ view: "explain", row: JSON.stringify(row), decision: "" }) }, "Move them with sliders, in Explain"),
+        ),
+    ];
+  }
+
+  digests(answer, record) {
+    const all = { ...answer.digests, ...(record ? { "files that ran": record.runtime.graph } : {}) };
+    return h("dl", { class: "recorded" }, Object.entries(all).flatMap(([name, value]) => [h("dt", {}, name), h("dd", { class: "mono" }, value ?? "none")]));
+  }
+
+  // --- its notice, and its repetition --------------------------------------------------------------------
+
+  replayPanel(answer, record) {
+    const out = h("div", { role: "status" });
+    const given = this.hashedInputs(record);
+    const button = h("button", { type: "button", onclick: () => run() }, "Compute it again");
+    const run = async () => {
+      fill(out, h("p", { class: "quiet" }, "It is computed again …"));
+      button.disabled = true;
+      try {
+        const made = await api.post(`${AUDIT}${answer.id}:replay`, given.read(), { signal: this.signal });
+        fill(out, replayed(made));
+      } catch (error) {
+        fill(out, h("p", { class: "problem" }));
+        this.refused(error, out.firstChild);
+      }
+      button.disabled = false;
+    };
+    return h(
+      "section",
+      { class: "panel", "aria-label": "Replay" },
+      h("h2", {}, "Replay"),
+      h("p", { class: "quiet" }, "The files that decided compute the decision again, and every number is compared."),
+      given.field,
+      h("p", {}, button),
+      out,
+    );
+  }
+
+  /** Where the trail keeps only a digest of inputs, whoever asks has to give them again. */
+  hashedInputs(record) {
+    if (record?.kept !== "hashed") return { field: null, read: () => ({}) };
+    const area = h("textarea", { spellcheck: "false", placeholder: '{"income": 41000, …}' });
+    return {
+      field: h("label", { class: "field" }, h("span", {}, "What it was on, as JSON: only a digest was kept"), area),
+      read: () => {
+        if (!area.value.trim()) return {};
+        try {
+          return { instance: JSON.parse(area.value) };
+        } catch {
+          throw new api.Problem(0, "What it was on", "this is no JSON: write an object of features");
+        }
+      },
+    };
+  }
+
+  noticePanel(answer, record) {
+    const body = h("div", {});
+    const out = h("div", { role: "status" });
+    const given = this.hashedInputs(record);
+    const choice = h(
+      "select",
+      { name: "template", onchange: () => (draw(), fill(out)) },
+      Object.entries(TEMPLATES).map(([name, called]) => h("option", { value: name, selected: name === letters.template }, called)),
+    );
+    const isReferred = answer.decision === "refer";
+    const judgment = h("textarea", { name: "judgment", placeholder: "One reason a line" });
+    const inputs = new Map(); // path → how its value is read
+    const draw = () => {
+      letters.template = choice.value;
+      inputs.clear();
+      fill(body, h("div", { class: "fields" }, FIELDS[choice.value].map((field) => noticeField(field, "", inputs))));
+    };
+    const write = async () => {
+      const variables = Object.fromEntries([...inputs].map(([path, read]) => [path, read()]).filter(([, value]) => value !== ""));
+      const message = { template: choice.value, variables: nested(variables) };
+      try {
+        if (isReferred) {
+          message.person_declined = true;
+          message.variables.judgment = judgment.value.split("\n").map((line) => line.trim()).filter(Boolean);
+        }
+        Object.assign(message, given.read());
+        const made = await api.post(`${AUDIT}${answer.id}:notice`, message, { signal: this.signal });
+        fill(out, this.letter(made));
+      } catch (error) {
+        fill(out, h("p", { class: "problem" }));
+        this.refused(error, out.firstChild);
+      }
+    };
+    if (answer.decision === "approve") {
+      return h("section", { class: "panel" }, h("h2", {}, "Notice"), h("p", { class: "quiet" }, "An approval has none."));
+    }
+    draw();
+    return h(
+      "section",
+      { class: "panel", "aria-label": "Notice" },
+      h("h2", {}, "Notice"),
+      h("p", { class: "quiet" }, "What the applicant is told: the principal reasons, all of them and no other. A template is a draft for your counsel, and no legal advice; nothing is sent."),
+      isReferred && h("label", { class: "field" }, h("span", {}, "The decision was referred. Reasons for which a person declined, one a line"), judgment),
+      h("label", { class: "field" }, h("span", {}, "Template"), choice),
+      body,
+      given.field,
+      h("p", {}, h("button", { type: "button", onclick: write }, "Write the notice")),
+      out,
+    );
+  }
+
+  letter({ id, text, warnings }) {
+    const url = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
+    this.signal.addEventListener("abort", () => URL.revokeObjectURL(url));
+    return [
+      warnings.map((warning) => h("p", { class: "panel warning" }, warning)),
+      h("pre", { class: "letter", tabindex: 0, "aria-label": "The notice" }, text),
+      h("p", {}, h("a", { href: url, download: `notice-${id}.txt` }, "Save it as a file")),
+    ];
+  }
+}
+
+function replayed(made) {
+  const told = made.exact ? "on the same runtime: equal bit for bit" : "on another runtime: equal within a ten thousandth of the largest number";
+  return [
+    made.same
+      ? h("p", {}, h("strong", {}, "The same decision"), `, ${told}.`)
+      : [h("p", { class: "problem" }, "Something differs:"), h("ul", { class: "differences" }, made.differences.map((one) => h("li", {}, one)))],
+    made.elsewhere.length > 0 && h("ul", { class: "quiet" }, made.elsewhere.map((one) => h("li", {}, one))),
+    made.passed_over.length > 0 && h("p", { class: "quiet" }, `Not computed again: ${made.passed_over.join(", ")}.`),
+    h("p", { class: "quiet" }, `Computed by the entry ${made.entry}.`),
+  ];
+}
+
+/** A field of a notice, and those within it; `inputs` learns how each is read. */
+function noticeField([path, called, more = {}], within, inputs) {
+  const name = [within, path].filter(Boolean).join(".");
+  if (more.within) return group(name, called, more, inputs);
+  const remembered = `${letters.template}:${name}`;
+  const isApplicants = name.startsWith("applicant.") || name.startsWith("consumer_report.");
+  const field = h(more.lines ? "textarea" : "input", {
+    name,
+    value: letters[remembered] ?? "",
+    autocomplete: "off",
+    oninput: () => {
+      if (!isApplicants) letters[remembered] = field.value;
+    },
+  });
+  inputs.set(name, () => (more.lines ? field.value.split("\n").filter((line) => line.trim()) : field.value.trim()));
+  return h("label", { class: "field" }, h("span", {}, called), field);
+}
+
+function group(name, called, more, inputs) {
+  const inner = h("div", { class: "fields" });
+  const own = new Map();
+  const choice = h(
+    "select",
+    {
+      name,
+      onchange: () => {
+        own.clear();
+        fill(inner, choice.value === "some" && more.within.map((field) => noticeField(field, name, own)));
+        for (const path of [...inputs.keys()]) if (path === name || path.startsWith(`${name}.`)) inputs.delete(path);
+        if (choice.value === "none") inputs.set(name, () => false);
+        for (const [path, read] of own) inputs.set(path, read);
+      },
+    },
+    [["", "choose …"], ["none", more.none], ["some", more.some]].map(([value, text]) => h("option", { value }, text)),
+  );
+  return [h("label", { class: "field" }, h("span", {}, called), choice), inner];
+}
+
+/** A value as it was sent; of a group by member. */
+function shownValue(value) {
+  if (value !== null && typeof value === "object") return Object.entries(value).map(([name, one]) => `${name} ${told(one)}`).join(", ");
+  return told(value);
 }
