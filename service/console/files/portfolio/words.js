@@ -1,0 +1,33 @@
+// What stands beside pictures, in words.
+
+import { signed, told as value } from "../format.js";
+
+/** A row's own value of a column: as it stands in the file. */
+export function cell(column, row) {
+  if (column.kind === "text") return column.codes[row] < 0 ? value(null) : column.words[column.codes[row]];
+  return value(Number.isNaN(column.values[row]) ? null : column.values[row]);
+}
+
+/** "income 24,500 −0.12" */
+export function told(portfolio, player, place) {
+  const { name } = portfolio.layout.players[player];
+  const column = portfolio.values[player];
+  const own = column === null ? "" : ` ${cell(column, portfolio.rows[place])}`;
+  return `${name}${own} ${signed(portfolio.explained.attributions[player][place])}`;
+}
+
+/** A row as an instance of the API: what the model reads, as the file has it. */
+export function instance(portfolio, place) {
+  const row = portfolio.rows[place];
+  const found = Object.create(null); // a feature may be called __proto__
+  for (const input of portfolio.layout.inputs) {
+    for (const name of input.features) {
+      const column = portfolio.columns.get(name);
+      const own = column.kind === "text" ? (column.words[column.codes[row]] ?? "") : column.values[row];
+      if (input.datatype === "BYTES") found[name] = String(own);
+      else if (input.datatype === "BOOL") found[name] = column.kind === "text" ? /^true$/i.test(own) : Boolean(own);
+      else found[name] = Number.isNaN(own) ? null : own;
+    }
+  }
+  return found;
+}
