@@ -70,7 +70,8 @@ function axes(context, theme, { left, right, bottom, low, high, under, over, toX
   const marks = words ? words.map((_, i) => i).filter((i) => i % each === 0) : ticks(low, high, (right - left) / 90);
   for (const tick of marks) {
     const text = words ? cut(words[tick], Math.max(3, Math.floor((room * each) / 8))) : number(tick, 3);
-    context.fillText(text, toX(tick), bottom + 16);
+    const half = context.measureText(text).width / 2;
+    context.fillText(text, Math.min(toX(tick), right + EDGE - half - 2), bottom + 16);
   }
   context.fillStyle = theme.text;
   context.fillText(cut(labels.x, 60), (left + right) / 2, height - 6);

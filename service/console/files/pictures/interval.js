@@ -1,7 +1,7 @@
 // A mean and its interval on a line through zero.
 
 import { svg } from "../dom.js";
-import { signed } from "../format.js";
+import { signed } from "../portfolio/words.js";
 
 const WIDTH = 220;
 const HEIGHT = 20;

@@ -1,6 +1,16 @@
 // What stands beside pictures, in words.
 
-import { signed, told as value } from "../format.js";
+import { number, told as value } from "../format.js";
+
+/** A number by the digits that count, however small it is: means of attributions differ by little. */
+export function figure(amount, digits = 3) {
+  const size = Math.abs(amount);
+  if (!Number.isFinite(amount) || size === 0 || size < 1e-4 || size >= 1e6) return number(amount);
+  return amount.toLocaleString("en", { maximumSignificantDigits: Math.max(digits, Math.ceil(Math.log10(size))) }).replace("-", "−");
+}
+
+/** With its sign, which says that it is a difference. */
+export const signed = (amount) => (amount > 0 ? `+${figure(amount)}` : figure(amount));
 
 /** A row's own value of a column: as it stands in the file. */
 export function cell(column, row) {
@@ -8,12 +18,12 @@ export function cell(column, row) {
   return value(Number.isNaN(column.values[row]) ? null : column.values[row]);
 }
 
-/** "income 24,500 −0.12" */
+/** "income = 24,500: −0.12" */
 export function told(portfolio, player, place) {
   const { name } = portfolio.layout.players[player];
   const column = portfolio.values[player];
-  const own = column === null ? "" : ` ${cell(column, portfolio.rows[place])}`;
-  return `${name}${own} ${signed(portfolio.explained.attributions[player][place])}`;
+  const own = column === null ? "" : ` = ${cell(column, portfolio.rows[place])}`;
+  return `${name}${own}: ${signed(portfolio.explained.attributions[player][place])}`;
 }
 
 /** A row as an instance of the API: what the model reads, as the file has it. */

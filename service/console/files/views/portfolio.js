@@ -5,6 +5,7 @@ import { fill, h } from "../dom.js";
 import { number } from "../format.js";
 import { Fault } from "../portfolio/columns.js";
 import { frame, lacked, noTable, prepare, read } from "../portfolio/run.js";
+import { saveRows } from "../portfolio/save.js";
 import { makeCohorts } from "../portfolio/sections/cohorts.js";
 import { makeDependence } from "../portfolio/sections/dependence.js";
 import { makeMap } from "../portfolio/sections/map.js";
@@ -25,6 +26,7 @@ export async function show(root, address, context) {
   const bar = h("progress", { max: 1, value: 0, hidden: true, "aria-label": "Rows explained" });
   const cancel = h("button", { type: "button", hidden: true, onclick: () => running?.abort() }, "Cancel");
   const target = targets(model);
+  const save = h("button", { type: "button", hidden: true, onclick: () => saveRows(kept.portfolio) }, "Save the attributions as CSV");
   const results = h("div", { class: "portfolio-results" });
   let running = null;
 
@@ -34,6 +36,7 @@ export async function show(root, address, context) {
     running = own;
     signal.addEventListener("abort", () => own.abort());
     problem.textContent = "";
+    save.hidden = true;
     root.dataset.state = "running";
     bar.hidden = cancel.hidden = false;
     bar.removeAttribute("value");
@@ -48,6 +51,7 @@ export async function show(root, address, context) {
       await settled();
       await pictures.all();
       kept = { digest: model.digest, portfolio };
+      save.hidden = false;
       const seconds = (performance.now() - began) / 1000;
       status.textContent = `${summary(portfolio)} Read, explained and drawn in ${number(seconds, 3)} s.`;
       root.dataset.state = "drawn";
@@ -70,11 +74,12 @@ export async function show(root, address, context) {
     else problem.textContent = `The gateway refused the rows: ${error.detail || error.title}`;
   }
 
-  fill(root, h("h1", {}, title), drop(take, target), h("div", { class: "row" }, bar, cancel), problem, status, results);
+  fill(root, h("h1", {}, title), drop(take, target), h("div", { class: "row" }, bar, cancel), problem, status, save, results);
   if (kept?.digest === model.digest) {
     const pictures = draw(results, kept.portfolio, signal, context);
     status.textContent = summary(kept.portfolio);
     await pictures.all();
+    save.hidden = false;
     root.dataset.state = "drawn";
   }
 }
@@ -145,9 +150,7 @@ function draw(results, portfolio, signal, context) {
     async all() {
       results.dataset.rows = count(portfolio.n);
       for (const section of sections) {
-        const t0 = performance.now();
         await section.draw();
-        console.info("section", section.element.textContent.slice(0, 20), performance.now() - t0);
         await frame();
       }
     },

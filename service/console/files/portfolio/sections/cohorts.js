@@ -1,10 +1,10 @@
 // Two cohorts beside each other: how the attributions of one differ from those of the other.
 
 import { fill, h } from "../../dom.js";
-import { number, signed } from "../../format.js";
 import { drawInterval } from "../../pictures/interval.js";
 import { slices } from "../outcomes.js";
 import { descending, difference, meanInterval } from "../statistics.js";
+import { figure, signed } from "../words.js";
 
 const MOST = 15;
 const PICKED = "picked";
@@ -16,6 +16,7 @@ export function makeCohorts(portfolio) {
   const second = h("select", { id: "cohort-b", onchange: () => compare() });
   const result = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Comparison" });
   const note = h("p", { class: "quiet" });
+  const both = h("span", { class: "row", hidden: true }, h("label", { for: "cohort-a" }, "A"), first, h("label", { for: "cohort-b" }, "B"), second);
   let groups = new Map();
 
   by.append(
@@ -29,6 +30,7 @@ export function makeCohorts(portfolio) {
     if (by.value === "") groups = new Map();
     else if (by.value === PICKED) groups = new Map([["picked rows", portfolio.picked]]);
     else groups = new Map(slices(portfolio.table.columns[Number(by.value)], rows));
+    both.hidden = by.value === "";
     const options = [...groups].map(([label, members]) => h("option", { value: label }, `${label} (${members.length.toLocaleString("en")})`));
     fill(first, options);
     fill(second, [...options.map((each) => each.cloneNode(true)), h("option", { value: OTHERS }, OTHERS)]);
@@ -80,13 +82,13 @@ export function makeCohorts(portfolio) {
   }
 
   function line(name, x, y, apart, most) {
-    const half = (each) => ` ± ${number((each.high - each.low) / 2, 2)}`;
+    const half = (each) => ` ± ${figure((each.high - each.low) / 2, 2)}`;
     return h(
       "tr",
       { class: apart.low <= 0 && apart.high >= 0 ? "quiet" : null },
       h("th", { scope: "row" }, name),
-      h("td", { class: "number" }, number(x.mean), h("small", {}, half(x))),
-      h("td", { class: "number" }, number(y.mean), h("small", {}, half(y))),
+      h("td", { class: "number" }, figure(x.mean), h("small", {}, half(x))),
+      h("td", { class: "number" }, figure(y.mean), h("small", {}, half(y))),
       h("td", { class: "number" }, signed(apart.mean), h("small", {}, half(apart))),
       h("td", {}, most === null ? `${signed(apart.low)} to ${signed(apart.high)}` : drawInterval(apart, most)),
     );
@@ -96,7 +98,7 @@ export function makeCohorts(portfolio) {
     "section",
     { class: "panel", "aria-labelledby": "cohorts" },
     h("h2", { id: "cohorts" }, "Two cohorts compared"),
-    h("div", { class: "row" }, h("label", { for: "cohort-by" }, "By"), by, h("label", { for: "cohort-a" }, "A"), first, h("label", { for: "cohort-b" }, "B"), second),
+    h("div", { class: "row" }, h("label", { for: "cohort-by" }, "By"), by, both),
     result,
     note,
   );

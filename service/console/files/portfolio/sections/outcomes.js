@@ -1,10 +1,11 @@
 // With outcomes: what a threshold would approve and cost, group by group, and where the model errs.
 
 import { fill, h } from "../../dom.js";
-import { number, percent, signed } from "../../format.js";
+import { number, percent } from "../../format.js";
 import { drawRates } from "../../pictures/rates.js";
 import { frame } from "../run.js";
 import { Rates, errors, outcomeKinds, outcomesOf, slices } from "../outcomes.js";
+import { figure, signed } from "../words.js";
 
 const STEPS = 1000; // of the slider
 const SHOWN = 10; // slices
@@ -23,6 +24,7 @@ export function makeOutcomes(portfolio) {
   const cost = (id, value) => h("input", { id, type: "number", min: 0, step: "any", value, class: "short", oninput: () => rates() });
   const costBad = cost("cost-bad", "5");
   const costGood = cost("cost-good", "1");
+  const cheapest = h("p", { class: "quiet" });
   const picture = h("div", { class: "frame" });
   const table = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Rates by group" });
   const worst = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Where the model errs" });
@@ -81,7 +83,7 @@ export function makeOutcomes(portfolio) {
       h(
         "table",
         {},
-        h("thead", {}, h("tr", {}, ["Group", "Rows", "Approved", "Rate of approval", `${bad.value} among approved`, "Cost per row"].map((name, i) => h("th", { scope: "col", class: i ? "number" : null }, name)))),
+        h("thead", {}, h("tr", {}, ["Group", "Rows", "Approved", "Rate of approval", "Bad among approved", "Cost per row"].map((name, i) => h("th", { scope: "col", class: i ? "number" : null }, name)))),
         h(
           "tbody",
           {},
@@ -94,7 +96,7 @@ export function makeOutcomes(portfolio) {
               [at.n, at.approved].map((count) => h("td", { class: "number" }, count.toLocaleString("en"))),
               h("td", { class: "number" }, Number.isNaN(at.approval.share) ? "–" : told(at.approval)),
               h("td", { class: "number" }, Number.isNaN(at.defaulted.share) ? "–" : told(at.defaulted)),
-              h("td", { class: "number" }, number(at.cost)),
+              h("td", { class: "number" }, figure(at.cost)),
             );
           }),
         ),
@@ -102,7 +104,9 @@ export function makeOutcomes(portfolio) {
     );
     const steps = Array.from({ length: 101 }, (_, i) => toValue((i * STEPS) / 100));
     const lines = steps.map((each) => groups[0].rates.at(each, adverse.value, costs));
-    fill(picture, drawRates(steps, lines, threshold));
+    fill(picture, drawRates(picture.clientWidth, steps, lines, threshold));
+    const least = lines.reduce((best, each, i) => (each.cost < lines[best].cost ? i : best), 0);
+    cheapest.textContent = `Over all rows the cost is least at about ${number(steps[least], 3)}: ${number(lines[least].cost)} per row.`;
   }
 
   async function showErrors(column, outcomes) {
@@ -157,6 +161,7 @@ export function makeOutcomes(portfolio) {
           h("div", { class: "row" }, labelled("cost-bad", "Cost of a bad one approved", costBad), labelled("cost-good", "of a good one declined", costGood)),
           table,
           picture,
+          cheapest,
           h("h3", {}, "Where the model errs"),
           h("p", { class: "quiet" }, "Slices of one column in which the mean score and the share of outcomes differ by more than chance (intervals of 95%), the surest first."),
           worst,

@@ -2,12 +2,11 @@
 
 import { changed } from "../../address.js";
 import { fill, h } from "../../dom.js";
-import { number } from "../../format.js";
 import { descending } from "../statistics.js";
-import { cell, instance, told } from "../words.js";
+import { cell, figure, instance, told } from "../words.js";
 
 const PAGE = 25;
-const REASONS = 3;
+const SHOWN = 3; // attributions of a row
 const MOST_WORDS = 200;
 const SCORE = "\u0000score"; // no column of a file is called so
 
@@ -73,7 +72,7 @@ export function makePicked(portfolio, { pickAll }) {
         h(
           "table",
           {},
-          h("thead", {}, h("tr", {}, ["Row", ...others.map((each) => each.name), "Score", "Main reasons", ""].map((name) => h("th", { scope: "col" }, name || h("span", { class: "unseen" }, "Link"))))),
+          h("thead", {}, h("tr", {}, ["Row", ...others.map((each) => each.name), "Score", "Largest attributions", ""].map((name) => h("th", { scope: "col" }, name || h("span", { class: "unseen" }, "Link"))))),
           h("tbody", {}, shown.map((place) => line(place, others))),
         ),
     );
@@ -97,15 +96,15 @@ export function makePicked(portfolio, { pickAll }) {
   function line(place, others) {
     const row = portfolio.rows[place];
     const sizes = portfolio.explained.attributions.map((each) => Math.abs(each[place]));
-    const reasons = descending(sizes).slice(0, REASONS).map((j) => told(portfolio, j, place));
+    const largest = descending(sizes).slice(0, SHOWN).map((j) => told(portfolio, j, place));
     const link = changed({ view: "explain", row: JSON.stringify(instance(portfolio, place)), digest: portfolio.features.digest });
     return h(
       "tr",
       {},
       h("th", { scope: "row", class: "number" }, row + 1),
       others.map((each) => h("td", {}, cell(each, row))),
-      h("td", { class: "number" }, number(portfolio.scores[place])),
-      h("td", {}, reasons.join(" · ")),
+      h("td", { class: "number" }, figure(portfolio.scores[place], 4)),
+      h("td", {}, largest.join(" · ")),
       h("td", {}, h("a", { href: link, "aria-label": `Explain row ${row + 1}` }, "Explain")),
     );
   }

@@ -1,10 +1,9 @@
 // What weighs most: mean |attribution| as bars, every row's attribution as a beeswarm.
 
 import { h } from "../../dom.js";
-import { number } from "../../format.js";
 import { drawBeeswarm } from "../../pictures/beeswarm.js";
 import { placeOf, redrawn } from "../../pictures/canvas.js";
-import { told } from "../words.js";
+import { figure, told } from "../words.js";
 
 const MOST = 30;
 const ON_THE_WAY = 20_000; // rows of a beeswarm before all are there
@@ -50,7 +49,7 @@ export function makeWeights(portfolio, { choose, pick, signal }) {
             { type: "button", title: features.length > 1 ? features.join(", ") : name, onclick: () => choose(j) },
             h("span", { class: "name" }, name),
             h("span", { class: "track" }, h("span", { class: "bar", style: { width: `${(portfolio.means[j] / most) * 100}%` } })),
-            h("span", { class: "number" }, number(portfolio.means[j])),
+            h("span", { class: "number" }, figure(portfolio.means[j])),
           ),
         );
       }),
