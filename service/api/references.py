@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from compiler.manifest import Spread
 from service.api.administration import AdministrativeRoute
 from service.api.endpoint import media_type_of, plane_of, read_body
 from service.api.problems import problem_responses
@@ -45,6 +46,13 @@ class ReferenceSetStatus(BaseModel):
     baked: list[str] = Field(
         description="explainers that the gateway makes of it, for requests that name the set"
     )
+
+
+class ReferenceSetSpreads(BaseModel):
+    name: str
+    digest: str
+    rows: int
+    features: list[Spread] = Field(description="by name, as far as they have names")
 
 
 class ReferenceSetList(BaseModel):
@@ -114,6 +122,26 @@ async def get_reference_set_rows(request: Request, name: str) -> Response:
         return sets.path(sets.get(name).digest).read_bytes()
 
     return Response(await asyncio.to_thread(read), media_type=NPZ, headers={"Cache-Control": "no-store"})
+
+
+@router.get(
+    "/{name}/spreads",
+    summary="How the values of each feature are spread over a reference set",
+    description="Quantiles of each feature by itself, by the rows' weights; not which values belong to one row. "
+    "The least and the largest are somebody's.",
+    operation_id="get_reference_set_spreads",
+    responses=problem_responses(404),
+)
+async def get_reference_set_spreads(request: Request, name: str, response: Response) -> ReferenceSetSpreads:
+    service = service_of(request)
+
+    def read() -> ReferenceSetSpreads:
+        one = service.sets.get(name)
+        found = list(service.spreads(one))
+        return ReferenceSetSpreads(name=name, digest=one.digest, rows=one.rows, features=found)
+
+    response.headers["Cache-Control"] = "no-store"
+    return await asyncio.to_thread(read)
 
 
 @router.put(

@@ -4,8 +4,17 @@ import asyncio
 import logging
 import weakref
 
-from compiler.manifest import Manifest
-from service.errors import ConflictError, InvalidInputError, NotExplainableError, ServiceError
+from compiler.manifest import Manifest, Spread
+from compiler.references.archives import read_npz
+from compiler.references.spread import spreads
+from compiler.references.tables import FEATURE_NAMES, WEIGHTS
+from service.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotExplainableError,
+    ServiceError,
+    UnknownModelError,
+)
 from service.explainers.records import HIDDEN
 from service.explainers.service import Explainers
 from service.inference.dataplane import DataPlane
@@ -68,6 +77,24 @@ class ReferenceSetService:
         found = self._explainers.users(one.digest)
         hidden = [user for user in found if f"/{HIDDEN}" in user]
         return [user for user in found if user not in hidden], hidden
+
+    def spreads(self, one: ReferenceSet) -> tuple[Spread, ...]:
+        """Return how each named feature is spread over a set. Blocks. Raises UnknownResourceError."""
+        with self.sets.path(one.digest).open("rb") as file:
+            arrays = read_npz(file)
+        weights = arrays.pop(WEIGHTS, None)
+        arrays.pop(FEATURE_NAMES, None)
+        return spreads(arrays, self._names(one), None if weights is None else weights / weights.sum())
+
+    def _names(self, one: ReferenceSet) -> dict[str, tuple[str, ...] | None]:
+        """Return the names of the features of each input, as the set has them, else the model's explainer."""
+        if one.features is not None and len(one.inputs) == 1:
+            return {next(iter(one.inputs)): tuple(one.features)}
+        try:
+            manifest = self._explained(one.model)
+        except UnknownModelError:  # it has gone since
+            manifest = None
+        return {} if manifest is None else {e.tensor.name: e.feature_names for e in manifest.explained}
 
     async def _bake(self, one: ReferenceSet) -> None:
         """Begin to make what explains the model by default, with this set: requests will name it."""

@@ -52,6 +52,29 @@ async def test_a_set_is_put_shown_read_back_and_deleted(client: httpx.AsyncClien
     assert holding(folder, R) == []
 
 
+async def test_the_spreads_of_a_set_are_told_feature_by_feature(client: httpx.AsyncClient) -> None:
+    await put(client, "typical", R)
+    answer = await client.get(f"{SETS}/typical/spreads")
+    assert answer.headers["cache-control"] == "no-store"
+    told = answer.json()
+    assert (told["name"], told["rows"]) == ("typical", 6)
+    assert [each["feature"] for each in told["features"]] == ["age", "income", "debt", "years", "cards"]
+    for i, each in enumerate(told["features"]):
+        assert len(each["quantiles"]) == 21
+        ends = [each["quantiles"][k] for k in (0, -1)]
+        np.testing.assert_allclose(ends, [R[:, i].min(), R[:, i].max()], rtol=1e-5)
+        assert each["quantiles"] == sorted(each["quantiles"])
+    assert (await client.get(f"{SETS}/nobody/spreads")).status_code == 404
+
+
+async def test_the_weights_of_a_set_count_in_its_spreads(client: httpx.AsyncClient) -> None:
+    heavy = {"references": R.tolist(), "weights": [0, 0, 97, 1, 1, 1]}
+    assert (await client.put(f"{SETS}/heavy?model=net", json=heavy)).status_code == 201
+    told = (await client.get(f"{SETS}/heavy/spreads")).json()["features"]
+    for i, each in enumerate(told):
+        np.testing.assert_allclose(each["quantiles"][10], R[2, i], rtol=1e-5)
+
+
 async def test_a_set_is_baked_from_when_it_is_put(client: httpx.AsyncClient, quick: Gate) -> None:
     quick.close()
     answer = await put(client, "typical", R)

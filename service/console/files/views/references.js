@@ -1,12 +1,216 @@
-import { h } from "../dom.js";
+// The references: whom a row is compared with, how their values are spread, and what another set would change.
+
+import * as address from "../address.js";
+import { Problem, explain, get, patiently } from "../api.js";
+import { fill, h } from "../dom.js";
+import { number, signed } from "../format.js";
+import { drawSpread } from "../pictures/spread.js";
+import * as rows from "../rows.js";
 
 export const title = "References";
 
+const OWN = ""; // the set that the explanation was compiled with
+const NONE = "\u0000"; // no set is called so
+
 /** Why there is nothing to see for this model; empty where there is. */
 export function unavailable(model) {
-  return "This view is not made yet.";
+  return model.references || model.request_references ? "" : `${model.method} compares a row with no references.`;
 }
 
-export async function show(root, address, context) {
-  root.append(h("h1", {}, title));
+export async function show(root, at, context) {
+  const { model, signal } = context;
+  const page = new Page(root, at, context);
+  await page.list(await setsOf(model, signal));
+}
+
+/** The sets of the model: {sets, why}; `why` says what keeps this caller from them. */
+async function setsOf(model, signal) {
+  try {
+    const { reference_sets: all } = await get("v2/reference-sets", { signal });
+    return { sets: all.filter((one) => one.model === model.model), why: "" };
+  } catch (error) {
+    if (!(error instanceof Problem)) throw error;
+    if (error.status === 401 || error.status === 403) {
+      return { sets: [], why: "Sets that are kept by name are shown to keys with the scope admin: their rows are people's." };
+    }
+    if (error.status === 404) return { sets: [], why: "Sets that are kept by name are not shown here: the admin API is on another port." };
+    throw error;
+  }
+}
+
+class Page {
+  constructor(root, at, { model, signal, failed }) {
+    Object.assign(this, { model, signal, failed });
+    this.hasRow = Boolean(at.row);
+    this.row = rows.read(model, at.row);
+    this.first = h("select", { id: "first-set", onchange: () => this.chosen() });
+    this.second = h("select", { id: "second-set", onchange: () => this.chosen() });
+    this.table = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Reference sets" });
+    this.spreads = h("div", { class: "spreads" });
+    this.moves = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Attributions by either set" });
+    this.waiting = h("p", { class: "quiet", role: "status" });
+    this.kept = new Map([[OWN, model.features]]);
+    fill(
+      root,
+      h("h1", {}, title),
+      h("section", { class: "panel", "aria-labelledby": "sets" }, h("h2", { id: "sets" }, "Sets"), this.table),
+      h(
+        "section",
+        { class: "panel", "aria-labelledby": "spread" },
+        h("h2", { id: "spread" }, "How their values are spread"),
+        h(
+          "div",
+          { class: "row" },
+          h("label", { for: "first-set" }, h("span", { class: "swatch" }), "Set"), this.first,
+          h("label", { for: "second-set" }, h("span", { class: "swatch second" }), "beside"), this.second,
+        ), // prettier-ignore
+        h("p", { class: "quiet" }, this.rowWords()),
+        this.waiting,
+        this.spreads,
+      ),
+      h("section", { class: "panel", "aria-labelledby": "moves" }, h("h2", { id: "moves" }, "How the row's attributions move"), this.moves),
+    );
+  }
+
+  rowWords() {
+    const link = h("a", { href: address.changed({ view: "explain" }) }, this.hasRow ? "Change the row" : "Choose a row");
+    return [this.hasRow ? "The mark is the row that is explained. " : "The mark is a typical row: the references' medians. ", link];
+  }
+
+  async list({ sets, why }) {
+    const { references } = this.model;
+    const own = { name: "of the explanation", rows: references?.rows, digest: references?.digest, created: null, used_by: [] };
+    const all = [...(references ? [own] : []), ...sets];
+    fill(
+      this.table,
+      h(
+        "table",
+        {},
+        h("thead", {}, h("tr", {}, ["Name", "Rows", "Age", "Digest", "Used by"].map((name) => h("th", { scope: "col", class: name === "Rows" ? "number" : null }, name)))),
+        h("tbody", {}, all.map((one) => line(one))),
+      ),
+      why && h("p", { class: "quiet" }, why),
+    );
+    const options = [...(references ? [["the explanation's own", OWN]] : []), ...sets.map((one) => [one.name, one.name])];
+    const listed = (choices) => choices.map(([text, value]) => h("option", { value }, text));
+    fill(this.first, listed(options));
+    fill(this.second, listed([["none", NONE], ...options]));
+    const now = address.read();
+    if (sets.some((one) => one.name === now.set)) this.first.value = now.set;
+    if (sets.some((one) => one.name === now.beside)) this.second.value = now.beside;
+    await this.chosen();
+  }
+
+  /** Show the sets that are chosen, and keep them in the address. */
+  async chosen() {
+    const [first, second] = [this.first.value, this.second.value === NONE ? null : this.second.value];
+    address.go({ set: first, beside: second ?? "" });
+    const turn = (this.turn = {});
+    try {
+      const names = [first, ...(second === null || second === first ? [] : [second])];
+      const features = await Promise.all(names.map((name) => this.featuresOf(name)));
+      if (this.turn !== turn) return;
+      this.drawSpreads(features);
+      await this.drawMoves(names, turn);
+    } catch (error) {
+      if (!this.signal.aborted && this.turn === turn) this.failed(error);
+    }
+  }
+
+  async featuresOf(name) {
+    if (!this.kept.has(name)) {
+      const told = await get(`v2/reference-sets/${encodeURIComponent(name)}/spreads`, { signal: this.signal });
+      this.kept.set(name, told.features.map((each) => ({ ...each, name: each.feature })));
+    }
+    return this.kept.get(name);
+  }
+
+  drawSpreads(sets) {
+    const maps = sets.map((features) => new Map(features.map((each) => [each.name, each])));
+    const fields = rows.fields(this.model).filter((field) => maps.some((each) => each.has(field.name)));
+    fill(
+      this.spreads,
+      fields.map((field) =>
+        h(
+          "figure",
+          {},
+          h("figcaption", {}, field.title ?? field.name, field.unit && h("small", {}, ` ${field.unit}`)),
+          drawSpread(field.name, maps.map((each) => each.get(field.name)), this.row[field.name]),
+        ),
+      ),
+    );
+  }
+
+  async drawMoves(names, turn) {
+    const more = this.model.explainer ? { explainer: this.model.explainer } : {};
+    const waiting = () => (this.waiting.textContent = "The explanation with this set is being made …");
+    const answers = await Promise.all(
+      names.map((name) =>
+        patiently(() => explain(this.model.model, [this.row], name === OWN ? more : { ...more, reference_set: name }, { signal: this.signal }), { waiting, signal: this.signal }),
+      ),
+    );
+    if (this.turn !== turn) return;
+    this.waiting.textContent = "";
+    const told = answers.map(({ explanations: [one] }) => one.targets?.[0] ?? one);
+    const [a, b] = told;
+    const features = Object.keys(a.attributions).filter((name) => typeof a.attributions[name] === "number");
+    const move = (name) => b.attributions[name] - a.attributions[name];
+    features.sort((x, y) => (b ? Math.abs(move(y)) - Math.abs(move(x)) : Math.abs(a.attributions[y]) - Math.abs(a.attributions[x])));
+    const most = Math.max(...told.flatMap((each) => features.map((name) => Math.abs(each.attributions[name]))), Number.MIN_VALUE);
+    const titles = new Map([...this.model.features, ...this.model.groups].map((each) => [each.name, each.title ?? each.name]));
+    const called = (name) => (name === OWN ? "the explanation's own" : name);
+    const heads = ["", ...names.map(called), ...(b ? ["moves by"] : [])];
+    const cells = (values) => values.map((value, i) => h("td", { class: "number" }, i < told.length ? number(value) : signed(value)));
+    fill(
+      this.moves,
+      h(
+        "table",
+        {},
+        h("thead", {}, h("tr", {}, heads.map((name, i) => h("th", { scope: "col", class: i ? "number" : null }, name || h("span", { class: "unseen" }, "Feature"))), h("th", { scope: "col" }, h("span", { class: "unseen" }, "Picture")))),
+        h(
+          "tbody",
+          {},
+          ["base_value", "explained_value"].filter((key) => key in a).map((key) =>
+            h("tr", {}, h("th", { scope: "row" }, key === "base_value" ? "base value" : "score"), cells([...told.map((each) => each[key]), ...(b ? [b[key] - a[key]] : [])]), h("td", {})),
+          ),
+          features.map((name) => {
+            const values = told.map((each) => each.attributions[name]);
+            return h("tr", {}, h("th", { scope: "row" }, titles.get(name) ?? name), cells([...values, ...(b ? [move(name)] : [])]), h("td", {}, pair(values, most)));
+          }),
+        ),
+      ), // prettier-ignore
+      !b && h("p", { class: "quiet" }, "Choose a second set to see what it would change."),
+    );
+  }
+}
+
+function line(one) {
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row" }, one.name),
+    h("td", { class: "number" }, one.rows === undefined ? "–" : one.rows.toLocaleString("en")),
+    h("td", {}, one.created ? h("time", { datetime: one.created, title: one.created }, age(one.created)) : "as the entry"),
+    h("td", {}, one.digest ? h("code", { title: one.digest }, one.digest.slice(0, 12)) : "–"),
+    h("td", {}, one.used_by.join(", ")),
+  );
+}
+
+function age(created) {
+  const seconds = Math.max((Date.now() - new Date(created).getTime()) / 1000, 0);
+  const [size, unit] = [[86_400, "day"], [3600, "hour"], [60, "minute"]].find(([each]) => seconds >= each) ?? [1, "second"];
+  const count = Math.floor(seconds / size);
+  return `${count} ${unit}${count === 1 ? "" : "s"}`;
+}
+
+/** Bars of one or two values from a zero in the middle; their numbers stand beside them. */
+function pair(values, most) {
+  return h(
+    "span",
+    { class: "pair", "aria-hidden": "true" },
+    values.map((value, i) => {
+      const width = `${(Math.abs(value) / most) * 50}%`;
+      return h("span", { class: "track" }, h("span", { class: i ? "bar second" : "bar", style: { width, "margin-left": value < 0 ? `calc(50% - ${width})` : "50%" } }));
+    }),
+  );
 }

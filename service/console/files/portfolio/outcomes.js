@@ -1,0 +1,144 @@
+// Scores beside what became of the rows: rates at a threshold, and where the model errs.
+
+import { number } from "../format.js";
+import { quantiles } from "./statistics.js";
+
+const Z = 1.959963984540054;
+const FEWEST = 50; // rows of a slice that is told of
+const MOST_KINDS = 6; // of a number, each a slice of its own
+
+/** Return whether values hold two kinds of outcomes: {good, bad} as the column writes them, or null. */
+export function outcomeKinds(column, rows) {
+  const seen = new Set();
+  for (const row of rows) {
+    const value = column.kind === "text" ? column.codes[row] : column.values[row];
+    if (column.kind === "text" ? value >= 0 : !Number.isNaN(value)) seen.add(value);
+    if (seen.size > 2) return null;
+  }
+  if (seen.size !== 2) return null;
+  const kinds = [...seen].sort((a, b) => a - b);
+  return column.kind === "text" ? kinds.map((code) => column.words[code]) : kinds.map(String);
+}
+
+/** Return 1 where a row's outcome is `bad`, 0 where it is the other, NaN where there is none. */
+export function outcomesOf(column, rows, bad) {
+  return Float32Array.from(rows, (row) => {
+    if (column.kind === "text") return column.codes[row] < 0 ? NaN : Number(column.words[column.codes[row]] === bad);
+    return Number.isNaN(column.values[row]) ? NaN : Number(String(column.values[row]) === bad);
+  });
+}
+
+/** Scores and outcomes of a group, sorted once, so that any threshold is answered by two look-ups. */
+export class Rates {
+  constructor(scores, outcomes, members) {
+    const known = members.filter((k) => !Number.isNaN(outcomes[k]));
+    known.sort((a, b) => scores[a] - scores[b]);
+    this.scores = Float32Array.from(known, (k) => scores[k]);
+    this.bad = new Float64Array(known.length + 1);
+    for (let i = 0; i < known.length; i++) this.bad[i + 1] = this.bad[i] + outcomes[known[i]];
+    this.n = known.length;
+  }
+
+  /** Return rates where scores from `threshold` on are declined (or below it, if `adverse` is "below"). */
+  at(threshold, adverse, costs) {
+    const { n, bad } = this;
+    let low = 0;
+    let high = n;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.scores[middle] < threshold) low = middle + 1;
+      else high = middle;
+    }
+    const approved = adverse === "above" ? low : n - low;
+    const defaults = adverse === "above" ? bad[low] : bad[n] - bad[low];
+    const declinedGood = n - approved - (bad[n] - defaults);
+    return {
+      n,
+      approved,
+      approval: rate(approved, n),
+      defaulted: rate(defaults, approved),
+      cost: n ? (defaults * costs.bad + declinedGood * costs.good) / n : NaN,
+    };
+  }
+}
+
+/** Return a share with Wilson's interval of 95%. */
+export function rate(part, whole) {
+  if (!whole) return { share: NaN, low: NaN, high: NaN };
+  const share = part / whole;
+  const shrink = 1 + Z ** 2 / whole;
+  const middle = (share + Z ** 2 / (2 * whole)) / shrink;
+  const half = (Z / shrink) * Math.sqrt((share * (1 - share)) / whole + Z ** 2 / (4 * whole ** 2));
+  return { share, low: Math.max(middle - half, 0), high: Math.min(middle + half, 1) };
+}
+
+/**
+ * Return slices of single columns in which outcomes and scores differ by more than chance, the surest first.
+ * `rest()` is awaited between columns, so that the page stays awake.
+ */
+export async function errors(columns, rows, scores, outcomes, rest) {
+  const found = [];
+  for (const column of columns) {
+    await rest();
+    const { groups, labels } = cut(column, rows);
+    const [n, outcome, score, squares] = Array.from({ length: 4 }, () => new Float64Array(labels.length));
+    for (let k = 0; k < rows.length; k++) {
+      if (Number.isNaN(outcomes[k])) continue;
+      const group = groups[k];
+      const error = outcomes[k] - scores[k];
+      n[group]++;
+      outcome[group] += outcomes[k];
+      score[group] += scores[k];
+      squares[group] += error * error;
+    }
+    labels.forEach((label, group) => {
+      if (n[group] < FEWEST) return;
+      const mean = (outcome[group] - score[group]) / n[group];
+      const error = Math.sqrt(Math.max(squares[group] / n[group] - mean ** 2, 0) / n[group]);
+      const [low, high] = [mean - Z * error, mean + Z * error];
+      if (low <= 0 && high >= 0) return;
+      found.push({
+        column: column.name, label, n: n[group], outcome: outcome[group] / n[group], score: score[group] / n[group],
+        mean, low, high, sure: error > 0 ? Math.abs(mean) / error : Infinity,
+      }); // prettier-ignore
+    });
+  }
+  return found.sort((a, b) => b.sure - a.sure);
+}
+
+/** Return [label, places] of a column's groups, the largest first. */
+export function slices(column, rows, most = 12) {
+  const { groups, labels } = cut(column, rows);
+  const members = labels.map(() => []);
+  for (let k = 0; k < rows.length; k++) members[groups[k]].push(k);
+  return labels.map((label, group) => [label, members[group]])
+    .filter(([, own]) => own.length).sort((a, b) => b[1].length - a[1].length).slice(0, most); // prettier-ignore
+}
+
+/** Cut rows by a column: by its words or few numbers, else at its quartiles. `groups` are places in `labels`. */
+function cut(column, rows) {
+  const groups = new Int32Array(rows.length);
+  if (column.kind === "text") {
+    const { codes, words } = column;
+    for (let k = 0; k < rows.length; k++) groups[k] = codes[rows[k]] + 1;
+    return { groups, labels: [MISSING, ...words] };
+  }
+  const { values } = column;
+  const kinds = new Set();
+  for (let k = 0; k < rows.length && kinds.size <= MOST_KINDS; k++) if (!Number.isNaN(values[rows[k]])) kinds.add(values[rows[k]]);
+  const areFew = kinds.size <= MOST_KINDS;
+  const sorted = [...kinds].sort((a, b) => a - b);
+  const bounds = areFew ? sorted : [...new Set(quantiles(values, rows, 5).slice(1, 4))];
+  for (let k = 0; k < rows.length; k++) {
+    const value = values[rows[k]];
+    let at = 0;
+    while (at < bounds.length && value > bounds[at]) at++;
+    groups[k] = Number.isNaN(value) ? 0 : at + 1;
+  }
+  const last = bounds.length;
+  if (areFew) return { groups, labels: [MISSING, ...bounds.map((value) => number(value, 6))] };
+  const between = bounds.slice(1).map((bound, i) => `${number(bounds[i])} to ${number(bound)}`);
+  return { groups, labels: [MISSING, `up to ${number(bounds[0])}`, ...between, `above ${number(bounds[last - 1])}`] };
+}
+
+const MISSING = "(missing)";

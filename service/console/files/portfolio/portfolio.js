@@ -1,0 +1,125 @@
+// A table of rows and what explains them, as every picture of the page reads it.
+
+import { Explained } from "./tensors.js";
+import { descending, meanAbsolute, ranks } from "./statistics.js";
+
+/** Make a layout (see tensors.js) of what `/v1/models/NAME/features` answers and of one row's answers. */
+export function layoutOf(features, tensors, named) {
+  const takes = new Map(features.features.map((each) => [each.name, each.missing]));
+  const inputs = features.inputs.map((input) => ({
+    name: input.name,
+    datatype: input.datatype,
+    shape: input.shape,
+    features: input.features ?? [input.name],
+    missing: (input.features ?? []).some((name) => takes.get(name)),
+  }));
+  const players = [];
+  for (const input of inputs) {
+    const output = `${input.name}_attributions`;
+    if (!tensors.has(output)) continue;
+    const width = input.features.length;
+    input.features.forEach((name, at) => players.push({ name, features: [name], output, width, at }));
+  }
+  if (tensors.has(GROUPS)) {
+    const members = new Map(features.groups.map((group) => [group.name, group.features]));
+    const own = named.slice(players.length);
+    own.forEach((name, at) =>
+      players.push({ name, features: members.get(name) ?? [name], output: GROUPS, width: own.length, at }),
+    );
+  }
+  const scalars = ["base_value", "completeness_gap"].filter((name) => tensors.has(name));
+  const score = features.decision && tensors.has(features.decision.output) ? features.decision : null;
+  return { inputs, players, scalars, score };
+}
+
+const GROUPS = "group_attributions";
+
+export class Portfolio {
+  constructor({ name, table, layout, rows, target, features, left }) {
+    this.name = name; // of the file
+    this.table = table;
+    this.features = features;
+    this.left = left; // how many rows were left out, and why
+    this.target = target;
+    this.rows = rows; // of the table: a place is an index into these
+    this.columns = new Map(table.columns.map((column) => [column.name, column]));
+    this.picked = []; // places
+    this.pickedWhy = "";
+    this.lay(layout);
+  }
+
+  lay(layout) {
+    this.layout = layout;
+    this.explained = new Explained(layout, this.rows, this.target);
+    this.values = layout.players.map((player) => valuesOf(player, this.columns));
+    this.ranked = layout.players.map(() => null);
+  }
+
+  get n() {
+    return this.explained.count;
+  }
+
+  get isWhole() {
+    return this.n === this.rows.length;
+  }
+
+  get scores() {
+    return this.explained.decided ?? this.explained.scores;
+  }
+
+  /** Return the players' places, the one of the largest mean |attribution| first. */
+  order() {
+    if (this.orderedAt !== this.n) {
+      this.means = this.explained.attributions.map((column) => meanAbsolute(column, this.n));
+      this.ordered = descending(this.means);
+      this.orderedAt = this.n;
+    }
+    return this.ordered;
+  }
+
+  /** Return the colours of a player's values, 0 (low) to 254 (high), 255 where there is none. */
+  ranks(j) {
+    const column = this.values[j];
+    if (column === null || column.kind === "text") return null;
+    this.ranked[j] ??= ranks(column.values, this.rows);
+    return this.ranked[j];
+  }
+
+  /** Columns of the file that the model does not read. */
+  others() {
+    const read = new Set(this.layout.inputs.flatMap((input) => input.features));
+    return this.table.columns.filter((column) => !read.has(column.name));
+  }
+}
+
+/** Return the column that holds a player's own values; null for a group that has no single one. */
+export function valuesOf(player, columns) {
+  if (player.features.length === 1) return columns.get(player.features[0]) ?? null;
+  const members = player.features.map((name) => columns.get(name));
+  const rows = (members[0]?.values ?? []).length;
+  const codes = new Int32Array(rows);
+  for (let row = 0; row < rows; row++) {
+    let hot = -1;
+    for (let k = 0; k < members.length; k++) {
+      const value = members[k]?.values?.[row];
+      if (value === 1 && hot < 0) hot = k;
+      else if (value !== 0) return null; // no one-hot column
+    }
+    codes[row] = hot;
+  }
+  return rows ? { name: player.name, kind: "text", codes, words: shortened(player) } : null;
+}
+
+/** Take off the members' names what repeats the group's: housing_own of housing is own. */
+function shortened({ name, features }) {
+  const isPrefixed = features.every((each) => each.startsWith(name) && each.length > name.length + 1);
+  return isPrefixed ? features.map((each) => each.slice(name.length).replace(/^[_=:.\s[-]+|\]$/g, "") || each) : features;
+}
+
+/** Rows of a column as numbers, for pictures: codes of words, NaN where there is none. */
+export function asNumbers(column) {
+  if (column === null) return null;
+  if (column.kind === "number") return column.values;
+  column.numbers ??= Float64Array.from(column.codes, (code) => (code < 0 ? NaN : code));
+  return column.numbers;
+}

@@ -1,0 +1,172 @@
+// With outcomes: what a threshold would approve and cost, group by group, and where the model errs.
+
+import { fill, h } from "../../dom.js";
+import { number, percent } from "../../format.js";
+import { drawRates } from "../../pictures/rates.js";
+import { frame } from "../run.js";
+import { Rates, errors, outcomeKinds, outcomesOf, slices } from "../outcomes.js";
+import { figure, signed } from "../words.js";
+
+const STEPS = 1000; // of the slider
+const SHOWN = 10; // slices
+const LIKELY = /default|outcome|target|label|bad|^y$/i;
+
+export function makeOutcomes(portfolio) {
+  const rows = portfolio.rows;
+  const able = portfolio.others().filter((column) => outcomeKinds(column, rows) !== null);
+  const kept = portfolio.others().filter((column) => !able.includes(column));
+  const outcome = h("select", { id: "outcome", onchange: () => choose() });
+  const bad = h("select", { id: "bad", onchange: () => draw() });
+  const group = h("select", { id: "group", onchange: () => draw() });
+  const adverse = h("select", { id: "adverse", onchange: () => rates() });
+  const slider = h("input", { type: "range", id: "threshold", min: 0, max: STEPS, step: 1, oninput: () => rates() });
+  const shown = h("output", { for: "threshold", id: "threshold-value" });
+  const cost = (id, value) => h("input", { id, type: "number", min: 0, step: "any", value, class: "short", oninput: () => rates() });
+  const costBad = cost("cost-bad", "5");
+  const costGood = cost("cost-good", "1");
+  const cheapest = h("p", { class: "quiet" });
+  const picture = h("div", { class: "frame" });
+  const table = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Rates by group" });
+  const worst = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Where the model errs" });
+  let groups = [];
+  let turn = null;
+  let range = [0, 1];
+
+  outcome.append(...able.map((column, i) => h("option", { value: i }, column.name)));
+  const likely = able.findIndex((column) => LIKELY.test(column.name));
+  outcome.value = String(Math.max(likely, 0));
+  const segments = [...kept, ...able, ...portfolio.values.filter((column) => column?.kind === "text")];
+  group.append(h("option", { value: "" }, "none"), ...segments.map((column, i) => h("option", { value: i }, column.name)));
+  adverse.append(h("option", { value: "above" }, "at or above"), h("option", { value: "below" }, "below"));
+  adverse.value = portfolio.features.decision?.adverse ?? "above";
+
+  function choose() {
+    const kinds = outcomeKinds(able[Number(outcome.value)], rows);
+    fill(bad, kinds.map((kind) => h("option", { value: kind }, kind)));
+    bad.selectedIndex = 1;
+    return draw();
+  }
+
+  function draw() {
+    if (!able.length || !portfolio.isWhole) return undefined;
+    if (bad.options.length === 0) return choose();
+    const column = able[Number(outcome.value)];
+    const outcomes = outcomesOf(column, rows, bad.value);
+    const { scores } = portfolio;
+    let [low, high] = [Infinity, -Infinity];
+    for (const score of scores) {
+      if (score < low) low = score;
+      if (score > high) high = score;
+    }
+    const isNew = range[0] !== low || range[1] !== high;
+    range = [low, high];
+    if (isNew) slider.value = String(toStep(portfolio.features.decision?.threshold ?? (low + high) / 2));
+    const all = Array.from(rows.keys());
+    const by = group.value === "" ? [] : slices(segments[Number(group.value)], rows);
+    groups = [["all rows", all], ...by].map(([label, members]) => ({ label, rates: new Rates(scores, outcomes, members) }));
+    rates();
+    return showErrors(column, outcomes);
+  }
+
+  const toStep = (value) => Math.round(((value - range[0]) / (range[1] - range[0] || 1)) * STEPS);
+  const toValue = (step) => range[0] + (step / STEPS) * (range[1] - range[0]);
+
+  function rates() {
+    if (!groups.length) return;
+    const threshold = toValue(Number(slider.value));
+    shown.textContent = number(threshold);
+    slider.setAttribute("aria-valuetext", number(threshold));
+    const costs = { bad: Number(costBad.value) || 0, good: Number(costGood.value) || 0 };
+    const told = (each) => [percent(each.share), h("small", {}, ` ${percent(each.low)} to ${percent(each.high)}`)];
+    fill(
+      table,
+      h(
+        "table",
+        {},
+        h("thead", {}, h("tr", {}, ["Group", "Rows", "Approved", "Rate of approval", "Bad among approved", "Cost per row"].map((name, i) => h("th", { scope: "col", class: i ? "number" : null }, name)))),
+        h(
+          "tbody",
+          {},
+          groups.map(({ label, rates: own }) => {
+            const at = own.at(threshold, adverse.value, costs);
+            return h(
+              "tr",
+              {},
+              h("th", { scope: "row" }, label),
+              [at.n, at.approved].map((count) => h("td", { class: "number" }, count.toLocaleString("en"))),
+              h("td", { class: "number" }, Number.isNaN(at.approval.share) ? "–" : told(at.approval)),
+              h("td", { class: "number" }, Number.isNaN(at.defaulted.share) ? "–" : told(at.defaulted)),
+              h("td", { class: "number" }, figure(at.cost)),
+            );
+          }),
+        ),
+      ),
+    );
+    const steps = Array.from({ length: 101 }, (_, i) => toValue((i * STEPS) / 100));
+    const lines = steps.map((each) => groups[0].rates.at(each, adverse.value, costs));
+    fill(picture, drawRates(picture.clientWidth, steps, lines, threshold));
+    const least = lines.reduce((best, each, i) => (each.cost < lines[best].cost ? i : best), 0);
+    cheapest.textContent = `Over all rows the cost is least at about ${number(steps[least], 3)}: ${number(lines[least].cost)} per row.`;
+  }
+
+  async function showErrors(column, outcomes) {
+    const scores = portfolio.scores;
+    if (range[0] < 0 || range[1] > 1) {
+      fill(worst, h("p", { class: "quiet" }, "The scores are no probabilities, so that outcomes cannot be compared with them."));
+      return;
+    }
+    const columns = portfolio.table.columns.filter((each) => each !== column);
+    const own = (turn = {});
+    const found = (await errors(columns, rows, scores, outcomes, frame)).slice(0, SHOWN);
+    if (turn !== own) return; // another outcome was chosen meanwhile
+    if (!found.length) {
+      fill(worst, h("p", { class: "quiet" }, "In no slice of a single column do scores and outcomes differ by more than chance."));
+      return;
+    }
+    fill(
+      worst,
+      h(
+        "table",
+        {},
+        h("thead", {}, h("tr", {}, ["Column", "Slice", "Rows", "Mean score", "Share of outcomes", "Difference"].map((name, i) => h("th", { scope: "col", class: i > 1 ? "number" : null }, name)))),
+        h(
+          "tbody",
+          {},
+          found.map((each) =>
+            h(
+              "tr",
+              {},
+              h("th", { scope: "row" }, each.column),
+              h("td", {}, each.label),
+              h("td", { class: "number" }, each.n.toLocaleString("en")),
+              h("td", { class: "number" }, percent(each.score)),
+              h("td", { class: "number" }, percent(each.outcome)),
+              h("td", { class: "number" }, signed(each.mean), h("small", {}, ` ${signed(each.low)} to ${signed(each.high)}`)),
+            ),
+          ),
+        ),
+      ),
+    );
+  }
+
+  const labelled = (id, text, field) => h("span", { class: "row" }, h("label", { for: id }, text), field);
+  const element = h(
+    "section",
+    { class: "panel", "aria-labelledby": "outcomes" },
+    h("h2", { id: "outcomes" }, "Outcomes and thresholds"),
+    able.length
+      ? [
+          h("div", { class: "row" }, labelled("outcome", "Outcome", outcome), labelled("bad", "Bad is", bad), labelled("group", "By group", group)),
+          h("div", { class: "row wide" }, h("label", { for: "threshold" }, "Declined"), adverse, slider, shown),
+          h("div", { class: "row" }, labelled("cost-bad", "Cost of a bad one approved", costBad), labelled("cost-good", "of a good one declined", costGood)),
+          table,
+          picture,
+          cheapest,
+          h("h3", {}, "Where the model errs"),
+          h("p", { class: "quiet" }, "Slices of one column in which the mean score and the share of outcomes differ by more than chance (intervals of 95%), the surest first."),
+          worst,
+        ]
+      : h("p", { class: "quiet" }, "The file has no column of outcomes: one that the model does not read, with two kinds of values."),
+  );
+  return { element, draw };
+}

@@ -1,0 +1,130 @@
+// Rows that were picked, by a filter or a click, as a table that leads to each row's own explanation.
+
+import { changed } from "../../address.js";
+import { fill, h } from "../../dom.js";
+import { descending } from "../statistics.js";
+import { cell, figure, instance, told } from "../words.js";
+
+const PAGE = 25;
+const SHOWN = 3; // attributions of a row
+const MOST_WORDS = 200;
+const SCORE = "\u0000score"; // no column of a file is called so
+
+export function makePicked(portfolio, { pickAll }) {
+  const column = h("select", { id: "filter-column", onchange: () => operands() });
+  const operand = h("span", { class: "row" });
+  const count = h("p", { id: "picked-count", role: "status" });
+  const rows = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Picked rows" });
+  const page = h("div", { class: "row" });
+  let at = 0;
+
+  column.append(
+    h("option", { value: SCORE }, "score"),
+    ...portfolio.table.columns.map((each, i) => h("option", { value: i }, each.name)),
+  );
+
+  function operands() {
+    const own = column.value === SCORE ? null : portfolio.table.columns[Number(column.value)];
+    if (own?.kind === "text" && own.words.length <= MOST_WORDS) {
+      const words = [...own.words].sort();
+      fill(operand, h("select", { id: "filter-word", "aria-label": "is" }, words.map((word) => h("option", { value: word }, word))));
+    } else if (own?.kind === "text") {
+      fill(operand, h("input", { id: "filter-word", "aria-label": "is" }));
+    } else {
+      const field = (id, text) => [h("label", { for: id }, text), h("input", { id, type: "number", step: "any", class: "short" })];
+      fill(operand, field("filter-from", "from"), field("filter-to", "to"));
+    }
+  }
+
+  function filter(event) {
+    event.preventDefault();
+    const isScore = column.value === SCORE;
+    const own = isScore ? null : portfolio.table.columns[Number(column.value)];
+    const name = isScore ? "score" : own.name;
+    const found = [];
+    if (own?.kind === "text") {
+      const word = operand.querySelector("#filter-word").value;
+      const code = own.words.indexOf(word);
+      for (let k = 0; k < portfolio.n; k++) if (code >= 0 && own.codes[portfolio.rows[k]] === code) found.push(k);
+      pickAll(found, `where ${name} is ${word}`);
+      return;
+    }
+    const [low, high] = ["from", "to"].map((id) => operand.querySelector(`#filter-${id}`).value);
+    const [from, to] = [low === "" ? -Infinity : Number(low), high === "" ? Infinity : Number(high)];
+    for (let k = 0; k < portfolio.n; k++) {
+      const value = isScore ? portfolio.scores[k] : own.values[portfolio.rows[k]];
+      if (value >= from && value <= to) found.push(k);
+    }
+    pickAll(found, `where ${name} is ${low === "" ? "" : `from ${low} `}${high === "" ? "" : `up to ${high}`}`.trim());
+  }
+
+  function draw() {
+    const { picked } = portfolio;
+    at = Math.min(at, Math.max(Math.ceil(picked.length / PAGE) - 1, 0));
+    count.textContent = picked.length
+      ? `${picked.length.toLocaleString("en")} rows picked ${portfolio.pickedWhy}.`
+      : "No row is picked: click one in a picture, drag over the map, or filter.";
+    const shown = picked.slice(at * PAGE, (at + 1) * PAGE);
+    const others = portfolio.others().slice(0, 3);
+    fill(
+      rows,
+      shown.length > 0 &&
+        h(
+          "table",
+          {},
+          h("thead", {}, h("tr", {}, ["Row", ...others.map((each) => each.name), "Score", "Largest attributions", ""].map((name) => h("th", { scope: "col" }, name || h("span", { class: "unseen" }, "Link"))))),
+          h("tbody", {}, shown.map((place) => line(place, others))),
+        ),
+    );
+    const last = Math.ceil(picked.length / PAGE);
+    fill(
+      page,
+      last > 1 && [
+        h("button", { type: "button", disabled: at === 0, onclick: () => turn(-1) }, "Before"),
+        h("span", {}, `${at + 1} of ${last}`),
+        h("button", { type: "button", disabled: at === last - 1, onclick: () => turn(1) }, "Next"),
+      ],
+    );
+  }
+
+  function turn(by) {
+    at += by;
+    draw();
+    rows.focus();
+  }
+
+  function line(place, others) {
+    const row = portfolio.rows[place];
+    const sizes = portfolio.explained.attributions.map((each) => Math.abs(each[place]));
+    const largest = descending(sizes).slice(0, SHOWN).map((j) => told(portfolio, j, place));
+    const link = changed({ view: "explain", row: JSON.stringify(instance(portfolio, place)), digest: portfolio.features.digest });
+    return h(
+      "tr",
+      {},
+      h("th", { scope: "row", class: "number" }, row + 1),
+      others.map((each) => h("td", {}, cell(each, row))),
+      h("td", { class: "number" }, figure(portfolio.scores[place], 4)),
+      h("td", {}, largest.join(" · ")),
+      h("td", {}, h("a", { href: link, "aria-label": `Explain row ${row + 1}` }, "Explain")),
+    );
+  }
+
+  const form = h(
+    "form",
+    { class: "row", onsubmit: filter },
+    h("label", { for: "filter-column" }, "Rows whose"), column, operand,
+    h("button", { type: "submit" }, "Pick"),
+    h("button", { type: "button", onclick: () => pickAll([], "") }, "None"),
+  ); // prettier-ignore
+  operands();
+  const element = h(
+    "section",
+    { class: "panel", "aria-labelledby": "picked" },
+    h("h2", { id: "picked" }, "Picked rows"),
+    form,
+    count,
+    rows,
+    page,
+  );
+  return { element, draw, restart: () => (at = 0) };
+}
