@@ -9,6 +9,7 @@ import typer
 
 from compiler.cli.compile import app as app
 from service.cli.audit import app as audit_app
+from service.cli.backup import app as backup_app
 from service.cli.decisions import app as decisions_app
 from service.cli.keys import app as keys_app
 from service.cli.kserve import app as kserve_app
@@ -19,6 +20,7 @@ app.add_typer(triton_app, name="triton")
 app.add_typer(keys_app, name="keys")
 app.add_typer(audit_app, name="audit")
 app.add_typer(decisions_app)
+app.add_typer(backup_app)
 app.add_typer(kserve_app)
 
 Command = Callable[..., None]

@@ -6,14 +6,23 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import docker
+import httpx
 import pytest
 
+from tests.docker.images import BASE, ROOT, make_base
+from tests.service import patient
+
 SECONDS = 60
+MINUTES_S = 300
+EXAMPLE = ROOT / "examples" / "credit"
+IMAGE = "rationale"  # as the docs call it
 # In place of Triton's image: an HTTP end that is ready when the repository lets it.
 TRITON = "rationale-tests/triton:1"
 TRITONSERVER = """#!/bin/busybox sh
@@ -88,3 +97,38 @@ def triton_image(engine: docker.DockerClient) -> str:
     repository, tag = TRITON.split(":")
     engine.api.import_image_from_data(packed.getvalue(), repository=repository, tag=tag)
     return TRITON
+
+
+@pytest.fixture(scope="session")
+def image(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> str:
+    make_base(engine, tmp_path_factory.mktemp("base"))
+    assert ":".join(BASE) in (ROOT / "Dockerfile").read_text().replace("${PYTHON}", "3.11")
+    engine.images.build(path=str(ROOT), tag=IMAGE, network_mode="host", rm=True)
+    return IMAGE
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository whose `credit` decides; others may read it, and not write."""
+    folder = tmp_path_factory.mktemp("repository") / "model_repository"
+    given = ["--references", EXAMPLE / "near_threshold.csv", "--decision", EXAMPLE / "decision.yaml"]
+    named = ["--name", "credit", "--repository", folder]
+    command = [sys.executable, "-m", "service.cli", "compile", EXAMPLE / "credit.onnx", *given, *named]
+    subprocess.run(list(map(str, command)), cwd=ROOT, check=True, capture_output=True)
+    for path in (folder.parent, folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return folder
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + MINUTES_S
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.5)
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return patient.get(f"{url}/v2/health/ready").status_code == 200
+    except httpx.TransportError:  # nobody listens yet
+        return False

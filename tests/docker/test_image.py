@@ -10,48 +10,22 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import docker
-import httpx
 import orjson
 import pytest
 
-from tests.docker.images import BASE, ROOT, make_base, make_triton
+from tests.docker.conftest import EXAMPLE, is_ready, wait_for
+from tests.docker.images import ROOT, make_triton
 from tests.service import patient
 from tests.service.child import spare_ports
 
 pytestmark = pytest.mark.docker
 
-EXAMPLE = ROOT / "examples" / "credit"
-IMAGE = "rationale"  # as the docs call it
-MINUTES_S = 300
 INSTANCES = orjson.loads((EXAMPLE / "applicants.json").read_bytes())
 GIBIBYTE = 1 << 30
-
-
-@pytest.fixture(scope="module")
-def image(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> str:
-    make_base(engine, tmp_path_factory.mktemp("base"))
-    assert ":".join(BASE) in (ROOT / "Dockerfile").read_text().replace("${PYTHON}", "3.11")
-    engine.images.build(path=str(ROOT), tag=IMAGE, network_mode="host", rm=True)
-    return IMAGE
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository whose `credit` decides; others may read it, and not write."""
-    folder = tmp_path_factory.mktemp("repository") / "model_repository"
-    given = ["--references", EXAMPLE / "near_threshold.csv", "--decision", EXAMPLE / "decision.yaml"]
-    named = ["--name", "credit", "--repository", folder]
-    command = [sys.executable, "-m", "service.cli", "compile", EXAMPLE / "credit.onnx", *given, *named]
-    subprocess.run(list(map(str, command)), cwd=ROOT, check=True, capture_output=True)
-    for path in (folder.parent, folder, *folder.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    return folder
 
 
 def documented(name: str) -> str:
@@ -85,13 +59,6 @@ def output(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + MINUTES_S
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.5)
 
 
 def predicts_and_explains(url: str) -> None:
@@ -192,10 +159,3 @@ def test_the_compose_file_decides_and_goes_on(image: str, models: Path) -> None:
         assert "8 decisions" in compose("exec", "-T", "gateway", "rationale", "audit", "verify")
     finally:
         compose("down", "--volumes")
-
-
-def is_ready(url: str) -> bool:
-    try:
-        return patient.get(f"{url}/v2/health/ready").status_code == 200
-    except httpx.TransportError:  # nobody listens yet
-        return False

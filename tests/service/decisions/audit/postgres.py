@@ -41,6 +41,14 @@ class Postgres:
         self.run("psql", "-h", str(self._folder), "-U", "postgres", "-c", f"CREATE SCHEMA {name}")
         return f"postgresql://postgres:secret@/postgres?host={self._folder}&options=-csearch_path%3D{name}"
 
+    def new_database(self, name: str) -> str:
+        """Its URL: for what is dumped as a whole."""
+        self.run("createdb", "-h", str(self._folder), "-U", "postgres", name)
+        return f"postgresql://postgres:secret@/{name}?host={self._folder}"
+
+    def drop_database(self, name: str) -> None:
+        self.run("dropdb", "-h", str(self._folder), "-U", "postgres", "--force", name)
+
     def run(self, program: str, *arguments: str) -> None:
         command = [str(self._binaries / program), *arguments]
         subprocess.run(command, cwd=self._folder, check=True, stdout=subprocess.DEVNULL, **self._as)
