@@ -81,7 +81,7 @@ def _read(folder: Path, flag: str = "") -> WebRuntime:
     if not re.fullmatch(r"\d+\.\d+\.\d+.*", str(version)) or not wasm.startswith(b"\0asm"):
         raise InvalidOptionError(f"{flag}{folder}: is not the npm package {PACKAGE}. {_ADVICE}.")
     return WebRuntime(
-        str(version), _without_exports(script, f"{flag}{folder}"), gzip.compress(wasm, 9, mtime=0)
+        str(version), _without_exports(script, f"{flag}{folder}"), gzip.compress(wasm, 6, mtime=0)
     )
 
 

@@ -43,7 +43,7 @@ function principal(profile, attributions, values) {
   const ranked = ranking(profile, attributions);
   const total = ranked.reduce((sum, { size }) => sum + size, 0);
   const large = ranked.filter(({ size }, i) => !i || size / total >= profile.least_share);
-  const extra = large.slice(profile.max_reasons).find(({ code }) => profile.reasons[code]?.inquiry);
+  const extra = large.slice(profile.max_reasons).find(({ code }) => own(profile.reasons, code)?.inquiry);
   return [...large.slice(0, profile.max_reasons), ...(extra ? [extra] : [])].map(({ code, keys, size }) => ({
     ...reasonOf(profile, code, keys, values), share: size / total, attribution: profile.adverse === "above" ? size : -size,
   }));
@@ -72,9 +72,9 @@ function ranking(profile, attributions) {
 }
 
 function reasonOf(profile, code, keys, values) {
-  const group = profile.groups[keys[0]];
+  const group = own(profile.groups, keys[0]);
   const value = group ? Object.fromEntries(group.members.map((name) => [name, values[name] ?? null])) : values[keys[0]] ?? null;
-  const text = profile.reasons[code];
+  const text = own(profile.reasons, code);
   return { code, keys, text: text ? worded(text, value) : ruleOf(profile, keys[0]).title ?? keys[0] };
 }
 
@@ -108,7 +108,10 @@ function outsideOf(profile, values) {
 }
 
 export function ruleOf(profile, key) {
-  return profile?.groups[key] ?? profile?.features[key] ?? {};
+  return own(profile?.groups, key) ?? own(profile?.features, key) ?? {};
 }
+
+/** What an object has of its own: a feature may be called constructor. */
+export const own = (object, key) => (object && Object.hasOwn(object, key) ? object[key] : undefined);
 
 const compared = (a, b) => (a < b ? -1 : a > b ? 1 : 0);

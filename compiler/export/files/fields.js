@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 export function makeFields(fields, changed) {
   const made = fields.map((field, i) => ({ field, ...MAKE[field.kind](field, `field-${i}`, changed) }));
   const read = () => {
-    const values = {};
+    const values = Object.create(null); // a feature may be called __proto__
     const faults = [];
     for (const { field, get, fault } of made) {
       const found = get();

@@ -4,7 +4,7 @@ import { fill, h } from "./dom.js";
 import { number, percent, told } from "./format.js";
 import { makeFields } from "./fields.js";
 import { bars, scaleOf } from "./pictures/bars.js";
-import { decide, ruleOf } from "./decide.js";
+import { decide, own, ruleOf } from "./decide.js";
 import { answer, openGraph } from "./graph.js";
 
 const OUTCOMES = { approve: "Approved", refer: "A person decides", decline: "Declined" };
@@ -31,8 +31,8 @@ async function start() {
   async function once() {
     const { values, faults } = fields.read();
     for (const input of facts.inputs) { // a rule may say either name
-      const [own, ...others] = facts.fields.filter((field) => field.input === input.name);
-      if (own && !others.length) values[input.name] ??= values[own.name];
+      const [only, ...others] = facts.fields.filter((field) => field.input === input.name);
+      if (only && !others.length && !(input.name in values)) values[input.name] = values[only.name];
     }
     if (faults.length) return show(faults.join("; "), [h("p", { class: "problem" }, faults.join("; "))]);
     const rows = await answer(session, facts, values).catch((error) => error);
@@ -90,7 +90,7 @@ async function start() {
   function digits(row, items, values) {
     const ends = [["score", row.score], ["explained value", row.explained], ["base value", row.base], ["completeness gap", row.gap]];
     const numbers = [...ends.filter(([, value]) => value !== null).map(([name, value]) => [name, "", value, null]),
-      ...items.map(({ key, shown, amount }) => [key, key in values ? String(values[key] ?? "missing") : shown, amount, row.errors[key] ?? null])];
+      ...items.map(({ key, shown, amount }) => [key, key in values ? String(values[key] ?? "missing") : shown, amount, own(row.errors, key) ?? null])];
     const isOpen = place("digits")?.open ?? false;
     return h("details", { id: "digits", open: isOpen }, h("summary", {}, "All digits"), h("table", {},
       h("thead", {}, h("tr", {}, ["Name", "Value", "Number", "Standard error"].map((text) => h("th", { scope: "col" }, text)))),
@@ -131,7 +131,7 @@ function nameOf(facts, target) {
 const titleOf = (facts, key) => facts.fields.find(({ name }) => name === key)?.title ?? key;
 
 function shownOf(facts, key, values) {
-  const members = facts.groups[key] ?? [key];
+  const members = own(facts.groups, key) ?? [key];
   return members.map((name) => {
     const field = facts.fields.find((each) => each.name === name);
     if (!field) return null;

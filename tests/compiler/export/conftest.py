@@ -1,0 +1,67 @@
+"""Entries, and a real Chromium without a network that opens their pages from disk."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from compiler.export.page import export_page
+from tests.compiler.export import models
+from tests.service.console.conftest import Watched
+
+
+@pytest.fixture(scope="package")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("export")
+
+
+@pytest.fixture(scope="package")
+def exported(repository: Path) -> Callable[[str], Path]:
+    """Make an entry by its name, once, and its page."""
+
+    def made(name: str) -> Path:
+        page = repository / "pages" / f"{name}.html"
+        if not page.exists():
+            models.write(repository, name)
+            export_page(repository, name, page)
+        return page
+
+    return made
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.fail("no Chromium: on Debian, `apt-get install chromium`", pytrace=False)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True)
+    context.set_default_timeout(30_000)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def opened(context: BrowserContext, exported: Callable[[str], Path]) -> Iterator[Callable[[str], Page]]:
+    """Open an entry's page, on which nothing may go wrong and from which nothing may be asked."""
+    watched: list[Watched] = []
+
+    def one(name: str) -> Page:
+        url = exported(name).as_uri()
+        watched.append(Watched(context.new_page(), url))
+        watched[-1].page.goto(url)
+        expect(watched[-1].page.locator("table.bars")).to_be_visible()
+        return watched[-1].page
+
+    yield one
+    for each in watched:
+        each.demand_whole()

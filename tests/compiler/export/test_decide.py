@@ -1,0 +1,151 @@
+"""The page decides in JavaScript: held to the compiler's own decisions on drawn rows, in node."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.decisions.decide import NoReasonsError, decide
+from compiler.decisions.rows import ExplainedRow
+from compiler.export.page import FILES
+from compiler.manifest import Decided
+from compiler.profile import as_profile
+
+ROWS = 400
+SCRIPT = """
+import { readFileSync } from "node:fs";
+const { decide } = await import(process.argv[1]);
+const { decided, rows } = JSON.parse(readFileSync(0, "utf8"));
+console.log(JSON.stringify(rows.map(({ row, values }) => decide(decided, row, values))));
+"""
+PROFILE: dict[str, Any] = {
+    "output": "p",
+    "threshold": 0.2,
+    "max_reasons": 2,
+    "least_share": 0.1,
+    "tolerance": 0.01,
+    "features": {
+        "income": {"title": "Income", "reason": "R1", "least": 0},
+        "debt": {"reason": "R1"},
+        "late": {"reason": "R2"},
+        "inquiries": {"reason": "R4", "most": 9},
+        "constructor": {"title": "Kind", "categories": {"a": "A", "b": "B"}},
+        "flag": {"type": "flag", "categories": {"0": "no", "1": "yes"}, "reason": "R5"},
+    },
+    "groups": {"housing": {"members": ["own", "rent"], "title": "Housing", "reason": "R3"}},
+    "reasons": {
+        "R4": {"text": "Inquiries", "inquiry": True},
+        "R1": {
+            "text": "Income",
+            "missing": "No income given",
+            "when": [{"below": 2, "text": "Low income"}, {"equals": 5, "text": "Five"}],
+        },
+        "R2": {"text": "Late payments", "when": [{"above": 1, "below": 3, "text": "Two late payments"}]},
+        "R3": {"text": "Housing", "missing": "Housing not stated"},
+        "R5": {"text": "Flag", "when": [{"equals": True, "text": "Flagged"}]},
+        "R9": "Bankrupt",
+    },
+    "knock_outs": [
+        {"feature": "bankruptcies", "above": 0, "reason": "R9"},
+        {"feature": "late", "above": 4, "reason": "R2"},
+        {"feature": "status", "equals": "x", "reason": "R9"},
+        {"feature": "flagged", "equals": True, "reason": "R5"},
+    ],
+}
+KEYS = ("income", "debt", "late", "inquiries", "constructor", "flag", "housing")
+
+
+def drawn(random: np.random.Generator) -> tuple[ExplainedRow, dict[str, Any]]:
+    """Draw a row of few different numbers, so that it meets thresholds, ties and ends of ranges."""
+
+    def one(*of: Any) -> Any:
+        return of[random.integers(len(of))]
+
+    values = {name: one(None, 0.0, 1.0, 2.0, 5.0, 7.0) for name in ("income", "debt", "late", "own", "rent")}
+    values |= {"inquiries": one(1.0, 9.0, 9.5), "constructor": one("a", "a", "b", "c"), "flag": one(0.0, 1.0, 2.0)}
+    values |= {"bankruptcies": one(None, 0, 0, 1), "status": one(None, "y", "x"), "flagged": one(None, False, True)}
+    amounts = {key: float(one(-0.1, 0.0, 0.01, 0.02, 0.05, 0.05 * (1 + 1e-8), 0.3)) for key in KEYS}
+    score, gap = float(one(0.1, 0.15, 0.2, 0.21, 0.25, 0.9, np.nan)), one(None, 0.0, 0.009, 0.011)
+    return ExplainedRow(score, score, 0.1, amounts, None, gap), values
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"adverse": "above"},
+        {"adverse": "below", "refer": [0.15, 0.25], "outside": "warn"},
+        {"adverse": "above", "knock_outs": [], "outside": "warn", "max_reasons": 4, "least_share": 0.0},
+        {"adverse": "below", "knock_outs": [], "outside": "warn", "max_reasons": 1},
+    ],
+    ids=["above", "below", "many reasons", "one reason"],
+)
+def test_as_the_compiler_decides(change: dict[str, Any], tmp_path: Path) -> None:
+    profile = as_profile({**PROFILE, **change})
+    decided = Decided(profile=profile, digest=profile.digest, output_range=(0, 1), tolerance=0.01)
+    random = np.random.default_rng(1)
+    rows = [drawn(random) for _ in range(ROWS)]
+    answers = in_node(decided, rows, tmp_path)
+    seen = set()
+    for (row, values), found in zip(rows, answers, strict=True):
+        due = expected(decided, row, values)
+        told = {
+            "decision": found["decision"],
+            "reasons": [
+                (r["code"], r["text"], tuple(r["keys"]), r.get("share"), r.get("attribution"))
+                for r in found["reasons"]
+            ],
+            "warned": bool(found["warnings"]),
+            "problem": bool(found["problem"]),
+        }
+        assert told == due, (row, values, found)
+        seen |= {code for code, *_ in told["reasons"]} | {told["decision"]}
+    assert {"approve", "decline", "R1", "R4", "constructor"} <= seen
+
+
+def in_node(decided: Decided, rows: list[tuple[ExplainedRow, dict[str, Any]]], folder: Path) -> list[Any]:
+    node = shutil.which("node")
+    if node is None:
+        pytest.fail("no node: on Debian and Ubuntu, `apt-get install nodejs npm`", pytrace=False)
+    module = folder / "decide.mjs"
+    module.write_text((FILES / "decide.js").read_text())
+    given = [
+        {
+            "row": {"score": None if np.isnan(r.score) else r.score, "gap": r.gap, "attributions": r.attributions},
+            "values": values,
+        }
+        for r, values in rows
+    ]
+    profile = decided.profile.model_dump(mode="json")
+    content = json.dumps({"decided": {"profile": profile, "tolerance": decided.tolerance}, "rows": given})
+    command = [node, "--input-type=module", "-e", SCRIPT, str(module)]
+    done = subprocess.run(command, input=content, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def expected(decided: Decided, row: ExplainedRow, values: dict[str, Any]) -> dict[str, Any]:
+    """Return what the page has to say, where the gateway answers it or refuses."""
+    from compiler.decisions.domain import outside
+
+    refused = {"decision": None, "reasons": [], "warned": False, "problem": True}
+    if decided.profile.outside == "refuse" and any(outside(decided.profile, values)):
+        return refused  # by the gateway, before it decides
+    if np.isnan(row.score):
+        return refused
+    try:
+        due = decide(decided, row, values)
+    except NoReasonsError:  # the attributions do not add up
+        return {**refused, "decision": decide(decided, ExplainedRow(**{**vars(row), "gap": None}), values).decision}
+    return {
+        "decision": due.decision,
+        "reasons": [
+            (r.code, r.text, r.features, *(None if x is None else pytest.approx(x) for x in (r.share, r.attribution)))
+            for r in due.reasons
+        ],
+        "warned": bool(due.warnings),
+        "problem": False,
+    }

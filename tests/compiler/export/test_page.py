@@ -1,0 +1,272 @@
+"""An entry's page in a real Chromium, opened from disk with the network off: the numbers of the graph itself."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+
+from compiler.artefact.compiled import Compiled, Explanation
+from compiler.artefact.entry import open_entry
+from compiler.decisions.decide import decide
+from compiler.decisions.rows import explained_rows, keys_of, values_of
+from tests.service.console.conftest import demand_accessible, demand_no_sideways, press_until
+from tests.service.console.models import HOSTILE
+
+Values = Mapping[str, Any]
+Open = Callable[[str], Page]
+OUTCOMES = {"approve": "Approved", "refer": "A person decides", "decline": "Declined"}
+NUMBERS = """() => new Promise((done) => setTimeout(done, 60)).then(() =>
+    [...document.querySelectorAll("#digits tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent)))"""
+
+
+def facts_of(page: Page) -> dict[str, Any]:
+    return json.loads(page.locator("#facts").text_content())
+
+
+def fill(page: Page, values: Values) -> None:
+    """Give each feature its value, as somebody types or chooses it; None leaves the box empty."""
+    for i, field in enumerate(facts_of(page)["fields"]):
+        box, value = page.locator(f"#field-{i}"), values[field["name"]]
+        if field["kind"] == "choice":
+            places = [each for each, _ in field["choices"]]
+            box.select_option(index=places.index(value) + field["missing"] if value is not None else 0)
+        else:
+            box.fill("" if value is None else str(value))
+
+
+def shown(page: Page) -> dict[str, list[str]]:
+    """Return what the page has under "All digits", once it answers the last change."""
+    return {name: rest for name, *rest in page.evaluate(NUMBERS)}
+
+
+def inputs_of(compiled: Compiled, facts: Mapping[str, Any], values: Values) -> dict[str, np.ndarray]:
+    dtypes = {"string": object, "bool": bool}
+    rows = {}
+    for spec in facts["inputs"]:
+        own = [values[f["name"]] for f in facts["fields"] if f["input"] == spec["name"]]
+        cells = [np.nan if value is None else value for value in own]
+        rows[spec["name"]] = np.array(cells, dtypes.get(spec["type"], spec["type"])).reshape(spec["shape"])
+    return rows
+
+
+def demand_same(page: Page, compiled: Compiled, values: Values, target: int = 0) -> Explanation:
+    """Assert that the page shows what the entry answers here; return that answer."""
+    found = shown(page)
+    answer = compiled.explain(inputs_of(compiled, facts_of(page), values))
+    manifest = compiled.manifest
+
+    def number(name: str | None) -> float | None:
+        return None if name is None else float(answer[name][0, target])
+
+    flat = [answer[e.attributions][0, target].reshape(-1) for e in manifest.attributed]
+    due = dict(zip(keys_of(manifest), np.concatenate(flat).tolist(), strict=True))
+    due["explained value"] = number(manifest.explained_value)
+    due |= {"base value": number(manifest.base_value)} if manifest.base_value else {}
+    due |= {"completeness gap": number(manifest.completeness_gap)} if manifest.completeness_gap else {}
+    assert set(found) == {*due, "score"}
+    for name, value in due.items():
+        assert float(found[name][1]) == pytest.approx(value, rel=1e-5, abs=1e-5), (name, values)
+    errors = [answer[e.standard_error][0, target] for e in manifest.attributed if e.standard_error]
+    for name, error in zip(keys_of(manifest), np.concatenate(errors or [np.empty(0)]), strict=bool(errors)):
+        assert float(found[name][2]) == pytest.approx(error, rel=1e-5, abs=1e-5)
+    return answer
+
+
+# --- the numbers ------------------------------------------------------------------------------------------
+
+
+def drawn(facts: Mapping[str, Any], random: np.random.Generator) -> dict[str, Any]:
+    """Draw values over the ranges of the sliders, categories and flags; now and then one that is missing."""
+    values: dict[str, Any] = {}
+    for field in facts["fields"]:
+        if field["missing"] and random.random() < 0.3:
+            values[field["name"]] = None
+        elif field["kind"] == "number":
+            steps = random.integers(0, round((field["most"] - field["least"]) / field["step"]) + 1)
+            values[field["name"]] = round(field["least"] + int(steps) * field["step"], 9)
+        else:
+            values[field["name"]] = field["choices"][random.integers(len(field["choices"]))][0]
+    return values
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "credit",
+        "trees",
+        "words",
+        *(
+            pytest.param(name, marks=pytest.mark.full)
+            for name in ("double", "classes", "one_shot", "relevance", "integers", "hostile.model")
+        ),
+    ],
+)
+def test_the_same_numbers(opened: Open, repository: Path, name: str) -> None:
+    page, compiled = opened(name), open_entry(repository, name)
+    random, facts, scores = np.random.default_rng(5), facts_of(page), set()
+    for _ in range(8):
+        values = drawn(facts, random)
+        fill(page, values)
+        demand_same(page, compiled, values)
+        scores.add(shown(page)["score"][1])
+    assert len(scores) > 4
+
+
+@pytest.mark.full
+def test_each_target(opened: Open, repository: Path) -> None:
+    page, compiled = opened("classes"), open_entry(repository, "classes")
+    values = drawn(facts_of(page), np.random.default_rng(1))
+    fill(page, values)
+    page.get_by_label("Explained").focus()
+    for target in range(3):
+        page.get_by_label("Explained").select_option(f"y[{target}]")
+        expect(page.get_by_label("Explained")).to_be_focused()
+        demand_same(page, compiled, values, target)
+
+
+# --- decisions --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["credit", "double"])
+def test_decision_and_reasons(opened: Open, repository: Path, name: str) -> None:
+    page, compiled = opened(name), open_entry(repository, name)
+    decided = compiled.manifest.decision
+    assert decided is not None
+    random, outcomes = np.random.default_rng(2), set()
+    for _ in range(12):
+        values = drawn(facts_of(page), random)
+        fill(page, values)
+        shown(page)
+        inputs = inputs_of(compiled, facts_of(page), values)
+        answer = compiled.explain(inputs)
+        given = {k: v for k, v in values.items() if v is not None}
+        (told,) = values_of(compiled.manifest, inputs, [given])
+        due = decide(decided, explained_rows(compiled.manifest, answer)[0], told)
+        expect(page.locator(".outcome")).to_have_text(OUTCOMES[due.decision])
+        assert page.locator("#reasons li").evaluate_all("items => items.map((each) => each.dataset.code)") == [
+            reason.code for reason in due.reasons
+        ]
+        texts = page.locator("#reasons li").all_text_contents()
+        assert all(text.startswith(r.text) for text, r in zip(texts, due.reasons, strict=True))
+        outcomes.add(due.decision)
+    assert len(outcomes) > 1
+
+
+def test_what_the_profile_does_not_take(opened: Open) -> None:
+    page = opened("double")
+    page.get_by_label("Age years").last.fill("17")
+    expect(page.locator(".decision .problem")).to_have_text("Nothing is decided: Age is less than 18.")
+    expect(page.locator(".outcome")).to_have_count(0)
+
+
+# --- fields -----------------------------------------------------------------------------------------------
+
+
+def test_a_slider_by_the_keyboard(opened: Open, repository: Path) -> None:
+    page = opened("credit")
+    before = shown(page)["score"]
+    press_until(page, "[data-slider=utilisation]")
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    box = page.locator("[data-feature=utilisation]")
+    assert float(box.input_value()) > 0.5
+    assert shown(page)["score"] != before
+    names = [field["name"] for field in facts_of(page)["fields"]]
+    values = {name: float(page.locator(f"[data-feature={name}]").input_value()) for name in names}
+    demand_same(page, open_entry(repository, "credit"), values)
+    page.get_by_role("button", name="Begin again").click()
+    assert shown(page)["score"] == before
+    expect(page.get_by_role("status")).to_contain_text("Score 0.1")
+
+
+def test_every_move_of_a_slider_is_answered_and_the_last_one_shown(opened: Open, repository: Path) -> None:
+    page = opened("credit")
+    milliseconds = page.locator("[data-slider=income]").evaluate("""async (slider) => {
+        const frame = () => new Promise(requestAnimationFrame);
+        const took = [];
+        for (let i = 0; i < 100; i += 1) {
+            const before = document.getElementById("digits");
+            slider.value = Number(slider.min) + i * Number(slider.step);
+            const start = performance.now();
+            slider.dispatchEvent(new Event("input"));
+            while (document.getElementById("digits") === before) await frame();
+            took.push(performance.now() - start);
+        }
+        return took.sort((a, b) => a - b);
+    }""")
+    print(f"from a slider's event to the frame that shows it: {milliseconds[50]:.0f} ms, median of 100")
+    names = [field["name"] for field in facts_of(page)["fields"]]
+    values = {name: float(page.locator(f"[data-feature={name}]").input_value()) for name in names}
+    demand_same(page, open_entry(repository, "credit"), values)
+
+
+def test_what_is_no_value(opened: Open) -> None:
+    page = opened("credit")
+    box = page.locator("[data-feature=income]")
+    box.fill("")
+    expect(page.locator("#shown")).to_have_text("Income: a value is needed")
+    expect(box).to_have_attribute("aria-invalid", "true")
+    demand_accessible(page)
+    box.fill("20000")
+    expect(page.locator("table.bars")).to_be_visible()
+    expect(box).not_to_have_attribute("aria-invalid", "true")
+
+
+@pytest.mark.full
+def test_a_whole_number_is_needed(opened: Open) -> None:
+    page = opened("integers")
+    page.locator("[data-feature=months]").fill("1.5")
+    expect(page.locator("#shown")).to_have_text("months: a whole number is needed")
+
+
+# --- the page ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_readable_and_accessible(opened: Open, scheme: str) -> None:
+    page = opened("credit")
+    page.emulate_media(color_scheme=scheme)
+    page.locator("[data-feature=late_payments_2y]").fill("4")
+    expect(page.locator(".outcome")).to_have_text("Declined")
+    page.locator("details summary").evaluate_all("all => all.forEach((each) => each.click())")
+    for width in (1280, 360):
+        page.set_viewport_size({"width": width, "height": 800})
+        demand_accessible(page)
+        demand_no_sideways(page)
+
+
+def test_hostile_names_and_values_are_texts(opened: Open) -> None:
+    page = opened("hostile.model")
+    page.on("dialog", lambda _: pytest.fail("a name ran as a script"))
+    for name in HOSTILE:
+        expect(page.locator("table.bars th").filter(has_text=name).first).to_contain_text(name)
+    page.locator("select").select_option(label="<script>alert(4)</script>")
+    expect(page.locator("table.bars")).to_contain_text("<script>alert(4)</script>")
+    assert page.locator("img, svg[onload], script:not([type])").count() == 0
+
+
+def test_the_policy_lets_nothing_out_and_no_script_in(context: Any, exported: Callable[[str], Path]) -> None:
+    page = context.new_page()
+    page.goto(exported("credit").as_uri())
+    expect(page.locator("table.bars")).to_be_visible()
+    refused = page.evaluate("""async () => {
+        const refused = [];
+        document.addEventListener("securitypolicyviolation", (event) => refused.push(event.effectiveDirective));
+        await fetch("https://example.org/").catch(() => {});
+        const add = (tag, attributes) => document.body.append(Object.assign(document.createElement(tag), attributes));
+        add("img", { src: "https://example.org/x.png" });
+        add("script", { textContent: "window.ran = true" });
+        add("script", { src: "data:text/javascript,window.ran = true" });
+        add("style", { textContent: "body { display: none }" });
+        add("iframe", { src: "https://example.org/" });
+        try { new WebSocket("wss://example.org/"); } catch { refused.push("thrown"); }
+        document.createElement("div").setAttribute("onclick", "1");
+        await new Promise((done) => setTimeout(done, 300));
+        return [window.ran ?? false, [...new Set(refused)].sort()];
+    }""")
+    due = ["connect-src", "frame-src", "img-src", "script-src-attr", "script-src-elem", "style-src-elem"]
+    assert refused == [False, due]
