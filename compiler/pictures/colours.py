@@ -3,7 +3,7 @@
 import numpy as np
 
 RAISES, LOWERS = "#d6604d", "#4393c3"  # red and blue that most colour-blind people tell apart
-LOW, HIGH = "#7b52ab", "#c77700"  # violet and orange, so that a high value is not read as one that raises
+LOW, HIGH = "#8d63c4", "#c77700"  # violet and orange, so that a high value is not read as one that raises
 
 
 def rgb(colour: str) -> np.ndarray:

@@ -11,6 +11,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
+from compiler.manifest import Decided
 from compiler.pictures.colours import HIGH, LOW, LOWERS, RAISES, blend
 from compiler.pictures.markup import SHADES, element
 from compiler.pictures.overview import Overview
@@ -18,9 +19,10 @@ from compiler.pictures.panels import Bars, Flow, Heat, Panel, Words
 from compiler.pictures.png import data_uri, full_colour, grey, heat_map, sized
 
 _BAR, _SWARM = 22, 46  # pixels: the height of a row
-_THICK, _RADIUS = 12, 2.4
+_THICK, _DOT = 12, 4.8
+_GREY = "#808080"
 _MARGIN = 2  # percent of the width, left and right
-_STEPS = 80  # columns of dots
+_COLUMNS, _LEVELS = 80, 10  # of dots: columns, and colours from low to high
 _MOST_WORDS = 4_000
 _LISTED = 20  # tokens whose numbers are listed
 _NEGLIGIBLE = 1e-3  # a gap of less, of the width, is a number beneath the bars
@@ -122,7 +124,7 @@ def _waterfall(panel: Bars) -> list[Element]:
             _row(
                 "not explained (completeness gap)",
                 f"{gap:+.4g}",
-                [*drawn, _bar(scale, last, score, "#808080")],
+                [*drawn, _bar(scale, last, score, _GREY)],
             )
         )
     rows.append(
@@ -188,18 +190,48 @@ def _flow(panel: Flow) -> list[Element]:
     return [_figure(panel.title, about, element("ul", *rows))]
 
 
+def levels(title: str, about: str, numbers: Sequence[tuple[str, float]]) -> Element:
+    """Draw numbers that neither raise nor lower anything, as grey bars."""
+    scale = _Scale.over(0.0, np.asarray([number for _, number in numbers]))
+    rows = (
+        _row(label, f"{number:.4g}", [_line(scale.at(0), 0, _BAR), _bar(scale, 0, number, _GREY)])
+        for label, number in numbers
+    )
+    return _figure(title, about, element("ul", *rows))
+
+
+def thresholds(decided: Decided, base: float | None) -> Element:
+    """Draw for which scores an entry approves and declines or a person decides, and the base value."""
+    profile, (least, most) = decided.profile, decided.output_range
+    scale = _Scale.over(least, most, profile.threshold, base)
+    low, high = profile.refer or (profile.threshold, profile.threshold)
+    below, above = (least, low), (high, most)
+    approve, decline = (below, above) if profile.adverse == "above" else (above, below)
+    spans = {
+        "approve": approve,
+        "a person decides": (low, high) if profile.refer else None,
+        "decline": decline,
+    }
+    rows = [
+        _row(name, f"{span[0]:g} … {span[1]:g}", [_bar(scale, *span, _GREY)])
+        for name, span in spans.items()
+        if span is not None
+    ]
+    if base is not None:
+        rows.append(_row("base value", f"{base:.4g}", [_dot(scale, base)], end=True))
+    return _figure(
+        f"{profile.output}: what is decided", f"threshold {profile.threshold:g}", element("ul", *rows)
+    )
+
+
 # -- many rows -----------------------------------------------------------------------------------------
 
 
 def _overview(panel: Overview) -> list[Element]:
     labels = [*panel.labels, *[f"{panel.others} others together"] * bool(panel.others)]
-    scale = _Scale.over(0.0, panel.means)
-    means = [
-        _row(label, f"{mean:.4g}", [_line(scale.at(0), 0, _BAR), _bar(scale, 0, mean, "#808080")])
-        for label, mean in zip(labels, panel.means, strict=True)
-    ]
     rows = f"{panel.rows:,} rows" if panel.rows != 1 else "1 row"
-    found = [_figure(f"{panel.title}: mean |attribution|", f"over {rows}", element("ul", *means))]
+    means = list(zip(labels, panel.means, strict=True))
+    found = [levels(f"{panel.title}: mean |attribution|", f"over {rows}", means)]
     shown = panel.attributions.shape[1]
     if shown > 1:
         which = f"{shown} of {rows}, evenly spaced" if shown < panel.rows else rows
@@ -214,25 +246,39 @@ def _swarm(panel: Overview) -> list[Element]:
     for label, attributions, values in zip(panel.labels, panel.attributions, panel.values, strict=True):
         range_ = f"{np.min(attributions):+.2g} … {np.max(attributions):+.2g}"
         dots = _dots(scale, attributions, values)
-        rows.append(_row(label, range_, [_line(scale.at(0), 0, _SWARM), *dots], height=_SWARM))
+        rows.append(_row(label, range_, [_line(scale.at(0), 0, _SWARM), dots], height=_SWARM))
     return rows
 
 
-def _dots(scale: _Scale, attributions: np.ndarray, values: np.ndarray) -> list[Element]:
-    """Place dots of one column above and below each other, closer where they are many."""
+def _dots(scale: _Scale, attributions: np.ndarray, values: np.ndarray) -> Element:
+    """Place dots of one column above and below each other, closer where they are many.
+
+    They are the round ends of lines without a length: a few bytes each, and round at every width.
+    """
     places = np.asarray([scale.at(a) for a in attributions])
-    columns = np.round(places * _STEPS / 100)
+    columns = np.round(places * _COLUMNS / 100)
     order = np.lexsort((values, columns))
-    found = []
+    paths: dict[str, list[str]] = {}
     for column in np.unique(columns):
         here = order[columns[order] == column]
-        step = min(2 * _RADIUS, (_SWARM - 2 * _RADIUS - 2) / max(len(here) - 1, 1))
+        step = min(_DOT, (_SWARM - _DOT - 2) / max(len(here) - 1, 1))
         first = _SWARM / 2 - step * (len(here) - 1) / 2
         for i, k in enumerate(here):
-            fill = "#808080" if np.isnan(values[k]) else blend(LOW, HIGH, float(values[k]))
-            cy = round(first + i * step, 1)
-            found.append(element("circle", cx=f"{places[k]}%", cy=cy, r=_RADIUS, fill=fill, fill_opacity=0.8))
-    return found
+            level = round(float(values[k]) * _LEVELS) / _LEVELS if np.isfinite(values[k]) else None
+            colour = _GREY if level is None else blend(LOW, HIGH, level)
+            paths.setdefault(colour, []).append(f"M{10 * places[k]:.0f} {first + i * step:.1f}h0")
+    drawn = (
+        element("path", d="".join(dots), stroke=colour, vector_effect="non-scaling-stroke")
+        for colour, dots in paths.items()
+    )
+    return element(
+        "svg",
+        element("g", *drawn, stroke_width=_DOT, stroke_linecap="round", stroke_opacity=0.9, fill="none"),
+        viewBox=f"0 0 1000 {_SWARM}",
+        preserveAspectRatio="none",
+        width="100%",
+        height=_SWARM,
+    )
 
 
 # -- images and tokens ---------------------------------------------------------------------------------

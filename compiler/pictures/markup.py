@@ -118,5 +118,5 @@ main { margin: 0 auto }
 .rationale { font-size: 15px }
 h1 { font-size: 1.5em; margin: 0 0 .5em }
 h2 { font-size: 1.2em; margin: 2em 0 0; border-top: 1px solid #88888866; padding-top: .8em }
-@media print { body { padding: 0 } h2 { break-after: avoid } }
+@media print { :root { color-scheme: light } body { padding: 0 } h2 { break-after: avoid } }
 """

@@ -10,14 +10,14 @@ import numpy as np
 from compiler.errors import InvalidOptionError
 from compiler.manifest import Manifest
 from compiler.pictures.drawings import PICTURES, fitting, picture
-from compiler.pictures.figures import figures
+from compiler.pictures.figures import figures, levels, thresholds
 from compiler.pictures.markup import element, fragment, page, table
 from compiler.pictures.overview import Overview, overviews
-from compiler.pictures.panels import Answer, Panel, panels_of
+from compiler.pictures.panels import Answer, Panel, element_name, panels_of
 from compiler.pictures.words import NUMBERS, Vocabulary, read_vocabulary, vocabulary_of
 
 ROWS, TARGETS, TOP = 3, 3, 10  # that are shown: rows of an answer, targets of a row, features of a target
-_NAMES = 40  # features of an input that are listed
+_NAMES, _BASES = 40, 12  # that are listed: features of an input, base values
 
 Tokens = Sequence[str] | str | Path | None
 
@@ -138,9 +138,23 @@ def compiled_html(manifest: Manifest, conversion: str | None) -> str:
     lines = [*facts(manifest), ("explainer", manifest.digests.explanation[:12])]
     if conversion:
         lines.insert(0, ("converted", conversion))
-    content = [table(lines), *_inputs(manifest)]
+    content = [table(lines), *_inputs(manifest), *_starts(manifest)]
     content += [element("p", f"warning: {warning}", class_="note") for warning in manifest.warnings]
     return fragment(content)
+
+
+def _starts(manifest: Manifest) -> Iterator[Element]:
+    """Draw where explanations start from, and by a decision profile where decisions turn."""
+    bases = manifest.references.base_value if manifest.references else None
+    if manifest.decision is not None:
+        alike = manifest.explained_output == manifest.decision.profile.output
+        yield thresholds(manifest.decision, bases[0] if bases and alike else None)
+    elif bases and len(bases) > 1 and manifest.targets != "predicted":
+        shown = [(element_name(manifest, t), b) for t, b in zip(manifest.targets, bases, strict=True)][
+            :_BASES
+        ]
+        few = f", the first {_BASES} of {len(bases):,}" * (len(bases) > _BASES)
+        yield levels("base values", f"the mean outputs over the references{few}", shown)
 
 
 def _inputs(manifest: Manifest) -> Iterator[Element]:

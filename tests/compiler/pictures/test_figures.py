@@ -1,0 +1,223 @@
+"""HTML and SVG: bars that add up, dots, shades, heatmaps; hostile names, numbers that are none."""
+
+import base64
+import io
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from compiler.pictures.colours import HIGH, LOW, LOWERS, RAISES, rgb
+from compiler.pictures.figures import figures
+from compiler.pictures.markup import SHADES, element, fragment, page
+from compiler.pictures.overview import Overview
+from compiler.pictures.panels import Bars, Estimate, Flow, Heat, Words
+from compiler.pictures.png import data_uri, heat_map, sized
+from compiler.pictures.words import Word
+from tests.compiler.pictures.pages import Page, percent
+
+HOSTILE = ['<script>alert("1")</script>', "</style><b>", "a&amp;b'\"", "\x00\x1b[31m\u202ex", "\ud800half"]
+
+
+def seen(*drawn: object) -> Page:
+    return Page(fragment(figures(drawn)))
+
+
+def spans(found: Page) -> list[tuple[float, float]]:
+    """Left and right ends of bars."""
+    bars = [seen.attributes for seen in found.of("rect")]
+    return [(percent(b["x"]), percent(b["x"]) + percent(b["width"])) for b in bars]
+
+
+# -- bars ----------------------------------------------------------------------------------------------
+
+
+def test_a_waterfall_leads_from_the_base_value_to_the_score() -> None:
+    found = seen(Bars("t", ("a", "b", "c"), np.array([3.0, -1.0, 0.5]), base=1.0, score=3.5))
+    assert found.rows() == [("base value", "1"), ("a", "+3"), ("b", "-1"), ("c", "+0.5"), ("score", "3.5")]
+    first, second, third = spans(found)
+    np.testing.assert_allclose([first, second, third], [(2, 98), (66, 98), (66, 82)], atol=0.01)
+    start, end = (percent(seen.attributes["cx"]) for seen in found.of("circle"))
+    assert (start, end) == pytest.approx((2, 82), abs=0.01)
+    assert [seen.attributes["fill"] for seen in found.of("rect")] == [RAISES, LOWERS, RAISES]
+
+
+@pytest.mark.parametrize(("score", "told"), [(3.5, None), (3.5001, None), (3.0, "-0.5"), (4.25, "+0.75")])
+def test_what_is_not_explained_has_a_bar(score: float, told: str | None) -> None:
+    found = seen(Bars("t", ("a", "b", "c"), np.array([3.0, -1.0, 0.5]), base=1.0, score=score))
+    gap = [number for name, number in found.rows() if name.startswith("not explained")]
+    assert gap == ([] if told is None else [told])
+    assert len(found.of("rect")) == 3 + len(gap)
+
+
+def test_bars_that_add_up_to_nothing_start_from_zero() -> None:
+    bars = Bars(
+        "t",
+        ("a", "b"),
+        np.array([2.0, -2.0]),
+        np.array([1.0, np.nan]),
+        Estimate(np.array([3.0, np.nan]), np.ones(2)),
+    )
+    found = seen(bars)
+    assert found.rows() == [("a", "+2 ± 1"), ("b", "-2")]
+    (zero, right), (left, also_zero) = spans(found)
+    assert zero == also_zero
+    assert right - zero == pytest.approx(zero - left, abs=0.01)
+    assert [percent(seen.attributes["cx"]) for seen in found.of("circle")] == [98]
+    assert len([seen for seen in found.of("line") if seen.attributes["y1"] == seen.attributes["y2"]]) == 1
+    assert "standard error" in found.of("figcaption")[0].text
+    assert "Shapley" in found.of("figcaption")[0].text
+
+
+@pytest.mark.parametrize("values", [[np.nan, 1.0], [np.inf, -1.0], [0.0, 0.0], [1e38, -1e38], [5e-324, 0.0]])
+def test_every_number_has_a_place(values: list[float]) -> None:
+    for base in (None, 0.5):
+        found = seen(Bars("t", ("a", "b"), np.array(values), base=base, score=base))
+        for left, right in spans(found):
+            assert 0 <= left <= right <= 100.5
+
+
+def test_a_flow_has_a_dot_at_its_sum() -> None:
+    found = seen(Flow("t", ("x", "h"), np.array([3.0, 1.0]), np.array([-1.0, 0.0]), 2.0))
+    assert [percent(seen.attributes["cx"]) for seen in found.of("circle")] == [74, 50]
+    assert found.rows() == [("x", "+3 -1"), ("h", "+1 +0")]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_text(name: str) -> None:
+    drawn = (
+        Bars(name, (name,), np.ones(1), base=0.0, score=1.0),
+        Flow(name, (name,), np.ones(1), np.zeros(1), 1.0),
+        Heat(name, np.ones((2, 2)), None),
+        Words(name, (Word(name, False),), np.ones(1)),
+        Overview(name, 2, (name,), np.ones(1), 0, np.ones((1, 2)), np.ones((1, 2))),
+    )
+    plain = re.sub("[\x00-\x08\x0b-\x1f]", "\ufffd", name).replace("\ud800", "?")
+    markups = (fragment(figures(drawn)), page(name, figures(drawn)).decode())
+    for markup in markups:
+        found = Page(markup)
+        assert {seen.tag for seen in found.elements} & {"script", "b"} == set()
+        assert [seen.text for seen in found.of("span", "name")].count(plain) >= 3
+        assert all(plain in seen.text for seen in found.of("figcaption"))
+        assert plain in found.of("img")[0].attributes["alt"]
+        assert found.of("style")[0].text.strip().endswith("}")
+    assert found.of("title")[0].text == plain
+
+
+# -- many rows -----------------------------------------------------------------------------------------
+
+
+def overview(n: int, others: int = 0) -> Overview:
+    spread = np.linspace(-1, 1, n)
+    means = np.array([0.5, 0.25, *[0.125] * bool(others)])
+    values = np.stack([np.linspace(0, 1, n), np.full(n, np.nan)])
+    return Overview("y", 10 * n, ("a", "b"), means, others, np.stack([spread, spread / 2]), values)
+
+
+def test_an_overview_has_bars_of_means_and_a_dot_for_each_row() -> None:
+    found = seen(overview(50, others=7))
+    assert found.rows() == [
+        ("a", "0.5"),
+        ("b", "0.25"),
+        ("7 others together", "0.125"),
+        ("a", "-1 … +1"),
+        ("b", "-0.5 … +0.5"),
+    ]
+    widths = [right - left for left, right in spans(found)]
+    np.testing.assert_allclose(widths, [96, 48, 24], atol=0.02)
+    paths = [seen.attributes for seen in found.of("path")]
+    dots = {p["stroke"]: re.findall(r"M(-?[\d.]+) (-?[\d.]+)h0", p["d"]) for p in paths}
+    assert sum(map(len, dots.values())) == 100
+    assert len(dots["#808080"]) == 50
+    assert max(float(x) for x, _ in dots[LOW]) < min(float(x) for x, _ in dots[HIGH])
+    assert "50 of 500 rows" in found.of("figcaption")[1].text
+
+
+def test_dots_of_many_equal_rows_stay_in_their_row() -> None:
+    same = np.zeros((1, 300))
+    found = seen(Overview("y", 300, ("a",), np.zeros(1), 0, same, same))
+    heights = [float(y) for p in found.of("path") for y in re.findall(r" ([\d.]+)h0", p.attributes["d"])]
+    assert len(heights) == 300
+    assert len(set(heights)) > 200
+    assert 0 < min(heights) < max(heights) < 46
+
+
+# -- images and tokens ---------------------------------------------------------------------------------
+
+
+def pixels(uri: str) -> np.ndarray:
+    start = "data:image/png;base64,"
+    assert uri.startswith(start)
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.removeprefix(start)))))
+
+
+def test_a_heatmap_is_red_where_it_raises_and_the_picture_where_it_does_nothing() -> None:
+    picture = np.array([[0.0, 1.0, 0.5], [0.25, 0.75, 1.0]])
+    drawn = heat_map(Heat("t", np.array([[2.0, -2.0, 0.0], [1.0, 0.0, -1.0]]), picture))
+    np.testing.assert_array_equal(drawn[0, :2], [rgb(RAISES), rgb(LOWERS)])
+    assert len(set(drawn[0, 2])) == 1
+    assert 128 < drawn[0, 2, 0] < 255
+    red, _, blue = drawn[1, 0].astype(int)
+    assert red > blue
+    large = pixels(data_uri(sized(drawn)))
+    assert large.shape == (160, 240, 3)
+    np.testing.assert_array_equal(large[::80, ::80], drawn)
+
+
+def test_the_largest_attribution_is_told_beside_a_heatmap() -> None:
+    values = np.zeros((3, 4))
+    values[2, 1] = -0.5
+    first, second = seen(Heat("t", values, np.ones((3, 4)))).of("img")
+    assert first.attributes["alt"] == "the picture that is explained"
+    assert "3 × 4 pixels, largest -0.5 at row 2, column 1" in second.attributes["alt"]
+    assert second.attributes["width"] == "240"
+    assert len(seen(Heat("t", values, None)).of("img")) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "drawn"),
+    [((8, 8), (240, 240)), ((1, 50), (60, 200)), ((2500, 30), (834, 10)), ((1024, 1000), (1024, 1000))],
+)
+def test_pictures_have_a_size_that_can_be_seen(shape: tuple[int, int], drawn: tuple[int, int]) -> None:
+    found = sized(np.full((*shape, 3), 77, np.uint8))
+    assert found.shape == (*drawn, 3)
+    assert (found == 77).all()
+
+
+def test_large_pictures_are_means_of_their_pixels() -> None:
+    large = np.zeros((2048, 3, 3), np.uint8)
+    large[::2] = 100
+    assert (sized(large) == 50).all()
+
+
+@pytest.mark.parametrize("values", [np.full((2, 2), np.nan), np.zeros((2, 2)), np.array([[np.inf, 1.0]])])
+def test_a_heatmap_of_what_is_no_number(values: np.ndarray) -> None:
+    assert len(seen(Heat("t", values, None)).of("img")) == 1
+
+
+def test_tokens_are_shaded_by_their_sign_and_size() -> None:
+    words = (Word("un", False), Word("paid", True), Word("loan", False), Word("is", False))
+    found = seen(Words("t", words, np.array([0.5, -1.0, 0.0, 1e-9])))
+    tokens = [seen for seen in found.of("span") if "p" in seen.inside]
+    assert [t.attributes["class"] for t in tokens] == [f"r{SHADES // 2}", f"l{SHADES}", "r0", "r1"]
+    assert [t.attributes["title"] for t in tokens] == ["+0.5", "-1", "+0", "+1e-09"]
+    assert found.of("p", "tokens")[0].text == " unpaid loan is"
+    assert [seen.text for seen in found.of("td")][:3] == ["1", "paid", "-1"]
+
+
+def test_a_long_text_says_what_it_leaves_out() -> None:
+    found = seen(Words("t", (Word("w", False),) * 5000, np.ones(5000)))
+    assert "1,000 more tokens" in found.of("p", "tokens")[0].text
+    assert "largest 20 of 5000 tokens" in found.of("summary")[0].text
+
+
+# -- pages ---------------------------------------------------------------------------------------------
+
+
+def test_text_goes_where_it_was_given() -> None:
+    made = element("p", "a", element("b", "c"), "d", "e", class_="x", data_y=1)
+    found = Page(fragment([made]))
+    (p,) = found.of("p", "x")
+    assert p.text == "acde"
+    assert p.attributes["data-y"] == "1"
