@@ -78,13 +78,12 @@ export const decide = (model, rows, more = {}, options = {}) =>
   post(of(model, ":decide"), { instances: rows, ...more }, options);
 
 /** Ask again while the gateway makes what answers (503 with Retry-After), at most `times`. */
-export async function patiently(ask, { times = 20, waiting = () => {}, signal } = {}) {
+export async function patiently(ask, { times = 20, signal } = {}) {
   for (let i = 0; ; i += 1) {
     try {
       return await ask();
     } catch (error) {
       if (!(error instanceof Problem) || error.status !== 503 || !error.retryAfter || i >= times) throw error;
-      waiting(error);
       await pause(error.retryAfter * 1000, signal);
     }
   }

@@ -44,6 +44,12 @@ function set(element, name, value) {
 function* nodes(children) {
   for (const child of children.flat(Infinity)) {
     if (child === undefined || child === null || child === false) continue;
-    yield child instanceof Node ? child : document.createTextNode(String(child));
+    yield child instanceof Node ? child : document.createTextNode(visible(String(child)));
   }
 }
+
+// Characters that are not seen, or turn the ones behind them round, so that a name reads as another one.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
+/** A text as it is, with such characters by their number. */
+export const visible = (text) => text.replace(UNSEEN, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);

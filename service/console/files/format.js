@@ -9,12 +9,15 @@ export function number(value, digits = DIGITS) {
   if (!Number.isFinite(value)) return value > 0 ? "∞" : `${MINUS}∞`;
   const size = Math.abs(value);
   if (size && (size < 1e-4 || size >= 1e9)) return value.toExponential(1).replaceAll("-", MINUS);
-  const places = size >= 1000 ? 2 : Math.max(0, digits - Math.max(1, Math.ceil(Math.log10(size || 1))));
-  return value.toLocaleString("en", { maximumFractionDigits: Math.min(places, 8) }).replace("-", MINUS);
+  const places = size >= 1000 ? 2 : Math.max(0, digits - (size < 1 ? 0 : Math.floor(Math.log10(size))));
+  return value.toLocaleString("en", { maximumFractionDigits: places }).replace("-", MINUS);
 }
 
 /** With its sign, which says that it is a difference. */
 export const signed = (value) => (value > 0 ? `+${number(value)}` : number(value));
+
+/** A rest that should be nothing, by its size alone. */
+export const rest = (value) => (value ? value.toExponential(1).replaceAll("-", MINUS) : "0");
 
 export const percent = (share) => `${number(share * 100, 3)}%`;
 

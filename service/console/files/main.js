@@ -18,6 +18,7 @@ const THEME = "rationale.theme";
 const main = document.getElementById("main");
 const known = { key: null, models: null };
 let leaving = new AbortController();
+let isNew = false; // the model was chosen just now: of the views one that shows it
 
 /** Show what the address says. */
 async function open() {
@@ -25,11 +26,13 @@ async function open() {
   leaving = new AbortController();
   const { signal } = leaving;
   const at = address.read();
-  if (!(at.view in VIEWS)) at.view = FIRST;
+  isNew ||= !Object.hasOwn(VIEWS, at.view);
   try {
     await load(signal);
     const model = await chosen(at, signal);
     if (signal.aborted) return;
+    if (isNew) at.view = showing(at.view, model);
+    isNew = false;
     address.go({ view: at.view, model: model.model, explainer: at.explainer, digest: at.digest || model.digest });
     const now = address.read();
     const view = VIEWS[now.view];
@@ -46,6 +49,12 @@ async function open() {
   } catch (error) {
     if (!signal.aborted) failed(error);
   }
+}
+
+/** The view that is looked at, if it shows this model; else the first that does. */
+function showing(view, model) {
+  const names = [view, ...Object.keys(VIEWS)].filter((name) => Object.hasOwn(VIEWS, name));
+  return names.find((name) => !VIEWS[name].unavailable?.(model)) ?? FIRST;
 }
 
 /** Load what there is, with the key of now. */
@@ -94,7 +103,10 @@ function head(at, model) {
     document.getElementById("top"),
     h("a", { class: "brand", href: "#explain" }, h("img", { src: "icon.svg", alt: "", width: 24, height: 24 }), "Rationale"),
     model && [
-      choice("Model", names, model.model, (name) => move({ model: name, explainer: "", digest: "", row: "" })),
+      choice("Model", names, model.model, (name) => {
+        isNew = true;
+        location.hash = `${at.view}?${new URLSearchParams({ model: name })}`;
+      }),
       model.explainers.length > 1 &&
         choice(
           "Explainer",

@@ -1,7 +1,491 @@
-import { h } from "../dom.js";
+// One row: its score, what each feature adds to it, and what would change it.
+
+import * as api from "../api.js";
+import { parse } from "../csv.js";
+import { fill, h } from "../dom.js";
+import { Scores, along } from "../explain/along.js";
+import { Form } from "../explain/form.js";
+import { number, rest, signed, told } from "../format.js";
+import { bars, scaleOf } from "../pictures/bars.js";
+import * as rows from "../rows.js";
+import { element, ruleOf, targetName, targets } from "../score.js";
 
 export const title = "Explain";
 
-export async function show(root, address, context) {
-  root.append(h("h1", {}, title, " ", context.model.model));
+const IDLE = 220; // milliseconds without a move, after which the curves are drawn anew
+const SLOW = 500; // milliseconds of an answer, after which it is said that one is waited for
+const KINDS = { waterfall: "Waterfall", bars: "Bars from zero" };
+const KEPT = "rationale.rows"; // of this tab alone, as its key
+
+export function unavailable(model) {
+  const arrays = rows.arrays(model).map((input) => input.name);
+  if (!arrays.length && rows.fields(model).length) return "";
+  return `No form can fill in ${arrays.slice(0, 4).join(", ")}: the model takes arrays. “Pictures and words” shows such models.`;
+}
+
+export async function show(root, at, context) {
+  await new Explain(root, at, context).begin();
+}
+
+class Explain {
+  constructor(root, at, context) {
+    Object.assign(this, { root, context, model: context.model, signal: context.signal });
+    this.fields = rows.fields(this.model);
+    this.explainer = at.explainer || undefined;
+    this.kind = at.picture in KINDS ? at.picture : "waterfall";
+    this.target = Math.max(0, Number.parseInt(at.target, 10) || 0);
+    this.threshold = at.threshold ?? "";
+    this.beside = at.beside ?? "";
+    this.other = at.other ? rows.read(this.model, at.other) : null;
+    this.asReference = at.reference === "1";
+    this.set = at.set ?? "";
+    this.file = null;
+    this.form = new Form(this.fields, rows.read(this.model, at.row), (row) => this.moved(row));
+    this.latest = new api.Latest(
+      (row) => this.ask(row),
+      (answer) => this.shown(answer),
+      (error) => this.troubled(error),
+    );
+  }
+
+  async begin() {
+    this.summary = h("div", { class: "summary panel" });
+    this.panels = h("div", { class: "answers" });
+    this.trouble = h("p", { class: "problem panel", role: "alert", hidden: true });
+    this.busy = h("span", { class: "quiet", role: "status", hidden: true }, "The gateway is working on it …");
+    this.changes = h("section", { class: "panel", hidden: true });
+    this.tools = h("div", { class: "tools-row" });
+    this.root.append(
+      h("h1", {}, `Explain ${this.model.model}`),
+      this.tools,
+      this.busy,
+      h("div", { class: "explain-columns" }, h("section", { class: "panel", "aria-label": "The row" }, this.rowTools(), this.form.element), h("div", {}, this.summary, this.trouble, this.panels)),
+      this.changes,
+    );
+    await this.second();
+    this.toolbar();
+    this.moved(this.form.row);
+  }
+
+  // --- asking ---------------------------------------------------------------------------------------------
+
+  /** The row is another one: ask for it, and for the curves once it stays. */
+  moved(row) {
+    this.latest.ask(row);
+    this.root.dataset.asking = rows.written(row);
+    this.root.dataset.asked = this.latest.counts.asked;
+    clearTimeout(this.idle);
+    this.curves?.abort();
+    this.idle = setTimeout(() => this.rested(), IDLE);
+  }
+
+  async ask(row) {
+    const more = { explainer: this.explainer };
+    const pair = this.beside === "row" && this.other;
+    if (this.set) more.reference_set = this.set;
+    else if (pair && this.asReference) more.references = [this.other];
+    const options = { signal: this.signal };
+    const asked = [row, ...(pair && !more.references ? [this.other] : [])];
+    const first = api.patiently(() => api.explain(this.model.model, asked, more, options), options);
+    const secondModel = this.secondModel && api.explain(this.secondModel.model, [this.forSecond(row)], {}, options);
+    const slow = setTimeout(() => (this.busy.hidden = false), SLOW);
+    try {
+      const [answer, second] = await Promise.all([first, secondModel]);
+      return { row, answer, second, compared: Boolean(more.references) };
+    } finally {
+      clearTimeout(slow);
+      this.busy.hidden = true;
+    }
+  }
+
+  forSecond(row) {
+    return Object.fromEntries(rows.fields(this.secondModel).map((field) => [field.name, row[field.name]]));
+  }
+
+  shown({ row, answer, second, compared }) {
+    this.trouble.hidden = true;
+    const views = [this.view(this.model, answer, 0, row, compared ? "Why this row and not the second one" : "This row")];
+    if (answer.explanations.length > 1) views.push(this.view(this.model, answer, 1, this.other, "The second row"));
+    if (second) views.push(this.view(this.secondModel, second, 0, row, `By the model ${this.secondModel.model}`));
+    if (compared) views[0].startName = "score of the second row";
+    this.rule = ruleOf(this.model, this.threshold, views[0].target);
+    this.present = views[0];
+    this.draw(views);
+    // What is seen, for whoever reads the page by a program.
+    Object.assign(this.root.dataset, { ...this.latest.counts, row: rows.written(row) });
+  }
+
+  /** What is shown of one row of an answer. */
+  view(model, answer, i, row, name) {
+    const all = targets(answer.explanations[i]);
+    const one = this.chosen(answer.explanations[i]);
+    const titles = new Map([...rows.fields(model), ...model.groups].map((each) => [each.name, each]));
+    const items = Object.entries(one.attributions)
+      .filter(([, amount]) => typeof amount === "number")
+      .map(([feature, amount]) => ({ feature, amount, name: titles.get(feature)?.title ?? feature, shown: this.shownValue(titles.get(feature), row) }));
+    return {
+      name,
+      model,
+      row,
+      items,
+      prediction: answer.predictions[i],
+      target: one.target,
+      count: all.length,
+      base: one.base_value ?? null,
+      value: one.explained_value,
+      gap: one.completeness_gap ?? null,
+      explainer: answer.explainer,
+      startName: "base value",
+    };
+  }
+
+  shownValue(field, row) {
+    if (!field) return undefined;
+    if (field.features) return `${field.features.length} features`;
+    const value = row[field.name];
+    const unit = field.unit && value !== null ? ` ${field.unit}` : "";
+    return `${field.called?.[String(value)] ?? told(value)}${unit}`;
+  }
+
+  troubled(error) {
+    if (error instanceof api.Problem && [401, 403].includes(error.status)) return this.context.failed(error);
+    this.trouble.hidden = false;
+    fill(this.trouble, error.title ? `${error.title}: ${error.detail}` : error.message);
+    Object.assign(this.root.dataset, this.latest.counts);
+  }
+
+  /** The row stays for a while: put it into the address, tell its score, draw the curves. */
+  async rested() {
+    const { row } = this.form;
+    this.address();
+    if (!this.present) return;
+    const { rule, target } = { rule: this.rule, target: this.present.target };
+    const score = this.score(this.present);
+    this.context.say(`score ${number(score)}${rule ? `, ${rule.judge(score)}` : ""}`);
+    this.curves = new AbortController();
+    const signal = AbortSignal.any([this.signal, this.curves.signal]);
+    const scoreOf = (prediction, explanation) => {
+      const explained = explanation && this.chosen(explanation).explained_value;
+      return rule ? rule.score(prediction, explained) : (element(this.model, prediction, target) ?? explained);
+    };
+    const amounts = new Map(this.present.items.map(({ feature, amount }) => [feature, Math.abs(amount)]));
+    const relevance = (field) => amounts.get(field.name) ?? 0;
+    const scores = new Scores(this.model, this.explainer, scoreOf);
+    try {
+      const found = await along({ row, fields: this.fields, spans: this.form.spans, scores, rule, relevance, signal });
+      this.form.paint(found, rule);
+      this.wouldChange(found, rule, row);
+      this.root.dataset.drawn = rows.written(row);
+    } catch (error) {
+      if (error.name !== "AbortError") this.troubled(error);
+    }
+  }
+
+  /** What is held against the threshold; without one, what is explained. */
+  score(view) {
+    const rule = view.model === this.model ? this.rule : ruleOf(view.model, this.threshold, view.target);
+    return rule ? rule.score(view.prediction, view.value) : view.value;
+  }
+
+  chosen(explanation) {
+    const all = targets(explanation);
+    return all[Math.min(this.target, all.length - 1)];
+  }
+
+  address() {
+    this.context.go({
+      row: rows.written(this.form.row),
+      target: this.target ? String(this.target) : "",
+      picture: this.kind === "waterfall" ? "" : this.kind,
+      threshold: this.model.decision ? "" : this.threshold,
+      beside: this.beside,
+      other: this.beside === "row" && this.other ? rows.written(this.other) : "",
+      reference: this.asReference && this.beside === "row" ? "1" : "",
+      set: this.set,
+    });
+  }
+
+  // --- what is seen ---------------------------------------------------------------------------------------
+
+  draw(views) {
+    this.views = views;
+    const threshold = this.rule?.explained ? this.rule.threshold : null;
+    const together = views.filter(({ model }) => model === this.model);
+    this.scale = scaleOf(together, this.kind, this.scale, threshold);
+    fill(this.summary, this.figures(views[0]), views[0].count > 1 && this.targetChoice(views[0].count));
+    fill(
+      this.panels,
+      views.map((view) => {
+        const own = view.model === this.model;
+        const picture = bars({
+          items: view.items,
+          base: view.base,
+          value: view.value,
+          kind: this.kind,
+          threshold: own ? threshold : null,
+          scale: own ? this.scale : scaleOf([view], this.kind),
+          caption: `${view.name}: what each feature adds to ${targetName(view.model, view.target)}`,
+          startName: view.startName,
+          valueName: this.model.decision?.space === "margin" ? "margin" : "score",
+        });
+        const head = views.length > 1 && [h("h2", {}, view.name), h("p", {}, "score ", h("strong", {}, number(this.score(view))))];
+        return h("section", { class: "panel", "aria-label": view.name }, head, picture, this.foot(view));
+      }),
+    );
+  }
+
+  figures(view) {
+    const score = this.score(view);
+    const judged = this.rule?.judge(score);
+    const badge = judged && h("span", { class: `badge ${this.rule.passes(score) ? "good" : judged === "refer" ? "between" : "bad"}` }, judged);
+    const figure = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
+    return h(
+      "dl",
+      { class: "figures" },
+      h("div", { class: "main" }, h("dt", {}, this.rule && !this.rule.explained ? "score" : targetName(view.model, view.target)), h("dd", {}, h("span", { id: "score" }, number(score)), badge)),
+      this.rule && figure("threshold", number(this.rule.threshold)),
+      this.rule && !this.rule.explained && figure("explained value", number(view.value)),
+      view.base !== null && figure(view.startName, number(view.base)),
+      view.gap !== null && figure("completeness gap", rest(view.gap)),
+    );
+  }
+
+  foot(view) {
+    const { name, method, digest } = view.explainer;
+    return h("p", { class: "quiet foot" }, `${method}${name ? `, explainer ${name}` : ""}, digest ${digest.slice(0, 12)}`);
+  }
+
+  targetChoice(count) {
+    const option = (i) => h("option", { value: i, selected: i === this.target }, this.targetOption(i));
+    const change = (event) => {
+      this.target = Number(event.target.value);
+      this.scale = null;
+      this.moved(this.form.row);
+    };
+    return h("label", { class: "choice" }, h("span", {}, "Explained"), h("select", { onchange: change }, Array.from({ length: count }, (_, i) => option(i))));
+  }
+
+  targetOption(i) {
+    return Array.isArray(this.model.targets) ? targetName(this.model, this.model.targets[i]) : this.model.output;
+  }
+
+  /** What would have to change for the decision to turn: one feature at a time. */
+  wouldChange({ present, result }, rule, row) {
+    this.changes.hidden = false;
+    if (!rule) {
+      fill(this.changes, h("h2", {}, "What would have to change"), h("p", { class: "quiet" }, "Set a threshold above, and this says which one feature would carry the score across it."));
+      return;
+    }
+    const passes = rule.passes(present);
+    const flips = [...result.values()].flatMap(({ field, flips: found }) => found.map((flip) => ({ field, ...flip })));
+    const size = ({ field, value }) => {
+      const span = this.form.spans.get(field.name);
+      return span && typeof value === "number" ? Math.abs(value - row[field.name]) / (span[1] - span[0]) : 0.5;
+    };
+    flips.sort((a, b) => size(a) - size(b));
+    const line = (flip) => {
+      const shown = (value) => `${this.form.called(flip.field, value)}${flip.field.unit ? ` ${flip.field.unit}` : ""}`;
+      const put = () => this.take(rows.changed(row, flip.field.name, flip.value));
+      const by = typeof flip.value === "number" && typeof row[flip.field.name] === "number" && !flip.field.called ? signed(flip.value - row[flip.field.name]) : "";
+      return h(
+        "tr",
+        {},
+        h("th", { scope: "row" }, flip.field.title ?? flip.field.name),
+        h("td", {}, shown(row[flip.field.name])),
+        h("td", {}, h("strong", {}, shown(flip.value)), by && h("small", {}, ` (${by})`)),
+        h("td", { class: "number" }, number(flip.score), " ", h("span", { class: "quiet" }, rule.judge(flip.score))),
+        h("td", {}, h("button", { type: "button", onclick: put, "aria-label": `Try ${flip.field.title ?? flip.field.name} ${shown(flip.value)}` }, "Try")),
+      );
+    };
+    const aim = passes ? `not ${rule.good}` : rule.good;
+    const none = h("p", {}, `No single feature, moved within its range, makes it ${aim}.`);
+    fill(
+      this.changes,
+      h("h2", {}, `What would have to change for ${aim}: one feature at a time`),
+      h("p", { class: "quiet" }, `The nearest values that the model was asked about and answers otherwise (threshold ${number(rule.threshold)}), the smallest steps first. It says what the model does, not what an applicant can do.`),
+      flips.length
+        ? h(
+            "div",
+            { class: "wide", tabindex: "0", role: "region", "aria-label": "What would have to change" },
+            h("table", { class: "changes" }, h("thead", {}, h("tr", {}, ["Feature", "now", "would be", "score then"].map((name) => h("th", { scope: "col" }, name)), h("th", { scope: "col" }, h("span", { class: "unseen" }, "Try it")))), h("tbody", {}, flips.map(line))),
+          )
+        : none,
+    );
+  }
+
+  take(row) {
+    this.form.set(row);
+    this.moved(row);
+  }
+
+  // --- rows -----------------------------------------------------------------------------------------------
+
+  rowTools() {
+    this.picker = h("span", { class: "row", hidden: true });
+    const file = h("input", { type: "file", accept: ".csv,text/csv,text/plain", class: "unseen", tabindex: "-1", "aria-label": "A CSV file", onchange: () => this.opened(file.files[0]) });
+    this.fileTrouble = h("p", { class: "problem", role: "alert" });
+    return [
+      h(
+        "div",
+        { class: "row start" },
+        h("h2", {}, "The row"),
+        h("button", { type: "button", onclick: () => this.take(rows.typical(this.model)) }, "Typical"),
+        h("button", { type: "button", onclick: () => file.click() }, "From a CSV …"),
+        file,
+        this.picker,
+        this.keptRows(),
+      ),
+      this.fileTrouble,
+    ];
+  }
+
+  async opened(file) {
+    if (!file) return;
+    try {
+      this.file = { ...parse(await file.text()), name: file.name };
+      this.fileTrouble.textContent = "";
+      const pick = h("input", { type: "number", min: 1, max: this.file.rows.length, value: 1, "aria-label": `Row of ${file.name}`, onchange: () => this.fromFile(pick.value) });
+      const step = (by) => () => {
+        pick.value = Math.min(this.file.rows.length, Math.max(1, Number(pick.value) + by));
+        this.fromFile(pick.value);
+      };
+      fill(this.picker, h("button", { type: "button", onclick: step(-1), "aria-label": "The row before" }, "‹"), pick, h("button", { type: "button", onclick: step(1), "aria-label": "The next row" }, "›"), ` of ${this.file.rows.length}`);
+      this.picker.hidden = false;
+      this.fromFile(1);
+    } catch (error) {
+      this.fileTrouble.textContent = `${file.name}: ${error.message}`;
+    }
+  }
+
+  fromFile(place) {
+    try {
+      const texts = this.file.rows[Number(place) - 1];
+      if (!texts) throw new Error(`there are rows 1 to ${this.file.rows.length}`);
+      this.take(rows.ofTable(this.model, this.file.columns, texts));
+      this.fileTrouble.textContent = "";
+    } catch (error) {
+      this.fileTrouble.textContent = `${this.file.name}, row ${place}: ${error.message}`;
+    }
+  }
+
+  /** Rows saved under a name, in this tab: they may be people's. */
+  keptRows() {
+    const kept = () => JSON.parse(sessionStorage.getItem(KEPT) ?? "[]");
+    const own = () => kept().filter(({ model }) => model === this.model.model);
+    const place = h("span", { class: "row" });
+    const paint = () => {
+      const name = h("input", { type: "text", maxlength: 60, size: 12, placeholder: "a name", "aria-label": "Save the row as" });
+      const save = (event) => {
+        event.preventDefault();
+        if (!name.value.trim()) return name.focus();
+        const others = kept().filter((one) => one.model !== this.model.model || one.name !== name.value.trim());
+        sessionStorage.setItem(KEPT, JSON.stringify([...others, { model: this.model.model, name: name.value.trim(), row: this.form.row }]));
+        paint();
+      };
+      const load = (event) => {
+        const found = own()[Number(event.target.value)];
+        if (found) this.take(rows.read(this.model, JSON.stringify(found.row)));
+      };
+      const list = own().map((one, i) => h("option", { value: i }, one.name));
+      fill(
+        place,
+        list.length > 0 && h("select", { "aria-label": "Saved rows", onchange: load }, h("option", { value: "" }, "Saved …"), list),
+        h("form", { class: "row", onsubmit: save }, name, h("button", { type: "submit" }, "Save")),
+      );
+    };
+    paint();
+    return place;
+  }
+
+  // --- what stands beside ---------------------------------------------------------------------------------
+
+  toolbar() {
+    const { models } = this.context;
+    const option = (value, name, now) => h("option", { value, selected: value === now }, name);
+    const others = models.explainable.filter((name) => name !== this.model.model);
+    const beside = h(
+      "select",
+      { onchange: () => this.setBeside(beside.value) },
+      option("", "nothing", this.beside),
+      option("row", "a second row", this.beside),
+      others.map((name) => option(`model:${name}`, `the model ${name}`, this.beside)),
+    );
+    const kind = h(
+      "select",
+      { onchange: () => this.redrawn(() => (this.kind = kind.value)) },
+      Object.entries(KINDS).map(([value, name]) => option(value, name, this.kind)),
+    );
+    const own = h("input", { type: "text", inputmode: "decimal", size: 8, value: this.threshold, onchange: () => this.redrawn(() => (this.threshold = own.value)) });
+    fill(
+      this.tools,
+      h("label", { class: "choice" }, h("span", {}, "Picture"), kind),
+      !this.model.decision && h("label", { class: "choice" }, h("span", {}, "Threshold"), own),
+      h("label", { class: "choice" }, h("span", {}, "Beside it"), beside),
+      this.beside === "row" && this.secondRowTools(),
+      this.model.references && this.setTools(),
+    );
+  }
+
+  secondRowTools() {
+    const button = (name, onclick) => h("button", { type: "button", onclick }, name);
+    const other = (row) => {
+      this.other = row;
+      this.scale = null;
+      this.moved(this.form.row);
+    };
+    const asReference = h("input", { type: "checkbox", onchange: () => ((this.asReference = asReference.checked), other(this.other)) });
+    asReference.checked = this.asReference;
+    return h(
+      "span",
+      { class: "row" },
+      button("Take this row", () => other(this.form.row)),
+      button("Typical row", () => other(rows.typical(this.model))),
+      button("Swap", () => {
+        const row = this.form.row;
+        this.take(this.other);
+        other(row);
+      }),
+      this.model.request_references > 0 && !this.set && h("label", {}, asReference, " as the reference: why this one and not that one"),
+    );
+  }
+
+  /** Other references, by the name of a set that is kept here. */
+  setTools() {
+    const name = h("input", { type: "text", size: 12, value: this.set, placeholder: "the model's own", spellcheck: "false", onchange: () => this.redrawn(() => (this.set = name.value.trim())) });
+    return h("label", { class: "choice" }, h("span", {}, "Reference set"), name);
+  }
+
+  redrawn(change) {
+    change();
+    this.scale = null;
+    this.moved(this.form.row);
+  }
+
+  async setBeside(beside) {
+    this.beside = beside;
+    this.other ??= rows.typical(this.model);
+    await this.second();
+    this.toolbar();
+    this.redrawn(() => {});
+  }
+
+  /** Look at the second model, where one is asked for. */
+  async second() {
+    this.secondModel = null;
+    this.trouble.hidden = true;
+    if (this.beside === "row") this.other ??= rows.typical(this.model);
+    if (!this.beside.startsWith("model:")) return;
+    const name = this.beside.slice("model:".length);
+    try {
+      const found = await api.features(name, "", { signal: this.signal });
+      const lacking = rows.fields(found).filter((field) => !this.fields.some((own) => own.name === field.name && own.kind === field.kind));
+      if (rows.arrays(found).length || lacking.length) {
+        throw new Error(`The model ${name} takes other features: ${[...rows.arrays(found), ...lacking].slice(0, 5).map((one) => one.name).join(", ")}`);
+      }
+      this.secondModel = found;
+    } catch (error) {
+      this.beside = "";
+      this.troubled(error);
+    }
+  }
 }

@@ -1,0 +1,125 @@
+// The score along each feature, others as they are; where it turns; what would have to change.
+
+import * as api from "../api.js";
+import { changed } from "../rows.js";
+
+const POINTS = 21;
+const FINER = 8; // parts that an interval in which the score turns is cut into, in each round
+const ROUNDS = 3;
+const MOST_ROWS = 2000; // of one request
+const MOST_FEATURES = 48;
+
+/** Scores of rows: by predictions, which cost least, or by explanations where the key or the output asks for it. */
+export class Scores {
+  #explains = false;
+
+  constructor(model, explainer, score) {
+    Object.assign(this, { model, explainer, score });
+    this.#explains = !model.outputs.some((one) => one.name === model.output);
+  }
+
+  async of(rows, signal) {
+    const found = [];
+    for (let i = 0; i < rows.length; i += MOST_ROWS) found.push(...(await this.#part(rows.slice(i, i + MOST_ROWS), signal)));
+    return found;
+  }
+
+  async #part(rows, signal) {
+    if (!this.#explains) {
+      try {
+        const { predictions } = await api.predict(this.model.model, rows, { signal });
+        const scores = predictions.map((one) => this.score(one, null));
+        if (scores.every((one) => one !== null)) return scores;
+      } catch (error) {
+        if (error.status !== 403) throw error; // a key that may explain alone
+      }
+      this.#explains = true;
+    }
+    const { predictions, explanations } = await api.explain(this.model.model, rows, { explainer: this.explainer || undefined }, { signal });
+    return predictions.map((one, i) => this.score(one, explanations[i]));
+  }
+}
+
+/** The values that are looked at along a feature: a grid of a number's range, or all words. */
+function grid(field, span, present) {
+  if (field.kind === "flag") return [false, true];
+  if (field.kind === "text" || field.called) return words(field, present);
+  if (present === null && !span) return [];
+  const [least, most] = span;
+  const step = (most - least) / (POINTS - 1);
+  const values = Array.from({ length: POINTS }, (_, i) => tidy(least + i * step, field, most - least));
+  if (present !== null) values.push(present);
+  return [...new Set(values)].sort((a, b) => a - b);
+}
+
+export function words(field, present) {
+  const known = field.called
+    ? Object.keys(field.called).map((key) => (field.kind === "number" ? Number(key) : key))
+    : (field.categories ?? []).map((one) => one.value);
+  return [...new Set(present === null ? known : [...known, present])];
+}
+
+/** A number without digits that a hand on a slider of that range could not choose. */
+export function tidy(value, field, range) {
+  const step = field.whole ? Math.max(1, 10 ** Math.floor(Math.log10(range / 200 || 1))) : 0;
+  if (step) return Math.round(value / step) * step;
+  const digits = Math.max(0, 2 - Math.floor(Math.log10(range || 1)));
+  return Number(value.toFixed(Math.min(digits, 12)));
+}
+
+/**
+ * Along each of the most relevant features: Map name → {points: [{value, score}], flips: [{value, score, before}]}.
+ * A flip is the nearest value on either side at which the rule decides otherwise than about the row itself: one that
+ * the model was asked about. `before` is the last value at which it did not.
+ */
+export async function along({ row, fields, spans, scores, rule, relevance, signal }) {
+  const looked = fields.toSorted((a, b) => relevance(b) - relevance(a)).slice(0, MOST_FEATURES);
+  const rows = [];
+  const asked = looked.flatMap((field) => {
+    const values = grid(field, spans.get(field.name), row[field.name]);
+    values.forEach((value) => rows.push(changed(row, field.name, value)));
+    return values.map((value) => ({ field, value }));
+  });
+  const [present, ...found] = await scores.of([row, ...rows], signal);
+  const result = new Map(looked.map((field) => [field.name, { field, points: [], flips: [] }]));
+  asked.forEach(({ field, value }, i) => result.get(field.name).points.push({ value, score: found[i] }));
+  if (rule) await flip({ row, result, scores, rule, present, signal });
+  return { present, result };
+}
+
+async function flip({ row, result, scores, rule, present, signal }) {
+  const holds = rule.passes(present);
+  const turned = ({ score }) => rule.passes(score) !== holds;
+  let open = [];
+  for (const [name, { field, points, flips }] of result) {
+    if (field.kind !== "number" || field.called || row[name] === null) {
+      flips.push(...points.filter(turned));
+      continue;
+    }
+    const here = points.findIndex(({ value }) => value === row[name]);
+    for (const way of [-1, 1]) {
+      let i = here;
+      while (points[i] && !turned(points[i])) i += way;
+      if (points[i]) open.push({ field, flips, before: points[i - way], after: points[i], range: points.at(-1).value - points[0].value });
+    }
+  }
+  for (let round = 0; round < ROUNDS && open.length; round += 1) {
+    const asked = open.flatMap((one) => between(one).map((value) => ({ one, value })));
+    const found = await scores.of(asked.map(({ one, value }) => changed(row, one.field.name, value)), signal);
+    for (const one of open) {
+      const points = asked.map(({ one: owner, value }, i) => ({ owner, value, score: found[i] })).filter(({ owner }) => owner === one);
+      const i = points.findIndex(turned);
+      if (i >= 0) one.after = points[i];
+      if (i !== 0 && points.length) one.before = points[i < 0 ? points.length - 1 : i - 1];
+    }
+  }
+  for (const { flips, before, after } of open) flips.push({ value: after.value, score: after.score, before: before.value });
+}
+
+/** Values from the last that did not turn to the first that did, both left out. */
+function between({ field, before, after, range }) {
+  const step = (after.value - before.value) / FINER;
+  const fine = field.whole ? 1 : range / 10;
+  const values = Array.from({ length: FINER - 1 }, (_, i) => tidy(before.value + (i + 1) * step, field, fine));
+  return [...new Set(values)].filter((value) => value !== before.value && value !== after.value);
+}

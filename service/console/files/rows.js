@@ -1,0 +1,89 @@
+// Rows of a model's features: what a form begins with, what an address or a file brings.
+
+const MISSING = new Set(["", "na", "n/a", "nan", "null", "none", "?"]);
+
+/** The fields of an instance: its features, and inputs of one value that are not explained. */
+export function fields(model) {
+  const plain = model.inputs
+    .filter((input) => !input.features && isOne(input))
+    .map((input) => ({ name: input.name, kind: kindOf(input.datatype), missing: false, whole: /INT/.test(input.datatype) }));
+  return [...model.features, ...plain];
+}
+
+/** Inputs that no form can fill in: arrays. */
+export const arrays = (model) => model.inputs.filter((input) => !input.features && !isOne(input));
+
+const isOne = (input) => input.shape.every((size) => size === 1);
+const kindOf = (datatype) => (datatype === "BYTES" ? "text" : datatype === "BOOL" ? "flag" : "number");
+
+/** A typical row: the references' medians and most frequent words. */
+export const typical = (model) => Object.fromEntries(fields(model).map((field) => [field.name, middle(field)]));
+
+function middle(field) {
+  if (field.kind === "flag") return false;
+  if (field.kind === "text") return field.categories?.[0]?.value ?? Object.keys(field.called ?? {})[0] ?? "";
+  if (field.missing && field.missing_share > 0.5) return null;
+  if (field.quantiles) return field.quantiles[Math.floor(field.quantiles.length / 2)];
+  if (field.called) return Number(Object.keys(field.called)[0]);
+  const [least, most] = [field.least ?? 0, field.most ?? field.least ?? 0];
+  return field.whole ? Math.round((least + most) / 2) : (least + most) / 2;
+}
+
+/** The row of an address: values of known features that are of their kind, the others typical. */
+export function read(model, text) {
+  const row = typical(model);
+  let given = {};
+  try {
+    given = JSON.parse(text || "{}");
+  } catch {
+    // an address that was cut: begin with a typical row
+  }
+  if (given === null || typeof given !== "object") return row;
+  for (const field of fields(model)) {
+    if (Object.hasOwn(given, field.name) && fits(field, given[field.name])) put(row, field.name, given[field.name]);
+  }
+  return row;
+}
+
+export const written = (row) => JSON.stringify(row);
+
+/** Set a member, whatever it is called: "__proto__" is a name like any other. */
+export function put(row, name, value) {
+  Object.defineProperty(row, name, { value, writable: true, enumerable: true, configurable: true });
+  return row;
+}
+
+export const changed = (row, name, value) => put(Object.fromEntries(Object.entries(row)), name, value);
+
+export function fits(field, value) {
+  if (value === null) return field.missing;
+  if (field.kind === "number") return typeof value === "number" && Number.isFinite(value);
+  return typeof value === (field.kind === "text" ? "string" : "boolean");
+}
+
+/** The value that a text stands for; throws an Error that names the feature. */
+export function parsed(field, text) {
+  const word = String(text).trim();
+  if (field.kind === "text") return String(text);
+  if (MISSING.has(word.toLowerCase())) {
+    if (field.missing) return null;
+    throw new Error(`${field.title ?? field.name}: a value is missing, which the model does not take`);
+  }
+  if (field.kind === "flag") {
+    if (/^(true|yes|1)$/i.test(word)) return true;
+    if (/^(false|no|0)$/i.test(word)) return false;
+    throw new Error(`${field.title ?? field.name}: '${word.slice(0, 40)}' is neither true nor false`);
+  }
+  const value = Number(word);
+  if (!Number.isFinite(value)) throw new Error(`${field.title ?? field.name}: '${word.slice(0, 40)}' is no number`);
+  return value;
+}
+
+/** One row of a table of texts, by its columns' names; throws an Error that names what is missing. */
+export function ofTable(model, columns, texts) {
+  const row = {};
+  const absent = fields(model).filter((field) => !columns.includes(field.name));
+  if (absent.length) throw new Error(`the file has no column ${absent.slice(0, 5).map((one) => one.name).join(", ")}`);
+  for (const field of fields(model)) put(row, field.name, parsed(field, texts[columns.indexOf(field.name)]));
+  return row;
+}

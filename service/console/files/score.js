@@ -1,0 +1,61 @@
+// What is held against a threshold, and what is explained, in the answers of v1.
+
+/** The flattened row of an output in one of v1's `predictions`; null where the model does not answer it. */
+export function output(model, prediction, name) {
+  if (!model.outputs.some((one) => one.name === name)) return null;
+  const row = model.outputs.length === 1 ? prediction : prediction[name];
+  return [row].flat(Infinity);
+}
+
+/** The explained number of a prediction without its explanation; null where that alone tells it. */
+export function element(model, prediction, target) {
+  const row = output(model, prediction, model.output);
+  if (row === null || row.some((one) => typeof one !== "number")) return null;
+  if (typeof target === "number") return row[target] ?? null;
+  if (typeof target !== "string") return null;
+  const [counts, less] = target.split("-").map(Number);
+  return row[counts] - row[less];
+}
+
+/** The explanations of a row's targets: mostly one. */
+export const targets = (explanation) => explanation.targets ?? [explanation];
+
+/** How targets are called: by the element of the output, where there are several. */
+export function targetName(model, target) {
+  const size = model.output_shape.reduce((a, b) => a * Math.abs(b), 1);
+  return size === 1 || target === null ? model.output : `${model.output} [${target}]`;
+}
+
+/**
+ * A rule by which a score turns: of the decision profile, or a threshold of the reader's own.
+ * {threshold, judge(score) → word, passes(score), score(prediction, explanation)}; null without either.
+ */
+export function ruleOf(model, own, target) {
+  const profile = model.decision;
+  if (profile) {
+    const judge = (score) => {
+      if (profile.refer && profile.refer[0] <= score && score <= profile.refer[1]) return "refer";
+      const adverse = profile.adverse === "above" ? score > profile.threshold : score < profile.threshold;
+      return adverse ? "decline" : "approve";
+    };
+    return {
+      threshold: profile.threshold,
+      explained: profile.space === "output" && profile.output === model.output, // the same number as is explained
+      judge,
+      passes: (score) => judge(score) === "approve",
+      score: (prediction, explained) => output(model, prediction, profile.output)?.[profile.index] ?? explained,
+      good: "approve",
+    };
+  }
+  const threshold = Number.parseFloat(own);
+  if (!Number.isFinite(threshold)) return null;
+  const judge = (score) => (score >= threshold ? "above" : "below");
+  return {
+    threshold,
+    explained: true,
+    judge,
+    passes: (score) => judge(score) === "above",
+    score: (prediction, explained) => element(model, prediction, target) ?? explained,
+    good: "above",
+  };
+}
