@@ -8,7 +8,7 @@ const TOLD = 8; // of the strongest places
 /**
  * A map of `heat` {rows, columns, values} over `picture` (ImageData, or null where there is none).
  *
- * Returns {element, opacity(share)}; `look(row, column)` hears what the pointer is over.
+ * Returns {element, opacity(share), width}; `look(row, column)` hears what the pointer is over.
  */
 export function heatmap(heat, picture, { opacity = 0.7, look = () => {}, called = "relevance" } = {}) {
   const below = picture && painted(picture);
@@ -17,10 +17,10 @@ export function heatmap(heat, picture, { opacity = 0.7, look = () => {}, called 
   const element = h(
     "div",
     {
-      class: "heatmap",
+      class: picture ? "heatmap over" : "heatmap",
       role: "img",
       "aria-label": summary(heat, called),
-      style: { "aspect-ratio": `1 / ${tall}`, "max-inline-size": `min(100%, ${Math.max(160, Math.round(420 / Math.max(tall, 0.5)))}px)` },
+      style: { "aspect-ratio": `1 / ${tall}` },
       onpointermove: (event) => look(...place(event, element, heat)),
       onpointerdown: (event) => look(...place(event, element, heat)),
     },
@@ -29,10 +29,15 @@ export function heatmap(heat, picture, { opacity = 0.7, look = () => {}, called 
   );
   const set = (share) => {
     above.style.setProperty("opacity", String(share));
-    below?.style.setProperty("opacity", String(1 - 0.6 * share)); // so that light and dark places let colours show
+    below?.style.setProperty("opacity", String(1 - 0.5 * share)); // before black: colours show on light places too
   };
   set(opacity);
-  return { element, opacity: set };
+  return { element, opacity: set, width: `${Math.round(Math.max(200, 400 / Math.max(tall, 0.7)))}px` };
+}
+
+/** The picture alone, small. */
+export function thumbnail(picture, called) {
+  return h("figure", { class: "thumbnail" }, h("div", { role: "img", "aria-label": called, style: { "aspect-ratio": `${picture.width} / ${picture.height}` } }, painted(picture)), h("figcaption", { class: "quiet" }, called));
 }
 
 /** The strongest places, as a table that is read without seeing. */

@@ -81,7 +81,7 @@ class View {
             this.ask(true);
           },
         },
-        h("div", { class: "fields" }, this.applicant.elements()),
+        h("div", { class: "fields", onchange: () => this.isDry && this.ask(true) }, this.applicant.elements()),
         this.stability && h("p", {}, h("label", { class: "row" }, this.stability, "Tell which reasons stay by other references")),
         h("div", { class: "row" }, dry, record),
         h("p", { class: "quiet" }, "To see what would be decided records nothing. A decision that is made is written to the audit trail, under the name of your key."),
@@ -120,8 +120,11 @@ class View {
     const more = { ...(this.stability?.checked ? { stability: true } : {}), ...(isDry ? { dry_run: true } : {}) };
     const headers = isDry ? {} : { "Idempotency-Key": `console-${this.key}` }; // pressed twice, it decides once
     this.result.setAttribute("aria-busy", "true");
+    const turn = (this.turn = (this.turn ?? 0) + 1);
     try {
       const { decisions } = await api.decide(this.model.model, [row], more, { signal: this.signal, headers });
+      if (turn !== this.turn && isDry) return; // a later question is on its way
+      this.isDry = isDry;
       fill(this.confirm);
       if (decisions[0].id) {
         this.go({ decision: decisions[0].id });
@@ -131,7 +134,7 @@ class View {
     } catch (error) {
       this.refused(error, this.formTold);
     } finally {
-      this.result.removeAttribute("aria-busy");
+      if (turn === this.turn) this.result.removeAttribute("aria-busy");
     }
   }
 
@@ -144,6 +147,7 @@ class View {
     try {
       const record = await api.get(AUDIT + id, { signal: this.signal });
       this.go({ decision: id });
+      this.isDry = false; // it stays until another is asked for
       this.decided(record.answer, record, record.instance);
     } catch (error) {
       this.refused(error, this.findTold);

@@ -3,7 +3,7 @@
 import { Latest } from "../api.js";
 import { fill, h } from "../dom.js";
 import { number, signed } from "../format.js";
-import { heatmap, largest, legend, listed, strongest } from "../pictures/heatmap.js";
+import { heatmap, largest, legend, listed, strongest, thumbnail } from "../pictures/heatmap.js";
 import { tokens } from "../pictures/tokens.js";
 import { explain, fitted, flat, size } from "../tensors.js";
 import * as words from "../words.js";
@@ -51,7 +51,7 @@ class View {
     this.main = model.inputs.find(isPicture) ?? model.inputs.find(isWords) ?? model.inputs[0];
     const fits = isPicture(this.main) && this.main.shape.length === 3 ? "picture" : isWords(this.main) ? "words" : "numbers";
     const kind = address.kind in KINDS ? address.kind : fits;
-    this.state = { kind, fit: "crop", scale: "unit", own: {}, invert: false, opacity: 70, target: null, layer: null, words: null };
+    this.state = { kind, fit: "crop", scale: "unit", own: {}, invert: false, opacity: 75, target: null, layer: null, words: null };
     if (address.scale in SCALES) this.state.scale = address.scale;
     this.state.own = own(address.scaled);
     this.state.layout = address.layout === "last" || address.layout === "first" ? address.layout : layoutOf(this.main.shape);
@@ -119,7 +119,7 @@ class View {
   }
 
   pictureForm() {
-    const file = h("input", { type: "file", accept: "image/*", id: "picture-file", onchange: (event) => this.take(event.target.files[0]) });
+    this.file ??= h("input", { type: "file", accept: "image/*", id: "picture-file", onchange: (event) => this.take(event.target.files[0]) });
     const drop = h(
       "div",
       {
@@ -133,7 +133,8 @@ class View {
         },
       },
       h("p", {}, h("label", { for: "picture-file" }, "Drop a picture here, or choose a file")),
-      file,
+      this.file,
+      this.image && h("p", { class: "quiet" }, `${this.named}: ${this.image.width} × ${this.image.height} pixels`),
     );
     const { rows, columns, channels } = this.frame();
     return [
@@ -218,12 +219,12 @@ class View {
     const text = h("textarea", { id: "words-text", spellcheck: "false", placeholder: "The text to explain" });
     const ids = h("textarea", { id: "words-ids", spellcheck: "false", placeholder: "101, 2023, 102" });
     const has = this.state.words;
+    this.vocabulary ??= h("input", { type: "file", accept: ".txt,.json,text/plain,application/json", onchange: (event) => this.learn(event.target.files[0]) });
     const explainText = () => this.attempt(() => this.explainIds((ids.value = words.encode(text.value, has).join(", "))));
     text.value = this.written?.text ?? "";
     ids.value = this.written?.ids ?? "";
     const keep = () => (this.written = { text: text.value, ids: ids.value });
-    text.addEventListener("input", keep);
-    ids.addEventListener("input", keep);
+    for (const area of [text, ids]) area.addEventListener("input", keep);
     return [
       h("label", { class: "field" }, h("span", {}, "Numbers of the tokens"), ids),
       h("p", { class: "row" }, h("button", { type: "button", class: "first", onclick: () => (keep(), this.attempt(() => this.explainIds(ids.value))) }, "Explain these tokens")),
@@ -231,7 +232,7 @@ class View {
         "label",
         { class: "field" },
         h("span", {}, "Vocabulary: one token a line, {\"token\": number}, or a tokenizer.json"),
-        h("input", { type: "file", accept: ".txt,.json,text/plain,application/json", onchange: (event) => (keep(), this.learn(event.target.files[0])) }),
+        this.vocabulary,
       ),
       has && [
         h("p", { class: "quiet" }, `${number(has.size, 9)} tokens. A text is split into the longest tokens that fit; where the model’s own tokenizer splits otherwise, give its numbers above.`),
@@ -310,7 +311,9 @@ class View {
     this.fail("");
     try {
       this.image = await createImageBitmap(file);
+      this.named = file.name;
       if (this.signal.aborted) return;
+      this.draw();
       this.attempt(() => this.explainImage());
     } catch {
       this.fail(`${file.name}: is no picture that this browser can read; PNG, JPEG, WebP and GIF are`);
@@ -504,7 +507,7 @@ class View {
         called.length > 1 && this.choose("What is explained", called.map((name, t) => [t, `${name}: ${number(explained?.[t])}`]), target, (t) => (this.state.target = Number(t))),
         names.length > 1 && this.choose("Where", names.map((name) => [name, this.layerName(name)]), layer, (name) => (this.state.layer = name)),
       ),
-      this.facts(target, called[target], values),
+      this.facts(target, called[target], values, layer),
       this.drawn(values, tensor.shape.slice(2), layer),
     );
   }
@@ -534,14 +537,15 @@ class View {
     return this.model.inputs.some((input) => input.name === name) ? `the input ${name}` : `the layer ${name}`;
   }
 
-  facts(target, called, values) {
+  facts(target, called, values, layer) {
     const of = (name) => this.values(name)?.[target];
+    const isInput = this.model.inputs.some((input) => input.name === layer);
     const told = [
-      ["Explained", called],
+      ["Explained", Array.isArray(this.model.targets) && this.model.targets.length > 1 ? null : called],
       ["Its value", number(of("explained_value"))],
       ["Base value", of("base_value") === undefined ? null : number(of("base_value"))],
       ["Sum of what is shown", signed(values.reduce((sum, one) => sum + one, 0))],
-      ["Gap", of("completeness_gap") === undefined ? null : number(of("completeness_gap"))],
+      ["Gap", !isInput || of("completeness_gap") === undefined ? null : number(of("completeness_gap"))],
     ];
     return h("dl", { class: "facts" }, told.filter(([, text]) => text !== null).map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text))));
   }
@@ -570,7 +574,8 @@ class View {
     }
     if (shape.length === 2) return { rows: shape[0], columns: shape[1], values };
     if (shape.length !== 3) return null;
-    const isFirst = this.state.layout === "first";
+    const isInput = shape.every((n, axis) => n === this.lengths[axis]);
+    const isFirst = !isInput || this.state.layout === "first"; // within a network of ONNX they always are
     const [channels, rows, columns] = isFirst ? shape : [shape[2], shape[0], shape[1]];
     const heat = Array(rows * columns).fill(0);
     values.forEach((value, i) => (heat[isFirst ? i % (rows * columns) : Math.floor(i / channels)] += value));
@@ -591,8 +596,8 @@ class View {
       else read.textContent = "";
     };
     for (const field of Object.values(place)) field.addEventListener("input", typed);
-    const drawn = heatmap(heat, picture, { opacity: this.state.opacity / 100, look });
-    const slider = h("input", {
+    const drawn = heatmap(heat, picture, { opacity: picture ? this.state.opacity / 100 : 1, look });
+    const slider = picture && h("input", {
       type: "range",
       min: 0,
       max: 100,
@@ -603,19 +608,25 @@ class View {
         drawn.opacity(this.state.opacity / 100);
       },
     });
-    return [
-      drawn.element,
-      legend(heat),
-      h("label", { class: "field" }, h("span", {}, picture ? "Opacity of the heatmap over the picture" : "Opacity"), slider),
+    return h(
+      "div",
+      { class: "map" },
       h(
         "div",
-        { class: "row places" },
-        h("label", { class: "field" }, h("span", {}, "Row"), place.row),
-        h("label", { class: "field" }, h("span", {}, "Column"), place.column),
-        read,
+        { class: "drawn", style: { "max-inline-size": drawn.width } },
+        drawn.element,
+        legend(heat),
+        slider && h("label", { class: "field" }, h("span", {}, "Opacity of the heatmap"), slider),
+        h(
+          "div",
+          { class: "places" },
+          h("label", { class: "field" }, h("span", {}, "Row"), place.row),
+          h("label", { class: "field" }, h("span", {}, "Column"), place.column),
+          read,
+        ),
       ),
-      strongest(heat, look),
-    ];
+      h("div", {}, picture && thumbnail(picture, "What the model sees"), strongest(heat, look)),
+    );
   }
 
   /** The picture as the model sees it, from its numbers: the smallest is dark, the largest is light. */

@@ -1,0 +1,96 @@
+"""Models of pictures and words for the console: digits of 8×8 pixels, reviews of seven tokens, and an array."""
+
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from compiler import Gradient, Lrp, compile_model
+from tests.compiler.models import parsed
+from tests.service.console.models import IMAGE, SCRIPT
+
+POLARITY = {"good": 2.0, "bad": -2.0, "very": 0.5, "dull": -1.0, "fine": 1.0}
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "film", "was", *POLARITY, "##ly", IMAGE, SCRIPT]
+LENGTH = 7
+
+
+def write_all(folder: Path) -> None:
+    digits(folder)
+    reviews(folder)
+    array(folder)
+
+
+def digits(folder: Path) -> None:
+    """Random filters, and a last layer that is fitted to scikit-learn's digits, whose pixels are 0 to 16."""
+    random = np.random.default_rng(0)
+    pixels, labels = load_digits(return_X_y=True)
+    weights = {
+        "w": random.normal(size=(16, 1, 3, 3)).astype(np.float32),
+        "b": random.normal(size=16).astype(np.float32),
+        "scale": np.float32(1 / 16),
+    }
+    text = """g (float[N, 8, 8, 1] pixels) => (float[N, 256] flat) {
+        turned = Transpose <perm = [0, 3, 1, 2]> (pixels)
+        lit = Mul (turned, scale)
+        c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (lit, w, b)
+        hidden = Relu (c)
+        pooled = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (hidden)
+        flat = Flatten (pooled)
+    }"""
+    from onnx.reference import ReferenceEvaluator
+
+    rows = pixels.reshape(-1, 8, 8, 1).astype(np.float32)
+    (features,) = ReferenceEvaluator(parsed(text, weights)).run(None, {"pixels": rows})
+    wanted = np.eye(10)[labels] - 0.1
+    fitted = np.linalg.solve(features.T @ features + 10 * np.eye(256), features.T @ wanted)
+    text = text.replace("(float[N, 256] flat)", "(float[N, 10] scores)").replace("\n    }", "\n        scores = MatMul (flat, v)\n    }")
+    model = parsed(text, weights | {"v": fitted.astype(np.float32)})
+    compile_model(model, Lrp("EpsilonPlus"), targets="all", layers=["hidden"]).write(folder, "digits")
+
+
+def reviews(folder: Path) -> None:
+    """Words that are good or bad: a table of embeddings, a layer, and their mean over what the mask leaves."""
+    random = np.random.default_rng(0)
+    table = random.normal(size=(len(VOCABULARY), 4)).astype(np.float32) / 20
+    table[:, 0] += [POLARITY.get(word, 0.0) for word in VOCABULARY]
+    weights = {
+        "table": table,
+        "w": np.vstack([[1, -1, 0, 0], random.normal(size=(3, 4)) / 9]).astype(np.float32),
+        "v": np.array([[-1, 1], [1, -1], [0.1, 0], [0, 0.1]], np.float32),
+        "one": np.array([1]),
+        "last": np.array([-1]),
+    }
+    text = f"""g (int64[N, {LENGTH}] ids, int64[N, {LENGTH}] mask) => (float[N, 2] y) {{
+        words = Gather (table, ids)
+        h = MatMul (words, w)
+        a = Relu (h)
+        m = Cast <to = 1> (mask)
+        mm = Unsqueeze (m, last)
+        kept = Mul (a, mm)
+        sum = ReduceSum <keepdims = 0> (kept, one)
+        y = MatMul (sum, v)
+    }}"""
+    compile_model(parsed(text, weights), Gradient(times_input=True), targets="all").write(folder, "reviews")
+
+
+def array(folder: Path) -> None:
+    """Recordings of 3 sensors, of whatever length up to 9: neither a picture nor words."""
+    model = parsed(
+        "g (float[N, 5, 3] signals) => (float[N, 1] y) { f = Flatten (signals) y = MatMul (f, w) }",
+        {"w": np.linspace(-1, 1, 15, dtype=np.float32)[:, None]},
+    )
+    compile_model(model, Gradient(times_input=True)).write(folder, "signals")
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """A picture file of bytes [rows, columns, 3]."""
+    rows, columns, _ = pixels.shape
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    lines = b"".join(b"\0" + row.astype(np.uint8).tobytes() for row in pixels)
+    head = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
