@@ -16,6 +16,9 @@ export function number(value, digits = DIGITS) {
 /** With its sign, which says that it is a difference. */
 export const signed = (value) => (value > 0 ? `+${number(value)}` : number(value));
 
+/** A rest that should be nothing, by its size alone. */
+export const rest = (value) => (value ? value.toExponential(1).replaceAll("-", MINUS) : "0");
+
 export const percent = (share) => `${number(share * 100, 3)}%`;
 
 /** A value of a feature, of whatever kind. */

@@ -21,6 +21,7 @@ HOSTILE = (SCRIPT, IMAGE, BREAKOUT, "__proto__", "constructor", "income\u202egnp
 
 def write_all(folder: Path) -> None:
     credit(folder)
+    credit_trees(folder)
     words(folder)
     image(folder)
     hostile(folder)
@@ -30,6 +31,14 @@ def credit(folder: Path) -> None:
     references = pd.read_csv(CREDIT / "near_threshold.csv")
     method = DeepShap(references.astype(np.float32))
     compile_model(CREDIT / "credit.onnx", method, decision=CREDIT / "decision.yaml").write(folder, "credit")
+
+
+def credit_trees(folder: Path) -> None:
+    """Boosted trees of the same features as `credit`, without a profile."""
+    rows = pd.read_csv(CREDIT / "references.csv").astype(np.float32)
+    risk = rows["debt_to_income"] + rows["utilisation"] + rows["late_payments_2y"] / 2
+    model = GradientBoostingClassifier(n_estimators=10, max_depth=2, random_state=0).fit(rows, risk > 1)
+    compile_model(model, TreeShap(rows)).write(folder, "credit.trees")
 
 
 def table(rows: int, seed: int = 0) -> pd.DataFrame:
@@ -82,7 +91,8 @@ def image(folder: Path) -> None:
 def hostile(folder: Path) -> None:
     """A linear model whose features are called what no page may run, and a text with such values."""
     text = """g (float[N, 6] x, string[N, 1] kind) => (float[N, 1] y) {
-        ones = ai.onnx.ml.OneHotEncoder <cats_strings = ["<b>", "<script>alert(4)</script>"], zeros = 1> (kind)
+        ones = ai.onnx.ml.OneHotEncoder
+            <cats_strings = ["<b>", "<script>alert(4)</script>"], zeros = 1> (kind)
         flat = Reshape (ones, shape)
         z = Concat <axis = 1> (x, flat)
         y = MatMul (z, w)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from service.console.page import FILES
 from tests.service import patient
@@ -96,7 +96,7 @@ def test_under_a_prefix_of_a_proxy(gateway: str, watch: Callable[[str], Watched]
     watched = watch("http://proxy.test")
     page = watched.page
 
-    def forward(route: object) -> None:
+    def forward(route: Route) -> None:
         request = route.request
         path = request.url.removeprefix("http://proxy.test/rationale")
         assert path != request.url, f"{request.url} has left the prefix"

@@ -5,7 +5,7 @@ import { parse } from "../csv.js";
 import { fill, h } from "../dom.js";
 import { Scores, along } from "../explain/along.js";
 import { Form } from "../explain/form.js";
-import { number, signed, told } from "../format.js";
+import { number, rest, signed, told } from "../format.js";
 import { bars, scaleOf } from "../pictures/bars.js";
 import * as rows from "../rows.js";
 import { element, ruleOf, targetName, targets } from "../score.js";
@@ -72,6 +72,7 @@ class Explain {
   /** The row is another one: ask for it, and for the curves once it stays. */
   moved(row) {
     this.latest.ask(row);
+    this.root.dataset.asking = rows.written(row);
     this.root.dataset.asked = this.latest.counts.asked;
     clearTimeout(this.idle);
     this.curves?.abort();
@@ -110,9 +111,8 @@ class Explain {
     this.rule = ruleOf(this.model, this.threshold, views[0].target);
     this.present = views[0];
     this.draw(views);
-    this.root.dataset.answered = this.latest.counts.answered;
-    this.root.dataset.superseded = this.latest.counts.superseded;
-    this.root.dataset.row = rows.written(row);
+    // What is seen, for whoever reads the page by a program.
+    Object.assign(this.root.dataset, { ...this.latest.counts, row: rows.written(row) });
   }
 
   /** What is shown of one row of an answer. */
@@ -151,8 +151,7 @@ class Explain {
     if (error instanceof api.Problem && [401, 403].includes(error.status)) return this.context.failed(error);
     this.trouble.hidden = false;
     fill(this.trouble, error.title ? `${error.title}: ${error.detail}` : error.message);
-    if (!(error instanceof api.Problem)) return;
-    this.root.dataset.failed = this.latest.counts.failed;
+    Object.assign(this.root.dataset, this.latest.counts);
   }
 
   /** The row stays for a while: put it into the address, tell its score, draw the curves. */
@@ -247,7 +246,7 @@ class Explain {
       this.rule && figure("threshold", number(this.rule.threshold)),
       this.rule && !this.rule.explained && figure("explained value", number(view.value)),
       view.base !== null && figure(view.startName, number(view.base)),
-      view.gap !== null && figure("completeness gap", view.gap.toExponential(1).replaceAll("-", "−")),
+      view.gap !== null && figure("completeness gap", rest(view.gap)),
     );
   }
 

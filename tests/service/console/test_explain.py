@@ -1,0 +1,301 @@
+"""The Explain view: what it shows is what the API answers, whatever is moved, and by whatever means."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.service import patient
+from tests.service.console import models
+from tests.service.console.conftest import Watched, demand_accessible, demand_no_sideways, press_until
+from tests.service.console.sliders import move
+
+WORST = {
+    "income": 24500,
+    "loan_amount": 15000,
+    "term_months": 60,
+    "debt_to_income": 0.52,
+    "credit_history_years": 3.5,
+    "late_payments_2y": 3,
+    "open_accounts": 4,
+    "utilisation": 0.91,
+    "recent_inquiries": 4,
+    "employment_years": 0.8,
+}
+
+
+def opened(page: Page, gateway: str, model: str, row: dict[str, Any] | None = None, **more: str) -> None:
+    """Open the view and wait until its curves are drawn."""
+    given = {**more, **({} if row is None else {"row": json.dumps(row)})}
+    query = "".join(f"&{name}={quote(value)}" for name, value in given.items())
+    page.goto(f"{gateway}/console/#explain?model={model}{query}")
+    drawn(page)
+
+
+def drawn(page: Page) -> None:
+    page.wait_for_function(
+        "() => { const seen = document.querySelector('section.view')?.dataset;"
+        " return seen?.drawn && seen.drawn === seen.row && seen.row === seen.asking }"
+    )
+
+
+def explanation(gateway: str, model: str, row: dict[str, Any], **more: Any) -> dict[str, Any]:
+    answer = patient.post(f"{gateway}/v1/models/{model}:explain", json={"instances": [row], **more})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["explanations"][0]
+
+
+def number(text: str) -> float:
+    return float(text.replace("−", "-").replace(",", ""))
+
+
+def effects(panel: Locator) -> dict[str, float]:
+    """By the first line of each row's head."""
+    found = panel.locator("tbody tr").evaluate_all(
+        "rows => rows.map((row) => [row.querySelector('th').firstChild.textContent,"
+        " row.querySelector('td.number').textContent])"
+    )
+    return {name: number(amount) for name, amount in found}
+
+
+def test_score_base_value_and_sorted_bars_are_the_apis(page: Page, gateway: str) -> None:
+    opened(page, gateway, "credit", WORST)
+    due = explanation(gateway, "credit", WORST)
+    assert number(page.locator("#score").inner_text()) == pytest.approx(due["explained_value"], abs=1e-4)
+    expect(page.locator(".badge")).to_have_text("decline")
+    expect(page.locator(".figures")).to_contain_text("completeness gap")
+    shown = effects(page.locator(".answers"))
+    assert shown.pop("base value") == pytest.approx(due["base_value"], abs=1e-4)
+    assert shown.pop("score") == pytest.approx(due["explained_value"], abs=1e-4)
+    sizes = sorted(due["attributions"].values(), key=abs, reverse=True)
+    assert list(shown.values()) == pytest.approx(sizes, abs=1e-4)
+    assert next(iter(shown)) == "Late payments in two years"  # the profile's title; its name beside it
+    expect(page.locator(".fields")).to_contain_text("late_payments_2y")
+
+
+def test_fields_begin_with_the_references_medians(page: Page, gateway: str) -> None:
+    opened(page, gateway, "credit")
+    told = patient.get(f"{gateway}/v1/models/credit/features").json()["features"]
+    for one in told:
+        field = page.get_by_label(one.get("title", one["name"]), exact=False).first
+        assert float(field.input_value()) == one["quantiles"][10], one["name"]
+        slider = page.get_by_label(f"{one['title']}, slider")
+        ends = [float(slider.get_attribute(end)) for end in ("min", "max")]
+        assert ends == [one["least"], one["most"]], one["name"]
+
+
+def test_a_hundred_moves_the_last_is_shown(page: Page, gateway: str) -> None:
+    opened(page, gateway, "credit")
+    found = move(page, moves=100, pause_ms=4)
+    assert found.asked == 100
+    assert found.answered + found.superseded == 100
+    assert found.answered > 1
+    assert found.row == found.last
+    assert found.row["income"] == float(found.entry)
+    due = explanation(gateway, "credit", found.row)
+    assert number(page.locator("#score").inner_text()) == pytest.approx(due["explained_value"], abs=1e-4)
+    drawn(page)
+    assert json.loads(page.locator("section.view").get_attribute("data-drawn")) == found.last
+
+
+def test_where_it_turns_is_where_the_api_decides_otherwise(page: Page, gateway: str) -> None:
+    opened(page, gateway, "credit", WORST)
+    lines = page.locator(".changes tbody tr")
+    assert lines.count() == 0  # no single feature is enough
+    expect(page.locator("section.view")).to_contain_text("No single feature")
+    milder = {**WORST, "late_payments_2y": 0, "utilisation": 0.4, "recent_inquiries": 1}
+    opened(page, gateway, "credit", milder)
+    expect(page.locator(".badge")).to_have_text("decline")
+    assert lines.count() >= 1
+    for i in range(lines.count()):
+        button = lines.nth(i).get_by_role("button")
+        button.click()
+        drawn(page)
+        row = json.loads(page.locator("section.view").get_attribute("data-row"))
+        (name,) = (name for name, value in milder.items() if row[name] != value)
+        answer = patient.post(f"{gateway}/v1/models/credit:decide", json={"instances": [row]})
+        assert answer.json()["decisions"][0]["decision"] == "approve", name
+        expect(page.locator(".badge")).to_have_text("approve")
+        page.goto("about:blank")
+        opened(page, gateway, "credit", milder)
+    marks = page.locator(".curve .flip")
+    assert marks.count() == lines.count()
+    expect(page.locator(".turns").filter(has_text="turns to approve at").first).to_be_visible()
+
+
+def test_words_are_selects_and_a_threshold_of_ones_own(page: Page, gateway: str) -> None:
+    opened(page, gateway, "words")
+    expect(page.get_by_label("housing")).to_have_value("own")
+    page.get_by_label("housing").select_option("with parents")
+    page.get_by_label("Threshold").fill("0.25")
+    page.get_by_label("Threshold").press("Enter")
+    expect(page.locator(".badge")).to_have_text(re.compile("above|below"))
+    drawn(page)
+    row = json.loads(page.locator("section.view").get_attribute("data-row"))
+    assert row["housing"] == "with parents"
+    due = explanation(gateway, "words", row)
+    assert number(page.locator("#score").inner_text()) == pytest.approx(due["explained_value"], abs=1e-4)
+    shown = effects(page.locator(".answers"))
+    assert shown["housing"] == pytest.approx(due["attributions"]["housing"], abs=1e-4)
+    demand_accessible(page)
+
+
+def test_an_address_can_be_sent(page: Page, gateway: str, watch: Callable[[str], Watched]) -> None:
+    opened(page, gateway, "credit", WORST)
+    page.get_by_label("Income", exact=False).first.fill("40000")
+    page.get_by_label("Income", exact=False).first.press("Enter")
+    page.get_by_label("Picture").select_option("bars")
+    drawn(page)
+    sent = page.url
+    said = parse_qs(urlsplit(sent).fragment.partition("?")[2])
+    assert said["model"] == ["credit"]
+    assert len(said["digest"][0]) == 64
+    other = watch(gateway).page
+    other.goto(sent)
+    drawn(other)
+    assert other.locator(".answers").inner_text() == page.locator(".answers").inner_text()
+    assert other.get_by_label("Picture").input_value() == "bars"
+
+
+@pytest.mark.parametrize("row", ["{", "[1]", "null", '{"income": "many", "gone": 1}', '{"income": 1e999}'])
+def test_an_address_with_garbage_begins_with_a_typical_row(page: Page, gateway: str, row: str) -> None:
+    page.goto(f"{gateway}/console/#explain?model=credit&row={quote(row)}&target=x&picture=constructor")
+    drawn(page)
+    expect(page.get_by_label("Income", exact=False).first).to_have_value("30300")
+
+
+def test_a_second_row_and_why_this_one_and_not_that_one(page: Page, gateway: str) -> None:
+    opened(page, gateway, "credit", WORST)
+    page.get_by_label("Beside it").select_option("row")
+    expect(page.get_by_role("heading", name="The second row")).to_be_visible()
+    drawn(page)
+    assert page.locator(".answers .panel").count() == 2
+    page.get_by_label("as the reference").check()
+    expect(page.locator(".figures")).to_contain_text("score of the second row", timeout=60_000)
+    row = json.loads(page.locator("section.view").get_attribute("data-row"))
+    other = json.loads(parse_qs(urlsplit(page.url).fragment.partition("?")[2])["other"][0])
+    due = explanation(gateway, "credit", row, references=[other])
+    shown = effects(page.locator(".answers"))
+    assert shown["score of the second row"] == pytest.approx(due["base_value"], abs=1e-4)
+    assert shown["Late payments in two years"] == pytest.approx(
+        due["attributions"]["late_payments_2y"], abs=1e-4
+    )
+    demand_accessible(page)
+
+
+def test_a_second_model_on_the_same_row(page: Page, gateway: str) -> None:
+    opened(page, gateway, "credit", WORST)
+    page.get_by_label("Beside it").select_option("model:credit.trees")
+    expect(page.get_by_role("heading", name="By the model credit.trees")).to_be_visible()
+    due = explanation(gateway, "credit.trees", WORST)
+    shown = effects(page.locator(".answers .panel").nth(1))
+    assert shown["utilisation"] == pytest.approx(due["attributions"]["utilisation"], abs=1e-4)
+    page.get_by_label("Beside it").select_option("model:words")
+    expect(page.locator(".problem.panel")).to_contain_text("takes other features: age")
+
+
+def test_a_row_of_a_file(page: Page, gateway: str, tmp_path: Path) -> None:
+    opened(page, gateway, "credit")
+    page.get_by_label("A CSV file").set_input_files(models.CREDIT / "applicants.csv")
+    expect(page.get_by_label("Income", exact=False).first).to_have_value("58000")
+    page.get_by_label("The next row").click()
+    expect(page.get_by_label("Income", exact=False).first).to_have_value("24500")
+    drawn(page)
+    expect(page.locator(".badge")).to_have_text("decline")
+    broken = tmp_path / "broken.csv"
+    broken.write_text("income,loan_amount\n1,<script>alert(1)</script>\n")
+    page.get_by_label("A CSV file").set_input_files(broken)
+    expect(page.get_by_role("alert").filter(has_text="the file has no column")).to_be_visible()
+    broken.write_bytes(b"\xff\xfe\x00")
+    page.get_by_label("A CSV file").set_input_files(broken)
+    expect(page.get_by_role("alert").filter(has_text="needs a line of column names")).to_be_visible()
+    header = ",".join(WORST)
+    broken.write_text(f"{header}\n{','.join(['x'] * len(WORST))}\n")
+    page.get_by_label("A CSV file").set_input_files(broken)
+    expect(page.get_by_role("alert").filter(has_text="'x' is no number")).to_be_visible()
+
+
+def test_rows_saved_under_a_name(page: Page, gateway: str) -> None:
+    opened(page, gateway, "credit", WORST)
+    page.get_by_label("Save the row as").fill("<b>worst</b>")
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.get_by_role("button", name="Typical", exact=True).click()
+    expect(page.get_by_label("Income", exact=False).first).to_have_value("30300")
+    page.get_by_label("Saved rows").select_option(label="<b>worst</b>")
+    expect(page.get_by_label("Income", exact=False).first).to_have_value("24500")
+
+
+def test_hostile_names_and_values_are_text(page: Page, gateway: str) -> None:
+    opened(page, gateway, "hostile.model", threshold="1")
+    text = page.locator("main").inner_text()
+    for name in (models.SCRIPT, models.IMAGE, models.BREAKOUT, "__proto__", "constructor"):
+        assert text.count(name) >= 2, name  # in the form and in the bars
+    assert "income\\u202egnp.exe" in text  # what turns text round is shown by its number
+    assert "\u202e" not in text
+    page.get_by_label("kind").select_option("<script>alert(4)</script>")
+    drawn(page)
+    due = explanation(
+        gateway, "hostile.model", json.loads(page.locator("section.view").get_attribute("data-row"))
+    )
+    shown = effects(page.locator(".answers"))
+    for name in (models.SCRIPT, "__proto__", "kind"):
+        assert shown[name] == pytest.approx(due["attributions"][name], abs=1e-4), name
+    assert page.locator("main script, main img, main b").count() == 0
+    demand_accessible(page)
+
+
+def test_by_the_keyboard_alone(page: Page, gateway: str) -> None:
+    opened(page, gateway, "credit")
+    press_until(page, "[aria-label='Late payments in two years, slider']")
+    before = number(page.locator("#score").inner_text())
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    drawn(page)
+    assert number(page.locator("#score").inner_text()) > before
+    expect(page.locator("#said")).to_have_text(re.compile("score .*, decline"))
+    press_until(page, ".changes button")
+    page.keyboard.press("Enter")
+    expect(page.locator(".badge")).to_have_text("approve")
+
+
+def test_a_wrong_entry_is_named_beside_its_field(page: Page, gateway: str) -> None:
+    opened(page, gateway, "credit")
+    field = page.get_by_label("Income", exact=False).first
+    field.fill("a lot")
+    field.press("Enter")
+    expect(field).to_have_attribute("aria-invalid", "true")
+    expect(page.locator(".turns").first).to_have_text("Income: 'a lot' is no number")
+    field.fill("")
+    field.press("Enter")
+    expect(page.locator(".turns").first).to_contain_text("which the model does not take")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_every_model_light_dark_wide_and_narrow(page: Page, gateway: str, width: int, scheme: Any) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.emulate_media(color_scheme=scheme)
+    for model, more in (("credit", {"beside": "row"}), ("words", {"threshold": "0"}), ("hostile.model", {})):
+        page.goto("about:blank")
+        opened(page, gateway, model, **more)
+        demand_accessible(page)
+        demand_no_sideways(page)
+
+
+def test_the_gateway_is_gone_and_back(page: Page, gateway: str, watch: Callable[[str], Watched]) -> None:
+    watched = watch(gateway)
+    lost = watched.page
+    opened(lost, gateway, "credit")
+    lost.route("**/v1/models/credit:explain", lambda route: route.abort())
+    lost.get_by_label("Loan amount, slider").press("PageUp")
+    expect(lost.locator(".problem.panel")).to_contain_text("The gateway does not answer")
+    watched.faults[:] = [fault for fault in watched.faults if "ERR_FAILED" not in fault]
+    lost.unroute("**/v1/models/credit:explain")
+    lost.get_by_label("Loan amount, slider").press("PageUp")
+    drawn(lost)
+    expect(lost.locator(".problem.panel")).to_be_hidden()
